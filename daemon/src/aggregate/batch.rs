@@ -1,0 +1,103 @@
+//! What the sampler hands to the namer: folded samples whose frames are still addresses.
+//!
+//! A batch covers a part of one window, the whole of it unless somebody asked for fresh data. Its
+//! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
+//! state the sampler allocates nothing.
+
+use crate::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId};
+use crate::time::Mono;
+use profile::{Quality, StackEnd, Unnamed, Value};
+
+/// One frame before it has a name. Caller frames hold the address of the call, not of the return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RawFrame {
+    /// Kernel address.
+    Kernel(u64),
+    /// Place in an executable file.
+    File(FileId, FileOffset),
+    /// Address in anonymous executable memory of a process: generated code.
+    Jit(ProcessId, Avma),
+    /// Address that nothing is known of, and why.
+    Unknown(Unnamed),
+}
+
+/// A folded stack: `len` frames from `first` in [`RawBatch::frames`], leaf first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawStack {
+    /// Index of the leaf frame.
+    pub first: u32,
+    /// Number of frames.
+    pub len: u32,
+    /// How it ended at its root end.
+    pub end: StackEnd,
+}
+
+/// Samples of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawSample {
+    /// cgroup as the kernel told it; 0 when it told none.
+    pub cgroup: CgroupId,
+    /// Index in [`RawBatch::processes`].
+    pub process: u32,
+    /// Name of the thread.
+    pub thread: Comm,
+    /// Index in [`RawBatch::stacks`].
+    pub stack: u32,
+    /// What was counted.
+    pub value: Value,
+}
+
+/// A process with samples in the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawProcess {
+    /// Its id in the process table.
+    pub id: ProcessId,
+    /// Its pid.
+    pub pid: Pid,
+    /// Name of its main thread.
+    pub comm: Comm,
+    /// True for threads of the kernel, which have no user memory.
+    pub kernel: bool,
+    /// When this lifetime or exec generation began; zero when it is older than the daemon.
+    pub began: Mono,
+    /// True when the process had ended by the end of the batch.
+    pub ended: bool,
+}
+
+/// Folded samples of a part of one window.
+#[derive(Debug, Default)]
+pub struct RawBatch {
+    /// Begin of the part.
+    pub start: Mono,
+    /// End of the part.
+    pub end: Mono,
+    /// True when the window ends with this batch.
+    pub closes: bool,
+    /// Weight of one sample at the configured rate; 0 when it varies.
+    pub period: u64,
+    /// Frames of all stacks.
+    pub frames: Vec<RawFrame>,
+    /// Stacks, each once.
+    pub stacks: Vec<RawStack>,
+    /// Samples, each key once.
+    pub samples: Vec<RawSample>,
+    /// Processes, each once.
+    pub processes: Vec<RawProcess>,
+    /// cgroups created since the last batch: id and path from the root of their hierarchy.
+    pub cgroups: Vec<(CgroupId, Box<[u8]>)>,
+    /// What was taken and missed. The namer adds what only naming can tell.
+    pub quality: Quality,
+}
+
+impl RawBatch {
+    /// Empties it, keeping the buffers.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+        self.stacks.clear();
+        self.samples.clear();
+        self.processes.clear();
+        self.cgroups.clear();
+        self.quality = Quality::default();
+        self.closes = false;
+    }
+}

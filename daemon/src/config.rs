@@ -1,0 +1,1 @@
+//! Laid out, not built yet.

@@ -1,0 +1,19 @@
+//! The agent: samples every CPU of a host, names and folds the stacks, answers questions about them.
+//!
+//! One folder a stage, in the order data flows: [`perf`] → [`process`] → [`unwind`] → [`aggregate`]
+//! (fold) → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
+//! ARCHITECTURE.md has the threads.
+
+pub mod aggregate;
+pub mod cgroup;
+pub mod config;
+pub mod grpc;
+pub mod ids;
+pub mod jit;
+pub mod metrics;
+pub mod perf;
+pub mod process;
+pub mod supervisor;
+pub mod symbolize;
+pub mod time;
+pub mod unwind;

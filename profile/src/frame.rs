@@ -1,0 +1,146 @@
+//! Frames: one function (or what stands for it) at one place in a stack.
+
+use crate::outcome::Unnamed;
+use crate::strings::StrId;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
+
+/// What kind of code a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// Compiled user code from a file.
+    #[default]
+    Native = 0,
+    /// Kernel code, modules and BPF programs included.
+    Kernel = 1,
+    /// Code a runtime generated.
+    Jit = 2,
+    /// A function an interpreter was running.
+    Interpreted = 3,
+    /// A function inlined into the next frame towards the root.
+    Inlined = 4,
+    /// Not code: `[lost]`, `[truncated]`, `[other]` and the like.
+    Synthetic = 5,
+}
+
+impl FrameKind {
+    /// Every kind, in numeric order.
+    pub const ALL: [FrameKind; 6] = [
+        FrameKind::Native,
+        FrameKind::Kernel,
+        FrameKind::Jit,
+        FrameKind::Interpreted,
+        FrameKind::Inlined,
+        FrameKind::Synthetic,
+    ];
+
+    /// The kind with this number, as it stands on the wire.
+    pub fn from_u8(value: u8) -> Option<FrameKind> {
+        Self::ALL.get(value as usize).copied()
+    }
+
+    /// Lower-case word for tables and JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            FrameKind::Native => "native",
+            FrameKind::Kernel => "kernel",
+            FrameKind::Jit => "jit",
+            FrameKind::Interpreted => "interpreted",
+            FrameKind::Inlined => "inlined",
+            FrameKind::Synthetic => "synthetic",
+        }
+    }
+}
+
+/// A frame of one [`FrameTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameId(pub u32);
+
+/// A frame with its text as ids of the same dictionary.
+///
+/// `function` is never empty: a frame without a symbol is called `[module]` or `[unknown]` and says
+/// in `unnamed` why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Frame {
+    /// What kind of code it is.
+    pub kind: FrameKind,
+    /// Why there is no symbol; [`Unnamed::No`] when there is one.
+    pub unnamed: Unnamed,
+    /// Demangled function name.
+    pub function: StrId,
+    /// Base name or path of the file the code came from; empty when there is none.
+    pub module: StrId,
+    /// Source file; empty when not known.
+    pub file: StrId,
+    /// Source line, 1-based; 0 when not known.
+    pub line: u32,
+}
+
+/// A frame with its text spelled out: what [`Frame`] is before interning and after look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct FrameRef<'a> {
+    /// See [`Frame::kind`].
+    pub kind: FrameKind,
+    /// See [`Frame::unnamed`].
+    pub unnamed: Unnamed,
+    /// See [`Frame::function`].
+    pub function: &'a str,
+    /// See [`Frame::module`].
+    pub module: &'a str,
+    /// See [`Frame::file`].
+    pub file: &'a str,
+    /// See [`Frame::line`].
+    pub line: u32,
+}
+
+/// Frames stored once.
+#[derive(Clone, Default)]
+pub struct FrameTable {
+    frames: Vec<Frame>,
+    index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+impl FrameTable {
+    /// Returns the id of `frame`, adding it when it is new.
+    pub fn intern(&mut self, frame: Frame) -> FrameId {
+        let hash = self.hasher.hash_one(frame);
+        if let Some(&id) = self.index.find(hash, |&id| self.frames[id as usize] == frame) {
+            return FrameId(id);
+        }
+        let id = self.frames.len() as u32;
+        self.frames.push(frame);
+        let (frames, hasher) = (&self.frames, &self.hasher);
+        self.index.insert_unique(hash, id, |&id| hasher.hash_one(frames[id as usize]));
+        FrameId(id)
+    }
+
+    /// Returns the frame behind `id`.
+    ///
+    /// # Panics
+    /// When `id` is not of this table.
+    pub fn get(&self, id: FrameId) -> Frame {
+        self.frames[id.0 as usize]
+    }
+
+    /// Number of frames.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Every frame in id order.
+    pub fn iter(&self) -> impl Iterator<Item = Frame> + '_ {
+        self.frames.iter().copied()
+    }
+
+    /// Heap memory held, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.frames.capacity() * size_of::<Frame>() + self.index.allocation_size()
+    }
+}

@@ -1,0 +1,28 @@
+//! What a profile is: frames, stacks, label sets and samples, and what can be done with them.
+//!
+//! Everything here is plain data: no I/O, no async, no unsafe. Only this crate says what a profile
+//! is; `proto` turns it into wire form and the daemon, the collector and the CLI use it.
+//!
+//! A [`Dictionary`] interns strings, frames, stacks (a trie of (parent, frame)) and label sets to
+//! dense 32-bit ids. A [`Profile`] is a dictionary plus sample values keyed by (labels, stack, how
+//! the stack ended). Dense ids mean something only beside their own dictionary; [`Remap`] carries
+//! them from one to another. Across machines a stack is known by its 128-bit [`ContentId`].
+#![forbid(unsafe_code)]
+
+mod dictionary;
+mod frame;
+mod identity;
+mod labels;
+mod outcome;
+mod sample;
+mod stack;
+mod strings;
+
+pub use dictionary::{Dictionary, Remap};
+pub use frame::{Frame, FrameId, FrameKind, FrameRef, FrameTable};
+pub use identity::ContentId;
+pub use labels::{LabelSetId, LabelSetTable, key};
+pub use outcome::{StackEnd, Unnamed};
+pub use sample::{Info, Profile, Quality, SampleKey, Value};
+pub use stack::{StackId, StackTrie};
+pub use strings::{StrId, StringTable};

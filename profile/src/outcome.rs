@@ -1,0 +1,67 @@
+//! The two tables of things that go wrong with a sample: how its stack ended, and why a frame has
+//! no symbol. Ids are stable: they are stored and sent.
+
+macro_rules! table {
+    ($(#[$meta:meta])* $name:ident { $($(#[$default:meta])? $variant:ident = $id:literal, $word:literal, $sentence:literal;)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+        #[repr(u8)]
+        pub enum $name { $(#[doc = $sentence] $(#[$default])? $variant = $id,)* }
+
+        impl $name {
+            /// Every row of the table in id order.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The row with this id.
+            pub fn from_u8(id: u8) -> Option<$name> {
+                match id { $($id => Some($name::$variant),)* _ => None }
+            }
+
+            /// Short name, for labels and metrics.
+            pub fn word(self) -> &'static str {
+                match self { $($name::$variant => $word,)* }
+            }
+
+            /// The sentence `agent-ctl doctor` explains it with.
+            pub fn sentence(self) -> &'static str {
+                match self { $($name::$variant => $sentence,)* }
+            }
+        }
+    };
+}
+
+table! {
+    /// How a stack ended at its root end.
+    StackEnd {
+        #[default] Complete = 0, "complete", "the stack reaches a start function or the kernel's entry of a thread without user code";
+        DepthLimit = 1, "depth_limit", "the stack is deeper than the limit: its root end was cut";
+        BrokenChain = 2, "broken_chain", "the frame-pointer chain ends before a start function: code on the way was built without frame pointers";
+        Unmapped = 3, "unmapped", "the next return address is in no mapping of the process";
+        NoUserStack = 4, "no_user_stack", "the kernel delivered no user stack for a process that has one";
+        CopyTooSmall = 5, "copy_too_small", "the copy of the user stack ends before the stack does";
+        NoUnwindInfo = 6, "no_unwind_info", "the file on the way has no unwind information for the address";
+        UnreadableMemory = 7, "unreadable_memory", "the unwinder needed memory that the copy of the stack does not hold";
+        Unresolved = 8, "unresolved", "the stack has unnamed frames at its root, so whether it is complete is not known";
+    }
+}
+
+table! {
+    /// Why a frame has no symbol.
+    Unnamed {
+        #[default] No = 0, "named", "the frame has a symbol";
+        NoSymbols = 1, "no_symbols", "the file is stripped and no separate debug file was found";
+        NotInSymbols = 2, "not_in_symbols", "the file has symbols, but none covers the address";
+        FileGone = 3, "file_gone", "the file was gone before it could be opened";
+        FileChanged = 4, "file_changed", "the file at the path is not the one that ran";
+        FileUnreadable = 5, "file_unreadable", "the file could not be read or is damaged";
+        NoMapping = 6, "no_mapping", "the address is in no mapping of the process that is known";
+        JitNoMap = 7, "jit_no_map", "generated code, and the runtime writes no perf map";
+        JitNotInMap = 8, "jit_not_in_map", "generated code that the runtime's perf map does not list";
+        JitMapRefused = 9, "jit_map_refused", "the perf map is not a plain file of the process's owner, or is over the size limit";
+        KernelHidden = 10, "kernel_hidden", "kernel symbols are hidden by kernel.kptr_restrict";
+        ProcessUnknown = 11, "process_unknown", "the process ended before anything was known of it";
+        Limit = 12, "limit", "a bound of the symbolizer was reached; see its drop counters";
+        NotInKallsyms = 13, "not_in_kallsyms", "the kernel lists no symbol for the address";
+        JitProcessGone = 14, "jit_process_gone", "generated code of a process that ended before its perf map was read";
+    }
+}

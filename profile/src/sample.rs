@@ -1,0 +1,138 @@
+//! Profiles: sample values keyed by labels, stack and how the stack ended.
+
+use crate::dictionary::{Dictionary, Remap};
+use crate::labels::LabelSetId;
+use crate::outcome::StackEnd;
+use crate::stack::StackId;
+use hashbrown::HashMap;
+
+/// What was counted under one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Value {
+    /// Number of samples.
+    pub count: u64,
+    /// What they stand for in [`Info::unit`]: the sum of their periods. CPU time in nanoseconds for
+    /// `cpu-clock`. Stays right when the rate changes while a profile is taken.
+    pub weight: u64,
+}
+
+impl std::ops::AddAssign for Value {
+    fn add_assign(&mut self, other: Value) {
+        self.count = self.count.saturating_add(other.count);
+        self.weight = self.weight.saturating_add(other.weight);
+    }
+}
+
+/// What a sample value is kept under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SampleKey {
+    /// Labels of the samples.
+    pub labels: LabelSetId,
+    /// Their stack.
+    pub stack: StackId,
+    /// How the stack ended at its root end.
+    pub end: StackEnd,
+}
+
+/// What was missed while a profile was taken, each by its cause. Unit: samples, unless said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Quality {
+    /// Samples that are in the profile.
+    pub taken: u64,
+    /// Samples of the idle loop, left out on purpose.
+    pub idle: u64,
+    /// Records the kernel could not place in a full ring buffer.
+    pub lost: u64,
+    /// Times the kernel throttled a sampling event. Unit: events.
+    pub throttled: u64,
+    /// Samples folded under `[other]` because a bound was reached.
+    pub folded: u64,
+    /// Samples whose stack was cut by the depth limit.
+    pub truncated: u64,
+    /// Samples with a stack that ends before a start function, for other reasons.
+    pub incomplete: u64,
+    /// Samples whose leaf frame has no symbol.
+    pub unnamed: u64,
+    /// Damaged records, skipped.
+    pub malformed: u64,
+}
+
+impl std::ops::AddAssign for Quality {
+    fn add_assign(&mut self, other: Quality) {
+        self.taken += other.taken;
+        self.idle += other.idle;
+        self.lost += other.lost;
+        self.throttled += other.throttled;
+        self.folded += other.folded;
+        self.truncated += other.truncated;
+        self.incomplete += other.incomplete;
+        self.unnamed += other.unnamed;
+        self.malformed += other.malformed;
+    }
+}
+
+/// Facts about a profile as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Info {
+    /// Begin of the time covered, nanoseconds since the Unix epoch.
+    pub start_unix_ns: i64,
+    /// Length of the time covered, begin to end, in nanoseconds.
+    pub duration_ns: u64,
+    /// The event that was sampled: `cpu-clock`, `cycles`.
+    pub event: String,
+    /// Unit of [`Value::weight`]: `nanoseconds` or `cycles`.
+    pub unit: String,
+    /// Weight of one sample at the configured rate; 0 when it varies.
+    pub period: u64,
+    /// What is missing.
+    pub quality: Quality,
+}
+
+/// Samples with the dictionary that gives their ids meaning.
+#[derive(Clone, Default)]
+pub struct Profile {
+    /// Strings, frames, stacks and label sets.
+    pub dict: Dictionary,
+    /// The samples. Iteration order is arbitrary; see [`Profile::sorted`].
+    pub samples: HashMap<SampleKey, Value>,
+    /// Facts about the whole.
+    pub info: Info,
+}
+
+impl Profile {
+    /// Adds to the value under `key`, whose ids are of this profile's dictionary.
+    pub fn add(&mut self, key: SampleKey, value: Value) {
+        *self.samples.entry(key).or_default() += value;
+    }
+
+    /// Adds a sample of another dictionary; `remap` is the one kept for that dictionary.
+    pub fn add_from(
+        &mut self,
+        source: &Dictionary,
+        remap: &mut Remap,
+        key: SampleKey,
+        value: Value,
+    ) {
+        let key = SampleKey {
+            labels: remap.label_set(source, &mut self.dict, key.labels),
+            stack: remap.stack(source, &mut self.dict, key.stack),
+            end: key.end,
+        };
+        self.add(key, value);
+    }
+
+    /// The sum of all sample values.
+    pub fn total(&self) -> Value {
+        self.samples.values().fold(Value::default(), |mut sum, &value| {
+            sum += value;
+            sum
+        })
+    }
+
+    /// The samples in key order: the same profile gives the same order.
+    pub fn sorted(&self) -> Vec<(SampleKey, Value)> {
+        let mut all: Vec<_> = self.samples.iter().map(|(&key, &value)| (key, value)).collect();
+        all.sort_unstable_by_key(|&(key, _)| key);
+        all
+    }
+}

@@ -1,0 +1,28 @@
+//! The wire form of profiles and of the agent's services, generated from `fleetprof/**/*.proto`, and
+//! the conversion to and from [`profile`].
+#![forbid(unsafe_code)]
+
+/// `fleetprof.*` packages as generated.
+#[expect(missing_docs, reason = "generated: the .proto files hold the documentation")]
+pub mod fleetprof {
+    /// Profiles on the wire.
+    pub mod profile {
+        /// Version 1.
+        pub mod v1 {
+            tonic::include_proto!("fleetprof.profile.v1");
+        }
+    }
+    /// The agent's service.
+    pub mod agent {
+        /// Version 1.
+        pub mod v1 {
+            tonic::include_proto!("fleetprof.agent.v1");
+        }
+    }
+}
+
+pub use fleetprof::agent::v1 as agent;
+pub use fleetprof::profile::v1 as wire;
+
+/// Encoded descriptors of every .proto file, for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
