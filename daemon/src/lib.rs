@@ -15,5 +15,6 @@ pub mod perf;
 pub mod process;
 pub mod supervisor;
 pub mod symbolize;
+mod sys;
 pub mod time;
 pub mod unwind;
