@@ -13,6 +13,7 @@ pub mod jit;
 pub mod metrics;
 pub mod perf;
 pub mod process;
+pub mod sampler;
 pub mod supervisor;
 pub mod symbolize;
 mod sys;

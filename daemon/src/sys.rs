@@ -6,7 +6,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 /// An epoll instance that waits for any of its descriptors to be readable.
@@ -24,11 +28,12 @@ impl Poller {
     /// Adds a descriptor; `token` comes back when it is readable. It must be removed, or closed in
     /// every process that has it, before it is closed here.
     pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: token,
+        };
         // SAFETY: `event` lives through the call; a bad `fd` is an error, not undefined.
-        check(unsafe {
-            libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event)
-        })?;
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })?;
         Ok(())
     }
 
@@ -125,8 +130,16 @@ impl SignalFd {
             for &signal in signals {
                 check(libc::sigaddset(&mut set, signal))?;
             }
-            check(libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()))?;
-            let fd = check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+            check(libc::sigprocmask(
+                libc::SIG_BLOCK,
+                &set,
+                std::ptr::null_mut(),
+            ))?;
+            let fd = check(libc::signalfd(
+                -1,
+                &set,
+                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+            ))?;
             Ok(SignalFd(OwnedFd::from_raw_fd(fd)))
         }
     }
@@ -137,7 +150,10 @@ impl SignalFd {
         let (read, info) = unsafe {
             let mut info: libc::signalfd_siginfo = std::mem::zeroed();
             let size = size_of::<libc::signalfd_siginfo>();
-            (libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), size), info)
+            (
+                libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), size),
+                info,
+            )
         };
         (read == size_of::<libc::signalfd_siginfo>() as isize).then_some(info.ssi_signo as i32)
     }
@@ -159,7 +175,11 @@ pub fn lower_priority(nice: i32) {
     unsafe {
         let tid = libc::syscall(libc::SYS_gettid) as libc::id_t;
         libc::setpriority(libc::PRIO_PROCESS, tid, nice);
-        libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_CLASS_IDLE);
+        libc::syscall(
+            libc::SYS_ioprio_set,
+            IOPRIO_WHO_PROCESS,
+            0,
+            IOPRIO_CLASS_IDLE,
+        );
     }
 }
-

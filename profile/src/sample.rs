@@ -123,15 +123,21 @@ impl Profile {
 
     /// The sum of all sample values.
     pub fn total(&self) -> Value {
-        self.samples.values().fold(Value::default(), |mut sum, &value| {
-            sum += value;
-            sum
-        })
+        self.samples
+            .values()
+            .fold(Value::default(), |mut sum, &value| {
+                sum += value;
+                sum
+            })
     }
 
     /// The samples in key order: the same profile gives the same order.
     pub fn sorted(&self) -> Vec<(SampleKey, Value)> {
-        let mut all: Vec<_> = self.samples.iter().map(|(&key, &value)| (key, value)).collect();
+        let mut all: Vec<_> = self
+            .samples
+            .iter()
+            .map(|(&key, &value)| (key, value))
+            .collect();
         all.sort_unstable_by_key(|&(key, _)| key);
         all
     }

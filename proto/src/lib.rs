@@ -3,7 +3,10 @@
 #![forbid(unsafe_code)]
 
 /// `fleetprof.*` packages as generated.
-#[expect(missing_docs, reason = "generated: the .proto files hold the documentation")]
+#[expect(
+    missing_docs,
+    reason = "generated: the .proto files hold the documentation"
+)]
 pub mod fleetprof {
     /// Profiles on the wire.
     pub mod profile {

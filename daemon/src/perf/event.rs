@@ -66,8 +66,12 @@ pub enum Feature {
 
 impl Feature {
     /// Newest first: the order in which they are dropped.
-    pub const LADDER: [Feature; 4] =
-        [Feature::ReadLost, Feature::BuildId, Feature::Cgroup, Feature::Ksymbol];
+    pub const LADDER: [Feature; 4] = [
+        Feature::ReadLost,
+        Feature::BuildId,
+        Feature::Cgroup,
+        Feature::Ksymbol,
+    ];
 
     /// Name of the attribute, as reported.
     pub fn name(self) -> &'static str {
@@ -100,12 +104,18 @@ impl Features {
 
     /// One feature less; `None` at the bottom.
     fn fewer(self) -> Option<Features> {
-        (self.dropped < Feature::LADDER.len()).then_some(Features { dropped: self.dropped + 1 })
+        (self.dropped < Feature::LADDER.len()).then_some(Features {
+            dropped: self.dropped + 1,
+        })
     }
 
     /// Fields in the records of an event opened with these features.
     pub fn layout(self) -> Layout {
-        Layout { cgroup: self.has(Feature::Cgroup), user_regs: 0, user_stack: false }
+        Layout {
+            cgroup: self.has(Feature::Cgroup),
+            user_regs: 0,
+            user_stack: false,
+        }
     }
 }
 

@@ -218,7 +218,11 @@ impl<'a> Cursor<'a> {
 
     /// Bytes before the first NUL of what is left.
     fn text(&self) -> &'a [u8] {
-        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(self.0.len());
+        let end = self
+            .0
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(self.0.len());
         &self.0[..end]
     }
 }
@@ -228,7 +232,10 @@ pub fn header(record: &[u8]) -> Result<(u32, u16), Malformed> {
     let mut cursor = Cursor(record);
     let kind = cursor.u32()?;
     let misc_and_size = cursor.take(4)?;
-    Ok((kind, u16::from_ne_bytes([misc_and_size[0], misc_and_size[1]])))
+    Ok((
+        kind,
+        u16::from_ne_bytes([misc_and_size[0], misc_and_size[1]]),
+    ))
 }
 
 /// When a record was made: all records are put in this order before they are used.
@@ -238,7 +245,10 @@ pub fn time(record: &[u8]) -> Result<Mono, Malformed> {
     let at = if kind == sys::PERF_RECORD_SAMPLE {
         32
     } else {
-        record.len().checked_sub(TRAILER_BYTES - 8).ok_or(Malformed)?
+        record
+            .len()
+            .checked_sub(TRAILER_BYTES - 8)
+            .ok_or(Malformed)?
     };
     Ok(Mono(Cursor(record.get(at..).ok_or(Malformed)?).u64()?))
 }
@@ -279,11 +289,17 @@ pub fn parse<'a>(record: &'a [u8], layout: &Layout) -> Result<Record<'a>, Malfor
         sys::PERF_RECORD_EXIT => {
             let (pid, _) = cursor.u32_pair()?;
             let (tid, _) = cursor.u32_pair()?;
-            Record::Exit { pid: Pid(pid), tid: Tid(tid) }
+            Record::Exit {
+                pid: Pid(pid),
+                tid: Tid(tid),
+            }
         }
         sys::PERF_RECORD_CGROUP => {
             let id = CgroupId(cursor.u64()?);
-            Record::Cgroup { id, path: cursor.text() }
+            Record::Cgroup {
+                id,
+                path: cursor.text(),
+            }
         }
         sys::PERF_RECORD_LOST => {
             cursor.u64()?;
@@ -304,10 +320,22 @@ fn mmap(mut cursor: Cursor<'_>, misc: u16) -> Result<Mmap<'_>, Malformed> {
         MapFile::BuildId(cursor.take(20)?.get(..size).ok_or(Malformed)?)
     } else {
         let (major, minor) = cursor.u32_pair()?;
-        MapFile::Inode { major, minor, inode: cursor.u64()?, generation: cursor.u64()? }
+        MapFile::Inode {
+            major,
+            minor,
+            inode: cursor.u64()?,
+            generation: cursor.u64()?,
+        }
     };
     let (_prot, _flags) = cursor.u32_pair()?;
-    Ok(Mmap { pid: Pid(pid), start, len, file_offset, file, path: cursor.text() })
+    Ok(Mmap {
+        pid: Pid(pid),
+        start,
+        len,
+        file_offset,
+        file,
+        path: cursor.text(),
+    })
 }
 
 fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, Malformed> {

@@ -51,7 +51,12 @@ impl Ring {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
         let map = MmapOptions::new().len(page + data_size).map_raw(event)?;
-        Ok(Ring { map, data_offset: page, data_size, tail: 0 })
+        Ok(Ring {
+            map,
+            data_offset: page,
+            data_size,
+            tail: 0,
+        })
     }
 
     fn control(&self) -> *mut perf_event_mmap_page {
@@ -120,8 +125,6 @@ impl Ring {
         // SAFETY: within the data area by the assertion, which is mapped for as long as `self`
         // lives. The kernel does not write between tail and head, and `release`, which moves the
         // tail, needs `&mut self`: no slice is alive then.
-        unsafe {
-            std::slice::from_raw_parts(self.map.as_ptr().add(self.data_offset + offset), len)
-        }
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.data_offset + offset), len) }
     }
 }

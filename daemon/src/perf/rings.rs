@@ -121,18 +121,30 @@ impl Rings {
                 Err(OpenError::Unsupported { .. }) if is_offline(cpu) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let ring = Ring::map(counter.as_raw_fd(), ring_bytes)
-                .map_err(|source| RingsError::Map { cpu: cpu.0, bytes: ring_bytes, source })?;
+            let ring =
+                Ring::map(counter.as_raw_fd(), ring_bytes).map_err(|source| RingsError::Map {
+                    cpu: cpu.0,
+                    bytes: ring_bytes,
+                    source,
+                })?;
             let (head, counts) = (ring.head(), CpuCounts::default());
-            rings.push(CpuRing { cpu, counter, ring, counts, head, indexed: head });
+            rings.push(CpuRing {
+                cpu,
+                counter,
+                ring,
+                counts,
+                head,
+                indexed: head,
+            });
         }
         if rings.is_empty() {
             return Err(RingsError::NoCpus);
         }
         for ring in &mut rings {
-            ring.counter
-                .enable()
-                .map_err(|source| RingsError::Enable { cpu: ring.cpu.0, source })?;
+            ring.counter.enable().map_err(|source| RingsError::Enable {
+                cpu: ring.cpu.0,
+                source,
+            })?;
         }
         Ok(Rings {
             rings,
@@ -173,9 +185,17 @@ impl Rings {
         self.build_index(horizon);
         self.index.sort_unstable();
         for &(time, ring, position) in &self.index {
-            let CpuRing { cpu, ring, counts, head, .. } = &mut self.rings[ring as usize];
+            let CpuRing {
+                cpu,
+                ring,
+                counts,
+                head,
+                ..
+            } = &mut self.rings[ring as usize];
             // Indexed before, so the header is sound.
-            let Ok(bytes) = ring.record(position, *head, &mut self.scratch) else { continue };
+            let Ok(bytes) = ring.record(position, *head, &mut self.scratch) else {
+                continue;
+            };
             let record = match record::parse(bytes, &self.layout) {
                 Ok(record) => record,
                 Err(record::Malformed) => {
@@ -191,7 +211,11 @@ impl Rings {
             }
             self.late += u64::from(time < self.newest);
             self.newest = self.newest.max(time);
-            each(Drained { time, cpu: *cpu, record });
+            each(Drained {
+                time,
+                cpu: *cpu,
+                record,
+            });
         }
         for ring in &mut self.rings {
             if ring.indexed != ring.ring.tail() {
@@ -235,7 +259,10 @@ impl Rings {
         if !self.features.has(Feature::ReadLost) {
             return None;
         }
-        let counts = self.rings.iter_mut().map(|ring| ring.counter.read_full().ok()?.lost());
+        let counts = self
+            .rings
+            .iter_mut()
+            .map(|ring| ring.counter.read_full().ok()?.lost());
         counts.sum()
     }
 }

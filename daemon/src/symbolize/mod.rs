@@ -1,1 +1,2 @@
-//! Laid out, not built yet.
+//! stub
+pub mod files;
