@@ -271,3 +271,49 @@ fn is_offline(cpu: CpuId) -> bool {
     let path = format!("/sys/devices/system/cpu/cpu{}/online", cpu.0);
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "0")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::event::EventKind;
+
+    #[test]
+    fn a_busy_thread_is_sampled_in_order_of_time_needs_root() {
+        let spec = EventSpec {
+            kind: EventKind::CpuClock,
+            rate_hz: 999,
+            max_stack_depth: 127,
+            watermark_bytes: 64 << 10,
+        };
+        let online = [CpuId(0), CpuId(1)];
+        let mut rings = match Rings::open(&online, &spec, 256 << 10) {
+            Ok(rings) => rings,
+            Err(error) => {
+                eprintln!("skip: perf events are not to be had here: {error}");
+                return;
+            }
+        };
+        let begin = Mono::now();
+        let mut burnt = 0u64;
+        while Mono::now().since(begin) < Duration::from_millis(300) {
+            burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(7));
+        }
+        let (mut mine, mut newest, mut horizon) = (0, Mono(0), Mono(0));
+        while horizon < begin.plus(Duration::from_millis(300)) {
+            horizon = rings.drain(Mono::now(), |drained| {
+                assert!(drained.time >= newest, "records come in order of time");
+                newest = drained.time;
+                if let Record::Sample(sample) = drained.record {
+                    mine += u32::from(sample.pid.0 == std::process::id());
+                    assert!(!sample.callchain.is_empty());
+                }
+            });
+        }
+        assert_eq!((rings.malformed, rings.late), (0, 0));
+        // 300 at 999 Hz, if no other process wanted the CPU; a third of it is proof enough.
+        assert!(
+            mine > 100,
+            "only {mine} samples of a thread that was busy for 300 ms"
+        );
+    }
+}
