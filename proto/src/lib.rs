@@ -3,7 +3,10 @@
 #![forbid(unsafe_code)]
 
 /// `fleetprof.*` packages as generated.
-#[expect(missing_docs, reason = "generated: the .proto files hold the documentation")]
+#[expect(
+    missing_docs,
+    reason = "generated: the .proto files hold the documentation"
+)]
 pub mod fleetprof {
     /// Profiles on the wire.
     pub mod profile {
@@ -21,6 +24,9 @@ pub mod fleetprof {
     }
 }
 
+pub mod convert;
+
+pub use convert::{AssembleError, Chunks, ProfileAssembler};
 pub use fleetprof::agent::v1 as agent;
 pub use fleetprof::profile::v1 as wire;
 
