@@ -1,6 +1,7 @@
 //! The wire form of profiles and of the agent's services, generated from `fleetprof/**/*.proto`, and
 //! the conversion to and from [`profile`].
 #![forbid(unsafe_code)]
+#![expect(clippy::allow_attributes, reason = "generated code brings its own")]
 
 /// `fleetprof.*` packages as generated.
 #[expect(

@@ -1,4 +1,5 @@
 //! Profiles survive the wire, and damaged chunks are refused.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use profile::{FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, Unnamed, Value};
 use proptest::prelude::*;
