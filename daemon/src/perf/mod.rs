@@ -1,1 +1,3 @@
 //! Laid out, not built yet.
+
+pub mod environment;
