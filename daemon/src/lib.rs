@@ -4,6 +4,7 @@
 //! (fold) → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
 //! ARCHITECTURE.md has the threads.
 
+pub mod agent;
 pub mod aggregate;
 pub mod cgroup;
 pub mod config;

@@ -1,1 +1,476 @@
-//! Laid out, not built yet.
+//! Starts the stages in order, watches over them, and ends them.
+//!
+//! Every stage is a thread named after it. A thread that ends when it should not, by error or by
+//! panic, ends the process with that error: a daemon that samples and does not answer, or answers
+//! and does not sample, helps nobody. The main thread waits for signals, reports to systemd, and
+//! checks the heartbeats.
+
+use crate::agent::{self, Agent, ConfigSource, SetLogLevel, lock};
+use crate::aggregate::batch::RawBatch;
+use crate::aggregate::namer::Namer;
+use crate::aggregate::recorder::Recorder;
+use crate::cgroup::CgroupTable;
+use crate::config::Loaded;
+use crate::grpc::{self, ServeError};
+use crate::jit::{PerfMapOptions, PerfMaps};
+use crate::metrics;
+use crate::perf::event::OpenError;
+use crate::perf::rings::RingsError;
+use crate::process::scan;
+use crate::sampler::{self, Queues, Sampler, Start};
+use crate::symbolize::files::{self, FileStore};
+use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer};
+use crate::sys::{Poller, SignalFd, WakeFd, lower_priority};
+use crate::time::{Mono, WallAnchor};
+use std::any::Any;
+use std::error::Error;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// Batches between sampler and namer. With two the namer may take a whole window to name one while
+/// the sampler fills the next; beyond that windows get longer.
+const BATCHES: usize = 2;
+
+/// Files announced and not yet opened. A start of a large host announces some thousands within a
+/// second; what finds no room is announced again.
+const FILES_QUEUED_MAX: usize = 1024;
+
+/// How often heartbeats and the clock are checked when systemd does not ask for more.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A sampler that has not passed its loop for this long is stuck: it wakes every second.
+const SAMPLER_STUCK: Duration = Duration::from_secs(30);
+
+/// A namer that has worked on one batch for this long is stuck on a file system.
+const NAMER_STUCK: Duration = Duration::from_secs(300);
+
+/// Exit codes of `fleetprofd`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Stopped as asked.
+    Stopped = 0,
+    /// Failed.
+    Failed = 1,
+    /// Bad command line; clap's own code.
+    Usage = 2,
+    /// Bad configuration.
+    Config = 3,
+    /// Not permitted to sample.
+    Permission = 4,
+    /// Another daemon answers on the socket.
+    InUse = 5,
+}
+
+/// Why the daemon ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Signals, wake-ups or threads.
+    #[error("failed to set up the process")]
+    Setup(#[source] io::Error),
+    /// Perf events.
+    #[error(transparent)]
+    Sampling(#[from] RingsError),
+    /// The socket.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A stage ended on its own.
+    #[error("thread `{thread}` ended: {reason}")]
+    Stage {
+        /// Its name.
+        thread: &'static str,
+        /// Error or panic, with causes.
+        reason: String,
+    },
+    /// A stage does not move.
+    #[error("thread `{thread}` has not moved for {seconds} s")]
+    Stuck {
+        /// Its name.
+        thread: &'static str,
+        /// Age of its heartbeat.
+        seconds: u64,
+    },
+    /// Data was still on its way when the grace was over.
+    #[error("stopped before everything was drained: `shutdown.grace_s` of {seconds} s is over")]
+    Grace {
+        /// The grace.
+        seconds: u64,
+    },
+}
+
+impl RunError {
+    /// The exit code that tells scripts what happened.
+    pub fn exit(&self) -> Exit {
+        match self {
+            RunError::Sampling(RingsError::Open(OpenError::Permission { .. })) => Exit::Permission,
+            RunError::Sampling(RingsError::Map { source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Exit::Permission
+            }
+            RunError::Serve(error) if error.is_in_use() => Exit::InUse,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+type StageError = Box<dyn Error + Send + Sync>;
+
+/// Ends of threads, as they happen.
+#[derive(Clone)]
+struct Ends {
+    wake: Arc<WakeFd>,
+    list: Arc<Mutex<Vec<(&'static str, Result<(), String>)>>>,
+}
+
+impl Ends {
+    fn spawn(
+        &self,
+        name: &'static str,
+        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let ends = self.clone();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let end = match catch_unwind(AssertUnwindSafe(body)) {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(with_causes(&*error)),
+                Err(panic) => Err(format!("panic: {}", panic_text(&*panic))),
+            };
+            lock(&ends.list).push((name, end));
+            ends.wake.wake();
+        })
+    }
+
+    /// The first end that was not asked for.
+    fn unexpected(&self) -> Option<RunError> {
+        let (thread, end) = lock(&self.list).first().cloned()?;
+        let reason = end.err().unwrap_or_else(|| "it stopped without being asked".into());
+        Some(RunError::Stage { thread, reason })
+    }
+
+    fn failure(&self) -> Option<RunError> {
+        let failed = lock(&self.list).iter().find_map(|(thread, end)| {
+            end.as_ref().err().map(|reason| (*thread, reason.clone()))
+        });
+        failed.map(|(thread, reason)| RunError::Stage { thread, reason })
+    }
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown")
+}
+
+/// Runs the daemon until SIGTERM or SIGINT, or until it cannot go on.
+///
+/// # Errors
+/// [`RunError`]; its [`RunError::exit`] is the process's exit code.
+pub fn run(
+    loaded: Loaded,
+    source: ConfigSource,
+    set_log_level: SetLogLevel,
+) -> Result<(), RunError> {
+    let signals = SignalFd::new(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+        .map_err(RunError::Setup)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let stages = Stages::start(loaded, source, set_log_level)?;
+    let end = stages.watch(&signals);
+    stages.stop(end)
+}
+
+/// What runs.
+struct Stages {
+    agent: Arc<Agent>,
+    ends: Ends,
+    /// Sampling and naming, which drain; then the rest.
+    draining: Vec<JoinHandle<()>>,
+    stop_serving: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+}
+
+impl Stages {
+    fn start(
+        loaded: Loaded,
+        source: ConfigSource,
+        set_log_level: SetLogLevel,
+    ) -> Result<Stages, RunError> {
+        let config = loaded.config.clone();
+        let setup = RunError::Setup;
+        let clock = WallAnchor::new();
+        // The socket comes first: a second daemon must not sample beside the first.
+        let listening = grpc::bind(&config.server)?;
+        let (rings, facts) = agent::open_sampling(&config)?;
+        tracing::info!(
+            event = facts.event.name(),
+            rate_hz = facts.rate_hz,
+            cpus = facts.cpus_sampled,
+            "sampling"
+        );
+        if let Some(reason) = &facts.fallback {
+            tracing::warn!(reason, "sampling `{}` instead", facts.event.name());
+        }
+        let kernel = KernelSymbols::read().unwrap_or_default();
+        let idle = if kernel.hidden() { Vec::new() } else { kernel.idle_ranges() };
+        let cgroups = CgroupTable::discover();
+        let processes = scan::all(files::identity_of_mapping);
+        let counters = Arc::new(SymbolCounters::default());
+        let store = Arc::new(FileStore::new(None, Arc::clone(&counters)));
+        let shared = Arc::new(sampler::Shared::new().map_err(setup)?);
+        let mut recorder = Recorder::new(agent::recorder_options(&config));
+        recorder.set_event(facts.event.name(), facts.event.unit());
+        let agent = Arc::new(Agent {
+            sampler: Arc::clone(&shared),
+            recorder: RwLock::new(recorder),
+            started_unix_ns: clock.to_unix_ns(Mono::now()),
+            clock,
+            config: Mutex::new(loaded),
+            source,
+            sampling: Mutex::new(facts.clone()),
+            symbols: Arc::clone(&counters),
+            cgroup_mode: cgroups.describe(),
+            kernel_symbols: !kernel.hidden(),
+            namer_busy_since: AtomicU64::new(0),
+            set_log_level,
+        });
+        let ends =
+            Ends { wake: Arc::new(WakeFd::new().map_err(setup)?), list: Arc::default() };
+
+        let (batches, from_sampler) = sync_channel(BATCHES);
+        let (recycle, recycled) = sync_channel(BATCHES);
+        for _ in 0..BATCHES {
+            // The queue has room for all of them.
+            let _ = recycle.try_send(RawBatch::default());
+        }
+        let (announce, announced) = sync_channel(FILES_QUEUED_MAX);
+        let mut draining = Vec::new();
+        let opened = Arc::clone(&store);
+        draining.push(
+            ends.spawn("fp-files", move || {
+                files::run(announced, opened);
+                Ok(())
+            })
+            .map_err(setup)?,
+        );
+        let named = Arc::clone(&agent);
+        let (symbols, perf_maps) = (
+            SymbolOptions::from(&config.symbols),
+            PerfMapOptions::from(&config.jit),
+        );
+        draining.push(
+            ends.spawn("fp-namer", move || {
+                lower_priority(10);
+                let symbolizer = Symbolizer::new(symbols, store, kernel, Arc::clone(&counters));
+                let namer = Namer::new(symbolizer, PerfMaps::new(perf_maps, counters), cgroups);
+                namer.run(&from_sampler, &recycle, &named.recorder, |busy| {
+                    let since = if busy { Mono::now().0 } else { 0 };
+                    named.namer_busy_since.store(since, Ordering::Relaxed);
+                });
+                Ok(())
+            })
+            .map_err(setup)?,
+        );
+        let window = config.windows.length();
+        let start = Start {
+            unwinder: facts.unwinder(),
+            period: facts.period(),
+            rings,
+            processes,
+            idle,
+            window,
+            first_window_end: aligned_end(&agent.clock, window),
+        };
+        let queues = Queues { batches, recycled, files: announce };
+        draining.push(
+            ends.spawn("fp-sampler", move || Ok(Sampler::new(start, queues, shared)?.run()?))
+                .map_err(setup)?,
+        );
+        let (stop_serving, stopped) = watch::channel(false);
+        let (ready, is_ready) = oneshot::channel();
+        let served = Arc::clone(&agent);
+        let serving = ends
+            .spawn("fp-grpc", move || serve(listening, served, ready, stopped))
+            .map_err(setup)?;
+        let stages = Stages { agent, ends, draining, stop_serving, serving };
+        if is_ready.blocking_recv().is_err() {
+            let error = stages.ends.unexpected();
+            return stages.stop(error).map(|()| unreachable!("serving failed"));
+        }
+        Ok(stages)
+    }
+
+    /// Waits for the end: `None` when it was asked for.
+    fn watch(&self, signals: &SignalFd) -> Option<RunError> {
+        const SIGNAL: u64 = 0;
+        const END: u64 = 1;
+        let watchdog = sd_notify::watchdog_enabled();
+        let interval = watchdog.map_or(CHECK_INTERVAL, |limit| (limit / 3).min(CHECK_INTERVAL));
+        let poller = match Poller::new().and_then(|poller| {
+            poller.add(signals.as_raw_fd(), SIGNAL)?;
+            poller.add(self.ends.wake.as_raw_fd(), END)?;
+            Ok(poller)
+        }) {
+            Ok(poller) => poller,
+            Err(error) => return Some(RunError::Setup(error)),
+        };
+        notify(&[sd_notify::NotifyState::Ready]);
+        tracing::info!("ready");
+        loop {
+            if let Err(error) = poller.wait(Some(interval), |_| {}) {
+                return Some(RunError::Setup(error));
+            }
+            while let Some(signal) = signals.next() {
+                match signal {
+                    libc::SIGHUP => self.reload(),
+                    _ => {
+                        tracing::info!(signal, "stopping");
+                        return None;
+                    }
+                }
+            }
+            if let Some(error) = self.ends.unexpected() {
+                return Some(error);
+            }
+            if let Some(error) = self.stuck() {
+                return Some(error);
+            }
+            let stepped = self.agent.clock.refresh();
+            if stepped.unsigned_abs() > 1_000_000_000 {
+                tracing::warn!(seconds = stepped / 1_000_000_000, "the wall clock was stepped");
+            }
+            if watchdog.is_some() {
+                notify(&[sd_notify::NotifyState::Watchdog]);
+            }
+        }
+    }
+
+    fn stuck(&self) -> Option<RunError> {
+        let now = Mono::now();
+        let sampler = Mono(self.agent.sampler.heartbeat.load(Ordering::Relaxed));
+        if now.since(sampler) > SAMPLER_STUCK {
+            let seconds = now.since(sampler).as_secs();
+            return Some(RunError::Stuck { thread: "fp-sampler", seconds });
+        }
+        let busy = Mono(self.agent.namer_busy_since.load(Ordering::Relaxed));
+        if busy != Mono(0) && now.since(busy) > NAMER_STUCK {
+            let seconds = now.since(busy).as_secs();
+            return Some(RunError::Stuck { thread: "fp-namer", seconds });
+        }
+        None
+    }
+
+    fn reload(&self) {
+        notify(&[sd_notify::NotifyState::Reloading]);
+        match self.agent.reload() {
+            Ok(done) => tracing::info!(
+                changed = done.changed.join(" "),
+                needs_restart = done.needs_restart.join(" "),
+                "configuration reloaded"
+            ),
+            Err(error) => {
+                let reason = with_causes(&error);
+                tracing::error!(reason, "configuration refused; the active one stays");
+            }
+        }
+        notify(&[sd_notify::NotifyState::Ready]);
+    }
+
+    /// Drains and ends the stages in the order data flows, within the grace.
+    fn stop(self, cause: Option<RunError>) -> Result<(), RunError> {
+        notify(&[sd_notify::NotifyState::Stopping]);
+        let grace = lock(&self.agent.config).config.shutdown.grace();
+        let deadline = Mono::now().plus(grace);
+        self.agent.sampler.stop();
+        let mut drained = wait_for(&self.draining, deadline);
+        // Receivers may all be gone.
+        let _ = self.stop_serving.send(true);
+        drained &= wait_for(std::slice::from_ref(&self.serving), deadline);
+        // What ended after it was asked to may still have failed.
+        match cause.or_else(|| self.ends.failure()) {
+            Some(error) => Err(error),
+            None if drained => Ok(()),
+            None => Err(RunError::Grace { seconds: grace.as_secs() }),
+        }
+    }
+}
+
+fn wait_for(threads: &[JoinHandle<()>], deadline: Mono) -> bool {
+    while !threads.iter().all(JoinHandle::is_finished) {
+        if Mono::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// The next multiple of a window's length in wall time, so that the windows of a fleet match.
+fn aligned_end(clock: &WallAnchor, window: Duration) -> Mono {
+    let now = Mono::now();
+    let length = window.as_nanos() as i64;
+    let into = clock.to_unix_ns(now).rem_euclid(length.max(1));
+    now.plus(Duration::from_nanos((length - into) as u64))
+}
+
+fn notify(state: &[sd_notify::NotifyState<'_>]) {
+    // Without systemd there is nobody to tell.
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "failed to notify the service manager");
+    }
+}
+
+fn serve(
+    listening: grpc::Listening,
+    agent: Arc<Agent>,
+    ready: oneshot::Sender<()>,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<(), StageError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(grpc::QUERIES_AT_ONCE)
+        .thread_name("fp-query")
+        .build()?;
+    runtime.block_on(async move {
+        let registry = metrics::of_agent(&agent);
+        let listen = lock(&agent.config).config.metrics.listen;
+        let metrics_server = match listen {
+            Some(address) => match tokio::net::TcpListener::bind(address).await {
+                Ok(listener) => {
+                    Some(tokio::spawn(metrics::serve(listener, registry, stopped.clone())))
+                }
+                Err(error) => {
+                    tracing::warn!(%address, %error, "no metrics: the address cannot be used");
+                    None
+                }
+            },
+            None => None,
+        };
+        // The receiver is waiting for this; it is gone only when the start was given up.
+        let _ = ready.send(());
+        let served = grpc::serve(listening, agent, stopped.clone()).await;
+        if let Some(server) = metrics_server {
+            server.abort();
+        }
+        let _ = stopped.changed().await;
+        served.map_err(StageError::from)
+    })
+}

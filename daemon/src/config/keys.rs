@@ -58,7 +58,7 @@ pub const KEYS: &[Key] = &[
         path: "sampling.event",
         kind: Kind::Word(&["cpu-clock", "cycles"]),
         unit: "",
-        reload: Reload::Restart,
+        reload: Reload::Live,
         doc: "Event that makes the kernel take a sample. cpu-clock is a timer and works \
               everywhere; cycles needs the hardware's counter, which virtual machines often lack, \
               and falls back to cpu-clock where there is none.",
@@ -69,7 +69,7 @@ pub const KEYS: &[Key] = &[
         path: "sampling.rate_hz",
         kind: Kind::Int(1, 9999),
         unit: "samples a second on each busy CPU",
-        reload: Reload::Restart,
+        reload: Reload::Live,
         doc: "How often. 99 keeps out of step with timers that run at 100 Hz. Each sample costs \
               the CPU it is taken on about 15 µs in a virtual machine: 0.15 % at 99.",
         get: |c| Value::Int(c.sampling.rate_hz.into()),
@@ -79,7 +79,7 @@ pub const KEYS: &[Key] = &[
         path: "sampling.ring_kib",
         kind: Kind::PowerOfTwo(64, 65536),
         unit: "KiB for each CPU",
-        reload: Reload::Restart,
+        reload: Reload::Live,
         doc: "Ring buffer between kernel and daemon. 256 holds five seconds at 99 Hz; too small a \
               ring loses samples, which are counted. More than perf_event_mlock_kb (516 by \
               default) needs CAP_IPC_LOCK.",
@@ -90,7 +90,7 @@ pub const KEYS: &[Key] = &[
         path: "sampling.max_stack_depth",
         kind: Kind::Int(16, 1024),
         unit: "frames",
-        reload: Reload::Restart,
+        reload: Reload::Live,
         doc: "Most frames kept of a stack; deeper ones are cut at the root and marked. The kernel \
               refuses more than its sysctl kernel.perf_event_max_stack, and the daemon then takes \
               that.",
@@ -143,7 +143,7 @@ pub const KEYS: &[Key] = &[
         path: "symbols.cache_mib",
         kind: Kind::Int(1, 4096),
         unit: "MiB",
-        reload: Reload::Live,
+        reload: Reload::Restart,
         doc: "Symbol tables and names kept; the least used go first. Too small a cache reads files \
               again and again.",
         get: |c| Value::Int(c.symbols.cache_mib.into()),
@@ -153,7 +153,7 @@ pub const KEYS: &[Key] = &[
         path: "jit.perf_maps",
         kind: Kind::Bool,
         unit: "",
-        reload: Reload::Live,
+        reload: Reload::Restart,
         doc: "Read /tmp/perf-PID.map of processes with samples in generated code (node \
               --perf-basic-prof and others). Only regular files of the process's own user count.",
         get: |c| Value::Bool(c.jit.perf_maps),
@@ -163,7 +163,7 @@ pub const KEYS: &[Key] = &[
         path: "jit.perf_map_max_mib",
         kind: Kind::Int(1, 1024),
         unit: "MiB for each process",
-        reload: Reload::Live,
+        reload: Reload::Restart,
         doc: "Largest map read. What lies beyond has no names, and is counted.",
         get: |c| Value::Int(c.jit.perf_map_max_mib.into()),
         put: |c, v| put_int(&mut c.jit.perf_map_max_mib, &v),
@@ -172,7 +172,7 @@ pub const KEYS: &[Key] = &[
         path: "windows.length_s",
         kind: Kind::DivisorOf(60),
         unit: "seconds",
-        reload: Reload::Restart,
+        reload: Reload::Live,
         doc: "Length of a window: the finest step of every answer. Shorter windows fold less and \
               hold more memory.",
         get: |c| Value::Int(c.windows.length_s.into()),

@@ -238,6 +238,11 @@ pub fn header(record: &[u8]) -> Result<(u32, u16), Malformed> {
     ))
 }
 
+/// True for samples.
+pub fn is_sample(record: &[u8]) -> bool {
+    header(record).is_ok_and(|(kind, _)| kind == sys::PERF_RECORD_SAMPLE)
+}
+
 /// When a record was made: all records are put in this order before they are used.
 pub fn time(record: &[u8]) -> Result<Mono, Malformed> {
     let (kind, _) = header(record)?;

@@ -25,6 +25,9 @@ const HORIZON: Duration = Duration::from_millis(2);
 /// 6 MiB. A drain at 99 Hz and 64 CPUs sees about 15,000.
 const RECORDS_PER_DRAIN_MAX: usize = 1 << 18;
 
+/// How long [`Rings::deliver_samples`] tries. At the lowest useful rate of 10 Hz two samples are due.
+const PROBE: Duration = Duration::from_millis(250);
+
 /// Why the rings could not be opened.
 #[derive(Debug, Error)]
 pub enum RingsError {
@@ -77,6 +80,20 @@ struct CpuRing {
     /// Head when the drain began, and up to where it has indexed.
     head: Position,
     indexed: Position,
+}
+
+impl CpuRing {
+    fn holds_sample(&self, scratch: &mut Vec<u8>) -> bool {
+        let (head, mut at) = (self.ring.head(), self.ring.tail());
+        while at != head {
+            let Ok(bytes) = self.ring.record(at, head, scratch) else { return false };
+            if record::is_sample(bytes) {
+                return true;
+            }
+            at = Position(at.0 + bytes.len() as u64);
+        }
+        false
+    }
 }
 
 /// The rings of all CPUs.
@@ -251,6 +268,23 @@ impl Rings {
                 ring.indexed = next;
             }
         }
+    }
+
+    /// Proves that samples arrive: keeps this thread's CPU busy for up to [`PROBE`] and looks for a
+    /// sample, without taking any. Some VMs accept a hardware event and never deliver.
+    pub fn deliver_samples(&self) -> bool {
+        let begin = Mono::now();
+        let mut scratch = Vec::new();
+        let mut burnt = 0u64;
+        while Mono::now().since(begin) < PROBE {
+            for _ in 0..1_000_000 {
+                burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(1));
+            }
+            if self.rings.iter().any(|ring| ring.holds_sample(&mut scratch)) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Lost records by the kernel's own count since the events were opened, where it has one: a
