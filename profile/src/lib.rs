@@ -10,19 +10,31 @@
 #![forbid(unsafe_code)]
 
 mod dictionary;
+mod filter;
 mod frame;
 mod identity;
 mod labels;
+mod merge;
 mod outcome;
+mod query;
 mod sample;
+mod selector;
 mod stack;
 mod strings;
+pub mod text;
 
 pub use dictionary::{Dictionary, Remap};
+pub use filter::{
+    FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, LabelMatcher, MatchOp, PATTERN_LEN_MAX,
+    PATTERN_SIZE_MAX, Selector,
+};
 pub use frame::{Frame, FrameId, FrameKind, FrameRef, FrameTable};
 pub use identity::ContentId;
 pub use labels::{LabelSetId, LabelSetTable, key};
+pub use merge::{GroupBy, MIXED_EVENTS, MergeError};
 pub use outcome::{StackEnd, Unnamed};
+pub use query::{OTHER_FRAME, Query, QueryRunner};
 pub use sample::{Info, Profile, Quality, SampleKey, Value};
+pub use selector::{SELECTOR_LEN_MAX, SelectorError};
 pub use stack::{StackId, StackTrie};
 pub use strings::{StrId, StringTable};
