@@ -2,10 +2,15 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use daemon::config::{Config, LogFormat};
+use daemon::agent::{ConfigSource, SetLogLevel};
+use daemon::config::{Config, LogFormat, LogLevel};
 use daemon::supervisor::{self, Exit};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, reload};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,13 +53,13 @@ fn main() -> ExitCode {
     }
     let mut sets = args.sets;
     sets.extend(args.listen.map(|address| format!("server.listen={address}")));
-    let source = supervisor::ConfigSource { path: args.config, sets };
+    let source = ConfigSource { path: args.config, sets };
     let loaded = match source.load() {
         Ok(loaded) => loaded,
         Err(error) => return fail(&error, Exit::Config),
     };
-    start_logging(&loaded.config);
-    match supervisor::run(loaded, source) {
+    let set_log_level = start_logging(&loaded.config);
+    match supervisor::run(loaded, source, set_log_level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error, error.exit()),
     }
@@ -72,14 +77,31 @@ fn fail(error: &dyn std::error::Error, exit: Exit) -> ExitCode {
     ExitCode::from(exit as u8)
 }
 
-fn start_logging(config: &Config) {
+/// Logs to standard error; the result changes the level later.
+fn start_logging(config: &Config) -> SetLogLevel {
     use std::io::IsTerminal;
-    let builder = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_max_level(config.log.level.filter());
+    let (level, handle) = reload::Layer::new(filter(config));
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(level);
     match config.log.format {
-        LogFormat::Json => builder.json().init(),
-        LogFormat::Text => builder.init(),
+        LogFormat::Json => registry.with(lines.json()).init(),
+        LogFormat::Text => {
+            registry.with(lines.with_ansi(std::io::stderr().is_terminal())).init();
+        }
+    }
+    Box::new(move |config| {
+        if let Err(error) = handle.reload(filter(config)) {
+            tracing::error!(%error, "failed to change the log level");
+        }
+    })
+}
+
+fn filter(config: &Config) -> LevelFilter {
+    match config.log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
     }
 }
