@@ -4,7 +4,7 @@
 //! stages, never their work.
 
 use crate::aggregate::recorder::{Recorder, RecorderOptions};
-use crate::config::{Config, ConfigError, Key, Loaded, SamplingEvent};
+use crate::config::{Config, ConfigError, Loaded, SamplingEvent};
 use crate::ids::CpuId;
 use crate::perf::environment;
 use crate::perf::event::{EventKind, EventSpec, Feature, OpenError};
@@ -199,7 +199,7 @@ impl Agent {
     /// # Errors
     /// [`ReloadError`]; the active configuration stays.
     pub fn reload(&self) -> Result<Reloaded, ReloadError> {
-        let mut new = self.source.load()?;
+        let new = self.source.load()?;
         let mut active = lock(&self.config);
         let diff = active.config.diff(&new.config);
         let touches = |section: &str| diff.changed.iter().any(|key| key.starts_with(section));
@@ -226,11 +226,9 @@ impl Agent {
         if touches("log.") {
             (self.set_log_level)(&new.config);
         }
-        // What takes a restart is not in force, so it is not shown as active either.
-        for key in diff.needs_restart.iter().filter_map(|path| Key::find(path)) {
-            (key.put)(&mut new.config, (key.get)(&active.config));
-        }
-        *active = new;
+        // Only what is in force now: what takes a restart stays as it is.
+        active.config.adopt(&new.config);
+        active.file = new.file;
         Ok(Reloaded { changed: diff.changed, needs_restart: diff.needs_restart })
     }
 }
