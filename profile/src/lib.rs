@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod dictionary;
+mod diff;
 mod filter;
 mod frame;
+mod functions;
 mod identity;
 mod labels;
 mod merge;
@@ -22,8 +24,10 @@ mod selector;
 mod stack;
 mod strings;
 pub mod text;
+mod top;
 
 pub use dictionary::{Dictionary, Remap};
+pub use diff::{Change, Diff, FunctionChange, SIGNIFICANT_ERRORS, SampleChange, ShareChange};
 pub use filter::{
     FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, LabelMatcher, MatchOp, PATTERN_LEN_MAX,
     PATTERN_SIZE_MAX, Selector,
@@ -38,3 +42,4 @@ pub use sample::{Info, Profile, Quality, SampleKey, Value};
 pub use selector::{SELECTOR_LEN_MAX, SelectorError};
 pub use stack::{StackId, StackTrie};
 pub use strings::{StrId, StringTable};
+pub use top::{Top, TopBy, TopRow, TopSort};
