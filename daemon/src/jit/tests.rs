@@ -1,0 +1,1 @@
+//! Perf maps of real processes.

@@ -1,0 +1,1 @@
+//! Real files to names.
