@@ -19,8 +19,12 @@ impl std::fmt::Display for ContentId {
 impl Dictionary {
     /// The content identity of every stack, indexed by `StackId`.
     pub fn content_ids(&self) -> Vec<ContentId> {
-        let frames: Vec<ContentId> =
-            self.frames.iter().enumerate().map(|(id, _)| self.frame_content_id(id as u32)).collect();
+        let frames: Vec<ContentId> = self
+            .frames
+            .iter()
+            .enumerate()
+            .map(|(id, _)| self.frame_content_id(id as u32))
+            .collect();
         let mut ids = vec![ContentId::default(); self.stacks.len()];
         for (stack, parent, frame) in self.stacks.iter() {
             let mut hasher = blake3::Hasher::new();
@@ -32,8 +36,14 @@ impl Dictionary {
     }
 
     fn frame_content_id(&self, id: u32) -> ContentId {
-        let FrameRef { kind, unnamed, function, module, file, line } =
-            self.frame(crate::FrameId(id));
+        let FrameRef {
+            kind,
+            unnamed,
+            function,
+            module,
+            file,
+            line,
+        } = self.frame(crate::FrameId(id));
         let mut hasher = blake3::Hasher::new();
         hasher.update(&[kind as u8, unnamed as u8]);
         hasher.update(&line.to_le_bytes());
