@@ -1,1 +1,28 @@
-//! Fixtures.
+//! Fixtures of the suites: the real daemon and the real CLI, cgroups, workloads of known shape,
+//! `perf` beside them, and a headless browser.
+//!
+//! Everything a fixture starts it also ends, on a panic too. A test that cannot run says so with
+//! [`skip`]. Tests that need the machine's CPUs to themselves hold [`Live`].
+#![forbid(unsafe_code)]
+
+pub mod binaries;
+pub mod browser;
+pub mod cgroup;
+pub mod client;
+pub mod ctl;
+pub mod daemon;
+pub mod perf;
+pub mod process;
+pub mod recording;
+pub mod repository;
+pub mod require;
+pub mod stats;
+pub mod view;
+pub mod workload;
+
+pub use cgroup::Cgroup;
+pub use client::Client;
+pub use daemon::Daemon;
+pub use require::{Live, Need, live, skip};
+pub use view::{View, ViewFrame, ViewSample};
+pub use workload::Workload;

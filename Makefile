@@ -1,0 +1,36 @@
+# Thin: the work is in cargo and in deploy/dev.
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+
+.PHONY: help up down test bench fmt lint check-tools
+
+help: ## Lists what there is to make.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: check-tools ## Builds the daemon, starts it in the background and says what to try.
+	$(CARGO) build --release -p fleetprof-daemon -p agent-ctl
+	@CARGO='$(CARGO)' deploy/dev up
+
+down: ## Stops the daemon that `make up` started.
+	@CARGO='$(CARGO)' deploy/dev down
+
+test: check-tools ## Runs all tests. As root also those that sample the machine; others report skips.
+	$(CARGO) test --workspace
+
+bench: check-tools ## Measures what the daemon costs beside perf (about 15 minutes; as root).
+	$(CARGO) build --release --workspace
+	$(CARGO) run --release -p fleetprof-benches -- overhead
+
+fmt: ## Formats the code.
+	$(CARGO) fmt
+
+lint: check-tools ## Checks formatting, lints and documentation.
+	$(CARGO) fmt --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+check-tools:
+	@command -v $(CARGO) >/dev/null || { \
+	  echo "make: needs Rust's cargo: see https://rustup.rs" >&2; exit 1; }
+	@command -v cc >/dev/null || { \
+	  echo "make: needs a C linker (cc). On Debian: apt-get install gcc libc6-dev" >&2; exit 1; }

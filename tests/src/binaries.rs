@@ -1,0 +1,77 @@
+//! The programs under test: built by cargo once a test program, with the profile and the target
+//! directory that the test itself was built with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Longest that building may take. Unit: seconds. A cold release build on two busy cores fits.
+const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+
+/// A directory with `fleetprofd` and `agent-ctl` to use instead of building them.
+pub const BIN_DIR: &str = "FLEETPROF_BIN_DIR";
+
+/// Where cargo put this test program: `TARGET/PROFILE`.
+fn profile_dir() -> PathBuf {
+    let exe = std::env::current_exe().expect("failed to find this program");
+    let mut dir = exe
+        .parent()
+        .expect("a program lies in a directory")
+        .to_path_buf();
+    if dir.ends_with("deps") {
+        dir.pop();
+    }
+    dir
+}
+
+/// A directory under cargo's target directory for what tests build; kept from run to run.
+pub fn scratch() -> PathBuf {
+    profile_dir().join("fleetprof-tests")
+}
+
+fn built() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        if let Some(dir) = std::env::var_os(BIN_DIR) {
+            return PathBuf::from(dir);
+        }
+        let profile_dir = profile_dir();
+        let profile = match profile_dir.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(other) => other,
+        };
+        let target = profile_dir
+            .parent()
+            .expect("a profile directory lies in a target directory");
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        // `--workspace --tests` selects features as `cargo test --workspace` does, so that nothing
+        // is compiled a second time.
+        command
+            .args([
+                "build",
+                "--quiet",
+                "--workspace",
+                "--bins",
+                "--tests",
+                "--profile",
+                profile,
+            ])
+            .arg("--target-dir")
+            .arg(target)
+            .current_dir(crate::repository::root());
+        crate::process::run(&mut command, BUILD_LIMIT).ok();
+        profile_dir
+    })
+}
+
+/// The daemon's program.
+pub fn fleetprofd() -> PathBuf {
+    built().join("fleetprofd")
+}
+
+/// The control command's program.
+pub fn agent_ctl() -> PathBuf {
+    built().join("agent-ctl")
+}

@@ -1,0 +1,166 @@
+//! The agent's service, called without waiting forever: a blocking client on a unix socket.
+
+use crate::view::View;
+use hyper_util::rt::TokioIo;
+use proto::agent::agent_service_client::AgentServiceClient;
+use proto::agent::{
+    GetConfigRequest, GetStatusRequest, GetStatusResponse, ListCgroupsRequest, ListCgroupsResponse,
+    QueryProfileRequest, ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest,
+    StreamProfilesResponse,
+};
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// Longest any single call may take.
+const CALL_LIMIT: Duration = Duration::from_secs(20);
+/// Largest message taken. A large answer must come in parts well below it.
+const MESSAGE_LIMIT: usize = 4 << 20;
+
+/// A connection to one daemon.
+pub struct Client {
+    runtime: Runtime,
+    channel: Channel,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nothing listens.
+    pub fn connect(socket: &Path) -> anyhow::Result<Client> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let socket = socket.to_path_buf();
+        // The address is not used: the connector knows the way.
+        let endpoint = Endpoint::from_static("http://agent").connect_timeout(CALL_LIMIT);
+        let connector = tower::service_fn(move |_: Uri| {
+            let socket = socket.clone();
+            async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(socket).await?)) }
+        });
+        let channel = runtime.block_on(endpoint.connect_with_connector(connector))?;
+        Ok(Client { runtime, channel })
+    }
+
+    /// The channel, for services of other crates.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Runs a call of another service on this connection.
+    ///
+    /// # Panics
+    /// When it takes longer than any call may.
+    pub fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
+        let bounded = async { tokio::time::timeout(CALL_LIMIT, call).await };
+        self.runtime
+            .block_on(bounded)
+            .expect("a call without an answer")
+    }
+
+    fn agent(&self) -> AgentServiceClient<Channel> {
+        AgentServiceClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
+    }
+
+    /// GetStatus.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub fn status(&self) -> Result<GetStatusResponse, Status> {
+        self.block_on(async { self.agent().get_status(GetStatusRequest {}).await })
+            .map(tonic::Response::into_inner)
+    }
+
+    /// ListCgroups over everything kept.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub fn cgroups(&self) -> Result<ListCgroupsResponse, Status> {
+        self.block_on(async {
+            self.agent()
+                .list_cgroups(ListCgroupsRequest::default())
+                .await
+        })
+        .map(tonic::Response::into_inner)
+    }
+
+    /// The active configuration as YAML.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub fn config(&self) -> Result<String, Status> {
+        self.block_on(async { self.agent().get_config(GetConfigRequest {}).await })
+            .map(|response| response.into_inner().yaml)
+    }
+
+    /// ReloadConfig.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub fn reload(&self) -> Result<ReloadConfigResponse, Status> {
+        self.block_on(async { self.agent().reload_config(ReloadConfigRequest {}).await })
+            .map(tonic::Response::into_inner)
+    }
+
+    /// QueryProfile, all of its chunks.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub fn query(&self, request: QueryProfileRequest) -> Result<View, Status> {
+        self.block_on(async {
+            let mut stream = self.agent().query_profile(request).await?.into_inner();
+            let mut chunks = Vec::new();
+            while let Some(part) = stream.message().await? {
+                chunks.extend(part.chunk);
+            }
+            Ok(View::assemble(chunks))
+        })
+    }
+
+    /// Everything kept up to this moment, with all labels.
+    ///
+    /// # Panics
+    /// When the daemon refuses.
+    pub fn everything(&self) -> View {
+        let request = QueryProfileRequest {
+            group_by: vec!["*".to_owned()],
+            fresh: true,
+            ..QueryProfileRequest::default()
+        };
+        self.query(request).expect("a profile of everything")
+    }
+
+    /// StreamProfiles: takes answers until `windows` profiles are complete.
+    ///
+    /// # Errors
+    /// As the daemon answers, or when the stream ends early.
+    pub fn stream(
+        &self,
+        request: StreamProfilesRequest,
+        windows: usize,
+    ) -> Result<Vec<View>, Status> {
+        self.block_on(async {
+            let mut stream = self.agent().stream_profiles(request).await?.into_inner();
+            let (mut views, mut chunks) = (Vec::new(), Vec::new());
+            while views.len() < windows {
+                let answer = stream.message().await?;
+                let Some(StreamProfilesResponse {
+                    chunk: Some(chunk), ..
+                }) = answer
+                else {
+                    return Err(Status::aborted("the stream ended"));
+                };
+                let last = chunk.last;
+                chunks.push(chunk);
+                if last {
+                    views.push(View::assemble(chunks.drain(..)));
+                }
+            }
+            Ok(views)
+        })
+    }
+}

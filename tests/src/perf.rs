@@ -1,0 +1,174 @@
+//! `perf record` and `perf script` of the distribution, as a second opinion on the same seconds.
+//!
+//! The folding of `perf script` text here is our own.
+
+use crate::process::{Proc, run};
+use regex::Regex;
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Longest that recording may take to end, or a script to be printed.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A sample as `perf script` prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PerfSample {
+    /// Name of the task.
+    pub comm: String,
+    /// Process id.
+    pub pid: u32,
+    /// Time on CLOCK_MONOTONIC. Unit: nanoseconds.
+    pub mono_ns: u64,
+    /// Function and file of each frame, leaf first.
+    pub frames: Vec<(String, String)>,
+}
+
+impl PerfSample {
+    /// The leaf's function; empty without one.
+    pub fn leaf(&self) -> &str {
+        self.frames.first().map_or("", |(function, _)| function)
+    }
+
+    /// True for the idle loop: a sample of nothing running.
+    pub fn is_idle(&self) -> bool {
+        let idle = |name: &str| {
+            name.contains("idle") || name.ends_with("_halt") || name.starts_with("mwait")
+        };
+        self.pid == 0 && (self.frames.is_empty() || idle(self.leaf()))
+    }
+}
+
+/// A running `perf record -F 99 -a -g`.
+pub struct PerfRecord {
+    proc: Proc,
+    data: PathBuf,
+}
+
+impl PerfRecord {
+    /// Starts recording all CPUs into `dir`, with the clock of the daemon.
+    pub fn start(dir: &Path) -> PerfRecord {
+        let data = dir.join("perf.data");
+        let mut command = Command::new("perf");
+        command.args([
+            "record",
+            "-F",
+            "99",
+            "-a",
+            "-g",
+            "-e",
+            "cpu-clock",
+            "-k",
+            "CLOCK_MONOTONIC",
+        ]);
+        command.arg("-o").arg(&data);
+        PerfRecord {
+            proc: Proc::spawn(&mut command, dir, "perf-record"),
+            data,
+        }
+    }
+
+    /// Ends recording and returns the samples.
+    ///
+    /// # Panics
+    /// When perf fails.
+    pub fn stop(mut self) -> Vec<PerfSample> {
+        self.proc.signal(Signal::INT);
+        let ended = self.proc.wait(LIMIT);
+        assert!(
+            ended.is_some(),
+            "perf record does not end: {}",
+            self.proc.stderr()
+        );
+        let fields = "comm,pid,tid,cpu,time,event,ip,sym,dso";
+        let mut script = Command::new("perf");
+        script
+            .args(["script", "--ns", "-F", fields, "-i"])
+            .arg(&self.data);
+        let out = run(&mut script, LIMIT);
+        let samples = parse(&out.text());
+        assert!(
+            !samples.is_empty(),
+            "perf recorded nothing: {} {}",
+            self.proc.stderr(),
+            out.stderr
+        );
+        samples
+    }
+}
+
+/// Reads the text of `perf script -F comm,pid,tid,cpu,time,event,ip,sym,dso`.
+pub fn parse(text: &str) -> Vec<PerfSample> {
+    let head =
+        Regex::new(r"^(.*?)\s+(\d+)/(\d+)\s+\[\d+\]\s+(\d+)\.(\d{9}):\s+\S+").expect("valid");
+    let frame = Regex::new(r"^\s+[0-9a-f]+ (.*) \((.*)\)$").expect("valid");
+    let mut samples: Vec<PerfSample> = Vec::new();
+    for line in text.lines() {
+        if line.starts_with('\t') {
+            let (Some(sample), Some(found)) = (samples.last_mut(), frame.captures(line)) else {
+                continue;
+            };
+            sample
+                .frames
+                .push((found[1].to_owned(), found[2].to_owned()));
+        } else if let Some(found) = head.captures(line) {
+            let seconds: u64 = found[4].parse().expect("digits");
+            let nanos: u64 = found[5].parse().expect("digits");
+            samples.push(PerfSample {
+                comm: found[1].trim_start().to_owned(),
+                pid: found[2].parse().expect("digits"),
+                mono_ns: seconds * 1_000_000_000 + nanos,
+                frames: Vec::new(),
+            });
+        }
+    }
+    samples
+}
+
+/// Folds samples: `comm;root;…;leaf` to counts.
+pub fn fold(samples: &[PerfSample]) -> BTreeMap<String, u64> {
+    let mut folded = BTreeMap::new();
+    for sample in samples {
+        let mut line = sample.comm.replace(' ', "_");
+        for (function, _) in sample.frames.iter().rev() {
+            line.push(';');
+            line += &function.replace(';', ":");
+        }
+        *folded.entry(line).or_default() += 1;
+    }
+    folded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+a b 17/18 [001]    12.000000007:    1003009 cpu-clock: \n\
+\t            1bd8 spend ten (deep) (/tmp/split)\n\
+\t            17ba main (/tmp/split)\n\
+\n\
+swapper     0/0     [000]    12.000000009:    1003009 cpu-clock: \n\
+\tffffffff81d35f77 pv_native_safe_halt ([kernel.kallsyms])\n\n";
+
+    #[test]
+    fn samples_are_read() {
+        let samples = parse(TEXT);
+        assert_eq!(samples.len(), 2);
+        assert_eq!((samples[0].comm.as_str(), samples[0].pid), ("a b", 17));
+        assert_eq!(samples[0].mono_ns, 12_000_000_007);
+        assert_eq!(samples[0].leaf(), "spend ten (deep)");
+        assert!(samples[1].is_idle() && !samples[0].is_idle());
+    }
+
+    #[test]
+    fn samples_are_folded_root_first() {
+        let folded = fold(&parse(TEXT)[..1]);
+        assert_eq!(
+            folded.into_iter().collect::<Vec<_>>(),
+            [("a_b;main;spend ten (deep)".into(), 1)]
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! Child processes that end with their owner, with output in files and waits that are bounded.
+
+use rustix::process::{Pid, Signal};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Step of bounded waits. Unit: milliseconds. Short beside everything waited for.
+const POLL_MS: u64 = 10;
+
+/// Asks `ready` again until it gives something or `limit` is over.
+pub fn wait_for<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(value) = ready() {
+            return Some(value);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(POLL_MS));
+    }
+}
+
+/// A child with its output in files; killed when dropped.
+#[derive(Debug)]
+pub struct Proc {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    name: String,
+}
+
+impl Proc {
+    /// Starts `command` with output to `DIR/NAME.out` and `DIR/NAME.err`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn spawn(command: &mut Command, dir: &Path, name: &str) -> Proc {
+        let (stdout, stderr) = (
+            dir.join(format!("{name}.out")),
+            dir.join(format!("{name}.err")),
+        );
+        let file = |path: &Path| File::create(path).expect("failed to create an output file");
+        command
+            .stdin(Stdio::null())
+            .stdout(file(&stdout))
+            .stderr(file(&stderr));
+        let child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("failed to start `{name}` ({command:?}): {e}"));
+        Proc {
+            child,
+            stdout,
+            stderr,
+            name: name.to_owned(),
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal; nothing when it has ended.
+    pub fn signal(&mut self, signal: Signal) {
+        if self.exited().is_none()
+            && let Some(pid) = Pid::from_raw(self.child.id() as i32)
+        {
+            // Not reaped yet, so the pid is still this child's.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// How it ended, if it has.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.child
+            .try_wait()
+            .expect("failed to ask for a child's state")
+    }
+
+    /// Waits for its end, at most `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        wait_for(limit, || self.exited())
+    }
+
+    /// Ends it with SIGTERM and returns how it ended.
+    ///
+    /// # Panics
+    /// When it does not end within `limit`.
+    pub fn terminate(&mut self, limit: Duration) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait(limit)
+            .unwrap_or_else(|| panic!("`{}` did not end in {limit:?}", self.name))
+    }
+
+    /// What it wrote to standard output so far.
+    pub fn stdout(&self) -> String {
+        read_lossy(&self.stdout)
+    }
+
+    /// What it wrote to standard error so far.
+    pub fn stderr(&self) -> String {
+        read_lossy(&self.stderr)
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_lossy(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// What a finished command left.
+#[derive(Debug)]
+pub struct Output {
+    /// Exit code; `None` when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error as text.
+    pub stderr: String,
+}
+
+impl Output {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Itself, when the command ended with 0.
+    ///
+    /// # Panics
+    /// When it did not, with all it said.
+    pub fn ok(self) -> Output {
+        assert_eq!(
+            self.code,
+            Some(0),
+            "stderr: {}\nstdout: {}",
+            self.stderr,
+            self.text()
+        );
+        self
+    }
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// When it cannot be started or takes longer than `limit`.
+pub fn run(command: &mut Command, limit: Duration) -> Output {
+    let dir = tempfile::tempdir().expect("failed to make a directory");
+    let mut proc = Proc::spawn(command, dir.path(), "run");
+    let status = proc.wait(limit).unwrap_or_else(|| {
+        panic!(
+            "{command:?} took longer than {limit:?}; stderr: {}",
+            proc.stderr()
+        )
+    });
+    Output {
+        code: status.code(),
+        stdout: std::fs::read(&proc.stdout).unwrap_or_default(),
+        stderr: proc.stderr(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_child_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let proc = Proc::spawn(Command::new("sleep").arg("60"), dir.path(), "sleep");
+        let path = PathBuf::from(format!("/proc/{}", proc.pid()));
+        assert!(path.exists());
+        drop(proc);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_command_tells_its_code_and_output() {
+        let out = run(
+            Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]),
+            Duration::from_secs(10),
+        );
+        assert_eq!((out.code, out.text().as_str()), (Some(3), "out\n"));
+        assert_eq!(out.stderr, "err\n");
+    }
+
+    #[test]
+    #[should_panic(expected = "took longer")]
+    fn a_command_without_end_is_ended() {
+        run(Command::new("sleep").arg("60"), Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,102 @@
+//! What a test needs of the machine, and the lock that lets one live test run at a time.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// With this variable set to `1`, a skip fails the test: for machines that must have everything.
+pub const SKIP_FAILS: &str = "FLEETPROF_SKIP_FAILS";
+
+/// Something a test cannot do without.
+#[derive(Clone, Copy, Debug)]
+pub enum Need {
+    /// Effective uid 0.
+    Root,
+    /// A program of this name on `PATH`.
+    Program(&'static str),
+    /// A C compiler that can link statically.
+    StaticC,
+    /// cgroup2 mounted and owning `perf_event`, with directories that can be made in it.
+    Cgroup2,
+}
+
+impl Need {
+    /// Why the need is not met; `None` when it is.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Need::Root => (!is_root()).then(|| "needs root".to_owned()),
+            Need::Program(name) => program(name)
+                .is_none()
+                .then(|| format!("needs the program `{name}`")),
+            Need::StaticC => program("gcc")
+                .is_none()
+                .then(|| "needs gcc and the static C library".to_owned()),
+            Need::Cgroup2 => crate::cgroup::root()
+                .err()
+                .map(|e| format!("needs cgroup2: {e}")),
+        }
+    }
+}
+
+/// True with effective uid 0.
+pub fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+/// Where a program of this name is on `PATH`.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+/// Reports that a test did not run and why. Goes past the capture of the test runner, so that a
+/// skip is never taken for a pass.
+///
+/// # Panics
+/// When [`SKIP_FAILS`] is set.
+pub fn skip(reason: impl Display) {
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    let _ = writeln!(std::io::stderr(), "skip: {reason} ({name})");
+    let fails = std::env::var_os(SKIP_FAILS).is_some_and(|value| value == "1");
+    assert!(!fails, "skipped where {SKIP_FAILS} forbids it: {reason}");
+}
+
+/// True when every need is met; reports the skip otherwise.
+pub fn met(needs: &[Need]) -> bool {
+    match needs.iter().find_map(|need| need.missing()) {
+        Some(reason) => {
+            skip(reason);
+            false
+        }
+        None => true,
+    }
+}
+
+/// The right to load the machine's CPUs: one holder at a time, over all test programs.
+pub struct Live {
+    _lock: File,
+}
+
+impl Live {
+    /// Waits for the right.
+    ///
+    /// # Panics
+    /// When the lock file cannot be made.
+    pub fn take() -> Live {
+        let path = if Path::new("/run/lock").is_dir() { "/run/lock" } else { "/tmp" };
+        let path = Path::new(path).join("fleetprof-live-tests");
+        let lock = File::options().create(true).append(true).open(&path);
+        let lock = lock.unwrap_or_else(|e| panic!("failed to open `{}`: {e}", path.display()));
+        lock.lock().expect("failed to lock the live tests' file");
+        Live { _lock: lock }
+    }
+}
+
+/// The right to run a live test; reports a skip and returns nothing where a need is not met.
+pub fn live(needs: &[Need]) -> Option<Live> {
+    met(needs).then(Live::take)
+}
