@@ -5,8 +5,8 @@
 
 use crate::aggregate::recorder::{Recorder, RecorderOptions};
 use crate::config::{Config, ConfigError, Loaded, SamplingEvent};
-use crate::ids::CpuId;
-use crate::perf::environment;
+use crate::cgroup::hierarchy::Hierarchy;
+use crate::perf::environment::Environment;
 use crate::perf::event::{EventKind, EventSpec, Feature, OpenError};
 use crate::perf::rings::{Rings, RingsError};
 use crate::sampler;
@@ -84,8 +84,9 @@ pub fn open_sampling(config: &Config) -> Result<(Rings, SamplingFacts), RingsErr
         SamplingEvent::CpuClock => EventKind::CpuClock,
         SamplingEvent::Cycles => EventKind::Cycles,
     };
-    let cpus: Vec<CpuId> = environment::online_cpus();
-    let sysctl = environment::perf_event_max_stack();
+    let environment = Environment::read();
+    let cpus = environment.cpus_online;
+    let sysctl = environment.perf_event_max_stack.map_or(u16::MAX, |max| max.min(65535) as u16);
     let depth_max = config.sampling.max_stack_depth.min(sysctl);
     let ring_bytes = config.sampling.ring_bytes();
     let open = |kind| {
@@ -158,8 +159,10 @@ pub struct Agent {
     pub sampling: Mutex<SamplingFacts>,
     /// The symbolizer's counters.
     pub symbols: Arc<SymbolCounters>,
-    /// Mode and root of the cgroup hierarchy in use.
-    pub cgroup_mode: (String, String),
+    /// The cgroup hierarchy in use.
+    pub hierarchy: Hierarchy,
+    /// The kernel's settings and the daemon's rights, as they were at the start.
+    pub environment: Environment,
     /// False when kptr_restrict hides kernel symbols.
     pub kernel_symbols: bool,
     /// Monotonic time at which the namer began its batch; 0 while it waits for one.

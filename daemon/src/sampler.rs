@@ -335,6 +335,7 @@ impl Sampler {
                 Record::Lost(count) => lost.lost += count,
                 Record::Throttle => lost.throttled += 1,
                 Record::KernelCode => {
+                    folder.batch().kernel_changed = true;
                     shared.kernel_code_changes.fetch_add(1, Ordering::Relaxed);
                 }
                 Record::Other => {}

@@ -14,6 +14,7 @@ use crate::config::Loaded;
 use crate::grpc::{self, ServeError};
 use crate::jit::{PerfMapOptions, PerfMaps};
 use crate::metrics;
+use crate::perf::environment::Environment;
 use crate::perf::event::OpenError;
 use crate::perf::rings::RingsError;
 use crate::process::scan;
@@ -229,7 +230,7 @@ impl Stages {
         if let Some(reason) = &facts.fallback {
             tracing::warn!(reason, "sampling `{}` instead", facts.event.name());
         }
-        let kernel = KernelSymbols::read().unwrap_or_default();
+        let kernel = KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none());
         let idle = if kernel.hidden() { Vec::new() } else { kernel.idle_ranges() };
         let cgroups = CgroupTable::discover();
         let processes = scan::all(files::identity_of_mapping);
@@ -247,7 +248,8 @@ impl Stages {
             source,
             sampling: Mutex::new(facts.clone()),
             symbols: Arc::clone(&counters),
-            cgroup_mode: cgroups.describe(),
+            hierarchy: cgroups.hierarchy().clone(),
+            environment: Environment::read(),
             kernel_symbols: !kernel.hidden(),
             namer_busy_since: AtomicU64::new(0),
             set_log_level,
@@ -272,15 +274,24 @@ impl Stages {
             .map_err(setup)?,
         );
         let named = Arc::clone(&agent);
-        let (symbols, perf_maps) = (
-            SymbolOptions::from(&config.symbols),
-            PerfMapOptions::from(&config.jit),
-        );
+        let symbols = SymbolOptions {
+            lines: config.symbols.lines,
+            inlined_frames: config.symbols.inlined_frames,
+            debug_dirs: config.symbols.debug_dirs.clone(),
+            cache_bytes: config.symbols.cache_bytes(),
+        };
+        let perf_maps = PerfMapOptions {
+            enabled: config.jit.perf_maps,
+            max_bytes: config.jit.perf_map_max_bytes(),
+        };
         draining.push(
             ends.spawn("fp-namer", move || {
                 lower_priority(10);
-                let symbolizer = Symbolizer::new(symbols, store, kernel, Arc::clone(&counters));
-                let namer = Namer::new(symbolizer, PerfMaps::new(perf_maps, counters), cgroups);
+                let files = Arc::clone(&store);
+                let mut symbolizer = Symbolizer::new(symbols, files, Arc::clone(&counters));
+                symbolizer.set_kernel_symbols(kernel);
+                let perf_maps = PerfMaps::new(perf_maps, counters);
+                let namer = Namer::new(symbolizer, store, perf_maps, cgroups);
                 namer.run(&from_sampler, &recycle, &named.recorder, |busy| {
                     let since = if busy { Mono::now().0 } else { 0 };
                     named.namer_busy_since.store(since, Ordering::Relaxed);

@@ -202,6 +202,7 @@ impl Folder {
         empty.clear();
         empty.start = end;
         empty.period = self.batch.period;
+        empty.files_announced = self.batch.files_announced;
         self.stacks.clear();
         self.samples.clear();
         self.processes.clear();

@@ -9,18 +9,24 @@ use super::recorder::{Recorder, Row, WindowPart};
 use crate::cgroup::CgroupTable;
 use crate::ids::{CgroupId, Comm, ProcessId};
 use crate::jit::PerfMaps;
-use crate::symbolize::{NamedFrames, Symbolizer};
+use crate::symbolize::files::FileStore;
+use crate::symbolize::{Named, Symbolizer};
 use hashbrown::{HashMap, HashSet};
 use profile::{
     Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId,
     StrId, Unnamed, key,
 };
 use std::sync::mpsc::{Receiver, SyncSender};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 /// Memory of the namer's own dictionary of frames. When it is used up everything named so far is
 /// forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
 const NAMES_BYTES_MAX: usize = 12 << 20;
+
+/// Longest wait for the files of a batch to be opened. Opening takes microseconds; what a slow file
+/// system keeps waiting has a name in the next window.
+const FILES_WAIT: Duration = Duration::from_millis(500);
 
 /// Functions at which a stack begins: a frame-pointer chain that ends in one is whole.
 const START_FUNCTIONS: &[&str] = &[
@@ -48,6 +54,7 @@ const START_FUNCTIONS: &[&str] = &[
 /// Names batches and records them.
 pub struct Namer {
     symbolizer: Symbolizer,
+    store: Arc<FileStore>,
     perf_maps: PerfMaps,
     cgroups: CgroupTable,
     /// Frames named so far, outside the recorder.
@@ -72,7 +79,7 @@ struct Work {
     order: Vec<u32>,
     /// For each distinct frame its names: a range of `named.frames`.
     spans: Vec<(u32, u32)>,
-    named: NamedFrames,
+    named: Named,
     stacks: Vec<NamedStack>,
     labels: HashMap<(CgroupId, u32, Comm), LabelSetId>,
     rows: Vec<Row>,
@@ -88,8 +95,14 @@ struct NamedStack {
 
 impl Namer {
     /// Built on its own thread: the symbolizer cannot move.
-    pub fn new(symbolizer: Symbolizer, perf_maps: PerfMaps, cgroups: CgroupTable) -> Namer {
+    pub fn new(
+        symbolizer: Symbolizer,
+        store: Arc<FileStore>,
+        perf_maps: PerfMaps,
+        cgroups: CgroupTable,
+    ) -> Namer {
         Namer {
+            store,
             symbolizer,
             perf_maps,
             cgroups,
@@ -122,6 +135,10 @@ impl Namer {
 
     /// Names one batch and adds it to the recorder.
     pub fn record(&mut self, batch: &mut RawBatch, recorder: &RwLock<Recorder>) {
+        self.store.wait_for(batch.files_announced, FILES_WAIT);
+        if batch.kernel_changed {
+            self.symbolizer.kernel_changed();
+        }
         for (id, path) in batch.cgroups.drain(..) {
             self.cgroups.note_created(id, &path);
         }
@@ -246,12 +263,12 @@ impl Namer {
     fn intern_stacks(&mut self, batch: &RawBatch, recorder: &mut Recorder) {
         self.work.stacks.clear();
         for &stack in &batch.stacks {
-            let named = self.intern_stack(stack, recorder);
+            let named = self.intern_stack(batch, stack, recorder);
             self.work.stacks.push(named);
         }
     }
 
-    fn intern_stack(&mut self, stack: RawStack, recorder: &mut Recorder) -> NamedStack {
+    fn intern_stack(&mut self, batch: &RawBatch, stack: RawStack, recorder: &mut Recorder) -> NamedStack {
         let frames = &self.work.frames[stack.first as usize..(stack.first + stack.len) as usize];
         let named = |at: &u32| {
             let (first, len) = self.work.spans[*at as usize];
@@ -260,7 +277,8 @@ impl Namer {
         let unnamed = |frame: FrameId| self.names.frames.get(frame).unnamed;
         let leaf = frames.first().and_then(|at| named(at).first().copied());
         let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(leaf) != Unnamed::No);
-        if leaf.is_none_or(|leaf| unnamed(leaf) == Unnamed::Limit) || !recorder.has_room() {
+        let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(Unnamed::Limit);
+        if refused || !recorder.has_room() {
             let (id, end) = (recorder.other(), StackEnd::Unresolved);
             return NamedStack { id, end, unnamed_leaf: false, folded: true };
         }
@@ -346,7 +364,7 @@ fn group_of(frame: RawFrame) -> Group {
     }
 }
 
-fn push_unknown(named: &mut NamedFrames, names: &mut Dictionary, reason: Unnamed) {
+fn push_unknown(named: &mut Named, names: &mut Dictionary, reason: Unnamed) {
     let frame = names.intern_frame(FrameRef {
         unnamed: reason,
         function: "[unknown]",
@@ -369,7 +387,7 @@ fn label_set(
         }
     };
     let cgroup = cgroups.get(cgroup, Some(process.pid));
-    cgroup.each_label(&mut add);
+    cgroup.pairs().for_each(|(key, value)| add(key, value));
     add(key::COMM, &process.comm.text());
     add(key::THREAD, &thread.text());
     add(key::PID, &process.pid.0.to_string());

@@ -14,6 +14,7 @@ pub mod target;
 
 #[cfg(test)]
 use crate::aggregate::batch::RawProcess;
+use crate::aggregate::batch::RawProcess;
 use crate::ids::{Avma, ProcessId};
 use crate::symbolize::Named;
 use crate::symbolize::counters::{SymbolCounters, add, bump};

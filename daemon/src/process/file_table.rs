@@ -2,7 +2,7 @@
 
 use crate::ids::{Avma, FileId, Pid};
 use crate::process::space::Mapping;
-use crate::symbolize::files::{FileIdentity, FileSeen};
+use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use crate::time::Mono;
 use hashbrown::HashMap;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl FileTable {
         self.next += 1;
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path).into();
         let entry = Entry {
-            identity: identity.clone(),
+            identity,
             path,
             announced: 0,
             announce_after: Mono(0),
@@ -77,7 +77,7 @@ impl FileTable {
         id: FileId,
         mapping: &Mapping,
         pid: Pid,
-        relatives: impl FnOnce() -> [Pid; 2],
+        relatives: impl FnOnce() -> [Pid; RELATIVES],
         now: Mono,
         send: impl FnOnce(FileSeen) -> bool,
     ) {
@@ -89,7 +89,7 @@ impl FileTable {
         }
         let seen = FileSeen {
             id,
-            identity: entry.identity.clone(),
+            identity: entry.identity,
             path: entry.path.clone(),
             pid,
             range: (Avma(mapping.start), Avma(mapping.end)),

@@ -10,7 +10,7 @@ pub mod space;
 
 use crate::ids::{Comm, FileId, Pid, ProcessId, Tid};
 use crate::perf::record::{MapFile, Mmap};
-use crate::symbolize::files::{FileIdentity, FileSeen};
+use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use crate::time::Mono;
 use hashbrown::{HashMap, HashSet};
 use profile::Unnamed;
@@ -119,7 +119,7 @@ impl ProcessTable {
         }
         let mut space = AddressSpace::default();
         for mapping in &scanned.mappings {
-            let backing = self.backing(mapping.identity.clone(), &mapping.path);
+            let backing = self.backing(mapping.identity, &mapping.path);
             space.insert(Mapping {
                 start: mapping.start,
                 end: mapping.end,
@@ -369,11 +369,11 @@ impl ProcessTable {
     ) {
         let processes = &self.processes;
         let relatives = || {
-            let parent = processes.get(&pid).map_or(Pid(0), |process| process.parent);
-            let grandparent = processes
-                .get(&parent)
-                .map_or(Pid(0), |process| process.parent);
-            [parent, grandparent]
+            let mut at = pid;
+            [(); RELATIVES].map(|()| {
+                at = processes.get(&at).map_or(Pid(0), |process| process.parent);
+                at
+            })
         };
         self.files
             .announce(file, mapping, pid, relatives, now, send);

@@ -6,7 +6,8 @@
 
 use crate::ids::{Comm, Pid, Tid};
 use crate::symbolize::files::FileIdentity;
-use procfs::process::{MMPermissions, MMapPath, Process};
+use hashbrown::HashMap;
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
 use std::os::unix::ffi::OsStrExt;
 
 /// Flag of kernel threads in /proc/PID/stat (`PF_KTHREAD`, include/linux/sched.h).
@@ -56,15 +57,25 @@ pub fn all(mut build_id: impl FnMut(Pid, u64, u64) -> Option<FileIdentity>) -> V
     let Ok(processes) = procfs::process::all_processes() else {
         return Vec::new();
     };
-    processes
-        .flatten()
-        .filter_map(|process| one(&process, &mut build_id))
-        .collect()
+    // Most mappings are of the same few libraries: each file is asked for once.
+    let mut known = HashMap::new();
+    let mut identify = |pid: Pid, map: &MemoryMap| {
+        let (start, end) = map.address;
+        *known.entry((map.dev, map.inode)).or_insert_with(|| {
+            build_id(pid, start, end).unwrap_or(FileIdentity::Inode {
+                major: map.dev.0 as u32,
+                minor: map.dev.1 as u32,
+                inode: map.inode,
+                generation: 0,
+            })
+        })
+    };
+    processes.flatten().filter_map(|process| one(&process, &mut identify)).collect()
 }
 
 fn one(
     process: &Process,
-    build_id: &mut impl FnMut(Pid, u64, u64) -> Option<FileIdentity>,
+    identity_of: &mut impl FnMut(Pid, &MemoryMap) -> FileIdentity,
 ) -> Option<ScannedProcess> {
     let stat = process.stat().ok()?;
     let pid = Pid(stat.pid as u32);
@@ -78,7 +89,7 @@ fn one(
                 .filter(|map| map.perms.contains(MMPermissions::EXECUTE));
             mappings.extend(executable.map(|map| {
                 let (start, end) = map.address;
-                let (identity, path) = identify(&map, pid, build_id);
+                let (identity, path) = identify(&map, pid, identity_of);
                 ScannedMapping {
                     start,
                     end,
@@ -107,20 +118,13 @@ fn one(
 }
 
 fn identify(
-    map: &procfs::process::MemoryMap,
+    map: &MemoryMap,
     pid: Pid,
-    build_id: &mut impl FnMut(Pid, u64, u64) -> Option<FileIdentity>,
+    identity_of: &mut impl FnMut(Pid, &MemoryMap) -> FileIdentity,
 ) -> (Option<FileIdentity>, Box<[u8]>) {
-    let (start, end) = map.address;
     match &map.pathname {
         MMapPath::Path(path) => {
-            let identity = build_id(pid, start, end).unwrap_or(FileIdentity::Inode {
-                major: map.dev.0 as u32,
-                minor: map.dev.1 as u32,
-                inode: map.inode,
-                generation: 0,
-            });
-            (Some(identity), path.as_os_str().as_bytes().into())
+            (Some(identity_of(pid, map)), path.as_os_str().as_bytes().into())
         }
         MMapPath::Vdso => (None, b"[vdso]"[..].into()),
         MMapPath::Vsyscall => (None, b"[vsyscall]"[..].into()),

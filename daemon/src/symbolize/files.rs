@@ -16,15 +16,17 @@ use super::counters::{SymbolCounters, bump};
 use super::elf::{self, ReadAt};
 use super::open::{self, Links, OpenError, Root};
 use crate::ids::{Avma, FileId, Pid};
+use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::Unnamed;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Number of relatives named with a file.
 pub const RELATIVES: usize = 4;
@@ -181,6 +183,8 @@ struct Table {
 /// over a system call other than close.
 pub struct FileStore {
     table: Mutex<Table>,
+    /// Announcements dealt with since the start.
+    done: AtomicU64,
     open_max: usize,
     counters: Arc<SymbolCounters>,
 }
@@ -192,6 +196,7 @@ impl FileStore {
         let open_max = open_max.unwrap_or_else(default).max(1);
         FileStore {
             table: Mutex::default(),
+            done: AtomicU64::new(0),
             open_max,
             counters,
         }
@@ -218,6 +223,14 @@ impl FileStore {
             image,
         };
         self.put(seen.id, found);
+    }
+
+    /// Waits until `announced` announcements have been dealt with, or the time is over.
+    pub fn wait_for(&self, announced: u64, time: Duration) {
+        let begin = Mono::now();
+        while self.done.load(Ordering::Acquire) < announced && Mono::now().since(begin) < time {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn refused(&self, reason: Unnamed) -> &AtomicU64 {
@@ -315,7 +328,15 @@ fn forget_longest_unused(table: &mut Table) {
 pub fn run(seen: Receiver<FileSeen>, store: Arc<FileStore>) {
     while let Ok(seen) = seen.recv() {
         store.see(&seen);
+        store.done.fetch_add(1, Ordering::Release);
     }
+}
+
+/// The identity of a mapping that is older than the daemon: its build id, where the kernel lets the
+/// mapping be opened and the file has one.
+pub fn identity_of_mapping(pid: Pid, start: u64, end: u64) -> Option<FileIdentity> {
+    let file = open::open_mapping(pid.0, start, end).ok()?;
+    FileIdentity::build_id(&elf::read_build_id(&file).ok()?)
 }
 
 /// The way a file was found, which says how far its path may be trusted.

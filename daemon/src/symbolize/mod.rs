@@ -30,11 +30,12 @@ mod tests;
 
 use crate::ids::{FileId, FileOffset};
 use crate::time::Mono;
-use counters::{SymbolCounters, add, bump};
+pub use counters::SymbolCounters;
+use counters::{add, bump};
 use file_names::FileNames;
 use files::{FileIdentity, FileStore};
 use hashbrown::HashMap;
-use kernel::KernelSymbols;
+pub use kernel::KernelSymbols;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
 use std::path::PathBuf;
 use std::sync::Arc;
