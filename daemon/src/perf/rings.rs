@@ -19,7 +19,7 @@ use thiserror::Error;
 /// How far before now a drain stops. A record gets its time when the kernel begins to write it and
 /// is visible when it is done: microseconds, unless a hypervisor takes the CPU away in between.
 /// What comes later than that is still used, and counted as late.
-const HORIZON: Duration = Duration::from_millis(2);
+pub const HORIZON: Duration = Duration::from_millis(2);
 
 /// Records a drain handles at once; more are left for the next. Bounds the index's memory at
 /// 6 MiB. A drain at 99 Hz and 64 CPUs sees about 15,000.

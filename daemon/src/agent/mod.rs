@@ -3,19 +3,26 @@
 //! One value shared by the supervisor, the gRPC server and the metrics; it holds the handles of the
 //! stages, never their work.
 
+mod catalogue;
+mod host;
+mod status;
+
 use crate::aggregate::recorder::{Recorder, RecorderOptions};
 use crate::config::{Config, ConfigError, Loaded, SamplingEvent};
 use crate::cgroup::hierarchy::Hierarchy;
 use crate::perf::environment::Environment;
 use crate::perf::event::{EventKind, EventSpec, Feature, OpenError};
 use crate::perf::rings::{Rings, RingsError};
+use crate::metrics::Registry;
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
 use crate::time::WallAnchor;
 use crate::unwind::Unwinder;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+pub use host::Watchers;
 
 /// Where the configuration comes from; read again at a reload.
 #[derive(Clone, Debug)]
@@ -169,6 +176,10 @@ pub struct Agent {
     pub namer_busy_since: AtomicU64,
     /// Applies `log.level`.
     pub set_log_level: SetLogLevel,
+    /// Live clients.
+    pub watchers: Arc<Mutex<Watchers>>,
+    /// The daemon's own metrics, once they are registered.
+    pub registry: OnceLock<Arc<Registry>>,
 }
 
 /// What a reload did.
@@ -197,6 +208,11 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Agent {
+    /// Registers the metrics; once.
+    pub fn register_metrics(self: &Arc<Self>) -> Arc<Registry> {
+        Arc::clone(self.registry.get_or_init(|| catalogue::registry(self)))
+    }
+
     /// Reads the configuration again and puts in force what can be: all of it, or nothing.
     ///
     /// # Errors
