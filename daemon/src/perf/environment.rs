@@ -347,7 +347,7 @@ impl Environment {
                 "capabilities",
                 Severity::Warning,
                 message,
-                setcap(),
+                self.grant(),
             ));
         }
     }
