@@ -13,6 +13,8 @@ pub mod map;
 pub mod target;
 
 #[cfg(test)]
+mod tests;
+
 use crate::aggregate::batch::RawProcess;
 use crate::aggregate::batch::RawProcess;
 use crate::ids::{Avma, ProcessId};
