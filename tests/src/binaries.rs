@@ -26,8 +26,25 @@ fn profile_dir() -> PathBuf {
 }
 
 /// A directory under cargo's target directory for what tests build; kept from run to run.
-pub fn scratch() -> PathBuf {
+fn scratch() -> PathBuf {
     profile_dir().join("fleetprof-tests")
+}
+
+/// An empty directory for what the tests of this program share. The next test program removes it:
+/// statics are not dropped.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn shared_dir(name: &str) -> PathBuf {
+    let base = scratch();
+    for entry in std::fs::read_dir(&base).into_iter().flatten().flatten() {
+        if !Path::new("/proc").join(entry.file_name()).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    let dir = base.join(std::process::id().to_string()).join(name);
+    std::fs::create_dir_all(&dir).expect("failed to make a directory");
+    dir
 }
 
 fn built() -> &'static Path {

@@ -9,6 +9,7 @@ pub mod binaries;
 pub mod browser;
 pub mod cgroup;
 pub mod client;
+pub mod clock;
 pub mod ctl;
 pub mod daemon;
 pub mod perf;

@@ -141,6 +141,42 @@ pub fn fold(samples: &[PerfSample]) -> BTreeMap<String, u64> {
     folded
 }
 
+/// Names of the kernel that stand for the same address, so that two tools that chose different ones
+/// can be compared.
+#[derive(Default)]
+pub struct KernelAliases {
+    first_of: BTreeMap<String, String>,
+}
+
+impl KernelAliases {
+    /// Reads /proc/kallsyms.
+    pub fn load() -> KernelAliases {
+        let text = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        let mut by_address = BTreeMap::<&str, Vec<&str>>::new();
+        for line in text.lines() {
+            let mut fields = line.split_whitespace();
+            if let (Some(address), Some(_), Some(name)) =
+                (fields.next(), fields.next(), fields.next())
+            {
+                by_address.entry(address).or_default().push(name);
+            }
+        }
+        let mut first_of = BTreeMap::new();
+        for names in by_address.values().filter(|names| names.len() > 1) {
+            let first = names.iter().min().expect("two at least");
+            for name in names {
+                first_of.insert((*name).to_owned(), (*first).to_owned());
+            }
+        }
+        KernelAliases { first_of }
+    }
+
+    /// The one name that stands for all at its address.
+    pub fn one<'a>(&'a self, name: &'a str) -> &'a str {
+        self.first_of.get(name).map_or(name, String::as_str)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

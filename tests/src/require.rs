@@ -87,7 +87,11 @@ impl Live {
     /// # Panics
     /// When the lock file cannot be made.
     pub fn take() -> Live {
-        let path = if Path::new("/run/lock").is_dir() { "/run/lock" } else { "/tmp" };
+        let path = if Path::new("/run/lock").is_dir() {
+            "/run/lock"
+        } else {
+            "/tmp"
+        };
         let path = Path::new(path).join("fleetprof-live-tests");
         let lock = File::options().create(true).append(true).open(&path);
         let lock = lock.unwrap_or_else(|e| panic!("failed to open `{}`: {e}", path.display()));

@@ -88,8 +88,7 @@ impl Recipe {
         if let Some(path) = built.get(self) {
             return path.clone();
         }
-        let dir = build_dir().join(built.len().to_string());
-        std::fs::create_dir_all(&dir).expect("failed to make a directory");
+        let dir = crate::binaries::shared_dir(&format!("build-{}", built.len()));
         let path = dir.join(&self.name);
         let compiler = if self.source.ends_with(".rs") {
             "rustc"
@@ -109,12 +108,13 @@ impl Recipe {
 
     /// Builds and starts it outside of any cgroup of the test.
     pub fn start(&self, args: &[&str]) -> Workload {
-        Workload::spawn(Command::new(self.build()).args(args), &self.name)
+        Workload::spawn(Command::new(self.build()).args(args))
     }
 
     /// Builds and starts it in a cgroup.
     pub fn start_in(&self, cgroup: &Cgroup, args: &[&str]) -> Workload {
-        Workload::spawn(cgroup.command(self.build()).args(args), &self.name)
+        let program = self.build();
+        Workload::spawn(cgroup.command(&program).args(args)).settled(&program)
     }
 }
 
@@ -125,29 +125,6 @@ pub fn source(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Where this test program's builds go. The next test program removes it, not this one: statics are
-/// not dropped.
-fn build_dir() -> &'static Path {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let base = crate::binaries::scratch();
-        remove_leftovers(&base);
-        let dir = base.join(std::process::id().to_string());
-        std::fs::create_dir_all(&dir).expect("failed to make a directory");
-        dir
-    })
-}
-
-/// Removes the directories of test programs that are gone.
-fn remove_leftovers(base: &Path) {
-    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if !Path::new("/proc").join(&name).exists() {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
 /// A running workload; killed when dropped.
 pub struct Workload {
     proc: Proc,
@@ -156,9 +133,9 @@ pub struct Workload {
 
 impl Workload {
     /// Starts any command as a workload.
-    pub fn spawn(command: &mut Command, name: &str) -> Workload {
+    pub fn spawn(command: &mut Command) -> Workload {
         let dir = tempfile::tempdir().expect("failed to make a directory");
-        let proc = Proc::spawn(command, dir.path(), name);
+        let proc = Proc::spawn(command, dir.path(), "workload");
         Workload { proc, _dir: dir }
     }
 

@@ -1,0 +1,213 @@
+//! Rules of the repository, each with its reason, run as tests.
+
+use fixtures::repository::{files, root, rust_sources};
+use regex::Regex;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Most lines of a source file. 600 is where to look again; this is where it stops.
+const LINES_MAX: usize = 900;
+
+/// Where `unsafe` may stand: system calls and shared memory with the kernel. A path that ends with
+/// `/` is a folder.
+const UNSAFE_MAY_STAND_IN: &[&str] = &[
+    "daemon/src/perf/",
+    "daemon/src/sys.rs",
+    "daemon/src/symbolize/open.rs",
+    "daemon/src/time.rs",
+];
+
+/// Which members of the workspace a member may depend on. Tests and benches may use all.
+const EDGES: &[(&str, &[&str])] = &[
+    ("fleetprof-profile", &[]),
+    ("fleetprof-proto", &["fleetprof-profile"]),
+    (
+        "fleetprof-daemon",
+        &["fleetprof-profile", "fleetprof-proto"],
+    ),
+    ("agent-ctl", &["fleetprof-profile", "fleetprof-proto"]),
+];
+const MAY_USE_ALL: &[&str] = &["fleetprof-tests", "fleetprof-benches"];
+
+fn members() -> Vec<Value> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args([
+        "metadata",
+        "--no-deps",
+        "--offline",
+        "--format-version",
+        "1",
+    ]);
+    let out = fixtures::process::run(command.current_dir(root()), Duration::from_secs(60)).ok();
+    let metadata: Value = serde_json::from_slice(&out.stdout).expect("cargo prints JSON");
+    metadata["packages"]
+        .as_array()
+        .expect("a list of packages")
+        .clone()
+}
+
+fn name(value: &Value) -> &str {
+    value["name"].as_str().expect("a name")
+}
+
+#[test]
+fn crates_depend_along_the_arrows() {
+    let members = members();
+    let all: BTreeSet<&str> = members.iter().map(name).collect();
+    let mut wrong = Vec::new();
+    for member in &members {
+        let from = name(member);
+        let allowed = EDGES.iter().find(|(crate_name, _)| *crate_name == from);
+        if allowed.is_none() && !MAY_USE_ALL.contains(&from) {
+            wrong.push(format!("`{from}` has no rule: say what it may depend on"));
+        }
+        let dependencies = member["dependencies"].as_array().expect("a list");
+        for to in dependencies.iter().map(name).filter(|to| all.contains(to)) {
+            if allowed.is_some_and(|(_, targets)| !targets.contains(&to)) {
+                wrong.push(format!("`{from}` depends on `{to}`"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for (rule, _) in EDGES {
+        assert!(
+            all.contains(rule),
+            "a rule for `{rule}`, which is no member"
+        );
+    }
+}
+
+#[test]
+fn every_crate_takes_the_lints_of_the_workspace() {
+    for file in files().iter().filter(|file| file.ends_with("Cargo.toml")) {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        let inherits = text.contains("[lints]\nworkspace = true");
+        assert!(
+            inherits || text.contains("[workspace.lints"),
+            "{}",
+            file.display()
+        );
+    }
+}
+
+/// A line without what follows `//`.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+fn may_be_unsafe(file: &Path) -> bool {
+    UNSAFE_MAY_STAND_IN
+        .iter()
+        .any(|place| match place.strip_suffix('/') {
+            Some(folder) => file.starts_with(folder),
+            None => file == Path::new(place),
+        })
+}
+
+#[test]
+fn unsafe_code_stands_only_where_it_may() {
+    let is_unsafe = Regex::new(r"\bunsafe\s*(\{|fn\b|impl\b|extern\b|trait\b)").unwrap();
+    let mut wrong = Vec::new();
+    for (file, text) in rust_sources() {
+        for (number, line) in text.lines().enumerate() {
+            if is_unsafe.is_match(code(line)) && !may_be_unsafe(&file) {
+                wrong.push(format!("{}:{}", file.display(), number + 1));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "unsafe code outside {UNSAFE_MAY_STAND_IN:?}:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn crates_without_unsafe_code_forbid_it() {
+    for member in members() {
+        for target in member["targets"].as_array().expect("a list") {
+            let kind = target["kind"][0].as_str().expect("a kind");
+            let path = Path::new(target["src_path"].as_str().expect("a path"));
+            // The daemon's library is the one place with exceptions.
+            let exempt = name(&member) == "fleetprof-daemon" && kind == "lib";
+            if !matches!(kind, "lib" | "bin") || exempt {
+                continue;
+            }
+            let text = std::fs::read_to_string(path).unwrap();
+            assert!(
+                text.contains("#![forbid(unsafe_code)]"),
+                "{}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn no_source_file_is_too_long() {
+    let long: Vec<_> = rust_sources()
+        .into_iter()
+        .map(|(file, text)| (file, text.lines().count()))
+        .filter(|&(_, lines)| lines > LINES_MAX)
+        .collect();
+    assert!(long.is_empty(), "over {LINES_MAX} lines: {long:?}");
+}
+
+#[test]
+fn every_source_file_opens_with_its_duty() {
+    let silent: Vec<_> = rust_sources()
+        .into_iter()
+        .filter(|(_, text)| !text.starts_with("//! "))
+        .map(|(file, _)| file)
+        .collect();
+    assert!(
+        silent.is_empty(),
+        "files without `//!` in their first line: {silent:?}"
+    );
+}
+
+#[test]
+fn no_file_names_a_developers_machine() {
+    // Home directories, and wherever this checkout happens to lie.
+    let home = Regex::new(r#"(^|[\s"'`=(:])(/home/\w|/Users/\w|/root/)"#).unwrap();
+    let here = root().to_str().filter(|path| path.matches('/').count() > 1);
+    let mut wrong = Vec::new();
+    for file in files() {
+        let Ok(text) = std::fs::read_to_string(root().join(&file)) else {
+            continue;
+        };
+        for (number, line) in text.lines().enumerate() {
+            if home.is_match(line) || here.is_some_and(|here| line.contains(here)) {
+                wrong.push(format!("{}:{}: {line}", file.display(), number + 1));
+            }
+        }
+    }
+    // This file spells the patterns out.
+    wrong.retain(|place| !place.starts_with("tests/tests/rules.rs"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn scripts_can_be_run() {
+    use std::os::unix::fs::PermissionsExt;
+    for file in files() {
+        let Ok(text) = std::fs::read_to_string(root().join(&file)) else {
+            continue;
+        };
+        if text.starts_with("#!/") {
+            let mode = std::fs::metadata(root().join(&file))
+                .unwrap()
+                .permissions()
+                .mode();
+            assert!(
+                mode & 0o111 == 0o111,
+                "{} is not executable",
+                file.display()
+            );
+        }
+    }
+}
