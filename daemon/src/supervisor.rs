@@ -5,13 +5,13 @@
 //! and does not sample, helps nobody. The main thread waits for signals, reports to systemd, and
 //! checks the heartbeats.
 
-use crate::agent::{self, Agent, ConfigSource, SetLogLevel, lock};
+use crate::agent::{self, Agent, ConfigSource, SAMPLER_STUCK, SetLogLevel, lock};
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::namer::Namer;
 use crate::aggregate::recorder::Recorder;
 use crate::cgroup::CgroupTable;
-use crate::config::Loaded;
-use crate::grpc::{self, ServeError};
+use crate::config::{self, Loaded};
+use crate::grpc::{self, ServeError, ServeOptions};
 use crate::jit::{PerfMapOptions, PerfMaps};
 use crate::metrics;
 use crate::perf::environment::Environment;
@@ -30,7 +30,7 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -46,11 +46,12 @@ const FILES_QUEUED_MAX: usize = 1024;
 /// How often heartbeats and the clock are checked when systemd does not ask for more.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A sampler that has not passed its loop for this long is stuck: it wakes every second.
-const SAMPLER_STUCK: Duration = Duration::from_secs(30);
-
 /// A namer that has worked on one batch for this long is stuck on a file system.
 const NAMER_STUCK: Duration = Duration::from_secs(300);
+
+/// Threads for what takes long: the queries that may run at once, and status, reload and scrapes
+/// beside them.
+const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 2;
 
 /// Exit codes of `fleetprofd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +117,7 @@ impl RunError {
             {
                 Exit::Permission
             }
-            RunError::Serve(error) if error.is_in_use() => Exit::InUse,
+            RunError::Serve(ServeError::InUse { .. }) => Exit::InUse,
             _ => Exit::Failed,
         }
     }
@@ -128,7 +129,7 @@ type StageError = Box<dyn Error + Send + Sync>;
 #[derive(Clone)]
 struct Ends {
     wake: Arc<WakeFd>,
-    list: Arc<Mutex<Vec<(&'static str, Result<(), String>)>>>,
+    list: Arc<Mutex<Vec<(&'static str, Result<(), StageError>)>>>,
 }
 
 impl Ends {
@@ -140,9 +141,8 @@ impl Ends {
         let ends = self.clone();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let end = match catch_unwind(AssertUnwindSafe(body)) {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(error)) => Err(with_causes(&*error)),
-                Err(panic) => Err(format!("panic: {}", panic_text(&*panic))),
+                Ok(end) => end,
+                Err(panic) => Err(format!("panic: {}", panic_text(&*panic)).into()),
             };
             lock(&ends.list).push((name, end));
             ends.wake.wake();
@@ -151,16 +151,29 @@ impl Ends {
 
     /// The first end that was not asked for.
     fn unexpected(&self) -> Option<RunError> {
-        let (thread, end) = lock(&self.list).first().cloned()?;
-        let reason = end.err().unwrap_or_else(|| "it stopped without being asked".into());
-        Some(RunError::Stage { thread, reason })
+        let mut list = lock(&self.list);
+        if list.is_empty() {
+            return None;
+        }
+        let (thread, end) = list.remove(0);
+        let stopped = || "it stopped without being asked".into();
+        Some(stage_error(thread, end.err().unwrap_or_else(stopped)))
     }
 
+    /// The first end by error.
     fn failure(&self) -> Option<RunError> {
-        let failed = lock(&self.list).iter().find_map(|(thread, end)| {
-            end.as_ref().err().map(|reason| (*thread, reason.clone()))
-        });
-        failed.map(|(thread, reason)| RunError::Stage { thread, reason })
+        let mut list = lock(&self.list);
+        let failed = list.iter().position(|(_, end)| end.is_err())?;
+        let (thread, end) = list.remove(failed);
+        end.err().map(|error| stage_error(thread, error))
+    }
+}
+
+/// Errors of the socket keep their kind: it decides the exit code.
+fn stage_error(thread: &'static str, error: StageError) -> RunError {
+    match error.downcast::<ServeError>() {
+        Ok(error) => RunError::Serve(*error),
+        Err(error) => RunError::Stage { thread, reason: with_causes(&*error) },
     }
 }
 
@@ -218,8 +231,6 @@ impl Stages {
         let config = loaded.config.clone();
         let setup = RunError::Setup;
         let clock = WallAnchor::new();
-        // The socket comes first: a second daemon must not sample beside the first.
-        let listening = grpc::bind(&config.server)?;
         let (rings, facts) = agent::open_sampling(&config)?;
         tracing::info!(
             event = facts.event.name(),
@@ -253,6 +264,8 @@ impl Stages {
             kernel_symbols: !kernel.hidden(),
             namer_busy_since: AtomicU64::new(0),
             set_log_level,
+            watchers: Arc::default(),
+            registry: OnceLock::new(),
         });
         let ends =
             Ends { wake: Arc::new(WakeFd::new().map_err(setup)?), list: Arc::default() };
@@ -318,13 +331,15 @@ impl Stages {
         let (stop_serving, stopped) = watch::channel(false);
         let (ready, is_ready) = oneshot::channel();
         let served = Arc::clone(&agent);
+        agent.register_metrics();
         let serving = ends
-            .spawn("fp-grpc", move || serve(listening, served, ready, stopped))
+            .spawn("fp-grpc", move || serve(served, ready, stopped))
             .map_err(setup)?;
         let stages = Stages { agent, ends, draining, stop_serving, serving };
         if is_ready.blocking_recv().is_err() {
             let error = stages.ends.unexpected();
-            return stages.stop(error).map(|()| unreachable!("serving failed"));
+            stages.stop(error)?;
+            return Err(RunError::Setup(io::Error::other("the server ended at once")));
         }
         Ok(stages)
     }
@@ -449,39 +464,81 @@ fn notify(state: &[sd_notify::NotifyState<'_>]) {
     }
 }
 
+/// Where the configuration says to listen.
+fn listen_at(server: &config::Server) -> grpc::Listen {
+    match &server.listen {
+        config::Listen::Unix(path) => grpc::Listen::Unix {
+            path: path.clone(),
+            mode: server.socket_mode.0,
+            group: server.socket_group.clone(),
+        },
+        config::Listen::Tcp(address) => grpc::Listen::Tcp {
+            address: *address,
+            tls: server.tls.as_ref().map(|tls| grpc::TlsFiles {
+                cert_file: tls.cert_file.clone(),
+                key_file: tls.key_file.clone(),
+                client_ca_file: tls.client_ca_file.clone(),
+            }),
+            token_file: server.token_file.clone(),
+        },
+    }
+}
+
+/// The body of `fp-grpc`.
 fn serve(
-    listening: grpc::Listening,
     agent: Arc<Agent>,
     ready: oneshot::Sender<()>,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) -> Result<(), StageError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(grpc::QUERIES_AT_ONCE)
+        .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("fp-query")
         .build()?;
+    let config = lock(&agent.config).config.clone();
+    let options = ServeOptions {
+        grace: config.shutdown.grace(),
+        ..ServeOptions::new(listen_at(&config.server))
+    };
     runtime.block_on(async move {
-        let registry = metrics::of_agent(&agent);
-        let listen = lock(&agent.config).config.metrics.listen;
-        let metrics_server = match listen {
-            Some(address) => match tokio::net::TcpListener::bind(address).await {
-                Ok(listener) => {
-                    Some(tokio::spawn(metrics::serve(listener, registry, stopped.clone())))
-                }
-                Err(error) => {
-                    tracing::warn!(%address, %error, "no metrics: the address cannot be used");
-                    None
-                }
-            },
+        let metrics_server = match config.metrics.listen {
+            Some(address) => serve_metrics(address, &agent, stopped.clone()).await,
             None => None,
         };
-        // The receiver is waiting for this; it is gone only when the start was given up.
-        let _ = ready.send(());
-        let served = grpc::serve(listening, agent, stopped.clone()).await;
+        let served = grpc::serve(options, agent, stopped, move || {
+            // The receiver is waiting; it is gone only when the start was given up.
+            let _ = ready.send(());
+        })
+        .await;
         if let Some(server) = metrics_server {
             server.abort();
         }
-        let _ = stopped.changed().await;
         served.map_err(StageError::from)
     })
+}
+
+/// Metrics are worth a warning, not the daemon: a taken port leaves it without them.
+async fn serve_metrics(
+    address: std::net::SocketAddr,
+    agent: &Arc<Agent>,
+    mut stopped: watch::Receiver<bool>,
+) -> Option<tokio::task::JoinHandle<()>> {
+    let listener = match tokio::net::TcpListener::bind(address).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::warn!(%address, %error, "no metrics: the address cannot be used");
+            return None;
+        }
+    };
+    let registry = agent.register_metrics();
+    let watched = Arc::clone(agent);
+    let health: metrics::Health = Arc::new(move || watched.health());
+    Some(tokio::spawn(async move {
+        let stop = async move {
+            let _ = stopped.wait_for(|&stop| stop).await;
+        };
+        if let Err(error) = metrics::serve(listener, registry, health, stop).await {
+            tracing::warn!(%error, "no metrics");
+        }
+    }))
 }

@@ -16,13 +16,17 @@ use crate::perf::rings::{Rings, RingsError};
 use crate::metrics::Registry;
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
-use crate::time::WallAnchor;
+use crate::time::{Mono, WallAnchor};
 use crate::unwind::Unwinder;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 pub use host::Watchers;
+
+/// A sampler that has not passed its loop for this long is stuck: it wakes every second.
+pub const SAMPLER_STUCK: Duration = Duration::from_secs(30);
 
 /// Where the configuration comes from; read again at a reload.
 #[derive(Clone, Debug)]
@@ -211,6 +215,19 @@ impl Agent {
     /// Registers the metrics; once.
     pub fn register_metrics(self: &Arc<Self>) -> Arc<Registry> {
         Arc::clone(self.registry.get_or_init(|| catalogue::registry(self)))
+    }
+
+    /// Says whether the daemon does its work.
+    ///
+    /// # Errors
+    /// The reason, when the sampler does not move.
+    pub fn health(&self) -> Result<(), String> {
+        let heartbeat = Mono(self.sampler.heartbeat.load(Ordering::Relaxed));
+        let age = Mono::now().since(heartbeat);
+        if age > SAMPLER_STUCK {
+            return Err(format!("the sampler has not moved for {} s", age.as_secs()));
+        }
+        Ok(())
     }
 
     /// Reads the configuration again and puts in force what can be: all of it, or nothing.

@@ -16,7 +16,6 @@ pub mod target;
 mod tests;
 
 use crate::aggregate::batch::RawProcess;
-use crate::aggregate::batch::RawProcess;
 use crate::ids::{Avma, ProcessId};
 use crate::symbolize::Named;
 use crate::symbolize::counters::{SymbolCounters, add, bump};
