@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use block::Row;
-pub use query::{CgroupUsage, Covered, QueryError, Span};
+pub use query::{Answer, CgroupUsage, Covered, QueryError, Span, query, read};
 
 /// Smallest budget that is taken. Unit: bytes. Below this the fixed cost of a window and of the
 /// hash tables would leave no room for samples.
@@ -172,6 +172,8 @@ pub struct Recorder {
     unit: String,
     dict: Dictionary,
     epoch: u64,
+    /// Changes when windows are merged or ids change.
+    generation: u64,
     /// Closed, in order of time.
     windows: VecDeque<Window>,
     /// The open window.
@@ -185,6 +187,8 @@ pub struct Recorder {
     /// Size of the dictionary after the last collection.
     collected_bytes: usize,
     totals: RecorderTotals,
+    /// Sum of the qualities of all parts since the start.
+    quality: Quality,
     progress: watch::Sender<Progress>,
 }
 
@@ -201,6 +205,7 @@ impl Recorder {
             event: "cpu-clock".to_owned(),
             unit: "nanoseconds".to_owned(),
             epoch: 0,
+            generation: 0,
             windows: VecDeque::new(),
             open: VecDeque::new(),
             recent: Vec::new(),
@@ -209,6 +214,7 @@ impl Recorder {
             garbage: false,
             collected_bytes: 0,
             totals: RecorderTotals::default(),
+            quality: Quality::default(),
             progress: watch::Sender::new(Progress::default()),
         }
     }
@@ -279,6 +285,7 @@ impl Recorder {
         let folded = self.fit(rows);
         quality.folded += folded;
         self.totals.folded_samples += folded;
+        self.quality += quality;
         let mut progress = *self.progress.borrow();
         progress.part += 1;
         let end = end.max(start);
@@ -321,6 +328,16 @@ impl Recorder {
     /// it slept through is the difference of the sequence numbers.
     pub fn subscribe(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
+    }
+
+    /// Number of receivers from [`Recorder::subscribe`].
+    pub fn listeners(&self) -> usize {
+        self.progress.receiver_count()
+    }
+
+    /// What was taken and missed since the start, windows that are gone included.
+    pub fn totals_of_quality(&self) -> Quality {
+        self.quality
     }
 
     /// Sizes and counters.
