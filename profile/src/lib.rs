@@ -12,6 +12,7 @@
 mod dictionary;
 mod diff;
 mod filter;
+pub mod formats;
 mod frame;
 mod functions;
 mod identity;

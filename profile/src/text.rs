@@ -12,10 +12,12 @@
 //! | newline, carriage return, tab | `\n`, `\r`, `\t` |
 //! | other characters below U+0080 that [`is_hostile`] names | `\xHH` |
 //! | all other characters that [`is_hostile`] names | `\u{H…}` |
-//! | a space at the begin or end, or with only digits and dots behind it | `\x20` |
+//! | white space at the begin or end; a space with only digits and dots behind it | `\x20`, `\u{H…}` |
+//! | the `#` of text that begins with `# ` | `\x23` |
 //! | the `[` of an ending that reads like an annotation (`_[k]`) | `\x5b` |
 //!
-//! The last two keep a name from being taken for a count (`frame 12`) or for a frame of another kind.
+//! The last three keep a name from being taken for a count (`frame 12`), for a comment line, or for a
+//! frame of another kind.
 //! Reading takes a backslash that begins none of these for itself, so files of other tools read well.
 
 use std::borrow::Cow;
@@ -58,12 +60,15 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// The text of one frame as it stands in a folded stack; see the table above.
 pub fn escape_folded(text: &str) -> Cow<'_, str> {
-    let bytes = text.as_bytes();
     let annotation = annotation_at(text);
     let number = number_at(text);
     let plain = |at: usize, found: char| match found {
         '\\' | ';' => false,
-        ' ' => at != 0 && at + 1 != bytes.len() && Some(at) != number,
+        '#' => at != 0 || !text.starts_with("# "),
+        found if found.is_whitespace() => {
+            let at_border = at == 0 || at + found.len_utf8() == text.len();
+            !at_border && Some(at) != number && !is_hostile(found)
+        }
         '[' => Some(at) != annotation,
         found => !is_hostile(found),
     };
@@ -186,6 +191,9 @@ mod tests {
         check("v 1.5", "v\\x201.5");
         check("worker 12x", "worker 12x");
         check(" padded ", "\\x20padded\\x20");
+        check("\u{3000}wide", "\\u{3000}wide");
+        check("# note", "\\x23 note");
+        check("#private", "#private");
         check("fake_[k]", "fake_\\x5bk]");
         check("array_[12]", "array_[12]");
     }
