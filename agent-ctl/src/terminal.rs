@@ -9,17 +9,15 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use unicode_width::UnicodeWidthStr;
 
-/// True for what must not reach a terminal: control characters (C0, C1, DEL), line and paragraph
-/// separators, marks that reorder or hide text.
+/// True for what must not reach a terminal: what no output may carry, and on top of it characters
+/// that are not seen, with which one name can be made to look like another.
 fn is_hostile(c: char) -> bool {
-    c.is_control()
+    profile::text::is_hostile(c)
         || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}'
-            // Zero width, direction marks, separators, embeddings.
-            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            // Invisible operators, isolates, deprecated formatting.
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            '\u{ad}' | '\u{180e}'
+            // Zero width, invisible operators, deprecated formatting.
+            | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}'
+            | '\u{fff9}'..='\u{fffb}'
             // Tags: text that nobody sees.
             | '\u{e0000}'..='\u{e007f}')
 }
