@@ -219,3 +219,17 @@ fn the_running_system_is_read() {
     assert!(!environment.cpus_online.is_empty());
     assert!(environment.memlock_bytes.is_some() && environment.initial_pid_namespace.is_some());
 }
+
+#[test]
+fn the_service_file_names_the_capabilities_the_daemon_uses() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/systemd/fleetprofd.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let names: Vec<String> = CAPABILITIES.iter().map(|c| c.name.to_uppercase()).collect();
+    for setting in ["AmbientCapabilities=", "CapabilityBoundingSet="] {
+        let line = unit
+            .lines()
+            .find_map(|line| line.strip_prefix(setting))
+            .unwrap();
+        assert_eq!(line.split(' ').collect::<Vec<_>>(), names, "{setting}");
+    }
+}
