@@ -29,6 +29,8 @@ struct Table {
     names_in: Option<Image>,
     /// A frame for each symbol, [`NO_FRAME`] until asked for; empty until the first.
     frames: Vec<FrameId>,
+    /// Where the last look-up ended.
+    hint: usize,
 }
 
 /// See the head of this file.
@@ -151,6 +153,7 @@ impl FileNames {
                     symbols,
                     names_in,
                     frames: Vec::new(),
+                    hint: 0,
                 });
                 true
             }
@@ -231,9 +234,10 @@ impl FileNames {
         counters: &SymbolCounters,
     ) -> Result<FrameId, Unnamed> {
         let address = self.headers.address_of(offset).ok_or(self.missing)?;
-        let mut tables = self.tables.iter_mut();
-        let found =
-            tables.find_map(|table| table.symbols.find(address).map(|index| (table, index)));
+        let found = self.tables.iter_mut().find_map(|table| {
+            let index = table.symbols.find(address, &mut table.hint)?;
+            Some((table, index))
+        });
         let (table, index) = found.ok_or(self.missing)?;
         let slot = index as usize;
         if table
