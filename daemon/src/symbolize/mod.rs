@@ -185,13 +185,20 @@ impl Symbolizer {
         self.evict();
     }
 
+    /// Frees memory down to the limit, from the longest unused file on: debug information first,
+    /// which is large and of no use for places already named, then whole files.
     fn evict(&mut self) {
         while self.bytes > self.options.cache_bytes {
-            let oldest = self
-                .files
-                .iter()
-                .min_by_key(|(_, names)| names.used)
-                .map(|(&id, _)| id);
+            let with_lines = self.files.values_mut().filter(|names| names.has_lines());
+            if let Some(names) = with_lines.min_by_key(|names| names.used) {
+                names.drop_lines();
+                let before = names.counted;
+                names.counted = names.heap_bytes();
+                self.bytes = (self.bytes + names.counted).saturating_sub(before);
+                continue;
+            }
+            let oldest = self.files.iter().min_by_key(|(_, names)| names.used);
+            let oldest = oldest.map(|(&id, _)| id);
             let Some(names) = oldest.and_then(|id| self.files.remove(&id)) else {
                 return;
             };

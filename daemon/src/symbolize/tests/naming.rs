@@ -392,3 +392,24 @@ fn kernel_addresses_are_named_or_say_why_not() {
         "kernel [kernel] [kernel] (kernel_hidden)"
     );
 }
+
+#[test]
+fn debug_information_over_the_limit_is_freed_and_its_frames_stay() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", INLINED, &["-g"]) else {
+        return;
+    };
+    let outer = FileOffset(offset_of(&path, "outer").0 + 3);
+    let mut rig = Rig::new(SymbolOptions {
+        lines: true,
+        cache_bytes: 3000,
+        debug_dirs: Vec::new(),
+        ..SymbolOptions::default()
+    });
+    let named = rig.name(&path, build_id(&path), outer);
+    assert!(rig.symbolizer.heap_bytes() <= 3000);
+    // Known without reading again: the file is cut short, so that reading would fail.
+    fs::write(&path, "").expect("cuts");
+    assert_eq!(named, "native outer program program.c:3");
+    assert_eq!(rig.frames(outer), [named]);
+}
