@@ -406,8 +406,13 @@ impl SymbolTable {
     }
 
     /// The symbol that covers an address: its index, to be kept by the caller.
-    pub fn find(&self, address: u64) -> Option<u32> {
-        let after = self.entries.partition_point(|entry| entry.start <= address);
+    ///
+    /// `hint` is where the last look-up ended and is moved on. Addresses asked for in order are then
+    /// found a few entries away, in memory that is in the processor's cache; any hint gives the
+    /// right answer.
+    pub fn find(&self, address: u64, hint: &mut usize) -> Option<u32> {
+        let after = self.first_after(address, *hint);
+        *hint = after;
         let next = self
             .entries
             .get(after)
@@ -428,6 +433,25 @@ impl SymbolTable {
             }
         }
         None
+    }
+
+    /// Index of the first symbol that begins after an address, searched for in growing steps from
+    /// `hint` on.
+    fn first_after(&self, address: u64, hint: usize) -> usize {
+        let begins_by = |entry: &Entry| entry.start <= address;
+        let mut low = hint.min(self.entries.len());
+        if low > 0 && !begins_by(&self.entries[low - 1]) {
+            return self.entries[..low].partition_point(begins_by);
+        }
+        let mut step = 1;
+        while let Some(entry) = self.entries.get(low + step)
+            && begins_by(entry)
+        {
+            low += step;
+            step *= 2;
+        }
+        let high = (low + step).min(self.entries.len());
+        low + self.entries[low..high].partition_point(begins_by)
     }
 
     /// Reads the name of a symbol that [`SymbolTable::find`] gave. `None` when it is not there.

@@ -29,6 +29,8 @@ struct Table {
     names_in: Option<Image>,
     /// A frame for each symbol, [`NO_FRAME`] until asked for; empty until the first.
     frames: Vec<FrameId>,
+    /// Where the last look-up ended.
+    hint: usize,
 }
 
 /// See the head of this file.
@@ -37,6 +39,8 @@ pub struct FileNames {
     headers: Headers,
     tables: Vec<Table>,
     lines: Option<LineSource>,
+    /// Where the debug information is read from: the executable (`None`) or another file.
+    lines_in: Option<(Option<Image>, Headers)>,
     lines_wanted: (bool, bool),
     /// With lines: frames by offset, since they differ within a function.
     exact: HashMap<u64, FrameSpan>,
@@ -73,6 +77,7 @@ impl FileNames {
             },
             tables: Vec::new(),
             lines: None,
+            lines_in: None,
             lines_wanted: (options.lines, options.inlined_frames),
             exact: HashMap::new(),
             exact_frames: Vec::new(),
@@ -122,15 +127,44 @@ impl FileNames {
         }
         self.add_table(image, None, b".dynsym", counters);
         if wants_lines {
-            let (image, headers) = match &debug {
-                Some((debug, headers)) if !has_lines => (debug, headers),
-                _ => (image, &self.headers),
+            self.lines_in = match debug {
+                Some((debug, headers)) if !has_lines => Some((Some(debug), headers)),
+                _ if has_lines => Some((None, self.headers.clone())),
+                _ => None,
             };
-            match LineSource::new(image, headers, options.inlined_frames, LINES_BYTES_MAX) {
-                Ok(lines) => self.lines = lines,
-                Err(_) => bump(&counters.lines_refused),
+        }
+    }
+
+    /// Reads the debug information unless that was done; gives it up when it cannot be read.
+    fn take_lines(
+        &mut self,
+        image: Option<&Image>,
+        counters: &SymbolCounters,
+    ) -> Option<LineSource> {
+        if self.lines.is_some() {
+            return self.lines.take();
+        }
+        let (other, headers) = self.lines_in.as_ref()?;
+        let image = other.as_ref().or(image).filter(|image| image.unchanged())?;
+        match LineSource::new(image, headers, self.lines_wanted.1, LINES_BYTES_MAX) {
+            Ok(lines) => lines,
+            Err(_) => {
+                bump(&counters.lines_refused);
+                self.lines_in = None;
+                None
             }
         }
+    }
+
+    /// True while the debug information is in memory.
+    pub fn has_lines(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// Frees the debug information; what was learned from it stays, and it is read again when more
+    /// is asked.
+    pub fn drop_lines(&mut self) {
+        self.lines = None;
     }
 
     /// Reads one table; false when there is none. `headers` are those of `image` when that is not
@@ -151,6 +185,7 @@ impl FileNames {
                     symbols,
                     names_in,
                     frames: Vec::new(),
+                    hint: 0,
                 });
                 true
             }
@@ -191,7 +226,7 @@ impl FileNames {
         out: &mut Named,
         counters: &SymbolCounters,
     ) {
-        if self.lines.is_some() {
+        if self.lines_in.is_some() {
             self.find_lines(image, offsets, dict, counters);
         }
         let mut reader = Reader {
@@ -231,9 +266,10 @@ impl FileNames {
         counters: &SymbolCounters,
     ) -> Result<FrameId, Unnamed> {
         let address = self.headers.address_of(offset).ok_or(self.missing)?;
-        let mut tables = self.tables.iter_mut();
-        let found =
-            tables.find_map(|table| table.symbols.find(address).map(|index| (table, index)));
+        let found = self.tables.iter_mut().find_map(|table| {
+            let index = table.symbols.find(address, &mut table.hint)?;
+            Some((table, index))
+        });
         let (table, index) = found.ok_or(self.missing)?;
         let slot = index as usize;
         if table
@@ -287,7 +323,7 @@ impl FileNames {
         if new.is_empty() {
             return;
         }
-        let Some(lines) = self.lines.take() else {
+        let Some(lines) = self.take_lines(image, counters) else {
             return;
         };
         let mut reader = Reader {
@@ -297,13 +333,19 @@ impl FileNames {
         let mut frames = Vec::new();
         let outcome = lines.places(&addresses, |index, places| {
             let symbol = self.symbol(new[index], &mut reader, dict, counters).ok();
-            let Some((function, inlined)) = places.split_first() else {
-                return;
-            };
             frames.clear();
-            let inlined = inlined.iter().rev().take(INLINED_MAX);
-            frames.extend(inlined.map(|place| self.place(FrameKind::Inlined, None, place, dict)));
-            frames.push(self.place(FrameKind::Native, symbol, function, dict));
+            match (places.split_first(), symbol) {
+                (Some((function, inlined)), _) => {
+                    let inlined = inlined.iter().rev().take(INLINED_MAX);
+                    let inlined =
+                        inlined.map(|one| self.place(FrameKind::Inlined, None, one, dict));
+                    frames.extend(inlined);
+                    frames.push(self.place(FrameKind::Native, symbol, function, dict));
+                }
+                // Not asked for again.
+                (None, Some(symbol)) => frames.push(symbol),
+                (None, None) => return,
+            }
             let first = self.exact_frames.len() as u32;
             self.exact_frames.extend_from_slice(&frames);
             self.exact.insert(
@@ -317,6 +359,7 @@ impl FileNames {
         match outcome {
             Ok(()) => self.lines = Some(lines),
             Err(error) => {
+                self.lines_in = None;
                 bump(&counters.lines_refused);
                 if matches!(error, super::lines::LinesError::Panicked) {
                     bump(&counters.library_panics);

@@ -2,7 +2,8 @@
 //!
 //! A table of our own rather than a library's: it keeps what module a symbol is of, only text
 //! symbols, and names in one arena. Read on the namer's thread, and once by the supervisor for the
-//! idle loop's ranges; takes some 30 ms of CPU on a kernel with 120,000 symbols.
+//! idle loop's ranges; takes some 50 ms of CPU and 2.4 MiB on a kernel with 64,000 functions
+//! (Linux 6.18, 2026-11-21).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -117,8 +118,10 @@ impl KernelSymbols {
             };
             lines += 1;
             zeros += u64::from(address == 0);
-            // Text symbols; lower case is local. Data between functions ends them by being absent.
-            if address != 0 && matches!(kind, b't' | b'T' | b'w' | b'W') {
+            // Text symbols; lower case is local. `__pfx_` marks the padding before a function, as
+            // many as there are functions; nothing runs there.
+            let text = matches!(kind, b't' | b'T' | b'w' | b'W') && !name.starts_with(b"__pfx_");
+            if address != 0 && text {
                 table.push(address, name, module);
             }
         }
@@ -276,6 +279,7 @@ mod tests {
 
     const SAMPLE: &str = "0000000000000000 A fixed_percpu_data\n\
         ffffffff81000000 T _stext\n\
+        ffffffff81000ff0 T __pfx_do_idle\n\
         ffffffff81001000 T do_idle\n\
         ffffffff81001100 t do_idle.cold\n\
         ffffffff81002000 T schedule\n\
@@ -300,6 +304,7 @@ mod tests {
     #[test]
     fn addresses_are_named_with_their_module() {
         check(0xffffffff81001010, Some(("do_idle", "[kernel]")));
+        check(0xffffffff81000ff8, Some(("_stext", "[kernel]")));
         check(0xffffffff81002abc, Some(("schedule", "[kernel]")));
         check(0xffffffffa0000010, Some(("nft_do_chain", "nf_tables")));
         check(
