@@ -24,6 +24,6 @@ pub mod workload;
 pub use cgroup::Cgroup;
 pub use client::Client;
 pub use daemon::Daemon;
-pub use require::{Live, Need, live, skip};
+pub use require::{Live, Need, live, met, skip};
 pub use view::{View, ViewFrame, ViewSample};
 pub use workload::Workload;

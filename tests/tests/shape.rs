@@ -144,10 +144,7 @@ fn samples_are_in_the_cgroup_of_their_process_needs_root() {
     ] {
         let pid = ran.pid.to_string();
         let view = recording.view.in_cgroup(&ran.cgroup);
-        assert_eq!(
-            view.label_values(key::PID).into_iter().collect::<Vec<_>>(),
-            [pid.clone()]
-        );
+        assert_eq!(view.label_values(key::PID), BTreeSet::from([pid.clone()]));
         // Before it became itself the process was a shell, outside for a moment.
         let outside = recording.view.only(|sample| {
             sample.label(key::PID) == pid

@@ -1,0 +1,431 @@
+//! `agent-ctl` as a user calls it: help, exit codes, and what it says of a real daemon.
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
+
+use fixtures::ctl::{CONFIG, UNREACHABLE, USAGE, command, ctl};
+use fixtures::process::{Proc, run, wait_for};
+use fixtures::recording::Shared;
+use fixtures::workload::c;
+use fixtures::{Cgroup, Daemon, Need, live};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+const SUBCOMMANDS: [&str; 10] = [
+    "status",
+    "doctor",
+    "cgroups",
+    "top",
+    "profile",
+    "diff",
+    "tail",
+    "config",
+    "completions",
+    "man",
+];
+
+#[test]
+fn every_subcommand_has_help() {
+    let all = ctl(["--help"]).ok().text();
+    for name in SUBCOMMANDS {
+        assert!(
+            all.contains(&format!("  {name} ")),
+            "`{name}` is not in:\n{all}"
+        );
+        let help = ctl([name, "--help"]).ok().text();
+        assert!(help.contains("Usage:") && help.contains(name), "{help}");
+    }
+}
+
+#[test]
+fn config_commands_have_help() {
+    for name in ["check", "show", "reload"] {
+        let help = ctl(["config", name, "--help"]).ok().text();
+        assert!(help.contains("Usage:"), "{help}");
+    }
+}
+
+#[test]
+fn help_documents_the_exit_codes() {
+    let help = ctl(["--help"]).ok().text();
+    let after = help
+        .split("Exit codes:")
+        .nth(1)
+        .expect("a table of exit codes");
+    for code in [USAGE, CONFIG, UNREACHABLE] {
+        assert!(after.contains(&format!("\n  {code}  ")), "{code}: {after}");
+    }
+}
+
+#[test]
+fn an_unknown_subcommand_is_a_usage_error() {
+    let out = ctl(["statsu"]);
+    assert_eq!(out.code, Some(USAGE), "{out:?}");
+    assert!(
+        out.stderr.contains("status"),
+        "the nearest name is not offered: {}",
+        out.stderr
+    );
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_unreachable() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}/none.sock", dir.path().display());
+    for subcommand in ["status", "doctor", "cgroups", "profile", "tail"] {
+        let out = ctl(["--agent", &address, subcommand]);
+        assert_eq!(out.code, Some(UNREACHABLE), "{subcommand}: {out:?}");
+        assert!(
+            out.stderr.contains("none.sock"),
+            "{subcommand}: {}",
+            out.stderr
+        );
+    }
+}
+
+#[test]
+fn the_agents_address_is_taken_from_the_environment() {
+    let mut status = command(["status"]);
+    status.env("FLEETPROF_AGENT", "unix:/nowhere/from-env.sock");
+    let out = run(&mut status, Duration::from_secs(30));
+    assert_eq!(out.code, Some(UNREACHABLE), "{out:?}");
+    assert!(out.stderr.contains("from-env.sock"), "{}", out.stderr);
+}
+
+fn check_config(yaml: &str) -> fixtures::process::Output {
+    // The check runs the daemon's program beside agent-ctl.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("agent.yaml");
+    std::fs::write(&file, yaml).unwrap();
+    ctl(["config", "check", file.to_str().unwrap()])
+}
+
+#[test]
+fn a_valid_configuration_passes_the_check() {
+    check_config("sampling:\n  rate_hz: 49\n").ok();
+}
+
+#[test]
+fn an_unknown_key_fails_the_check_with_the_nearest_name() {
+    let out = check_config("sampling:\n  rate_hertz: 49\n");
+    assert_eq!(out.code, Some(CONFIG), "{out:?}");
+    assert!(
+        out.stderr.contains("rate_hertz") && out.stderr.contains("rate_hz"),
+        "{}",
+        out.stderr
+    );
+}
+
+#[test]
+fn a_value_out_of_range_fails_the_check_with_the_range() {
+    let out = check_config("sampling:\n  rate_hz: 100000\n");
+    assert_eq!(out.code, Some(CONFIG), "{out:?}");
+    assert!(out.stderr.contains("9999"), "{}", out.stderr);
+}
+
+#[test]
+fn the_configuration_in_the_repository_passes_the_check() {
+    let file = fixtures::repository::root().join("config/agent.yaml");
+    ctl(["config", "check", file.to_str().unwrap()]).ok();
+}
+
+#[test]
+fn completions_are_printed_for_every_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = ctl(["completions", shell]).ok().text();
+        assert!(
+            script.contains("agent-ctl") && script.contains("doctor"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn manual_pages_are_written_for_every_subcommand() {
+    let dir = tempfile::tempdir().unwrap();
+    ctl(["man", "--dir", dir.path().to_str().unwrap()]).ok();
+    for name in SUBCOMMANDS {
+        let page = std::fs::read_to_string(dir.path().join(format!("agent-ctl-{name}.1")));
+        assert!(page.unwrap().contains(".TH"), "{name}");
+    }
+}
+
+/// What the commands say of a daemon that has sampled a known program for some seconds.
+struct Said {
+    status: fixtures::process::Output,
+    doctor: fixtures::process::Output,
+    doctor_json: fixtures::process::Output,
+    cgroups: fixtures::process::Output,
+    cgroups_text: fixtures::process::Output,
+    top: fixtures::process::Output,
+    tail: fixtures::process::Output,
+    config: fixtures::process::Output,
+    folded: fixtures::process::Output,
+    by_comm: fixtures::process::Output,
+    nothing: fixtures::process::Output,
+    diff: fixtures::process::Output,
+    cgroup: String,
+}
+
+static SAID: Shared<Said> = Shared::new();
+
+fn said() -> Option<&'static Said> {
+    SAID.get(&[Need::Root, Need::StaticC, Need::Cgroup2], || {
+        let cgroup = Cgroup::new("cli");
+        let _split = c("split.c").start_in(&cgroup, &[]);
+        let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+        std::thread::sleep(Duration::from_secs(6));
+        let path = cgroup.path();
+        let profile = [
+            "profile", "--since", "1m", "--cgroup", path, "--format", "folded",
+        ];
+        let nothing = ["profile", "--comm", "no-such-program", "--format", "folded"];
+        let diff = [
+            "diff", "--before", "-5s..-3s", "--after", "-3s..", "--cgroup", path,
+        ];
+        Said {
+            status: daemon.ctl(&["status", "--json"]),
+            doctor: daemon.ctl(&["doctor"]),
+            doctor_json: daemon.ctl(&["doctor", "--json"]),
+            cgroups: daemon.ctl(&["cgroups", "--json"]),
+            cgroups_text: daemon.ctl(&["cgroups"]),
+            top: daemon.ctl(&["top"]),
+            tail: daemon.ctl(&["tail", "-n", "2", "--json"]),
+            config: daemon.ctl(&["config", "show"]),
+            folded: daemon.ctl(&profile),
+            by_comm: daemon.ctl(&[profile.as_slice(), &["--group-by", "comm"]].concat()),
+            nothing: daemon.ctl(&nothing),
+            diff: daemon.ctl(&diff),
+            cgroup: path.to_owned(),
+        }
+    })
+}
+
+fn json(out: &fixtures::process::Output) -> Value {
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
+}
+
+#[test]
+fn status_tells_that_samples_arrive_needs_root() {
+    let Some(said) = said() else { return };
+    assert_eq!(said.status.code, Some(0), "{:?}", said.status);
+    let status = json(&said.status);
+    assert_eq!(status["sampling"]["samples_arrive"], true, "{status}");
+    assert_eq!(status["sampling"]["rate_hz"], 99, "{status}");
+    assert!(
+        status["own_cost"]["rss_bytes"]
+            .as_u64()
+            .is_some_and(|bytes| bytes > 0),
+        "{status}"
+    );
+}
+
+#[test]
+fn doctor_proves_that_samples_arrive_needs_root() {
+    let Some(said) = said() else { return };
+    // 6: samples arrive, something is degraded, as on most machines.
+    assert!(matches!(said.doctor.code, Some(0 | 6)), "{:?}", said.doctor);
+    assert!(
+        said.doctor.text().contains("sample"),
+        "{}",
+        said.doctor.text()
+    );
+    assert_eq!(said.doctor_json.code, said.doctor.code);
+    json(&said.doctor_json);
+}
+
+#[test]
+fn cgroups_lists_the_busy_one_needs_root() {
+    let Some(said) = said() else { return };
+    let listed = json(&said.cgroups);
+    let paths = listed["cgroups"].as_array().expect("a list").iter();
+    assert!(
+        paths
+            .map(|cgroup| &cgroup["path"])
+            .any(|path| *path == said.cgroup),
+        "{listed}"
+    );
+    let name = said.cgroup.trim_start_matches('/');
+    assert!(
+        said.cgroups_text.text().contains(name),
+        "{}",
+        said.cgroups_text.text()
+    );
+}
+
+#[test]
+fn top_without_a_terminal_is_plain_text_and_ends_needs_root() {
+    let Some(said) = said() else { return };
+    assert_eq!(said.top.code, Some(0), "{:?}", said.top);
+    let text = said.top.text();
+    assert!(text.contains("spend_seventy"), "{text}");
+    assert!(!text.contains('\x1b'), "{text:?}");
+}
+
+#[test]
+fn tail_prints_an_object_a_window_needs_root() {
+    let Some(said) = said() else { return };
+    assert_eq!(said.tail.code, Some(0), "{:?}", said.tail);
+    let text = said.tail.text();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    for line in text.lines() {
+        serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    }
+}
+
+#[test]
+fn config_show_prints_what_a_check_takes_needs_root() {
+    let Some(said) = said() else { return };
+    check_config(&said.config.text()).ok();
+}
+
+#[test]
+fn a_folded_profile_of_a_cgroup_has_only_its_stacks_needs_root() {
+    let Some(said) = said() else { return };
+    let text = said.folded.text();
+    let busy = text.lines().filter(|line| line.contains("spend_")).count();
+    assert_eq!(said.folded.code, Some(0), "{:?}", said.folded);
+    assert!(
+        busy > 0 && text.lines().all(|line| !line.contains("do_idle")),
+        "{text}"
+    );
+}
+
+#[test]
+fn labels_to_group_by_become_root_frames_needs_root() {
+    let Some(said) = said() else { return };
+    let text = said.by_comm.text();
+    let grouped = text.lines().filter(|line| line.contains("spend_"));
+    assert!(grouped.clone().count() > 0, "{text}");
+    for line in grouped {
+        assert!(
+            line.split(';').next().unwrap_or_default().contains("split"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_profile_without_samples_is_a_partial_result_needs_root() {
+    let Some(said) = said() else { return };
+    assert_eq!(said.nothing.code, Some(6), "{:?}", said.nothing);
+    assert!(said.nothing.stdout.is_empty(), "{:?}", said.nothing);
+}
+
+#[test]
+fn a_diff_compares_two_times_needs_root() {
+    let Some(said) = said() else { return };
+    assert_eq!(said.diff.code, Some(0), "{:?}", said.diff);
+    assert!(
+        said.diff.text().contains("spend_seventy"),
+        "{}",
+        said.diff.text()
+    );
+}
+
+/// A tmux server of its own, ended when dropped.
+struct Terminal {
+    socket: std::path::PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Terminal {
+    fn open(program: &Command) -> Terminal {
+        let dir = tempfile::tempdir().unwrap();
+        let terminal = Terminal {
+            socket: dir.path().join("tmux"),
+            _dir: dir,
+        };
+        let mut line = vec![program.get_program().to_str().unwrap().to_owned()];
+        line.extend(
+            program
+                .get_args()
+                .map(|arg| arg.to_str().unwrap().to_owned()),
+        );
+        let mut args = vec![
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            "120",
+            "-y",
+            "40",
+        ];
+        args.extend(line.iter().map(String::as_str));
+        terminal.tmux(&args);
+        terminal
+    }
+
+    fn tmux(&self, args: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        command
+            .arg("-S")
+            .arg(&self.socket)
+            .args(args)
+            .env("TERM", "xterm-256color");
+        run(&mut command, Duration::from_secs(10)).text()
+    }
+
+    /// The screen, once it shows `text`.
+    fn shows(&self, text: &str) -> bool {
+        let screen = || self.tmux(&["capture-pane", "-p"]);
+        let found = wait_for(Duration::from_secs(15), || {
+            screen().contains(text).then_some(())
+        });
+        if found.is_none() {
+            eprintln!("`{text}` is not on the screen:\n{}", screen());
+        }
+        found.is_some()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+#[test]
+fn top_follows_the_load_in_a_terminal_needs_root() {
+    let needs = [
+        Need::Root,
+        Need::StaticC,
+        Need::Cgroup2,
+        Need::Program("tmux"),
+    ];
+    let Some(_live) = live(&needs) else { return };
+    let cgroup = Cgroup::new("top");
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let split = c("split.c").start_in(&cgroup, &[]);
+    let terminal = Terminal::open(&command(["--agent", &daemon.address(), "top"]));
+    assert!(terminal.shows("spend_seventy"));
+    split.finish("split");
+    let _kernel = c("kernel.c").start_in(&cgroup, &[]);
+    assert!(terminal.shows("read_zero"));
+    terminal.tmux(&["send-keys", "q"]);
+    let gone = wait_for(Duration::from_secs(5), || {
+        terminal
+            .tmux(&["list-sessions"])
+            .trim()
+            .is_empty()
+            .then_some(())
+    });
+    assert!(gone.is_some(), "q does not end it");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_quietly() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut pipe = Command::new("sh");
+    pipe.args([
+        "-c",
+        r#""$0" man | head -n 1; "$0" completions zsh | head -n 1"#,
+    ]);
+    let mut proc = Proc::spawn(
+        pipe.arg(fixtures::binaries::agent_ctl()),
+        dir.path(),
+        "pipe",
+    );
+    assert!(proc.wait(Duration::from_secs(30)).is_some());
+    assert!(!proc.stderr().contains("panicked"), "{}", proc.stderr());
+}
