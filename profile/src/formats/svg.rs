@@ -40,7 +40,7 @@ pub fn write(
     draw(
         lines,
         tree.nodes[0].total[0],
-        colours(&tree),
+        colours(&tree, options.root_labels.len()),
         subtitle,
         &profile.info,
         options,
@@ -52,7 +52,7 @@ pub fn write(
 /// width: draw the diff of the swapped profiles to see it.
 ///
 /// With `normalise` the first profile is scaled to the total of the second. Takes the options that
-/// [`write`] takes.
+/// [`write()`] takes.
 ///
 /// # Errors
 /// When `out` fails or a total is beyond 2⁶³.
@@ -172,8 +172,12 @@ fn xml(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// A colour for each text that frames of the tree have.
-fn colours<const N: usize>(tree: &Tree<String, N>) -> Option<PaletteMap> {
+/// A colour for each text that frames of the tree have; `labels` levels above the root are labels.
+fn colours<const N: usize>(tree: &Tree<String, N>, labels: usize) -> Option<PaletteMap> {
+    let mut is_function = vec![false; tree.names.len()];
+    for node in &tree.nodes {
+        is_function[node.name as usize] |= node.depth as usize > labels;
+    }
     let mut map = PaletteMap::default();
     map.insert(
         "",
@@ -183,8 +187,19 @@ fn colours<const N: usize>(tree: &Tree<String, N>) -> Option<PaletteMap> {
             b: 215,
         },
     );
-    for name in &tree.names[1..] {
-        map.insert(name, colour(name));
+    for (name, is_function) in tree.names.iter().zip(is_function).skip(1) {
+        map.insert(
+            name,
+            if is_function {
+                colour(name)
+            } else {
+                Color {
+                    r: 178,
+                    g: 188,
+                    b: 214,
+                }
+            },
+        );
     }
     Some(map)
 }
