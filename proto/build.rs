@@ -3,13 +3,19 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-const FILES: &[&str] = &["fleetprof/profile/v1/profile.proto", "fleetprof/agent/v1/agent.proto"];
+const FILES: &[&str] = &[
+    "fleetprof/profile/v1/profile.proto",
+    "fleetprof/agent/v1/agent.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=fleetprof");
     let descriptors = protox::compile(FILES, ["."])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    std::fs::write(out.join("descriptors.bin"), prost::Message::encode_to_vec(&descriptors))?;
+    std::fs::write(
+        out.join("descriptors.bin"),
+        prost::Message::encode_to_vec(&descriptors),
+    )?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

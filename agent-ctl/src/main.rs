@@ -1,1 +1,93 @@
-fn main(){}
+//! `agent-ctl`: asks the agent of one host over gRPC. This file runs the command and turns its
+//! result into an exit code; see `exit.rs` for the codes.
+#![forbid(unsafe_code)]
+
+mod cgroups;
+mod cli;
+mod client;
+mod completions;
+mod config;
+mod diff;
+mod doctor;
+mod exit;
+mod local;
+mod man;
+#[path = "profile.rs"]
+mod profile_cmd;
+mod render;
+mod select;
+mod status;
+mod summary;
+mod tail;
+mod terminal;
+mod top;
+mod units;
+mod when;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use std::process::ExitCode;
+use terminal::{Out, clean_lines};
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("agent-ctl: failed to start: {error}");
+            return exit::FAILURE.into();
+        }
+    };
+    let code = runtime.block_on(async {
+        tokio::select! {
+            result = run(cli) => finish(result),
+            code = interrupted() => code,
+        }
+    });
+    // Not waiting for work that was interrupted.
+    runtime.shutdown_background();
+    code.into()
+}
+
+async fn run(cli: Cli) -> anyhow::Result<u8> {
+    let out = Out::stdout();
+    let connection = cli.connection;
+    match cli.command {
+        Command::Status(args) => status::run(&out, &connection, args).await,
+        Command::Doctor(args) => doctor::run(&out, &connection, args).await,
+        Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,
+        Command::Top(args) => top::run(&out, &connection, args).await,
+        Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
+        Command::Diff(args) => diff::run(&out, &connection, args).await,
+        Command::Tail(args) => tail::run(&out, &connection, args).await,
+        Command::Config(args) => config::run(&out, &connection, args).await,
+        Command::Completions(args) => completions::run(&out, args),
+        Command::Man(args) => man::run(&out, args),
+    }
+}
+
+fn finish(result: anyhow::Result<u8>) -> u8 {
+    match result {
+        Ok(code) => code,
+        Err(error) if exit::is_broken_pipe(&error) => exit::OK,
+        Err(error) => {
+            eprintln!("agent-ctl: {}", clean_lines(&format!("{error:#}")));
+            exit::code_of(&error)
+        }
+    }
+}
+
+/// Waits for SIGINT or SIGTERM. What the command holds (a temporary file, the terminal's mode) is
+/// put back when its future is dropped.
+async fn interrupted() -> u8 {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => exit::INTERRUPTED,
+        _ = terminate.recv() => exit::TERMINATED,
+    }
+}

@@ -43,7 +43,10 @@ impl Comm {
     /// Takes the bytes before the first NUL, 15 at most.
     pub fn from_bytes(bytes: &[u8]) -> Comm {
         let mut comm = Comm::default();
-        for (to, &from) in comm.0[..15].iter_mut().zip(bytes.iter().take_while(|&&b| b != 0)) {
+        for (to, &from) in comm.0[..15]
+            .iter_mut()
+            .zip(bytes.iter().take_while(|&&b| b != 0))
+        {
             *to = from;
         }
         comm

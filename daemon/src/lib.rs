@@ -4,6 +4,7 @@
 //! (fold) → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
 //! ARCHITECTURE.md has the threads.
 
+pub mod agent;
 pub mod aggregate;
 pub mod cgroup;
 pub mod config;
@@ -13,7 +14,9 @@ pub mod jit;
 pub mod metrics;
 pub mod perf;
 pub mod process;
+pub mod sampler;
 pub mod supervisor;
 pub mod symbolize;
+mod sys;
 pub mod time;
 pub mod unwind;

@@ -11,7 +11,10 @@ pub struct Mono(pub u64);
 impl Mono {
     /// The clock now.
     pub fn now() -> Mono {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // SAFETY: `time` is a valid place for one timespec; CLOCK_MONOTONIC always exists.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
         Mono(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
@@ -53,7 +56,11 @@ impl WallAnchor {
 
     /// Monotonic time of a wall time; zero when it lies before boot.
     pub fn to_mono(&self, unix_ns: i64) -> Mono {
-        Mono(unix_ns.saturating_sub(self.0.load(Ordering::Relaxed)).max(0) as u64)
+        Mono(
+            unix_ns
+                .saturating_sub(self.0.load(Ordering::Relaxed))
+                .max(0) as u64,
+        )
     }
 }
 
@@ -63,8 +70,13 @@ impl Default for WallAnchor {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the one place where wall time enters")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place where wall time enters"
+)]
 fn offset_now() -> i64 {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let wall = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     wall.as_nanos() as i64 - Mono::now().0 as i64
 }

@@ -71,7 +71,9 @@ impl Dictionary {
 
     /// The value of one label of a set.
     pub fn label(&self, id: LabelSetId, key: &str) -> Option<&str> {
-        self.labels(id).find(|&(found, _)| found == key).map(|(_, value)| value)
+        self.labels(id)
+            .find(|&(found, _)| found == key)
+            .map(|(_, value)| value)
     }
 
     /// Heap memory held, in bytes.
@@ -137,7 +139,10 @@ impl Remap {
                 break StackId(seen);
             }
             path.push(at);
-            at = source.stacks.node(at).map_or(StackId::EMPTY, |(parent, _)| parent);
+            at = source
+                .stacks
+                .node(at)
+                .map_or(StackId::EMPTY, |(parent, _)| parent);
         };
         for &node in path.iter().rev() {
             if let Some((_, frame)) = source.stacks.node(node) {
@@ -160,7 +165,10 @@ impl Remap {
         if *slot(&mut self.label_sets, id.0) == UNSEEN {
             let mut set = Vec::with_capacity(8);
             for &(key, value) in source.label_sets.get(id) {
-                set.push((self.string(source, target, key), self.string(source, target, value)));
+                set.push((
+                    self.string(source, target, key),
+                    self.string(source, target, value),
+                ));
             }
             *slot(&mut self.label_sets, id.0) = target.label_sets.intern(&mut set).0;
         }

@@ -106,13 +106,17 @@ impl FrameTable {
     /// Returns the id of `frame`, adding it when it is new.
     pub fn intern(&mut self, frame: Frame) -> FrameId {
         let hash = self.hasher.hash_one(frame);
-        if let Some(&id) = self.index.find(hash, |&id| self.frames[id as usize] == frame) {
+        if let Some(&id) = self
+            .index
+            .find(hash, |&id| self.frames[id as usize] == frame)
+        {
             return FrameId(id);
         }
         let id = self.frames.len() as u32;
         self.frames.push(frame);
         let (frames, hasher) = (&self.frames, &self.hasher);
-        self.index.insert_unique(hash, id, |&id| hasher.hash_one(frames[id as usize]));
+        self.index
+            .insert_unique(hash, id, |&id| hasher.hash_one(frames[id as usize]));
         FrameId(id)
     }
 

@@ -69,7 +69,9 @@ impl LabelSetTable {
         }
         let set = &set[..unique];
         let hash = self.hasher.hash_one(set);
-        let found = self.index.find(hash, |&id| slice(&self.pairs, &self.ends, id) == set);
+        let found = self
+            .index
+            .find(hash, |&id| slice(&self.pairs, &self.ends, id) == set);
         if let Some(&id) = found {
             return LabelSetId(id);
         }
@@ -77,7 +79,8 @@ impl LabelSetTable {
         self.pairs.extend_from_slice(set);
         self.ends.push(self.pairs.len() as u32);
         let (pairs, ends, hasher) = (&self.pairs, &self.ends, &self.hasher);
-        self.index.insert_unique(hash, id, |&id| hasher.hash_one(slice(pairs, ends, id)));
+        self.index
+            .insert_unique(hash, id, |&id| hasher.hash_one(slice(pairs, ends, id)));
         LabelSetId(id)
     }
 

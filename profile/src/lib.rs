@@ -10,19 +10,37 @@
 #![forbid(unsafe_code)]
 
 mod dictionary;
+mod diff;
+mod filter;
+pub mod formats;
 mod frame;
+mod functions;
 mod identity;
 mod labels;
+mod merge;
 mod outcome;
+mod query;
 mod sample;
+mod selector;
 mod stack;
 mod strings;
+pub mod text;
+mod top;
 
 pub use dictionary::{Dictionary, Remap};
+pub use diff::{Change, Diff, FunctionChange, SIGNIFICANT_ERRORS, SampleChange, ShareChange};
+pub use filter::{
+    FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, LabelMatcher, MatchOp, PATTERN_LEN_MAX,
+    PATTERN_SIZE_MAX, Selector,
+};
 pub use frame::{Frame, FrameId, FrameKind, FrameRef, FrameTable};
 pub use identity::ContentId;
 pub use labels::{LabelSetId, LabelSetTable, key};
+pub use merge::{GroupBy, MIXED_EVENTS, MergeError};
 pub use outcome::{StackEnd, Unnamed};
+pub use query::{OTHER_FRAME, Query, QueryRunner};
 pub use sample::{Info, Profile, Quality, SampleKey, Value};
+pub use selector::{SELECTOR_LEN_MAX, SelectorError};
 pub use stack::{StackId, StackTrie};
 pub use strings::{StrId, StringTable};
+pub use top::{Top, TopBy, TopRow, TopSort};

@@ -59,15 +59,15 @@ pub struct Quality {
 
 impl std::ops::AddAssign for Quality {
     fn add_assign(&mut self, other: Quality) {
-        self.taken += other.taken;
-        self.idle += other.idle;
-        self.lost += other.lost;
-        self.throttled += other.throttled;
-        self.folded += other.folded;
-        self.truncated += other.truncated;
-        self.incomplete += other.incomplete;
-        self.unnamed += other.unnamed;
-        self.malformed += other.malformed;
+        self.taken = self.taken.saturating_add(other.taken);
+        self.idle = self.idle.saturating_add(other.idle);
+        self.lost = self.lost.saturating_add(other.lost);
+        self.throttled = self.throttled.saturating_add(other.throttled);
+        self.folded = self.folded.saturating_add(other.folded);
+        self.truncated = self.truncated.saturating_add(other.truncated);
+        self.incomplete = self.incomplete.saturating_add(other.incomplete);
+        self.unnamed = self.unnamed.saturating_add(other.unnamed);
+        self.malformed = self.malformed.saturating_add(other.malformed);
     }
 }
 
@@ -123,15 +123,21 @@ impl Profile {
 
     /// The sum of all sample values.
     pub fn total(&self) -> Value {
-        self.samples.values().fold(Value::default(), |mut sum, &value| {
-            sum += value;
-            sum
-        })
+        self.samples
+            .values()
+            .fold(Value::default(), |mut sum, &value| {
+                sum += value;
+                sum
+            })
     }
 
     /// The samples in key order: the same profile gives the same order.
     pub fn sorted(&self) -> Vec<(SampleKey, Value)> {
-        let mut all: Vec<_> = self.samples.iter().map(|(&key, &value)| (key, value)).collect();
+        let mut all: Vec<_> = self
+            .samples
+            .iter()
+            .map(|(&key, &value)| (key, value))
+            .collect();
         all.sort_unstable_by_key(|&(key, _)| key);
         all
     }

@@ -43,13 +43,16 @@ impl StackTrie {
         let id = self.nodes.len() as u32;
         self.nodes.push(node);
         let (nodes, hasher) = (&self.nodes, &self.hasher);
-        self.index.insert_unique(hash, id, |&id| hasher.hash_one(nodes[id as usize]));
+        self.index
+            .insert_unique(hash, id, |&id| hasher.hash_one(nodes[id as usize]));
         StackId(id)
     }
 
     /// Returns the stack of these frames, root first, adding what is new.
     pub fn intern(&mut self, root_first: impl IntoIterator<Item = FrameId>) -> StackId {
-        root_first.into_iter().fold(StackId::EMPTY, |stack, frame| self.child(stack, frame))
+        root_first
+            .into_iter()
+            .fold(StackId::EMPTY, |stack, frame| self.child(stack, frame))
     }
 
     /// The caller's stack and the leaf frame; `None` for the empty stack.
@@ -57,7 +60,11 @@ impl StackTrie {
     /// # Panics
     /// When `id` is not of this trie.
     pub fn node(&self, id: StackId) -> Option<(StackId, FrameId)> {
-        if id == StackId::EMPTY { None } else { Some(self.nodes[id.0 as usize]) }
+        if id == StackId::EMPTY {
+            None
+        } else {
+            Some(self.nodes[id.0 as usize])
+        }
     }
 
     /// The frames of a stack, leaf first.

@@ -44,7 +44,10 @@ impl StringTable {
     /// When the arena is full (4 GiB of text) the empty string is returned instead.
     pub fn intern(&mut self, text: &str) -> StrId {
         let hash = self.hasher.hash_one(text);
-        if let Some(&id) = self.index.find(hash, |&id| slice(&self.text, &self.ends, id) == text) {
+        if let Some(&id) = self
+            .index
+            .find(hash, |&id| slice(&self.text, &self.ends, id) == text)
+        {
             return StrId(id);
         }
         let Ok(end) = u32::try_from(self.text.len() + text.len()) else {
@@ -54,7 +57,8 @@ impl StringTable {
         self.text.push_str(text);
         self.ends.push(end);
         let (all, ends, hasher) = (&self.text, &self.ends, &self.hasher);
-        self.index.insert_unique(hash, id, |&id| hasher.hash_one(slice(all, ends, id)));
+        self.index
+            .insert_unique(hash, id, |&id| hasher.hash_one(slice(all, ends, id)));
         StrId(id)
     }
 
@@ -68,7 +72,11 @@ impl StringTable {
 
     /// Returns the text behind `id`; an id of another table gives the empty string or other text.
     pub fn get(&self, id: StrId) -> &str {
-        if (id.0 as usize) < self.ends.len() { slice(&self.text, &self.ends, id.0) } else { "" }
+        if (id.0 as usize) < self.ends.len() {
+            slice(&self.text, &self.ends, id.0)
+        } else {
+            ""
+        }
     }
 
     /// Number of strings, the empty one included.

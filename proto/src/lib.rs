@@ -1,9 +1,13 @@
 //! The wire form of profiles and of the agent's services, generated from `fleetprof/**/*.proto`, and
 //! the conversion to and from [`profile`].
 #![forbid(unsafe_code)]
+#![expect(clippy::allow_attributes, reason = "generated code brings its own")]
 
 /// `fleetprof.*` packages as generated.
-#[expect(missing_docs, reason = "generated: the .proto files hold the documentation")]
+#[expect(
+    missing_docs,
+    reason = "generated: the .proto files hold the documentation"
+)]
 pub mod fleetprof {
     /// Profiles on the wire.
     pub mod profile {
@@ -21,6 +25,9 @@ pub mod fleetprof {
     }
 }
 
+pub mod convert;
+
+pub use convert::{AssembleError, Chunks, ProfileAssembler};
 pub use fleetprof::agent::v1 as agent;
 pub use fleetprof::profile::v1 as wire;
 

@@ -85,6 +85,10 @@ pub struct RawBatch {
     pub processes: Vec<RawProcess>,
     /// cgroups created since the last batch: id and path from the root of their hierarchy.
     pub cgroups: Vec<(CgroupId, Box<[u8]>)>,
+    /// Files announced to the store by the end of the batch, since the start.
+    pub files_announced: u64,
+    /// True when kernel code came or went since the last batch.
+    pub kernel_changed: bool,
     /// What was taken and missed. The namer adds what only naming can tell.
     pub quality: Quality,
 }
@@ -99,5 +103,6 @@ impl RawBatch {
         self.cgroups.clear();
         self.quality = Quality::default();
         self.closes = false;
+        self.kernel_changed = false;
     }
 }

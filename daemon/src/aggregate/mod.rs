@@ -1,5 +1,10 @@
 //! Windows: samples folded by (cgroup, process, thread, stack), named when they close, kept by the
 //! flight recorder.
+//!
+//! [`fold`] runs on the sampler thread and fills a [`batch`]; [`namer`] runs on its own thread, gives
+//! the batch names and puts it into the [`recorder`], which answers queries.
 
 pub mod batch;
+pub mod fold;
+pub mod namer;
 pub mod recorder;

@@ -1,0 +1,282 @@
+//! `agent-ctl cgroups`: the tree of cgroups with their CPU time.
+
+use crate::client::{Client, Connection};
+use crate::select::When;
+use crate::terminal::{Out, Table, clean};
+use crate::when::rfc3339;
+use crate::{exit, summary, units};
+use anyhow::Result;
+use profile::Quality;
+use proto::agent::{Cgroup, ListCgroupsRequest, ListCgroupsResponse};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// Shows the tree of cgroups with their CPU time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Shares are of all CPU time sampled in the range. Exit code 6: there is none.
+
+Examples:
+  agent-ctl cgroups --since 10m
+  agent-ctl cgroups --sort self --flat --limit 20
+  agent-ctl cgroups --json | jq '.cgroups[] | select(.unit == \"nginx.service\")'")]
+pub struct Args {
+    #[command(flatten)]
+    when: When,
+    /// Order of cgroups with the same parent; of all of them with --flat
+    #[arg(long, value_enum, default_value_t = Sort::Total)]
+    sort: Sort,
+    /// A list instead of a tree
+    #[arg(long)]
+    flat: bool,
+    /// Most levels of the tree
+    #[arg(long, value_name = "LEVELS")]
+    depth: Option<usize>,
+    /// Most rows
+    #[arg(long, value_name = "ROWS")]
+    limit: Option<usize>,
+    /// Print JSON: every cgroup, whatever --depth and --limit say
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Sort {
+    /// CPU time with all below it
+    Total,
+    /// CPU time of its own
+    #[value(name = "self")]
+    Own,
+    /// Path
+    Path,
+}
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let mut client = Client::connect(connection).await?;
+    let clock = client.clock().await?;
+    let range = args.when.range(&clock)?;
+    let answer = client.cgroups(ListCgroupsRequest { range: Some(range.into()) }).await?;
+    let code = if answer.total_weight == 0 { exit::PARTIAL } else { exit::OK };
+    if args.json {
+        out.write_json(&Json::of(&answer))?;
+        return Ok(code);
+    }
+    if answer.total_weight == 0 {
+        eprintln!("agent-ctl: no samples in the range");
+        return Ok(code);
+    }
+    out.write(&table(&answer, &args).show(out))?;
+    let quality = Quality::from(answer.quality.unwrap_or_default());
+    let covered = answer.covered.unwrap_or_default();
+    eprintln!(
+        "{} samples, {} CPU, {} to {}; {}",
+        units::count(quality.taken),
+        units::weight(answer.total_weight, &answer.unit),
+        clock.show(covered.start_unix_ns),
+        clock.show_time(covered.end_unix_ns),
+        summary::missing(&quality)
+    );
+    Ok(code)
+}
+
+fn table(answer: &ListCgroupsResponse, args: &Args) -> Table {
+    let mut table = Table::new(&[">TOTAL", ">CPU", ">SELF", "CGROUP", "UNIT", "CONTAINER"]);
+    let rows = if args.flat { flat(answer, args.sort) } else { tree(answer, args) };
+    for (name, cgroup) in rows.into_iter().take(args.limit.unwrap_or(usize::MAX)) {
+        let container = match cgroup.container.char_indices().nth(12) {
+            Some((at, _)) => &cgroup.container[..at],
+            None => &cgroup.container,
+        };
+        let container = match cgroup.runtime.as_str() {
+            "" => container.to_owned(),
+            runtime => format!("{runtime} {container}"),
+        };
+        table.row([
+            units::percent(cgroup.total_weight, answer.total_weight),
+            units::weight(cgroup.total_weight, &answer.unit),
+            units::weight(cgroup.self_weight, &answer.unit),
+            name,
+            cgroup.unit.clone(),
+            container,
+        ]);
+    }
+    table
+}
+
+fn order(sort: Sort, left: &Cgroup, right: &Cgroup) -> std::cmp::Ordering {
+    let by_size = match sort {
+        Sort::Total => right.total_weight.cmp(&left.total_weight),
+        Sort::Own => right.self_weight.cmp(&left.self_weight),
+        Sort::Path => std::cmp::Ordering::Equal,
+    };
+    by_size.then_with(|| left.path.cmp(&right.path))
+}
+
+fn flat(answer: &ListCgroupsResponse, sort: Sort) -> Vec<(String, &Cgroup)> {
+    let mut all: Vec<&Cgroup> = answer.cgroups.iter().collect();
+    all.sort_by(|left, right| order(sort, left, right));
+    all.into_iter().map(|cgroup| (cgroup.path.clone(), cgroup)).collect()
+}
+
+/// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on its
+/// nearest listed ancestor, or stands at the top.
+fn tree<'a>(answer: &'a ListCgroupsResponse, args: &Args) -> Vec<(String, &'a Cgroup)> {
+    let by_path: HashMap<&str, &Cgroup> =
+        answer.cgroups.iter().map(|cgroup| (cgroup.path.as_str(), cgroup)).collect();
+    let mut children: HashMap<Option<&str>, Vec<&Cgroup>> = HashMap::new();
+    for cgroup in by_path.values() {
+        let parent = ancestors(&cgroup.path).find(|path| by_path.contains_key(path));
+        children.entry(parent).or_default().push(cgroup);
+    }
+    for list in children.values_mut() {
+        // Reversed, because what is pushed last is popped first.
+        list.sort_by(|left, right| order(args.sort, right, left));
+    }
+    let mut rows = Vec::with_capacity(answer.cgroups.len());
+    // A list instead of recursion: how deep paths are is up to whoever makes cgroups.
+    let mut todo: Vec<(&Cgroup, usize, String, Option<&str>)> = Vec::new();
+    for cgroup in children.remove(&None).unwrap_or_default() {
+        todo.push((cgroup, 0, String::new(), None));
+    }
+    while let Some((cgroup, depth, indent, parent)) = todo.pop() {
+        if args.depth.is_some_and(|most| depth >= most) {
+            continue;
+        }
+        let last = todo.last().is_none_or(|(_, next, ..)| *next != depth);
+        let shown = match parent {
+            None => cgroup.path.clone(),
+            Some(parent) => {
+                let name = cgroup.path.strip_prefix(parent).unwrap_or(&cgroup.path);
+                let branch = if last { "└ " } else { "├ " };
+                format!("{indent}{branch}{}", clean(name.trim_start_matches('/')))
+            }
+        };
+        let below = match parent {
+            None => String::new(),
+            Some(_) => format!("{indent}{}", if last { "  " } else { "│ " }),
+        };
+        rows.push((shown, cgroup));
+        for child in children.remove(&Some(cgroup.path.as_str())).unwrap_or_default() {
+            todo.push((child, depth + 1, below.clone(), Some(&cgroup.path)));
+        }
+    }
+    rows
+}
+
+/// The paths above one, nearest first: `/a/b` gives `/a` and `/`.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    let mut rest = path;
+    std::iter::from_fn(move || {
+        if rest == "/" {
+            return None;
+        }
+        let at = rest.rfind('/')?;
+        rest = if at == 0 { "/" } else { &rest[..at] };
+        Some(rest)
+    })
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    start: String,
+    end: String,
+    unit: &'a str,
+    total_weight: u64,
+    quality: Quality,
+    cgroups: Vec<JsonCgroup<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonCgroup<'a> {
+    path: &'a str,
+    slice: &'a str,
+    unit: &'a str,
+    container: &'a str,
+    runtime: &'a str,
+    pod_uid: &'a str,
+    self_count: u64,
+    self_weight: u64,
+    total_count: u64,
+    total_weight: u64,
+    total_share: f64,
+}
+
+impl<'a> Json<'a> {
+    fn of(answer: &'a ListCgroupsResponse) -> Json<'a> {
+        let covered = answer.covered.unwrap_or_default();
+        Json {
+            start: rfc3339(covered.start_unix_ns),
+            end: rfc3339(covered.end_unix_ns),
+            unit: &answer.unit,
+            total_weight: answer.total_weight,
+            quality: answer.quality.unwrap_or_default().into(),
+            cgroups: answer
+                .cgroups
+                .iter()
+                .map(|cgroup| JsonCgroup {
+                    path: &cgroup.path,
+                    slice: &cgroup.slice,
+                    unit: &cgroup.unit,
+                    container: &cgroup.container,
+                    runtime: &cgroup.runtime,
+                    pod_uid: &cgroup.pod_uid,
+                    self_count: cgroup.self_count,
+                    self_weight: cgroup.self_weight,
+                    total_count: cgroup.total_count,
+                    total_weight: cgroup.total_weight,
+                    total_share: units::share(cgroup.total_weight, answer.total_weight),
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(paths: &[(&str, u64)]) -> ListCgroupsResponse {
+        let cgroup = |&(path, total_weight): &(&str, u64)| Cgroup {
+            path: path.to_owned(),
+            total_weight,
+            ..Cgroup::default()
+        };
+        ListCgroupsResponse {
+            cgroups: paths.iter().map(cgroup).collect(),
+            ..ListCgroupsResponse::default()
+        }
+    }
+
+    fn args(sort: Sort, depth: Option<usize>) -> Args {
+        Args { when: When::default(), sort, flat: false, depth, limit: None, json: false }
+    }
+
+    #[track_caller]
+    fn check(paths: &[(&str, u64)], args: &Args, expected: &[&str]) {
+        let answer = answer(paths);
+        let names: Vec<String> = tree(&answer, args).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_tree_is_drawn_largest_first() {
+        let paths = [("/", 9), ("/a", 2), ("/a/x", 1), ("/b", 7), ("/b/y", 3), ("/b/z", 4)];
+        let expected = ["/", "├ b", "│ ├ z", "│ └ y", "└ a", "  └ x"];
+        check(&paths, &args(Sort::Total, None), &expected);
+        check(&paths, &args(Sort::Path, Some(2)), &["/", "├ a", "└ b"]);
+    }
+
+    #[test]
+    fn missing_parents_are_bridged() {
+        check(&[("/", 1), ("/a/b/c", 1)], &args(Sort::Total, None), &["/", "└ a/b/c"]);
+        check(&[("/a/b", 1), ("x", 1)], &args(Sort::Total, None), &["/a/b", "x"]);
+    }
+
+    #[test]
+    fn deep_paths_do_not_exhaust_the_stack() {
+        let paths: Vec<String> = (1..3000).map(|depth| "/d".repeat(depth)).collect();
+        let paths: Vec<(&str, u64)> = paths.iter().map(|path| (path.as_str(), 1)).collect();
+        assert_eq!(tree(&answer(&paths), &args(Sort::Total, None)).len(), 2999);
+    }
+}

@@ -1,0 +1,282 @@
+//! `agent-ctl diff`: what changed between two times, two selections or two files.
+
+use crate::client::{Client, Connection};
+use crate::exit::{self, fail};
+use crate::profile_cmd::deliver;
+use crate::render::{self, DiffFormat};
+use crate::select::{Frames, Labels};
+use crate::summary::{self, Covered};
+use crate::terminal::{Out, Table};
+use crate::when::{Clock, Range};
+use anyhow::Result;
+use profile::{Change, Diff, FunctionChange, GroupBy, Profile, ShareChange};
+use proto::agent::QueryProfileRequest;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Compares two times, two selections or two files.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A side is a range `FROM..TO` (either end may be left out) or a file that `agent-ctl profile` wrote
+as pprof or folded stacks. Deltas are of shares, in percentage points, with their 95 % statistical
+error; `*` marks those beyond it. Of a hundred functions about five are marked by chance alone.
+Exit code 6: a side has no samples.
+
+Examples:
+  agent-ctl diff --before -1h..-30m --after -5m.. --unit nginx
+  agent-ctl diff --before-selector 'container=~\"a1.*\"' --after-selector 'container=~\"b2.*\"'
+  agent-ctl diff --before monday.pb.gz --after -5m.. --format svg -o diff.svg")]
+pub struct Args {
+    /// The first side; left out, the same as the second
+    #[arg(long, value_name = "RANGE|FILE", allow_hyphen_values = true, help_heading = "Sides")]
+    before: Option<String>,
+    /// The second side; left out, the last five minutes
+    #[arg(long, value_name = "RANGE|FILE", allow_hyphen_values = true, help_heading = "Sides")]
+    after: Option<String>,
+    /// Label matchers of the first side alone
+    #[arg(long, value_name = "MATCHERS", help_heading = "Sides")]
+    before_selector: Option<String>,
+    /// Label matchers of the second side alone
+    #[arg(long, value_name = "MATCHERS", help_heading = "Sides")]
+    after_selector: Option<String>,
+    #[command(flatten)]
+    labels: Labels,
+    #[command(flatten)]
+    frames: Frames,
+    /// Order by change of the share with callees, not of the function's own
+    #[arg(long, help_heading = "Output")]
+    total: bool,
+    /// Only changes beyond their statistical error
+    #[arg(long, help_heading = "Output")]
+    significant: bool,
+    /// Most rows of the table
+    #[arg(long, value_name = "ROWS", default_value_t = 30, help_heading = "Output")]
+    limit: usize,
+    /// Write stacks with both values instead of the table
+    #[arg(long, value_enum, help_heading = "Output")]
+    format: Option<DiffFormat>,
+    /// Do not scale the first side to the second's total (folded, svg)
+    #[arg(long, help_heading = "Output")]
+    absolute: bool,
+    /// File to write, `-` for standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-", help_heading = "Output")]
+    output: PathBuf,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format", help_heading = "Output")]
+    json: bool,
+}
+
+/// What one side is taken from.
+enum Side {
+    Range(Range),
+    File(PathBuf),
+}
+
+/// Range of a side that is not given.
+const DEFAULT_RANGE: &str = "-5m..";
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    if args.before.is_none() && args.before_selector.is_none() && args.after_selector.is_none() {
+        return Err(fail(
+            exit::USAGE,
+            "failed to compare: both sides are the same\n\
+             give --before, --before-selector or --after-selector",
+        ));
+    }
+    let format = if args.json { Some(DiffFormat::Json) } else { args.format };
+    let after_text = args.after.as_deref().unwrap_or(DEFAULT_RANGE);
+    let before_text = args.before.as_deref().unwrap_or(after_text);
+    let mut client = None;
+    let mut clock = Clock::local();
+    if !is_file(before_text) || !is_file(after_text) {
+        let client = client.insert(Client::connect(connection).await?);
+        clock = client.clock().await?;
+    }
+    let mut sides = Vec::with_capacity(2);
+    for (name, text, selector) in [
+        ("before", before_text, &args.before_selector),
+        ("after", after_text, &args.after_selector),
+    ] {
+        let profile = match (side(text, &clock)?, &mut client) {
+            (Side::File(path), _) => from_file(&path, &args, selector.as_deref())?,
+            (Side::Range(range), Some(client)) => {
+                client.query(request(range, &args, selector.as_deref())?).await?
+            }
+            (Side::Range(_), None) => unreachable!("a range always has a client"),
+        };
+        eprintln!("{name}: {}", summary::line(&profile, &clock));
+        sides.push(profile);
+    }
+    let [before, after] = &sides[..] else { unreachable!("two sides were taken") };
+    let empty = before.samples.is_empty() || after.samples.is_empty();
+    let diff = Diff::new(before, after, &GroupBy::Keys(Vec::new()))
+        .map_err(|error| fail(exit::USAGE, error.to_string()))?;
+    let text = match format {
+        None => table(&diff, &args).show(out).into_bytes(),
+        Some(DiffFormat::Json) => {
+            let json = Json::of(&diff, before, after, &args);
+            (crate::terminal::json(&json, true)? + "\n").into_bytes()
+        }
+        Some(_) if empty => {
+            eprintln!("agent-ctl: a side has no samples: nothing written");
+            return Ok(exit::PARTIAL);
+        }
+        Some(format) => render::write_diff(&diff, format, !args.absolute)?,
+    };
+    deliver(&args.output, &text)?;
+    Ok(if empty { exit::PARTIAL } else { exit::OK })
+}
+
+/// A range never is a file and the other way round: `..` as a part of a path is one only when the
+/// file is there.
+fn is_file(text: &str) -> bool {
+    !text.contains("..") || Path::new(text).is_file()
+}
+
+fn side(text: &str, clock: &Clock) -> Result<Side> {
+    if is_file(text) {
+        return Ok(Side::File(text.into()));
+    }
+    let range = clock.parse_range(text).map_err(|error| fail(exit::USAGE, error.to_string()))?;
+    Ok(Side::Range(range))
+}
+
+fn labels(args: &Args, selector: Option<&str>) -> Labels {
+    let mut labels = args.labels.clone();
+    labels.selector.extend(selector.map(str::to_owned));
+    labels
+}
+
+fn request(range: Range, args: &Args, selector: Option<&str>) -> Result<QueryProfileRequest> {
+    Ok(QueryProfileRequest {
+        range: Some(range.into()),
+        matchers: labels(args, selector).matchers()?,
+        frame_filters: args.frames.filters()?,
+        group_by: Vec::new(),
+        fresh: true,
+    })
+}
+
+/// Reads a file and selects in it what the agent would have selected.
+fn from_file(path: &Path, args: &Args, selector: Option<&str>) -> Result<Profile> {
+    let profile = render::read(path)?;
+    let query = render::query(
+        &labels(args, selector).matchers()?,
+        &args.frames.filters()?,
+        GroupBy::Keys(Vec::new()),
+    )?;
+    Ok(profile.query(&query))
+}
+
+fn rows<'a>(
+    diff: &'a Diff,
+    args: &Args,
+) -> impl Iterator<Item = (&'a FunctionChange, ShareChange, ShareChange)> {
+    let by_total = args.total;
+    let of = move |row: &FunctionChange| if by_total { row.total } else { row.own };
+    let mut rows: Vec<&FunctionChange> = diff.functions.iter().collect();
+    if by_total {
+        let moved = |row: &FunctionChange| diff.share(row.total).delta.abs();
+        rows.sort_by(|left, right| moved(right).total_cmp(&moved(left)));
+    }
+    let significant = args.significant;
+    rows.into_iter()
+        .filter(move |row| of(row) != Change::default())
+        .map(|row| (row, diff.share(row.own), diff.share(row.total)))
+        .filter(move |(_, own, total)| {
+            !significant || if by_total { total } else { own }.is_significant()
+        })
+}
+
+fn table(diff: &Diff, args: &Args) -> Table {
+    let heading = if args.total { ">TOTAL BEFORE" } else { ">SELF BEFORE" };
+    let mut table = Table::new(&[heading, ">AFTER", ">DELTA", ">±", "", "FUNCTION", "MODULE"]);
+    for (row, own, total) in rows(diff, args).take(args.limit) {
+        let share = if args.total { total } else { own };
+        let note = match (row.is_new(), row.is_vanished(), share.is_significant()) {
+            (true, ..) => "new",
+            (_, true, _) => "vanished",
+            (.., true) => "*",
+            _ => "",
+        };
+        table.row([
+            format!("{:.1} %", share.before * 100.0),
+            format!("{:.1} %", share.after * 100.0),
+            format!("{:+.1}", share.delta * 100.0),
+            format!("{:.1}", error_95(share) * 100.0),
+            note.to_owned(),
+            row.function.clone(),
+            row.module.clone(),
+        ]);
+    }
+    table
+}
+
+/// Half the width of the 95 % interval of a delta.
+fn error_95(share: ShareChange) -> f64 {
+    share.std_error * profile::SIGNIFICANT_ERRORS
+}
+
+#[derive(Serialize)]
+struct Json {
+    before: Covered,
+    after: Covered,
+    functions: Vec<JsonRow>,
+}
+
+#[derive(Serialize)]
+struct JsonRow {
+    function: String,
+    module: String,
+    kind: &'static str,
+    is_new: bool,
+    is_vanished: bool,
+    #[serde(rename = "self")]
+    own: JsonShare,
+    total: JsonShare,
+}
+
+#[derive(Serialize)]
+struct JsonShare {
+    before_count: u64,
+    after_count: u64,
+    before: f64,
+    after: f64,
+    delta: f64,
+    error_95: f64,
+    significant: bool,
+}
+
+impl JsonShare {
+    fn of(change: Change, share: ShareChange) -> JsonShare {
+        JsonShare {
+            before_count: change.before.count,
+            after_count: change.after.count,
+            before: share.before,
+            after: share.after,
+            delta: share.delta,
+            error_95: error_95(share),
+            significant: share.is_significant(),
+        }
+    }
+}
+
+impl Json {
+    fn of(diff: &Diff, before: &Profile, after: &Profile, args: &Args) -> Json {
+        let row = |(row, own, total): (&FunctionChange, ShareChange, ShareChange)| JsonRow {
+            function: row.function.clone(),
+            module: row.module.clone(),
+            kind: row.kind.word(),
+            is_new: row.is_new(),
+            is_vanished: row.is_vanished(),
+            own: JsonShare::of(row.own, own),
+            total: JsonShare::of(row.total, total),
+        };
+        Json {
+            before: Covered::of(before),
+            after: Covered::of(after),
+            functions: rows(diff, args).map(row).collect(),
+        }
+    }
+}

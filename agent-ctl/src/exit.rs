@@ -1,0 +1,93 @@
+//! Exit codes, and which error has which.
+
+use std::error::Error;
+
+/// Done, nothing to remark.
+pub const OK: u8 = 0;
+/// Failed for a reason that has no code of its own.
+pub const FAILURE: u8 = 1;
+/// The command line cannot be understood, or asks for what cannot be (a bad selector, range, file).
+pub const USAGE: u8 = 2;
+/// A configuration is invalid.
+pub const CONFIG: u8 = 3;
+/// The agent, its socket or a file refused access.
+pub const PERMISSION: u8 = 4;
+/// No agent answers.
+pub const UNREACHABLE: u8 = 5;
+/// There is a result, but it misses something: `doctor` found problems, a range holds no samples.
+pub const PARTIAL: u8 = 6;
+/// Ended by SIGINT, as shells count it.
+pub const INTERRUPTED: u8 = 130;
+/// Ended by SIGTERM, as shells count it.
+pub const TERMINATED: u8 = 143;
+
+/// The table for `--help`.
+pub const HELP: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  usage: the command line, a selector, a time or a file name is wrong
+  3  configuration invalid
+  4  permission denied
+  5  no agent answers
+  6  partial: there is an answer, but it is empty or something is degraded";
+
+/// An error that says with which code the command ends.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Exit {
+    /// One of the constants of this file.
+    pub code: u8,
+    /// What failed, lowercase; further lines say what to do.
+    pub message: String,
+}
+
+/// An error with this code.
+pub fn fail(code: u8, message: impl Into<String>) -> anyhow::Error {
+    Exit { code, message: message.into() }.into()
+}
+
+/// The exit code of an error: the one it names, or what its causes say.
+pub fn code_of(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if let Some(exit) = cause.downcast_ref::<Exit>() {
+            return exit.code;
+        }
+        if io_kind(cause) == Some(std::io::ErrorKind::PermissionDenied) {
+            return PERMISSION;
+        }
+    }
+    FAILURE
+}
+
+/// True when the error says that nobody reads our output any more: `agent-ctl … | head`.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| io_kind(cause) == Some(std::io::ErrorKind::BrokenPipe))
+}
+
+fn io_kind(error: &(dyn Error + 'static)) -> Option<std::io::ErrorKind> {
+    error.downcast_ref::<std::io::Error>().map(std::io::Error::kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+    use std::io;
+
+    #[test]
+    fn a_code_is_found_below_context() {
+        let error = Err::<(), _>(fail(CONFIG, "bad")).context("failed to reload").unwrap_err();
+        assert_eq!(code_of(&error), CONFIG);
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert_eq!(code_of(&anyhow::Error::from(denied).context("x")), PERMISSION);
+        assert_eq!(code_of(&anyhow::anyhow!("x")), FAILURE);
+    }
+
+    #[test]
+    fn a_broken_pipe_is_found_below_context() {
+        let error = anyhow::Error::from(io::Error::from(io::ErrorKind::BrokenPipe)).context("x");
+        assert!(is_broken_pipe(&error));
+        assert!(!is_broken_pipe(&anyhow::anyhow!("x")));
+    }
+}

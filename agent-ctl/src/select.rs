@@ -1,0 +1,269 @@
+//! The options that choose time and samples, and what they become on the wire.
+
+use crate::exit::{self, fail};
+use crate::when::{Clock, Range, WhenError};
+use anyhow::Result;
+use profile::key;
+use proto::agent::{FrameFilter, FrameFilterOp, LabelMatcher, MatchOp};
+use std::time::Duration;
+
+/// Which time. Without any of these: the last five minutes.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct When {
+    /// This long ago until now
+    #[arg(long, value_name = "DURATION", value_parser = crate::when::duration, help_heading = "Time")]
+    pub since: Option<Duration>,
+    /// Begin: `now`, an age (`10m`), `14:03`, `2026-11-21T14:03:00Z` or Unix seconds
+    #[arg(
+        long,
+        value_name = "TIME",
+        conflicts_with = "since",
+        allow_hyphen_values = true,
+        help_heading = "Time"
+    )]
+    pub from: Option<String>,
+    /// End, written like the begin; left out: now
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
+    pub to: Option<String>,
+}
+
+/// Length of the range when none is asked for: long enough for a few thousand samples a CPU.
+pub const DEFAULT_SINCE: Duration = Duration::from_secs(300);
+
+impl When {
+    /// The range on the agent's clock.
+    ///
+    /// # Errors
+    /// When a time cannot be read, or the range ends before it begins.
+    pub fn range(&self, clock: &Clock) -> Result<Range> {
+        self.read(clock).map_err(|error| fail(exit::USAGE, error.to_string()))
+    }
+
+    fn read(&self, clock: &Clock) -> Result<Range, WhenError> {
+        let end_ns = match &self.to {
+            Some(to) => clock.parse(to)?,
+            None => 0,
+        };
+        let start_ns = match (&self.from, self.since) {
+            (Some(from), _) => clock.parse(from)?,
+            (None, Some(since)) => clock.ago_ns(since),
+            // `--to` alone: everything up to then.
+            (None, None) if end_ns != 0 => 0,
+            (None, None) => clock.ago_ns(DEFAULT_SINCE),
+        };
+        let shown = || {
+            let since = self.since.map(crate::units::duration);
+            let from = self.from.clone().or(since).unwrap_or_default();
+            format!("{from}..{}", self.to.as_deref().unwrap_or("now"))
+        };
+        Range { start_ns, end_ns }.check(&shown())
+    }
+}
+
+/// Which samples, by their labels. Options add up; one given several times takes any of its values.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Labels {
+    /// cgroup and everything below it
+    #[arg(long, value_name = "PATH", help_heading = "Samples")]
+    pub cgroup: Vec<String>,
+    /// systemd unit; `.service` may be left out
+    #[arg(long, value_name = "UNIT", help_heading = "Samples")]
+    pub unit: Vec<String>,
+    /// systemd slice; `.slice` may be left out
+    #[arg(long, value_name = "SLICE", help_heading = "Samples")]
+    pub slice: Vec<String>,
+    /// Container, by its id or the begin of it
+    #[arg(long, value_name = "ID", help_heading = "Samples")]
+    pub container: Vec<String>,
+    /// Process name
+    #[arg(long, value_name = "NAME", help_heading = "Samples")]
+    pub comm: Vec<String>,
+    /// Process id, as the agent's host sees it
+    #[arg(long, value_name = "PID", help_heading = "Samples")]
+    pub pid: Vec<u32>,
+    /// Thread name
+    #[arg(long, value_name = "NAME", help_heading = "Samples")]
+    pub thread: Vec<String>,
+    /// Label matchers: `comm=~"ja.*",unit!="cron.service"`; operators = != =~ !~ ^= (subtree)
+    #[arg(long, value_name = "MATCHERS", help_heading = "Samples")]
+    pub selector: Vec<String>,
+}
+
+impl Labels {
+    /// The matchers; all of them must hold.
+    ///
+    /// # Errors
+    /// When a selector or pattern is malformed.
+    pub fn matchers(&self) -> Result<Vec<LabelMatcher>> {
+        let mut all = Vec::new();
+        let mut add = |label: &str, single: MatchOp, values: &[String]| {
+            all.extend(any_of(label, single, values));
+        };
+        let with_suffix = |values: &[String], suffix: &str| -> Vec<String> {
+            let add = |value: &String| {
+                if value.contains('.') { value.clone() } else { format!("{value}{suffix}") }
+            };
+            values.iter().map(add).collect()
+        };
+        let absolute = |path: &String| format!("/{}", path.trim_matches('/'));
+        let cgroups: Vec<String> = self.cgroup.iter().map(absolute).collect();
+        let pids: Vec<String> = self.pid.iter().map(u32::to_string).collect();
+        add(key::CGROUP, MatchOp::Subtree, &cgroups);
+        add(key::UNIT, MatchOp::Equal, &with_suffix(&self.unit, ".service"));
+        add(key::SLICE, MatchOp::Equal, &with_suffix(&self.slice, ".slice"));
+        add(key::COMM, MatchOp::Equal, &self.comm);
+        add(key::PID, MatchOp::Equal, &pids);
+        add(key::THREAD, MatchOp::Equal, &self.thread);
+        if !self.container.is_empty() {
+            let prefixes: Vec<String> = self.container.iter().map(|id| regex::escape(id)).collect();
+            let value = format!("(?:{}).*", prefixes.join("|"));
+            all.push(matcher(key::CONTAINER, MatchOp::Regex, value));
+        }
+        for text in &self.selector {
+            let selector: profile::Selector = text.parse().map_err(usage)?;
+            for found in selector.matchers() {
+                let op = match found.op() {
+                    profile::MatchOp::Equal => MatchOp::Equal,
+                    profile::MatchOp::NotEqual => MatchOp::NotEqual,
+                    profile::MatchOp::Regex => MatchOp::Regex,
+                    profile::MatchOp::NotRegex => MatchOp::NotRegex,
+                    profile::MatchOp::Subtree => MatchOp::Subtree,
+                };
+                all.push(matcher(found.label(), op, found.value().to_owned()));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What to do with frames, by regular expression on the function name.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Frames {
+    /// Keep samples with a matching function
+    #[arg(long, value_name = "REGEX", help_heading = "Frames (applied in this order)")]
+    pub keep: Vec<String>,
+    /// Drop samples with a matching function
+    #[arg(long, value_name = "REGEX", help_heading = "Frames (applied in this order)")]
+    pub drop: Vec<String>,
+    /// Keep samples with a matching function and cut its callers
+    #[arg(long, value_name = "REGEX", help_heading = "Frames (applied in this order)")]
+    pub focus: Vec<String>,
+    /// Merge neighbouring matching functions into one
+    #[arg(long, value_name = "REGEX", help_heading = "Frames (applied in this order)")]
+    pub collapse: Vec<String>,
+}
+
+impl Frames {
+    /// The filters, in the order in which they are applied.
+    ///
+    /// # Errors
+    /// When a pattern is malformed.
+    pub fn filters(&self) -> Result<Vec<FrameFilter>> {
+        use profile::FrameFilterOp as Op;
+        let groups = [
+            (&self.keep, Op::Keep, FrameFilterOp::Keep),
+            (&self.drop, Op::Drop, FrameFilterOp::Drop),
+            (&self.focus, Op::Focus, FrameFilterOp::Focus),
+            (&self.collapse, Op::Collapse, FrameFilterOp::Collapse),
+        ];
+        let mut filters = Vec::new();
+        for (patterns, op, wire) in groups {
+            for pattern in patterns {
+                // Compiled here only to refuse it with the same words as the agent, but sooner.
+                profile::FrameFilter::new(op, pattern).map_err(usage)?;
+                filters.push(FrameFilter { op: wire.into(), regex: pattern.clone() });
+            }
+        }
+        Ok(filters)
+    }
+}
+
+fn matcher(label: &str, op: MatchOp, value: String) -> LabelMatcher {
+    LabelMatcher { label: label.to_owned(), op: op.into(), value }
+}
+
+/// One value is matched by `single`; several by a regular expression that says the same of any.
+fn any_of(label: &str, single: MatchOp, values: &[String]) -> Option<LabelMatcher> {
+    match values {
+        [] => None,
+        [value] => Some(matcher(label, single, value.clone())),
+        values => {
+            let subtree = single == MatchOp::Subtree;
+            let below = |value: &String| match (subtree, value.as_str()) {
+                (true, "/") => "/.*".to_owned(),
+                (true, path) => format!("{}(?:/.*)?", regex::escape(path)),
+                (false, value) => regex::escape(value),
+            };
+            let any: Vec<String> = values.iter().map(below).collect();
+            Some(matcher(label, MatchOp::Regex, any.join("|")))
+        }
+    }
+}
+
+fn usage(error: impl std::fmt::Display) -> anyhow::Error {
+    fail(exit::USAGE, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(labels: &Labels) -> Vec<String> {
+        let matchers = labels.matchers().unwrap();
+        matchers.iter().map(|m| format!("{} {:?} {}", m.label, m.op(), m.value)).collect()
+    }
+
+    #[test]
+    fn options_become_matchers() {
+        let text = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();
+        let labels = Labels {
+            cgroup: text(&["system.slice/"]),
+            unit: text(&["nginx", "session-1.scope"]),
+            container: text(&["ab+"]),
+            pid: vec![7],
+            selector: text(&[r#"comm!="a",cgroup^="/x""#]),
+            ..Labels::default()
+        };
+        assert_eq!(
+            shown(&labels),
+            [
+                "cgroup Subtree /system.slice",
+                r"unit Regex nginx\.service|session\-1\.scope",
+                "pid Equal 7",
+                r"container Regex (?:ab\+).*",
+                "comm NotEqual a",
+                "cgroup Subtree /x",
+            ]
+        );
+    }
+
+    #[test]
+    fn several_subtrees_are_one_pattern_that_keeps_path_borders() {
+        let labels = Labels { cgroup: vec!["/a.b".into(), "/".into()], ..Labels::default() };
+        let matchers = labels.matchers().unwrap();
+        let regex = regex::Regex::new(&format!("^(?:{})$", matchers[0].value)).unwrap();
+        assert!(regex.is_match("/a.b/c") && regex.is_match("/"));
+        let one = any_of("cgroup", MatchOp::Subtree, &["/a.b".into(), "/c".into()]).unwrap();
+        let regex = regex::Regex::new(&format!("^(?:{})$", one.value)).unwrap();
+        assert!(regex.is_match("/a.b") && !regex.is_match("/a.bc") && !regex.is_match("/axb"));
+    }
+
+    #[test]
+    fn malformed_filters_are_usage_errors() {
+        let labels = Labels { selector: vec!["comm~a".into()], ..Labels::default() };
+        assert_eq!(exit::code_of(&labels.matchers().unwrap_err()), exit::USAGE);
+        let frames = Frames { keep: vec!["(".into()], ..Frames::default() };
+        assert_eq!(exit::code_of(&frames.filters().unwrap_err()), exit::USAGE);
+    }
+
+    #[test]
+    fn the_default_range_is_the_last_minutes() {
+        let clock = Clock::at(1_000_000_000_000);
+        let range = When::default().range(&clock).unwrap();
+        assert_eq!(range, Range { start_ns: 700_000_000_000, end_ns: 0 });
+        let to = When { to: Some("-1m".into()), ..When::default() };
+        assert_eq!(to.range(&clock).unwrap().start_ns, 0);
+        let backwards = When { from: Some("1m".into()), to: Some("2m".into()), since: None };
+        assert_eq!(exit::code_of(&backwards.range(&clock).unwrap_err()), exit::USAGE);
+    }
+}

@@ -1,0 +1,105 @@
+//! Numbers as people read them.
+
+use std::time::Duration;
+
+/// `412 B`, `1.4 KiB`, `64 MiB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = UNITS[0];
+    for next in &UNITS[1..] {
+        if value < 1023.5 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
+/// `12 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `12 d 4 h`.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let pair = |large: u64, large_unit: &str, small: u64, small_unit: &str| {
+        if small == 0 {
+            format!("{large} {large_unit}")
+        } else {
+            format!("{large} {large_unit} {small} {small_unit}")
+        }
+    };
+    match seconds {
+        0 if duration < Duration::from_millis(1) => format!("{} µs", duration.as_micros()),
+        0 => format!("{} ms", duration.as_millis()),
+        1..=59 => {
+            let text = format!("{:.1}", duration.as_secs_f64());
+            format!("{} s", text.trim_end_matches(".0"))
+        }
+        60..=3599 => pair(seconds / 60, "min", seconds % 60, "s"),
+        3600..=86_399 => pair(seconds / 3600, "h", seconds / 60 % 60, "min"),
+        _ => pair(seconds / 86_400, "d", seconds / 3600 % 24, "h"),
+    }
+}
+
+/// `12.3 %`; the empty whole has no share.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.1} %", share(part, whole) * 100.0) }
+}
+
+/// `part` of `whole`; 0 of an empty whole.
+pub fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// A sum of sample weights in its unit: CPU time for nanoseconds, a plain number otherwise.
+pub fn weight(weight: u64, unit: &str) -> String {
+    match unit {
+        "nanoseconds" => format!("{:.2} s", weight as f64 / 1e9),
+        "cycles" => format!("{:.2} Gc", weight as f64 / 1e9),
+        _ => count(weight),
+    }
+}
+
+/// `1,234,567`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(
+            [0, 1023, 1024, 64 << 20, 1023 << 10, (1 << 20) - 1, u64::MAX].map(bytes),
+            ["0 B", "1023 B", "1.0 KiB", "64 MiB", "1023 KiB", "1.0 MiB", "16384 PiB"]
+        );
+    }
+
+    #[test]
+    fn durations() {
+        let shown = [5, 12_000, 1_000_000, 4_200_000, 200_000_000, 7_500_000_000, 1_051_200_000_000]
+            .map(|us| duration(Duration::from_micros(us)));
+        assert_eq!(
+            shown,
+            ["5 µs", "12 ms", "1 s", "4.2 s", "3 min 20 s", "2 h 5 min", "12 d 4 h"]
+        );
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!((percent(1, 3), percent(1, 0)), ("33.3 %".into(), "-".into()));
+    }
+}

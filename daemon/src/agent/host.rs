@@ -1,0 +1,127 @@
+//! The agent as the gRPC server's host: fresh data, live watching, configuration.
+
+use super::{Agent, lock};
+use crate::aggregate::recorder::Recorder;
+use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
+use crate::time::{Mono, WallAnchor};
+use proto::agent as wire;
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+/// Longest wait for fresh data. Draining and naming take tens of milliseconds; a namer that waits
+/// for a disk takes longer, and the answer then holds what there is.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
+
+/// The intervals at which live clients want parts of windows.
+#[derive(Default)]
+pub struct Watchers {
+    intervals: Vec<(u64, Duration)>,
+    next: u64,
+    /// A task is flushing the sampler for them.
+    beating: bool,
+}
+
+/// Removes its interval when dropped.
+struct Watching {
+    watchers: Arc<Mutex<Watchers>>,
+    id: u64,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        lock(&self.watchers).intervals.retain(|&(id, _)| id != self.id);
+    }
+}
+
+impl Host for Agent {
+    fn status(&self) -> wire::GetStatusResponse {
+        self.status_now()
+    }
+
+    fn flush(&self) -> HostFuture {
+        let asked = Mono::now();
+        let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = recorder.subscribe();
+        drop(recorder);
+        self.sampler.flush();
+        Box::pin(async move {
+            // The part that answers ends a horizon before it was drained, which was after `asked`.
+            let fresh = Mono(asked.0.saturating_sub(crate::perf::rings::HORIZON.as_nanos() as u64));
+            // Late or gone: the answer holds what there is.
+            let _ = tokio::time::timeout(
+                FLUSH_MAX,
+                progress.wait_for(|progress| progress.end >= fresh),
+            )
+            .await;
+        })
+    }
+
+    fn watch(&self, interval: Duration) -> Box<dyn Send> {
+        let mut watchers = lock(&self.watchers);
+        let id = watchers.next;
+        watchers.next += 1;
+        watchers.intervals.push((id, interval));
+        if !watchers.beating {
+            watchers.beating = true;
+            let (watchers, sampler) = (Arc::clone(&self.watchers), Arc::clone(&self.sampler));
+            tokio::spawn(async move {
+                loop {
+                    let shortest = {
+                        let mut watchers = lock(&watchers);
+                        let shortest = watchers.intervals.iter().map(|&(_, every)| every).min();
+                        watchers.beating = shortest.is_some();
+                        shortest
+                    };
+                    let Some(interval) = shortest else { return };
+                    tokio::time::sleep(interval).await;
+                    sampler.flush();
+                }
+            });
+        }
+        drop(watchers);
+        Box::new(Watching { watchers: Arc::clone(&self.watchers), id })
+    }
+
+    fn config(&self) -> ActiveConfig {
+        let active = lock(&self.config);
+        let path = active.file.as_ref().map(|path| path.display().to_string());
+        ActiveConfig { yaml: active.config.to_yaml(), path: path.unwrap_or_default() }
+    }
+
+    fn reload(&self) -> Result<ReloadOutcome, String> {
+        match Agent::reload(self) {
+            Ok(done) => {
+                let owned = |keys: Vec<&str>| keys.into_iter().map(str::to_owned).collect();
+                let outcome = ReloadOutcome {
+                    changed: owned(done.changed),
+                    needs_restart: owned(done.needs_restart),
+                };
+                tracing::info!(
+                    changed = outcome.changed.join(" "),
+                    needs_restart = outcome.needs_restart.join(" "),
+                    "configuration reloaded by a client"
+                );
+                Ok(outcome)
+            }
+            Err(error) => {
+                let mut text = error.to_string();
+                let mut source = error.source();
+                while let Some(cause) = source {
+                    text.push_str(": ");
+                    text.push_str(&cause.to_string());
+                    source = cause.source();
+                }
+                Err(text)
+            }
+        }
+    }
+
+    fn recorder(&self) -> &RwLock<Recorder> {
+        &self.recorder
+    }
+
+    fn clock(&self) -> &WallAnchor {
+        &self.clock
+    }
+}

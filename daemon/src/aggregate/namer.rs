@@ -1,0 +1,395 @@
+//! The namer thread: turns folded addresses into named stacks with labels, and records them.
+//!
+//! Naming reads files and may take long, so it goes on outside the recorder's lock, into a
+//! dictionary of its own; only the finished names are carried over under the lock, which takes
+//! milliseconds. Queries therefore never wait for a slow disk, and the sampler waits for neither.
+
+use super::batch::{RawBatch, RawFrame, RawProcess, RawStack};
+use super::recorder::{Recorder, Row, WindowPart};
+use crate::cgroup::CgroupTable;
+use crate::ids::{CgroupId, Comm, ProcessId};
+use crate::jit::PerfMaps;
+use crate::symbolize::files::FileStore;
+use crate::symbolize::{Named, Symbolizer};
+use hashbrown::{HashMap, HashSet};
+use profile::{
+    Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId,
+    StrId, Unnamed, key,
+};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+/// Memory of the namer's own dictionary of frames. When it is used up everything named so far is
+/// forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
+const NAMES_BYTES_MAX: usize = 12 << 20;
+
+/// Longest wait for the files of a batch to be opened. Opening takes microseconds; what a slow file
+/// system keeps waiting has a name in the next window.
+const FILES_WAIT: Duration = Duration::from_millis(500);
+
+/// Functions at which a stack begins: a frame-pointer chain that ends in one is whole.
+const START_FUNCTIONS: &[&str] = &[
+    "_start",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "__libc_start_main_impl",
+    "__libc_start_main@@GLIBC_2.34",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone",
+    "__clone3",
+    "_dl_start_user",
+    "_dl_start",
+    "runtime.goexit",
+    "runtime.goexit.abi0",
+    "runtime.mstart",
+    "runtime.mstart.abi0",
+    "runtime.rt0_go",
+    "runtime.rt0_go.abi0",
+    "_rt0_amd64_linux",
+];
+
+/// Names batches and records them.
+pub struct Namer {
+    symbolizer: Symbolizer,
+    store: Arc<FileStore>,
+    perf_maps: PerfMaps,
+    cgroups: CgroupTable,
+    /// Frames named so far, outside the recorder.
+    names: Dictionary,
+    /// From `names` to the recorder's dictionary, of the recorder's `epoch`.
+    remap: Remap,
+    epoch: u64,
+    /// Whether a frame of `names` is a start function.
+    starts: HashMap<FrameId, bool>,
+    work: Work,
+}
+
+/// Buffers of one batch, kept for the next.
+#[derive(Default)]
+struct Work {
+    /// Distinct frames and where each is in `distinct`.
+    seen: HashMap<RawFrame, u32>,
+    distinct: Vec<RawFrame>,
+    /// For each frame of the batch its place in `distinct`.
+    frames: Vec<u32>,
+    /// `distinct` in order.
+    order: Vec<u32>,
+    /// For each distinct frame its names: a range of `named.frames`.
+    spans: Vec<(u32, u32)>,
+    named: Named,
+    stacks: Vec<NamedStack>,
+    labels: HashMap<(CgroupId, u32, Comm), LabelSetId>,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Copy)]
+struct NamedStack {
+    id: StackId,
+    end: StackEnd,
+    unnamed_leaf: bool,
+    folded: bool,
+}
+
+impl Namer {
+    /// Built on its own thread: the symbolizer cannot move.
+    pub fn new(
+        symbolizer: Symbolizer,
+        store: Arc<FileStore>,
+        perf_maps: PerfMaps,
+        cgroups: CgroupTable,
+    ) -> Namer {
+        Namer {
+            store,
+            symbolizer,
+            perf_maps,
+            cgroups,
+            names: Dictionary::default(),
+            remap: Remap::default(),
+            epoch: 0,
+            starts: HashMap::new(),
+            work: Work::default(),
+        }
+    }
+
+    /// Names batches until the sampler is gone. `tick` is called before and after each: the
+    /// watchdog's heartbeat.
+    pub fn run(
+        mut self,
+        batches: &Receiver<RawBatch>,
+        recycled: &SyncSender<RawBatch>,
+        recorder: &RwLock<Recorder>,
+        mut tick: impl FnMut(bool),
+    ) {
+        while let Ok(mut batch) = batches.recv() {
+            tick(true);
+            self.record(&mut batch, recorder);
+            batch.clear();
+            // The sampler may be gone already, with this its last batch.
+            let _ = recycled.try_send(batch);
+            tick(false);
+        }
+    }
+
+    /// Names one batch and adds it to the recorder.
+    pub fn record(&mut self, batch: &mut RawBatch, recorder: &RwLock<Recorder>) {
+        self.store.wait_for(batch.files_announced, FILES_WAIT);
+        if batch.kernel_changed {
+            self.symbolizer.kernel_changed();
+        }
+        for (id, path) in batch.cgroups.drain(..) {
+            self.cgroups.note_created(id, &path);
+        }
+        if self.names.heap_bytes() > NAMES_BYTES_MAX {
+            self.forget_names();
+        }
+        self.name_frames(batch);
+        // A poisoned lock means a query panicked; what it read is still sound.
+        let mut recorder = recorder.write().unwrap_or_else(PoisonError::into_inner);
+        if recorder.epoch() != self.epoch {
+            self.remap = Remap::default();
+            self.epoch = recorder.epoch();
+        }
+        self.intern_stacks(batch, &mut recorder);
+        self.make_rows(batch, &mut recorder);
+        recorder.add(WindowPart {
+            start: batch.start,
+            end: batch.end,
+            closes: batch.closes,
+            period: batch.period,
+            quality: batch.quality,
+            rows: &mut self.work.rows,
+        });
+        drop(recorder);
+        let live: HashSet<ProcessId> = batch
+            .processes
+            .iter()
+            .filter(|process| !process.ended)
+            .map(|process| process.id)
+            .collect();
+        self.perf_maps.retain(|process| live.contains(&process));
+    }
+
+    fn forget_names(&mut self) {
+        self.names = Dictionary::default();
+        self.remap = Remap::default();
+        self.starts.clear();
+        self.symbolizer.forget_frames();
+    }
+
+    /// Gives every distinct frame of the batch its names, file after file.
+    fn name_frames(&mut self, batch: &RawBatch) {
+        let work = &mut self.work;
+        work.seen.clear();
+        work.distinct.clear();
+        work.frames.clear();
+        for &frame in &batch.frames {
+            let next = work.distinct.len() as u32;
+            let at = *work.seen.entry(frame).or_insert(next);
+            if at == next {
+                work.distinct.push(frame);
+            }
+            work.frames.push(at);
+        }
+        work.order.clear();
+        work.order.extend(0..work.distinct.len() as u32);
+        let distinct = &work.distinct;
+        work.order.sort_unstable_by_key(|&at| distinct[at as usize]);
+        work.named.clear();
+        work.spans.clear();
+        work.spans.resize(work.distinct.len(), (0, 0));
+        let mut rest = &work.order[..];
+        while let Some(&first) = rest.first() {
+            let group = group_of(distinct[first as usize]);
+            let len = rest.partition_point(|&at| group_of(distinct[at as usize]) == group);
+            let (members, after) = rest.split_at(len);
+            let before = work.named.spans.len();
+            let frames = members.iter().map(|&at| distinct[at as usize]);
+            match group {
+                Group::Kernel => {
+                    let addresses: Vec<u64> = frames
+                        .filter_map(|frame| match frame {
+                            RawFrame::Kernel(address) => Some(address),
+                            _ => None,
+                        })
+                        .collect();
+                    self.symbolizer.kernel(&addresses, &mut self.names, &mut work.named);
+                }
+                Group::File(file) => {
+                    let offsets: Vec<_> = frames
+                        .filter_map(|frame| match frame {
+                            RawFrame::File(_, offset) => Some(offset),
+                            _ => None,
+                        })
+                        .collect();
+                    self.symbolizer.file(file, &offsets, &mut self.names, &mut work.named);
+                }
+                Group::Jit(id) => {
+                    let addresses: Vec<_> = frames
+                        .filter_map(|frame| match frame {
+                            RawFrame::Jit(_, address) => Some(address),
+                            _ => None,
+                        })
+                        .collect();
+                    match batch.processes.iter().find(|process| process.id == id) {
+                        Some(process) => {
+                            let names = &mut self.names;
+                            self.perf_maps.name(process, &addresses, names, &mut work.named);
+                        }
+                        None => {
+                            for _ in &addresses {
+                                let reason = Unnamed::JitProcessGone;
+                                push_unknown(&mut work.named, &mut self.names, reason);
+                            }
+                        }
+                    }
+                }
+                Group::Unknown => {
+                    for frame in frames {
+                        let RawFrame::Unknown(reason) = frame else { continue };
+                        push_unknown(&mut work.named, &mut self.names, reason);
+                    }
+                }
+            }
+            for (&member, span) in members.iter().zip(&work.named.spans[before..]) {
+                work.spans[member as usize] = (span.first, span.len);
+            }
+            rest = after;
+        }
+    }
+
+    fn intern_stacks(&mut self, batch: &RawBatch, recorder: &mut Recorder) {
+        self.work.stacks.clear();
+        for &stack in &batch.stacks {
+            let named = self.intern_stack(batch, stack, recorder);
+            self.work.stacks.push(named);
+        }
+    }
+
+    fn intern_stack(&mut self, batch: &RawBatch, stack: RawStack, recorder: &mut Recorder) -> NamedStack {
+        let frames = &self.work.frames[stack.first as usize..(stack.first + stack.len) as usize];
+        let named = |at: &u32| {
+            let (first, len) = self.work.spans[*at as usize];
+            &self.work.named.frames[first as usize..(first + len) as usize]
+        };
+        let unnamed = |frame: FrameId| self.names.frames.get(frame).unnamed;
+        let leaf = frames.first().and_then(|at| named(at).first().copied());
+        let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(leaf) != Unnamed::No);
+        let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(Unnamed::Limit);
+        if refused || !recorder.has_room() {
+            let (id, end) = (recorder.other(), StackEnd::Unresolved);
+            return NamedStack { id, end, unnamed_leaf: false, folded: true };
+        }
+        let root = frames.last().and_then(|at| named(at).last().copied());
+        let end = match (stack.end, root) {
+            (StackEnd::BrokenChain, Some(root)) => {
+                let is_start = self.starts.entry(root).or_insert_with(|| {
+                    let function = self.names.frame(root).function;
+                    START_FUNCTIONS.contains(&function)
+                });
+                if *is_start {
+                    StackEnd::Complete
+                } else if unnamed(root) != Unnamed::No {
+                    StackEnd::Unresolved
+                } else {
+                    StackEnd::BrokenChain
+                }
+            }
+            (end, _) => end,
+        };
+        let dict = recorder.dict_mut();
+        let mut id = StackId::EMPTY;
+        if end == StackEnd::DepthLimit {
+            let cut = dict.intern_frame(FrameRef {
+                kind: FrameKind::Synthetic,
+                function: "[truncated]",
+                ..FrameRef::default()
+            });
+            id = dict.stacks.child(id, cut);
+        }
+        for at in frames.iter().rev() {
+            for &frame in named(at).iter().rev() {
+                let frame = self.remap.frame(&self.names, dict, frame);
+                id = dict.stacks.child(id, frame);
+            }
+        }
+        NamedStack { id, end, unnamed_leaf, folded: false }
+    }
+
+    fn make_rows(&mut self, batch: &mut RawBatch, recorder: &mut Recorder) {
+        let work = &mut self.work;
+        work.labels.clear();
+        work.rows.clear();
+        let dict = recorder.dict_mut();
+        for sample in &batch.samples {
+            let stack = work.stacks[sample.stack as usize];
+            let process = &batch.processes[sample.process as usize];
+            let labels = *work
+                .labels
+                .entry((sample.cgroup, sample.process, sample.thread))
+                .or_insert_with(|| {
+                    label_set(&mut self.cgroups, dict, sample.cgroup, process, sample.thread)
+                });
+            let count = sample.value.count;
+            match stack.end {
+                _ if stack.folded => batch.quality.folded += count,
+                StackEnd::Complete => {}
+                StackEnd::DepthLimit => batch.quality.truncated += count,
+                _ => batch.quality.incomplete += count,
+            }
+            batch.quality.unnamed += if stack.unnamed_leaf { count } else { 0 };
+            let key = SampleKey { labels, stack: stack.id, end: stack.end };
+            work.rows.push((key, sample.value));
+        }
+    }
+}
+
+/// What is named together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Kernel,
+    File(crate::ids::FileId),
+    Jit(ProcessId),
+    Unknown,
+}
+
+fn group_of(frame: RawFrame) -> Group {
+    match frame {
+        RawFrame::Kernel(_) => Group::Kernel,
+        RawFrame::File(file, _) => Group::File(file),
+        RawFrame::Jit(process, _) => Group::Jit(process),
+        RawFrame::Unknown(_) => Group::Unknown,
+    }
+}
+
+fn push_unknown(named: &mut Named, names: &mut Dictionary, reason: Unnamed) {
+    let frame = names.intern_frame(FrameRef {
+        unnamed: reason,
+        function: "[unknown]",
+        ..FrameRef::default()
+    });
+    named.push(&[frame]);
+}
+
+fn label_set(
+    cgroups: &mut CgroupTable,
+    dict: &mut Dictionary,
+    cgroup: CgroupId,
+    process: &RawProcess,
+    thread: Comm,
+) -> LabelSetId {
+    let mut pairs: Vec<(StrId, StrId)> = Vec::with_capacity(12);
+    let mut add = |key: &str, value: &str| {
+        if !value.is_empty() {
+            pairs.push((dict.strings.intern(key), dict.strings.intern(value)));
+        }
+    };
+    let cgroup = cgroups.get(cgroup, Some(process.pid));
+    cgroup.pairs().for_each(|(key, value)| add(key, value));
+    add(key::COMM, &process.comm.text());
+    add(key::THREAD, &thread.text());
+    add(key::PID, &process.pid.0.to_string());
+    dict.label_sets.intern(&mut pairs)
+}

@@ -1,1 +1,0 @@
-//! Laid out, not built yet.

@@ -1,0 +1,436 @@
+//! The flight recorder: the newest hour of named windows, packed, under a byte budget.
+//!
+//! One [`Dictionary`] is shared by all windows. The namer interns into it and adds the samples of a
+//! part of a window; parts accumulate in the open window until one closes it. Closed windows are
+//! kept until they are older than the retention, or until the budget forces the oldest to be
+//! coarsened (10 s → 1 min → 10 min) and in the end dropped. What the dictionary holds for windows
+//! that are gone is collected from time to time, which gives every id a new value.
+//!
+//! **The contract of ids.** Ids that the namer got from [`Recorder::dict_mut`] are good until the
+//! next [`Recorder::add`] or [`Recorder::maintain`] returns: only these collect. When
+//! [`Recorder::epoch`] has changed after one of them, every cached id must be forgotten.
+//!
+//! **Bounds.** Packed windows and the dictionary together stay within the budget whenever `add` or
+//! `maintain` has returned; between them the dictionary grows by what the namer interns, which
+//! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`]. While a collection runs, the
+//! live part of the dictionary exists twice.
+//!
+//! Threads: one writer (the namer) and any number of readers behind an `RwLock`. Nothing here
+//! blocks; `add` takes milliseconds, a collection or coarsening tenths of a second, a query over an
+//! hour of a large machine up to seconds.
+
+mod block;
+mod compact;
+mod growth;
+mod query;
+#[cfg(test)]
+mod tests;
+
+use crate::time::Mono;
+use block::Block;
+use growth::Growth;
+use profile::{Dictionary, FrameKind, FrameRef, Quality, StackId};
+use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::sync::watch;
+
+pub use block::Row;
+pub use query::{Answer, CgroupUsage, Covered, QueryError, Span, query, read};
+
+/// Smallest budget that is taken. Unit: bytes. Below this the fixed cost of a window and of the
+/// hash tables would leave no room for samples.
+pub const BUDGET_MIN_BYTES: usize = 256 * 1024;
+
+/// Most parts of the open window that are kept apart. More are added up, oldest first; a live client
+/// that had not read them yet is told that it missed them. At two parts a second (the shortest
+/// interval a client may ask for) a 10 s window has 20.
+pub const PARTS_MAX: usize = 64;
+
+/// A window may take this part of the budget: what is over is folded into `[other]`, so that one
+/// process with endless new stacks cannot push the whole hour out.
+pub const WINDOW_SHARE: usize = 8;
+
+/// What the recorder is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecorderOptions {
+    /// Windows that ended longer ago than this are dropped.
+    pub retention: Duration,
+    /// Most memory for windows and their dictionary, at least [`BUDGET_MIN_BYTES`].
+    pub budget_bytes: usize,
+    /// Configured length of a window. One left open for twice this long is closed.
+    pub window: Duration,
+}
+
+impl Default for RecorderOptions {
+    fn default() -> Self {
+        RecorderOptions {
+            retention: Duration::from_secs(3600),
+            budget_bytes: 64 * 1024 * 1024,
+            window: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Named samples of a part of one window.
+#[derive(Debug)]
+pub struct WindowPart<'a> {
+    /// Begin of the part.
+    pub start: Mono,
+    /// End of the part.
+    pub end: Mono,
+    /// True when the window ends with this part.
+    pub closes: bool,
+    /// Weight of one sample at the configured rate; 0 when it varies.
+    pub period: u64,
+    /// What was taken and missed.
+    pub quality: Quality,
+    /// The samples, with ids of [`Recorder::dict_mut`], in any order; a key may occur more than
+    /// once. Their order and, when the window is cut, their keys are changed.
+    pub rows: &'a mut Vec<Row>,
+}
+
+/// How far the recorder has come. Sequence numbers start at 1 and never skip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Number of the newest closed window; 0 before the first.
+    pub window: u64,
+    /// Number of the newest part; 0 before the first.
+    pub part: u64,
+    /// End of the newest part.
+    pub end: Mono,
+}
+
+/// Sizes and counters, for status and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RecorderStats {
+    /// Begin of the oldest window, or of the open one.
+    pub oldest: Option<Mono>,
+    /// End of the newest part.
+    pub newest: Option<Mono>,
+    /// Closed windows.
+    pub windows: usize,
+    /// Those of them that were merged from several.
+    pub coarse_windows: usize,
+    /// Rows of all windows and parts.
+    pub rows: u64,
+    /// Memory of packed rows and their windows.
+    pub window_bytes: usize,
+    /// Memory of the dictionary.
+    pub dict_bytes: usize,
+    /// Memory in all; at most `budget_bytes`.
+    pub bytes: usize,
+    /// The budget.
+    pub budget_bytes: usize,
+    /// What was dropped or folded since the start, and the work of keeping the budget.
+    pub totals: RecorderTotals,
+}
+
+/// What happened to windows since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RecorderTotals {
+    /// Windows closed.
+    pub windows_closed: u64,
+    /// Windows dropped because they were older than the retention.
+    pub dropped_by_age: u64,
+    /// Windows dropped because the budget was used up.
+    pub dropped_by_budget: u64,
+    /// Windows merged into a coarser one.
+    pub coarsened: u64,
+    /// Samples folded into `[other]` because their window was over its share of the budget.
+    pub folded_samples: u64,
+    /// Collections of the dictionary.
+    pub collections: u64,
+    /// Time the longest of them took. Unit: nanoseconds.
+    pub longest_collection_ns: u64,
+}
+
+/// A part of a window, by itself.
+#[derive(Debug)]
+struct Part {
+    /// Numbers of the parts it holds, more than one when they were added up.
+    parts: (u64, u64),
+    start: Mono,
+    end: Mono,
+    period: u64,
+    quality: Quality,
+    block: Block,
+}
+
+/// A closed window.
+#[derive(Debug)]
+struct Window {
+    /// Numbers of the windows it holds, more than one when it is coarse.
+    windows: (u64, u64),
+    /// Everything else, as if it were one part.
+    whole: Part,
+}
+
+/// See the module.
+pub struct Recorder {
+    options: RecorderOptions,
+    event: String,
+    unit: String,
+    dict: Dictionary,
+    epoch: u64,
+    /// Changes when windows are merged or ids change.
+    generation: u64,
+    /// Closed, in order of time.
+    windows: VecDeque<Window>,
+    /// The open window.
+    open: VecDeque<Part>,
+    /// The parts of the window closed last, when it had several: live clients may not have read
+    /// them yet.
+    recent: Vec<Part>,
+    growth: Growth,
+    /// Windows were dropped or cut since the last collection.
+    garbage: bool,
+    /// Size of the dictionary after the last collection.
+    collected_bytes: usize,
+    totals: RecorderTotals,
+    /// Sum of the qualities of all parts since the start.
+    quality: Quality,
+    progress: watch::Sender<Progress>,
+}
+
+impl Recorder {
+    /// An empty recorder of `cpu-clock` samples.
+    pub fn new(options: RecorderOptions) -> Recorder {
+        let budget_bytes = options.budget_bytes.max(BUDGET_MIN_BYTES);
+        let dict = Dictionary::default();
+        Recorder {
+            options: RecorderOptions {
+                budget_bytes,
+                ..options
+            },
+            event: "cpu-clock".to_owned(),
+            unit: "nanoseconds".to_owned(),
+            epoch: 0,
+            generation: 0,
+            windows: VecDeque::new(),
+            open: VecDeque::new(),
+            recent: Vec::new(),
+            growth: Growth::new(&dict),
+            dict,
+            garbage: false,
+            collected_bytes: 0,
+            totals: RecorderTotals::default(),
+            quality: Quality::default(),
+            progress: watch::Sender::new(Progress::default()),
+        }
+    }
+
+    /// Names the event that is sampled and the unit of weights, for the answers.
+    pub fn set_event(&mut self, event: &str, unit: &str) {
+        event.clone_into(&mut self.event);
+        unit.clone_into(&mut self.unit);
+    }
+
+    /// Takes a new retention, budget and window length; in force at the next [`Recorder::add`].
+    pub fn set_options(&mut self, options: RecorderOptions) {
+        let budget_bytes = options.budget_bytes.max(BUDGET_MIN_BYTES);
+        self.options = RecorderOptions {
+            budget_bytes,
+            ..options
+        };
+    }
+
+    /// The dictionary of all windows.
+    pub fn dict(&self) -> &Dictionary {
+        &self.dict
+    }
+
+    /// The dictionary, to intern what the next part needs. See the module for how long ids live.
+    pub fn dict_mut(&mut self) -> &mut Dictionary {
+        &mut self.dict
+    }
+
+    /// Counts the times ids changed their meaning.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// True while the open window may bring new entries into the dictionary.
+    ///
+    /// When false, the namer puts samples whose stack it would have to intern under
+    /// [`Recorder::other`] and counts them in [`Quality::folded`]. Without this question the part is
+    /// cut all the same, but only after the dictionary has grown. Cheap enough to ask for each stack.
+    pub fn has_room(&mut self) -> bool {
+        // The rest is for the rows, and for the stack whose turn it is.
+        self.growth.used(&self.dict) < self.window_share() / 8 * 7
+    }
+
+    /// The stack `[other]`.
+    pub fn other(&mut self) -> StackId {
+        let frame = self.dict.intern_frame(FrameRef {
+            kind: FrameKind::Synthetic,
+            function: "[other]",
+            ..FrameRef::default()
+        });
+        self.dict.stacks.child(StackId::EMPTY, frame)
+    }
+
+    /// Takes a part of the open window; closes the window when the part says so.
+    ///
+    /// Parts come in order of time. May collect: ids from before are void when
+    /// [`Recorder::epoch`] changed.
+    pub fn add(&mut self, part: WindowPart<'_>) {
+        let WindowPart {
+            start,
+            end,
+            closes,
+            period,
+            mut quality,
+            rows,
+        } = part;
+        let folded = self.fit(rows);
+        quality.folded += folded;
+        self.totals.folded_samples += folded;
+        self.quality += quality;
+        let mut progress = *self.progress.borrow();
+        progress.part += 1;
+        let end = end.max(start);
+        self.open.push_back(Part {
+            parts: (progress.part, progress.part),
+            start,
+            end,
+            period,
+            quality,
+            block: Block::seal(rows, period),
+        });
+        progress.end = end;
+        let opened = self.open.front().map_or(start, |part| part.start);
+        if closes || end.since(opened) >= 2 * self.options.window {
+            progress.window += 1;
+            self.close(progress.window);
+        } else if self.open.len() > PARTS_MAX {
+            let oldest: Vec<Part> = self.open.drain(..PARTS_MAX / 2).collect();
+            if let Some(merged) = Part::merge(oldest.iter()) {
+                self.open.push_front(merged);
+            }
+        }
+        self.maintain();
+        self.progress.send_replace(progress);
+    }
+
+    /// Drops what is too old and keeps the budget. [`Recorder::add`] does this too; call it when
+    /// options changed or nothing was added for long.
+    pub fn maintain(&mut self) {
+        self.retire();
+        if self.garbage_is_worth_collecting() {
+            self.collect(None);
+        }
+        if self.bytes() > self.options.budget_bytes {
+            self.shrink();
+        }
+    }
+
+    /// Tells of every part added and window closed. A receiver sees the newest state only: how many
+    /// it slept through is the difference of the sequence numbers.
+    pub fn subscribe(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    /// Number of receivers from [`Recorder::subscribe`].
+    pub fn listeners(&self) -> usize {
+        self.progress.receiver_count()
+    }
+
+    /// What was taken and missed since the start, windows that are gone included.
+    pub fn totals_of_quality(&self) -> Quality {
+        self.quality
+    }
+
+    /// Sizes and counters.
+    pub fn stats(&self) -> RecorderStats {
+        let whole = || self.windows.iter().map(|window| &window.whole);
+        let all = || whole().chain(&self.open);
+        RecorderStats {
+            oldest: all().next().map(|part| part.start),
+            newest: all().next_back().map(|part| part.end),
+            windows: self.windows.len(),
+            coarse_windows: self
+                .windows
+                .iter()
+                .filter(|window| window.is_coarse())
+                .count(),
+            rows: all().map(|part| part.block.rows() as u64).sum(),
+            window_bytes: self.window_bytes(),
+            dict_bytes: self.dict.heap_bytes(),
+            bytes: self.bytes(),
+            budget_bytes: self.options.budget_bytes,
+            totals: self.totals,
+        }
+    }
+
+    fn close(&mut self, number: u64) {
+        self.recent.clear();
+        let whole = if self.open.len() == 1 {
+            self.open.pop_front()
+        } else {
+            let merged = Part::merge(self.open.iter());
+            self.recent.extend(self.open.drain(..));
+            merged
+        };
+        if let Some(whole) = whole {
+            self.windows.push_back(Window {
+                windows: (number, number),
+                whole,
+            });
+            self.totals.windows_closed += 1;
+        }
+        self.growth.restart(&self.dict);
+    }
+
+    fn window_share(&self) -> usize {
+        self.options.budget_bytes / WINDOW_SHARE
+    }
+
+    fn window_bytes(&self) -> usize {
+        let parts = self.open.iter().chain(&self.recent);
+        parts
+            .chain(self.windows.iter().map(|window| &window.whole))
+            .map(Part::bytes)
+            .sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.window_bytes() + self.dict.heap_bytes()
+    }
+}
+
+impl Part {
+    /// Adds up parts that follow each other; `None` when there is none.
+    fn merge<'a>(parts: impl Iterator<Item = &'a Part> + Clone) -> Option<Part> {
+        let first = parts.clone().next()?;
+        let mut whole = Part {
+            parts: first.parts,
+            start: first.start,
+            end: first.end,
+            period: first.period,
+            quality: Quality::default(),
+            block: Block::default(),
+        };
+        for part in parts.clone() {
+            whole.parts.1 = part.parts.1;
+            whole.start = whole.start.min(part.start);
+            whole.end = whole.end.max(part.end);
+            if part.period != whole.period {
+                whole.period = 0;
+            }
+            whole.quality += part.quality;
+        }
+        let period = parts.clone().last().map_or(0, |part| part.block.period());
+        whole.block = Block::merge(parts.map(|part| &part.block), period);
+        Some(whole)
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Window>() + self.block.heap_bytes()
+    }
+}
+
+impl Window {
+    fn is_coarse(&self) -> bool {
+        self.windows.0 != self.windows.1
+    }
+}

@@ -1,0 +1,497 @@
+//! The table of keys: the one place that says what a key means, its unit, range, and whether a
+//! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
+
+use super::value::{Kind, Listen, SocketMode, Value, shown};
+use super::{
+    Config, ConfigError, LogFormat, LogLevel, Place, SamplingEvent, Tls, UnwindMode, value,
+};
+use std::path::{Path, PathBuf};
+
+/// When a changed value comes into force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// At a reload.
+    Live,
+    /// At the next start.
+    Restart,
+}
+
+/// A key.
+pub struct Key {
+    /// Section and name: `sampling.rate_hz`.
+    pub path: &'static str,
+    /// What it may hold.
+    pub kind: Kind,
+    /// Unit; empty where there is none.
+    pub unit: &'static str,
+    /// When a changed value comes into force.
+    pub reload: Reload,
+    /// What it decides, and what happens when it is larger or smaller.
+    pub doc: &'static str,
+    /// Reads it.
+    pub get: fn(&Config) -> Value,
+    /// Sets it. What `kind` does not admit is ignored; callers check first.
+    pub put: fn(&mut Config, Value),
+}
+
+/// Sections with a sentence each, in the order of the file.
+pub(super) const SECTIONS: &[(&str, &str)] = &[
+    ("sampling", "What is sampled and how often."),
+    ("unwind", "How user stacks are walked."),
+    ("symbols", "How native and kernel addresses get names."),
+    ("jit", "How generated code gets names."),
+    ("windows", "How samples are folded over time."),
+    (
+        "recorder",
+        "The flight recorder: closed windows kept in memory.",
+    ),
+    ("server", "The gRPC server that agent-ctl talks to."),
+    ("server.tls", "Certificates for TCP. All null: no TLS."),
+    ("metrics", "Prometheus metrics of the daemon itself."),
+    ("log", "The daemon's own log, on standard error."),
+    ("shutdown", "The end of the daemon."),
+];
+
+/// Every key, in the order of the file.
+pub const KEYS: &[Key] = &[
+    Key {
+        path: "sampling.event",
+        kind: Kind::Word(&["cpu-clock", "cycles"]),
+        unit: "",
+        reload: Reload::Live,
+        doc: "Event that makes the kernel take a sample. cpu-clock is a timer and works \
+              everywhere; cycles needs the hardware's counter, which virtual machines often lack, \
+              and falls back to cpu-clock where there is none.",
+        get: |c| word(&c.sampling.event, EVENTS),
+        put: |c, v| put_word(&mut c.sampling.event, &v, EVENTS),
+    },
+    Key {
+        path: "sampling.rate_hz",
+        kind: Kind::Int(1, 9999),
+        unit: "samples a second on each busy CPU",
+        reload: Reload::Live,
+        doc: "How often. 99 keeps out of step with timers that run at 100 Hz. Each sample costs \
+              the CPU it is taken on about 15 µs in a virtual machine: 0.15 % at 99.",
+        get: |c| Value::Int(c.sampling.rate_hz.into()),
+        put: |c, v| put_int(&mut c.sampling.rate_hz, &v),
+    },
+    Key {
+        path: "sampling.ring_kib",
+        kind: Kind::PowerOfTwo(64, 65536),
+        unit: "KiB for each CPU",
+        reload: Reload::Live,
+        doc: "Ring buffer between kernel and daemon. 256 holds five seconds at 99 Hz; too small a \
+              ring loses samples, which are counted. More than perf_event_mlock_kb (516 by \
+              default) needs CAP_IPC_LOCK.",
+        get: |c| Value::Int(c.sampling.ring_kib.into()),
+        put: |c, v| put_int(&mut c.sampling.ring_kib, &v),
+    },
+    Key {
+        path: "sampling.max_stack_depth",
+        kind: Kind::Int(16, 1024),
+        unit: "frames",
+        reload: Reload::Live,
+        doc: "Most frames kept of a stack; deeper ones are cut at the root and marked. The kernel \
+              refuses more than its sysctl kernel.perf_event_max_stack, and the daemon then takes \
+              that.",
+        get: |c| Value::Int(c.sampling.max_stack_depth.into()),
+        put: |c, v| put_int(&mut c.sampling.max_stack_depth, &v),
+    },
+    Key {
+        path: "unwind.mode",
+        kind: Kind::Word(&["frame-pointer"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "frame-pointer: the kernel follows frame pointers; code compiled without them shows \
+              one to three frames.",
+        get: |c| word(&c.unwind.mode, MODES),
+        put: |c, v| put_word(&mut c.unwind.mode, &v, MODES),
+    },
+    Key {
+        path: "symbols.lines",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Source file and line of native frames. Needs debug information, and several times \
+              the memory and time.",
+        get: |c| Value::Bool(c.symbols.lines),
+        put: |c, v| put_bool(&mut c.symbols.lines, &v),
+    },
+    Key {
+        path: "symbols.inlined_frames",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Frames for inlined functions. Costs what lines cost.",
+        get: |c| Value::Bool(c.symbols.inlined_frames),
+        put: |c, v| put_bool(&mut c.symbols.inlined_frames, &v),
+    },
+    Key {
+        path: "symbols.debug_dirs",
+        kind: Kind::Paths(16),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where separate debug files are looked for, first match wins.",
+        get: |c| Value::List(c.symbols.debug_dirs.iter().map(|dir| text(dir)).collect()),
+        put: |c, v| {
+            if let Value::List(list) = v {
+                c.symbols.debug_dirs = list.into_iter().map(PathBuf::from).collect();
+            }
+        },
+    },
+    Key {
+        path: "symbols.cache_mib",
+        kind: Kind::Int(1, 4096),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Symbol tables and names kept; the least used go first. Too small a cache reads files \
+              again and again.",
+        get: |c| Value::Int(c.symbols.cache_mib.into()),
+        put: |c, v| put_int(&mut c.symbols.cache_mib, &v),
+    },
+    Key {
+        path: "jit.perf_maps",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Read /tmp/perf-PID.map of processes with samples in generated code (node \
+              --perf-basic-prof and others). Only regular files of the process's own user count.",
+        get: |c| Value::Bool(c.jit.perf_maps),
+        put: |c, v| put_bool(&mut c.jit.perf_maps, &v),
+    },
+    Key {
+        path: "jit.perf_map_max_mib",
+        kind: Kind::Int(1, 1024),
+        unit: "MiB for each process",
+        reload: Reload::Restart,
+        doc: "Largest map read. What lies beyond has no names, and is counted.",
+        get: |c| Value::Int(c.jit.perf_map_max_mib.into()),
+        put: |c, v| put_int(&mut c.jit.perf_map_max_mib, &v),
+    },
+    Key {
+        path: "windows.length_s",
+        kind: Kind::DivisorOf(60),
+        unit: "seconds",
+        reload: Reload::Live,
+        doc: "Length of a window: the finest step of every answer. Shorter windows fold less and \
+              hold more memory.",
+        get: |c| Value::Int(c.windows.length_s.into()),
+        put: |c, v| put_int(&mut c.windows.length_s, &v),
+    },
+    Key {
+        path: "recorder.retention_s",
+        kind: Kind::Int(60, 604_800),
+        unit: "seconds",
+        reload: Reload::Live,
+        doc: "How far back it reaches.",
+        get: |c| Value::Int(c.recorder.retention_s.into()),
+        put: |c, v| put_int(&mut c.recorder.retention_s, &v),
+    },
+    Key {
+        path: "recorder.budget_mib",
+        kind: Kind::Int(4, 16384),
+        unit: "MiB",
+        reload: Reload::Live,
+        doc: "Memory it may hold. Under pressure the oldest windows are coarsened (to 1 minute, \
+              then to 10) before they are dropped.",
+        get: |c| Value::Int(c.recorder.budget_mib.into()),
+        put: |c, v| put_int(&mut c.recorder.budget_mib, &v),
+    },
+    Key {
+        path: "server.listen",
+        kind: Kind::Listen,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where it listens. TCP always takes token_file, and beyond loopback tls too.",
+        get: |c| Value::Text(c.server.listen.to_string()),
+        put: |c, v| {
+            if let Some(listen) = as_text(&v).and_then(Listen::parse) {
+                c.server.listen = listen;
+            }
+        },
+    },
+    Key {
+        path: "server.socket_mode",
+        kind: Kind::Mode,
+        unit: "octal permissions",
+        reload: Reload::Restart,
+        doc: "Permissions of the unix socket: who may write to it may ask everything.",
+        get: |c| Value::Text(c.server.socket_mode.to_string()),
+        put: |c, v| {
+            if let Some(mode) = as_text(&v).and_then(SocketMode::parse) {
+                c.server.socket_mode = mode;
+            }
+        },
+    },
+    Key {
+        path: "server.socket_group",
+        kind: Kind::GroupOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Group of the unix socket, by name or number; null: the daemon's own.",
+        get: |c| {
+            c.server
+                .socket_group
+                .clone()
+                .map_or(Value::Null, Value::Text)
+        },
+        put: |c, v| c.server.socket_group = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "server.token_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "File with the token that clients over TCP must show; readable by the daemon only.",
+        get: |c| path(c.server.token_file.as_ref()),
+        put: |c, v| c.server.token_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "server.tls.cert_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Certificate chain, PEM.",
+        get: |c| path(c.server.tls.as_ref().map(|tls| &tls.cert_file)),
+        put: |c, v| tls(c).cert_file = as_text(&v).map(PathBuf::from).unwrap_or_default(),
+    },
+    Key {
+        path: "server.tls.key_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Private key of the certificate, PEM; readable by the daemon only.",
+        get: |c| path(c.server.tls.as_ref().map(|tls| &tls.key_file)),
+        put: |c, v| tls(c).key_file = as_text(&v).map(PathBuf::from).unwrap_or_default(),
+    },
+    Key {
+        path: "server.tls.client_ca_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Certificates that clients must be signed by, PEM; null: clients need none.",
+        get: |c| {
+            path(
+                c.server
+                    .tls
+                    .as_ref()
+                    .and_then(|tls| tls.client_ca_file.as_ref()),
+            )
+        },
+        put: |c, v| tls(c).client_ca_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "metrics.listen",
+        kind: Kind::LoopbackOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where /metrics and /healthz are served over HTTP; null: nowhere. Loopback only: \
+              there is no authentication.",
+        get: |c| {
+            c.metrics
+                .listen
+                .map_or(Value::Null, |at| Value::Text(at.to_string()))
+        },
+        put: |c, v| c.metrics.listen = as_text(&v).and_then(value::socket_address),
+    },
+    Key {
+        path: "log.level",
+        kind: Kind::Word(&["error", "warn", "info", "debug", "trace"]),
+        unit: "",
+        reload: Reload::Live,
+        doc: "Least important line that is logged.",
+        get: |c| word(&c.log.level, LEVELS),
+        put: |c, v| put_word(&mut c.log.level, &v, LEVELS),
+    },
+    Key {
+        path: "log.format",
+        kind: Kind::Word(&["text", "json"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "text for people, json for log stores (one object a line).",
+        get: |c| word(&c.log.format, FORMATS),
+        put: |c, v| put_word(&mut c.log.format, &v, FORMATS),
+    },
+    Key {
+        path: "shutdown.grace_s",
+        kind: Kind::Int(1, 300),
+        unit: "seconds",
+        reload: Reload::Live,
+        doc: "Time to close the last window and finish answers after SIGTERM; then the daemon ends \
+              all the same.",
+        get: |c| Value::Int(c.shutdown.grace_s.into()),
+        put: |c, v| put_int(&mut c.shutdown.grace_s, &v),
+    },
+];
+
+const EVENTS: &[(SamplingEvent, &str)] = &[
+    (SamplingEvent::CpuClock, "cpu-clock"),
+    (SamplingEvent::Cycles, "cycles"),
+];
+const MODES: &[(UnwindMode, &str)] = &[(UnwindMode::FramePointer, "frame-pointer")];
+const LEVELS: &[(LogLevel, &str)] = &[
+    (LogLevel::Error, "error"),
+    (LogLevel::Warn, "warn"),
+    (LogLevel::Info, "info"),
+    (LogLevel::Debug, "debug"),
+    (LogLevel::Trace, "trace"),
+];
+const FORMATS: &[(LogFormat, &str)] = &[(LogFormat::Text, "text"), (LogFormat::Json, "json")];
+
+impl LogLevel {
+    /// The word in the configuration, which is also a filter directive of tracing.
+    pub fn as_str(self) -> &'static str {
+        LEVELS
+            .iter()
+            .find(|(level, _)| *level == self)
+            .map_or("info", |(_, word)| word)
+    }
+}
+
+impl Key {
+    /// The key at this path.
+    pub fn find(path: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.path == path)
+    }
+
+    /// Section and name apart: (`server.tls`, `cert_file`).
+    pub fn split(&self) -> (&'static str, &'static str) {
+        self.path.rsplit_once('.').unwrap_or(("", self.path))
+    }
+
+    /// Environment variable that sets it: `FLEETPROF_SAMPLING_RATE_HZ`.
+    pub fn env_name(&self) -> String {
+        super::ENV_PREFIX.to_owned() + &self.path.replace('.', "_").to_uppercase()
+    }
+
+    /// The value when nobody says otherwise.
+    pub fn default(&self) -> Value {
+        (self.get)(&Config::default())
+    }
+
+    /// The error for a value that is not admitted.
+    pub(super) fn refuse(&self, value: &str, place: Place) -> ConfigError {
+        let unit = if self.unit.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", self.unit)
+        };
+        ConfigError::Value {
+            key: self.path.to_owned(),
+            value: shown(value),
+            expected: self.kind.expected() + &unit,
+            place,
+        }
+    }
+
+    /// Sets the key from a variable or a flag.
+    pub(super) fn put_text(
+        &self,
+        config: &mut Config,
+        text: &str,
+        place: impl FnOnce() -> Place,
+    ) -> Result<(), ConfigError> {
+        let value = self.kind.read(text.trim());
+        if !self.kind.admits(&value) {
+            return Err(self.refuse(text.trim(), place()));
+        }
+        (self.put)(config, value);
+        Ok(())
+    }
+}
+
+/// True when an environment variable names a section of the configuration, if not a key.
+pub(super) fn is_in_section(name: &str) -> bool {
+    let rest = name.strip_prefix(super::ENV_PREFIX).unwrap_or_default();
+    let section = rest.split('_').next().unwrap_or_default().to_lowercase();
+    SECTIONS.iter().any(|(known, _)| *known == section)
+}
+
+/// Least likeness (0 to 1, Jaro-Winkler) of a name worth suggesting. Below it suggestions are noise.
+const LIKENESS_MIN: f64 = 0.75;
+
+/// The index of the candidate most like `name`, when one is like enough.
+pub(super) fn nearest(candidates: impl Iterator<Item = String>, name: &str) -> Option<usize> {
+    // The work grows with both lengths: names from outside are cut.
+    let name: String = name.chars().take(64).collect();
+    candidates
+        .map(|candidate| strsim::jaro_winkler(&candidate, &name))
+        .enumerate()
+        .filter(|(_, likeness)| *likeness >= LIKENESS_MIN)
+        .max_by(|(_, a), (_, b)| a.total_cmp(b))
+        .map(|(index, _)| index)
+}
+
+/// The key or section nearest to a path that is none. A right name in the wrong section counts.
+pub(super) fn nearest_path(path: &str) -> Option<&'static str> {
+    let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let names = || {
+        KEYS.iter()
+            .map(|key| key.path)
+            .chain(SECTIONS.iter().map(|(path, _)| *path))
+    };
+    let siblings: Vec<&'static str> = names()
+        .filter(|known| known.rsplit_once('.').map_or("", |(section, _)| section) == section)
+        .collect();
+    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    if let Some(at) = nearest(siblings.iter().map(|known| last(known)), name) {
+        return Some(siblings[at]);
+    }
+    let elsewhere = KEYS
+        .iter()
+        .find(|key| key.split().1 == name)
+        .map(|key| key.path);
+    elsewhere.or_else(|| {
+        let all: Vec<&'static str> = names().collect();
+        nearest(all.iter().map(|known| (*known).to_owned()), path).map(|at| all[at])
+    })
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn path(path: Option<&PathBuf>) -> Value {
+    path.filter(|path| !path.as_os_str().is_empty())
+        .map_or(Value::Null, |path| Value::Text(text(path)))
+}
+
+fn tls(config: &mut Config) -> &mut Tls {
+    config.server.tls.get_or_insert_default()
+}
+
+fn as_text(value: &Value) -> Option<&str> {
+    match value {
+        Value::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn word<T: PartialEq>(value: &T, words: &[(T, &str)]) -> Value {
+    let word = words
+        .iter()
+        .find(|(known, _)| known == value)
+        .map_or("", |(_, word)| *word);
+    Value::Text(word.to_owned())
+}
+
+fn put_word<T: Copy>(to: &mut T, value: &Value, words: &[(T, &str)]) {
+    let known = words.iter().find(|(_, word)| as_text(value) == Some(word));
+    if let Some((value, _)) = known {
+        *to = *value;
+    }
+}
+
+fn put_int<T: TryFrom<u64>>(to: &mut T, value: &Value) {
+    if let Value::Int(n) = value
+        && let Ok(n) = T::try_from(*n)
+    {
+        *to = n;
+    }
+}
+
+fn put_bool(to: &mut bool, value: &Value) {
+    if let Value::Bool(b) = value {
+        *to = *b;
+    }
+}

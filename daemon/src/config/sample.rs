@@ -1,0 +1,76 @@
+//! Writes `config/agent.yaml` from the table of keys.
+
+use super::KEYS;
+use super::keys::{Key, Reload, SECTIONS};
+
+const HEAD: &str = "\
+# Configuration of fleetprofd. Every key is here with its default: delete what you do not change.
+# The daemon needs no file; it reads /etc/fleetprof/agent.yaml when that exists, or --config FILE.
+#
+# Any key can also be given as an environment variable (FLEETPROF_SAMPLING_RATE_HZ=49) or as a flag
+# (--set sampling.rate_hz=49). A flag wins over the environment, the environment over the file.
+# `agent-ctl config check FILE` tells whether a file is right; `agent-ctl config reload` or SIGHUP
+# puts it in force, except for keys that say \"at the next start\".
+";
+
+/// Widest comment line. Unit: bytes, the `# ` included.
+const WIDTH: usize = 98;
+
+/// The sample configuration: every key with what it means, its unit, range and default.
+pub fn sample_yaml() -> String {
+    let mut out = HEAD.to_owned();
+    let mut section = "";
+    for key in KEYS {
+        let (of, name) = key.split();
+        let depth = of.matches('.').count();
+        if of != section {
+            out.push('\n');
+            let doc = SECTIONS
+                .iter()
+                .find(|(path, _)| *path == of)
+                .map_or("", |(_, doc)| doc);
+            comment(&mut out, depth, doc);
+            let last = of.rsplit('.').next().unwrap_or(of);
+            out.push_str(&format!("{}{last}:\n", indent(depth)));
+            section = of;
+        }
+        comment(&mut out, depth + 1, key.doc);
+        comment(&mut out, depth + 1, &facts(key));
+        out.push_str(&format!("{}{name}: {}\n", indent(depth + 1), key.default()));
+    }
+    out
+}
+
+/// Unit, range and when a change counts, in one sentence each.
+fn facts(key: &Key) -> String {
+    let mut facts = String::new();
+    if !key.unit.is_empty() {
+        facts.push_str(&format!("Unit: {}. ", key.unit));
+    }
+    facts.push_str(&format!("Values: {}.", key.kind.expected()));
+    match key.reload {
+        Reload::Live => facts.push_str(" In force: at a reload."),
+        Reload::Restart => facts.push_str(" In force: at the next start."),
+    }
+    facts
+}
+
+fn indent(depth: usize) -> String {
+    "  ".repeat(depth)
+}
+
+fn comment(out: &mut String, depth: usize, text: &str) {
+    let lead = indent(depth) + "#";
+    let mut line = lead.clone();
+    for word in text.split_whitespace() {
+        if line.len() + 1 + word.len() > WIDTH {
+            out.push_str(&line);
+            out.push('\n');
+            line = lead.clone();
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    out.push_str(&line);
+    out.push('\n');
+}

@@ -1,0 +1,298 @@
+//! The sections of the configuration as types, with their defaults.
+//!
+//! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
+
+use super::value::{Listen, SocketMode};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Event that makes the kernel take a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SamplingEvent {
+    /// A timer on each CPU: works everywhere, counts time.
+    CpuClock,
+    /// The hardware's cycle counter: reaches code that runs with interrupts off; often missing in
+    /// virtual machines.
+    Cycles,
+}
+
+/// Section `sampling`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sampling {
+    /// Event asked for.
+    pub event: SamplingEvent,
+    /// Samples a second on each busy CPU.
+    pub rate_hz: u32,
+    /// Ring buffer of each CPU, KiB.
+    pub ring_kib: u32,
+    /// Most frames kept of a stack.
+    pub max_stack_depth: u16,
+}
+
+/// How user stacks are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnwindMode {
+    /// The kernel follows frame pointers.
+    FramePointer,
+}
+
+/// Section `unwind`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unwind {
+    /// The method.
+    pub mode: UnwindMode,
+}
+
+/// Section `symbols`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Symbols {
+    /// Source file and line of native frames.
+    pub lines: bool,
+    /// Frames for inlined functions.
+    pub inlined_frames: bool,
+    /// Where separate debug files are looked for.
+    pub debug_dirs: Vec<PathBuf>,
+    /// Names kept, MiB.
+    pub cache_mib: u32,
+}
+
+/// Section `jit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Jit {
+    /// Read `/tmp/perf-PID.map` of processes with samples in generated code.
+    pub perf_maps: bool,
+    /// Largest map read, MiB.
+    pub perf_map_max_mib: u32,
+}
+
+/// Section `windows`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Windows {
+    /// Length of a window, seconds.
+    pub length_s: u32,
+}
+
+/// Section `recorder`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Recorder {
+    /// How far back it reaches, seconds.
+    pub retention_s: u32,
+    /// Memory it may hold, MiB.
+    pub budget_mib: u32,
+}
+
+/// Section `server`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Server {
+    /// Where it listens.
+    pub listen: Listen,
+    /// Permissions of the unix socket.
+    pub socket_mode: SocketMode,
+    /// Group of the unix socket: name or number.
+    pub socket_group: Option<String>,
+    /// File with the bearer token that clients over TCP must show.
+    pub token_file: Option<PathBuf>,
+    /// Certificates; none: no TLS.
+    pub tls: Option<Tls>,
+}
+
+/// Section `server.tls`.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct Tls {
+    /// Certificate chain, PEM.
+    pub cert_file: PathBuf,
+    /// Private key, PEM.
+    pub key_file: PathBuf,
+    /// Certificates that clients must be signed by, PEM; none: clients need no certificate.
+    pub client_ca_file: Option<PathBuf>,
+}
+
+/// Section `metrics`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Metrics {
+    /// Where it listens; none: not at all.
+    pub listen: Option<std::net::SocketAddr>,
+}
+
+/// Least important line that is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// What failed.
+    Error,
+    /// And what is degraded.
+    Warn,
+    /// And what happened.
+    Info,
+    /// And why.
+    Debug,
+    /// And everything else.
+    Trace,
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For log stores: one object a line.
+    Json,
+}
+
+/// Section `log`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Log {
+    /// Least important line that is logged.
+    pub level: LogLevel,
+    /// Form of the lines.
+    pub format: LogFormat,
+}
+
+/// Section `shutdown`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shutdown {
+    /// Time to drain after SIGTERM, seconds.
+    pub grace_s: u32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            event: SamplingEvent::CpuClock,
+            rate_hz: 99,
+            ring_kib: 256,
+            max_stack_depth: 127,
+        }
+    }
+}
+
+impl Default for Unwind {
+    fn default() -> Self {
+        Unwind {
+            mode: UnwindMode::FramePointer,
+        }
+    }
+}
+
+impl Default for Symbols {
+    fn default() -> Self {
+        Symbols {
+            lines: false,
+            inlined_frames: false,
+            debug_dirs: vec![PathBuf::from("/usr/lib/debug")],
+            cache_mib: 24,
+        }
+    }
+}
+
+impl Default for Jit {
+    fn default() -> Self {
+        Jit {
+            perf_maps: true,
+            perf_map_max_mib: 64,
+        }
+    }
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Windows { length_s: 10 }
+    }
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Recorder {
+            retention_s: 3600,
+            budget_mib: 64,
+        }
+    }
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Server {
+            listen: Listen::Unix(PathBuf::from("/run/fleetprof/agent.sock")),
+            socket_mode: SocketMode(0o660),
+            socket_group: None,
+            token_file: None,
+            tls: None,
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics {
+            listen: Some(([127, 0, 0, 1], 9095).into()),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log {
+            level: LogLevel::Info,
+            format: LogFormat::Text,
+        }
+    }
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Shutdown { grace_s: 5 }
+    }
+}
+
+impl Sampling {
+    /// Ring buffer of each CPU. Unit: bytes; a power of two.
+    pub fn ring_bytes(&self) -> usize {
+        self.ring_kib as usize * 1024
+    }
+}
+
+impl Symbols {
+    /// Memory for names. Unit: bytes.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache_mib as usize * MIB
+    }
+}
+
+impl Jit {
+    /// Largest perf map read. Unit: bytes.
+    pub fn perf_map_max_bytes(&self) -> u64 {
+        u64::from(self.perf_map_max_mib) * MIB as u64
+    }
+}
+
+impl Windows {
+    /// Length of a window.
+    pub fn length(&self) -> Duration {
+        Duration::from_secs(self.length_s.into())
+    }
+}
+
+impl Recorder {
+    /// How far back it reaches.
+    pub fn retention(&self) -> Duration {
+        Duration::from_secs(self.retention_s.into())
+    }
+
+    /// Memory it may hold. Unit: bytes.
+    pub fn budget_bytes(&self) -> usize {
+        self.budget_mib as usize * MIB
+    }
+}
+
+impl Shutdown {
+    /// Time to drain after SIGTERM.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace_s.into())
+    }
+}
+
+const MIB: usize = 1 << 20;

@@ -1,0 +1,403 @@
+//! What is refused, in which words, and which source wins.
+
+use super::*;
+use proptest::prelude::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, Path::new("a.yaml")).map_err(|error| error.to_string())
+}
+
+fn refused(text: &str) -> String {
+    parse(text).expect_err("must be refused")
+}
+
+fn load(env: &[(&str, &str)], sets: &[&str]) -> Result<Loaded, String> {
+    let env = env
+        .iter()
+        .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let sets: Vec<String> = sets.iter().map(|&set| set.to_owned()).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.yaml");
+    std::fs::write(&path, "sampling: {rate_hz: 49}\n").unwrap();
+    Config::load(Some(&path), env, &sets).map_err(|error| error.to_string())
+}
+
+/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-daemon sample` writes the file anew.
+#[test]
+fn sample_file_is_written_from_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/agent.yaml");
+    if std::env::var_os("FLEETPROF_BLESS").is_some() {
+        std::fs::write(&path, sample_yaml()).unwrap();
+    }
+    let file = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        file == sample_yaml(),
+        "config/agent.yaml is old: run with FLEETPROF_BLESS=1"
+    );
+}
+
+#[test]
+fn sample_file_says_the_defaults() {
+    assert_eq!(parse(&sample_yaml()), Ok(Config::default()));
+}
+
+#[test]
+fn every_default_is_in_its_own_range() {
+    for key in KEYS {
+        assert!(key.kind.admits(&key.default()), "{}", key.path);
+    }
+}
+
+#[test]
+fn every_field_has_a_key() {
+    let yaml: serde_yaml::Value = serde_yaml::from_str(&Config::default().to_yaml()).unwrap();
+    let mut paths = Vec::new();
+    for (section, keys) in yaml.as_mapping().unwrap() {
+        for (name, _) in keys.as_mapping().unwrap() {
+            paths.push(format!(
+                "{}.{}",
+                section.as_str().unwrap(),
+                name.as_str().unwrap()
+            ));
+        }
+    }
+    // `server.tls` is a section that is null by default.
+    paths.retain(|path| path != "server.tls");
+    let known: Vec<&str> = KEYS
+        .iter()
+        .map(|key| key.path)
+        .filter(|path| !path.starts_with("server.tls."))
+        .collect();
+    assert_eq!(paths, known);
+}
+
+#[test]
+fn shown_configuration_reads_back() {
+    let text = "server: {listen: 0.0.0.0:7000, token_file: /t, socket_group: '1000',\n\
+                tls: {cert_file: /c, key_file: /k, client_ca_file: /a}}\n\
+                metrics: {listen: null}\nsampling: {event: cycles, max_stack_depth: 500}";
+    let config = parse(text).unwrap();
+    assert_eq!(parse(&config.to_yaml()), Ok(config));
+}
+
+#[test]
+fn empty_files_are_the_defaults() {
+    for text in [
+        "",
+        "\n",
+        "# nothing\n",
+        "---\n",
+        "sampling:\n",
+        "server:\n  tls: null\n",
+    ] {
+        assert_eq!(parse(text), Ok(Config::default()), "{text:?}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_refused_with_line_and_nearest_name() {
+    assert_eq!(
+        refused("log:\n  level: info\nsampling:\n  rate: 99\n"),
+        "unknown key `sampling.rate` in `a.yaml` line 4; did you mean `sampling.rate_hz`?"
+    );
+    assert_eq!(
+        refused("smapling: {}\n"),
+        "unknown key `smapling` in `a.yaml` line 1; did you mean `sampling`?"
+    );
+    assert_eq!(
+        refused("server:\n  tls:\n    cert: /c\n"),
+        "unknown key `server.tls.cert` in `a.yaml` line 3; did you mean `server.tls.cert_file`?"
+    );
+    assert_eq!(
+        refused("sampling: {rate_hz: 9}\nlog: {length_s: 3}\n"),
+        "unknown key `log.length_s` in `a.yaml` line 2; did you mean `windows.length_s`?"
+    );
+    assert_eq!(refused("zzz: 1\n"), "unknown key `zzz` in `a.yaml` line 1");
+    assert_eq!(
+        refused("sampling.rate_hz: 9\n"),
+        "unknown key `sampling.rate_hz` in `a.yaml` line 1; did you mean `sampling.rate_hz`?"
+    );
+}
+
+#[test]
+fn keys_given_twice_are_refused() {
+    assert_eq!(
+        refused("sampling:\n  rate_hz: 9\n  event: cycles\n  rate_hz: 10\n"),
+        "key `sampling.rate_hz` is given twice in `a.yaml` line 4"
+    );
+    assert_eq!(
+        refused("log: {}\nsampling: {}\nlog: {}\n"),
+        "key `log` is given twice in `a.yaml` line 3"
+    );
+}
+
+#[test]
+fn values_out_of_range_name_key_value_range_and_line() {
+    assert_eq!(
+        refused("sampling:\n  rate_hz: 10000\n"),
+        "invalid value `10000` for `sampling.rate_hz` in `a.yaml` line 2: expected a whole number \
+         from 1 to 9999 (samples a second on each busy CPU)"
+    );
+    assert_eq!(
+        refused("sampling: {ring_kib: 300}"),
+        "invalid value `300` for `sampling.ring_kib` in `a.yaml` line 1: expected a power of two \
+         from 64 to 65536 (KiB for each CPU)"
+    );
+    assert_eq!(
+        refused("windows: {length_s: 7}"),
+        "invalid value `7` for `windows.length_s` in `a.yaml` line 1: expected one of 1, 2, 3, 4, \
+         5, 6, 10, 12, 15, 20, 30, 60 (seconds)"
+    );
+    assert_eq!(
+        refused("log: {level: loud}"),
+        "invalid value `loud` for `log.level` in `a.yaml` line 1: expected error or warn or info \
+         or debug or trace"
+    );
+    assert_eq!(
+        refused("metrics: {listen: '0.0.0.0:9095'}"),
+        "invalid value `0.0.0.0:9095` for `metrics.listen` in `a.yaml` line 1: expected IP:PORT \
+         with a loopback address, or null"
+    );
+}
+
+#[test]
+fn values_of_the_wrong_type_are_refused() {
+    for text in [
+        "sampling: {rate_hz: -1}",
+        "sampling: {rate_hz: 9.5}",
+        "sampling: {rate_hz: '99'}",
+        "sampling: {rate_hz: 18446744073709551616}",
+        "sampling: {rate_hz: null}",
+        "sampling: {rate_hz: {a: 1}}",
+        "sampling: {rate_hz: [1]}",
+        "sampling: {rate_hz: !tag 99}",
+        "symbols: {lines: yes}",
+        "symbols: {debug_dirs: /usr/lib/debug}",
+        "symbols: {debug_dirs: [relative]}",
+        "server: {socket_mode: 0o660}",
+        "server: {socket_mode: '0460'}",
+        "server: {socket_mode: '1777'}",
+        "server: {listen: 'unix:relative'}",
+        "server: {listen: 'example.org:80'}",
+        "server: {socket_group: 'a b'}",
+        "server: {token_file: true}",
+    ] {
+        assert!(
+            refused(text).starts_with("invalid value") || text.contains("!tag"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_map_of_keys_is_refused() {
+    for text in [
+        "- 1\n",
+        "text",
+        "3",
+        "sampling: 3",
+        "sampling: [1]",
+        "log: level: c",
+        "--- {}\n--- {}\n",
+    ] {
+        let message = refused(text);
+        assert!(
+            message.starts_with("failed to parse `a.yaml`"),
+            "{text}: {message}"
+        );
+    }
+}
+
+#[test]
+fn aliases_cannot_be_multiplied_without_end() {
+    let mut text = "log: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        text += &format!(
+            "k{level}: &a{level} [{}]\n",
+            vec![format!("*a{}", level - 1); 9].join(",")
+        );
+    }
+    assert!(parse(&text).is_err());
+}
+
+#[test]
+fn text_from_the_file_cannot_write_to_the_terminal() {
+    let message = refused("\"a\\e[31m\\nb\": 1\n");
+    assert!(
+        !message.contains('\u{1b}') && !message.contains('\n'),
+        "{message:?}"
+    );
+    let message = refused("log: {level: \"\\e[31m\\n\"}\n");
+    assert!(
+        !message.contains('\u{1b}') && !message.contains('\n'),
+        "{message:?}"
+    );
+}
+
+#[test]
+fn flags_win_over_environment_and_that_over_the_file() {
+    let rate = |env: &[_], sets: &[_]| load(env, sets).unwrap().config.sampling.rate_hz;
+    assert_eq!(rate(&[], &[]), 49);
+    assert_eq!(rate(&[("FLEETPROF_SAMPLING_RATE_HZ", "19")], &[]), 19);
+    let env = [("FLEETPROF_SAMPLING_RATE_HZ", "19")];
+    assert_eq!(rate(&env, &["sampling.rate_hz=29"]), 29);
+    assert_eq!(
+        rate(&env, &["sampling.rate_hz=29", "sampling.rate_hz=39"]),
+        39
+    );
+}
+
+#[test]
+fn environment_and_flags_take_lists_nulls_and_modes() {
+    let env = [
+        ("FLEETPROF_SYMBOLS_DEBUG_DIRS", "/a:/b"),
+        ("FLEETPROF_METRICS_LISTEN", "null"),
+    ];
+    let sets = [
+        "server.socket_mode=0600",
+        "server.socket_group=adm",
+        "symbols.lines=true",
+    ];
+    let config = load(&env, &sets).unwrap().config;
+    assert_eq!(
+        config.symbols.debug_dirs,
+        [Path::new("/a"), Path::new("/b")]
+    );
+    assert_eq!(config.metrics.listen, None);
+    assert_eq!(config.server.socket_mode, SocketMode(0o600));
+    assert_eq!(config.server.socket_group.as_deref(), Some("adm"));
+    assert!(config.symbols.lines);
+}
+
+#[test]
+fn bad_environment_and_flags_are_refused_where_they_stand() {
+    assert_eq!(
+        load(&[("FLEETPROF_SAMPLING_RATE_HZ", "0")], &[]).unwrap_err(),
+        "invalid value `0` for `sampling.rate_hz` in environment variable \
+         `FLEETPROF_SAMPLING_RATE_HZ`: expected a whole number from 1 to 9999 (samples a second on \
+         each busy CPU)"
+    );
+    assert_eq!(
+        load(&[], &["sampling.rat_hz=1"]).unwrap_err(),
+        "unknown key `sampling.rat_hz` in `--set`; did you mean `sampling.rate_hz`?"
+    );
+    assert_eq!(
+        load(&[], &["sampling"]).unwrap_err(),
+        "failed to parse `--set`: `sampling` is not of the form `key=value`"
+    );
+}
+
+#[test]
+fn strange_environment_variables_are_told_not_refused() {
+    let env = [
+        ("FLEETPROF_SAMPLING_RATE", "9"),
+        ("FLEETPROF_AGENT", "unix:/x"),
+        ("PATH", "/bin"),
+        ("FLEETPROF_SERVICE_HOST", "10.0.0.1"),
+    ];
+    assert_eq!(
+        load(&env, &[]).unwrap().warnings,
+        [
+            "environment variable `FLEETPROF_SAMPLING_RATE` names no key; did you mean \
+          `FLEETPROF_SAMPLING_RATE_HZ`?"
+        ]
+    );
+}
+
+#[test]
+fn environment_names_are_distinct() {
+    let mut names: Vec<String> = KEYS.iter().map(Key::env_name).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), KEYS.len());
+}
+
+#[test]
+fn tcp_takes_a_token_and_beyond_loopback_tls() {
+    let message = refused("server: {listen: '127.0.0.1:7000'}");
+    assert!(
+        message.starts_with("`server.token_file` must be set to listen on TCP"),
+        "{message}"
+    );
+    assert!(parse("server: {listen: '127.0.0.1:7000', token_file: /t}").is_ok());
+    assert!(parse("server: {listen: 'localhost:7000', token_file: /t}").is_ok());
+    assert!(parse("server: {listen: '[::1]:7000', token_file: /t}").is_ok());
+    let message = refused("server: {listen: '[::]:7000', token_file: /t}");
+    assert!(
+        message.starts_with("`server.tls` must be set to listen beyond loopback"),
+        "{message}"
+    );
+    let tls = "tls: {cert_file: /c, key_file: /k}";
+    assert!(
+        parse(&format!(
+            "server: {{listen: '0.0.0.0:7000', token_file: /t, {tls}}}"
+        ))
+        .is_ok()
+    );
+    assert!(refused(&format!("server: {{listen: '0.0.0.0:7000', {tls}}}")).contains("token_file"));
+}
+
+#[test]
+fn half_a_certificate_is_refused() {
+    let server = "listen: '0.0.0.0:7000', token_file: /t";
+    assert_eq!(
+        refused(&format!("server: {{{server}, tls: {{cert_file: /c}}}}")),
+        "`server.tls.key_file` is missing: TLS needs it beside `server.tls.cert_file`"
+    );
+    let message = refused(&format!(
+        "server: {{{server}, tls: {{client_ca_file: /c}}}}"
+    ));
+    assert!(
+        message.starts_with("`server.tls.cert_file` is missing"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_reload_takes_over_only_what_needs_no_restart() {
+    let mut active = Config::default();
+    let new =
+        parse("sampling: {rate_hz: 9}\nlog: {level: debug}\nrecorder: {budget_mib: 32}").unwrap();
+    let expected = Diff {
+        changed: vec!["log.level", "recorder.budget_mib"],
+        needs_restart: vec!["sampling.rate_hz"],
+    };
+    assert_eq!(active.diff(&new), expected);
+    assert_eq!(active.adopt(&new), expected);
+    assert_eq!(active.sampling.rate_hz, 99);
+    assert_eq!(active.log.level, LogLevel::Debug);
+    assert_eq!(active.diff(&new).changed, Vec::<&str>::new());
+}
+
+#[test]
+fn files_beyond_the_bound_fifos_and_folders_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |path: &Path| Config::load(Some(path), [], &[]).unwrap_err().to_string();
+    let path = dir.path().join("large.yaml");
+    std::fs::write(&path, vec![b'#'; FILE_BYTES_MAX as usize + 1]).unwrap();
+    assert!(refused(&path).contains("larger than 1048576 bytes"));
+    std::fs::write(&path, b"log:\n  level: \xff\n").unwrap();
+    assert!(
+        refused(&path).ends_with("line 2: not UTF-8"),
+        "{}",
+        refused(&path)
+    );
+    assert!(refused(dir.path()).contains("not a regular file"));
+    assert!(refused(&dir.path().join("none")).contains("failed to read configuration"));
+}
+
+proptest! {
+    /// Any text is read or refused, never a panic, and what is read is in range.
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC{0,80}", key in 0..KEYS.len()) {
+        let (section, name) = KEYS[key].split();
+        let _ = Config::parse(&text, Path::new("a"));
+        let yaml = section.replace('.', ": {") + ": {" + name + ": " + &text + "}"
+            + &"}".repeat(section.matches('.').count());
+        if let Ok(config) = Config::parse(&yaml, Path::new("a")) {
+            for key in KEYS {
+                prop_assert!(key.kind.admits(&(key.get)(&config)), "{}", key.path);
+            }
+        }
+    }
+}

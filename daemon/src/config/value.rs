@@ -1,0 +1,250 @@
+//! Values as they stand in a file, a variable or a flag, and the check each must pass.
+
+use serde::{Serialize, Serializer};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// A value before it has a type of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(u64),
+    /// Anything else.
+    Text(String),
+    /// A list of texts.
+    List(Vec<String>),
+}
+
+/// What a key may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number in a range, both ends included.
+    Int(u64, u64),
+    /// A power of two in a range, both ends included.
+    PowerOfTwo(u64, u64),
+    /// A whole number from 1 up that divides this one without rest.
+    DivisorOf(u64),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Where the server listens: `unix:/PATH` or `IP:PORT`.
+    Listen,
+    /// A loopback `IP:PORT`, or `null`.
+    LoopbackOrNull,
+    /// Permission bits in octal.
+    Mode,
+    /// A user group by name or number, or `null`.
+    GroupOrNull,
+    /// An absolute path, or `null`.
+    PathOrNull,
+    /// Absolute paths, at most this many; `:` between them outside of files.
+    Paths(usize),
+}
+
+impl Kind {
+    /// True when `value` may stand; false when it is of the wrong type or out of range.
+    pub fn admits(&self, value: &Value) -> bool {
+        match (self, value) {
+            (Kind::Bool, Value::Bool(_)) => true,
+            (Kind::Int(min, max), Value::Int(n)) => (min..=max).contains(&n),
+            (Kind::PowerOfTwo(min, max), Value::Int(n)) => {
+                (min..=max).contains(&n) && n.is_power_of_two()
+            }
+            (Kind::DivisorOf(whole), Value::Int(n)) => *n > 0 && whole.is_multiple_of(*n),
+            (Kind::Word(words), Value::Text(text)) => words.contains(&text.as_str()),
+            (Kind::Listen, Value::Text(text)) => Listen::parse(text).is_some(),
+            (Kind::LoopbackOrNull, Value::Text(text)) => {
+                socket_address(text).is_some_and(|address| address.ip().is_loopback())
+            }
+            (Kind::Mode, Value::Text(text)) => SocketMode::parse(text).is_some(),
+            (Kind::GroupOrNull, Value::Text(text)) => is_group(text),
+            (Kind::PathOrNull, Value::Text(text)) => is_path(text),
+            (Kind::Paths(max), Value::List(list)) => {
+                list.len() <= *max && list.iter().all(|path| is_path(path))
+            }
+            (Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull, Value::Null) => true,
+            _ => false,
+        }
+    }
+
+    /// Says what may stand: `a whole number from 1 to 9999`.
+    pub fn expected(&self) -> String {
+        match self {
+            Kind::Bool => "true or false".to_owned(),
+            Kind::Int(min, max) => format!("a whole number from {min} to {max}"),
+            Kind::PowerOfTwo(min, max) => format!("a power of two from {min} to {max}"),
+            Kind::DivisorOf(whole) => {
+                let divisors: Vec<String> = (1..=*whole)
+                    .filter(|n| whole.is_multiple_of(*n))
+                    .map(|n| n.to_string())
+                    .collect();
+                format!("one of {}", divisors.join(", "))
+            }
+            Kind::Word(words) => words.join(" or "),
+            Kind::Listen => {
+                format!("unix:/PATH (at most {UNIX_PATH_MAX} bytes) or IP:PORT")
+            }
+            Kind::LoopbackOrNull => "IP:PORT with a loopback address, or null".to_owned(),
+            Kind::Mode => {
+                "octal permissions in quotes from \"0600\" to \"0777\", owner read and write \
+                 included"
+                    .to_owned()
+            }
+            Kind::GroupOrNull => "the name or number of a group, or null".to_owned(),
+            Kind::PathOrNull => "an absolute path, or null".to_owned(),
+            Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
+        }
+    }
+
+    /// Reads a value from a variable or flag. What it returns may still not be admitted.
+    pub fn read(&self, text: &str) -> Value {
+        match self {
+            Kind::Bool => match text {
+                "true" => Value::Bool(true),
+                "false" => Value::Bool(false),
+                _ => Value::Text(text.to_owned()),
+            },
+            Kind::Int(..) | Kind::PowerOfTwo(..) | Kind::DivisorOf(_) => text
+                .parse()
+                .map_or_else(|_| Value::Text(text.to_owned()), Value::Int),
+            Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull
+                if text.is_empty() || text == "null" =>
+            {
+                Value::Null
+            }
+            Kind::Paths(_) if text.is_empty() => Value::List(Vec::new()),
+            Kind::Paths(_) => Value::List(text.split(':').map(str::to_owned).collect()),
+            _ => Value::Text(text.to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for Value {
+    /// Writes it as YAML.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Null => f.write_str("null"),
+            Value::Bool(value) => write!(f, "{value}"),
+            Value::Int(value) => write!(f, "{value}"),
+            // Digits in quotes stay text: an octal mode.
+            Value::Text(text) if text.bytes().all(|b| b.is_ascii_digit()) => {
+                write!(f, "\"{text}\"")
+            }
+            Value::Text(text) => f.write_str(text),
+            Value::List(list) => write!(f, "[{}]", list.join(", ")),
+        }
+    }
+}
+
+/// Longest value shown in an error. Unit: characters.
+const SHOWN_MAX: usize = 60;
+
+/// Text from outside made fit for a message: control characters escaped, cut when long.
+pub(super) fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(SHOWN_MAX).flat_map(escape).collect();
+    if text.chars().nth(SHOWN_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn escape(c: char) -> impl Iterator<Item = char> {
+    let plain = !c.is_control();
+    plain
+        .then_some(c)
+        .into_iter()
+        .chain((!plain).then(|| c.escape_default()).into_iter().flatten())
+}
+
+/// Longest path of a unix socket: `sun_path` has 108 bytes, the last of them NUL (unix(7)).
+const UNIX_PATH_MAX: usize = 107;
+
+/// Where the server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+impl Listen {
+    /// Reads `unix:/PATH` or `IP:PORT` (`localhost:PORT` too).
+    pub fn parse(text: &str) -> Option<Listen> {
+        match text.strip_prefix("unix:") {
+            Some(path) if is_path(path) && path.len() <= UNIX_PATH_MAX => {
+                Some(Listen::Unix(PathBuf::from(path)))
+            }
+            Some(_) => None,
+            None => socket_address(text).map(Listen::Tcp),
+        }
+    }
+}
+
+impl std::fmt::Display for Listen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+            Listen::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+impl Serialize for Listen {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Permission bits of the unix socket. The owner can always read and write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketMode(pub u32);
+
+impl SocketMode {
+    /// Reads `0660` or `660`.
+    pub fn parse(text: &str) -> Option<SocketMode> {
+        let digits = (3..=4).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+        let mode = digits
+            .then(|| u32::from_str_radix(text, 8).ok())
+            .flatten()?;
+        (mode <= 0o777 && mode & 0o600 == 0o600).then_some(SocketMode(mode))
+    }
+}
+
+impl std::fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+impl Serialize for SocketMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Reads `IP:PORT`. Names are not looked up, `localhost` apart: what a name means may change, and
+/// the rules for addresses beyond loopback must hold for what is bound.
+pub(super) fn socket_address(text: &str) -> Option<SocketAddr> {
+    match text.strip_prefix("localhost:") {
+        Some(port) => Some(SocketAddr::new(
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port.parse().ok()?,
+        )),
+        None => text.parse().ok(),
+    }
+}
+
+fn is_path(text: &str) -> bool {
+    text.starts_with('/') && !text.contains('\0')
+}
+
+fn is_group(text: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    (1..=32).contains(&text.len()) && text.bytes().all(known)
+}

@@ -1,0 +1,174 @@
+//! The process behind a perf map: who it is, how it calls itself, who owns it, when it began.
+//!
+//! `/proc/PID` may change hands while it is read. The start time is read before and after
+//! everything else; when it differs, or is later than the sampled process can have begun, the
+//! process is gone.
+
+use crate::symbolize::open::Root;
+use crate::time::{Mono, WallAnchor};
+use std::fs;
+
+/// Clock ticks of `/proc/PID/stat`, a constant of the kernel's interface. Unit: ticks a second.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// How much earlier than the process a file may seem. Unit: nanoseconds. Files carry the time of
+/// the last timer tick, at most 10 ms old; start times and `/proc/uptime` are cut to 10 ms.
+const CLOCK_SLACK_NS: i64 = 40_000_000;
+
+/// What must be known of a process before its files are believed.
+#[derive(Debug)]
+pub struct Target {
+    /// Its root directory.
+    pub root: Root,
+    /// Its pid in the innermost pid namespace.
+    pub inner_pid: u32,
+    /// Its user ids (real, effective, saved, file system) as the daemon sees them.
+    pub uids: [u32; 4],
+    /// Root of its user namespace as the daemon sees it.
+    pub root_uid: Option<u32>,
+    /// When it began, nanoseconds since the Unix epoch, by the wall clock as it is now.
+    pub began_unix_ns: i64,
+}
+
+impl Target {
+    /// Looks at a process; `None` when it is gone or another one has its pid.
+    ///
+    /// `began_by` is the latest time the sampled process can have begun.
+    pub fn look(pid: u32, began_by: Mono) -> Option<Target> {
+        let started = start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+        let uptime = uptime_ns(&fs::read_to_string("/proc/uptime").ok()?)?;
+        let age_ns = uptime.saturating_sub(started * (1_000_000_000 / TICKS_PER_SECOND));
+        let now = Mono::now();
+        let began = Mono(now.0.saturating_sub(age_ns));
+        if began.0 > began_by.0.saturating_add(CLOCK_SLACK_NS as u64) {
+            return None;
+        }
+        let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+        let (inner_pid, uids) = parse_status(&String::from_utf8_lossy(&status))?;
+        let uid_map = fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap_or_default();
+        let root = Root::of_process(pid).ok()?;
+        let again = start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
+        let began_unix_ns = WallAnchor::new().to_unix_ns(now) - age_ns as i64;
+        let root_uid = root_uid(&uid_map);
+        (again == started).then_some(Target {
+            root,
+            inner_pid,
+            uids,
+            root_uid,
+            began_unix_ns,
+        })
+    }
+
+    /// True when this process, or root of its user namespace, may own a file it wrote.
+    pub fn may_own(&self, uid: u32) -> bool {
+        self.uids.contains(&uid) || self.root_uid == Some(uid)
+    }
+
+    /// True when a file with this change time was last written before the process began.
+    pub fn is_older(&self, changed_unix_ns: i64) -> bool {
+        changed_unix_ns.saturating_add(CLOCK_SLACK_NS) < self.began_unix_ns
+    }
+}
+
+/// Start time from `/proc/PID/stat`, in ticks since boot: the 22nd field. The second, the name in
+/// parentheses, may hold anything, `)` included.
+pub fn start_ticks(stat: &[u8]) -> Option<u64> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Innermost pid and the four user ids from `/proc/PID/status`.
+pub fn parse_status(status: &str) -> Option<(u32, [u32; 4])> {
+    let (mut inner, mut uids) = (None, None);
+    for line in status.lines() {
+        if let Some(pids) = line.strip_prefix("NSpid:") {
+            inner = pids.split_ascii_whitespace().next_back()?.parse().ok();
+        } else if let Some(ids) = line.strip_prefix("Uid:") {
+            let mut ids = ids.split_ascii_whitespace().map(|id| id.parse().ok());
+            uids = Some([ids.next()??, ids.next()??, ids.next()??, ids.next()??]);
+        } else if let Some(pid) = line.strip_prefix("Pid:") {
+            // Kernels built without pid namespaces have no NSpid.
+            inner = inner.or(pid.trim().parse().ok());
+        }
+    }
+    Some((inner?, uids?))
+}
+
+/// Who root of a user namespace is outside, from `/proc/PID/uid_map`: lines of first id inside,
+/// first id outside, count.
+pub fn root_uid(uid_map: &str) -> Option<u32> {
+    uid_map.lines().find_map(|line| {
+        let mut numbers = line
+            .split_ascii_whitespace()
+            .map(|number| number.parse::<u32>().ok());
+        let (inside, outside, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        (inside == 0 && count > 0).then_some(outside)
+    })
+}
+
+/// Time since boot, sleep included, from `/proc/uptime`: seconds with two decimals, the clock of
+/// start times. Result in nanoseconds.
+fn uptime_ns(uptime: &str) -> Option<u64> {
+    let (seconds, hundredths) = uptime.split_ascii_whitespace().next()?.split_once('.')?;
+    let hundredths = hundredths.parse::<u64>().ok()?;
+    Some(
+        seconds
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(100)?
+            .checked_add(hundredths)?
+            * 10_000_000,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_time_is_found_behind_any_name() {
+        let stat = b"42 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20 21";
+        assert_eq!(start_ticks(stat), Some(777));
+        assert_eq!(start_ticks(b"42 (a"), None);
+        assert_eq!(start_ticks(b"42 (a) R 1"), None);
+    }
+
+    #[test]
+    fn uptime_is_read() {
+        assert_eq!(uptime_ns("12.34 99.99\n"), Some(12_340_000_000));
+        assert_eq!(uptime_ns("x"), None);
+    }
+
+    #[test]
+    fn innermost_pid_and_owner_are_read() {
+        let status = "Name:\tx\nPid:\t4242\nUid:\t1\t2\t3\t4\nNSpid:\t4242\t17\t1\n";
+        assert_eq!(parse_status(status), Some((1, [1, 2, 3, 4])));
+        assert_eq!(
+            parse_status("Pid:\t7\nUid:\t0\t0\t0\t0\n"),
+            Some((7, [0; 4]))
+        );
+        assert_eq!(parse_status("Uid:\tx\n"), None);
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_known_outside() {
+        assert_eq!(root_uid("         0          0 4294967295\n"), Some(0));
+        assert_eq!(root_uid("1000 5 1\n0 100000 65536\n"), Some(100000));
+        assert_eq!(root_uid("1 100000 65536\n"), None);
+        assert_eq!(root_uid("garbage"), None);
+    }
+
+    #[test]
+    fn this_process_is_found_and_a_later_one_is_not() {
+        let own = std::process::id();
+        let target = Target::look(own, Mono::now()).expect("is alive");
+        assert!(target.inner_pid > 0 && target.may_own(target.uids[1]));
+        assert!(
+            Target::look(own, Mono(0)).is_none(),
+            "began after the time given"
+        );
+        assert!(target.is_older(target.began_unix_ns - 1_000_000_000));
+        assert!(!target.is_older(target.began_unix_ns));
+    }
+}

@@ -1,0 +1,239 @@
+//! What the daemon costs the machine: CPU time and wake-ups by thread, memory, open files.
+//!
+//! Read from `/proc/self` when asked for; some thirty small reads.
+
+use super::{Kind, LabelSet, Readings, Registry};
+use crate::time::Mono;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// CPU time and wake-ups of the living threads of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ThreadCost {
+    /// CPU time. Unit: nanoseconds.
+    pub cpu_ns: u64,
+    /// How often they waited and were woken (voluntary context switches).
+    pub wakeups: u64,
+}
+
+/// What the daemon costs.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct OwnCost {
+    /// CPU time since its start, threads that ended included. Unit: nanoseconds, in steps of 10 ms.
+    pub cpu_ns: u64,
+    /// Memory in use. Unit: bytes.
+    pub rss_bytes: u64,
+    /// Of it, what is no file's. Unit: bytes.
+    pub rss_anon_bytes: u64,
+    /// Open file descriptors.
+    pub open_fds: u64,
+    /// Living threads by name.
+    pub threads: BTreeMap<String, ThreadCost>,
+}
+
+/// Nanoseconds of a tick in `/proc/PID/stat`: USER_HZ is 100 on every architecture that counts.
+const TICK_NS: u64 = 10_000_000;
+
+impl OwnCost {
+    /// Reads it now. What cannot be read is 0.
+    pub fn read() -> OwnCost {
+        OwnCost::read_from(Path::new("/proc/self"))
+    }
+
+    fn read_from(process: &Path) -> OwnCost {
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        let status = text(&process.join("status"));
+        let entries = |name: &str| std::fs::read_dir(process.join(name)).into_iter().flatten();
+        let mut threads = BTreeMap::<String, ThreadCost>::new();
+        for task in entries("task").flatten() {
+            let task = task.path();
+            let comm = text(&task.join("comm"));
+            // A thread that ended meanwhile.
+            if comm.is_empty() {
+                continue;
+            }
+            let cost = threads
+                .entry(comm.trim_end_matches('\n').to_owned())
+                .or_default();
+            let schedstat = text(&task.join("schedstat"));
+            cost.cpu_ns += match parse_schedstat(&schedstat) {
+                Some(ns) => ns,
+                None => parse_stat(&text(&task.join("stat"))).unwrap_or(0),
+            };
+            let status = text(&task.join("status"));
+            cost.wakeups += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        }
+        OwnCost {
+            cpu_ns: parse_stat(&text(&process.join("stat"))).unwrap_or(0),
+            rss_bytes: field(&status, "VmRSS:").unwrap_or(0) * 1024,
+            rss_anon_bytes: field(&status, "RssAnon:").unwrap_or(0) * 1024,
+            // The listing itself holds one descriptor open.
+            open_fds: (entries("fd").count() as u64).saturating_sub(1),
+            threads,
+        }
+    }
+
+    /// Wake-ups of all living threads.
+    pub fn wakeups(&self) -> u64 {
+        self.threads.values().map(|cost| cost.wakeups).sum()
+    }
+}
+
+/// How long one reading serves: the families of one scrape shall share it.
+const READING_TTL: Duration = Duration::from_millis(100);
+
+/// The last reading, and when it was made.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Option<(Mono, OwnCost)>>>);
+
+impl Shared {
+    fn with<T>(&self, pick: impl Fn(&OwnCost) -> T) -> T {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Mono::now();
+        match &mut *last {
+            Some((at, cost)) if now.since(*at) < READING_TTL => pick(cost),
+            stale => pick(&stale.insert((now, OwnCost::read())).1),
+        }
+    }
+}
+
+/// Registers the families of this file, each read when asked for.
+pub fn register_own_cost(registry: &Registry) {
+    let shared = Shared::default();
+    let by_thread = |pick: fn(&ThreadCost) -> u64| {
+        let shared = shared.clone();
+        move || -> Readings {
+            let reading = |(name, cost): (&String, &ThreadCost)| -> (LabelSet, u64) {
+                (vec![("thread", name.clone())], pick(cost))
+            };
+            shared.with(|own| own.threads.iter().map(reading).collect())
+        }
+    };
+    let one = |pick: fn(&OwnCost) -> u64| {
+        let shared = shared.clone();
+        move || shared.with(pick)
+    };
+    registry.read(
+        "fleetprof_thread_cpu_seconds_total",
+        "CPU time of the daemon's living threads, by thread name.",
+        Kind::CounterNs,
+        by_thread(|thread| thread.cpu_ns),
+    );
+    registry.read(
+        "fleetprof_thread_wakeups_total",
+        "How often the daemon's living threads waited and were woken, by thread name.",
+        Kind::Counter,
+        by_thread(|thread| thread.wakeups),
+    );
+    registry.read_one(
+        "process_cpu_seconds_total",
+        "CPU time of the daemon since its start, all threads.",
+        Kind::CounterNs,
+        one(|own| own.cpu_ns),
+    );
+    registry.read_one(
+        "process_resident_memory_bytes",
+        "Memory of the daemon in use, files included.",
+        Kind::Gauge,
+        one(|own| own.rss_bytes),
+    );
+    registry.read_one(
+        "fleetprof_resident_anonymous_bytes",
+        "Memory of the daemon in use that is no file's.",
+        Kind::Gauge,
+        one(|own| own.rss_anon_bytes),
+    );
+    registry.read_one(
+        "process_open_fds",
+        "Open file descriptors of the daemon.",
+        Kind::Gauge,
+        one(|own| own.open_fds),
+    );
+}
+
+/// Reads `Name:  VALUE …` of a status file.
+fn field(status: &str, name: &str) -> Option<u64> {
+    let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Time on CPU of `/proc/PID/task/TID/schedstat`, nanoseconds.
+fn parse_schedstat(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// utime + stime of `/proc/PID/stat` (fields 14 and 15), nanoseconds. The name in parentheses may
+/// hold anything, parentheses too.
+fn parse_stat(text: &str) -> Option<u64> {
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some((user + system) * TICK_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_whatever_the_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 50 6 7 8 20 0 1 0 99 0 0";
+        assert_eq!(parse_stat(stat), Some(560_000_000));
+        assert_eq!(parse_stat("7 (a"), None);
+        assert_eq!(parse_schedstat("123456 7 8\n"), Some(123_456));
+        assert_eq!(parse_schedstat(""), None);
+    }
+
+    #[test]
+    fn threads_of_one_name_are_added_up() {
+        let dir = tempfile::tempdir().unwrap();
+        for (tid, comm, schedstat) in [
+            ("1", "fp-a\n", "100 0 0"),
+            ("2", "fp-a\n", "20 0 0"),
+            ("3", "b\n", ""),
+        ] {
+            let task = dir.path().join("task").join(tid);
+            std::fs::create_dir_all(&task).unwrap();
+            std::fs::write(task.join("comm"), comm).unwrap();
+            std::fs::write(task.join("schedstat"), schedstat).unwrap();
+            std::fs::write(task.join("status"), "voluntary_ctxt_switches:\t4\n").unwrap();
+        }
+        let cost = OwnCost::read_from(dir.path());
+        assert_eq!(
+            cost.threads["fp-a"],
+            ThreadCost {
+                cpu_ns: 120,
+                wakeups: 8
+            }
+        );
+        assert_eq!(
+            cost.threads["b"],
+            ThreadCost {
+                cpu_ns: 0,
+                wakeups: 4
+            }
+        );
+        assert_eq!(cost.wakeups(), 12);
+    }
+
+    #[test]
+    fn the_running_process_has_memory_files_and_threads() {
+        let cost = OwnCost::read();
+        assert!(cost.rss_bytes > 1 << 20 && cost.rss_anon_bytes <= cost.rss_bytes);
+        assert!(cost.open_fds >= 3);
+        assert!(cost.threads.values().any(|thread| thread.cpu_ns > 0));
+    }
+
+    #[test]
+    fn families_are_named_as_they_should() {
+        let registry = Registry::new();
+        register_own_cost(&registry);
+        assert_eq!(registry.problems(), Vec::<String>::new());
+        assert!(
+            registry
+                .render()
+                .contains("\nprocess_resident_memory_bytes ")
+        );
+    }
+}

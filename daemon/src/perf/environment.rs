@@ -1,0 +1,498 @@
+//! What the kernel's settings and the daemon's own rights allow, and what that means for profiles.
+//!
+//! Reads a dozen small files of /proc and /sys once, when asked; the parsers and the table of
+//! [`Degradation`]s are pure. Rules: perf_event_open(2), sysctl/kernel.rst, capabilities(7),
+//! kernel/events/core.c (`perf_mmap`), kernel/ksyms_common.c (`kallsyms_show_value`).
+
+use crate::cgroup::{Hierarchy, Mode};
+use crate::config::Sampling;
+use crate::ids::CpuId;
+use std::io::Read;
+use std::path::Path;
+
+/// A capability by its number (linux/capability.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    bit: u32,
+    /// Its name in lower case, as setcap takes it.
+    pub name: &'static str,
+}
+
+/// Read files of others whatever their permissions.
+pub const CAP_DAC_READ_SEARCH: Capability = Capability {
+    bit: 2,
+    name: "cap_dac_read_search",
+};
+/// Lock memory beyond the limit: large rings.
+pub const CAP_IPC_LOCK: Capability = Capability {
+    bit: 14,
+    name: "cap_ipc_lock",
+};
+/// Look into processes of others.
+pub const CAP_SYS_PTRACE: Capability = Capability {
+    bit: 19,
+    name: "cap_sys_ptrace",
+};
+/// Everything, CAP_PERFMON included.
+pub const CAP_SYS_ADMIN: Capability = Capability {
+    bit: 21,
+    name: "cap_sys_admin",
+};
+/// See kernel addresses.
+pub const CAP_SYSLOG: Capability = Capability {
+    bit: 34,
+    name: "cap_syslog",
+};
+/// Sample all CPUs and the kernel (5.8 and later).
+pub const CAP_PERFMON: Capability = Capability {
+    bit: 38,
+    name: "cap_perfmon",
+};
+/// Follow `/proc/PID/map_files` (5.9 and later).
+pub const CAP_CHECKPOINT_RESTORE: Capability = Capability {
+    bit: 40,
+    name: "cap_checkpoint_restore",
+};
+
+/// Every capability the daemon has a use for, and no other.
+pub const CAPABILITIES: [Capability; 6] = [
+    CAP_PERFMON,
+    CAP_SYSLOG,
+    CAP_SYS_PTRACE,
+    CAP_DAC_READ_SEARCH,
+    CAP_CHECKPOINT_RESTORE,
+    CAP_IPC_LOCK,
+];
+
+/// A set of capabilities, as `CapEff` in `/proc/PID/status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// True when `capability` is in the set.
+    pub fn has(self, capability: Capability) -> bool {
+        self.0 >> capability.bit & 1 == 1
+    }
+
+    /// May sample all CPUs, whatever `perf_event_paranoid` says.
+    pub fn perfmon(self) -> bool {
+        self.has(CAP_PERFMON) || self.has(CAP_SYS_ADMIN)
+    }
+}
+
+/// Settings and rights. `None`: the file was not there or not readable.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Environment {
+    /// Name of the machine.
+    pub host: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// `kernel.perf_event_paranoid`: who may sample what without CAP_PERFMON.
+    pub perf_event_paranoid: Option<i32>,
+    /// `kernel.perf_event_max_stack`: most frames of a stack.
+    pub perf_event_max_stack: Option<u32>,
+    /// `kernel.perf_event_mlock_kb`: ring memory for each CPU that is free of RLIMIT_MEMLOCK.
+    pub perf_event_mlock_kb: Option<u32>,
+    /// `kernel.perf_event_max_sample_rate`: highest rate; the kernel lowers it under load.
+    pub perf_event_max_sample_rate: Option<u32>,
+    /// `kernel.perf_cpu_time_max_percent`: CPU time that sampling may take before the kernel lowers
+    /// the rate; 0 and 100: no bound.
+    pub perf_cpu_time_max_percent: Option<u32>,
+    /// `kernel.kptr_restrict`: who may see kernel addresses.
+    pub kptr_restrict: Option<i32>,
+    /// True when `/proc/kallsyms` shows addresses to the daemon, which is what counts.
+    pub kernel_symbols: bool,
+    /// CPUs that run now.
+    pub cpus_online: Vec<CpuId>,
+    /// What the daemon may do. Counts only in the initial user namespace.
+    pub capabilities: Capabilities,
+    /// RLIMIT_MEMLOCK, soft. Unit: bytes; `u64::MAX` when there is no limit.
+    pub memlock_bytes: Option<u64>,
+    /// True in the host's pid namespace.
+    pub initial_pid_namespace: Option<bool>,
+    /// True in the host's user namespace.
+    pub initial_user_namespace: Option<bool>,
+}
+
+/// Inode of the initial pid namespace (`PROC_PID_INIT_INO`, linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+/// Inode of the initial user namespace (`PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// Text of `/proc/kallsyms` looked at. Unit: bytes. The first symbols are per-CPU offsets, some of
+/// them 0 even for root; thousands of lines are not.
+const KALLSYMS_LOOKED_AT: u64 = 256 * 1024;
+
+/// Highest CPU number believed. The kernel's own limit is 8,192 (NR_CPUS on x86-64).
+const CPU_MAX: u32 = 65_535;
+
+impl Environment {
+    /// Reads the running system.
+    pub fn read() -> Environment {
+        Environment::read_from(Path::new("/"))
+    }
+
+    fn read_from(root: &Path) -> Environment {
+        let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
+        let sysctl = |name: &str| text(&format!("proc/sys/kernel/{name}"));
+        let status = text("proc/self/status");
+        let namespace = |name: &str| {
+            let link = std::fs::read_link(root.join("proc/self/ns").join(name)).ok()?;
+            parse_namespace(link.to_str()?)
+        };
+        Environment {
+            host: sysctl("hostname").trim().to_owned(),
+            kernel: sysctl("osrelease").trim().to_owned(),
+            perf_event_paranoid: sysctl("perf_event_paranoid").trim().parse().ok(),
+            perf_event_max_stack: sysctl("perf_event_max_stack").trim().parse().ok(),
+            perf_event_mlock_kb: sysctl("perf_event_mlock_kb").trim().parse().ok(),
+            perf_event_max_sample_rate: sysctl("perf_event_max_sample_rate").trim().parse().ok(),
+            perf_cpu_time_max_percent: sysctl("perf_cpu_time_max_percent").trim().parse().ok(),
+            kptr_restrict: sysctl("kptr_restrict").trim().parse().ok(),
+            kernel_symbols: read_kallsyms(root).is_some_and(|text| shows_addresses(&text)),
+            cpus_online: parse_cpu_list(&text("sys/devices/system/cpu/online")).unwrap_or_default(),
+            capabilities: parse_capabilities(&status).unwrap_or_default(),
+            memlock_bytes: parse_memlock(&text("proc/self/limits")),
+            initial_pid_namespace: namespace("pid").map(|inode| inode == INITIAL_PID_NAMESPACE),
+            initial_user_namespace: namespace("user").map(|inode| inode == INITIAL_USER_NAMESPACE),
+        }
+    }
+
+    /// Rights that the kernel honours: those of a user namespace do not count for perf events.
+    fn effective(&self) -> Capabilities {
+        match self.initial_user_namespace {
+            Some(false) => Capabilities::default(),
+            _ => self.capabilities,
+        }
+    }
+
+    /// Ring memory the kernel grants. Unit: bytes over all CPUs; `None`: as much as there is.
+    pub fn ring_bytes_max(&self) -> Option<u64> {
+        let free = self.effective().has(CAP_IPC_LOCK) || self.perf_event_paranoid == Some(-1);
+        let cpus = self.cpus_online.len() as u64;
+        let locked = u64::from(self.perf_event_mlock_kb?) * 1024 * cpus;
+        (!free).then(|| locked.saturating_add(self.memlock_bytes.unwrap_or(0)))
+    }
+
+    /// What does not work as it should or could work better, for a daemon that samples as
+    /// `sampling` says. The worst first.
+    pub fn degradations(&self, sampling: &Sampling, cgroups: &Hierarchy) -> Vec<Degradation> {
+        let mut list = Vec::new();
+        self.check_events(sampling, &mut list);
+        self.check_names(&mut list);
+        check_cgroups(cgroups, &mut list);
+        list.sort_by_key(|degradation| std::cmp::Reverse(degradation.severity));
+        list
+    }
+
+    /// The command that gives the daemon what it needs, all at once: setcap replaces what was there.
+    fn grant(&self) -> String {
+        if self.initial_user_namespace == Some(false) {
+            return "run the daemon in the host's user namespace".to_owned();
+        }
+        let names: Vec<&str> = CAPABILITIES
+            .iter()
+            .map(|capability| capability.name)
+            .collect();
+        format!("setcap {}+ep \"$(command -v fleetprofd)\"", names.join(","))
+    }
+
+    /// What keeps samples from being taken, or cuts them.
+    fn check_events(&self, sampling: &Sampling, list: &mut Vec<Degradation>) {
+        let Some(paranoid) = self.perf_event_paranoid else {
+            return list.push(Degradation::new(
+                "perf_events",
+                Severity::Error,
+                "the kernel has no perf events, or /proc/sys is hidden from the daemon",
+                "",
+            ));
+        };
+        let effective = self.effective();
+        if paranoid > 0 && !effective.perfmon() {
+            let message = format!(
+                "kernel.perf_event_paranoid is {paranoid} and the daemon lacks CAP_PERFMON{}: the \
+                 kernel refuses to sample all CPUs",
+                match self.initial_user_namespace {
+                    Some(false) => " (those of a user namespace do not count)",
+                    _ => "",
+                }
+            );
+            let remedy = self.grant();
+            list.push(Degradation::new(
+                "perf_event_paranoid",
+                Severity::Error,
+                message,
+                remedy,
+            ));
+        }
+        if let Some(rate) = self
+            .perf_event_max_sample_rate
+            .filter(|max| *max < sampling.rate_hz)
+        {
+            let message = format!(
+                "kernel.perf_event_max_sample_rate is {rate}, below sampling.rate_hz {}: the \
+                 kernel refuses the event. It lowers this limit itself when samples take long",
+                sampling.rate_hz
+            );
+            let remedy = format!(
+                "sysctl -w kernel.perf_event_max_sample_rate={}",
+                sampling.rate_hz
+            );
+            list.push(Degradation::new(
+                "perf_event_max_sample_rate",
+                Severity::Error,
+                message,
+                remedy,
+            ));
+        }
+        let depth = u32::from(sampling.max_stack_depth);
+        if let Some(max) = self.perf_event_max_stack.filter(|max| *max < depth) {
+            let message = format!(
+                "kernel.perf_event_max_stack is {max}, below sampling.max_stack_depth {depth}: \
+                 deeper stacks are cut at {max} frames. It can be changed only while no profiler \
+                 runs"
+            );
+            let remedy = format!("sysctl -w kernel.perf_event_max_stack={depth}");
+            list.push(Degradation::new(
+                "perf_event_max_stack",
+                Severity::Warning,
+                message,
+                remedy,
+            ));
+        }
+        // Each ring has a page of its own for the positions.
+        let wanted = (sampling.ring_bytes() as u64 + 4096) * self.cpus_online.len() as u64;
+        if let Some(max) = self.ring_bytes_max().filter(|max| *max < wanted) {
+            let (wanted, max) = (wanted.div_ceil(1024), max / 1024);
+            let message = format!(
+                "rings of sampling.ring_kib {} need {wanted} KiB of locked memory and the daemon, \
+                 which lacks CAP_IPC_LOCK, may lock {max} KiB: smaller rings lose samples sooner",
+                sampling.ring_kib
+            );
+            let remedy = format!(
+                "sysctl -w kernel.perf_event_mlock_kb={}",
+                sampling.ring_kib.max(512) + 4
+            );
+            list.push(Degradation::new(
+                "mlock_kb",
+                Severity::Warning,
+                message,
+                remedy,
+            ));
+        }
+    }
+
+    /// What keeps samples from being named.
+    fn check_names(&self, list: &mut Vec<Degradation>) {
+        let effective = self.effective();
+        if !self.kernel_symbols {
+            let (message, remedy) = match self.kptr_restrict {
+                None => (
+                    "kernel.kptr_restrict cannot be read".to_owned(),
+                    String::new(),
+                ),
+                Some(2..) => (
+                    format!(
+                        "kernel.kptr_restrict is {}",
+                        self.kptr_restrict.unwrap_or(2)
+                    ),
+                    "sysctl -w kernel.kptr_restrict=1".to_owned(),
+                ),
+                Some(value) if !effective.has(CAP_SYSLOG) => (
+                    format!("kernel.kptr_restrict is {value} and the daemon lacks CAP_SYSLOG"),
+                    self.grant(),
+                ),
+                Some(value) => (
+                    format!("/proc/kallsyms shows none (kernel.kptr_restrict is {value})"),
+                    String::new(),
+                ),
+            };
+            let message =
+                format!("kernel addresses are hidden, kernel frames have no names: {message}");
+            list.push(Degradation::new(
+                "kptr_restrict",
+                Severity::Warning,
+                message,
+                remedy,
+            ));
+        }
+        if self.initial_pid_namespace == Some(false) {
+            list.push(Degradation::new(
+                "pid_namespace",
+                Severity::Warning,
+                "the daemon is in a pid namespace of its own: samples of processes outside carry \
+                 no pid, so their frames have no names",
+                "run the container with the host's pid namespace (--pid=host, hostPID: true)",
+            ));
+        }
+        let missing: Vec<&str> = [
+            (CAP_SYS_PTRACE, effective.has(CAP_SYS_PTRACE)),
+            (CAP_DAC_READ_SEARCH, effective.has(CAP_DAC_READ_SEARCH)),
+            (
+                CAP_CHECKPOINT_RESTORE,
+                effective.has(CAP_CHECKPOINT_RESTORE) || effective.has(CAP_SYS_ADMIN),
+            ),
+        ]
+        .into_iter()
+        .filter(|(_, has)| !has)
+        .map(|(capability, _)| capability.name)
+        .collect();
+        if !missing.is_empty() {
+            let message = format!(
+                "the daemon lacks {}: executables of other users, of containers and deleted ones \
+                 may be out of reach, their frames without names",
+                missing.join(", ").to_uppercase()
+            );
+            list.push(Degradation::new(
+                "capabilities",
+                Severity::Warning,
+                message,
+                self.grant(),
+            ));
+        }
+    }
+}
+
+fn check_cgroups(cgroups: &Hierarchy, list: &mut Vec<Degradation>) {
+    if cgroups.mode == Mode::None {
+        list.push(Degradation::new(
+            "cgroups",
+            Severity::Warning,
+            "the hierarchy of the perf_event controller is not mounted: cgroups come from \
+             /proc/PID/cgroup, late and not at all for short-lived processes",
+            "mount -t cgroup2 none /sys/fs/cgroup",
+        ));
+    } else if !cgroups.whole {
+        let mount = cgroups
+            .mount
+            .as_deref()
+            .unwrap_or(Path::new("/sys/fs/cgroup"));
+        let message = format!(
+            "only a part of the cgroup tree is mounted at {}: cgroups outside have names only once \
+             they are created anew",
+            mount.display()
+        );
+        let remedy = "mount the host's /sys/fs/cgroup into the container, read-only";
+        list.push(Degradation::new(
+            "cgroups",
+            Severity::Warning,
+            message,
+            remedy,
+        ));
+    }
+}
+
+/// Something that does not work as it should, or could work better.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Degradation {
+    /// Stable word.
+    pub id: &'static str,
+    /// What is so and what it means for profiles.
+    pub message: String,
+    /// Command that mends it; empty when there is none.
+    pub remedy: String,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+/// How bad a degradation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// Profiles miss something.
+    Warning,
+    /// No profiles.
+    Error,
+}
+
+impl Degradation {
+    /// A degradation.
+    pub fn new(
+        id: &'static str,
+        severity: Severity,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Degradation {
+        Degradation {
+            id,
+            message: message.into(),
+            remedy: remedy.into(),
+            severity,
+        }
+    }
+}
+
+/// Effective user id; root when it cannot be told, so that checks err on the strict side.
+pub fn effective_uid() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    parse_effective_uid(&status).unwrap_or(0)
+}
+
+fn parse_effective_uid(status: &str) -> Option<u32> {
+    status_field(status, "Uid:")?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+fn parse_capabilities(status: &str) -> Option<Capabilities> {
+    u64::from_str_radix(status_field(status, "CapEff:")?.trim(), 16)
+        .ok()
+        .map(Capabilities)
+}
+
+fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name))
+}
+
+/// Reads `Max locked memory  SOFT  HARD  bytes` of `/proc/self/limits`.
+fn parse_memlock(limits: &str) -> Option<u64> {
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        bytes => bytes.parse().ok(),
+    }
+}
+
+/// Reads `pid:[4026531836]`.
+fn parse_namespace(link: &str) -> Option<u64> {
+    link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
+}
+
+/// Reads a list of CPUs as sysfs writes it: `0-3,5`. None when it is not one.
+pub fn parse_cpu_list(text: &str) -> Option<Vec<CpuId>> {
+    let mut cpus = Vec::new();
+    let text = text.trim();
+    for range in text.split(',').filter(|_| !text.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        let grows = cpus.last().is_none_or(|CpuId(before)| *before < first);
+        if first > last || last > CPU_MAX || !grows {
+            return None;
+        }
+        cpus.extend((first..=last).map(CpuId));
+    }
+    Some(cpus)
+}
+
+fn read_kallsyms(root: &Path) -> Option<String> {
+    let file = std::fs::File::open(root.join("proc/kallsyms")).ok()?;
+    let mut text = Vec::new();
+    file.take(KALLSYMS_LOOKED_AT).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// True when any symbol has an address: all are 0 for those who may not see them.
+fn shows_addresses(kallsyms: &str) -> bool {
+    kallsyms
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .any(|address| address.len() >= 8 && address.bytes().any(|b| b != b'0'))
+}
+
+#[cfg(test)]
+mod tests;

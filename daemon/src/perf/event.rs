@@ -1,0 +1,252 @@
+//! Opening the sampling event of one CPU, with a ladder for older kernels.
+//!
+//! `perf_event_open` answers EINVAL for any bit it does not know without saying which. The ladder
+//! drops optional features newest first until the kernel agrees; what was dropped is reported in
+//! `status`, because each has a consequence for the profile.
+
+use crate::ids::CpuId;
+use crate::perf::record::Layout;
+use perf_event::events::{Hardware, Software};
+use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag};
+use std::io;
+use thiserror::Error;
+
+/// What is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The CPU clock: a timer, so samples are honest time. Works in every VM.
+    CpuClock,
+    /// CPU cycles of the hardware counter. Not there in many VMs.
+    Cycles,
+}
+
+impl EventKind {
+    /// Name as in the configuration and in profiles.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventKind::CpuClock => "cpu-clock",
+            EventKind::Cycles => "cycles",
+        }
+    }
+
+    /// Unit of sample weights.
+    pub fn unit(self) -> &'static str {
+        match self {
+            EventKind::CpuClock => "nanoseconds",
+            EventKind::Cycles => "cycles",
+        }
+    }
+}
+
+/// What to open on each CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventSpec {
+    /// What is sampled.
+    pub kind: EventKind,
+    /// Samples a second on each CPU.
+    pub rate_hz: u32,
+    /// Frames of a callchain, kernel and user together; capped by `perf_event_max_stack`.
+    pub max_stack_depth: u16,
+    /// Bytes in the ring after which the sampler is woken.
+    pub watermark_bytes: usize,
+}
+
+/// A feature the daemon can do without, and the kernel that brought it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Lost counts per event (6.0): without it only `LOST` records tell.
+    ReadLost,
+    /// Build ids in mappings (5.12): without it files are known by inode.
+    BuildId,
+    /// Samples carry their cgroup (5.7): without it `/proc/PID/cgroup` is read.
+    Cgroup,
+    /// Kernel symbols that come and go (5.1).
+    Ksymbol,
+}
+
+impl Feature {
+    /// Newest first: the order in which they are dropped.
+    pub const LADDER: [Feature; 4] = [
+        Feature::ReadLost,
+        Feature::BuildId,
+        Feature::Cgroup,
+        Feature::Ksymbol,
+    ];
+
+    /// Name of the attribute, as reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Feature::ReadLost => "read_format.lost",
+            Feature::BuildId => "build_id",
+            Feature::Cgroup => "sample_cgroup",
+            Feature::Ksymbol => "ksymbol",
+        }
+    }
+}
+
+/// The features in use: all but the first `dropped` of the ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Features {
+    dropped: usize,
+}
+
+impl Features {
+    /// True when the kernel has it.
+    pub fn has(self, feature: Feature) -> bool {
+        !Feature::LADDER[..self.dropped].contains(&feature)
+    }
+
+    /// What the daemon does without.
+    pub fn missing(self) -> &'static [Feature] {
+        static LADDER: [Feature; 4] = Feature::LADDER;
+        &LADDER[..self.dropped]
+    }
+
+    /// One feature less; `None` at the bottom.
+    fn fewer(self) -> Option<Features> {
+        (self.dropped < Feature::LADDER.len()).then_some(Features {
+            dropped: self.dropped + 1,
+        })
+    }
+
+    /// Fields in the records of an event opened with these features.
+    pub fn layout(self) -> Layout {
+        Layout {
+            cgroup: self.has(Feature::Cgroup),
+            user_regs: 0,
+            user_stack: false,
+        }
+    }
+}
+
+/// Why an event could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Not allowed.
+    #[error(
+        "failed to open perf event `{event}` on CPU `{cpu}`: not permitted\n  the daemon needs CAP_PERFMON (or root), or: sysctl kernel.perf_event_paranoid=-1 (now {paranoid})"
+    )]
+    Permission {
+        /// The event.
+        event: &'static str,
+        /// The CPU.
+        cpu: u32,
+        /// The sysctl's value now.
+        paranoid: String,
+    },
+    /// The event does not exist here.
+    #[error(
+        "failed to open perf event `{event}` on CPU `{cpu}`: this machine does not have it{hint}"
+    )]
+    Unsupported {
+        /// The event.
+        event: &'static str,
+        /// The CPU.
+        cpu: u32,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Anything else.
+    #[error("failed to open perf event `{event}` on CPU `{cpu}`")]
+    Other {
+        /// The event.
+        event: &'static str,
+        /// The CPU.
+        cpu: u32,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Opens the event on one CPU, disabled, with the most features the kernel takes, `features` at
+/// most. Returns the features it took.
+///
+/// # Errors
+/// [`OpenError`], when even the bottom of the ladder is refused.
+pub fn open(
+    cpu: CpuId,
+    spec: &EventSpec,
+    mut features: Features,
+) -> Result<(Counter, Features), OpenError> {
+    loop {
+        let error = match builder(cpu, spec, features).build() {
+            Ok(counter) => return Ok((counter, features)),
+            Err(error) => error,
+        };
+        let unknown_bits = error.kind() == io::ErrorKind::Unsupported
+            || error.raw_os_error() == Some(libc::EINVAL);
+        match features.fewer() {
+            Some(fewer) if unknown_bits => features = fewer,
+            _ => return Err(explain(cpu, spec.kind, error)),
+        }
+    }
+}
+
+fn builder(cpu: CpuId, spec: &EventSpec, features: Features) -> Builder<'static> {
+    let mut builder = match spec.kind {
+        EventKind::CpuClock => Builder::new(Software::CPU_CLOCK),
+        EventKind::Cycles => Builder::new(Hardware::CPU_CYCLES),
+    };
+    let mut fields = SampleFlag::IDENTIFIER
+        | SampleFlag::IP
+        | SampleFlag::TID
+        | SampleFlag::TIME
+        | SampleFlag::CPU
+        | SampleFlag::PERIOD
+        | SampleFlag::CALLCHAIN;
+    if features.has(Feature::Cgroup) {
+        fields |= SampleFlag::CGROUP;
+    }
+    builder
+        .any_pid()
+        .one_cpu(cpu.0 as usize)
+        .include_kernel()
+        .sample_frequency(u64::from(spec.rate_hz))
+        .sample(fields)
+        .sample_id_all(true)
+        .mmap(true)
+        .mmap2(true)
+        .comm(true)
+        .comm_exec(true)
+        .task(true)
+        .clockid(Clock::MONOTONIC)
+        .wakeup_watermark(spec.watermark_bytes)
+        .sample_max_stack(spec.max_stack_depth);
+    if features.has(Feature::Cgroup) {
+        builder.cgroup(true);
+    }
+    if features.has(Feature::BuildId) {
+        builder.build_id(true);
+    }
+    if features.has(Feature::Ksymbol) {
+        builder.ksymbol(true).bpf_event(true);
+    }
+    if features.has(Feature::ReadLost) {
+        builder.read_format(ReadFormat::LOST);
+    }
+    builder
+}
+
+fn explain(cpu: CpuId, kind: EventKind, source: io::Error) -> OpenError {
+    let (event, cpu) = (kind.name(), cpu.0);
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => OpenError::Permission {
+            event,
+            cpu,
+            paranoid: std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")
+                .map_or_else(|_| "unreadable".into(), |text| text.trim().into()),
+        },
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::ENXIO) => {
+            OpenError::Unsupported {
+                event,
+                cpu,
+                hint: match kind {
+                    EventKind::Cycles => "\n  use `sampling.event: cpu-clock`",
+                    EventKind::CpuClock => "",
+                },
+            }
+        }
+        _ => OpenError::Other { event, cpu, source },
+    }
+}

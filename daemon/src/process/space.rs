@@ -1,0 +1,179 @@
+//! The executable mappings of one process, as the record stream tells them.
+
+use crate::ids::{Avma, FileId, FileOffset};
+use profile::Unnamed;
+
+/// Executable mappings kept per process. A process has a few hundred; runtimes that map each piece
+/// of generated code alone reach thousands. Beyond the bound the mappings of generated code are
+/// forgotten first (their addresses are then unknown), and the refusal is counted.
+pub const MAPPINGS_MAX: usize = 8192;
+
+/// What lies behind a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A file, the vdso included.
+    File(FileId),
+    /// Anonymous or shared executable memory: generated code.
+    Jit,
+    /// Nothing that can be named.
+    Nothing(Unnamed),
+}
+
+/// Addresses `start..end`, from `file_offset` of what backs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Offset of `start` in the file.
+    pub file_offset: u64,
+    /// What is mapped.
+    pub backing: Backing,
+}
+
+impl Mapping {
+    /// Offset in the file of an address within.
+    pub fn offset_of(&self, address: Avma) -> FileOffset {
+        FileOffset(
+            address
+                .0
+                .wrapping_sub(self.start)
+                .wrapping_add(self.file_offset),
+        )
+    }
+}
+
+/// Mappings sorted by address, without overlap. The kernel tells of new mappings only, so a later
+/// one takes the place of what it overlaps.
+#[derive(Clone, Debug, Default)]
+pub struct AddressSpace {
+    mappings: Vec<Mapping>,
+}
+
+impl AddressSpace {
+    /// Finds the mapping that holds `address`.
+    pub fn find(&self, address: Avma) -> Option<&Mapping> {
+        let after = self
+            .mappings
+            .partition_point(|mapping| mapping.start <= address.0);
+        let mapping = self.mappings[..after].last()?;
+        (address.0 < mapping.end).then_some(mapping)
+    }
+
+    /// Adds a mapping over whatever was there. Returns false when the bound refused it.
+    pub fn insert(&mut self, new: Mapping) -> bool {
+        if new.start >= new.end {
+            return true;
+        }
+        let first = self.mappings.partition_point(|old| old.end <= new.start);
+        let last = self.mappings.partition_point(|old| old.start < new.end);
+        // What is left of the first and the last overlapped mapping on either side of the new one.
+        let before = self.mappings[first..last]
+            .first()
+            .filter(|old| old.start < new.start);
+        let before = before.map(|old| Mapping {
+            end: new.start,
+            ..*old
+        });
+        let after = self.mappings[first..last]
+            .last()
+            .filter(|old| old.end > new.end);
+        let after = after.map(|old| Mapping {
+            start: new.end,
+            file_offset: old.file_offset.wrapping_add(new.end - old.start),
+            ..*old
+        });
+        let pieces = before.into_iter().chain([new]).chain(after);
+        self.mappings.splice(first..last, pieces);
+        if self.mappings.len() <= MAPPINGS_MAX {
+            return true;
+        }
+        self.mappings
+            .retain(|mapping| mapping.backing != Backing::Jit);
+        self.mappings.truncate(MAPPINGS_MAX);
+        false
+    }
+
+    /// True when no mapping is known.
+    pub fn is_empty(&self) -> bool {
+        self.mappings.is_empty()
+    }
+
+    /// Every mapping in order of address.
+    pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn mapping(start: u64, end: u64, file: u32) -> Mapping {
+        Mapping {
+            start,
+            end,
+            file_offset: 0,
+            backing: Backing::File(FileId(file)),
+        }
+    }
+
+    #[test]
+    fn a_mapping_in_the_middle_of_another_splits_it_and_keeps_offsets() {
+        let mut space = AddressSpace::default();
+        space.insert(Mapping {
+            file_offset: 0x1000,
+            ..mapping(0x10_0000, 0x20_0000, 1)
+        });
+        space.insert(mapping(0x14_0000, 0x15_0000, 2));
+        let tail = space
+            .find(Avma(0x15_0000))
+            .expect("tail of the first mapping");
+        assert_eq!(tail.offset_of(Avma(0x15_0000)), FileOffset(0x5_1000));
+        assert_eq!(
+            space.find(Avma(0x14_8000)).map(|found| found.backing),
+            Some(Backing::File(FileId(2)))
+        );
+    }
+
+    #[test]
+    fn generated_code_is_forgotten_first_at_the_bound() {
+        let mut space = AddressSpace::default();
+        space.insert(mapping(0x1000, 0x2000, 7));
+        for page in 0..MAPPINGS_MAX as u64 + 10 {
+            let start = 0x10_0000 + page * 0x2000;
+            space.insert(Mapping {
+                backing: Backing::Jit,
+                ..mapping(start, start + 0x1000, 0)
+            });
+        }
+        assert!(space.iter().count() <= MAPPINGS_MAX);
+        assert!(space.find(Avma(0x1800)).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn the_last_mapping_of_an_address_wins(
+            inserted in proptest::collection::vec((0u64..200, 1u64..60), 1..60)
+        ) {
+            let mut space = AddressSpace::default();
+            let mut model = vec![None; 300];
+            for (number, &(start, len)) in inserted.iter().enumerate() {
+                let new = Mapping { file_offset: start * 7, ..mapping(start, start + len, number as u32) };
+                space.insert(new);
+                for (at, slot) in model.iter_mut().enumerate().skip(start as usize).take(len as usize) {
+                    *slot = Some((number as u32, start * 7 + at as u64 - start));
+                }
+            }
+            for (at, expected) in model.iter().enumerate() {
+                let found = space.find(Avma(at as u64)).map(|mapping| {
+                    let Backing::File(file) = mapping.backing else { panic!("only files here") };
+                    (file.0, mapping.offset_of(Avma(at as u64)).0)
+                });
+                prop_assert_eq!(found, *expected);
+            }
+        }
+    }
+}

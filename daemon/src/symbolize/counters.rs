@@ -1,0 +1,85 @@
+//! What naming did and what it dropped, by cause, for the metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[doc = $sentence:literal])+ $name:ident,)*) => {
+        /// Counters of the file, symbol and perf-map stages. Shared; each only grows.
+        #[derive(Debug, Default)]
+        pub struct SymbolCounters { $($(#[doc = $sentence])+ pub $name: AtomicU64,)* }
+
+        impl SymbolCounters {
+            /// Every counter: name, sentence, value now.
+            pub fn all(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), concat!($($sentence),+).trim_ascii(), self.$name.load(Ordering::Relaxed)),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Executables opened.
+    files_opened,
+    /// Executables gone before they could be opened.
+    files_gone,
+    /// Executables whose path led to another file than the one that ran.
+    files_changed,
+    /// Executables that could not be opened or read.
+    files_unreadable,
+    /// Open executables closed to stay under the limit of descriptors.
+    files_evicted,
+    /// Symbol tables read.
+    tables_read,
+    /// Symbol tables dropped to stay under the cache limit.
+    tables_evicted,
+    /// Files refused because their symbols alone are over a limit.
+    tables_refused,
+    /// Separate debug files found and used.
+    debug_files_used,
+    /// Addresses that got a name.
+    addresses_named,
+    /// Symbol names read and demangled, because no frame of the dictionary had them yet.
+    names_read,
+    /// Addresses that got no name, for any reason.
+    addresses_unnamed,
+    /// Panics of a library caught while a file was named.
+    library_panics,
+    /// Files without source lines because their debug information is over a limit or damaged.
+    lines_refused,
+    /// Times the kernel's symbols were read.
+    kernel_reads,
+    /// Perf maps opened and read from their begin.
+    perf_maps_read,
+    /// Times a perf map that grew was read on from where it ended.
+    perf_maps_tailed,
+    /// Perf maps refused: wrong owner, link, not a regular file, too large, older than the process.
+    perf_maps_refused,
+    /// Lines of perf maps that make no sense.
+    perf_map_lines_skipped,
+    /// Perf maps dropped to stay under the memory limit.
+    perf_maps_evicted,
+}
+
+/// Adds one.
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Adds `more`.
+pub(crate) fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_is_listed_with_a_sentence() {
+        let counters = SymbolCounters::default();
+        bump(&counters.files_opened);
+        let all: Vec<_> = counters.all().collect();
+        assert_eq!(all[0], ("files_opened", "Executables opened.", 1));
+        assert!(all.iter().all(|(_, sentence, _)| sentence.ends_with('.')));
+    }
+}

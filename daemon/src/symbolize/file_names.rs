@@ -1,0 +1,450 @@
+//! The names of one file: its symbol tables, its debug information, and the frames made so far.
+
+use super::counters::{SymbolCounters, add, bump};
+use super::elf::{ElfError, Headers, Segment, SymbolTable, read_headers};
+use super::files::{Found, Image};
+use super::lines::{LineSource, Place};
+use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name, names};
+use crate::ids::FileOffset;
+use hashbrown::HashMap;
+use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
+
+/// Largest symbol table read, however small the cache. Unit: bytes. Files with more functions
+/// (over two million) get no names; a smaller limit loses the largest C++ programs.
+const TABLE_BYTES_MAX: usize = 64 << 20;
+
+/// Largest unpacked `.gnu_debugdata`. Unit: bytes. Those of whole distributions are below 4 MiB.
+const MINI_DEBUG_BYTES_MAX: usize = 16 << 20;
+
+/// Most debug information copied for one file. Unit: bytes. Files with more get no lines.
+const LINES_BYTES_MAX: usize = 256 << 20;
+
+/// Frames of inlined functions kept for one address, the innermost.
+const INLINED_MAX: usize = 64;
+
+/// A symbol table and where its names are.
+struct Table {
+    symbols: SymbolTable,
+    /// The file the names are in; `None` for the executable itself, which the store keeps open.
+    names_in: Option<Image>,
+    /// A frame for each symbol, [`NO_FRAME`] until asked for; empty until the first.
+    frames: Vec<FrameId>,
+    /// Where the last look-up ended.
+    hint: usize,
+}
+
+/// See the head of this file.
+pub struct FileNames {
+    module: Box<str>,
+    headers: Headers,
+    tables: Vec<Table>,
+    lines: Option<LineSource>,
+    /// Where the debug information is read from: the executable (`None`) or another file.
+    lines_in: Option<(Option<Image>, Headers)>,
+    lines_wanted: (bool, bool),
+    /// With lines: frames by offset, since they differ within a function.
+    exact: HashMap<u64, FrameSpan>,
+    exact_frames: Vec<FrameId>,
+    /// Why an address that no symbol covers has no name.
+    missing: Unnamed,
+    no_name: HashMap<Unnamed, FrameId>,
+    /// When it was last used, on the symbolizer's clock.
+    pub used: u64,
+    /// What the symbolizer counted for it.
+    pub counted: usize,
+}
+
+impl FileNames {
+    /// Reads the symbol tables of an executable, with its separate debug file where it needs one.
+    pub fn read(
+        image: &Image,
+        found: &Found,
+        options: &SymbolOptions,
+        counters: &SymbolCounters,
+    ) -> FileNames {
+        let headers = match image.unchanged() {
+            true => read_headers(image).map_err(|_| Unnamed::FileUnreadable),
+            false => Err(Unnamed::FileChanged),
+        };
+        let mut names = FileNames {
+            module: module_name(&found.path, &found.identity).into(),
+            headers: Headers {
+                is_64: true,
+                machine: 0,
+                segments: Vec::new(),
+                sections: Vec::new(),
+                build_id: Box::default(),
+            },
+            tables: Vec::new(),
+            lines: None,
+            lines_in: None,
+            lines_wanted: (options.lines, options.inlined_frames),
+            exact: HashMap::new(),
+            exact_frames: Vec::new(),
+            missing: Unnamed::NoSymbols,
+            no_name: HashMap::new(),
+            used: 0,
+            counted: 0,
+        };
+        match headers {
+            Ok(headers) => {
+                bump(&counters.tables_read);
+                names.headers = headers;
+                names.read_tables(image, found, options, counters);
+            }
+            Err(reason) => names.missing = reason,
+        }
+        // Only the segments are needed from here on.
+        names.headers.sections = Vec::new();
+        names
+    }
+
+    fn read_tables(
+        &mut self,
+        image: &Image,
+        found: &Found,
+        options: &SymbolOptions,
+        counters: &SymbolCounters,
+    ) {
+        let wants_lines = options.lines || options.inlined_frames;
+        let has_symbols = self.add_table(image, None, b".symtab", counters);
+        let has_lines = self.headers.section(b".debug_info").is_some();
+        let mut debug = None;
+        if !has_symbols || wants_lines && !has_lines {
+            let path = super::open::without_deleted(&found.path);
+            debug = debug_files::find(&options.debug_dirs, &self.headers, image, path);
+        }
+        if let Some((debug, headers)) = &debug {
+            bump(&counters.debug_files_used);
+            if !has_symbols {
+                self.add_table(debug, Some(headers), b".symtab", counters);
+            }
+        } else if !has_symbols {
+            self.add_mini_debug_info(image, counters);
+        }
+        if !self.tables.is_empty() {
+            self.missing = Unnamed::NotInSymbols;
+        }
+        self.add_table(image, None, b".dynsym", counters);
+        if wants_lines {
+            self.lines_in = match debug {
+                Some((debug, headers)) if !has_lines => Some((Some(debug), headers)),
+                _ if has_lines => Some((None, self.headers.clone())),
+                _ => None,
+            };
+        }
+    }
+
+    /// Reads the debug information unless that was done; gives it up when it cannot be read.
+    fn take_lines(
+        &mut self,
+        image: Option<&Image>,
+        counters: &SymbolCounters,
+    ) -> Option<LineSource> {
+        if self.lines.is_some() {
+            return self.lines.take();
+        }
+        let (other, headers) = self.lines_in.as_ref()?;
+        let image = other.as_ref().or(image).filter(|image| image.unchanged())?;
+        match LineSource::new(image, headers, self.lines_wanted.1, LINES_BYTES_MAX) {
+            Ok(lines) => lines,
+            Err(_) => {
+                bump(&counters.lines_refused);
+                self.lines_in = None;
+                None
+            }
+        }
+    }
+
+    /// True while the debug information is in memory.
+    pub fn has_lines(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// Frees the debug information; what was learned from it stays, and it is read again when more
+    /// is asked.
+    pub fn drop_lines(&mut self) {
+        self.lines = None;
+    }
+
+    /// Reads one table; false when there is none. `headers` are those of `image` when that is not
+    /// the executable.
+    fn add_table(
+        &mut self,
+        image: &Image,
+        headers: Option<&Headers>,
+        section: &[u8],
+        counters: &SymbolCounters,
+    ) -> bool {
+        let code: &[Segment] = &self.headers.segments;
+        let names_in = headers.map(|_| image.clone());
+        let headers = headers.unwrap_or(&self.headers);
+        match SymbolTable::read(image, headers, section, code, TABLE_BYTES_MAX) {
+            Ok(Some(symbols)) => {
+                self.tables.push(Table {
+                    symbols,
+                    names_in,
+                    frames: Vec::new(),
+                    hint: 0,
+                });
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                self.missing = match error {
+                    ElfError::TooLarge => {
+                        bump(&counters.tables_refused);
+                        Unnamed::Limit
+                    }
+                    _ => Unnamed::FileUnreadable,
+                };
+                false
+            }
+        }
+    }
+
+    fn add_mini_debug_info(&mut self, image: &Image, counters: &SymbolCounters) {
+        let Some(section) = self.headers.section(b".gnu_debugdata") else {
+            return;
+        };
+        let packed = inflate::content(image, section, self.headers.is_64, MINI_DEBUG_BYTES_MAX);
+        let unpacked =
+            packed.and_then(|packed| inflate::mini_debug_info(&packed, MINI_DEBUG_BYTES_MAX));
+        let Ok(unpacked) = unpacked else { return };
+        let image = Image::Memory(unpacked.into());
+        if let Ok(headers) = read_headers(&image) {
+            self.add_table(&image, Some(&headers), b".symtab", counters);
+        }
+    }
+
+    /// Names offsets: appends a span for each. `image` is the executable, when it is still open.
+    pub fn name(
+        &mut self,
+        image: Option<&Image>,
+        offsets: &[FileOffset],
+        dict: &mut Dictionary,
+        out: &mut Named,
+        counters: &SymbolCounters,
+    ) {
+        if self.lines_in.is_some() {
+            self.find_lines(image, offsets, dict, counters);
+        }
+        let mut reader = Reader {
+            image,
+            checked: None,
+        };
+        let (mut named, mut unnamed) = (0, 0);
+        for offset in offsets {
+            if let Some(span) = self.exact.get(&offset.0) {
+                out.push(&self.exact_frames[span.first as usize..][..span.len as usize]);
+                named += 1;
+                continue;
+            }
+            let outcome = self.symbol(offset.0, &mut reader, dict, counters);
+            let frame = match outcome {
+                Ok(frame) => {
+                    named += 1;
+                    frame
+                }
+                Err(reason) => {
+                    unnamed += 1;
+                    self.without_name(reason, dict)
+                }
+            };
+            out.push(&[frame]);
+        }
+        add(&counters.addresses_named, named);
+        add(&counters.addresses_unnamed, unnamed);
+    }
+
+    /// The frame of the symbol that covers an offset.
+    fn symbol(
+        &mut self,
+        offset: u64,
+        reader: &mut Reader<'_>,
+        dict: &mut Dictionary,
+        counters: &SymbolCounters,
+    ) -> Result<FrameId, Unnamed> {
+        let address = self.headers.address_of(offset).ok_or(self.missing)?;
+        let found = self.tables.iter_mut().find_map(|table| {
+            let index = table.symbols.find(address, &mut table.hint)?;
+            Some((table, index))
+        });
+        let (table, index) = found.ok_or(self.missing)?;
+        let slot = index as usize;
+        if table
+            .frames
+            .get(slot)
+            .is_some_and(|&frame| frame != NO_FRAME)
+        {
+            return Ok(table.frames[slot]);
+        }
+        let symbol = match &table.names_in {
+            Some(debug) => table
+                .symbols
+                .name(debug, index)
+                .ok_or(Unnamed::FileUnreadable)?,
+            None => table
+                .symbols
+                .name(reader.get()?, index)
+                .ok_or(Unnamed::FileUnreadable)?,
+        };
+        bump(&counters.names_read);
+        if table.frames.is_empty() {
+            table.frames.resize(table.symbols.len(), NO_FRAME);
+        }
+        table.frames[slot] = dict.intern_frame(FrameRef {
+            kind: FrameKind::Native,
+            function: &names::readable(&symbol),
+            module: &self.module,
+            ..FrameRef::default()
+        });
+        Ok(table.frames[slot])
+    }
+
+    /// Fills `exact` for offsets not seen yet.
+    fn find_lines(
+        &mut self,
+        image: Option<&Image>,
+        offsets: &[FileOffset],
+        dict: &mut Dictionary,
+        counters: &SymbolCounters,
+    ) {
+        let (mut new, mut addresses) = (Vec::new(), Vec::new());
+        for offset in offsets {
+            if let (false, Some(address)) = (
+                self.exact.contains_key(&offset.0),
+                self.headers.address_of(offset.0),
+            ) {
+                new.push(offset.0);
+                addresses.push(address);
+            }
+        }
+        if new.is_empty() {
+            return;
+        }
+        let Some(lines) = self.take_lines(image, counters) else {
+            return;
+        };
+        let mut reader = Reader {
+            image,
+            checked: None,
+        };
+        let mut frames = Vec::new();
+        let outcome = lines.places(&addresses, |index, places| {
+            let symbol = self.symbol(new[index], &mut reader, dict, counters).ok();
+            frames.clear();
+            match (places.split_first(), symbol) {
+                (Some((function, inlined)), _) => {
+                    let inlined = inlined.iter().rev().take(INLINED_MAX);
+                    let inlined =
+                        inlined.map(|one| self.place(FrameKind::Inlined, None, one, dict));
+                    frames.extend(inlined);
+                    frames.push(self.place(FrameKind::Native, symbol, function, dict));
+                }
+                // Not asked for again.
+                (None, Some(symbol)) => frames.push(symbol),
+                (None, None) => return,
+            }
+            let first = self.exact_frames.len() as u32;
+            self.exact_frames.extend_from_slice(&frames);
+            self.exact.insert(
+                new[index],
+                FrameSpan {
+                    first,
+                    len: frames.len() as u32,
+                },
+            );
+        });
+        match outcome {
+            Ok(()) => self.lines = Some(lines),
+            Err(error) => {
+                self.lines_in = None;
+                bump(&counters.lines_refused);
+                if matches!(error, super::lines::LinesError::Panicked) {
+                    bump(&counters.library_panics);
+                }
+            }
+        }
+    }
+
+    /// A frame with its source place; called as `symbol`, else as the debug information says.
+    fn place(
+        &self,
+        kind: FrameKind,
+        symbol: Option<FrameId>,
+        place: &Place,
+        dict: &mut Dictionary,
+    ) -> FrameId {
+        let named = symbol.map(|frame| dict.frame(frame).function.to_owned());
+        let function = named.as_deref().unwrap_or(&place.function);
+        let (file, line) = match self.lines_wanted.0 {
+            true => (&*place.file, place.line),
+            false => ("", 0),
+        };
+        let function = if function.is_empty() {
+            "[unknown]"
+        } else {
+            function
+        };
+        let module = &self.module;
+        dict.intern_frame(FrameRef {
+            kind,
+            function,
+            module,
+            file,
+            line,
+            ..FrameRef::default()
+        })
+    }
+
+    fn without_name(&mut self, reason: Unnamed, dict: &mut Dictionary) -> FrameId {
+        let module = &self.module;
+        *self
+            .no_name
+            .entry(reason)
+            .or_insert_with(|| super::unnamed(dict, FrameKind::Native, module, reason))
+    }
+
+    /// Drops every frame id held.
+    pub fn forget_frames(&mut self) {
+        self.tables
+            .iter_mut()
+            .for_each(|table| table.frames = Vec::new());
+        self.exact.clear();
+        self.exact_frames.clear();
+        self.no_name.clear();
+    }
+
+    /// Memory held, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        let tables = self.tables.iter().map(|table| {
+            let copy = match &table.names_in {
+                Some(Image::Memory(bytes)) => bytes.len(),
+                _ => 0,
+            };
+            table.symbols.heap_bytes() + table.frames.capacity() * size_of::<FrameId>() + copy
+        });
+        tables.sum::<usize>()
+            + self.exact.allocation_size()
+            + self.exact_frames.capacity() * size_of::<FrameId>()
+            + self.lines.as_ref().map_or(0, LineSource::heap_bytes)
+            + size_of::<FileNames>()
+    }
+}
+
+/// The executable, looked at once a batch: was it written to since its symbols were read?
+struct Reader<'a> {
+    image: Option<&'a Image>,
+    checked: Option<bool>,
+}
+
+impl<'a> Reader<'a> {
+    fn get(&mut self) -> Result<&'a Image, Unnamed> {
+        let image = self.image.ok_or(Unnamed::Limit)?;
+        match *self.checked.get_or_insert_with(|| image.unchanged()) {
+            true => Ok(image),
+            false => Err(Unnamed::FileChanged),
+        }
+    }
+}

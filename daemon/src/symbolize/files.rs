@@ -1,0 +1,434 @@
+//! Keeps executables open from their first sample on, so that a process or container that is gone
+//! still gets names.
+//!
+//! The sampler sends a [`FileSeen`] at the first sight of a file; the `fp-files` thread opens it by
+//! the mapping, else by path inside the process's root, its relatives' roots and the daemon's own,
+//! and takes it only when it is the file that was recorded. The namer asks [`FileStore::get`].
+//!
+//! What "the one recorded" means: with a build id, the same build id. Without, the same device,
+//! inode number and, where both are known, inode generation. Overlays and btrfs show device numbers
+//! in mappings that `stat` does not: there an equal inode number is enough, but only through the
+//! mapping itself or the process's own root. A recorded size or change time does not exist to be
+//! compared. With nothing recorded but a path, only the mapping and the process's own root count.
+//! `map_files` is checked too: a pid used again may have another file mapped at the same addresses.
+
+use super::counters::{SymbolCounters, bump};
+use super::elf::{self, ReadAt};
+use super::open::{self, Links, OpenError, Root};
+use crate::ids::{Avma, FileId, Pid};
+use crate::time::Mono;
+use hashbrown::HashMap;
+use profile::Unnamed;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Number of relatives named with a file.
+pub const RELATIVES: usize = 4;
+
+/// Most files held open by default. Unit: descriptors. Beyond it, and beyond half of the process's
+/// limit, the longest unused is closed; its frames then keep only names already read.
+pub const OPEN_FILES_MAX: usize = 4096;
+
+/// Most files remembered, open or not. A build host runs thousands of programs a minute for ever;
+/// a file forgotten costs names only if it is sampled again.
+const KNOWN_FILES_MAX: usize = 16384;
+
+/// What a file is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileIdentity {
+    /// The linker's hash of the content, as the kernel read it from the mapping.
+    BuildId {
+        /// The hash, padded with zeros.
+        bytes: [u8; 20],
+        /// Its length.
+        len: u8,
+    },
+    /// Device and inode as the kernel saw them at the mapping.
+    Inode {
+        /// Major device number.
+        major: u32,
+        /// Minor device number.
+        minor: u32,
+        /// Inode number.
+        inode: u64,
+        /// Inode generation; 0 when not known.
+        generation: u64,
+    },
+    /// The code that the kernel maps into every process.
+    Vdso,
+    /// Only a path is known.
+    Path,
+}
+
+impl FileIdentity {
+    /// A build id; `None` when it is empty or longer than the kernel's 20 bytes.
+    pub fn build_id(id: &[u8]) -> Option<FileIdentity> {
+        let mut bytes = [0; 20];
+        bytes.get_mut(..id.len())?.copy_from_slice(id);
+        (!id.is_empty()).then_some(FileIdentity::BuildId {
+            bytes,
+            len: id.len() as u8,
+        })
+    }
+}
+
+/// A file seen in a process: what the sampler tells at the first sample in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSeen {
+    /// Its id in the process table.
+    pub id: FileId,
+    /// What it is known by.
+    pub identity: FileIdentity,
+    /// Its path in the process's mount namespace, as the kernel wrote it.
+    pub path: Box<[u8]>,
+    /// The process.
+    pub pid: Pid,
+    /// Begin and end of the mapping.
+    pub range: (Avma, Avma),
+    /// Live relatives, likely in the same container: parent first; `Pid(0)` where there is none.
+    pub relatives: [Pid; RELATIVES],
+}
+
+/// The content of a file: open, or in memory.
+#[derive(Clone, Debug)]
+pub enum Image {
+    /// An open file and what it looked like when it was found to be the right one.
+    File(Arc<File>, Stamp),
+    /// A copy in memory.
+    Memory(Arc<[u8]>),
+}
+
+/// Tells whether a file was written to since. Size in bytes, modification time in seconds and
+/// nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(u64, i64, i64);
+
+impl Stamp {
+    /// The file's stamp now.
+    ///
+    /// # Errors
+    /// When the file system does not answer.
+    pub fn of(file: &File) -> io::Result<Stamp> {
+        let facts = file.metadata()?;
+        Ok(Stamp(facts.len(), facts.mtime(), facts.mtime_nsec()))
+    }
+}
+
+impl Image {
+    /// An open file as it is now.
+    ///
+    /// # Errors
+    /// When the file system does not answer.
+    pub fn open(file: File) -> io::Result<Image> {
+        let stamp = Stamp::of(&file)?;
+        Ok(Image::File(Arc::new(file), stamp))
+    }
+
+    /// False when the file was written to since it was opened: what it says now is about other
+    /// code than what ran.
+    pub fn unchanged(&self) -> bool {
+        match self {
+            Image::File(file, stamp) => Stamp::of(file).is_ok_and(|now| now == *stamp),
+            Image::Memory(_) => true,
+        }
+    }
+}
+
+impl ReadAt for Image {
+    fn read_exact_at(&self, to: &mut [u8], offset: u64) -> io::Result<()> {
+        match self {
+            Image::File(file, _) => ReadAt::read_exact_at(&**file, to, offset),
+            Image::Memory(bytes) => bytes.read_exact_at(to, offset),
+        }
+    }
+
+    fn read_some_at(&self, to: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Image::File(file, _) => file.read_some_at(to, offset),
+            Image::Memory(bytes) => bytes.read_some_at(to, offset),
+        }
+    }
+}
+
+/// What is known of a file when the namer asks.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its path in the process's mount namespace; empty when the file is not known.
+    pub path: Arc<[u8]>,
+    /// What it is known by.
+    pub identity: FileIdentity,
+    /// Its content, or why there is none.
+    pub image: Result<Image, Unnamed>,
+}
+
+struct Known {
+    found: Found,
+    used: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    known: HashMap<FileId, Known>,
+    clock: u64,
+    open: usize,
+}
+
+/// The files. Shared by `fp-files`, which opens, and the namer, which reads; the lock is never held
+/// over a system call other than close.
+pub struct FileStore {
+    table: Mutex<Table>,
+    /// Announcements dealt with since the start.
+    done: AtomicU64,
+    open_max: usize,
+    counters: Arc<SymbolCounters>,
+}
+
+impl FileStore {
+    /// A store that holds at most `open_max` files open; `None` for the default.
+    pub fn new(open_max: Option<usize>, counters: Arc<SymbolCounters>) -> FileStore {
+        let default = || OPEN_FILES_MAX.min(open::half_of_descriptor_limit());
+        let open_max = open_max.unwrap_or_else(default).max(1);
+        FileStore {
+            table: Mutex::default(), done: AtomicU64::new(0),
+            open_max,
+            counters,
+        }
+    }
+
+    /// Opens a file that was seen, unless it is open already. May block on the file system.
+    pub fn see(&self, seen: &FileSeen) {
+        if self
+            .lock()
+            .known
+            .get(&seen.id)
+            .is_some_and(|known| known.found.image.is_ok())
+        {
+            return;
+        }
+        let image = open_seen(seen);
+        bump(match image {
+            Ok(_) => &self.counters.files_opened,
+            Err(reason) => self.refused(reason),
+        });
+        let found = Found {
+            path: seen.path.as_ref().into(),
+            identity: seen.identity,
+            image,
+        };
+        self.put(seen.id, found);
+    }
+
+    /// Waits until `announced` announcements have been dealt with, or the time is over.
+    pub fn wait_for(&self, announced: u64, time: Duration) {
+        let begin = Mono::now();
+        while self.done.load(Ordering::Acquire) < announced && Mono::now().since(begin) < time {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn refused(&self, reason: Unnamed) -> &AtomicU64 {
+        match reason {
+            Unnamed::FileGone => &self.counters.files_gone,
+            Unnamed::FileChanged => &self.counters.files_changed,
+            _ => &self.counters.files_unreadable,
+        }
+    }
+
+    fn put(&self, id: FileId, found: Found) {
+        let table = &mut *self.lock();
+        table.clock += 1;
+        table.open += usize::from(is_open(&found));
+        let known = Known {
+            found,
+            used: table.clock,
+        };
+        if let Some(old) = table.known.insert(id, known) {
+            table.open -= usize::from(is_open(&old.found));
+        }
+        if table.open > self.open_max {
+            self.close_longest_unused(table);
+        }
+        if table.known.len() > KNOWN_FILES_MAX {
+            forget_longest_unused(table);
+        }
+    }
+
+    /// Closes a sixteenth of the files, so that the search for the oldest is paid rarely.
+    fn close_longest_unused(&self, table: &mut Table) {
+        let mut uses: Vec<u64> = table
+            .known
+            .values()
+            .filter(|known| is_open(&known.found))
+            .map(|k| k.used)
+            .collect();
+        let nth = (uses.len() / 16).min(uses.len() - 1);
+        let (_, &mut limit, _) = uses.select_nth_unstable(nth);
+        for known in table.known.values_mut() {
+            if known.used <= limit && is_open(&known.found) {
+                known.found.image = Err(Unnamed::Limit);
+                table.open -= 1;
+                bump(&self.counters.files_evicted);
+            }
+        }
+    }
+
+    /// What is known of a file. One that nobody has told of yet counts as over a limit: the queue
+    /// between sampler and `fp-files` was full.
+    pub fn get(&self, id: FileId) -> Found {
+        let table = &mut *self.lock();
+        table.clock += 1;
+        match table.known.get_mut(&id) {
+            Some(known) => {
+                known.used = table.clock;
+                known.found.clone()
+            }
+            None => Found {
+                path: Arc::default(),
+                identity: FileIdentity::Path,
+                image: Err(Unnamed::Limit),
+            },
+        }
+    }
+
+    /// Number of files held open now.
+    pub fn open_files(&self) -> usize {
+        self.lock().open
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // The table is whole between any two statements that can panic.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_open(found: &Found) -> bool {
+    matches!(found.image, Ok(Image::File(..)))
+}
+
+fn forget_longest_unused(table: &mut Table) {
+    let mut uses: Vec<u64> = table.known.values().map(|known| known.used).collect();
+    let nth = uses.len() / 16;
+    let (_, &mut limit, _) = uses.select_nth_unstable(nth);
+    table.known.retain(|_, known| known.used > limit);
+    table.open = table
+        .known
+        .values()
+        .filter(|known| is_open(&known.found))
+        .count();
+}
+
+/// The body of the `fp-files` thread: opens what the sampler saw until it hangs up.
+pub fn run(seen: Receiver<FileSeen>, store: Arc<FileStore>) {
+    while let Ok(seen) = seen.recv() {
+        store.see(&seen);
+        store.done.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The identity of a mapping that is older than the daemon: its build id, where the kernel lets the
+/// mapping be opened and the file has one.
+pub fn identity_of_mapping(pid: Pid, start: u64, end: u64) -> Option<FileIdentity> {
+    let file = open::open_mapping(pid.0, start, end).ok()?;
+    FileIdentity::build_id(&elf::read_build_id(&file).ok()?)
+}
+
+/// The way a file was found, which says how far its path may be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Via {
+    Mapping,
+    OwnRoot,
+    OtherRoot,
+}
+
+fn open_seen(seen: &FileSeen) -> Result<Image, Unnamed> {
+    if seen.identity == FileIdentity::Vdso {
+        return match open::own_vdso() {
+            Some(bytes) => Ok(Image::Memory(bytes.into())),
+            None => Err(Unnamed::FileGone),
+        };
+    }
+    let mut worst = Unnamed::FileGone;
+    let mut take = |opened: Result<File, OpenError>, via: Via| -> Option<Image> {
+        let problem = match opened {
+            Ok(file) if is_the_one(&file, &seen.identity, via) => match Image::open(file) {
+                Ok(image) => return Some(image),
+                Err(_) => Unnamed::FileUnreadable,
+            },
+            Ok(_) => Unnamed::FileChanged,
+            Err(OpenError::Gone) => Unnamed::FileGone,
+            Err(_) => Unnamed::FileUnreadable,
+        };
+        // What says most: another file there, then one that cannot be read, then none.
+        worst = match (worst, problem) {
+            (Unnamed::FileChanged, _) | (_, Unnamed::FileChanged) => Unnamed::FileChanged,
+            (Unnamed::FileUnreadable, _) => Unnamed::FileUnreadable,
+            (_, problem) => problem,
+        };
+        None
+    };
+    let (start, end) = (seen.range.0.0, seen.range.1.0);
+    let mapping = open::open_mapping(seen.pid.0, start, end);
+    // Without the right to use map_files every try fails alike, which says nothing of the file.
+    let mapping = match mapping {
+        Err(OpenError::Io(error)) if error.raw_os_error() == Some(libc::EPERM) => {
+            Err(OpenError::Gone)
+        }
+        other => other,
+    };
+    if let Some(image) = take(mapping, Via::Mapping) {
+        return Ok(image);
+    }
+    let path = open::without_deleted(&seen.path);
+    if path.first() != Some(&b'/') {
+        return Err(worst);
+    }
+    let inside = |pid: Pid| Root::of_process(pid.0).and_then(|root| root.open(path, Links::Inside));
+    if let Some(image) = take(inside(seen.pid), Via::OwnRoot) {
+        return Ok(image);
+    }
+    for &relative in seen.relatives.iter().filter(|pid| pid.0 != 0) {
+        if let Some(image) = take(inside(relative), Via::OtherRoot) {
+            return Ok(image);
+        }
+    }
+    let own = Root::of_dir(Path::new("/")).and_then(|root| root.open(path, Links::Inside));
+    take(own, Via::OtherRoot).ok_or(worst)
+}
+
+/// True when an opened file is the one that was recorded; see the head of this file.
+fn is_the_one(file: &File, identity: &FileIdentity, via: Via) -> bool {
+    match *identity {
+        FileIdentity::BuildId { bytes, len } => {
+            let recorded = &bytes[..usize::from(len).min(bytes.len())];
+            elf::read_build_id(file).is_ok_and(|found| *found == *recorded)
+        }
+        FileIdentity::Inode {
+            major,
+            minor,
+            inode,
+            generation,
+        } => {
+            let Ok(found) = open::device_and_inode(file) else {
+                return false;
+            };
+            let same_generation = generation == 0
+                || open::inode_generation(file).is_none_or(|found| found == generation as u32);
+            let same_device = (found.0, found.1) == (major, minor);
+            let foreign_device = || via != Via::OtherRoot && open::device_may_differ(file);
+            match found.2 == inode {
+                true if same_device => same_generation,
+                true => same_generation && foreign_device(),
+                // An overlay of several file systems makes its inode numbers up.
+                false => !same_device && via == Via::Mapping && foreign_device(),
+            }
+        }
+        FileIdentity::Path => via != Via::OtherRoot,
+        FileIdentity::Vdso => false,
+    }
+}

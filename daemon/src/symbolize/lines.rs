@@ -1,0 +1,191 @@
+//! Source lines and inlined functions, from DWARF, through blazesym.
+//!
+//! blazesym maps the file it reads into memory and follows debug links by path. Neither is safe with
+//! files of strangers: a mapped file that is cut short ends the process with SIGBUS, and a link read
+//! from a container's file would be followed in the daemon's mount namespace. So it gets a file in
+//! memory that holds nothing but the debug sections, copied and decompressed within a bound. One
+//! blazesym symbolizer a file: dropping it frees everything, and a panic costs one file its lines.
+
+use super::elf::{ElfError, Headers, ReadAt};
+use super::inflate;
+use super::names;
+use super::open::memory_file;
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Why there are no lines.
+#[derive(Debug, thiserror::Error)]
+pub enum LinesError {
+    /// The sections cannot be read or are over the limit.
+    #[error("failed to read the debug sections")]
+    Sections(#[from] ElfError),
+    /// No file in memory could be made.
+    #[error("failed to copy the debug sections to memory")]
+    Copy(#[source] io::Error),
+    /// The library refused the sections.
+    #[error("failed to read the debug information")]
+    Library,
+    /// The library panicked.
+    #[error("failed to read the debug information: the library panicked")]
+    Panicked,
+}
+
+/// One frame of an address, as the debug information tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Function; empty when the debug information names none.
+    pub function: String,
+    /// Source file; empty when not known.
+    pub file: String,
+    /// Source line; 0 when not known.
+    pub line: u32,
+}
+
+/// The debug information of one file.
+pub struct LineSource {
+    symbolizer: Symbolizer,
+    source: Source<'static>,
+    /// The library opens it by the path of this descriptor, so it stays open as long.
+    _image: File,
+    bytes: usize,
+}
+
+impl LineSource {
+    /// Copies the debug sections of an image; `None` when it has none.
+    ///
+    /// # Errors
+    /// When they are damaged or longer than `bytes_max` in all.
+    pub fn new<R: ReadAt + ?Sized>(
+        image: &R,
+        headers: &Headers,
+        inlined: bool,
+        bytes_max: usize,
+    ) -> Result<Option<LineSource>, LinesError> {
+        if !headers.is_64 || headers.section(b".debug_info").is_none() {
+            return Ok(None);
+        }
+        let copy = copy_sections(image, headers, bytes_max)?;
+        let file = memory_file("fleetprof-debug", &copy).map_err(LinesError::Copy)?;
+        let symbolizer = Symbolizer::builder()
+            .enable_auto_reload(false)
+            .enable_code_info(true)
+            .enable_inlined_fns(inlined)
+            .enable_demangling(false)
+            .set_debug_dirs(Some(std::iter::empty::<&str>()))
+            .build();
+        let source = Source::Elf(Elf::new(format!("/proc/self/fd/{}", file.as_raw_fd())));
+        // What the library builds from the sections is about as large as they are.
+        Ok(Some(LineSource {
+            symbolizer,
+            source,
+            _image: file,
+            bytes: 2 * copy.len(),
+        }))
+    }
+
+    /// Gives the frames of each address (SVMA), the function itself first, what was inlined into it
+    /// after; nothing for addresses that the debug information does not cover.
+    ///
+    /// # Errors
+    /// When the library refuses the file or panics; then this source is of no more use.
+    pub fn places(
+        &self,
+        addresses: &[u64],
+        mut each: impl FnMut(usize, &[Place]),
+    ) -> Result<(), LinesError> {
+        let call = || {
+            self.symbolizer
+                .symbolize(&self.source, Input::VirtOffset(addresses))
+        };
+        let found = catch_unwind(AssertUnwindSafe(call)).map_err(|_| LinesError::Panicked)?;
+        let found = found.map_err(|_| LinesError::Library)?;
+        let mut places = Vec::new();
+        for (index, symbol) in found.iter().enumerate() {
+            places.clear();
+            if let Symbolized::Sym(symbol) = symbol {
+                places.push(place(&symbol.name, symbol.code_info.as_deref()));
+                let inlined = symbol.inlined.iter();
+                places.extend(inlined.map(|one| place(&one.name, one.code_info.as_ref())));
+            }
+            each(index, &places);
+        }
+        Ok(())
+    }
+
+    /// Memory held, in bytes; a guess for what is inside the library.
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn place(name: &str, info: Option<&CodeInfo<'_>>) -> Place {
+    let function = names::readable(name.as_bytes());
+    match info {
+        Some(info) => Place {
+            function,
+            file: names::capped(&info.to_path().to_string_lossy()),
+            line: info.line.unwrap_or(0),
+        },
+        None => Place {
+            function,
+            ..Place::default()
+        },
+    }
+}
+
+/// Writes an ELF file of 64 bits that has only the debug sections, uncompressed.
+fn copy_sections<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    bytes_max: usize,
+) -> Result<Vec<u8>, ElfError> {
+    const HEADER: usize = 64;
+    let mut out = vec![0; HEADER];
+    let mut names = vec![0];
+    // (name, kind, offset, size) of each section; the first is the empty one.
+    let mut table: Vec<(u32, u32, usize, usize)> = vec![(0, 0, 0, 0)];
+    for section in &headers.sections {
+        if !section.name.starts_with(b".debug_") || section.kind == object::elf::SHT_NOBITS.0 {
+            continue;
+        }
+        let room = bytes_max.saturating_sub(out.len());
+        let content = inflate::content(image, section, headers.is_64, room)?;
+        out.resize(out.len().next_multiple_of(16), 0);
+        table.push((names.len() as u32, 1, out.len(), content.len()));
+        names.extend_from_slice(&section.name);
+        names.push(0);
+        out.extend_from_slice(&content);
+    }
+    table.push((names.len() as u32, 3, out.len(), 0));
+    names.extend_from_slice(b".shstrtab\0");
+    if let Some(last) = table.last_mut() {
+        last.3 = names.len();
+    }
+    out.extend_from_slice(&names);
+    out.resize(out.len().next_multiple_of(16), 0);
+    let table_at = out.len() as u64;
+    for &(name, kind, offset, size) in &table {
+        out.extend_from_slice(&name.to_le_bytes());
+        out.extend_from_slice(&kind.to_le_bytes());
+        // Flags, address, offset, size, link and info, alignment, entry size.
+        for word in [0, 0, offset as u64, size as u64, 0, 1, 0] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    let header = &mut out[..HEADER];
+    header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    header[16..18].copy_from_slice(&3u16.to_le_bytes());
+    header[18..20].copy_from_slice(&headers.machine.to_le_bytes());
+    header[20..24].copy_from_slice(&1u32.to_le_bytes());
+    header[40..48].copy_from_slice(&table_at.to_le_bytes());
+    header[52..54].copy_from_slice(&64u16.to_le_bytes());
+    header[54..56].copy_from_slice(&56u16.to_le_bytes());
+    header[58..60].copy_from_slice(&64u16.to_le_bytes());
+    header[60..62].copy_from_slice(&(table.len() as u16).to_le_bytes());
+    header[62..64].copy_from_slice(&(table.len() as u16 - 1).to_le_bytes());
+    Ok(out)
+}

@@ -1,0 +1,154 @@
+//! Images of all kinds, damaged ones too, do no harm and are read right.
+
+use super::*;
+use elf::{Headers, Segment, SymbolTable};
+use proptest::prelude::*;
+use std::sync::OnceLock;
+
+fn program() -> Option<&'static [u8]> {
+    static PROGRAM_BYTES: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+    let build = || {
+        let dir = TempDir::new().expect("temporary directory");
+        let path = build(dir.path(), "program", PROGRAM, &["-g"])?;
+        Some(fs::read(path).expect("reads"))
+    };
+    PROGRAM_BYTES.get_or_init(build).as_deref()
+}
+
+proptest! {
+    #[test]
+    fn images_do_no_harm(
+        headers in any::<bool>(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let Some(program) = program() else { return Ok(()) };
+        let mut bytes = program.to_vec();
+        // The interesting numbers are at both ends: file and program headers, section headers.
+        let len = bytes.len();
+        for (place, value) in damage {
+            let place = place.index(if headers { 1024 } else { len });
+            let place = if value & 1 == 0 { place } else { len - 1 - place };
+            bytes[place] = value;
+        }
+        bytes.truncate(cut.map_or(len, |cut| cut.index(len)));
+        let Ok(headers) = elf::read_headers(&*bytes) else { return Ok(()) };
+        let table = elf::SymbolTable::read(&*bytes, &headers, b".symtab", &headers.segments, 1 << 20);
+        if let Ok(Some(table)) = table {
+            for index in 0..table.len() as u32 {
+                table.name(&*bytes, index);
+            }
+            let mut hint = 0;
+            for offset in (0..len as u64).step_by(16) {
+                headers.address_of(offset).and_then(|address| table.find(address, &mut hint));
+            }
+        }
+        if let Ok(Some(lines)) = lines::LineSource::new(&*bytes, &headers, true, 1 << 20) {
+            let _ = lines.places(&[0x1150, 0x1160], |_, _| ());
+        }
+    }
+
+    #[test]
+    fn notes_do_no_harm(notes in prop::collection::vec(any::<u8>(), 0..200), align in 0u64..9) {
+        elf::find_build_id(&notes, align);
+    }
+}
+
+fn segment(offset: u64, address: u64, size: u64, executable: bool) -> Segment {
+    Segment {
+        offset,
+        file_size: size,
+        address,
+        memory_size: size,
+        executable,
+    }
+}
+
+fn headers(segments: Vec<Segment>) -> Headers {
+    Headers {
+        is_64: true,
+        machine: 62,
+        segments,
+        sections: Vec::new(),
+        build_id: Box::default(),
+    }
+}
+
+#[test]
+fn of_two_segments_on_one_page_the_one_with_code_counts() {
+    let both = [
+        segment(0x1000, 0x1000, 0x800, false),
+        segment(0x1400, 0x2400, 0x1000, true),
+    ];
+    let headers = headers(both.to_vec());
+    assert_eq!(headers.address_of(0x1200), Some(0x1200));
+    assert_eq!(headers.address_of(0x1500), Some(0x2500));
+    assert_eq!(headers.address_of(0x2400), None);
+}
+
+#[test]
+fn each_of_two_segments_with_code_has_its_own_bias() {
+    let both = [
+        segment(0x1000, 0x11000, 0x1000, true),
+        segment(0x2000, 0x52000, 0x1000, true),
+    ];
+    let headers = headers(both.to_vec());
+    assert_eq!(headers.address_of(0x1010), Some(0x11010));
+    assert_eq!(headers.address_of(0x2010), Some(0x52010));
+}
+
+/// A symbol table of an image that holds nothing else: (start, size) of functions.
+fn table(symbols: &[(u64, u64)], section: &[u8]) -> SymbolTable {
+    let mut image = vec![0; 24];
+    for (index, &(start, size)) in symbols.iter().enumerate() {
+        // st_name, st_info (global function), st_other, st_shndx.
+        image.extend_from_slice(&(index as u32 + 1).to_le_bytes());
+        image.extend_from_slice(&[0x12, 0, 1, 0]);
+        image.extend_from_slice(&start.to_le_bytes());
+        image.extend_from_slice(&size.to_le_bytes());
+    }
+    let section_of = |name: &[u8], kind| elf::Section {
+        name: name.into(),
+        kind,
+        compressed: false,
+        offset: 0,
+        size: image.len() as u64,
+        link: 1,
+        entry_size: 24,
+    };
+    let mut headers = headers(vec![segment(0, 0, 0x10000, true)]);
+    headers.sections = vec![section_of(section, 2), section_of(b".strtab", 3)];
+    let code = headers.segments.clone();
+    let table = SymbolTable::read(&*image, &headers, section, &code, 1 << 20);
+    table.expect("reads").expect("has functions")
+}
+
+#[test]
+fn unsized_symbols_reach_to_the_next_but_not_in_the_dynamic_table() {
+    let symbols = [(0x100, 0), (0x200, 0x10), (0x300, 0x10)];
+    let full = table(&symbols, b".symtab");
+    let found = [0xff, 0x100, 0x1ff, 0x205, 0x215].map(|at| full.find(at, &mut 0));
+    assert_eq!(found, [None, Some(0), Some(0), Some(1), None]);
+    let sparse = table(&symbols, b".dynsym");
+    assert_eq!(
+        [0x100, 0x101, 0x205].map(|at| sparse.find(at, &mut 0)),
+        [Some(0), None, Some(1)]
+    );
+}
+
+proptest! {
+    #[test]
+    fn the_nearest_symbol_that_covers_is_found_whatever_the_hint(
+        symbols in prop::collection::btree_map(0u64..400, 1u64..80, 1..12),
+        questions in prop::collection::vec((0u64..500, 0usize..20), 1..40),
+    ) {
+        let symbols: Vec<(u64, u64)> = symbols.into_iter().collect();
+        let table = table(&symbols, b".symtab");
+        for (address, mut hint) in questions {
+            let covers = |&(start, size): &(u64, u64)| (start..start + size).contains(&address);
+            let expected = symbols.iter().rposition(covers).map(|index| index as u32);
+            prop_assert_eq!(table.find(address, &mut hint), expected);
+            prop_assert_eq!(table.find(address, &mut hint), expected);
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Which name a place gets.
+
+use super::*;
+
+#[test]
+fn programs_of_every_layout_are_named() {
+    let dir = TempDir::new().expect("temporary directory");
+    let layouts: [(&str, &[&str]); 5] = [
+        ("pie", &["-pie", "-fPIE"]),
+        ("fixed", &["-no-pie"]),
+        ("static", &["-static"]),
+        ("static-pie", &["-static-pie", "-fPIE"]),
+        ("separate-code", &["-Wl,-z,noseparate-code"]),
+    ];
+    for (name, flags) in layouts {
+        let Some(path) = build(dir.path(), name, PROGRAM, flags) else {
+            return;
+        };
+        let offset = offset_of(&path, "busy_leaf");
+        let named = Rig::plain().name(&path, build_id(&path), offset);
+        assert_eq!(named, format!("native busy_leaf {name}"));
+    }
+}
+
+#[test]
+fn a_stripped_program_says_why_it_has_no_names() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {
+        return;
+    };
+    let offset = offset_of(&path, "busy_leaf");
+    assert!(tool("strip", &[text(&path)]));
+    let named = Rig::plain().name(&path, build_id(&path), offset);
+    assert_eq!(named, "native [program] program (no_symbols)");
+}
+
+#[test]
+fn a_place_between_functions_is_not_in_symbols() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {
+        return;
+    };
+    let named = Rig::plain().name(&path, build_id(&path), FileOffset(1));
+    assert_eq!(named, "native [program] program (not_in_symbols)");
+    let beyond = Rig::plain().name(&path, build_id(&path), FileOffset(1 << 40));
+    assert_eq!(beyond, "native [program] program (not_in_symbols)");
+}
+
+fn with_debug_dir(dir: &Path) -> Rig {
+    Rig::new(SymbolOptions {
+        debug_dirs: vec![dir.to_owned()],
+        ..SymbolOptions::default()
+    })
+}
+
+#[test]
+fn a_debug_file_is_found_by_build_id() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &["-g"]) else {
+        return;
+    };
+    let offset = offset_of(&path, "busy_leaf");
+    let FileIdentity::BuildId { bytes, len } = build_id(&path) else {
+        panic!("no build id")
+    };
+    let hex: String = bytes[..usize::from(len)]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let debug = dir.path().join("debug");
+    let place = debug.join(".build-id").join(&hex[..2]);
+    fs::create_dir_all(&place).expect("creates");
+    let place = place.join(format!("{}.debug", &hex[2..]));
+    assert!(tool(
+        "objcopy",
+        &["--only-keep-debug", text(&path), text(&place)]
+    ));
+    assert!(tool("strip", &[text(&path)]));
+    let mut rig = with_debug_dir(&debug);
+    assert_eq!(
+        rig.name(&path, build_id(&path), offset),
+        "native busy_leaf program"
+    );
+
+    // A debug file of other code in its place is not believed.
+    let other = PROGRAM.replace("busy_leaf", "other_leaf");
+    let other = build(dir.path(), "other", &other, &["-g"]).expect("compiler is there");
+    assert!(tool(
+        "objcopy",
+        &["--only-keep-debug", text(&other), text(&place)]
+    ));
+    let named = with_debug_dir(&debug).name(&path, build_id(&path), offset);
+    assert_eq!(named, "native [program] program (no_symbols)");
+}
+
+#[test]
+fn a_debug_file_is_found_by_link_and_checksum() {
+    let dir = TempDir::new().expect("temporary directory");
+    let flags = ["-g", "-Wl,--build-id=none"];
+    let Some(path) = build(dir.path(), "program", PROGRAM, &flags) else {
+        return;
+    };
+    let offset = offset_of(&path, "busy_leaf");
+    let debug = dir.path().join("debug");
+    fs::create_dir(&debug).expect("creates");
+    let place = debug.join("program.debug");
+    assert!(tool(
+        "objcopy",
+        &["--only-keep-debug", text(&path), text(&place)]
+    ));
+    let link = format!("--add-gnu-debuglink={}", text(&place));
+    assert!(tool("objcopy", &["--strip-all", &link, text(&path)]));
+    let named = with_debug_dir(&debug).name(&path, inode(&path), offset);
+    assert_eq!(named, "native busy_leaf program");
+
+    let mut content = fs::read(&place).expect("reads");
+    *content.last_mut().expect("is not empty") ^= 1;
+    fs::write(&place, content).expect("writes");
+    let named = with_debug_dir(&debug).name(&path, inode(&path), offset);
+    assert_eq!(named, "native [program] program (no_symbols)");
+}
+
+#[test]
+fn symbols_packed_into_the_program_are_found() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {
+        return;
+    };
+    let offset = offset_of(&path, "busy_leaf");
+    let mini = dir.path().join("mini");
+    assert!(tool(
+        "objcopy",
+        &["--only-keep-debug", text(&path), text(&mini)]
+    ));
+    let mut packed = Vec::new();
+    let mini_bytes = fs::read(&mini).expect("reads");
+    let mut encoder = xz2::read::XzEncoder::new(&*mini_bytes, 1);
+    std::io::Read::read_to_end(&mut encoder, &mut packed).expect("packs");
+    fs::write(&mini, packed).expect("writes");
+    let section = format!(".gnu_debugdata={}", text(&mini));
+    assert!(tool(
+        "objcopy",
+        &["--strip-all", "--add-section", &section, text(&path)]
+    ));
+    let named = Rig::plain().name(&path, build_id(&path), offset);
+    assert_eq!(named, "native busy_leaf program");
+}
+
+#[test]
+fn packed_symbols_that_expand_too_far_are_refused() {
+    let zeros = vec![0u8; 1 << 20];
+    let mut packed = Vec::new();
+    let mut encoder = xz2::read::XzEncoder::new(&*zeros, 6);
+    std::io::Read::read_to_end(&mut encoder, &mut packed).expect("packs");
+    assert!(packed.len() < 4096);
+    assert!(matches!(
+        inflate::mini_debug_info(&packed, 1 << 16),
+        Err(elf::ElfError::TooLarge)
+    ));
+    assert_eq!(
+        inflate::mini_debug_info(&packed, 1 << 20)
+            .expect("fits")
+            .len(),
+        1 << 20
+    );
+}
+
+#[test]
+fn cpp_names_are_demangled() {
+    let dir = TempDir::new().expect("temporary directory");
+    let source = "namespace shop { volatile int sink; struct Cart { __attribute__((noinline)) void add(int n) { sink += n; } }; }\n\
+        int main() { shop::Cart cart; cart.add(1); return 0; }";
+    let Some(path) = build(dir.path(), "program", source, &[]) else {
+        return;
+    };
+    let offset = offset_of(&path, "_ZN4shop4Cart3addEi");
+    let named = Rig::plain().name(&path, build_id(&path), offset);
+    assert_eq!(named, "native shop::Cart::add(int) program");
+}
+
+/// Offset in its file of an address of this process, and the file.
+fn own_place(address: u64) -> (PathBuf, FileOffset) {
+    let maps = fs::read_to_string("/proc/self/maps").expect("reads");
+    for line in maps.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields
+            .next()
+            .and_then(|range| range.split_once('-'))
+            .expect("range");
+        let number = |text| u64::from_str_radix(text, 16).expect("is hexadecimal");
+        let offset = fields.nth(1).expect("offset");
+        if (number(start)..number(end)).contains(&address) {
+            let path = fields.nth(2).expect("is a file");
+            return (
+                path.into(),
+                FileOffset(address - number(start) + number(offset)),
+            );
+        }
+    }
+    panic!("not mapped");
+}
+
+#[inline(never)]
+fn known_rust_function(value: u64) -> u64 {
+    std::hint::black_box(value) * 3
+}
+
+#[test]
+fn rust_names_have_no_hash() {
+    let (path, offset) = own_place(known_rust_function as *const () as u64 + 1);
+    let identity = inode(&path);
+    let named = Rig::plain().name(&path, identity, offset);
+    let module = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("has a name");
+    assert_eq!(
+        named,
+        format!("native daemon::symbolize::tests::naming::known_rust_function {module}")
+    );
+    assert_eq!(known_rust_function(1), 3);
+}
+
+#[test]
+fn the_vdso_has_names() {
+    let Some(vdso) = open::own_vdso() else {
+        eprintln!("skipped: the kernel maps no vdso");
+        return;
+    };
+    let dir = TempDir::new().expect("temporary directory");
+    let copy = dir.path().join("vdso");
+    fs::write(&copy, &vdso).expect("writes");
+    let offset = offset_of(&copy, "__vdso_clock_gettime");
+    let mut rig = Rig::plain();
+    let named = rig.name(Path::new("[vdso]"), FileIdentity::Vdso, offset);
+    assert!(named.ends_with("clock_gettime [vdso]"), "{named}");
+}
+
+const INLINED: &str = "volatile int sink;
+static inline __attribute__((always_inline)) void innermost(int i) {
+    sink += i;
+}
+static inline __attribute__((always_inline)) void middle(int i) {
+    innermost(i);
+}
+__attribute__((noinline)) void outer(int i) {
+    middle(i);
+}
+int main(void) { outer(3); return 0; }
+";
+
+#[test]
+fn lines_and_inlined_functions_on_request() {
+    let dir = TempDir::new().expect("temporary directory");
+    for (name, packing) in [("plain", "-gz=none"), ("zlib", "-gz=zlib")] {
+        let Some(path) = build(dir.path(), name, INLINED, &["-g", packing]) else {
+            return;
+        };
+        let offset = FileOffset(offset_of(&path, "outer").0 - 3 + 6);
+        let both = SymbolOptions {
+            lines: true,
+            inlined_frames: true,
+            ..SymbolOptions::default()
+        };
+        let named = Rig::new(both.clone()).name(&path, build_id(&path), offset);
+        let expected = format!(
+            "inlined innermost {name} {name}.c:3 <- inlined middle {name} {name}.c:6 <- native outer {name} {name}.c:9"
+        );
+        assert_eq!(named, expected);
+        let inlined = SymbolOptions {
+            lines: false,
+            ..both.clone()
+        };
+        let named = Rig::new(inlined).name(&path, build_id(&path), offset);
+        let expected =
+            format!("inlined innermost {name} <- inlined middle {name} <- native outer {name}");
+        assert_eq!(named, expected);
+        let lines = SymbolOptions {
+            inlined_frames: false,
+            ..both
+        };
+        let mut rig = Rig::new(lines);
+        assert_eq!(
+            rig.name(&path, build_id(&path), offset),
+            format!("native outer {name} {name}.c:3")
+        );
+        assert_eq!(rig.frames(offset).len(), 1, "once more, from the cache");
+    }
+}
+
+#[test]
+fn many_places_keep_their_order() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {
+        return;
+    };
+    let mut offsets = vec![
+        offset_of(&path, "main"),
+        offset_of(&path, "busy_leaf"),
+        FileOffset(1),
+    ];
+    offsets.sort_unstable();
+    let mut rig = Rig::plain();
+    rig.store
+        .see(&seen(&path, build_id(&path), std::process::id()));
+    let mut together = Named::default();
+    rig.symbolizer
+        .file(FileId(1), &offsets, &mut rig.dict, &mut together);
+    let together: Vec<_> = (0..3)
+        .map(|index| rig.show(together.frames_of(index)[0]))
+        .collect();
+    let single: Vec<_> = offsets
+        .iter()
+        .map(|&offset| rig.frames(offset).join(""))
+        .collect();
+    assert_eq!(together, single);
+}
+
+#[test]
+fn frames_are_made_anew_for_a_new_dictionary() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {
+        return;
+    };
+    let (leaf, main) = (offset_of(&path, "busy_leaf"), offset_of(&path, "main"));
+    let mut rig = Rig::plain();
+    rig.name(&path, build_id(&path), main);
+    rig.frames(leaf);
+    rig.dict = Dictionary::default();
+    rig.symbolizer.forget_frames();
+    assert_eq!(rig.frames(leaf), ["native busy_leaf program"]);
+}
+
+#[test]
+fn the_cache_stays_under_its_limit() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {
+        return;
+    };
+    let offset = offset_of(&path, "busy_leaf");
+    let options = SymbolOptions {
+        cache_bytes: 2000,
+        debug_dirs: Vec::new(),
+        ..SymbolOptions::default()
+    };
+    let mut rig = Rig::new(options);
+    let mut out = Named::default();
+    for id in 0..20 {
+        let file = FileSeen {
+            id: FileId(id),
+            ..seen(&path, build_id(&path), std::process::id())
+        };
+        rig.store.see(&file);
+        rig.symbolizer
+            .file(FileId(id), &[offset], &mut rig.dict, &mut out);
+        assert!(rig.symbolizer.heap_bytes() <= 2000);
+    }
+    let evicted = rig
+        .counters
+        .tables_evicted
+        .load(std::sync::atomic::Ordering::Relaxed);
+    assert!((1..=20).contains(&evicted), "{evicted}");
+    assert!(
+        out.frames
+            .iter()
+            .all(|&frame| rig.dict.frame(frame).function == "busy_leaf")
+    );
+}
+
+#[test]
+fn kernel_addresses_are_named_or_say_why_not() {
+    let shown = "ffffffff81000000 T start\nffffffffa0000000 t probe\t[nf_tables]\n";
+    let mut rig = Rig::plain();
+    let mut names = |table: &str, address: u64| {
+        let symbols = KernelSymbols::parse(table.as_bytes()).expect("reads from memory");
+        rig.symbolizer.set_kernel_symbols(symbols);
+        let mut out = Named::default();
+        rig.symbolizer
+            .kernel(&[address, address], &mut rig.dict, &mut out);
+        assert_eq!(out.frames[0], out.frames[1]);
+        rig.show(out.frames[0])
+    };
+    assert_eq!(names(shown, 0xffffffff81000010), "kernel start [kernel]");
+    assert_eq!(names(shown, 0xffffffffa0000010), "kernel probe nf_tables");
+    assert_eq!(
+        names(shown, 0xffffffffb0000000),
+        "kernel [kernel] [kernel] (not_in_kallsyms)"
+    );
+    let hidden = "0000000000000000 T start\n";
+    assert_eq!(
+        names(hidden, 0xffffffff81000010),
+        "kernel [kernel] [kernel] (kernel_hidden)"
+    );
+}
+
+#[test]
+fn debug_information_over_the_limit_is_freed_and_its_frames_stay() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", INLINED, &["-g"]) else {
+        return;
+    };
+    let outer = FileOffset(offset_of(&path, "outer").0 + 3);
+    let mut rig = Rig::new(SymbolOptions {
+        lines: true,
+        cache_bytes: 3000,
+        debug_dirs: Vec::new(),
+        ..SymbolOptions::default()
+    });
+    let named = rig.name(&path, build_id(&path), outer);
+    assert!(rig.symbolizer.heap_bytes() <= 3000);
+    // Known without reading again: the file is cut short, so that reading would fail.
+    fs::write(&path, "").expect("cuts");
+    assert_eq!(named, "native outer program program.c:3");
+    assert_eq!(rig.frames(outer), [named]);
+}

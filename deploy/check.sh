@@ -1,0 +1,151 @@
+#!/bin/sh
+# Checks what is in deploy/ as far as the tools of this machine allow. Prints one line a check:
+# ok, skip (a tool is missing) or FAIL. Exits 1 when any failed. Needs no container engine.
+# shellcheck disable=SC2317  # functions run through check() look unreachable to it
+set -u
+cd "$(dirname "$0")" || exit 1
+
+# Exposure that `systemd-analyze security` may find, out of 100 (10.0 there). What is left is
+# mostly the capabilities the daemon lives on; see the reasons in the unit.
+EXPOSURE_MAX=30
+
+failed=0
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+ok() { echo "ok    $1"; }
+skip() { echo "skip  $1: $2 is not here"; }
+fail() {
+    echo "FAIL  $1"
+    [ -n "${2:-}" ] && printf '%s\n' "$2" | sed 's/^/        /'
+    failed=1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+# check NAME COMMAND...: fails when the command fails or prints anything.
+check() {
+    name=$1
+    shift
+    if out=$("$@" 2>&1) && [ -z "$out" ]; then ok "$name"; else fail "$name" "$out"; fi
+}
+
+unit=systemd/fleetprofd.service
+copy=$work/fleetprofd.service
+# verify wants the program to be there: without an installation something else stands for it.
+if [ -x /usr/bin/fleetprofd ]; then
+    cp "$unit" "$copy"
+else
+    sed 's|^ExecStart=/usr/bin/fleetprofd|ExecStart=/bin/true|' "$unit" >"$copy"
+fi
+
+if have systemd-analyze; then
+    check "systemd-analyze verify" systemd-analyze verify --man=no "$copy"
+    if out=$(systemd-analyze security --offline=yes --threshold="$EXPOSURE_MAX" --no-pager \
+        "$copy" 2>&1); then
+        ok "systemd-analyze security (exposure at most $EXPOSURE_MAX of 100)"
+    else
+        fail "systemd-analyze security" "$(printf '%s\n' "$out" | grep -E '✗|exposure|rror')"
+    fi
+else
+    skip "systemd-analyze verify" systemd-analyze
+fi
+
+# The same capabilities wherever they are named; a test of the daemon compares them with its own.
+list() { tr ' ' '\n' | sed 's/^CAP_//' | sort; }
+bounding=$(sed -n 's/^CapabilityBoundingSet=//p' "$unit" | list)
+ambient=$(sed -n 's/^AmbientCapabilities=//p' "$unit" | list)
+added=$(sed -n '/^    cap_add:/,/^    [a-z]/s/^      - //p' container/compose.yaml | list)
+if [ -n "$bounding" ] && [ "$bounding" = "$ambient" ] && [ "$bounding" = "$added" ]; then
+    ok "capabilities are the same in the unit and in compose.yaml"
+else
+    fail "capabilities differ" "$(printf 'bounding %s\nambient %s\ncompose %s' \
+        "$(echo "$bounding" | xargs)" "$(echo "$ambient" | xargs)" "$(echo "$added" | xargs)")"
+fi
+for capability in $bounding; do
+    grep -q "^# CAP_$capability: .*\.$" "$unit" || fail "no sentence for CAP_$capability in $unit"
+done
+
+compose=container/compose.yaml
+if have python3 && python3 -c 'import yaml' 2>/dev/null; then
+    check "compose.yaml" python3 - "$compose" <<'PYTHON'
+import sys, yaml
+services = yaml.safe_load(open(sys.argv[1]))["services"]
+known = """build cap_add cap_drop cgroup container_name healthcheck image mem_limit network_mode pid
+pids_limit read_only restart security_opt stop_grace_period ulimits volumes""".split()
+for name, service in services.items():
+    for key in service:
+        if key not in known:
+            print(f"{name}: key `{key}` is not one this check knows")
+    for key, value in {"pid": "host", "cgroup": "host", "read_only": True, "cap_drop": ["ALL"]}.items():
+        if service.get(key) != value:
+            print(f"{name}: `{key}` must be {value!r}")
+    if "privileged" in service:
+        print(f"{name}: privileged is never needed")
+    for volume in service.get("volumes", []):
+        if not volume.endswith(":ro") and not volume.startswith("/run/fleetprof:"):
+            print(f"{name}: `{volume}` must be read-only")
+PYTHON
+else
+    skip "compose.yaml" python3-yaml
+fi
+if have yamllint; then
+    check "yamllint" yamllint -d '{extends: default, rules: {document-start: disable,
+        brackets: {max-spaces-inside: 0}, line-length: {max: 110}}}' "$compose" ../config/agent.yaml
+else
+    skip "yamllint" yamllint
+fi
+if docker compose version >/dev/null 2>&1; then
+    check "docker compose config" docker compose -f "$compose" config --quiet
+elif have docker-compose; then
+    check "docker-compose config" docker-compose -f "$compose" config --quiet
+else
+    skip "docker compose config" "docker compose"
+fi
+
+file=container/Containerfile
+lint_containerfile() {
+    # Instructions, joined over continued lines, without comments.
+    sed -e '/^[[:space:]]*#/d' -e '/^[[:space:]]*$/d' -e ':a' -e '/\\$/{N;s/\\\n//;ba' -e '}' \
+        "$file" >"$work/lines"
+    awk '
+        $1 !~ /^(FROM|RUN|COPY|WORKDIR|USER|ENV|ARG|LABEL|STOPSIGNAL|ENTRYPOINT|CMD|EXPOSE)$/ {
+            print "unknown instruction: " $0 }
+        NR == 1 && $1 != "FROM" { print "does not begin with FROM" }
+        $1 == "FROM" {
+            if ($2 !~ /:/ || $2 ~ /:latest$/) print "image without a version: " $2
+            if ($3 == "AS") stage[$4] = 1
+            last = NR }
+        $1 == "COPY" && $2 ~ /^--from=/ {
+            from = substr($2, 8); if (!(from in stage)) print "no stage named " from }
+        ($1 == "ENTRYPOINT" || $1 == "CMD") && $2 !~ /^\[/ {
+            print $1 " runs a shell, which does not pass signals on" }
+        $1 == "USER" || $1 == "ENTRYPOINT" { seen[$1] = NR }
+        END { for (want in need) if (seen[want] < last) print "the last stage has no " want }
+        BEGIN { need["USER"]; need["ENTRYPOINT"] }' "$work/lines"
+    # What is copied from the repository is there.
+    sed -n 's/^COPY \([^-.][^ ]*\) .*/\1/p' "$work/lines" | while read -r path; do
+        [ -e "../$path" ] || echo "no $path to copy"
+    done
+    # What is copied from the build is built.
+    grep -o -e '--bin [a-z-]*' "$work/lines" | while read -r _ program; do
+        grep -qs "target/release/$program" "$work/lines" || echo "$program is built, not copied"
+    done
+}
+check "Containerfile" lint_containerfile
+if have hadolint; then check "hadolint" hadolint "$file"; else skip "hadolint" hadolint; fi
+
+# The base image has libc and libgcc_s; more would have to be installed in it.
+lint_libraries() {
+    ldd "$1" | awk '{ print $1 }' |
+        grep -Ev '^(linux-vdso|libc|libm|libgcc_s|libdl|libpthread|librt|/lib.*/ld-linux.*)\.so' |
+        sed 's/^/not in the image: /'
+}
+for built in ../target/release/fleetprofd ../target/release/agent-ctl; do
+    if [ -x "$built" ]; then
+        check "libraries of ${built##*/}" lint_libraries "$built"
+    else
+        skip "libraries of ${built##*/}" "a release build"
+    fi
+done
+
+if have shellcheck; then check "shellcheck" shellcheck check.sh; else skip "shellcheck" shellcheck; fi
+exit "$failed"

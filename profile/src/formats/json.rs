@@ -1,0 +1,215 @@
+//! JSON for scripts. One object; the schema below is stable: keys are added, never changed.
+//!
+//! ```text
+//! {
+//!   "schema": "fleetprof.profile/1",
+//!   "info": {
+//!     "start_unix_ns": 0, "duration_ns": 0,       time covered
+//!     "event": "cpu-clock", "unit": "nanoseconds", what was sampled; unit of every "weight"
+//!     "period": 0                                 weight of one sample, 0 when it varies
+//!   },
+//!   "quality": { "taken": 0, "idle": 0, "lost": 0, "throttled": 0, "folded": 0, "truncated": 0,
+//!                "incomplete": 0, "unnamed": 0, "malformed": 0 },       samples, by cause
+//!   "total": { "count": 0, "weight": 0 },
+//!   "frames": [
+//!     { "function": "main", "kind": "native",     native kernel jit interpreted inlined synthetic
+//!       "module": "app", "file": "main.c", "line": 7,                   absent when not known
+//!       "unnamed": "no_symbols" }                 why there is no symbol; absent when there is one
+//!   ],
+//!   "samples": [
+//!     { "count": 1, "weight": 10101010,
+//!       "labels": { "comm": "app" },
+//!       "end": "complete",                        how the stack ended at its root
+//!       "frames": [0, 3, 5] }                     indices in "frames", root first
+//!   ]
+//! }
+//! ```
+//!
+//! Frames and samples stand one on a line, samples by weight, largest first. Text is as it was
+//! sampled, escaped as JSON asks plus what terminals and browsers might act on, so printing the file
+//! is safe. Numbers may exceed 2⁵³: read them with a parser that keeps 64 bits where that matters.
+
+use super::FormatError;
+use crate::frame::{FrameId, FrameRef};
+use crate::outcome::Unnamed;
+use crate::sample::{Profile, Quality, Value};
+use crate::text::is_hostile;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// Value of the key `schema`.
+pub const SCHEMA: &str = "fleetprof.profile/1";
+
+#[derive(Serialize)]
+struct InfoJson<'a> {
+    start_unix_ns: i64,
+    duration_ns: u64,
+    event: &'a str,
+    unit: &'a str,
+    period: u64,
+}
+
+#[derive(Serialize)]
+struct ValueJson {
+    count: u64,
+    weight: u64,
+}
+
+impl From<Value> for ValueJson {
+    fn from(value: Value) -> Self {
+        ValueJson {
+            count: value.count,
+            weight: value.weight,
+        }
+    }
+}
+
+#[derive(Serialize, PartialEq, Eq, PartialOrd, Ord)]
+struct FrameJson<'a> {
+    function: &'a str,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    module: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    file: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unnamed: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct SampleJson<'a> {
+    #[serde(flatten)]
+    value: ValueJson,
+    labels: BTreeMap<&'a str, &'a str>,
+    end: &'static str,
+    frames: Vec<usize>,
+}
+
+/// Writes the profile.
+///
+/// # Errors
+/// When `out` fails.
+pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError> {
+    let info = &profile.info;
+    let info_json = InfoJson {
+        start_unix_ns: info.start_unix_ns,
+        duration_ns: info.duration_ns,
+        event: &info.event,
+        unit: &info.unit,
+        period: info.period,
+    };
+    let (frames, ranks) = used_frames(profile);
+    let mut samples: Vec<SampleJson<'_>> = profile
+        .samples
+        .iter()
+        .map(|(key, &value)| {
+            let mut frames: Vec<usize> = profile
+                .dict
+                .stacks
+                .leaf_first(key.stack)
+                .map(|frame| ranks[frame.0 as usize])
+                .collect();
+            frames.reverse();
+            SampleJson {
+                value: value.into(),
+                labels: profile.dict.labels(key.labels).collect(),
+                end: key.end.word(),
+                frames,
+            }
+        })
+        .collect();
+    samples.sort_unstable_by(|left, right| {
+        (right.value.weight, right.value.count)
+            .cmp(&(left.value.weight, left.value.count))
+            .then_with(|| left.frames.cmp(&right.frames))
+            .then_with(|| left.labels.cmp(&right.labels))
+            .then_with(|| left.end.cmp(right.end))
+    });
+
+    write!(out, "{{\"schema\":\"{SCHEMA}\",\n\"info\":")?;
+    write_safe(out, &info_json)?;
+    out.write_all(b",\n\"quality\":")?;
+    write_safe::<Quality>(out, &info.quality)?;
+    out.write_all(b",\n\"total\":")?;
+    write_safe(out, &ValueJson::from(profile.total()))?;
+    out.write_all(b",\n\"frames\":")?;
+    write_lines(out, &frames)?;
+    out.write_all(b",\n\"samples\":")?;
+    write_lines(out, &samples)?;
+    out.write_all(b"}\n")?;
+    Ok(())
+}
+
+/// The frames that samples have, in order of text, and the place of each frame of the dictionary.
+fn used_frames(profile: &Profile) -> (Vec<FrameJson<'_>>, Vec<usize>) {
+    let mut used = vec![false; profile.dict.frames.len()];
+    for key in profile.samples.keys() {
+        for frame in profile.dict.stacks.leaf_first(key.stack) {
+            used[frame.0 as usize] = true;
+        }
+    }
+    let mut frames: Vec<(FrameJson<'_>, usize)> = (0..used.len())
+        .filter(|&id| used[id])
+        .map(|id| (describe(profile.dict.frame(FrameId(id as u32))), id))
+        .collect();
+    frames.sort_unstable();
+    let mut ranks = vec![0; used.len()];
+    for (rank, (_, id)) in frames.iter().enumerate() {
+        ranks[*id] = rank;
+    }
+    (frames.into_iter().map(|(frame, _)| frame).collect(), ranks)
+}
+
+fn describe(frame: FrameRef<'_>) -> FrameJson<'_> {
+    FrameJson {
+        function: frame.function,
+        kind: frame.kind.word(),
+        module: frame.module,
+        file: frame.file,
+        line: (frame.line != 0).then_some(frame.line),
+        unnamed: (frame.unnamed != Unnamed::No).then(|| frame.unnamed.word()),
+    }
+}
+
+fn write_lines<T: Serialize>(out: &mut impl Write, items: &[T]) -> Result<(), FormatError> {
+    out.write_all(b"[")?;
+    for (at, item) in items.iter().enumerate() {
+        out.write_all(if at == 0 { b"\n" } else { b",\n" })?;
+        write_safe(out, item)?;
+    }
+    out.write_all(b"]")?;
+    Ok(())
+}
+
+fn write_safe<T: Serialize>(out: &mut impl Write, value: &T) -> Result<(), FormatError> {
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, SafeText);
+    value.serialize(&mut serializer)?;
+    Ok(())
+}
+
+/// Compact JSON whose strings also escape what terminals, browsers and readers might act on:
+/// control and bidirectional characters, and `<`, `>`, `&`, which make it safe inside HTML.
+pub(super) struct SafeText;
+
+impl serde_json::ser::Formatter for SafeText {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut plain = 0;
+        for (at, found) in fragment.char_indices() {
+            if is_hostile(found) || matches!(found, '<' | '>' | '&') {
+                out.write_all(&fragment.as_bytes()[plain..at])?;
+                for unit in found.encode_utf16(&mut [0; 2]) {
+                    write!(out, "\\u{unit:04x}")?;
+                }
+                plain = at + found.len_utf8();
+            }
+        }
+        out.write_all(&fragment.as_bytes()[plain..])
+    }
+}

@@ -1,0 +1,30 @@
+//! pprof: the protocol buffers that `go tool pprof` and most profile stores read, in gzip.
+//!
+//! What stands where:
+//!
+//! - Two values a sample: `samples/count` and the weight, `cpu/nanoseconds` for CPU time and
+//!   otherwise the unit twice (`cycles/cycles`).
+//! - One mapping for each (module, kind). Frames without a module stand in a mapping named after
+//!   their kind (`[jit]`), native ones in none. The format has no field for a frame's kind, so a
+//!   comment says it: `fleetprof mappings: 2=kernel 3=jit*`, with a star where the name is made up.
+//! - An inlined frame is a line of its caller's location. A stack that begins (root end) with inlined
+//!   frames has a location of its own for them, in a mapping of kind `inlined`.
+//! - Labels are string labels. How a stack ended is the label `stack_end`, left out when complete.
+//! - Event and quality are comments: `fleetprof event: cpu-clock`, `fleetprof quality: taken=9 …`.
+//!
+//! Written and read back, a profile is the same but for the reason why a frame has no symbol.
+
+mod messages;
+mod read;
+mod write;
+
+pub use read::{DECODE_BYTES_MAX, DecodeError, STACK_FRAMES_MAX, TOTAL_FRAMES_MAX, decode};
+pub use write::write;
+
+/// Label that says how a stack ended: [`StackEnd::word`](crate::StackEnd::word).
+pub const STACK_END_LABEL: &str = "stack_end";
+
+/// Begin of every comment of ours.
+const COMMENT_PREFIX: &str = "fleetprof ";
+/// After the kind of a mapping whose file name stands for frames without one.
+const WITHOUT_FILE: &str = "*";

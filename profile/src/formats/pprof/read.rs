@@ -1,0 +1,387 @@
+//! Reading pprof, from any writer. The bytes are a stranger's: what they unpack to is bounded.
+
+use super::messages::{Location, Profile as Message, Sample, ValueType};
+use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
+use crate::frame::{FrameId, FrameKind, FrameRef};
+use crate::outcome::StackEnd;
+use crate::sample::{Info, Profile, Quality, SampleKey, Value};
+use crate::stack::StackId;
+use flate2::read::MultiGzDecoder;
+use hashbrown::HashMap;
+use prost::Message as _;
+use std::io::Read;
+
+/// Most bytes a file may unpack to, unless the caller says otherwise. The messages take up to about
+/// forty times that in memory when a file is made to hurt, two to three times when it is honest.
+pub const DECODE_BYTES_MAX: u64 = 64 << 20;
+
+/// Most frames of one stack. Deeper ones are refused: inlining lets a small file say large ones.
+pub const STACK_FRAMES_MAX: usize = 8192;
+
+/// Most frames of all stacks together, for the same reason.
+pub const TOTAL_FRAMES_MAX: usize = 64 << 20;
+
+/// Why bytes are not a profile.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// The compression is damaged.
+    #[error("failed to unpack pprof")]
+    Unpack(#[source] std::io::Error),
+    /// It unpacks to more than the limit.
+    #[error("failed to unpack pprof: more than {limit} bytes")]
+    TooLarge {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// Not protocol buffers of this schema.
+    #[error("failed to decode pprof")]
+    Decode(#[source] prost::DecodeError),
+    /// An id or index points nowhere.
+    #[error("failed to decode pprof: {what} `{id}` does not exist")]
+    Missing {
+        /// What it should point to.
+        what: &'static str,
+        /// The id or index.
+        id: i128,
+    },
+    /// Values that do not belong to the sample types, or negative ones, as in a difference of two
+    /// profiles.
+    #[error("failed to decode pprof: sample {sample} has {what}")]
+    Sample {
+        /// 0-based number of the sample.
+        sample: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Over [`STACK_FRAMES_MAX`] or [`TOTAL_FRAMES_MAX`].
+    #[error("failed to decode pprof: more frames than a profile has, at sample {sample}")]
+    TooManyFrames {
+        /// 0-based number of the sample.
+        sample: usize,
+    },
+}
+
+/// Decodes a pprof file, packed or not, of at most `limit` bytes unpacked.
+///
+/// Of a foreign profile, the value type with unit `count` (or the type `samples`) is the count, and
+/// the default type, or else the last, is the weight; where there is only one, it is both.
+///
+/// # Errors
+/// When the bytes are damaged, inconsistent, or over a limit.
+pub fn decode(bytes: &[u8], limit: u64) -> Result<Profile, DecodeError> {
+    let message = if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut unpacked = Vec::new();
+        let mut reader = MultiGzDecoder::new(bytes).take(limit.saturating_add(1));
+        reader
+            .read_to_end(&mut unpacked)
+            .map_err(DecodeError::Unpack)?;
+        check_size(unpacked.len(), limit)?;
+        Message::decode(unpacked.as_slice())
+    } else {
+        check_size(bytes.len(), limit)?;
+        Message::decode(bytes)
+    };
+    Reader::new(&message.map_err(DecodeError::Decode)?)?.read()
+}
+
+fn check_size(len: usize, limit: u64) -> Result<(), DecodeError> {
+    if len as u64 > limit {
+        Err(DecodeError::TooLarge { limit })
+    } else {
+        Ok(())
+    }
+}
+
+struct Reader<'m> {
+    message: &'m Message,
+    profile: Profile,
+    /// What our own comments say of mappings: their kind, and whether their file name is made up.
+    kinds: HashMap<u64, (FrameKind, bool)>,
+    /// Module and kind by mapping id.
+    mappings: HashMap<u64, (&'m str, FrameKind)>,
+    /// Name and file by function id.
+    functions: HashMap<u64, (&'m str, &'m str)>,
+    /// Frames by location id, root first.
+    locations: HashMap<u64, Vec<FrameId>>,
+}
+
+impl<'m> Reader<'m> {
+    fn new(message: &'m Message) -> Result<Reader<'m>, DecodeError> {
+        let mut reader = Reader {
+            message,
+            profile: Profile::default(),
+            kinds: HashMap::new(),
+            mappings: HashMap::new(),
+            functions: HashMap::new(),
+            locations: HashMap::new(),
+        };
+        reader.read_comments()?;
+        for mapping in &message.mapping {
+            let file = reader.string(mapping.filename)?;
+            let known = reader.kinds.get(&mapping.id).copied();
+            let (kind, without_file) = known.unwrap_or_else(|| (guess_kind(file), false));
+            let module = if without_file { "" } else { file };
+            reader.mappings.insert(mapping.id, (module, kind));
+        }
+        for function in &message.function {
+            let names = (
+                reader.string(function.name)?,
+                reader.string(function.filename)?,
+            );
+            reader.functions.insert(function.id, names);
+        }
+        for location in &message.location {
+            let frames = reader.frames(location)?;
+            reader.locations.insert(location.id, frames);
+        }
+        Ok(reader)
+    }
+
+    fn read(mut self) -> Result<Profile, DecodeError> {
+        let (count_at, weight_at) = self.read_types()?;
+        let mut frames_left = TOTAL_FRAMES_MAX;
+        for (number, sample) in self.message.sample.iter().enumerate() {
+            let value = |at: usize| {
+                let what = "another number of values than there are types";
+                let value = sample.value.get(at);
+                let value = value.ok_or(DecodeError::Sample {
+                    sample: number,
+                    what,
+                })?;
+                let what = "a negative value";
+                u64::try_from(*value).map_err(|_| DecodeError::Sample {
+                    sample: number,
+                    what,
+                })
+            };
+            let value = Value {
+                count: value(count_at)?,
+                weight: value(weight_at)?,
+            };
+            let stack = self.stack(number, sample, &mut frames_left)?;
+            let (labels, end) = self.labels(sample)?;
+            self.profile.add(SampleKey { labels, stack, end }, value);
+        }
+        if self.profile.info.quality == Quality::default() {
+            self.profile.info.quality.taken = self.profile.total().count;
+        }
+        Ok(self.profile)
+    }
+
+    fn string(&self, index: i64) -> Result<&'m str, DecodeError> {
+        let missing = DecodeError::Missing {
+            what: "string",
+            id: index.into(),
+        };
+        let table = &self.message.string_table;
+        match usize::try_from(index).ok().and_then(|at| table.get(at)) {
+            Some(text) => Ok(text),
+            // A writer without any text may leave the table away.
+            None if index == 0 => Ok(""),
+            None => Err(missing),
+        }
+    }
+
+    fn read_comments(&mut self) -> Result<(), DecodeError> {
+        for &comment in &self.message.comment {
+            let Some(text) = self.string(comment)?.strip_prefix(COMMENT_PREFIX) else {
+                continue;
+            };
+            if let Some(event) = text.strip_prefix("event: ") {
+                self.profile.info.event = event.to_owned();
+            } else if let Some(pairs) = text.strip_prefix("quality: ") {
+                self.profile.info.quality = read_quality(pairs);
+            } else if let Some(pairs) = text.strip_prefix("mappings: ") {
+                self.read_kinds(pairs);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_kinds(&mut self, pairs: &str) {
+        for (id, kind) in pairs.split(' ').filter_map(|pair| pair.split_once('=')) {
+            let (word, without_file) = kind
+                .strip_suffix(WITHOUT_FILE)
+                .map_or((kind, false), |word| (word, true));
+            let kind = FrameKind::ALL.into_iter().find(|kind| kind.word() == word);
+            if let (Ok(id), Some(kind)) = (id.parse(), kind) {
+                self.kinds.insert(id, (kind, without_file));
+            }
+        }
+    }
+
+    /// Fills in what the profile is of; returns where count and weight stand among the values.
+    fn read_types(&mut self) -> Result<(usize, usize), DecodeError> {
+        let names = |of: &ValueType| Ok((self.string(of.r#type)?, self.string(of.unit)?));
+        let types: Vec<(&str, &str)> = self
+            .message
+            .sample_type
+            .iter()
+            .map(names)
+            .collect::<Result<_, DecodeError>>()?;
+        let Some(last) = types.len().checked_sub(1) else {
+            return Err(DecodeError::Missing {
+                what: "sample type",
+                id: 0,
+            });
+        };
+        let default = self.string(self.message.default_sample_type)?;
+        let count_at = types
+            .iter()
+            .position(|&(name, unit)| name == "samples" || unit == "count")
+            .unwrap_or(last);
+        let weight_at = types
+            .iter()
+            .position(|&(name, _)| !default.is_empty() && name == default)
+            .unwrap_or(last);
+        let (name, unit) = types[weight_at];
+        self.profile.info = Info {
+            start_unix_ns: self.message.time_nanos,
+            duration_ns: self.message.duration_nanos.try_into().unwrap_or(0),
+            unit: if (name, unit) == ("weight", "count") {
+                String::new()
+            } else {
+                unit.to_owned()
+            },
+            period: self.message.period.try_into().unwrap_or(0),
+            ..std::mem::take(&mut self.profile.info)
+        };
+        Ok((count_at, weight_at))
+    }
+
+    /// The frames of a location, root first.
+    fn frames(&mut self, location: &Location) -> Result<Vec<FrameId>, DecodeError> {
+        let id = location.mapping_id;
+        let (module, kind) = match self.mappings.get(&id) {
+            Some(&found) => found,
+            None if id == 0 => ("", FrameKind::Native),
+            None => {
+                return Err(DecodeError::Missing {
+                    what: "mapping",
+                    id: id.into(),
+                });
+            }
+        };
+        if location.line.is_empty() {
+            let function = match module {
+                "" => "[unknown]".to_owned(),
+                module if module.starts_with('[') => module.to_owned(),
+                module => format!("[{}]", module.rsplit('/').next().unwrap_or(module)),
+            };
+            let unnamed = crate::Unnamed::NoSymbols;
+            let frame = FrameRef {
+                kind,
+                unnamed,
+                function: &function,
+                module,
+                ..FrameRef::default()
+            };
+            return Ok(vec![self.profile.dict.intern_frame(frame)]);
+        }
+        let last = location.line.len() - 1;
+        let mut frames = Vec::with_capacity(location.line.len());
+        for (at, line) in location.line.iter().enumerate().rev() {
+            let id = line.function_id;
+            let (function, file) = match self.functions.get(&id) {
+                Some(&found) => found,
+                None => {
+                    return Err(DecodeError::Missing {
+                        what: "function",
+                        id: id.into(),
+                    });
+                }
+            };
+            let function = if function.is_empty() {
+                "[unknown]"
+            } else {
+                function
+            };
+            let kind = if at == last { kind } else { FrameKind::Inlined };
+            let line = line.line.try_into().unwrap_or(0);
+            let frame = FrameRef {
+                kind,
+                function,
+                module,
+                file,
+                line,
+                ..FrameRef::default()
+            };
+            frames.push(self.profile.dict.intern_frame(frame));
+        }
+        Ok(frames)
+    }
+
+    fn stack(
+        &mut self,
+        number: usize,
+        sample: &Sample,
+        frames_left: &mut usize,
+    ) -> Result<StackId, DecodeError> {
+        let mut stack = StackId::EMPTY;
+        let mut depth = 0;
+        for id in sample.location_id.iter().rev() {
+            let frames = self.locations.get(id);
+            let missing = DecodeError::Missing {
+                what: "location",
+                id: (*id).into(),
+            };
+            let frames = frames.ok_or(missing)?;
+            depth += frames.len();
+            if depth > STACK_FRAMES_MAX.min(*frames_left) {
+                return Err(DecodeError::TooManyFrames { sample: number });
+            }
+            for &frame in frames {
+                stack = self.profile.dict.stacks.child(stack, frame);
+            }
+        }
+        *frames_left -= depth;
+        Ok(stack)
+    }
+
+    fn labels(&mut self, sample: &Sample) -> Result<(crate::LabelSetId, StackEnd), DecodeError> {
+        let mut end = StackEnd::Complete;
+        let mut pairs = Vec::with_capacity(sample.label.len());
+        for label in &sample.label {
+            let (key, text) = (self.string(label.key)?, self.string(label.str)?);
+            if key == STACK_END_LABEL {
+                let known = StackEnd::ALL.iter().find(|end| end.word() == text);
+                end = known.copied().unwrap_or(StackEnd::Unresolved);
+            } else if !text.is_empty() {
+                pairs.push((key, text.to_owned()));
+            } else if label.num != 0 {
+                pairs.push((key, label.num.to_string()));
+            }
+        }
+        let pairs = pairs.iter().map(|(key, value)| (*key, value.as_str()));
+        Ok((self.profile.dict.intern_labels(pairs), end))
+    }
+}
+
+/// What a mapping without a comment of ours holds.
+fn guess_kind(file: &str) -> FrameKind {
+    match file {
+        "[kernel]" | "[kernel.kallsyms]" | "[guest.kernel.kallsyms]" => FrameKind::Kernel,
+        "[jit]" => FrameKind::Jit,
+        _ => FrameKind::Native,
+    }
+}
+
+fn read_quality(pairs: &str) -> Quality {
+    let mut quality = Quality::default();
+    for (name, count) in pairs.split(' ').filter_map(|pair| pair.split_once('=')) {
+        let field = match name {
+            "taken" => &mut quality.taken,
+            "idle" => &mut quality.idle,
+            "lost" => &mut quality.lost,
+            "throttled" => &mut quality.throttled,
+            "folded" => &mut quality.folded,
+            "truncated" => &mut quality.truncated,
+            "incomplete" => &mut quality.incomplete,
+            "unnamed" => &mut quality.unnamed,
+            "malformed" => &mut quality.malformed,
+            _ => continue,
+        };
+        *field = count.parse().unwrap_or(0);
+    }
+    quality
+}

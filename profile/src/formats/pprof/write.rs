@@ -1,0 +1,256 @@
+//! Writing pprof.
+
+use super::messages::{
+    Function, Label, Line, Location, Mapping, Profile as Message, Sample, ValueType,
+};
+use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
+use crate::formats::{FormatError, no_frames, quality_line};
+use crate::frame::{FrameKind, FrameRef};
+use crate::outcome::StackEnd;
+use crate::sample::{Profile, Quality};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hashbrown::HashMap;
+use prost::Message as _;
+use std::io::Write;
+
+/// Writes the profile.
+///
+/// Values beyond 2⁶³ − 1 become that: the format has signed numbers.
+///
+/// # Errors
+/// When `out` fails.
+pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError> {
+    let bytes = build(profile).encode_to_vec();
+    let mut gzip = GzEncoder::new(out, Compression::default());
+    gzip.write_all(&bytes)?;
+    gzip.finish()?;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Builder<'p> {
+    message: Message,
+    strings: HashMap<String, i64>,
+    mappings: HashMap<(&'p str, FrameKind), u64>,
+    functions: HashMap<(&'p str, &'p str), u64>,
+    /// By mapping and lines.
+    locations: HashMap<(u64, Vec<(u64, i64)>), u64>,
+}
+
+fn build(profile: &Profile) -> Message {
+    let mut builder = Builder::default();
+    builder.string("");
+    let info = &profile.info;
+    let count = ValueType {
+        r#type: builder.string("samples"),
+        unit: builder.string("count"),
+    };
+    let weight = match info.unit.as_str() {
+        "nanoseconds" => ("cpu", "nanoseconds"),
+        "" => ("weight", "count"),
+        unit => (unit, unit),
+    };
+    let weight = ValueType {
+        r#type: builder.string(weight.0),
+        unit: builder.string(weight.1),
+    };
+    builder.message.sample_type = vec![count, weight];
+    builder.message.default_sample_type = weight.r#type;
+    builder.message.period_type = Some(weight);
+    builder.message.period = signed(info.period);
+    builder.message.time_nanos = info.start_unix_ns;
+    builder.message.duration_nanos = signed(info.duration_ns);
+
+    for (key, value) in profile.sorted() {
+        let mut frames: Vec<FrameRef<'_>> = profile
+            .dict
+            .stacks
+            .leaf_first(key.stack)
+            .map(|id| profile.dict.frame(id))
+            .collect();
+        if frames.is_empty() {
+            frames.push(no_frames());
+        }
+        let mut location_id = Vec::with_capacity(frames.len());
+        // Inlined frames and the frame they were inlined into are one location.
+        let one_location = |callee: &FrameRef<'_>, caller: &FrameRef<'_>| {
+            callee.kind == FrameKind::Inlined && callee.module == caller.module
+        };
+        for group in frames.chunk_by(one_location) {
+            location_id.push(builder.location(group));
+        }
+        let mut label = Vec::new();
+        for (key, value) in profile.dict.labels(key.labels) {
+            if key != STACK_END_LABEL {
+                label.push(builder.label(key, value));
+            }
+        }
+        if key.end != StackEnd::Complete {
+            label.push(builder.label(STACK_END_LABEL, key.end.word()));
+        }
+        let value = vec![signed(value.count), signed(value.weight)];
+        builder.message.sample.push(Sample {
+            location_id,
+            value,
+            label,
+        });
+    }
+
+    builder.comment(&quality_line(info));
+    if !info.event.is_empty() {
+        builder.comment(&format!("{COMMENT_PREFIX}event: {}", info.event));
+    }
+    builder.comment(&format!(
+        "{COMMENT_PREFIX}quality: {}",
+        quality_text(&info.quality)
+    ));
+    builder.comment_mappings();
+    builder.message
+}
+
+fn quality_text(quality: &Quality) -> String {
+    let Quality {
+        taken,
+        idle,
+        lost,
+        throttled,
+        folded,
+        truncated,
+        incomplete,
+        unnamed,
+        malformed,
+    } = quality;
+    format!(
+        "taken={taken} idle={idle} lost={lost} throttled={throttled} folded={folded} \
+         truncated={truncated} incomplete={incomplete} unnamed={unnamed} malformed={malformed}"
+    )
+}
+
+impl<'p> Builder<'p> {
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(&known) = self.strings.get(text) {
+            return known;
+        }
+        let id = self.message.string_table.len() as i64;
+        self.message.string_table.push(text.to_owned());
+        self.strings.insert(text.to_owned(), id);
+        id
+    }
+
+    fn label(&mut self, key: &str, value: &str) -> Label {
+        Label {
+            key: self.string(key),
+            str: self.string(value),
+            num: 0,
+        }
+    }
+
+    fn comment(&mut self, text: &str) {
+        let comment = self.string(text);
+        self.message.comment.push(comment);
+    }
+
+    /// The location of frames, leaf first, of which all but the last are inlined into the last.
+    fn location(&mut self, group: &[FrameRef<'p>]) -> u64 {
+        let Some(caller) = group.last() else { return 0 };
+        let mapping_id = self.mapping(caller.module, caller.kind);
+        let lines: Vec<(u64, i64)> = group
+            .iter()
+            .map(|frame| {
+                (
+                    self.function(frame.function, frame.file),
+                    i64::from(frame.line),
+                )
+            })
+            .collect();
+        if let Some(at) = (mapping_id as usize).checked_sub(1) {
+            let mapping = &mut self.message.mapping[at];
+            mapping.has_filenames |= group.iter().any(|frame| !frame.file.is_empty());
+            mapping.has_line_numbers |= group.iter().any(|frame| frame.line != 0);
+            mapping.has_inline_frames |= group.len() > 1;
+        }
+        let id = self.locations.len() as u64 + 1;
+        *self
+            .locations
+            .entry((mapping_id, lines))
+            .or_insert_with_key(|(mapping_id, lines)| {
+                let line = lines
+                    .iter()
+                    .map(|&(function_id, line)| Line { function_id, line })
+                    .collect();
+                let mapping_id = *mapping_id;
+                self.message.location.push(Location {
+                    id,
+                    mapping_id,
+                    address: 0,
+                    line,
+                });
+                id
+            })
+    }
+
+    fn mapping(&mut self, module: &'p str, kind: FrameKind) -> u64 {
+        if module.is_empty() && kind == FrameKind::Native {
+            return 0;
+        }
+        if let Some(&known) = self.mappings.get(&(module, kind)) {
+            return known;
+        }
+        let filename = if module.is_empty() {
+            self.string(&format!("[{}]", kind.word()))
+        } else {
+            self.string(module)
+        };
+        let id = self.message.mapping.len() as u64 + 1;
+        self.message.mapping.push(Mapping {
+            id,
+            filename,
+            has_functions: true,
+            ..Mapping::default()
+        });
+        self.mappings.insert((module, kind), id);
+        id
+    }
+
+    fn function(&mut self, name: &'p str, file: &'p str) -> u64 {
+        if let Some(&known) = self.functions.get(&(name, file)) {
+            return known;
+        }
+        let id = self.message.function.len() as u64 + 1;
+        let (name_id, filename) = (self.string(name), self.string(file));
+        let function = Function {
+            id,
+            name: name_id,
+            system_name: name_id,
+            filename,
+        };
+        self.message.function.push(function);
+        self.functions.insert((name, file), id);
+        id
+    }
+
+    fn comment_mappings(&mut self) {
+        let mut mappings: Vec<_> = self
+            .mappings
+            .iter()
+            .map(|(&(module, kind), &id)| (id, module, kind))
+            .collect();
+        mappings.sort_unstable_by_key(|&(id, ..)| id);
+        let kinds: Vec<String> = mappings
+            .into_iter()
+            .filter(|&(_, _, kind)| kind != FrameKind::Native)
+            .map(|(id, module, kind)| {
+                let star = if module.is_empty() { WITHOUT_FILE } else { "" };
+                format!("{id}={}{star}", kind.word())
+            })
+            .collect();
+        if !kinds.is_empty() {
+            self.comment(&format!("{COMMENT_PREFIX}mappings: {}", kinds.join(" ")));
+        }
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

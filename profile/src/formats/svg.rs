@@ -1,0 +1,241 @@
+//! Flame graphs as SVG, drawn by `inferno`.
+//!
+//! Frames are coloured by their kind (kernel orange, generated code green, inlined aqua, interpreted
+//! blue, native red or, with a namespace, yellow; grey is not code), each name always in the same
+//! shade. Text is escaped as in folded stacks, which leaves no character that XML forbids.
+
+use super::folded::{diff_tree, text_tree};
+use super::summary::grouped;
+use super::tree::Tree;
+use super::{Annotations, Format, FormatError, Options, quality_line};
+use crate::diff::Diff;
+use crate::sample::{Info, Profile};
+use crate::text::printable;
+use inferno::flamegraph::color::{BackgroundColor, BasicPalette, Color, PaletteMap};
+use inferno::flamegraph::{self, Direction, Palette, TextTruncateDirection};
+use std::io::Write;
+
+/// Narrowest bar drawn. Unit: percent of the width. A third of a pixel on a wide screen; narrower
+/// ones only make the file large and stay visible as their callers' width.
+const MIN_WIDTH_PERCENT: f64 = 0.02;
+
+/// Writes a flame graph. Takes [`Options::title`], `measure`, `root_labels`, `mark_cut`, `icicle`.
+///
+/// # Errors
+/// When `out` fails or the total is beyond 2⁶³.
+pub fn write(
+    profile: &Profile,
+    options: &Options,
+    out: &mut impl Write,
+) -> Result<(), FormatError> {
+    let options = &Options {
+        annotations: Annotations::ALL,
+        ..options.clone()
+    };
+    let samples = profile.sorted().into_iter();
+    let samples = samples.map(|(key, value)| (key, [options.measure.of(value)]));
+    let tree = text_tree(&profile.dict, samples, options);
+    let mut lines = Vec::new();
+    collect(&tree, |path, own| lines.push(format!("{path} {}", own[0])));
+    let subtitle = quality_line(&profile.info);
+    draw(
+        lines,
+        tree.nodes[0].total[0],
+        colours(&tree, options.root_labels.len()),
+        subtitle,
+        &profile.info,
+        options,
+        out,
+    )
+}
+
+/// Writes a flame graph of the second profile in which red grew and blue shrank. What vanished has no
+/// width: draw the diff of the swapped profiles to see it.
+///
+/// With `normalise` the first profile is scaled to the total of the second. Takes the options that
+/// [`write()`] takes.
+///
+/// # Errors
+/// When `out` fails or a total is beyond 2⁶³.
+pub fn write_diff(
+    diff: &Diff,
+    normalise: bool,
+    options: &Options,
+    out: &mut impl Write,
+) -> Result<(), FormatError> {
+    let options = &Options {
+        annotations: Annotations::ALL,
+        ..options.clone()
+    };
+    let tree = diff_tree(diff, normalise, options);
+    let mut lines = Vec::new();
+    collect(&tree, |path, own| {
+        lines.push(format!("{path} {} {}", own[0], own[1]))
+    });
+    let [before, after] = tree.nodes[0].total;
+    check_total(before)?;
+    let side = |info: &Info| {
+        format!(
+            "{} samples, {} lost",
+            grouped(info.quality.taken),
+            grouped(info.quality.lost)
+        )
+    };
+    let compared = if normalise { "shares" } else { "sums" };
+    let subtitle = format!(
+        "before: {} · after: {} · {compared} compared: red grew, blue shrank",
+        side(&diff.before),
+        side(&diff.after)
+    );
+    draw(lines, after, None, subtitle, &diff.after, options, out)
+}
+
+fn collect<const N: usize>(tree: &Tree<String, N>, mut line: impl FnMut(&str, [u64; N])) {
+    let mut text = String::new();
+    let done: Result<(), std::convert::Infallible> = tree.for_each_stack(|path, node| {
+        text.clear();
+        for (at, name) in path.iter().enumerate() {
+            if at > 0 {
+                text.push(';');
+            }
+            text.push_str(name);
+        }
+        line(&text, node.own);
+        Ok(())
+    });
+    let Ok(()) = done;
+}
+
+fn check_total(total: u64) -> Result<(), FormatError> {
+    // The drawing library counts in signed numbers.
+    if i64::try_from(total).is_err() {
+        return Err(FormatError::TotalTooLarge {
+            format: Format::Svg,
+        });
+    }
+    Ok(())
+}
+
+fn draw(
+    lines: Vec<String>,
+    total: u64,
+    mut colours: Option<PaletteMap>,
+    subtitle: String,
+    info: &Info,
+    options: &Options,
+    out: &mut impl Write,
+) -> Result<(), FormatError> {
+    check_total(total)?;
+    let is_diff = colours.is_none();
+    if total == 0 {
+        return write_empty(&options.title, &subtitle, out);
+    }
+    let mut style = flamegraph::Options::default();
+    style.title = printable(&options.title).into_owned();
+    style.subtitle = Some(subtitle);
+    style.count_name = printable(options.measure.word(&info.unit)).into_owned();
+    style.direction = if options.icicle {
+        Direction::Inverted
+    } else {
+        Direction::Straight
+    };
+    style.colors = Palette::Basic(BasicPalette::Red);
+    style.palette_map = colours.as_mut();
+    style.deterministic = true;
+    // Bars that did not change are nearly white in a differential, which needs a darker ground.
+    let ground = if is_diff { 222 } else { 250 };
+    style.bgcolors = Some(BackgroundColor::Flat(Color {
+        r: ground,
+        g: ground,
+        b: ground,
+    }));
+    style.min_width = MIN_WIDTH_PERCENT;
+    style.text_truncate_direction = TextTruncateDirection::Right;
+    // Our lines come in the order of frames, in which equal callers are neighbours. Order of text is
+    // not that (`a b` sorts between `a` and `a;c`), and is what the library would check; it takes the
+    // lines of a flame chart, last first, as they are.
+    style.flame_chart = true;
+    flamegraph::from_lines(&mut style, lines.iter().rev().map(String::as_str), out)?;
+    Ok(())
+}
+
+/// A picture that says that there is nothing to draw.
+fn write_empty(title: &str, subtitle: &str, out: &mut impl Write) -> Result<(), FormatError> {
+    let (title, subtitle) = (xml(title), xml(subtitle));
+    writeln!(
+        out,
+        r##"<?xml version="1.0" standalone="no"?>
+<svg version="1.1" width="1200" height="120" viewBox="0 0 1200 120" xmlns="http://www.w3.org/2000/svg">
+<rect width="1200" height="120" fill="#fafafa"/>
+<g font-family="monospace" font-size="12" text-anchor="middle">
+<text x="600" y="30" font-size="17">{title}</text>
+<text x="600" y="54">{subtitle}</text>
+<text x="600" y="90">no samples</text>
+</g>
+</svg>"##
+    )?;
+    Ok(())
+}
+
+fn xml(text: &str) -> String {
+    let text = printable(text);
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+/// A colour for each text that frames of the tree have; `labels` levels above the root are labels.
+fn colours<const N: usize>(tree: &Tree<String, N>, labels: usize) -> Option<PaletteMap> {
+    let mut is_function = vec![false; tree.names.len()];
+    for node in &tree.nodes {
+        is_function[node.name as usize] |= node.depth as usize > labels;
+    }
+    let mut map = PaletteMap::default();
+    map.insert(
+        "",
+        Color {
+            r: 215,
+            g: 215,
+            b: 215,
+        },
+    );
+    for (name, is_function) in tree.names.iter().zip(is_function).skip(1) {
+        map.insert(
+            name,
+            if is_function {
+                colour(name)
+            } else {
+                Color {
+                    r: 178,
+                    g: 188,
+                    b: 214,
+                }
+            },
+        );
+    }
+    Some(map)
+}
+
+fn colour(name: &str) -> Color {
+    // FNV-1a: the shade is the same on every machine.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let shade = |base: u8, range: u8, shift: u32| {
+        base + ((hash >> shift) as u8 as u16 * u16::from(range) / 255) as u8
+    };
+    let (r, g, b) = if name.ends_with("_[k]") {
+        (shade(225, 25, 8), shade(140, 35, 16), shade(50, 30, 24))
+    } else if name.ends_with("_[j]") {
+        (shade(100, 40, 8), shade(190, 35, 16), shade(90, 40, 24))
+    } else if name.ends_with("_[i]") {
+        (shade(90, 40, 8), shade(185, 35, 16), shade(190, 35, 24))
+    } else if name.starts_with('[') && name.ends_with(']') {
+        (shade(185, 20, 8), shade(185, 20, 8), shade(190, 20, 8))
+    } else if name.contains("::") {
+        (shade(225, 25, 8), shade(190, 35, 16), shade(70, 40, 24))
+    } else {
+        (shade(220, 30, 8), shade(95, 50, 16), shade(75, 40, 24))
+    };
+    Color { r, g, b }
+}

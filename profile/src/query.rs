@@ -1,0 +1,310 @@
+//! Queries: samples of a dictionary in, one filtered and grouped profile out.
+//!
+//! A [`Query`] is compiled once and says which samples (by label), which frames, and which labels
+//! stay. A [`QueryRunner`] is fed (key, value) pairs beside the dictionary their ids are of, and
+//! builds the answer without an intermediate profile:
+//!
+//! ```
+//! use profile::{FrameFilter, FrameFilterOp, GroupBy, Profile, Query, QueryRunner};
+//!
+//! let query = Query::new(
+//!     r#"unit="nginx.service",cgroup^="/system.slice""#.parse()?,
+//!     vec![FrameFilter::new(FrameFilterOp::Focus, "^main$")?],
+//!     GroupBy::from_keys(&["comm"]),
+//! )?;
+//! # let windows = [Profile::default()];
+//! # let (dictionary, info) = (&windows[0].dict, windows[0].info.clone());
+//! let mut runner = QueryRunner::new(&query);
+//! for window in &windows {
+//!     for (&key, &value) in &window.samples {
+//!         runner.add(dictionary, key, value);
+//!     }
+//! }
+//! let answer = runner.finish(info);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Cost: labels, frames and stacks are decided once per id and remembered, so a sample of a known
+//! key costs two array look-ups and one hash insert. Memory: 4 bytes per id of the source's stacks
+//! and label sets, 1 byte per string and frame filter, and the answer.
+
+use crate::dictionary::{Dictionary, Remap};
+use crate::filter::{FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, Selector};
+use crate::frame::{FrameId, FrameKind};
+use crate::labels::LabelSetId;
+use crate::merge::GroupBy;
+use crate::outcome::{StackEnd, Unnamed};
+use crate::sample::{Info, Profile, Quality, SampleKey, Value};
+use crate::stack::StackId;
+
+/// Function of the synthetic frame that stands for stacks folded because a bound was reached.
+pub const OTHER_FRAME: &str = "[other]";
+
+/// What is asked of a set of samples.
+#[derive(Clone, Debug)]
+pub struct Query {
+    selector: Selector,
+    frame_filters: Vec<FrameFilter>,
+    group_by: GroupBy,
+}
+
+/// Takes every sample, whole, with all labels.
+impl Default for Query {
+    fn default() -> Self {
+        Query {
+            selector: Selector::default(),
+            frame_filters: Vec::new(),
+            group_by: GroupBy::All,
+        }
+    }
+}
+
+impl Query {
+    /// A query: samples that `selector` takes, through `frame_filters` in order, grouped.
+    ///
+    /// # Errors
+    /// When there are more than [`FILTERS_MAX`] frame filters.
+    pub fn new(
+        selector: Selector,
+        frame_filters: Vec<FrameFilter>,
+        group_by: GroupBy,
+    ) -> Result<Query, FilterError> {
+        if frame_filters.len() > FILTERS_MAX {
+            let given = frame_filters.len();
+            return Err(FilterError::TooMany {
+                what: "frame filters",
+                given,
+            });
+        }
+        Ok(Query {
+            selector,
+            frame_filters,
+            group_by,
+        })
+    }
+
+    /// Which samples, by label.
+    pub fn selector(&self) -> &Selector {
+        &self.selector
+    }
+
+    /// Which samples and frames, by function; in the order they apply.
+    pub fn frame_filters(&self) -> &[FrameFilter] {
+        &self.frame_filters
+    }
+
+    /// Which labels stay.
+    pub fn group_by(&self) -> &GroupBy {
+        &self.group_by
+    }
+}
+
+/// Not looked at yet.
+const UNSEEN: u32 = u32::MAX;
+/// Looked at: its samples are not part of the answer.
+const DROPPED: u32 = u32::MAX - 1;
+
+/// Runs one [`Query`] over samples and collects the answer.
+pub struct QueryRunner<'q> {
+    query: &'q Query,
+    /// Source label set → answer's label set.
+    labels: Vec<u32>,
+    /// Source stack → answer's stack.
+    stacks: Vec<u32>,
+    /// Per frame filter: does the function with this source string id match.
+    matches: Vec<Vec<Option<bool>>>,
+    remap: Remap,
+    path: Vec<FrameId>,
+    quality: Quality,
+    answer: Profile,
+}
+
+impl<'q> QueryRunner<'q> {
+    /// A runner with an empty answer.
+    pub fn new(query: &'q Query) -> QueryRunner<'q> {
+        QueryRunner {
+            query,
+            labels: Vec::new(),
+            stacks: Vec::new(),
+            matches: vec![Vec::new(); query.frame_filters.len()],
+            remap: Remap::default(),
+            path: Vec::new(),
+            quality: Quality::default(),
+            answer: Profile::default(),
+        }
+    }
+
+    /// Adds one sample value, whose ids are of `source`, when the query takes it.
+    ///
+    /// Every call takes the same dictionary, which may have grown since; before samples of another
+    /// one call [`QueryRunner::next_dictionary`].
+    ///
+    /// # Panics
+    /// When the ids are not of `source`.
+    pub fn add(&mut self, source: &Dictionary, key: SampleKey, value: Value) {
+        let Some(labels) = self.label_set(source, key.labels) else {
+            return;
+        };
+        let Some(stack) = self.stack(source, key.stack) else {
+            return;
+        };
+        count_quality(&mut self.quality, source, key, value.count);
+        self.answer.add(
+            SampleKey {
+                labels,
+                stack,
+                end: key.end,
+            },
+            value,
+        );
+    }
+
+    /// True when the query's selector takes samples of this label set. Remembered per id.
+    ///
+    /// # Panics
+    /// When `labels` is not of `source`, the dictionary given to [`QueryRunner::add`].
+    pub fn selects(&mut self, source: &Dictionary, labels: LabelSetId) -> bool {
+        self.label_set(source, labels).is_some()
+    }
+
+    /// Forgets what is known of the source's ids: the samples that follow are of another dictionary.
+    /// The answer so far stays.
+    pub fn next_dictionary(&mut self) {
+        self.labels.clear();
+        self.stacks.clear();
+        self.matches.iter_mut().for_each(Vec::clear);
+        self.remap = Remap::default();
+    }
+
+    /// Ends the query.
+    ///
+    /// `info` describes the time and source that were asked. Of its quality, what was missed before
+    /// it had labels (idle, lost, throttled, malformed) is kept as it is: it cannot be divided among
+    /// selections. The counts of samples (taken, folded, truncated, incomplete, unnamed) are those of
+    /// the samples that were kept, before frame filters changed their stacks.
+    pub fn finish(self, info: Info) -> Profile {
+        let quality = Quality {
+            idle: info.quality.idle,
+            lost: info.quality.lost,
+            throttled: info.quality.throttled,
+            malformed: info.quality.malformed,
+            ..self.quality
+        };
+        let mut answer = self.answer;
+        answer.info = Info { quality, ..info };
+        answer
+    }
+
+    fn label_set(&mut self, source: &Dictionary, id: LabelSetId) -> Option<LabelSetId> {
+        let slot = slot(&mut self.labels, id.0, UNSEEN);
+        if *slot == UNSEEN {
+            *slot = if self.query.selector.matches(source, id) {
+                self.query
+                    .group_by
+                    .project(source, &mut self.answer.dict, id)
+                    .0
+            } else {
+                DROPPED
+            };
+        }
+        (*slot != DROPPED).then_some(LabelSetId(*slot))
+    }
+
+    fn stack(&mut self, source: &Dictionary, id: StackId) -> Option<StackId> {
+        if self.query.frame_filters.is_empty() {
+            return Some(self.remap.stack(source, &mut self.answer.dict, id));
+        }
+        let known = *slot(&mut self.stacks, id.0, UNSEEN);
+        if known != UNSEEN {
+            return (known != DROPPED).then_some(StackId(known));
+        }
+        let mut path = std::mem::take(&mut self.path);
+        source.stacks.root_first(id, &mut path);
+        let found = if self.filter(source, &mut path) {
+            path.iter().fold(StackId::EMPTY, |stack, &frame| {
+                let frame = self.remap.frame(source, &mut self.answer.dict, frame);
+                self.answer.dict.stacks.child(stack, frame)
+            })
+        } else {
+            StackId(DROPPED)
+        };
+        self.path = path;
+        self.stacks[id.0 as usize] = found.0;
+        (found.0 != DROPPED).then_some(found)
+    }
+
+    /// Applies the frame filters in order to `path`, root first; false when the stack is dropped.
+    fn filter(&mut self, source: &Dictionary, path: &mut Vec<FrameId>) -> bool {
+        for (filter, memo) in self.query.frame_filters.iter().zip(&mut self.matches) {
+            // Remembered per function text, which many frames (lines, modules) share.
+            let mut matches = |frame: FrameId| {
+                let function = source.frames.get(frame).function;
+                *slot(memo, function.0, None)
+                    .get_or_insert_with(|| filter.matches(source.strings.get(function)))
+            };
+            match filter.op() {
+                FrameFilterOp::Keep => {
+                    if !path.iter().any(|&frame| matches(frame)) {
+                        return false;
+                    }
+                }
+                FrameFilterOp::Drop => {
+                    if path.iter().any(|&frame| matches(frame)) {
+                        return false;
+                    }
+                }
+                FrameFilterOp::Focus => match path.iter().position(|&frame| matches(frame)) {
+                    Some(outermost) => drop(path.drain(..outermost)),
+                    None => return false,
+                },
+                FrameFilterOp::Collapse => {
+                    let mut in_run = false;
+                    path.retain(|&frame| {
+                        let follows = std::mem::replace(&mut in_run, matches(frame));
+                        !(follows && in_run)
+                    });
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Profile {
+    /// The answer to `query` over this profile.
+    pub fn query(&self, query: &Query) -> Profile {
+        let mut runner = QueryRunner::new(query);
+        for (key, value) in self.sorted() {
+            runner.add(&self.dict, key, value);
+        }
+        runner.finish(self.info.clone())
+    }
+}
+
+fn count_quality(quality: &mut Quality, source: &Dictionary, key: SampleKey, count: u64) {
+    let add = |counter: &mut u64| *counter = counter.saturating_add(count);
+    add(&mut quality.taken);
+    match key.end {
+        StackEnd::Complete => {}
+        StackEnd::DepthLimit => add(&mut quality.truncated),
+        _ => add(&mut quality.incomplete),
+    }
+    let Some((_, leaf)) = source.stacks.node(key.stack) else {
+        return;
+    };
+    let leaf = source.frames.get(leaf);
+    if leaf.unnamed != Unnamed::No {
+        add(&mut quality.unnamed);
+    }
+    if leaf.kind == FrameKind::Synthetic && source.strings.get(leaf.function) == OTHER_FRAME {
+        add(&mut quality.folded);
+    }
+}
+
+fn slot<T: Copy>(table: &mut Vec<T>, id: u32, unseen: T) -> &mut T {
+    let id = id as usize;
+    if table.len() <= id {
+        table.resize((id + 1).next_power_of_two(), unseen);
+    }
+    &mut table[id]
+}

@@ -1,0 +1,489 @@
+//! Carries [`Profile`]s to wire chunks and back.
+//!
+//! Out: [`Chunks`] cuts a profile into messages of about [`CHUNK_BYTES_TARGET`]. In:
+//! [`ProfileAssembler`] puts chunks together again. It treats every chunk as an attacker's: ids,
+//! columns, order, depth and total size are checked before anything is kept, and what it builds goes
+//! through the interning of [`Dictionary`](profile::Dictionary), so doubled table rows do no harm.
+
+use crate::wire;
+use profile::{
+    Frame, FrameId, FrameKind, Info, LabelSetId, Profile, Quality, SampleKey, StackEnd, StackId,
+    StrId, Unnamed, Value,
+};
+use prost::Message;
+use std::borrow::Borrow;
+
+/// Size a chunk is filled up to. Unit: encoded bytes.
+///
+/// Far under the 4 MiB at which gRPC clients refuse a message by default, and small enough that a
+/// slow reader holds little. Much smaller chunks cost a message header and a wake-up each.
+pub const CHUNK_BYTES_TARGET: usize = 256 << 10;
+
+/// Longest string sent. Unit: bytes; longer ones are cut at a character boundary.
+///
+/// The longest demangled symbols seen in practice are a few KiB. With this bound a chunk never
+/// exceeds its target by more than this.
+pub const STRING_BYTES_MAX: usize = 64 << 10;
+
+/// Largest profile an assembler takes by default. Unit: encoded bytes over all chunks.
+///
+/// Twice the default budget of the flight recorder, so every honest answer fits. Smaller values
+/// refuse long ranges of busy hosts.
+pub const PROFILE_BYTES_MAX: usize = 128 << 20;
+
+/// Deepest stack an assembler takes. Unit: frames.
+///
+/// Well above what `perf_event_max_stack` is ever set to, with inlined frames on top; it keeps
+/// the cost of walking hostile stacks within bounds.
+pub const STACK_DEPTH_MAX: u16 = 4096;
+
+/// The chunks of a profile, in order.
+///
+/// Takes a `Profile`, a reference or an `Arc`; never empty: the last chunk says that it is the last.
+pub struct Chunks<P> {
+    profile: P,
+    samples: Vec<(SampleKey, Value)>,
+    target: usize,
+    strings: usize,
+    frames: usize,
+    stacks: usize,
+    label_sets: usize,
+    sample: usize,
+    first: bool,
+    done: bool,
+}
+
+impl<P: Borrow<Profile>> Chunks<P> {
+    /// Cuts `profile` into chunks of about [`CHUNK_BYTES_TARGET`].
+    pub fn new(profile: P) -> Chunks<P> {
+        Chunks::with_target(profile, CHUNK_BYTES_TARGET)
+    }
+
+    /// Cuts `profile` into chunks of about `target` encoded bytes.
+    pub fn with_target(profile: P, target: usize) -> Chunks<P> {
+        let samples = profile.borrow().sorted();
+        Chunks {
+            profile,
+            samples,
+            target,
+            strings: 0,
+            frames: 0,
+            stacks: 1,
+            label_sets: 1,
+            sample: 0,
+            first: true,
+            done: false,
+        }
+    }
+}
+
+/// Most bytes a 32-bit varint takes.
+const VARINT32: usize = 5;
+/// Most bytes of one packed sample row: three 32-bit and two 64-bit columns.
+const SAMPLE_BYTES: usize = 3 * VARINT32 + 2 * 10;
+/// Most bytes of one frame: six fields with their tags, the message's tag and length.
+const FRAME_BYTES: usize = 6 * (VARINT32 + 1) + 2;
+
+impl<P: Borrow<Profile>> Iterator for Chunks<P> {
+    type Item = wire::ProfileChunk;
+
+    fn next(&mut self) -> Option<wire::ProfileChunk> {
+        if self.done {
+            return None;
+        }
+        let profile = self.profile.borrow();
+        let dict = &profile.dict;
+        let mut chunk = wire::ProfileChunk::default();
+        let mut bytes = 0;
+        if std::mem::take(&mut self.first) {
+            chunk.info = Some((&profile.info).into());
+        }
+        // Table by table: what a row refers to stands in a table before it, or earlier in its own.
+        while self.strings < dict.strings.len() && bytes < self.target {
+            let text = cut(dict.strings.get(StrId(self.strings as u32)));
+            bytes += text.len() + VARINT32 + 1;
+            chunk.strings.push(text.to_owned());
+            self.strings += 1;
+        }
+        while self.frames < dict.frames.len() && bytes < self.target {
+            chunk
+                .frames
+                .push(frame_to_wire(dict.frames.get(FrameId(self.frames as u32))));
+            bytes += FRAME_BYTES;
+            self.frames += 1;
+        }
+        while self.stacks < dict.stacks.len() && bytes < self.target {
+            if let Some((parent, frame)) = dict.stacks.node(StackId(self.stacks as u32)) {
+                chunk.stack_parents.push(parent.0);
+                chunk.stack_frames.push(frame.0);
+            }
+            bytes += 2 * VARINT32;
+            self.stacks += 1;
+        }
+        while self.label_sets < dict.label_sets.len() && bytes < self.target {
+            let set = dict.label_sets.get(LabelSetId(self.label_sets as u32));
+            let key_values: Vec<u32> = set.iter().flat_map(|&(k, v)| [k.0, v.0]).collect();
+            bytes += key_values.len() * VARINT32 + 2 * (VARINT32 + 1);
+            chunk.label_sets.push(wire::LabelSet { key_values });
+            self.label_sets += 1;
+        }
+        while self.sample < self.samples.len() && bytes < self.target {
+            let (key, value) = self.samples[self.sample];
+            chunk.sample_label_sets.push(key.labels.0);
+            chunk.sample_stacks.push(key.stack.0);
+            chunk.sample_ends.push(key.end as u32);
+            chunk.sample_counts.push(value.count);
+            chunk.sample_weights.push(value.weight);
+            bytes += SAMPLE_BYTES;
+            self.sample += 1;
+        }
+        // Samples come last, but a profile without any still has tables to finish.
+        self.done = self.strings >= dict.strings.len()
+            && self.frames >= dict.frames.len()
+            && self.stacks >= dict.stacks.len()
+            && self.label_sets >= dict.label_sets.len()
+            && self.sample >= self.samples.len();
+        chunk.last = self.done;
+        Some(chunk)
+    }
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(STRING_BYTES_MAX)]
+}
+
+fn frame_to_wire(frame: Frame) -> wire::Frame {
+    wire::Frame {
+        kind: frame.kind as u32,
+        unnamed: frame.unnamed as u32,
+        function: frame.function.0,
+        module: frame.module.0,
+        file: frame.file.0,
+        line: frame.line,
+    }
+}
+
+/// Why chunks do not make a profile. After any of these the assembler takes nothing more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AssembleError {
+    /// The first chunk has no `info`.
+    #[error("failed to assemble profile: first chunk has no info")]
+    NoInfo,
+    /// A chunk after the first has `info`: two profiles were mixed.
+    #[error("failed to assemble profile: info in a later chunk")]
+    LateInfo,
+    /// A chunk came after the last one, or after a failure.
+    #[error("failed to assemble profile: chunk after the end")]
+    AfterEnd,
+    /// The stream ended before a chunk that says `last`.
+    #[error("failed to assemble profile: chunks end before the last one")]
+    Incomplete,
+    /// All chunks together are larger than allowed.
+    #[error("failed to assemble profile: larger than `{limit}` bytes")]
+    TooLarge {
+        /// The bound that was reached.
+        limit: usize,
+    },
+    /// String 0 is not the empty string.
+    #[error("failed to assemble profile: string 0 is not empty")]
+    FirstString,
+    /// Columns that belong together differ in length.
+    #[error("failed to assemble profile: columns of `{table}` differ in length")]
+    Columns {
+        /// Name of the table.
+        table: &'static str,
+    },
+    /// An id or number that is not in its table.
+    #[error("failed to assemble profile: `{table}` has no row `{id}`")]
+    Id {
+        /// Name of the table.
+        table: &'static str,
+        /// The id asked for.
+        id: u32,
+    },
+    /// A stack has more frames than [`STACK_DEPTH_MAX`].
+    #[error("failed to assemble profile: stack is deeper than `{STACK_DEPTH_MAX}` frames")]
+    TooDeep,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Start,
+    Open,
+    Complete,
+    Failed,
+}
+
+/// Puts a profile together from chunks of a stranger.
+pub struct ProfileAssembler {
+    profile: Profile,
+    state: State,
+    bytes: usize,
+    limit: usize,
+    strings: Vec<StrId>,
+    frames: Vec<FrameId>,
+    /// Stack and depth by wire id; row 0 is the empty stack.
+    stacks: Vec<(StackId, u16)>,
+    label_sets: Vec<LabelSetId>,
+}
+
+impl Default for ProfileAssembler {
+    fn default() -> Self {
+        ProfileAssembler::new()
+    }
+}
+
+impl ProfileAssembler {
+    /// An assembler for one profile of at most [`PROFILE_BYTES_MAX`].
+    pub fn new() -> ProfileAssembler {
+        ProfileAssembler::with_limit(PROFILE_BYTES_MAX)
+    }
+
+    /// An assembler for one profile of at most `limit` encoded bytes.
+    pub fn with_limit(limit: usize) -> ProfileAssembler {
+        ProfileAssembler {
+            profile: Profile::default(),
+            state: State::Start,
+            bytes: 0,
+            limit,
+            strings: Vec::new(),
+            frames: Vec::new(),
+            stacks: vec![(StackId::EMPTY, 0)],
+            label_sets: vec![LabelSetId::default()],
+        }
+    }
+
+    /// True once the last chunk was taken.
+    pub fn is_complete(&self) -> bool {
+        self.state == State::Complete
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// When the chunk is damaged, too much, or out of order; the assembler is then spent.
+    pub fn push(&mut self, chunk: wire::ProfileChunk) -> Result<(), AssembleError> {
+        let last = chunk.last;
+        let taken = self.take(chunk);
+        self.state = match (&taken, last) {
+            (Err(_), _) => State::Failed,
+            (Ok(()), true) => State::Complete,
+            (Ok(()), false) => State::Open,
+        };
+        taken
+    }
+
+    /// The profile.
+    ///
+    /// # Errors
+    /// When the last chunk did not come, or an earlier one was refused.
+    pub fn finish(self) -> Result<Profile, AssembleError> {
+        if self.state == State::Complete {
+            Ok(self.profile)
+        } else {
+            Err(AssembleError::Incomplete)
+        }
+    }
+
+    fn take(&mut self, chunk: wire::ProfileChunk) -> Result<(), AssembleError> {
+        self.bytes = self.bytes.saturating_add(chunk.encoded_len());
+        if self.bytes > self.limit {
+            return Err(AssembleError::TooLarge { limit: self.limit });
+        }
+        match (self.state, &chunk.info) {
+            (State::Start, Some(info)) => self.profile.info = info.clone().into(),
+            (State::Start, None) => return Err(AssembleError::NoInfo),
+            (State::Open, None) => {}
+            (State::Open, Some(_)) => return Err(AssembleError::LateInfo),
+            (State::Complete | State::Failed, _) => return Err(AssembleError::AfterEnd),
+        }
+        for text in &chunk.strings {
+            if self.strings.is_empty() && !text.is_empty() {
+                return Err(AssembleError::FirstString);
+            }
+            self.strings.push(self.profile.dict.strings.intern(text));
+        }
+        for frame in &chunk.frames {
+            let frame = self.frame(frame)?;
+            self.frames.push(self.profile.dict.frames.intern(frame));
+        }
+        self.take_stacks(&chunk)?;
+        for set in &chunk.label_sets {
+            let id = self.label_set(set)?;
+            self.label_sets.push(id);
+        }
+        self.take_samples(&chunk)
+    }
+
+    fn frame(&mut self, frame: &wire::Frame) -> Result<Frame, AssembleError> {
+        let mut function = row(&self.strings, "strings", frame.function)?;
+        if function == StrId::EMPTY {
+            function = self.profile.dict.strings.intern("[unknown]");
+        }
+        Ok(Frame {
+            kind: number(FrameKind::from_u8, "frame kinds", frame.kind)?,
+            unnamed: number(Unnamed::from_u8, "unnamed reasons", frame.unnamed)?,
+            function,
+            module: row(&self.strings, "strings", frame.module)?,
+            file: row(&self.strings, "strings", frame.file)?,
+            line: frame.line,
+        })
+    }
+
+    fn take_stacks(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+        if chunk.stack_parents.len() != chunk.stack_frames.len() {
+            return Err(AssembleError::Columns { table: "stacks" });
+        }
+        for (&parent, &frame) in chunk.stack_parents.iter().zip(&chunk.stack_frames) {
+            // Only rows that are already there count, so a parent is always before its child.
+            let (parent, depth) = row(&self.stacks, "stacks", parent)?;
+            let frame = row(&self.frames, "frames", frame)?;
+            if depth >= STACK_DEPTH_MAX {
+                return Err(AssembleError::TooDeep);
+            }
+            self.stacks
+                .push((self.profile.dict.stacks.child(parent, frame), depth + 1));
+        }
+        Ok(())
+    }
+
+    fn label_set(&mut self, set: &wire::LabelSet) -> Result<LabelSetId, AssembleError> {
+        let (pairs, rest) = set.key_values.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(AssembleError::Columns {
+                table: "label sets",
+            });
+        }
+        let mut moved = Vec::with_capacity(pairs.len());
+        for &[key, value] in pairs {
+            let pair = (
+                row(&self.strings, "strings", key)?,
+                row(&self.strings, "strings", value)?,
+            );
+            // An empty value is an absent label everywhere.
+            if pair.1 != StrId::EMPTY {
+                moved.push(pair);
+            }
+        }
+        Ok(self.profile.dict.label_sets.intern(&mut moved))
+    }
+
+    fn take_samples(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+        let rows = chunk.sample_stacks.len();
+        let lengths = [
+            chunk.sample_label_sets.len(),
+            chunk.sample_ends.len(),
+            chunk.sample_counts.len(),
+            chunk.sample_weights.len(),
+        ];
+        if lengths.iter().any(|&length| length != rows) {
+            return Err(AssembleError::Columns { table: "samples" });
+        }
+        for at in 0..rows {
+            let key = SampleKey {
+                labels: row(&self.label_sets, "label sets", chunk.sample_label_sets[at])?,
+                stack: row(&self.stacks, "stacks", chunk.sample_stacks[at])?.0,
+                end: number(StackEnd::from_u8, "stack ends", chunk.sample_ends[at])?,
+            };
+            let value = Value {
+                count: chunk.sample_counts[at],
+                weight: chunk.sample_weights[at],
+            };
+            self.profile.add(key, value);
+        }
+        Ok(())
+    }
+}
+
+fn row<T: Copy>(rows: &[T], table: &'static str, id: u32) -> Result<T, AssembleError> {
+    rows.get(id as usize)
+        .copied()
+        .ok_or(AssembleError::Id { table, id })
+}
+
+fn number<T>(from: fn(u8) -> Option<T>, table: &'static str, id: u32) -> Result<T, AssembleError> {
+    u8::try_from(id)
+        .ok()
+        .and_then(from)
+        .ok_or(AssembleError::Id { table, id })
+}
+
+impl From<Quality> for wire::Quality {
+    fn from(quality: Quality) -> Self {
+        let Quality {
+            taken,
+            idle,
+            lost,
+            throttled,
+            folded,
+            truncated,
+            incomplete,
+            unnamed,
+            malformed,
+        } = quality;
+        wire::Quality {
+            taken,
+            idle,
+            lost,
+            throttled,
+            folded,
+            truncated,
+            incomplete,
+            unnamed,
+            malformed,
+        }
+    }
+}
+
+impl From<wire::Quality> for Quality {
+    fn from(quality: wire::Quality) -> Self {
+        let wire::Quality {
+            taken,
+            idle,
+            lost,
+            throttled,
+            folded,
+            truncated,
+            incomplete,
+            unnamed,
+            malformed,
+        } = quality;
+        Quality {
+            taken,
+            idle,
+            lost,
+            throttled,
+            folded,
+            truncated,
+            incomplete,
+            unnamed,
+            malformed,
+        }
+    }
+}
+
+impl From<&Info> for wire::Info {
+    fn from(info: &Info) -> Self {
+        wire::Info {
+            start_unix_ns: info.start_unix_ns,
+            duration_ns: info.duration_ns,
+            event: info.event.clone(),
+            unit: info.unit.clone(),
+            period: info.period,
+            quality: Some(info.quality.into()),
+        }
+    }
+}
+
+impl From<wire::Info> for Info {
+    fn from(info: wire::Info) -> Self {
+        Info {
+            start_unix_ns: info.start_unix_ns,
+            duration_ns: info.duration_ns,
+            event: info.event,
+            unit: info.unit,
+            period: info.period,
+            quality: info.quality.unwrap_or_default().into(),
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Profiles survive the wire, and damaged chunks are refused.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use profile::{FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, Unnamed, Value};
+use proptest::prelude::*;
+use prost::Message;
+use proto::convert::{
+    AssembleError, CHUNK_BYTES_TARGET, Chunks, ProfileAssembler, STACK_DEPTH_MAX, STRING_BYTES_MAX,
+};
+use proto::wire;
+use std::collections::BTreeMap;
+
+type OwnedFrame = (u8, u8, String, String, String, u32);
+type OwnedSample = (Vec<(String, String)>, Vec<OwnedFrame>, u8, u64, u64);
+
+fn build(samples: &[OwnedSample], info: Info) -> Profile {
+    let mut profile = Profile {
+        info,
+        ..Profile::default()
+    };
+    for (labels, frames, end, count, weight) in samples {
+        let labels = profile
+            .dict
+            .intern_labels(labels.iter().map(|(k, v)| (k.as_str(), v.as_str())));
+        let mut stack = profile::StackId::EMPTY;
+        for (kind, unnamed, function, module, file, line) in frames {
+            let frame = profile.dict.intern_frame(FrameRef {
+                kind: FrameKind::from_u8(*kind).unwrap(),
+                unnamed: Unnamed::from_u8(*unnamed).unwrap(),
+                function,
+                module,
+                file,
+                line: *line,
+            });
+            stack = profile.dict.stacks.child(stack, frame);
+        }
+        let end = StackEnd::from_u8(*end).unwrap();
+        profile.add(
+            SampleKey { labels, stack, end },
+            Value {
+                count: *count,
+                weight: *weight,
+            },
+        );
+    }
+    profile
+}
+
+type Content = BTreeMap<(Vec<(String, String)>, Vec<String>, u8), (u64, u64)>;
+
+/// The samples as text, whatever the ids.
+fn content(profile: &Profile) -> Content {
+    let mut all = BTreeMap::new();
+    for (key, value) in &profile.samples {
+        let mut labels: Vec<_> = profile
+            .dict
+            .labels(key.labels)
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        labels.sort();
+        let frames = profile
+            .dict
+            .stacks
+            .leaf_first(key.stack)
+            .map(|id| format!("{:?}", profile.dict.frame(id)))
+            .collect();
+        let old = all.insert((labels, frames, key.end as u8), (value.count, value.weight));
+        assert_eq!(old, None, "two keys with the same content");
+    }
+    all
+}
+
+fn assemble(
+    chunks: impl IntoIterator<Item = wire::ProfileChunk>,
+) -> Result<Profile, AssembleError> {
+    let mut assembler = ProfileAssembler::new();
+    for chunk in chunks {
+        assembler.push(chunk)?;
+    }
+    assembler.finish()
+}
+
+fn any_sample() -> impl Strategy<Value = OwnedSample> {
+    let frame = (
+        0u8..6,
+        0u8..15,
+        "[a-d]{1,2}|.{1,9}",
+        "[x-z]{0,1}",
+        "[f]{0,2}",
+        0u32..3,
+    );
+    (
+        prop::collection::vec(("[a-c]", "[a-c]{0,1}|.{0,9}"), 0..4),
+        prop::collection::vec(frame, 0..6),
+        0u8..9,
+        0u64..1 << 40,
+        any::<u64>(),
+    )
+}
+
+proptest! {
+    #[test]
+    fn content_survives_the_wire(
+        samples in prop::collection::vec(any_sample(), 0..40),
+        target in 1usize..4000,
+        start in any::<i64>(),
+        taken in any::<u64>(),
+    ) {
+        let info = Info {
+            start_unix_ns: start,
+            duration_ns: 10_000_000_000,
+            event: "cpu-clock".into(),
+            unit: "nanoseconds".into(),
+            period: 10_101_010,
+            quality: Quality { taken, lost: 3, malformed: 9, ..Quality::default() },
+        };
+        let profile = build(&samples, info);
+        let encoded: Vec<Vec<u8>> =
+            Chunks::with_target(&profile, target).map(|chunk| chunk.encode_to_vec()).collect();
+        let chunks = encoded.iter().map(|bytes| wire::ProfileChunk::decode(&bytes[..]).unwrap());
+        let back = assemble(chunks).unwrap();
+        prop_assert_eq!(&back.info, &profile.info);
+        prop_assert_eq!(content(&back), content(&profile));
+        prop_assert_eq!(back.total(), profile.total());
+    }
+
+    /// Whatever is damaged in one chunk, the assembler answers; it never panics.
+    #[test]
+    fn damaged_bytes_are_refused_or_taken_but_never_panic(
+        samples in prop::collection::vec(any_sample(), 1..10),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let profile = build(&samples, Info::default());
+        let mut bytes = Chunks::new(&profile).next().unwrap().encode_to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(chunk) = wire::ProfileChunk::decode(&bytes[..])
+            && let Ok(profile) = assemble([chunk])
+        {
+            // What was taken is whole: every id leads somewhere.
+            let _ = content(&profile);
+        }
+    }
+}
+
+#[test]
+fn chunks_stay_near_their_target() {
+    let samples: Vec<OwnedSample> = (0..40_000u32)
+        .map(|n| {
+            let frame = |i: u32| {
+                (
+                    0,
+                    0,
+                    format!("function_{n}_{i}"),
+                    "lib.so".into(),
+                    "".into(),
+                    n,
+                )
+            };
+            (
+                vec![("pid".into(), n.to_string())],
+                (0..3).map(frame).collect(),
+                0,
+                1,
+                u64::MAX,
+            )
+        })
+        .collect();
+    let profile = build(&samples, Info::default());
+    let sizes: Vec<usize> = Chunks::new(&profile)
+        .map(|chunk| chunk.encoded_len())
+        .collect();
+    assert!(sizes.len() > 10, "{sizes:?}");
+    assert!(
+        sizes
+            .iter()
+            .all(|&size| size < CHUNK_BYTES_TARGET + STRING_BYTES_MAX),
+        "{sizes:?}"
+    );
+}
+
+#[test]
+fn a_monstrous_name_is_cut_at_a_character() {
+    let name = format!("x{}", "é".repeat(STRING_BYTES_MAX));
+    let profile = build(
+        &[(vec![], vec![(0, 0, name, "".into(), "".into(), 0)], 0, 1, 1)],
+        Info::default(),
+    );
+    let back = assemble(Chunks::new(&profile)).unwrap();
+    let (key, _) = back.sorted()[0];
+    let frame = back.dict.stacks.leaf_first(key.stack).next().unwrap();
+    assert_eq!(back.dict.frame(frame).function.len(), STRING_BYTES_MAX - 1);
+}
+
+/// A sound single chunk: one frame, one stack, one label set, one sample.
+fn sound() -> wire::ProfileChunk {
+    wire::ProfileChunk {
+        info: Some(wire::Info::default()),
+        strings: ["", "main", "comm", "cat"].map(String::from).to_vec(),
+        frames: vec![wire::Frame {
+            function: 1,
+            ..Default::default()
+        }],
+        stack_parents: vec![0],
+        stack_frames: vec![0],
+        label_sets: vec![wire::LabelSet {
+            key_values: vec![2, 3],
+        }],
+        sample_label_sets: vec![1],
+        sample_stacks: vec![1],
+        sample_ends: vec![0],
+        sample_counts: vec![7],
+        sample_weights: vec![70],
+        last: true,
+    }
+}
+
+#[track_caller]
+fn check(damage: impl FnOnce(&mut wire::ProfileChunk), expected: AssembleError) {
+    let mut chunk = sound();
+    damage(&mut chunk);
+    assert_eq!(assemble([chunk]).err(), Some(expected));
+}
+
+#[test]
+fn damage_is_named() {
+    let id = |table, id| AssembleError::Id { table, id };
+    assert_eq!(
+        assemble([sound()]).unwrap().total(),
+        Value {
+            count: 7,
+            weight: 70
+        }
+    );
+    check(|c| c.info = None, AssembleError::NoInfo);
+    check(|c| c.last = false, AssembleError::Incomplete);
+    check(|c| c.strings[0] = "x".into(), AssembleError::FirstString);
+    check(|c| c.frames[0].function = 4, id("strings", 4));
+    check(|c| c.frames[0].kind = 256, id("frame kinds", 256));
+    check(|c| c.frames[0].unnamed = 200, id("unnamed reasons", 200));
+    check(|c| c.stack_frames[0] = 1, id("frames", 1));
+    check(|c| c.stack_parents[0] = 1, id("stacks", 1));
+    check(
+        |c| c.stack_parents.clear(),
+        AssembleError::Columns { table: "stacks" },
+    );
+    check(
+        |c| c.label_sets[0].key_values.truncate(1),
+        AssembleError::Columns {
+            table: "label sets",
+        },
+    );
+    check(
+        |c| c.label_sets[0].key_values[1] = u32::MAX,
+        id("strings", u32::MAX),
+    );
+    check(|c| c.sample_label_sets[0] = 2, id("label sets", 2));
+    check(|c| c.sample_stacks[0] = 2, id("stacks", 2));
+    check(|c| c.sample_ends[0] = 99, id("stack ends", 99));
+    check(
+        |c| c.sample_counts.push(1),
+        AssembleError::Columns { table: "samples" },
+    );
+}
+
+#[test]
+fn order_of_chunks_is_kept() {
+    let open = || wire::ProfileChunk {
+        last: false,
+        ..sound()
+    };
+    assert_eq!(
+        assemble([open(), sound()]).err(),
+        Some(AssembleError::LateInfo)
+    );
+    assert_eq!(
+        assemble([sound(), sound()]).err(),
+        Some(AssembleError::AfterEnd)
+    );
+    assert_eq!(assemble([]).err(), Some(AssembleError::Incomplete));
+    // A refused chunk cannot be made up for by a good one.
+    let mut assembler = ProfileAssembler::new();
+    assembler
+        .push(wire::ProfileChunk {
+            info: None,
+            ..sound()
+        })
+        .unwrap_err();
+    assert_eq!(assembler.push(sound()), Err(AssembleError::AfterEnd));
+    assert!(assembler.finish().is_err());
+}
+
+#[test]
+fn doubled_rows_meet_in_one_key() {
+    let mut chunk = sound();
+    chunk.strings.push("main".into());
+    chunk.frames.push(wire::Frame {
+        function: 4,
+        ..Default::default()
+    });
+    chunk.stack_parents.push(0);
+    chunk.stack_frames.push(1);
+    chunk.label_sets.push(wire::LabelSet {
+        key_values: vec![2, 3, 2, 1, 1, 0],
+    });
+    chunk.sample_label_sets.push(2);
+    chunk.sample_stacks.push(2);
+    chunk.sample_ends.push(0);
+    chunk.sample_counts.push(1);
+    chunk.sample_weights.push(1);
+    let profile = assemble([chunk]).unwrap();
+    assert_eq!(profile.samples.len(), 1);
+    assert_eq!(
+        profile.total(),
+        Value {
+            count: 8,
+            weight: 71
+        }
+    );
+}
+
+#[test]
+fn size_and_depth_are_bounded() {
+    let mut small = ProfileAssembler::with_limit(16);
+    assert_eq!(
+        small.push(sound()),
+        Err(AssembleError::TooLarge { limit: 16 })
+    );
+    let mut chunk = sound();
+    chunk.stack_parents = (0..=u32::from(STACK_DEPTH_MAX)).collect();
+    chunk.stack_frames = vec![0; usize::from(STACK_DEPTH_MAX) + 1];
+    assert_eq!(assemble([chunk]).err(), Some(AssembleError::TooDeep));
+}
+
+#[test]
+fn a_frame_without_function_gets_a_name() {
+    let mut chunk = sound();
+    chunk.frames[0].function = 0;
+    let profile = assemble([chunk]).unwrap();
+    assert_eq!(
+        profile.dict.frame(profile::FrameId(0)).function,
+        "[unknown]"
+    );
+}
