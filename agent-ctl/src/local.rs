@@ -73,10 +73,9 @@ impl Local {
                 self.cgroup_root = Some(point.to_owned());
             }
             "proc" if point == "/proc" => {
-                let all = options.split(',').chain(super_options.split(','));
-                let hidden = all.filter_map(|option| option.strip_prefix("hidepid="));
+                let mut all = options.split(',').chain(super_options.split(','));
+                let hidden = all.find_map(|option| option.strip_prefix("hidepid="));
                 self.hidepid = hidden
-                    .last()
                     .filter(|&mode| mode != "0" && mode != "off")
                     .map(str::to_owned);
             }

@@ -295,8 +295,8 @@ mod tests {
     fn no_terminal_is_too_small_to_draw() {
         let mut app = app(View::Functions);
         app.scroll = 99;
-        for columns in 0..40 {
-            for lines in 0..9 {
+        for columns in 1..40 {
+            for lines in 1..9 {
                 screen(&app, columns, lines);
             }
         }
