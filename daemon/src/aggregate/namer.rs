@@ -13,7 +13,7 @@ use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, Symbolizer};
 use hashbrown::{HashMap, HashSet};
 use profile::{
-    Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId,
+    Dictionary, FrameId, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId,
     StrId, Unnamed, key,
 };
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -301,14 +301,6 @@ impl Namer {
         };
         let dict = recorder.dict_mut();
         let mut id = StackId::EMPTY;
-        if end == StackEnd::DepthLimit {
-            let cut = dict.intern_frame(FrameRef {
-                kind: FrameKind::Synthetic,
-                function: "[truncated]",
-                ..FrameRef::default()
-            });
-            id = dict.stacks.child(id, cut);
-        }
         for at in frames.iter().rev() {
             for &frame in named(at).iter().rev() {
                 let frame = self.remap.frame(&self.names, dict, frame);
