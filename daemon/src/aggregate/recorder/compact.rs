@@ -109,6 +109,7 @@ impl Recorder {
                 bytes = (bytes + whole.bytes()).saturating_sub(before);
                 let windows = (merged[0].windows.0, merged[run - 1].windows.1);
                 self.totals.coarsened += run as u64;
+                self.generation += 1;
                 self.windows.insert(at, Window { windows, whole });
             }
             at += 1;
@@ -156,6 +157,7 @@ impl Recorder {
         self.collected_bytes = self.dict.heap_bytes();
         self.growth.settle(&self.dict, 0);
         self.epoch += 1;
+        self.generation += 1;
         self.totals.collections += 1;
         let took = Mono::now().since(began).as_nanos() as u64;
         self.totals.longest_collection_ns = self.totals.longest_collection_ns.max(took);

@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use block::Row;
-pub use query::{CgroupUsage, Covered, QueryError, Span};
+pub use query::{Answer, CgroupUsage, Covered, QueryError, Span, query, read};
 
 /// Smallest budget that is taken. Unit: bytes. Below this the fixed cost of a window and of the
 /// hash tables would leave no room for samples.
@@ -172,6 +172,8 @@ pub struct Recorder {
     unit: String,
     dict: Dictionary,
     epoch: u64,
+    /// Changes when windows are merged or ids change.
+    generation: u64,
     /// Closed, in order of time.
     windows: VecDeque<Window>,
     /// The open window.
@@ -201,6 +203,7 @@ impl Recorder {
             event: "cpu-clock".to_owned(),
             unit: "nanoseconds".to_owned(),
             epoch: 0,
+            generation: 0,
             windows: VecDeque::new(),
             open: VecDeque::new(),
             recent: Vec::new(),
@@ -321,6 +324,11 @@ impl Recorder {
     /// it slept through is the difference of the sequence numbers.
     pub fn subscribe(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
+    }
+
+    /// Number of receivers from [`Recorder::subscribe`].
+    pub fn listeners(&self) -> usize {
+        self.progress.receiver_count()
     }
 
     /// Sizes and counters.
