@@ -1,0 +1,132 @@
+//! What clients ask, checked: wire requests to queries and ranges.
+
+use crate::time::{Mono, WallAnchor};
+use profile::{FrameFilter, FrameFilterOp, GroupBy, LabelMatcher, MatchOp, Query, Selector};
+use proto::agent;
+use std::time::Duration;
+use tonic::Status;
+
+/// Shortest and longest interval of a live stream. Unit: milliseconds.
+const INTERVAL_MS: std::ops::RangeInclusive<u32> = 500..=10_000;
+
+/// The query of a request.
+///
+/// # Errors
+/// INVALID_ARGUMENT with the reason.
+pub(super) fn query(
+    matchers: Vec<agent::LabelMatcher>,
+    frame_filters: Vec<agent::FrameFilter>,
+    group_by: &[String],
+) -> Result<Query, Status> {
+    // Before anything is compiled: the counts bound the work that one request can ask for.
+    let limit = profile::FILTERS_MAX;
+    for (what, given) in [
+        ("matchers", matchers.len()),
+        ("frame filters", frame_filters.len()),
+        ("labels to group by", group_by.len()),
+    ] {
+        if given > limit {
+            return Err(invalid(format!(
+                "failed to take {given} {what}: at most {limit} are allowed"
+            )));
+        }
+    }
+    let matchers: Vec<LabelMatcher> = matchers
+        .into_iter()
+        .map(matcher)
+        .collect::<Result<_, _>>()?;
+    let filters: Vec<FrameFilter> = frame_filters
+        .into_iter()
+        .map(filter)
+        .collect::<Result<_, _>>()?;
+    let selector = Selector::new(matchers).map_err(invalid)?;
+    Query::new(selector, filters, GroupBy::from_keys(group_by)).map_err(invalid)
+}
+
+/// Monotonic begin and end of a range; an absent range, begin or end leaves that side open.
+///
+/// # Errors
+/// INVALID_ARGUMENT when it ends before it begins.
+pub(super) fn range(
+    range: Option<agent::TimeRange>,
+    clock: &WallAnchor,
+) -> Result<(Mono, Mono), Status> {
+    let agent::TimeRange {
+        start_unix_ns,
+        end_unix_ns,
+    } = range.unwrap_or_default();
+    if start_unix_ns < 0 || end_unix_ns < 0 {
+        return Err(invalid(
+            "failed to take the time range: a time is before 1970",
+        ));
+    }
+    if end_unix_ns != 0 && end_unix_ns < start_unix_ns {
+        return Err(invalid(
+            "failed to take the time range: it ends before it begins",
+        ));
+    }
+    let start = if start_unix_ns == 0 {
+        Mono(0)
+    } else {
+        clock.to_mono(start_unix_ns)
+    };
+    let end = if end_unix_ns == 0 {
+        Mono(u64::MAX)
+    } else {
+        clock.to_mono(end_unix_ns)
+    };
+    Ok((start, end))
+}
+
+/// The interval of a live stream; `None`: by windows.
+///
+/// # Errors
+/// INVALID_ARGUMENT when it is out of bounds.
+pub(super) fn interval(interval_ms: u32) -> Result<Option<Duration>, Status> {
+    match interval_ms {
+        0 => Ok(None),
+        ms if INTERVAL_MS.contains(&ms) => Ok(Some(Duration::from_millis(ms.into()))),
+        ms => Err(invalid(format!(
+            "failed to take interval `{ms}` ms: 0, or {} to {}",
+            INTERVAL_MS.start(),
+            INTERVAL_MS.end()
+        ))),
+    }
+}
+
+fn matcher(matcher: agent::LabelMatcher) -> Result<LabelMatcher, Status> {
+    let op = match matcher.op() {
+        agent::MatchOp::Equal => MatchOp::Equal,
+        agent::MatchOp::NotEqual => MatchOp::NotEqual,
+        agent::MatchOp::Regex => MatchOp::Regex,
+        agent::MatchOp::NotRegex => MatchOp::NotRegex,
+        agent::MatchOp::Subtree => MatchOp::Subtree,
+        agent::MatchOp::Unspecified => {
+            let (label, op) = (matcher.label, matcher.op);
+            return Err(invalid(format!(
+                "failed to take the matcher of `{label}`: operator {op} is not known"
+            )));
+        }
+    };
+    LabelMatcher::new(matcher.label, op, matcher.value).map_err(invalid)
+}
+
+fn filter(filter: agent::FrameFilter) -> Result<FrameFilter, Status> {
+    let op = match filter.op() {
+        agent::FrameFilterOp::Keep => FrameFilterOp::Keep,
+        agent::FrameFilterOp::Drop => FrameFilterOp::Drop,
+        agent::FrameFilterOp::Focus => FrameFilterOp::Focus,
+        agent::FrameFilterOp::Collapse => FrameFilterOp::Collapse,
+        agent::FrameFilterOp::Unspecified => {
+            let op = filter.op;
+            return Err(invalid(format!(
+                "failed to take a frame filter: operator {op} is not known"
+            )));
+        }
+    };
+    FrameFilter::new(op, &filter.regex).map_err(invalid)
+}
+
+fn invalid(reason: impl ToString) -> Status {
+    Status::invalid_argument(reason.to_string())
+}

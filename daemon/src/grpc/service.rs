@@ -1,0 +1,228 @@
+//! The calls of AgentService.
+
+use super::answer::{AnswerStream, Outlet};
+use super::listen::Peer;
+use super::{
+    ActiveConfig, FLUSH_TIMEOUT, Host, QUERIES_MAX, ReloadOutcome, STREAMS_MAX, cgroups, live,
+    request,
+};
+use crate::aggregate::recorder::{self, Answer, Covered, QueryError, Span, read};
+use crate::time::Mono;
+use profile::{Profile, Query};
+use proto::agent;
+use proto::agent::agent_service_server::AgentService;
+use proto::convert::Chunks;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tonic::{Request, Response, Status};
+
+/// Answers calls; a handle that is cloned for each connection.
+#[derive(Clone)]
+pub(super) struct Service {
+    pub(super) host: Arc<dyn Host>,
+    pub(super) shutdown: watch::Receiver<bool>,
+    stall_timeout: Duration,
+    /// See [`QUERIES_MAX`].
+    queries: Arc<Semaphore>,
+    /// See [`STREAMS_MAX`].
+    streams: Arc<Semaphore>,
+    /// Status and reload, one at a time: they never wait behind queries.
+    calls: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(super) fn new(
+        host: Arc<dyn Host>,
+        shutdown: watch::Receiver<bool>,
+        stall_timeout: Duration,
+    ) -> Service {
+        Service {
+            host,
+            shutdown,
+            stall_timeout,
+            queries: Arc::new(Semaphore::new(QUERIES_MAX)),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            calls: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Runs `query` over `span` on a blocking thread; the permit says that its answer is in memory.
+    pub(super) async fn profile(
+        &self,
+        span: Span,
+        query: Arc<Query>,
+    ) -> Result<(Chunks<Profile>, Covered, OwnedSemaphorePermit), Status> {
+        let ((chunks, covered), permit) =
+            blocking(&self.queries, &self.host, move |host, cancel| {
+                let answer =
+                    recorder::query(host.recorder(), span, &query, cancel).map_err(status)?;
+                let Answer {
+                    mut profile,
+                    covered,
+                } = answer;
+                profile.info.start_unix_ns = host.clock().to_unix_ns(begin(&covered));
+                // Sorts the samples: too long for the runtime's thread.
+                Ok((Chunks::new(profile), covered))
+            })
+            .await?;
+        Ok((chunks, covered, permit))
+    }
+
+    fn outlet<T>(&self, peer: Option<Peer>) -> Result<(Outlet<T>, AnswerStream<T>), Status> {
+        let place = self.streams.clone().try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!("{STREAMS_MAX} answers are being sent already"))
+        })?;
+        Ok(Outlet::new(peer, self.stall_timeout, place))
+    }
+}
+
+#[tonic::async_trait]
+impl AgentService for Service {
+    type QueryProfileStream = AnswerStream<agent::QueryProfileResponse>;
+    type StreamProfilesStream = AnswerStream<agent::StreamProfilesResponse>;
+
+    async fn get_status(
+        &self,
+        _request: Request<agent::GetStatusRequest>,
+    ) -> Result<Response<agent::GetStatusResponse>, Status> {
+        let (found, _) = blocking(&self.calls, &self.host, |host, _| Ok(host.status())).await?;
+        Ok(Response::new(found))
+    }
+
+    async fn list_cgroups(
+        &self,
+        request: Request<agent::ListCgroupsRequest>,
+    ) -> Result<Response<agent::ListCgroupsResponse>, Status> {
+        let range = request::range(request.into_inner().range, self.host.clock())?;
+        let (answer, _) = blocking(&self.queries, &self.host, move |host, cancel| {
+            let recorder = read(host.recorder());
+            let (usages, covered) = recorder.cgroups(range, cancel).map_err(status)?;
+            let unit = recorder.event().1.to_owned();
+            drop(recorder);
+            let total_weight = usages
+                .iter()
+                .fold(0u64, |sum, usage| sum.saturating_add(usage.own.weight));
+            let clock = host.clock();
+            let begin = begin(&covered);
+            Ok(agent::ListCgroupsResponse {
+                cgroups: cgroups::tree(usages),
+                covered: Some(agent::TimeRange {
+                    start_unix_ns: clock.to_unix_ns(begin),
+                    end_unix_ns: clock.to_unix_ns(covered.end.max(begin)),
+                }),
+                quality: Some(covered.quality.into()),
+                total_weight,
+                unit,
+            })
+        })
+        .await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn query_profile(
+        &self,
+        request: Request<agent::QueryProfileRequest>,
+    ) -> Result<Response<Self::QueryProfileStream>, Status> {
+        let peer = request.extensions().get::<Peer>().cloned();
+        let asked = request.into_inner();
+        let query = request::query(asked.matchers, asked.frame_filters, &asked.group_by)?;
+        // Checked before the flush; read again after it, when the clock may have been refreshed.
+        request::range(asked.range, self.host.clock())?;
+        let (outlet, stream) = self.outlet(peer)?;
+        if asked.fresh {
+            // Late data is no reason to refuse what is there.
+            let _ = tokio::time::timeout(FLUSH_TIMEOUT, self.host.flush()).await;
+        }
+        let (from, to) = request::range(asked.range, self.host.clock())?;
+        let (chunks, _, permit) = self.profile(Span::Time(from, to), Arc::new(query)).await?;
+        tokio::spawn(async move {
+            let wrap = |chunk| agent::QueryProfileResponse { chunk: Some(chunk) };
+            // A client that has gone needs no answer.
+            let _ = outlet.send_all(chunks, wrap).await;
+            drop(permit);
+        });
+        Ok(Response::new(stream))
+    }
+
+    async fn stream_profiles(
+        &self,
+        request: Request<agent::StreamProfilesRequest>,
+    ) -> Result<Response<Self::StreamProfilesStream>, Status> {
+        let peer = request.extensions().get::<Peer>().cloned();
+        let asked = request.into_inner();
+        let query = request::query(asked.matchers, asked.frame_filters, &asked.group_by)?;
+        let interval = request::interval(asked.interval_ms)?;
+        let (outlet, stream) = self.outlet(peer)?;
+        tokio::spawn(live::run(self.clone(), Arc::new(query), interval, outlet));
+        Ok(Response::new(stream))
+    }
+
+    async fn get_config(
+        &self,
+        _request: Request<agent::GetConfigRequest>,
+    ) -> Result<Response<agent::GetConfigResponse>, Status> {
+        let ActiveConfig { yaml, path } = self.host.config();
+        Ok(Response::new(agent::GetConfigResponse { yaml, path }))
+    }
+
+    async fn reload_config(
+        &self,
+        _request: Request<agent::ReloadConfigRequest>,
+    ) -> Result<Response<agent::ReloadConfigResponse>, Status> {
+        let (outcome, _) = blocking(&self.calls, &self.host, |host, _| {
+            host.reload().map_err(Status::failed_precondition)
+        })
+        .await?;
+        let ReloadOutcome {
+            changed,
+            needs_restart,
+        } = outcome;
+        Ok(Response::new(agent::ReloadConfigResponse {
+            changed,
+            needs_restart,
+        }))
+    }
+}
+
+/// Where the covered time begins; an answer that covers nothing begins now, or where it was asked
+/// for when that is earlier.
+fn begin(covered: &Covered) -> Mono {
+    match covered.windows {
+        0 if covered.start == Mono(0) => Mono::now(),
+        0 => covered.start.min(Mono::now()),
+        _ => covered.start,
+    }
+}
+
+fn status(error: QueryError) -> Status {
+    match error {
+        QueryError::Cancelled => Status::cancelled(error.to_string()),
+    }
+}
+
+/// Runs `work` on a blocking thread within the limit. When the caller goes away, `work` is told by
+/// the flag; the permit is given back only when it has ended.
+async fn blocking<T: Send + 'static>(
+    limit: &Arc<Semaphore>,
+    host: &Arc<dyn Host>,
+    work: impl FnOnce(&dyn Host, &AtomicBool) -> Result<T, Status> + Send + 'static,
+) -> Result<(T, OwnedSemaphorePermit), Status> {
+    let Ok(permit) = limit.clone().acquire_owned().await else {
+        return Err(Status::unavailable("shutting down"));
+    };
+    let (host, cancel) = (host.clone(), Arc::new(AtomicBool::new(false)));
+    let _guard = CancelOnDrop(cancel.clone());
+    let done = tokio::task::spawn_blocking(move || (work(&*host, &cancel), permit)).await;
+    let (result, permit) = done.map_err(|_| Status::internal("the call failed in the daemon"))?;
+    Ok((result?, permit))
+}
+
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
