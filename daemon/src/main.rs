@@ -44,7 +44,10 @@ fn main() -> ExitCode {
     if let Some(path) = &args.check_config {
         return match Config::load(Some(path), [], &[]) {
             Ok(loaded) => {
-                loaded.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+                loaded
+                    .warnings
+                    .iter()
+                    .for_each(|warning| eprintln!("warning: {warning}"));
                 println!("{}: valid", path.display());
                 ExitCode::SUCCESS
             }
@@ -52,8 +55,14 @@ fn main() -> ExitCode {
         };
     }
     let mut sets = args.sets;
-    sets.extend(args.listen.map(|address| format!("server.listen={address}")));
-    let source = ConfigSource { path: args.config, sets };
+    sets.extend(
+        args.listen
+            .map(|address| format!("server.listen={address}")),
+    );
+    let source = ConfigSource {
+        path: args.config,
+        sets,
+    };
     let loaded = match source.load() {
         Ok(loaded) => loaded,
         Err(error) => return fail(&error, Exit::Config),
@@ -86,7 +95,9 @@ fn start_logging(config: &Config) -> SetLogLevel {
     match config.log.format {
         LogFormat::Json => registry.with(lines.json()).init(),
         LogFormat::Text => {
-            registry.with(lines.with_ansi(std::io::stderr().is_terminal())).init();
+            registry
+                .with(lines.with_ansi(std::io::stderr().is_terminal()))
+                .init();
         }
     }
     Box::new(move |config| {

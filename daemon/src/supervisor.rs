@@ -139,14 +139,16 @@ impl Ends {
         body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let ends = self.clone();
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let end = match catch_unwind(AssertUnwindSafe(body)) {
-                Ok(end) => end,
-                Err(panic) => Err(format!("panic: {}", panic_text(&*panic)).into()),
-            };
-            lock(&ends.list).push((name, end));
-            ends.wake.wake();
-        })
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let end = match catch_unwind(AssertUnwindSafe(body)) {
+                    Ok(end) => end,
+                    Err(panic) => Err(format!("panic: {}", panic_text(&*panic)).into()),
+                };
+                lock(&ends.list).push((name, end));
+                ends.wake.wake();
+            })
     }
 
     /// The first end that was not asked for.
@@ -173,7 +175,10 @@ impl Ends {
 fn stage_error(thread: &'static str, error: StageError) -> RunError {
     match error.downcast::<ServeError>() {
         Ok(error) => RunError::Serve(*error),
-        Err(error) => RunError::Stage { thread, reason: with_causes(&*error) },
+        Err(error) => RunError::Stage {
+            thread,
+            reason: with_causes(&*error),
+        },
     }
 }
 
@@ -190,7 +195,8 @@ fn with_causes(error: &dyn Error) -> String {
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("unknown")
 }
 
 /// Runs the daemon until SIGTERM or SIGINT, or until it cannot go on.
@@ -202,8 +208,8 @@ pub fn run(
     source: ConfigSource,
     set_log_level: SetLogLevel,
 ) -> Result<(), RunError> {
-    let signals = SignalFd::new(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
-        .map_err(RunError::Setup)?;
+    let signals =
+        SignalFd::new(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).map_err(RunError::Setup)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -242,7 +248,11 @@ impl Stages {
             tracing::warn!(reason, "sampling `{}` instead", facts.event.name());
         }
         let kernel = KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none());
-        let idle = if kernel.hidden() { Vec::new() } else { kernel.idle_ranges() };
+        let idle = if kernel.hidden() {
+            Vec::new()
+        } else {
+            kernel.idle_ranges()
+        };
         let cgroups = CgroupTable::discover();
         let processes = scan::all(files::identity_of_mapping);
         let counters = Arc::new(SymbolCounters::default());
@@ -267,8 +277,10 @@ impl Stages {
             watchers: Arc::default(),
             registry: OnceLock::new(),
         });
-        let ends =
-            Ends { wake: Arc::new(WakeFd::new().map_err(setup)?), list: Arc::default() };
+        let ends = Ends {
+            wake: Arc::new(WakeFd::new().map_err(setup)?),
+            list: Arc::default(),
+        };
 
         let (batches, from_sampler) = sync_channel(BATCHES);
         let (recycle, recycled) = sync_channel(BATCHES);
@@ -323,10 +335,16 @@ impl Stages {
             window,
             first_window_end: aligned_end(&agent.clock, window),
         };
-        let queues = Queues { batches, recycled, files: announce };
+        let queues = Queues {
+            batches,
+            recycled,
+            files: announce,
+        };
         draining.push(
-            ends.spawn("fp-sampler", move || Ok(Sampler::new(start, queues, shared)?.run()?))
-                .map_err(setup)?,
+            ends.spawn("fp-sampler", move || {
+                Ok(Sampler::new(start, queues, shared)?.run()?)
+            })
+            .map_err(setup)?,
         );
         let (stop_serving, stopped) = watch::channel(false);
         let (ready, is_ready) = oneshot::channel();
@@ -335,11 +353,19 @@ impl Stages {
         let serving = ends
             .spawn("fp-grpc", move || serve(served, ready, stopped))
             .map_err(setup)?;
-        let stages = Stages { agent, ends, draining, stop_serving, serving };
+        let stages = Stages {
+            agent,
+            ends,
+            draining,
+            stop_serving,
+            serving,
+        };
         if is_ready.blocking_recv().is_err() {
             let error = stages.ends.unexpected();
             stages.stop(error)?;
-            return Err(RunError::Setup(io::Error::other("the server ended at once")));
+            return Err(RunError::Setup(io::Error::other(
+                "the server ended at once",
+            )));
         }
         Ok(stages)
     }
@@ -381,7 +407,10 @@ impl Stages {
             }
             let stepped = self.agent.clock.refresh();
             if stepped.unsigned_abs() > 1_000_000_000 {
-                tracing::warn!(seconds = stepped / 1_000_000_000, "the wall clock was stepped");
+                tracing::warn!(
+                    seconds = stepped / 1_000_000_000,
+                    "the wall clock was stepped"
+                );
             }
             if watchdog.is_some() {
                 notify(&[sd_notify::NotifyState::Watchdog]);
@@ -394,12 +423,18 @@ impl Stages {
         let sampler = Mono(self.agent.sampler.heartbeat.load(Ordering::Relaxed));
         if now.since(sampler) > SAMPLER_STUCK {
             let seconds = now.since(sampler).as_secs();
-            return Some(RunError::Stuck { thread: "fp-sampler", seconds });
+            return Some(RunError::Stuck {
+                thread: "fp-sampler",
+                seconds,
+            });
         }
         let busy = Mono(self.agent.namer_busy_since.load(Ordering::Relaxed));
         if busy != Mono(0) && now.since(busy) > NAMER_STUCK {
             let seconds = now.since(busy).as_secs();
-            return Some(RunError::Stuck { thread: "fp-namer", seconds });
+            return Some(RunError::Stuck {
+                thread: "fp-namer",
+                seconds,
+            });
         }
         None
     }
@@ -434,7 +469,9 @@ impl Stages {
         match cause.or_else(|| self.ends.failure()) {
             Some(error) => Err(error),
             None if drained => Ok(()),
-            None => Err(RunError::Grace { seconds: grace.as_secs() }),
+            None => Err(RunError::Grace {
+                seconds: grace.as_secs(),
+            }),
         }
     }
 }

@@ -16,8 +16,14 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
         let full = symbol_metric_name(name);
         let weak = Arc::downgrade(agent);
         registry.read_one(full, help, Kind::Counter, move || {
-            let Some(agent) = weak.upgrade() else { return 0 };
-            agent.symbols.all().find(|(found, ..)| *found == name).map_or(0, |(.., value)| value)
+            let Some(agent) = weak.upgrade() else {
+                return 0;
+            };
+            agent
+                .symbols
+                .all()
+                .find(|(found, ..)| *found == name)
+                .map_or(0, |(.., value)| value)
         });
     }
     Arc::new(registry)
@@ -37,14 +43,24 @@ fn one(
     read: impl Fn(&Agent) -> u64 + Send + Sync + 'static,
 ) {
     let weak: Weak<Agent> = Arc::downgrade(agent);
-    registry.read_one(name, help, kind, move || weak.upgrade().map_or(0, |agent| read(&agent)));
+    registry.read_one(name, help, kind, move || {
+        weak.upgrade().map_or(0, |agent| read(&agent))
+    });
 }
 
 fn sampler(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&crate::sampler::Shared) -> &AtomicU64;
     let counters: [(&str, &str, Pick); 7] = [
-        ("fleetprof_samples_total", "Samples folded, the idle loop's left out.", |s| &s.samples),
-        ("fleetprof_sampler_wakeups_total", "Times the sampler thread woke up.", |s| &s.wakeups),
+        (
+            "fleetprof_samples_total",
+            "Samples folded, the idle loop's left out.",
+            |s| &s.samples,
+        ),
+        (
+            "fleetprof_sampler_wakeups_total",
+            "Times the sampler thread woke up.",
+            |s| &s.wakeups,
+        ),
         (
             "fleetprof_batches_deferred_total",
             "Times a window went on because the namer was not ready for it.",
@@ -95,10 +111,13 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
     ] {
         let weak = Arc::downgrade(agent);
         registry.read(name, help, Kind::Counter, move || {
-            let Some(agent) = weak.upgrade() else { return Vec::new() };
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
             let facts = lock(&agent.sampler.facts);
             let cpus = facts.cpus.iter();
-            cpus.map(|(cpu, counts)| (vec![("cpu", cpu.0.to_string())], pick(counts))).collect()
+            cpus.map(|(cpu, counts)| (vec![("cpu", cpu.0.to_string())], pick(counts)))
+                .collect()
         });
     }
     one(
@@ -115,7 +134,9 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
         "What the process table refused or had to guess, by cause.",
         Kind::Counter,
         move || {
-            let Some(agent) = weak.upgrade() else { return Vec::new() };
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
             let counts = lock(&agent.sampler.facts).processes;
             [
                 ("process_unannounced", counts.unannounced),
@@ -136,7 +157,9 @@ fn recorder(registry: &Registry, agent: &Arc<Agent>) {
         "Samples that are missing or incomplete in profiles, by cause.",
         Kind::Counter,
         move || {
-            let Some(agent) = weak.upgrade() else { return Vec::new() };
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
             let quality = agent
                 .recorder
                 .read()
@@ -173,8 +196,13 @@ fn recorder(registry: &Registry, agent: &Arc<Agent>) {
         "What the flight recorder dropped or coarsened, by cause. Unit: windows, or samples.",
         Kind::Counter,
         move || {
-            let Some(agent) = weak.upgrade() else { return Vec::new() };
-            let recorder = agent.recorder.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let recorder = agent
+                .recorder
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
             let totals = recorder.stats().totals;
             [
                 ("window_age", totals.dropped_by_age),
@@ -186,14 +214,32 @@ fn recorder(registry: &Registry, agent: &Arc<Agent>) {
             .into()
         },
     );
-    let gauges: [(&str, &str, fn(&crate::aggregate::recorder::RecorderStats) -> u64); 3] = [
-        ("fleetprof_recorder_bytes", "Memory of the flight recorder.", |s| s.bytes as u64),
-        ("fleetprof_recorder_budget_bytes", "Its budget.", |s| s.budget_bytes as u64),
-        ("fleetprof_recorder_windows", "Windows kept.", |s| s.windows as u64),
+    let gauges: [(
+        &str,
+        &str,
+        fn(&crate::aggregate::recorder::RecorderStats) -> u64,
+    ); 3] = [
+        (
+            "fleetprof_recorder_bytes",
+            "Memory of the flight recorder.",
+            |s| s.bytes as u64,
+        ),
+        ("fleetprof_recorder_budget_bytes", "Its budget.", |s| {
+            s.budget_bytes as u64
+        }),
+        ("fleetprof_recorder_windows", "Windows kept.", |s| {
+            s.windows as u64
+        }),
     ];
     for (name, help, pick) in gauges {
         one(registry, agent, name, help, Kind::Gauge, move |agent| {
-            pick(&agent.recorder.read().unwrap_or_else(PoisonError::into_inner).stats())
+            pick(
+                &agent
+                    .recorder
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .stats(),
+            )
         });
     }
 }

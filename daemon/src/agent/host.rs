@@ -30,7 +30,9 @@ struct Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        lock(&self.watchers).intervals.retain(|&(id, _)| id != self.id);
+        lock(&self.watchers)
+            .intervals
+            .retain(|&(id, _)| id != self.id);
     }
 }
 
@@ -47,7 +49,11 @@ impl Host for Agent {
         self.sampler.flush();
         Box::pin(async move {
             // The part that answers ends a horizon before it was drained, which was after `asked`.
-            let fresh = Mono(asked.0.saturating_sub(crate::perf::rings::HORIZON.as_nanos() as u64));
+            let fresh = Mono(
+                asked
+                    .0
+                    .saturating_sub(crate::perf::rings::HORIZON.as_nanos() as u64),
+            );
             // Late or gone: the answer holds what there is.
             let _ = tokio::time::timeout(
                 FLUSH_MAX,
@@ -80,13 +86,19 @@ impl Host for Agent {
             });
         }
         drop(watchers);
-        Box::new(Watching { watchers: Arc::clone(&self.watchers), id })
+        Box::new(Watching {
+            watchers: Arc::clone(&self.watchers),
+            id,
+        })
     }
 
     fn config(&self) -> ActiveConfig {
         let active = lock(&self.config);
         let path = active.file.as_ref().map(|path| path.display().to_string());
-        ActiveConfig { yaml: active.config.to_yaml(), path: path.unwrap_or_default() }
+        ActiveConfig {
+            yaml: active.config.to_yaml(),
+            path: path.unwrap_or_default(),
+        }
     }
 
     fn reload(&self) -> Result<ReloadOutcome, String> {

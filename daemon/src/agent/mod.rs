@@ -8,20 +8,20 @@ mod host;
 mod status;
 
 use crate::aggregate::recorder::{Recorder, RecorderOptions};
-use crate::config::{Config, ConfigError, Loaded, SamplingEvent};
 use crate::cgroup::hierarchy::Hierarchy;
+use crate::config::{Config, ConfigError, Loaded, SamplingEvent};
+use crate::metrics::Registry;
 use crate::perf::environment::Environment;
 use crate::perf::event::{EventKind, EventSpec, Feature, OpenError};
 use crate::perf::rings::{Rings, RingsError};
-use crate::metrics::Registry;
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
 use crate::time::{Mono, WallAnchor};
 use crate::unwind::Unwinder;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 pub use host::Watchers;
 
@@ -81,7 +81,9 @@ impl SamplingFacts {
 
     /// The unwinder that goes with it.
     pub fn unwinder(&self) -> Unwinder {
-        Unwinder { depth_max: usize::from(self.depth_max) }
+        Unwinder {
+            depth_max: usize::from(self.depth_max),
+        }
     }
 }
 
@@ -97,7 +99,9 @@ pub fn open_sampling(config: &Config) -> Result<(Rings, SamplingFacts), RingsErr
     };
     let environment = Environment::read();
     let cpus = environment.cpus_online;
-    let sysctl = environment.perf_event_max_stack.map_or(u16::MAX, |max| max.min(65535) as u16);
+    let sysctl = environment
+        .perf_event_max_stack
+        .map_or(u16::MAX, |max| max.min(65535) as u16);
     let depth_max = config.sampling.max_stack_depth.min(sysctl);
     let ring_bytes = config.sampling.ring_bytes();
     let open = |kind| {
@@ -241,7 +245,10 @@ impl Agent {
         let touches = |section: &str| diff.changed.iter().any(|key| key.starts_with(section));
         if touches("sampling.") {
             let (rings, facts) = open_sampling(&new.config).map_err(ReloadError::Sampling)?;
-            let mut recorder = self.recorder.write().unwrap_or_else(PoisonError::into_inner);
+            let mut recorder = self
+                .recorder
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
             recorder.set_event(facts.event.name(), facts.event.unit());
             drop(recorder);
             self.sampler.command(sampler::Command::Replace {
@@ -252,10 +259,14 @@ impl Agent {
             *lock(&self.sampling) = facts;
         }
         if touches("windows.") {
-            self.sampler.command(sampler::Command::WindowLength(new.config.windows.length()));
+            self.sampler
+                .command(sampler::Command::WindowLength(new.config.windows.length()));
         }
         if touches("windows.") || touches("recorder.") {
-            let mut recorder = self.recorder.write().unwrap_or_else(PoisonError::into_inner);
+            let mut recorder = self
+                .recorder
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
             recorder.set_options(recorder_options(&new.config));
             recorder.maintain();
         }
@@ -265,6 +276,9 @@ impl Agent {
         // Only what is in force now: what takes a restart stays as it is.
         active.config.adopt(&new.config);
         active.file = new.file;
-        Ok(Reloaded { changed: diff.changed, needs_restart: diff.needs_restart })
+        Ok(Reloaded {
+            changed: diff.changed,
+            needs_restart: diff.needs_restart,
+        })
     }
 }

@@ -27,7 +27,9 @@ impl Agent {
             (recorder.stats(), recorder.totals_of_quality())
         };
         let registry = self.registry.get();
-        let counters = registry.map(|registry| registry.counters()).unwrap_or_default();
+        let counters = registry
+            .map(|registry| registry.counters())
+            .unwrap_or_default();
         wire::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").into(),
             host: self.environment.host.clone(),
@@ -46,7 +48,11 @@ impl Agent {
                     .map(|(name, thread)| (name, thread.cpu_ns))
                     .collect(),
             }),
-            degradations: self.degradations(now, &quality).into_iter().map(to_wire).collect(),
+            degradations: self
+                .degradations(now, &quality)
+                .into_iter()
+                .map(to_wire)
+                .collect(),
             quality: Some(quality.into()),
             cpus: facts
                 .cpus
@@ -73,7 +79,11 @@ impl Agent {
     fn sampling_status(&self, now: Mono) -> wire::Sampling {
         let sampling = lock(&self.sampling).clone();
         let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
-        let age = if newest == Mono(0) { Duration::ZERO } else { now.since(newest) };
+        let age = if newest == Mono(0) {
+            Duration::ZERO
+        } else {
+            now.since(newest)
+        };
         wire::Sampling {
             event: sampling.event.name().into(),
             requested_event: sampling.requested.name().into(),
@@ -125,7 +135,9 @@ impl Agent {
     fn degradations(&self, now: Mono, quality: &Quality) -> Vec<Degradation> {
         let sampling = lock(&self.sampling).clone();
         let config = lock(&self.config).config.clone();
-        let mut list = self.environment.degradations(&config.sampling, &self.hierarchy);
+        let mut list = self
+            .environment
+            .degradations(&config.sampling, &self.hierarchy);
         let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
         let up = self.clock.to_unix_ns(now) - self.started_unix_ns;
         if now.since(newest) >= SAMPLES_MISSING && up > SAMPLES_MISSING.as_nanos() as i64 {
@@ -156,7 +168,11 @@ impl Agent {
             list.push(Degradation::new(
                 feature.name(),
                 Severity::Info,
-                format!("the kernel does not know `{}`: {}", feature.name(), consequence(*feature)),
+                format!(
+                    "the kernel does not know `{}`: {}",
+                    feature.name(),
+                    consequence(*feature)
+                ),
                 "",
             ));
         }

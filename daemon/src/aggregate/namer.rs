@@ -13,8 +13,8 @@ use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, Symbolizer};
 use hashbrown::{HashMap, HashSet};
 use profile::{
-    Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId,
-    StrId, Unnamed, key,
+    Dictionary, FrameId, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId, StrId, Unnamed,
+    key,
 };
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -215,7 +215,8 @@ impl Namer {
                             _ => None,
                         })
                         .collect();
-                    self.symbolizer.kernel(&addresses, &mut self.names, &mut work.named);
+                    self.symbolizer
+                        .kernel(&addresses, &mut self.names, &mut work.named);
                 }
                 Group::File(file) => {
                     let offsets: Vec<_> = frames
@@ -224,7 +225,8 @@ impl Namer {
                             _ => None,
                         })
                         .collect();
-                    self.symbolizer.file(file, &offsets, &mut self.names, &mut work.named);
+                    self.symbolizer
+                        .file(file, &offsets, &mut self.names, &mut work.named);
                 }
                 Group::Jit(id) => {
                     let addresses: Vec<_> = frames
@@ -236,7 +238,8 @@ impl Namer {
                     match batch.processes.iter().find(|process| process.id == id) {
                         Some(process) => {
                             let names = &mut self.names;
-                            self.perf_maps.name(process, &addresses, names, &mut work.named);
+                            self.perf_maps
+                                .name(process, &addresses, names, &mut work.named);
                         }
                         None => {
                             for _ in &addresses {
@@ -248,7 +251,9 @@ impl Namer {
                 }
                 Group::Unknown => {
                     for frame in frames {
-                        let RawFrame::Unknown(reason) = frame else { continue };
+                        let RawFrame::Unknown(reason) = frame else {
+                            continue;
+                        };
                         push_unknown(&mut work.named, &mut self.names, reason);
                     }
                 }
@@ -268,7 +273,12 @@ impl Namer {
         }
     }
 
-    fn intern_stack(&mut self, batch: &RawBatch, stack: RawStack, recorder: &mut Recorder) -> NamedStack {
+    fn intern_stack(
+        &mut self,
+        batch: &RawBatch,
+        stack: RawStack,
+        recorder: &mut Recorder,
+    ) -> NamedStack {
         let frames = &self.work.frames[stack.first as usize..(stack.first + stack.len) as usize];
         let named = |at: &u32| {
             let (first, len) = self.work.spans[*at as usize];
@@ -280,7 +290,12 @@ impl Namer {
         let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(Unnamed::Limit);
         if refused || !recorder.has_room() {
             let (id, end) = (recorder.other(), StackEnd::Unresolved);
-            return NamedStack { id, end, unnamed_leaf: false, folded: true };
+            return NamedStack {
+                id,
+                end,
+                unnamed_leaf: false,
+                folded: true,
+            };
         }
         let root = frames.last().and_then(|at| named(at).last().copied());
         let end = match (stack.end, root) {
@@ -301,21 +316,18 @@ impl Namer {
         };
         let dict = recorder.dict_mut();
         let mut id = StackId::EMPTY;
-        if end == StackEnd::DepthLimit {
-            let cut = dict.intern_frame(FrameRef {
-                kind: FrameKind::Synthetic,
-                function: "[truncated]",
-                ..FrameRef::default()
-            });
-            id = dict.stacks.child(id, cut);
-        }
         for at in frames.iter().rev() {
             for &frame in named(at).iter().rev() {
                 let frame = self.remap.frame(&self.names, dict, frame);
                 id = dict.stacks.child(id, frame);
             }
         }
-        NamedStack { id, end, unnamed_leaf, folded: false }
+        NamedStack {
+            id,
+            end,
+            unnamed_leaf,
+            folded: false,
+        }
     }
 
     fn make_rows(&mut self, batch: &mut RawBatch, recorder: &mut Recorder) {
@@ -330,7 +342,13 @@ impl Namer {
                 .labels
                 .entry((sample.cgroup, sample.process, sample.thread))
                 .or_insert_with(|| {
-                    label_set(&mut self.cgroups, dict, sample.cgroup, process, sample.thread)
+                    label_set(
+                        &mut self.cgroups,
+                        dict,
+                        sample.cgroup,
+                        process,
+                        sample.thread,
+                    )
                 });
             let count = sample.value.count;
             match stack.end {
@@ -340,7 +358,11 @@ impl Namer {
                 _ => batch.quality.incomplete += count,
             }
             batch.quality.unnamed += if stack.unnamed_leaf { count } else { 0 };
-            let key = SampleKey { labels, stack: stack.id, end: stack.end };
+            let key = SampleKey {
+                labels,
+                stack: stack.id,
+                end: stack.end,
+            };
             work.rows.push((key, sample.value));
         }
     }

@@ -4,7 +4,7 @@ use super::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, ServeError};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,7 +51,8 @@ pub(super) fn unix(
         .parent()
         .filter(|dir| !dir.as_os_str().is_empty() && !dir.exists())
     {
-        std::fs::create_dir(directory).map_err(failed("make the directory of"))?;
+        let made = std::fs::DirBuilder::new().mode(0o755).create(directory);
+        made.map_err(failed("make the directory of"))?;
     }
     let lock = std::fs::OpenOptions::new()
         .write(true)

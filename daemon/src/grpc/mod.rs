@@ -15,6 +15,8 @@ mod listen;
 mod live;
 mod request;
 mod service;
+#[cfg(test)]
+mod tests;
 
 use crate::aggregate::recorder::Recorder;
 use crate::time::WallAnchor;

@@ -86,7 +86,9 @@ impl CpuRing {
     fn holds_sample(&self, scratch: &mut Vec<u8>) -> bool {
         let (head, mut at) = (self.ring.head(), self.ring.tail());
         while at != head {
-            let Ok(bytes) = self.ring.record(at, head, scratch) else { return false };
+            let Ok(bytes) = self.ring.record(at, head, scratch) else {
+                return false;
+            };
             if record::is_sample(bytes) {
                 return true;
             }
@@ -280,7 +282,11 @@ impl Rings {
             for _ in 0..1_000_000 {
                 burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(1));
             }
-            if self.rings.iter().any(|ring| ring.holds_sample(&mut scratch)) {
+            if self
+                .rings
+                .iter()
+                .any(|ring| ring.holds_sample(&mut scratch))
+            {
                 return true;
             }
         }

@@ -70,7 +70,10 @@ pub fn all(mut build_id: impl FnMut(Pid, u64, u64) -> Option<FileIdentity>) -> V
             })
         })
     };
-    processes.flatten().filter_map(|process| one(&process, &mut identify)).collect()
+    processes
+        .flatten()
+        .filter_map(|process| one(&process, &mut identify))
+        .collect()
 }
 
 fn one(
@@ -123,9 +126,10 @@ fn identify(
     identity_of: &mut impl FnMut(Pid, &MemoryMap) -> FileIdentity,
 ) -> (Option<FileIdentity>, Box<[u8]>) {
     match &map.pathname {
-        MMapPath::Path(path) => {
-            (Some(identity_of(pid, map)), path.as_os_str().as_bytes().into())
-        }
+        MMapPath::Path(path) => (
+            Some(identity_of(pid, map)),
+            path.as_os_str().as_bytes().into(),
+        ),
         MMapPath::Vdso => (None, b"[vdso]"[..].into()),
         MMapPath::Vsyscall => (None, b"[vsyscall]"[..].into()),
         _ => (None, b"//anon"[..].into()),

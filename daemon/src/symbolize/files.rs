@@ -195,7 +195,8 @@ impl FileStore {
         let default = || OPEN_FILES_MAX.min(open::half_of_descriptor_limit());
         let open_max = open_max.unwrap_or_else(default).max(1);
         FileStore {
-            table: Mutex::default(), done: AtomicU64::new(0),
+            table: Mutex::default(),
+            done: AtomicU64::new(0),
             open_max,
             counters,
         }
