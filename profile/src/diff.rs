@@ -12,8 +12,8 @@
 //! ```
 //!
 //! It is the binomial standard error of a difference with one pretended hit and miss added on each
-//! side (Agresti and Caffo 2000), which stays honest where `k` is 0 or small: a function that is
-//! missing on one side does not get an error of nothing. It assumes that samples are independent; those of one
+//! side (Agresti and Caffo 2000), which stays honest where `k` is 0 or small: a function that one side
+//! lacks does not get an error of nothing. It assumes that samples are independent; those of one
 //! thread within a few milliseconds are not quite, so the true error is somewhat larger. Of a hundred
 //! functions about five differ by more than 1.96 errors by chance alone.
 

@@ -60,3 +60,109 @@ fn cut(hasher: blake3::Hasher) -> ContentId {
     id.0.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     id
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FrameKind, StackId, Unnamed};
+
+    fn frame(function: &str) -> FrameRef<'_> {
+        FrameRef {
+            function,
+            module: "app",
+            ..FrameRef::default()
+        }
+    }
+
+    fn id(frames: &[FrameRef<'_>]) -> ContentId {
+        let mut dict = Dictionary::default();
+        let ids: Vec<_> = frames
+            .iter()
+            .map(|&frame| dict.intern_frame(frame))
+            .collect();
+        let stack = dict.stacks.intern(ids);
+        dict.content_ids()[stack.0 as usize]
+    }
+
+    #[test]
+    fn the_empty_stack_is_all_zeros() {
+        assert_eq!(Dictionary::default().content_ids(), [ContentId::default()]);
+    }
+
+    #[test]
+    fn ids_do_not_depend_on_the_order_of_arrival() {
+        let (mut one, mut two) = (Dictionary::default(), Dictionary::default());
+        let names = ["main", "work", "read"];
+        let forward: Vec<_> = names
+            .iter()
+            .map(|name| one.intern_frame(frame(name)))
+            .collect();
+        let mut backward: Vec<_> = names
+            .iter()
+            .rev()
+            .map(|name| two.intern_frame(frame(name)))
+            .collect();
+        backward.reverse();
+        let in_one = one.stacks.intern(forward);
+        two.stacks.child(StackId::EMPTY, backward[2]);
+        let in_two = two.stacks.intern(backward);
+        assert_ne!(in_one, in_two);
+        assert_eq!(
+            one.content_ids()[in_one.0 as usize],
+            two.content_ids()[in_two.0 as usize]
+        );
+    }
+
+    #[test]
+    fn every_field_and_the_order_count() {
+        let base = frame("main");
+        let stacks = [
+            vec![base],
+            vec![base, base],
+            vec![frame("work"), base],
+            vec![base, frame("work")],
+            vec![FrameRef {
+                kind: FrameKind::Jit,
+                ..base
+            }],
+            vec![FrameRef {
+                unnamed: Unnamed::NoSymbols,
+                ..base
+            }],
+            vec![FrameRef { line: 1, ..base }],
+            vec![FrameRef {
+                file: "main.c",
+                ..base
+            }],
+            // The same bytes, cut elsewhere.
+            vec![FrameRef {
+                function: "maina",
+                module: "pp",
+                ..base
+            }],
+            vec![FrameRef {
+                function: "mai",
+                module: "napp",
+                ..base
+            }],
+        ];
+        let mut ids: Vec<_> = stacks.iter().map(|frames| id(frames)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), stacks.len());
+    }
+
+    #[test]
+    fn ids_are_stored_and_so_never_change() {
+        let frames = [
+            frame("main"),
+            FrameRef {
+                kind: FrameKind::Kernel,
+                ..frame("do_idle")
+            },
+        ];
+        insta::assert_snapshot!(id(&frames), @r"
+5c899cf91b5d4b74df273651ee3a09cb
+");
+    }
+}

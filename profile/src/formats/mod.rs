@@ -1,6 +1,6 @@
 //! The formats a profile leaves in, and those it is read from.
 //!
-//! [`write`] serves all of them; what is special to one (differentials, reading) is in its module.
+//! [`write()`] serves all of them; what is special to one (differentials, reading) is in its module.
 //! Writers stream to any [`Write`]; give them a buffered one. Hostile text is escaped by each writer
 //! as its format needs.
 
@@ -206,7 +206,9 @@ pub struct Options {
     pub max_bars: usize,
 }
 
-/// Most bars of an HTML page unless asked otherwise: about 6 MB of page, drawn within a frame.
+/// Most bars of an HTML page unless asked otherwise: about 4 MB of page. 100,000 bars are 1.4 MB, open
+/// in 0.35 s and redraw in 40 ms (2026-11-21, headless Chromium without GPU on 2 shared cores). Fewer
+/// hide what is narrow; many more make the page slow to open.
 pub const MAX_BARS_DEFAULT: usize = 300_000;
 
 impl Default for Options {

@@ -125,7 +125,7 @@ pub fn write(
             quality_line(&profile.info)
         ))
         .into_owned(),
-        exporter: concat!("fleetprof ", env!("CARGO_PKG_VERSION")),
+        exporter: "fleetprof",
         active_profile_index: 0,
         shared: Shared { frames: &frames },
         profiles,

@@ -5,6 +5,7 @@
 //! shade. Text is escaped as in folded stacks, which leaves no character that XML forbids.
 
 use super::folded::{diff_tree, text_tree};
+use super::summary::grouped;
 use super::tree::Tree;
 use super::{Annotations, Format, FormatError, Options, quality_line};
 use crate::diff::Diff;
@@ -40,7 +41,7 @@ pub fn write(
     draw(
         lines,
         tree.nodes[0].total[0],
-        colours(&tree),
+        colours(&tree, options.root_labels.len()),
         subtitle,
         &profile.info,
         options,
@@ -52,7 +53,7 @@ pub fn write(
 /// width: draw the diff of the swapped profiles to see it.
 ///
 /// With `normalise` the first profile is scaled to the total of the second. Takes the options that
-/// [`write`] takes.
+/// [`write()`] takes.
 ///
 /// # Errors
 /// When `out` fails or a total is beyond 2⁶³.
@@ -73,10 +74,18 @@ pub fn write_diff(
     });
     let [before, after] = tree.nodes[0].total;
     check_total(before)?;
+    let side = |info: &Info| {
+        format!(
+            "{} samples, {} lost",
+            grouped(info.quality.taken),
+            grouped(info.quality.lost)
+        )
+    };
+    let compared = if normalise { "shares" } else { "sums" };
     let subtitle = format!(
-        "before: {}   after: {}",
-        quality_line(&diff.before),
-        quality_line(&diff.after)
+        "before: {} · after: {} · {compared} compared: red grew, blue shrank",
+        side(&diff.before),
+        side(&diff.after)
     );
     draw(lines, after, None, subtitle, &diff.after, options, out)
 }
@@ -117,6 +126,7 @@ fn draw(
     out: &mut impl Write,
 ) -> Result<(), FormatError> {
     check_total(total)?;
+    let is_diff = colours.is_none();
     if total == 0 {
         return write_empty(&options.title, &subtitle, out);
     }
@@ -132,10 +142,12 @@ fn draw(
     style.colors = Palette::Basic(BasicPalette::Red);
     style.palette_map = colours.as_mut();
     style.deterministic = true;
+    // Bars that did not change are nearly white in a differential, which needs a darker ground.
+    let ground = if is_diff { 222 } else { 250 };
     style.bgcolors = Some(BackgroundColor::Flat(Color {
-        r: 250,
-        g: 250,
-        b: 250,
+        r: ground,
+        g: ground,
+        b: ground,
     }));
     style.min_width = MIN_WIDTH_PERCENT;
     style.text_truncate_direction = TextTruncateDirection::Right;
@@ -172,8 +184,12 @@ fn xml(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// A colour for each text that frames of the tree have.
-fn colours<const N: usize>(tree: &Tree<String, N>) -> Option<PaletteMap> {
+/// A colour for each text that frames of the tree have; `labels` levels above the root are labels.
+fn colours<const N: usize>(tree: &Tree<String, N>, labels: usize) -> Option<PaletteMap> {
+    let mut is_function = vec![false; tree.names.len()];
+    for node in &tree.nodes {
+        is_function[node.name as usize] |= node.depth as usize > labels;
+    }
     let mut map = PaletteMap::default();
     map.insert(
         "",
@@ -183,8 +199,19 @@ fn colours<const N: usize>(tree: &Tree<String, N>) -> Option<PaletteMap> {
             b: 215,
         },
     );
-    for name in &tree.names[1..] {
-        map.insert(name, colour(name));
+    for (name, is_function) in tree.names.iter().zip(is_function).skip(1) {
+        map.insert(
+            name,
+            if is_function {
+                colour(name)
+            } else {
+                Color {
+                    r: 178,
+                    g: 188,
+                    b: 214,
+                }
+            },
+        );
     }
     Some(map)
 }

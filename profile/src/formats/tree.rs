@@ -212,18 +212,17 @@ impl<K, const N: usize> Tree<K, N> {
         Ok(())
     }
 
-    /// Leaves at most about `max` nodes: the smallest subtrees by the first value go, and each parent
-    /// gets what it lost as one child named `other`. Returns how many nodes went.
+    /// Leaves at most `max` nodes below the root: the smallest subtrees by the first value go. Each
+    /// parent that lost some gets their sum as one more child, named `other`. Returns how many went.
     pub fn prune(&mut self, max: usize, other: K) -> usize {
-        if self.nodes.len() <= max.max(1) {
+        if self.nodes.len() - 1 <= max {
             return 0;
         }
         let mut sizes: Vec<u64> = self.nodes[1..].iter().map(|node| node.total[0]).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         // Everything as small as the first that must go goes: equal sizes are treated alike, so a
         // node never outlives its parent.
-        let too_small = sizes[max.saturating_sub(1).min(sizes.len() - 1)];
-        let before = self.nodes.len();
+        let too_small = sizes[max];
         self.names.push(other);
         let other = (self.names.len() - 1) as u32;
 
@@ -269,7 +268,6 @@ impl<K, const N: usize> Tree<K, N> {
             }
         }
         self.nodes = nodes;
-        debug_assert!(gone < before);
         gone
     }
 }

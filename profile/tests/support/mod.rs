@@ -212,3 +212,65 @@ pub fn unnamed(function: &str) -> FrameRef<'_> {
         ..FrameRef::default()
     }
 }
+
+/// Names that strangers might choose to break each format, and a frame of every kind.
+pub fn hostile() -> Profile {
+    let native = |function: &str| (FrameKind::Native, function.to_owned(), "app".to_owned());
+    let sample = |comm: &str, frames: Vec<(FrameKind, String, String)>, end, count| Sample {
+        labels: vec![
+            ("comm".to_owned(), comm.to_owned()),
+            ("pid".to_owned(), "7".to_owned()),
+        ],
+        frames,
+        end,
+        count,
+    };
+    let hostile = [
+        "semi;colon",
+        "new\nline",
+        "\x1b[31mred",
+        "<script>alert(1)</script>",
+        "</script><!--",
+        "]]>&amp;\"'",
+        "\u{202e}gpj.exe",
+        "line\u{2028}separator",
+        "count 12",
+        "fake_[k]",
+        "back\\slash",
+    ];
+    let mut samples = vec![
+        sample(
+            "app",
+            vec![
+                native("main"),
+                (FrameKind::Interpreted, "run.py".into(), "python3".into()),
+                (FrameKind::Jit, "handle".into(), String::new()),
+                (FrameKind::Native, "copy".into(), "libc.so.6".into()),
+                (FrameKind::Inlined, "fast_copy".into(), "libc.so.6".into()),
+                (FrameKind::Kernel, "do_syscall_64".into(), "[kernel]".into()),
+                (FrameKind::Kernel, "nft_do_chain".into(), "nf_tables".into()),
+            ],
+            StackEnd::Complete,
+            5,
+        ),
+        sample("app", vec![native("deep")], StackEnd::DepthLimit, 2),
+        sample(
+            "</title>;\u{1b}]0;x\u{7}",
+            vec![(FrameKind::Synthetic, "[lost]".into(), String::new())],
+            StackEnd::Complete,
+            1,
+        ),
+    ];
+    samples.extend(hostile.iter().map(|name| {
+        sample(
+            "app",
+            vec![native("main"), native(name)],
+            StackEnd::Complete,
+            3,
+        )
+    }));
+    let mut profile = build(&samples);
+    profile.info.quality.lost = 1;
+    profile.info.quality.truncated = 2;
+    profile
+}

@@ -8,6 +8,7 @@
   const ROW = 18;
   const FONT = "12px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
   const TABLE_ROWS = 200;
+  const LABEL = 6; // kind of a bar that stands for the value of a label
 
   // ---- the tree: parents, subtree ends, totals of both measures -----------------------------
   const parent = new Int32Array(nodeCount);
@@ -121,13 +122,14 @@
     const name = nameOf[node];
     const searched = state.matches !== null || state.chosen >= 0;
     const hit = searched && node !== 0 && (state.chosen >= 0 ? name === state.chosen : state.matches[name] === 1);
-    context.globalAlpha = (searched && !hit) || isAbove(node) ? 0.42 : 1;
+    const dimmed = (searched && !hit) || isAbove(node);
+    context.globalAlpha = dimmed ? 0.42 : 1;
     context.fillStyle = hit ? "#e05ad2" : colours[name];
     // A hairline between bars where there is room for one.
     context.fillRect(x, y, Math.max(barWidth - (barWidth > 3 ? 0.75 : 0), 0.5), ROW - 1);
     context.globalAlpha = 1;
     if (node === state.hover || node === state.selected) {
-      context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--text");
+      context.strokeStyle = dimTextColour;
       context.lineWidth = node === state.selected ? 2 : 1;
       context.strokeRect(x + 0.5, y + 0.5, Math.max(barWidth - 1.75, 1), ROW - 2);
     }
@@ -135,15 +137,18 @@
     if (letters >= 2) {
       const text = label(node);
       const room = Math.min(letters, text.length);
-      context.fillStyle = textColour;
+      context.fillStyle = dimmed ? dimTextColour : textColour;
       context.fillText(text.length > letters ? text.slice(0, room - 1) + "…" : text, x + 4, y + ROW / 2);
     }
   };
 
-  let textColour = "#111";
+  // Text on bars, and on bars that the background shines through.
+  let textColour = "", dimTextColour = "";
   const draw = () => {
     queued = false;
-    textColour = node0Text();
+    const style = getComputedStyle(document.documentElement);
+    textColour = style.getPropertyValue("--bar-text").trim();
+    dimTextColour = style.getPropertyValue("--text").trim();
     context.clearRect(0, 0, width, height);
     context.font = FONT;
     context.textBaseline = "middle";
@@ -166,7 +171,6 @@
       node++;
     }
   };
-  const node0Text = () => getComputedStyle(document.documentElement).getPropertyValue("--bar-text").trim();
   const later = () => { if (!queued) { queued = true; requestAnimationFrame(draw); } };
 
   const nodeAt = (x, y) => {
@@ -242,7 +246,7 @@
     }
     const rows = [];
     for (let name = 1; name < functions.length; name++)
-      if (totalBy[name] > 0 && (state.matches === null || state.matches[name])) rows.push({ name, own: ownBy[name], total: totalBy[name] });
+      if (totalBy[name] > 0 && kindOf[name] !== LABEL && (state.matches === null || state.matches[name])) rows.push({ name, own: ownBy[name], total: totalBy[name] });
     const order = {
       own: (a, b) => b.own - a.own || b.total - a.total,
       total: (a, b) => b.total - a.total || b.own - a.own,
@@ -399,7 +403,11 @@
     showTip(node, event.clientX, event.clientY);
   });
   canvas.addEventListener("mouseleave", () => { state.hover = -1; tip.hidden = true; later(); });
-  canvas.addEventListener("click", () => zoom(state.hover));
+  // Where it was clicked, not what hovers: a touch screen has no hover.
+  canvas.addEventListener("click", (event) => {
+    const box = canvas.getBoundingClientRect();
+    zoom(nodeAt(event.clientX - box.left, event.clientY - box.top));
+  });
   scroll.addEventListener("scroll", () => { tip.hidden = true; later(); });
   el("search").addEventListener("input", (event) => search(event.target.value));
   el("by-count").onclick = () => setMeasure(0);

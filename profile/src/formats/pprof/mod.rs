@@ -6,7 +6,7 @@
 //!   otherwise the unit twice (`cycles/cycles`).
 //! - One mapping for each (module, kind). Frames without a module stand in a mapping named after
 //!   their kind (`[jit]`), native ones in none. The format has no field for a frame's kind, so a
-//!   comment says it: `fleetprof mapping 3: jit`, with ` without file` where the name is made up.
+//!   comment says it: `fleetprof mappings: 2=kernel 3=jit*`, with a star where the name is made up.
 //! - An inlined frame is a line of its caller's location. A stack that begins (root end) with inlined
 //!   frames has a location of its own for them, in a mapping of kind `inlined`.
 //! - Labels are string labels. How a stack ended is the label `stack_end`, left out when complete.
@@ -26,5 +26,5 @@ pub const STACK_END_LABEL: &str = "stack_end";
 
 /// Begin of every comment of ours.
 const COMMENT_PREFIX: &str = "fleetprof ";
-/// End of a mapping comment whose file name stands for frames without one.
-const WITHOUT_FILE: &str = " without file";
+/// After the kind of a mapping whose file name stands for frames without one.
+const WITHOUT_FILE: &str = "*";

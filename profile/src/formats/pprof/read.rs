@@ -191,20 +191,23 @@ impl<'m> Reader<'m> {
                 self.profile.info.event = event.to_owned();
             } else if let Some(pairs) = text.strip_prefix("quality: ") {
                 self.profile.info.quality = read_quality(pairs);
-            } else if let Some((id, kind)) = text
-                .strip_prefix("mapping ")
-                .and_then(|text| text.split_once(": "))
-            {
-                let (word, without_file) = kind
-                    .strip_suffix(WITHOUT_FILE)
-                    .map_or((kind, false), |word| (word, true));
-                let kind = FrameKind::ALL.into_iter().find(|kind| kind.word() == word);
-                if let (Ok(id), Some(kind)) = (id.parse(), kind) {
-                    self.kinds.insert(id, (kind, without_file));
-                }
+            } else if let Some(pairs) = text.strip_prefix("mappings: ") {
+                self.read_kinds(pairs);
             }
         }
         Ok(())
+    }
+
+    fn read_kinds(&mut self, pairs: &str) {
+        for (id, kind) in pairs.split(' ').filter_map(|pair| pair.split_once('=')) {
+            let (word, without_file) = kind
+                .strip_suffix(WITHOUT_FILE)
+                .map_or((kind, false), |word| (word, true));
+            let kind = FrameKind::ALL.into_iter().find(|kind| kind.word() == word);
+            if let (Ok(id), Some(kind)) = (id.parse(), kind) {
+                self.kinds.insert(id, (kind, without_file));
+            }
+        }
     }
 
     /// Fills in what the profile is of; returns where count and weight stand among the values.

@@ -105,7 +105,7 @@ fn build(profile: &Profile) -> Message {
         "{COMMENT_PREFIX}quality: {}",
         quality_text(&info.quality)
     ));
-    builder.mapping_comments();
+    builder.comment_mappings();
     builder.message
 }
 
@@ -230,21 +230,23 @@ impl<'p> Builder<'p> {
         id
     }
 
-    fn mapping_comments(&mut self) {
+    fn comment_mappings(&mut self) {
         let mut mappings: Vec<_> = self
             .mappings
             .iter()
             .map(|(&(module, kind), &id)| (id, module, kind))
             .collect();
         mappings.sort_unstable_by_key(|&(id, ..)| id);
-        for (id, module, kind) in mappings {
-            if kind != FrameKind::Native {
-                let file = if module.is_empty() { WITHOUT_FILE } else { "" };
-                self.comment(&format!(
-                    "{COMMENT_PREFIX}mapping {id}: {}{file}",
-                    kind.word()
-                ));
-            }
+        let kinds: Vec<String> = mappings
+            .into_iter()
+            .filter(|&(_, _, kind)| kind != FrameKind::Native)
+            .map(|(id, module, kind)| {
+                let star = if module.is_empty() { WITHOUT_FILE } else { "" };
+                format!("{id}={}{star}", kind.word())
+            })
+            .collect();
+        if !kinds.is_empty() {
+            self.comment(&format!("{COMMENT_PREFIX}mappings: {}", kinds.join(" ")));
         }
     }
 }
