@@ -56,8 +56,16 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let mut client = Client::connect(connection).await?;
     let clock = client.clock().await?;
     let range = args.when.range(&clock)?;
-    let answer = client.cgroups(ListCgroupsRequest { range: Some(range.into()) }).await?;
-    let code = if answer.total_weight == 0 { exit::PARTIAL } else { exit::OK };
+    let answer = client
+        .cgroups(ListCgroupsRequest {
+            range: Some(range.into()),
+        })
+        .await?;
+    let code = if answer.total_weight == 0 {
+        exit::PARTIAL
+    } else {
+        exit::OK
+    };
     if args.json {
         out.write_json(&Json::of(&answer))?;
         return Ok(code);
@@ -82,7 +90,11 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 
 fn table(answer: &ListCgroupsResponse, args: &Args) -> Table {
     let mut table = Table::new(&[">TOTAL", ">CPU", ">SELF", "CGROUP", "UNIT", "CONTAINER"]);
-    let rows = if args.flat { flat(answer, args.sort) } else { tree(answer, args) };
+    let rows = if args.flat {
+        flat(answer, args.sort)
+    } else {
+        tree(answer, args)
+    };
     for (name, cgroup) in rows.into_iter().take(args.limit.unwrap_or(usize::MAX)) {
         let container = match cgroup.container.char_indices().nth(12) {
             Some((at, _)) => &cgroup.container[..at],
@@ -116,14 +128,19 @@ fn order(sort: Sort, left: &Cgroup, right: &Cgroup) -> std::cmp::Ordering {
 fn flat(answer: &ListCgroupsResponse, sort: Sort) -> Vec<(String, &Cgroup)> {
     let mut all: Vec<&Cgroup> = answer.cgroups.iter().collect();
     all.sort_by(|left, right| order(sort, left, right));
-    all.into_iter().map(|cgroup| (cgroup.path.clone(), cgroup)).collect()
+    all.into_iter()
+        .map(|cgroup| (cgroup.path.clone(), cgroup))
+        .collect()
 }
 
 /// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on its
 /// nearest listed ancestor, or stands at the top.
 fn tree<'a>(answer: &'a ListCgroupsResponse, args: &Args) -> Vec<(String, &'a Cgroup)> {
-    let by_path: HashMap<&str, &Cgroup> =
-        answer.cgroups.iter().map(|cgroup| (cgroup.path.as_str(), cgroup)).collect();
+    let by_path: HashMap<&str, &Cgroup> = answer
+        .cgroups
+        .iter()
+        .map(|cgroup| (cgroup.path.as_str(), cgroup))
+        .collect();
     let mut children: HashMap<Option<&str>, Vec<&Cgroup>> = HashMap::new();
     for cgroup in by_path.values() {
         let parent = ancestors(&cgroup.path).find(|path| by_path.contains_key(path));
@@ -157,7 +174,10 @@ fn tree<'a>(answer: &'a ListCgroupsResponse, args: &Args) -> Vec<(String, &'a Cg
             Some(_) => format!("{indent}{}", if last { "  " } else { "│ " }),
         };
         rows.push((shown, cgroup));
-        for child in children.remove(&Some(cgroup.path.as_str())).unwrap_or_default() {
+        for child in children
+            .remove(&Some(cgroup.path.as_str()))
+            .unwrap_or_default()
+        {
             todo.push((child, depth + 1, below.clone(), Some(&cgroup.path)));
         }
     }
@@ -249,19 +269,36 @@ mod tests {
     }
 
     fn args(sort: Sort, depth: Option<usize>) -> Args {
-        Args { when: When::default(), sort, flat: false, depth, limit: None, json: false }
+        Args {
+            when: When::default(),
+            sort,
+            flat: false,
+            depth,
+            limit: None,
+            json: false,
+        }
     }
 
     #[track_caller]
     fn check(paths: &[(&str, u64)], args: &Args, expected: &[&str]) {
         let answer = answer(paths);
-        let names: Vec<String> = tree(&answer, args).into_iter().map(|(name, _)| name).collect();
+        let names: Vec<String> = tree(&answer, args)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
         assert_eq!(names, expected);
     }
 
     #[test]
     fn a_tree_is_drawn_largest_first() {
-        let paths = [("/", 9), ("/a", 2), ("/a/x", 1), ("/b", 7), ("/b/y", 3), ("/b/z", 4)];
+        let paths = [
+            ("/", 9),
+            ("/a", 2),
+            ("/a/x", 1),
+            ("/b", 7),
+            ("/b/y", 3),
+            ("/b/z", 4),
+        ];
         let expected = ["/", "├ b", "│ ├ z", "│ └ y", "└ a", "  └ x"];
         check(&paths, &args(Sort::Total, None), &expected);
         check(&paths, &args(Sort::Path, Some(2)), &["/", "├ a", "└ b"]);
@@ -269,8 +306,16 @@ mod tests {
 
     #[test]
     fn missing_parents_are_bridged() {
-        check(&[("/", 1), ("/a/b/c", 1)], &args(Sort::Total, None), &["/", "└ a/b/c"]);
-        check(&[("/a/b", 1), ("x", 1)], &args(Sort::Total, None), &["/a/b", "x"]);
+        check(
+            &[("/", 1), ("/a/b/c", 1)],
+            &args(Sort::Total, None),
+            &["/", "└ a/b/c"],
+        );
+        check(
+            &[("/a/b", 1), ("x", 1)],
+            &args(Sort::Total, None),
+            &["/a/b", "x"],
+        );
     }
 
     #[test]

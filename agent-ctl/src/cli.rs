@@ -1,7 +1,9 @@
 //! The command line.
 
 use crate::client::Connection;
-use crate::{cgroups, completions, config, diff, doctor, exit, man, profile_cmd, status, tail, top};
+use crate::{
+    cgroups, completions, config, diff, doctor, exit, man, profile_cmd, status, tail, top,
+};
 use clap::{Parser, Subcommand};
 
 /// Asks the Fleetprof agent of a host: what it does, and what the host's CPUs did.
@@ -9,8 +11,6 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "agent-ctl",
     version,
-    about,
-    propagate_version = true,
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true,

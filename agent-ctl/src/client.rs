@@ -31,6 +31,10 @@ pub const DEFAULT_TARGET: &str = "unix:/run/fleetprof/agent.sock";
 /// Largest token or certificate file read. Unit: bytes. Anything larger is another kind of file.
 const SECRET_FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// Time between signs of life asked of the agent, and how long to wait for one: a stream from a
+/// machine that is gone ends after twice this, not never.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
 /// Where an agent listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -44,7 +48,10 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Target, String> {
-        if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
+        if let Some(path) = text
+            .strip_prefix("unix://")
+            .or_else(|| text.strip_prefix("unix:"))
+        {
             return if path.is_empty() {
                 Err("the socket has no path: expected `unix:/path/to/socket`".into())
             } else {
@@ -81,6 +88,7 @@ pub struct Connection {
         global = true,
         value_name = "unix:PATH|HOST:PORT",
         env = "FLEETPROF_AGENT",
+        hide_env_values = true,
         default_value = DEFAULT_TARGET,
         help_heading = "Connection"
     )]
@@ -99,10 +107,22 @@ pub struct Connection {
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
     pub tls_ca: Option<PathBuf>,
     /// PEM file with a client certificate, for agents that ask for one
-    #[arg(long, global = true, value_name = "FILE", requires = "tls_key", help_heading = "Connection")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        requires = "tls_key",
+        help_heading = "Connection"
+    )]
     pub tls_cert: Option<PathBuf>,
     /// PEM file with the key of the client certificate
-    #[arg(long, global = true, value_name = "FILE", requires = "tls_cert", help_heading = "Connection")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        requires = "tls_cert",
+        help_heading = "Connection"
+    )]
     pub tls_key: Option<PathBuf>,
     /// File with the bearer token the agent expects
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
@@ -116,7 +136,9 @@ struct Token(Option<MetadataValue<Ascii>>);
 impl Interceptor for Token {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(token) = &self.0 {
-            request.metadata_mut().insert("authorization", token.clone());
+            request
+                .metadata_mut()
+                .insert("authorization", token.clone());
         }
         Ok(request)
     }
@@ -138,7 +160,13 @@ impl Client {
     /// not go together.
     pub async fn connect(connection: &Connection) -> Result<Client> {
         let endpoint = endpoint(connection)?;
-        let token = Token(connection.token_file.as_deref().map(read_token).transpose()?);
+        let token = Token(
+            connection
+                .token_file
+                .as_deref()
+                .map(read_token)
+                .transpose()?,
+        );
         let target = connection.agent.clone();
         let connecting = tokio::time::timeout(connection.timeout, endpoint.connect());
         let channel = match connecting.await {
@@ -147,7 +175,11 @@ impl Client {
             Err(_) => return Err(unreachable(&target, "no answer in time")),
         };
         let service = AgentServiceClient::with_interceptor(channel, token);
-        Ok(Client { service, target, timeout: connection.timeout })
+        Ok(Client {
+            service,
+            target,
+            timeout: connection.timeout,
+        })
     }
 
     /// The clock that relative times count from: the agent's own when it is another machine.
@@ -209,7 +241,10 @@ impl Client {
         const WHAT: &str = "stream profiles";
         let call = self.service.stream_profiles(request);
         let stream = answer(self.timeout, WHAT, &self.target, call).await?;
-        Ok(ProfileStream { stream, target: self.target.clone() })
+        Ok(ProfileStream {
+            stream,
+            target: self.target.clone(),
+        })
     }
 }
 
@@ -255,7 +290,10 @@ async fn answer<T>(
 async fn within<T>(timeout: Duration, what: &str, call: impl Future<Output = T>) -> Result<T> {
     tokio::time::timeout(timeout, call).await.map_err(|_| {
         let limit = crate::units::duration(timeout);
-        fail(exit::UNREACHABLE, format!("failed to {what}: no answer within {limit} (--timeout)"))
+        fail(
+            exit::UNREACHABLE,
+            format!("failed to {what}: no answer within {limit} (--timeout)"),
+        )
     })
 }
 
@@ -264,10 +302,16 @@ fn endpoint(connection: &Connection) -> Result<Endpoint> {
     let endpoint = match &connection.agent {
         Target::Unix(path) => {
             if tls {
-                return Err(fail(exit::USAGE, "failed to use TLS: the agent is a unix socket"));
+                return Err(fail(
+                    exit::USAGE,
+                    "failed to use TLS: the agent is a unix socket",
+                ));
             }
             let path = path.to_str().ok_or_else(|| {
-                fail(exit::USAGE, "failed to use socket path: it is not valid UTF-8")
+                fail(
+                    exit::USAGE,
+                    "failed to use socket path: it is not valid UTF-8",
+                )
             })?;
             Endpoint::from_shared(format!("unix:{path}"))?
         }
@@ -284,7 +328,11 @@ fn endpoint(connection: &Connection) -> Result<Endpoint> {
                 .map_err(|_| fail(exit::USAGE, format!("failed to use address `{address}`")))?
         }
     };
-    let endpoint = endpoint.connect_timeout(connection.timeout).tcp_nodelay(true);
+    let endpoint = endpoint
+        .connect_timeout(connection.timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE);
     if !tls {
         return Ok(endpoint);
     }
@@ -296,13 +344,18 @@ fn endpoint(connection: &Connection) -> Result<Endpoint> {
         let identity = Identity::from_pem(read_secret(certificate)?, read_secret(key)?);
         config = config.identity(identity);
     }
-    endpoint.tls_config(config).context("failed to use TLS files")
+    endpoint
+        .tls_config(config)
+        .context("failed to use TLS files")
 }
 
 fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
 }
 
 fn read_secret(path: &Path) -> Result<String> {
@@ -310,18 +363,26 @@ fn read_secret(path: &Path) -> Result<String> {
     let failed = || format!("failed to read `{}`", path.display());
     let file = std::fs::File::open(path).with_context(failed)?;
     let mut text = String::new();
-    file.take(SECRET_FILE_BYTES_MAX).read_to_string(&mut text).with_context(failed)?;
+    file.take(SECRET_FILE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .with_context(failed)?;
     Ok(text)
 }
 
 fn read_token(path: &Path) -> Result<MetadataValue<Ascii>> {
     let text = read_secret(path)?;
-    let unfit = || fail(exit::USAGE, format!("failed to use token of `{}`", path.display()));
+    let unfit = || {
+        fail(
+            exit::USAGE,
+            format!("failed to use token of `{}`", path.display()),
+        )
+    };
     if text.trim().is_empty() {
         return Err(unfit());
     }
-    let mut token: MetadataValue<Ascii> =
-        format!("Bearer {}", text.trim()).parse().map_err(|_| unfit())?;
+    let mut token: MetadataValue<Ascii> = format!("Bearer {}", text.trim())
+        .parse()
+        .map_err(|_| unfit())?;
     token.set_sensitive(true);
     Ok(token)
 }
@@ -399,7 +460,16 @@ mod tests {
         for address in ["host:4000", "10.0.0.1:1", "[::1]:4000"] {
             assert_eq!(address.parse(), Ok(Target::Tcp(address.into())));
         }
-        for text in ["", "host", ":1", "host:0", "host:99999", "a/b:1", "unix:", "x@y:1"] {
+        for text in [
+            "",
+            "host",
+            ":1",
+            "host:0",
+            "host:99999",
+            "a/b:1",
+            "unix:",
+            "x@y:1",
+        ] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
     }

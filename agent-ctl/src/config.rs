@@ -70,26 +70,40 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
                 text.push_str("nothing changed\n");
             }
             for key in &answer.changed {
-                text.push_str(&format!("{} {}\n", out.tone(Tone::Good, "in force:"), clean(key)));
+                text.push_str(&format!(
+                    "{} {}\n",
+                    out.tone(Tone::Good, "in force:"),
+                    clean(key)
+                ));
             }
             for key in &answer.needs_restart {
                 let label = out.tone(Tone::Warn, "needs a restart:");
                 text.push_str(&format!("{label} {}\n", clean(key)));
             }
             out.write(&text)?;
-            Ok(if answer.needs_restart.is_empty() { exit::OK } else { exit::PARTIAL })
+            Ok(if answer.needs_restart.is_empty() {
+                exit::OK
+            } else {
+                exit::PARTIAL
+            })
         }
     }
 }
 
 /// The daemon beside this program, or else the one in PATH.
 fn daemon() -> PathBuf {
-    let here = std::env::current_exe().ok().map(|path| path.with_file_name(DAEMON));
-    here.filter(|path| path.is_file()).unwrap_or_else(|| DAEMON.into())
+    let here = std::env::current_exe()
+        .ok()
+        .map(|path| path.with_file_name(DAEMON));
+    here.filter(|path| path.is_file())
+        .unwrap_or_else(|| DAEMON.into())
 }
 
 fn check(daemon: &Path, file: &Path) -> Result<u8> {
-    let status = Command::new(daemon).arg("--check-config").arg(file).status();
+    let status = Command::new(daemon)
+        .arg("--check-config")
+        .arg(file)
+        .status();
     let status = match status {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!(
@@ -100,5 +114,8 @@ fn check(daemon: &Path, file: &Path) -> Result<u8> {
         }
         other => other.with_context(|| format!("failed to run `{}`", daemon.display()))?,
     };
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILURE))
+    Ok(status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(exit::FAILURE))
 }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A side is a range `FROM..TO` (either end may be left out) or a file that `agent-ctl profile` wrote
-as pprof or folded stacks. Deltas are of shares, in percentage points, with their 95 % statistical
+as pprof, JSON or folded stacks. Deltas are of shares, in percentage points, with their 95 % statistical
 error; `*` marks those beyond it. Of a hundred functions about five are marked by chance alone.
 Exit code 6: a side has no samples.
 
@@ -28,10 +28,20 @@ Examples:
   agent-ctl diff --before monday.pb.gz --after -5m.. --format svg -o diff.svg")]
 pub struct Args {
     /// The first side; left out, the same as the second
-    #[arg(long, value_name = "RANGE|FILE", allow_hyphen_values = true, help_heading = "Sides")]
+    #[arg(
+        long,
+        value_name = "RANGE|FILE",
+        allow_hyphen_values = true,
+        help_heading = "Sides"
+    )]
     before: Option<String>,
     /// The second side; left out, the last five minutes
-    #[arg(long, value_name = "RANGE|FILE", allow_hyphen_values = true, help_heading = "Sides")]
+    #[arg(
+        long,
+        value_name = "RANGE|FILE",
+        allow_hyphen_values = true,
+        help_heading = "Sides"
+    )]
     after: Option<String>,
     /// Label matchers of the first side alone
     #[arg(long, value_name = "MATCHERS", help_heading = "Sides")]
@@ -50,7 +60,12 @@ pub struct Args {
     #[arg(long, help_heading = "Output")]
     significant: bool,
     /// Most rows of the table
-    #[arg(long, value_name = "ROWS", default_value_t = 30, help_heading = "Output")]
+    #[arg(
+        long,
+        value_name = "ROWS",
+        default_value_t = 30,
+        help_heading = "Output"
+    )]
     limit: usize,
     /// Write stacks with both values instead of the table
     #[arg(long, value_enum, help_heading = "Output")]
@@ -59,7 +74,13 @@ pub struct Args {
     #[arg(long, help_heading = "Output")]
     absolute: bool,
     /// File to write, `-` for standard output
-    #[arg(short, long, value_name = "FILE", default_value = "-", help_heading = "Output")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "-",
+        help_heading = "Output"
+    )]
     output: PathBuf,
     /// The same as --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
@@ -84,7 +105,11 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
              give --before, --before-selector or --after-selector",
         ));
     }
-    let format = if args.json { Some(DiffFormat::Json) } else { args.format };
+    let format = if args.json {
+        Some(DiffFormat::Json)
+    } else {
+        args.format
+    };
     let after_text = args.after.as_deref().unwrap_or(DEFAULT_RANGE);
     let before_text = args.before.as_deref().unwrap_or(after_text);
     let mut client = None;
@@ -101,14 +126,18 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         let profile = match (side(text, &clock)?, &mut client) {
             (Side::File(path), _) => from_file(&path, &args, selector.as_deref())?,
             (Side::Range(range), Some(client)) => {
-                client.query(request(range, &args, selector.as_deref())?).await?
+                client
+                    .query(request(range, &args, selector.as_deref())?)
+                    .await?
             }
             (Side::Range(_), None) => unreachable!("a range always has a client"),
         };
         eprintln!("{name}: {}", summary::line(&profile, &clock));
         sides.push(profile);
     }
-    let [before, after] = &sides[..] else { unreachable!("two sides were taken") };
+    let [before, after] = &sides[..] else {
+        unreachable!("two sides were taken")
+    };
     let empty = before.samples.is_empty() || after.samples.is_empty();
     let diff = Diff::new(before, after, &GroupBy::Keys(Vec::new()))
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
@@ -138,7 +167,9 @@ fn side(text: &str, clock: &Clock) -> Result<Side> {
     if is_file(text) {
         return Ok(Side::File(text.into()));
     }
-    let range = clock.parse_range(text).map_err(|error| fail(exit::USAGE, error.to_string()))?;
+    let range = clock
+        .parse_range(text)
+        .map_err(|error| fail(exit::USAGE, error.to_string()))?;
     Ok(Side::Range(range))
 }
 
@@ -190,7 +221,11 @@ fn rows<'a>(
 }
 
 fn table(diff: &Diff, args: &Args) -> Table {
-    let heading = if args.total { ">TOTAL BEFORE" } else { ">SELF BEFORE" };
+    let heading = if args.total {
+        ">TOTAL BEFORE"
+    } else {
+        ">SELF BEFORE"
+    };
     let mut table = Table::new(&[heading, ">AFTER", ">DELTA", ">±", "", "FUNCTION", "MODULE"]);
     for (row, own, total) in rows(diff, args).take(args.limit) {
         let share = if args.total { total } else { own };

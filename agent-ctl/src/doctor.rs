@@ -6,7 +6,7 @@
 use crate::client::{Client, Connection};
 use crate::local::{self, Local};
 use crate::status::{Degradation, severity};
-use crate::terminal::{Out, Table, Tone, clean, clean_lines};
+use crate::terminal::{Out, Tone, clean};
 use crate::when::Range;
 use crate::{exit, summary, units};
 use anyhow::Result;
@@ -104,7 +104,9 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
         all_samples: taken(&after).saturating_sub(taken(&before)),
         ..proof
     };
-    let since = after.now_unix_ns.saturating_sub(TABLES_SINCE.as_nanos() as i64);
+    let since = after
+        .now_unix_ns
+        .saturating_sub(TABLES_SINCE.as_nanos() as i64);
     let recent = client.query(query(since, Vec::new(), Vec::new())).await?;
     let (ends, unnamed) = (stack_ends(&recent), unnamed_leaves(&recent));
 
@@ -112,7 +114,9 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     if !proof.passed {
         findings.insert(0, not_arriving(&proof));
     }
-    let bad = findings.iter().any(|found| found.severity >= Severity::Warning);
+    let bad = findings
+        .iter()
+        .any(|found| found.severity >= Severity::Warning);
     let code = if bad { exit::PARTIAL } else { exit::OK };
     if args.json {
         out.write_json(&Json {
@@ -134,7 +138,12 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
         clean(&after.host)
     );
     if proof.passed {
-        let _ = writeln!(text, "{} {}", mark(out, Severity::Unspecified), proof.sentence());
+        let _ = writeln!(
+            text,
+            "{} {}",
+            mark(out, Severity::Unspecified),
+            proof.sentence()
+        );
     }
     show_findings(out, &mut text, &findings);
     let _ = writeln!(
@@ -153,13 +162,15 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     Ok(code)
 }
 
-fn query(
-    start_ns: i64,
-    matchers: Vec<LabelMatcher>,
-    group_by: Vec<String>,
-) -> QueryProfileRequest {
+fn query(start_ns: i64, matchers: Vec<LabelMatcher>, group_by: Vec<String>) -> QueryProfileRequest {
     QueryProfileRequest {
-        range: Some(Range { start_ns, end_ns: 0 }.into()),
+        range: Some(
+            Range {
+                start_ns,
+                end_ns: 0,
+            }
+            .into(),
+        ),
         matchers,
         frame_filters: Vec::new(),
         group_by,
@@ -173,13 +184,18 @@ fn taken(status: &GetStatusResponse) -> u64 {
 
 /// Burns CPU and counts how often the agent saw it.
 async fn prove(client: &mut Client, before: &GetStatusResponse, burn: Duration) -> Result<Proof> {
-    let rate = before.sampling.as_ref().map_or(0, |sampling| sampling.rate_hz);
+    let rate = before
+        .sampling
+        .as_ref()
+        .map_or(0, |sampling| sampling.rate_hz);
     if client.is_remote() {
         // Whoever runs there is not this process: only the counters can prove it.
         tokio::time::sleep(burn).await;
         let after = client.status().await?;
         let all = taken(&after).saturating_sub(taken(before));
-        let arrive = after.sampling.is_some_and(|sampling| sampling.samples_arrive);
+        let arrive = after
+            .sampling
+            .is_some_and(|sampling| sampling.samples_arrive);
         return Ok(Proof {
             passed: all > 0 || arrive,
             burned_s: 0.0,
@@ -196,7 +212,13 @@ async fn prove(client: &mut Client, before: &GetStatusResponse, burn: Duration) 
     // Half of what is expected is beyond any sampling error once a second was burned: at 99 Hz the
     // standard error is below ten.
     let passed = own_samples > 0 && own_samples as f64 >= expected / 2.0;
-    Ok(Proof { passed, burned_s: burned.as_secs_f64(), own_samples, expected, all_samples: 0 })
+    Ok(Proof {
+        passed,
+        burned_s: burned.as_secs_f64(),
+        own_samples,
+        expected,
+        all_samples: 0,
+    })
 }
 
 /// Samples of this process since `start_ns`, which the agent widens to the window's begin.
@@ -209,7 +231,9 @@ async fn own_samples(client: &mut Client, start_ns: i64) -> Result<u64> {
         value: comm.to_owned(),
     };
     let group_by = vec![key::PID.to_owned()];
-    let profile = client.query(query(start_ns, vec![matcher], group_by)).await?;
+    let profile = client
+        .query(query(start_ns, vec![matcher], group_by))
+        .await?;
     let own_pid = std::process::id().to_string();
     let mut by_pid = [0, 0];
     for (sample, value) in &profile.samples {
@@ -217,7 +241,11 @@ async fn own_samples(client: &mut Client, start_ns: i64) -> Result<u64> {
         by_pid[usize::from(own)] += value.count;
     }
     // In a pid namespace of our own the agent knows us by another pid: the name has to do.
-    Ok(if by_pid[1] > 0 || !in_pid_namespace() { by_pid[1] } else { by_pid[0] })
+    Ok(if by_pid[1] > 0 || !in_pid_namespace() {
+        by_pid[1]
+    } else {
+        by_pid[0]
+    })
 }
 
 /// True when this process does not see the host's pids. `/proc/1/sched`-like tricks lie; what does
@@ -238,7 +266,8 @@ fn burn_cpu(burn: Duration) -> Duration {
     let mut seed = 1u64;
     while begin.elapsed() < burn {
         for _ in 0..10_000 {
-            seed = std::hint::black_box(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+            seed =
+                std::hint::black_box(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
         }
     }
     match (cpu_before, cpu()) {
@@ -251,7 +280,10 @@ fn burn_cpu(burn: Duration) -> Duration {
 impl Proof {
     fn sentence(&self) -> String {
         if self.burned_s == 0.0 {
-            return format!("samples arrive: {} of all CPUs", units::count(self.all_samples));
+            return format!(
+                "samples arrive: {} of all CPUs",
+                units::count(self.all_samples)
+            );
         }
         format!(
             "samples arrive: {} of this process in {:.2} s of CPU (about {:.0} expected), {} in all",
@@ -265,9 +297,15 @@ impl Proof {
 
 fn not_arriving(proof: &Proof) -> Finding {
     let (message, severity) = if proof.own_samples == 0 && proof.all_samples == 0 {
-        ("no sample arrived while one CPU was busy".to_owned(), Severity::Error)
+        (
+            "no sample arrived while one CPU was busy".to_owned(),
+            Severity::Error,
+        )
     } else {
-        (format!("too few samples arrive: {}", proof.sentence()), Severity::Warning)
+        (
+            format!("too few samples arrive: {}", proof.sentence()),
+            Severity::Warning,
+        )
     };
     Finding {
         id: "samples".to_owned(),
@@ -315,10 +353,15 @@ fn findings(status: &GetStatusResponse) -> Vec<Finding> {
 
 /// Samples by how their stack ended, most first.
 fn stack_ends(profile: &Profile) -> Vec<Row> {
-    count(profile, StackEnd::ALL.len(), |key| key.end as usize, |id| {
-        let end = StackEnd::ALL[id];
-        (end.word(), end.sentence())
-    })
+    count(
+        profile,
+        StackEnd::ALL.len(),
+        |key| key.end as usize,
+        |id| {
+            let end = StackEnd::ALL[id];
+            (end.word(), end.sentence())
+        },
+    )
 }
 
 /// Samples whose leaf has no symbol, by reason, most first.
@@ -326,7 +369,10 @@ fn unnamed_leaves(profile: &Profile) -> Vec<Row> {
     let reason = |key: &profile::SampleKey| {
         let leaf = profile.dict.stacks.node(key.stack).map(|(_, frame)| frame);
         let unnamed = leaf.map_or(Unnamed::No, |frame| profile.dict.frame(frame).unnamed);
-        Unnamed::ALL.iter().position(|&row| row == unnamed).unwrap_or(0)
+        Unnamed::ALL
+            .iter()
+            .position(|&row| row == unnamed)
+            .unwrap_or(0)
     };
     let mut rows = count(profile, Unnamed::ALL.len(), reason, |id| {
         (Unnamed::ALL[id].word(), Unnamed::ALL[id].sentence())
@@ -352,7 +398,12 @@ fn count(
         .filter(|&(_, samples)| samples > 0)
         .map(|(id, samples)| {
             let (reason, sentence) = name(id);
-            Row { reason, samples, share: units::share(samples, total), sentence }
+            Row {
+                reason,
+                samples,
+                share: units::share(samples, total),
+                sentence,
+            }
         })
         .collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.samples));
@@ -363,11 +414,12 @@ fn show_rows(out: &Out, text: &mut String, heading: &str, rows: &[Row]) {
     if rows.is_empty() {
         return;
     }
-    let mut table = Table::new(&[">SAMPLES", "REASON", "MEANING"]);
+    let _ = writeln!(text, "\n{}", out.tone(Tone::Strong, heading));
     for row in rows {
-        table.row([&format!("{:.1} %", row.share * 100.0), row.reason, row.sentence]);
+        // Not a table: a sentence must wrap, not be cut.
+        let share = format!("{:.1} %", row.share * 100.0);
+        let _ = writeln!(text, "{share:>8}  {}: {}", row.reason, row.sentence);
     }
-    let _ = write!(text, "\n{}\n{}", out.tone(Tone::Strong, heading), table.show(out));
 }
 
 fn mark(out: &Out, severity_of: Severity) -> String {
@@ -424,12 +476,10 @@ fn without_agent(
         return Ok(code);
     }
     let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{} {}",
-        mark(out, Severity::Error),
-        clean_lines(&format!("{error:#}"))
-    );
+    // The first line alone: the others say to call doctor.
+    let why = format!("{error:#}");
+    let why = why.lines().next().unwrap_or_default();
+    let _ = writeln!(text, "{} {}", mark(out, Severity::Error), clean(why));
     if let crate::client::Target::Unix(path) = &connection.agent {
         let _ = writeln!(
             text,
@@ -437,9 +487,17 @@ fn without_agent(
              or in a terminal: fleetprofd --listen unix:{}",
             clean(&path.to_string_lossy())
         );
-        let _ = writeln!(text, "\n{}", out.tone(Tone::Strong, "What it would find on this machine"));
+        let _ = writeln!(
+            text,
+            "\n{}",
+            out.tone(Tone::Strong, "What it would find on this machine")
+        );
         if findings.is_empty() {
-            let _ = writeln!(text, "{} nothing stands in its way", mark(out, Severity::Unspecified));
+            let _ = writeln!(
+                text,
+                "{} nothing stands in its way",
+                mark(out, Severity::Unspecified)
+            );
         }
         show_findings(out, &mut text, &findings);
     }

@@ -44,7 +44,11 @@ pub struct Exit {
 
 /// An error with this code.
 pub fn fail(code: u8, message: impl Into<String>) -> anyhow::Error {
-    Exit { code, message: message.into() }.into()
+    Exit {
+        code,
+        message: message.into(),
+    }
+    .into()
 }
 
 /// The exit code of an error: the one it names, or what its causes say.
@@ -62,11 +66,15 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
 
 /// True when the error says that nobody reads our output any more: `agent-ctl … | head`.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| io_kind(cause) == Some(std::io::ErrorKind::BrokenPipe))
+    error
+        .chain()
+        .any(|cause| io_kind(cause) == Some(std::io::ErrorKind::BrokenPipe))
 }
 
 fn io_kind(error: &(dyn Error + 'static)) -> Option<std::io::ErrorKind> {
-    error.downcast_ref::<std::io::Error>().map(std::io::Error::kind)
+    error
+        .downcast_ref::<std::io::Error>()
+        .map(std::io::Error::kind)
 }
 
 #[cfg(test)]
@@ -77,10 +85,15 @@ mod tests {
 
     #[test]
     fn a_code_is_found_below_context() {
-        let error = Err::<(), _>(fail(CONFIG, "bad")).context("failed to reload").unwrap_err();
+        let error = Err::<(), _>(fail(CONFIG, "bad"))
+            .context("failed to reload")
+            .unwrap_err();
         assert_eq!(code_of(&error), CONFIG);
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-        assert_eq!(code_of(&anyhow::Error::from(denied).context("x")), PERMISSION);
+        assert_eq!(
+            code_of(&anyhow::Error::from(denied).context("x")),
+            PERMISSION
+        );
         assert_eq!(code_of(&anyhow::anyhow!("x")), FAILURE);
     }
 

@@ -17,8 +17,6 @@ pub struct Local {
     pub kptr_restrict: Option<i64>,
     /// Where the hierarchy that owns `perf_event` is mounted.
     pub cgroup_root: Option<String>,
-    /// True when that is cgroup2.
-    pub cgroup2: bool,
     /// `hidepid=` of /proc, when it is not 0.
     pub hidepid: Option<String>,
     /// True when this process is root's.
@@ -29,7 +27,12 @@ impl Local {
     /// Reads below `root`, which is `/` but in tests.
     pub fn read(root: &Path) -> Local {
         let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
-        let number = |name: &str| text(&format!("proc/sys/kernel/{name}"))?.trim().parse().ok();
+        let number = |name: &str| {
+            text(&format!("proc/sys/kernel/{name}"))?
+                .trim()
+                .parse()
+                .ok()
+        };
         let mounts = text("proc/self/mountinfo").unwrap_or_default();
         let mut local = Local {
             paranoid: number("perf_event_paranoid"),
@@ -51,25 +54,30 @@ impl Local {
     /// One line of mountinfo (proc_pid_mountinfo(5)): `… root mount-point options … - type source
     /// super-options`.
     fn mount(&mut self, line: &str) {
-        let Some((before, after)) = line.split_once(" - ") else { return };
+        let Some((before, after)) = line.split_once(" - ") else {
+            return;
+        };
         let mut before = before.split(' ').skip(4);
-        let (Some(point), options) = (before.next(), before.next().unwrap_or("")) else { return };
+        let (Some(point), options) = (before.next(), before.next().unwrap_or("")) else {
+            return;
+        };
         let mut after = after.split(' ');
         let (kind, super_options) = (after.next().unwrap_or(""), after.nth(1).unwrap_or(""));
         let has = |name: &str| super_options.split(',').any(|option| option == name);
         match kind {
             // v1 with perf_event wins: a controller is in one hierarchy only.
             "cgroup" if has("perf_event") => {
-                (self.cgroup_root, self.cgroup2) = (Some(point.to_owned()), false);
+                self.cgroup_root = Some(point.to_owned());
             }
             "cgroup2" if self.cgroup_root.is_none() => {
-                (self.cgroup_root, self.cgroup2) = (Some(point.to_owned()), true);
+                self.cgroup_root = Some(point.to_owned());
             }
             "proc" if point == "/proc" => {
-                let all = options.split(',').chain(super_options.split(','));
-                let hidden = all.filter_map(|option| option.strip_prefix("hidepid="));
-                self.hidepid =
-                    hidden.last().filter(|&mode| mode != "0" && mode != "off").map(str::to_owned);
+                let mut all = options.split(',').chain(super_options.split(','));
+                let hidden = all.find_map(|option| option.strip_prefix("hidepid="));
+                self.hidepid = hidden
+                    .filter(|&mode| mode != "0" && mode != "off")
+                    .map(str::to_owned);
             }
             _ => {}
         }
@@ -81,7 +89,12 @@ pub fn findings(local: &Local) -> Vec<Finding> {
     let mut all = Vec::new();
     let mut add = |id: &str, severity, message: String, remedy: &str| {
         let (id, remedy) = (id.to_owned(), remedy.to_owned());
-        all.push(Finding { id, message, remedy, severity });
+        all.push(Finding {
+            id,
+            message,
+            remedy,
+            severity,
+        });
     };
     match local.paranoid {
         None => add(
@@ -174,7 +187,6 @@ mod tests {
             mlock_kb: Some(516),
             kptr_restrict: Some(0),
             cgroup_root: Some("/sys/fs/cgroup".into()),
-            cgroup2: true,
             hidepid: None,
             root: true,
         }
@@ -231,7 +243,6 @@ mod tests {
             mlock_kb: None,
             kptr_restrict: Some(1),
             cgroup_root: Some("/sys/fs/cgroup/perf_event".into()),
-            cgroup2: false,
             hidepid: Some("2".into()),
             root: true,
         };

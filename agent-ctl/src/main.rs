@@ -14,6 +14,7 @@ mod local;
 mod man;
 #[path = "profile.rs"]
 mod profile_cmd;
+mod read_json;
 mod render;
 mod select;
 mod status;
@@ -32,7 +33,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("agent-ctl: failed to start: {error}");
@@ -81,9 +85,10 @@ fn finish(result: anyhow::Result<u8>) -> u8 {
 /// Waits for SIGINT or SIGTERM. What the command holds (a temporary file, the terminal's mode) is
 /// put back when its future is dropped.
 async fn interrupted() -> u8 {
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
         return std::future::pending().await;
     };
     tokio::select! {

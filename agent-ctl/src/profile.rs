@@ -2,7 +2,7 @@
 
 use crate::client::{Client, Connection};
 use crate::exit::{self, fail};
-use crate::render::{self, Format};
+use crate::render::{self, Format, Look};
 use crate::select::{Frames, Labels, When};
 use crate::summary;
 use crate::terminal::{Out, clean};
@@ -30,17 +30,30 @@ pub struct Args {
     #[command(flatten)]
     frames: Frames,
     /// Labels to tell samples apart by, `*` for all; in text and flame graphs they become root frames
-    #[arg(long, value_name = "LABEL,…", value_delimiter = ',', help_heading = "Output")]
+    #[arg(
+        long,
+        value_name = "LABEL,…",
+        value_delimiter = ',',
+        help_heading = "Output"
+    )]
     group_by: Vec<String>,
     /// Format; left out, the file name says it, or else folded
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
     /// File to write, `-` for standard output
-    #[arg(short, long, value_name = "FILE", default_value = "-", help_heading = "Output")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "-",
+        help_heading = "Output"
+    )]
     output: PathBuf,
     /// Only windows that are closed, without what was sampled since
     #[arg(long, help_heading = "Time")]
     closed: bool,
+    #[command(flatten)]
+    look: Look,
     /// Do not say what the profile covers and misses
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -58,7 +71,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         range: Some(range.into()),
         matchers,
         frame_filters,
-        group_by: args.group_by,
+        group_by: args.group_by.clone(),
         fresh: !args.closed,
     };
     let profile = client.query(request).await?;
@@ -68,7 +81,11 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         return Ok(exit::PARTIAL);
     }
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let bytes = tokio::task::spawn_blocking(move || render::write(&profile, format)).await??;
+    let mut labels = args.group_by;
+    labels.retain(|label| label != "*");
+    let look = args.look;
+    let written = move || render::write(&profile, format, &look, labels);
+    let bytes = tokio::task::spawn_blocking(written).await??;
     deliver(&args.output, &bytes)?;
     if !args.quiet {
         let place = match is_stdout(&args.output) {
@@ -133,6 +150,8 @@ pub fn deliver(output: &Path, bytes: &[u8]) -> Result<()> {
     }
     let mut file = builder.tempfile_in(dir).with_context(failed)?;
     file.write_all(bytes).with_context(failed)?;
-    file.persist(output).map_err(|error| error.error).with_context(failed)?;
+    file.persist(output)
+        .map_err(|error| error.error)
+        .with_context(failed)?;
     Ok(())
 }

@@ -1,9 +1,20 @@
 //! The one place that calls the profile crate's writers and readers.
 
 use crate::exit::{self, fail};
-use anyhow::Result;
-use profile::Profile;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use profile::formats::{self, Annotations, Measure, Options};
+use profile::{
+    Diff, FrameFilter, FrameFilterOp, GroupBy, Info, LabelMatcher, MatchOp, Profile, Query,
+    Selector,
+};
+use proto::agent;
+use std::io::Read;
 use std::path::Path;
+
+/// Largest file read, packed and unpacked. Unit: bytes. Far above any profile of an hour; it keeps
+/// a packed bomb from taking the machine's memory.
+const FILE_BYTES_MAX: u64 = 512 << 20;
 
 /// Formats a profile leaves in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -25,38 +36,197 @@ pub enum Format {
 impl Format {
     /// The format that a file name asks for.
     pub fn of_path(path: &Path) -> Option<Format> {
-        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
-        let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));
-        if ends(&[".pb.gz", ".pprof", ".pb", ".pprof.gz"]) {
-            Some(Format::Pprof)
-        } else if ends(&[".speedscope.json", ".speedscope"]) {
-            Some(Format::Speedscope)
-        } else if ends(&[".folded", ".collapsed", ".txt"]) {
-            Some(Format::Folded)
-        } else if ends(&[".svg"]) {
-            Some(Format::Svg)
-        } else if ends(&[".html", ".htm"]) {
-            Some(Format::Html)
-        } else if ends(&[".json"]) {
-            Some(Format::Json)
-        } else {
-            None
+        let name = path.file_name()?.to_str()?;
+        let lower = name.to_ascii_lowercase();
+        // Names other tools use for the same.
+        let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| lower.ends_with(suffix));
+        if ends(&[".pprof", ".pb", ".pprof.gz"]) {
+            return Some(Format::Pprof);
+        }
+        if ends(&[".collapsed", ".txt"]) {
+            return Some(Format::Folded);
+        }
+        if ends(&[".htm"]) {
+            return Some(Format::Html);
+        }
+        let found = formats::Format::of_file_name(name)?;
+        Format::value_variants()
+            .iter()
+            .copied()
+            .find(|format| format.to_profile() == found)
+    }
+
+    fn to_profile(self) -> formats::Format {
+        match self {
+            Format::Folded => formats::Format::Folded,
+            Format::Pprof => formats::Format::Pprof,
+            Format::Speedscope => formats::Format::Speedscope,
+            Format::Svg => formats::Format::Svg,
+            Format::Html => formats::Format::Html,
+            Format::Json => formats::Format::Json,
         }
     }
 
     /// True when the bytes are no text.
     pub fn is_binary(self) -> bool {
-        self == Format::Pprof
+        !self.to_profile().is_text()
     }
 }
 
-/// The bytes of a profile in a format.
+/// Formats a comparison leaves in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DiffFormat {
+    /// Folded stacks with two counts, before and after
+    Folded,
+    /// Flame graph of the second side, coloured by what changed
+    Svg,
+    /// Functions with shares, deltas and errors as JSON
+    Json,
+}
+
+/// How a profile is to be written.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Look {
+    /// What widths and counts stand for: samples, or their weight (CPU nanoseconds)
+    #[arg(long, value_enum, default_value_t = MeasureBy::Count, help_heading = "Output")]
+    pub measure: MeasureBy,
+    /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks
+    #[arg(long, help_heading = "Output")]
+    pub annotate: bool,
+    /// Root at the top of a flame graph
+    #[arg(long, help_heading = "Output")]
+    pub icicle: bool,
+    /// Heading of a flame graph
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "CPU profile",
+        help_heading = "Output"
+    )]
+    pub title: String,
+}
+
+/// See [`Look::measure`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum MeasureBy {
+    /// Samples
+    #[default]
+    Count,
+    /// CPU time
+    Weight,
+}
+
+/// The bytes of a profile in a format; `root_labels` stand as frames below the root.
 ///
 /// # Errors
 /// When the writer fails.
-pub fn write(profile: &Profile, format: Format, title: &str) -> Result<Vec<u8>> {
-    let _ = (profile, title);
-    Err(fail(exit::FAILURE, format!("failed to write {format:?}: not in this build")))
+pub fn write(
+    profile: &Profile,
+    format: Format,
+    look: &Look,
+    root_labels: Vec<String>,
+) -> Result<Vec<u8>> {
+    let options = Options {
+        title: look.title.clone(),
+        measure: match look.measure {
+            MeasureBy::Count => Measure::Count,
+            MeasureBy::Weight => Measure::Weight,
+        },
+        annotations: if look.annotate {
+            Annotations::ALL
+        } else {
+            Annotations::default()
+        },
+        root_labels,
+        icicle: look.icicle,
+        ..Options::default()
+    };
+    let mut bytes = Vec::new();
+    formats::write(profile, format.to_profile(), &options, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The bytes of a comparison; `normalise` scales the first side to the total of the second.
+///
+/// # Errors
+/// When the writer fails, or for JSON, which is the command's own.
+pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Vec<u8>> {
+    let options = Options {
+        title: "CPU profile: what changed".to_owned(),
+        ..Options::default()
+    };
+    let mut bytes = Vec::new();
+    match format {
+        DiffFormat::Folded => formats::folded::write_diff(diff, normalise, &options, &mut bytes)?,
+        DiffFormat::Svg => formats::svg::write_diff(diff, normalise, &options, &mut bytes)?,
+        DiffFormat::Json => anyhow::bail!("failed to write JSON here"),
+    }
+    Ok(bytes)
+}
+
+/// Reads a profile from a file: pprof, packed or not, JSON, or folded stacks.
+///
+/// # Errors
+/// When it cannot be read, is too large, or none of these.
+pub fn read(path: &Path) -> Result<Profile> {
+    let shown = path.display();
+    let file = std::fs::File::open(path).with_context(|| format!("failed to open `{shown}`"))?;
+    let mut bytes = Vec::new();
+    let mut limited = file.take(FILE_BYTES_MAX + 1);
+    limited
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("failed to read `{shown}`"))?;
+    let refuse = |why: &dyn std::fmt::Display| {
+        fail(
+            exit::USAGE,
+            format!("failed to read `{shown}` as a profile: {why}"),
+        )
+    };
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(refuse(&format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    if Format::of_path(path) == Some(Format::Folded) {
+        let text = String::from_utf8(bytes).map_err(|error| refuse(&error))?;
+        return formats::folded::read(&text, Info::default()).map_err(|error| refuse(&error));
+    }
+    // A pprof file begins with gzip's mark or a field's tag, never with a brace.
+    if bytes.trim_ascii_start().starts_with(b"{") {
+        return crate::read_json::read(&bytes).map_err(|error| refuse(&error));
+    }
+    formats::pprof::decode(&bytes, FILE_BYTES_MAX).map_err(|error| refuse(&error))
+}
+
+/// The query that selects in a profile at hand what an agent would have selected.
+///
+/// # Errors
+/// When a matcher or pattern is malformed.
+pub fn query(
+    matchers: &[agent::LabelMatcher],
+    filters: &[agent::FrameFilter],
+    group_by: GroupBy,
+) -> Result<Query> {
+    let mut selected = Vec::with_capacity(matchers.len());
+    for matcher in matchers {
+        let op = match matcher.op() {
+            agent::MatchOp::Equal | agent::MatchOp::Unspecified => MatchOp::Equal,
+            agent::MatchOp::NotEqual => MatchOp::NotEqual,
+            agent::MatchOp::Regex => MatchOp::Regex,
+            agent::MatchOp::NotRegex => MatchOp::NotRegex,
+            agent::MatchOp::Subtree => MatchOp::Subtree,
+        };
+        selected.push(LabelMatcher::new(&matcher.label, op, &matcher.value)?);
+    }
+    let mut frames = Vec::with_capacity(filters.len());
+    for filter in filters {
+        let op = match filter.op() {
+            agent::FrameFilterOp::Keep | agent::FrameFilterOp::Unspecified => FrameFilterOp::Keep,
+            agent::FrameFilterOp::Drop => FrameFilterOp::Drop,
+            agent::FrameFilterOp::Focus => FrameFilterOp::Focus,
+            agent::FrameFilterOp::Collapse => FrameFilterOp::Collapse,
+        };
+        frames.push(FrameFilter::new(op, &filter.regex)?);
+    }
+    Ok(Query::new(Selector::new(selected)?, frames, group_by)?)
 }
 
 #[cfg(test)]

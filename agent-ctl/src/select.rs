@@ -23,7 +23,12 @@ pub struct When {
     )]
     pub from: Option<String>,
     /// End, written like the begin; left out: now
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        help_heading = "Time"
+    )]
     pub to: Option<String>,
 }
 
@@ -36,7 +41,8 @@ impl When {
     /// # Errors
     /// When a time cannot be read, or the range ends before it begins.
     pub fn range(&self, clock: &Clock) -> Result<Range> {
-        self.read(clock).map_err(|error| fail(exit::USAGE, error.to_string()))
+        self.read(clock)
+            .map_err(|error| fail(exit::USAGE, error.to_string()))
     }
 
     fn read(&self, clock: &Clock) -> Result<Range, WhenError> {
@@ -101,7 +107,11 @@ impl Labels {
         };
         let with_suffix = |values: &[String], suffix: &str| -> Vec<String> {
             let add = |value: &String| {
-                if value.contains('.') { value.clone() } else { format!("{value}{suffix}") }
+                if value.contains('.') {
+                    value.clone()
+                } else {
+                    format!("{value}{suffix}")
+                }
             };
             values.iter().map(add).collect()
         };
@@ -109,8 +119,16 @@ impl Labels {
         let cgroups: Vec<String> = self.cgroup.iter().map(absolute).collect();
         let pids: Vec<String> = self.pid.iter().map(u32::to_string).collect();
         add(key::CGROUP, MatchOp::Subtree, &cgroups);
-        add(key::UNIT, MatchOp::Equal, &with_suffix(&self.unit, ".service"));
-        add(key::SLICE, MatchOp::Equal, &with_suffix(&self.slice, ".slice"));
+        add(
+            key::UNIT,
+            MatchOp::Equal,
+            &with_suffix(&self.unit, ".service"),
+        );
+        add(
+            key::SLICE,
+            MatchOp::Equal,
+            &with_suffix(&self.slice, ".slice"),
+        );
         add(key::COMM, MatchOp::Equal, &self.comm);
         add(key::PID, MatchOp::Equal, &pids);
         add(key::THREAD, MatchOp::Equal, &self.thread);
@@ -140,16 +158,32 @@ impl Labels {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Frames {
     /// Keep samples with a matching function
-    #[arg(long, value_name = "REGEX", help_heading = "Frames (applied in this order)")]
+    #[arg(
+        long,
+        value_name = "REGEX",
+        help_heading = "Frames (applied in this order)"
+    )]
     pub keep: Vec<String>,
     /// Drop samples with a matching function
-    #[arg(long, value_name = "REGEX", help_heading = "Frames (applied in this order)")]
+    #[arg(
+        long,
+        value_name = "REGEX",
+        help_heading = "Frames (applied in this order)"
+    )]
     pub drop: Vec<String>,
     /// Keep samples with a matching function and cut its callers
-    #[arg(long, value_name = "REGEX", help_heading = "Frames (applied in this order)")]
+    #[arg(
+        long,
+        value_name = "REGEX",
+        help_heading = "Frames (applied in this order)"
+    )]
     pub focus: Vec<String>,
     /// Merge neighbouring matching functions into one
-    #[arg(long, value_name = "REGEX", help_heading = "Frames (applied in this order)")]
+    #[arg(
+        long,
+        value_name = "REGEX",
+        help_heading = "Frames (applied in this order)"
+    )]
     pub collapse: Vec<String>,
 }
 
@@ -171,7 +205,10 @@ impl Frames {
             for pattern in patterns {
                 // Compiled here only to refuse it with the same words as the agent, but sooner.
                 profile::FrameFilter::new(op, pattern).map_err(usage)?;
-                filters.push(FrameFilter { op: wire.into(), regex: pattern.clone() });
+                filters.push(FrameFilter {
+                    op: wire.into(),
+                    regex: pattern.clone(),
+                });
             }
         }
         Ok(filters)
@@ -179,7 +216,11 @@ impl Frames {
 }
 
 fn matcher(label: &str, op: MatchOp, value: String) -> LabelMatcher {
-    LabelMatcher { label: label.to_owned(), op: op.into(), value }
+    LabelMatcher {
+        label: label.to_owned(),
+        op: op.into(),
+        value,
+    }
 }
 
 /// One value is matched by `single`; several by a regular expression that says the same of any.
@@ -210,7 +251,10 @@ mod tests {
 
     fn shown(labels: &Labels) -> Vec<String> {
         let matchers = labels.matchers().unwrap();
-        matchers.iter().map(|m| format!("{} {:?} {}", m.label, m.op(), m.value)).collect()
+        matchers
+            .iter()
+            .map(|m| format!("{} {:?} {}", m.label, m.op(), m.value))
+            .collect()
     }
 
     #[test]
@@ -239,7 +283,10 @@ mod tests {
 
     #[test]
     fn several_subtrees_are_one_pattern_that_keeps_path_borders() {
-        let labels = Labels { cgroup: vec!["/a.b".into(), "/".into()], ..Labels::default() };
+        let labels = Labels {
+            cgroup: vec!["/a.b".into(), "/".into()],
+            ..Labels::default()
+        };
         let matchers = labels.matchers().unwrap();
         let regex = regex::Regex::new(&format!("^(?:{})$", matchers[0].value)).unwrap();
         assert!(regex.is_match("/a.b/c") && regex.is_match("/"));
@@ -250,9 +297,15 @@ mod tests {
 
     #[test]
     fn malformed_filters_are_usage_errors() {
-        let labels = Labels { selector: vec!["comm~a".into()], ..Labels::default() };
+        let labels = Labels {
+            selector: vec!["comm~a".into()],
+            ..Labels::default()
+        };
         assert_eq!(exit::code_of(&labels.matchers().unwrap_err()), exit::USAGE);
-        let frames = Frames { keep: vec!["(".into()], ..Frames::default() };
+        let frames = Frames {
+            keep: vec!["(".into()],
+            ..Frames::default()
+        };
         assert_eq!(exit::code_of(&frames.filters().unwrap_err()), exit::USAGE);
     }
 
@@ -260,10 +313,26 @@ mod tests {
     fn the_default_range_is_the_last_minutes() {
         let clock = Clock::at(1_000_000_000_000);
         let range = When::default().range(&clock).unwrap();
-        assert_eq!(range, Range { start_ns: 700_000_000_000, end_ns: 0 });
-        let to = When { to: Some("-1m".into()), ..When::default() };
+        assert_eq!(
+            range,
+            Range {
+                start_ns: 700_000_000_000,
+                end_ns: 0
+            }
+        );
+        let to = When {
+            to: Some("-1m".into()),
+            ..When::default()
+        };
         assert_eq!(to.range(&clock).unwrap().start_ns, 0);
-        let backwards = When { from: Some("1m".into()), to: Some("2m".into()), since: None };
-        assert_eq!(exit::code_of(&backwards.range(&clock).unwrap_err()), exit::USAGE);
+        let backwards = When {
+            from: Some("1m".into()),
+            to: Some("2m".into()),
+            since: None,
+        };
+        assert_eq!(
+            exit::code_of(&backwards.range(&clock).unwrap_err()),
+            exit::USAGE
+        );
     }
 }

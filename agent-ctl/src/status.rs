@@ -41,7 +41,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     } else {
         out.write(&show(out, &status, &args))?;
     }
-    let arrive = status.sampling.as_ref().is_some_and(|sampling| sampling.samples_arrive);
+    let arrive = status
+        .sampling
+        .as_ref()
+        .is_some_and(|sampling| sampling.samples_arrive);
     Ok(if arrive { exit::OK } else { exit::PARTIAL })
 }
 
@@ -57,14 +60,21 @@ pub fn severity(severity: Severity) -> (&'static str, Tone) {
 /// CPU seconds per second since the start, as a share of one CPU.
 pub fn own_share(status: &GetStatusResponse) -> f64 {
     let cost = status.own_cost.as_ref().map_or(0, |cost| cost.cpu_ns);
-    let uptime = status.now_unix_ns.saturating_sub(status.started_unix_ns).max(0);
+    let uptime = status
+        .now_unix_ns
+        .saturating_sub(status.started_unix_ns)
+        .max(0);
     units::share(cost, uptime.unsigned_abs())
 }
 
 fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{} {value}", out.tone(Tone::Strong, &format!("{name:<10}")));
+        let _ = writeln!(
+            text,
+            "{} {value}",
+            out.tone(Tone::Strong, &format!("{name:<10}"))
+        );
     };
     let clock = Clock::at(status.now_unix_ns);
     let age = |ns: i64| {
@@ -103,13 +113,23 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     line(
         "samples",
         if sampling.samples_arrive {
-            format!("{}, the newest {newest} ago", out.tone(Tone::Good, "arrive"))
+            format!(
+                "{}, the newest {newest} ago",
+                out.tone(Tone::Good, "arrive")
+            )
         } else {
             out.tone(Tone::Bad, "do not arrive: see agent-ctl doctor")
         },
     );
     let quality = Quality::from(status.quality.unwrap_or_default());
-    line("quality", format!("{} taken; {}", units::count(quality.taken), summary::missing(&quality)));
+    line(
+        "quality",
+        format!(
+            "{} taken; {}",
+            units::count(quality.taken),
+            summary::missing(&quality)
+        ),
+    );
     let recorder = status.recorder.unwrap_or_default();
     line(
         "recorder",
@@ -163,14 +183,21 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
                 env.perf_event_mlock_kb,
                 env.perf_event_max_sample_rate,
                 env.kptr_restrict,
-                if env.kernel_symbols { "shown" } else { "hidden" },
+                if env.kernel_symbols {
+                    "shown"
+                } else {
+                    "hidden"
+                },
                 clean(&env.cgroup_mode),
                 clean(&env.cgroup_root)
             ),
         );
     }
     if !sampling.missing_features.is_empty() {
-        line("without", clean(&sampling.missing_features.join(", ")).into_owned());
+        line(
+            "without",
+            clean(&sampling.missing_features.join(", ")).into_owned(),
+        );
     }
     for degradation in &status.degradations {
         let (word, tone) = severity(degradation.severity());
@@ -204,7 +231,10 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
                 "" => String::new(),
                 labels => format!("{{{labels}}}"),
             };
-            table.row([format!("{}{labels}", counter.name), units::count(counter.value)]);
+            table.row([
+                format!("{}{labels}", counter.name),
+                units::count(counter.value),
+            ]);
         }
         let _ = write!(text, "\n{}", table.show(out));
     }
@@ -279,13 +309,13 @@ impl<'a> Degradation<'a> {
     }
 
     /// One from its parts.
-    pub fn new(
-        id: &'a str,
-        found: Severity,
-        message: &'a str,
-        remedy: &'a str,
-    ) -> Degradation<'a> {
-        Degradation { id, severity: severity(found).0, message, remedy }
+    pub fn new(id: &'a str, found: Severity, message: &'a str, remedy: &'a str) -> Degradation<'a> {
+        Degradation {
+            id,
+            severity: severity(found).0,
+            message,
+            remedy,
+        }
     }
 }
 

@@ -8,7 +8,13 @@ use std::time::Duration;
 
 /// The line that goes with every profile: samples, time covered, what is missing.
 pub fn line(profile: &Profile, clock: &Clock) -> String {
-    let Info { start_unix_ns, duration_ns, unit, quality, .. } = &profile.info;
+    let Info {
+        start_unix_ns,
+        duration_ns,
+        unit,
+        quality,
+        ..
+    } = &profile.info;
     let total = profile.total();
     let covered = units::duration(Duration::from_nanos(*duration_ns));
     let begin = clock.show(*start_unix_ns);
@@ -18,12 +24,24 @@ pub fn line(profile: &Profile, clock: &Clock) -> String {
         _ => units::weight(total.weight, unit),
     };
     let samples = units::count(total.count);
-    format!("{samples} samples, {weight}, over {covered} ({begin} to {end}); {}", missing(quality))
+    format!(
+        "{samples} samples, {weight}, over {covered} ({begin} to {end}); {}",
+        missing(quality)
+    )
 }
 
 /// What is missing, each with its share: always the three that matter, others when there are some.
 pub fn missing(quality: &Quality) -> String {
-    let Quality { taken, lost, truncated, incomplete, unnamed, folded, throttled, .. } = *quality;
+    let Quality {
+        taken,
+        lost,
+        truncated,
+        incomplete,
+        unnamed,
+        folded,
+        throttled,
+        ..
+    } = *quality;
     let share = |part| units::percent(part, taken);
     let mut parts = vec![
         format!("lost {}", units::percent(lost, taken.saturating_add(lost))),

@@ -64,7 +64,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {
         let Some((profile, missed)) = stream.next().await? else {
-            return Err(exit::fail(exit::UNREACHABLE, "failed to go on: the agent ended the stream"));
+            return Err(exit::fail(
+                exit::UNREACHABLE,
+                "failed to go on: the agent ended the stream",
+            ));
         };
         out.write(&line(out, &clock, &profile, missed, args.json)?)?;
         left -= 1;

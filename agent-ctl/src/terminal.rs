@@ -55,8 +55,11 @@ pub fn clean_lines(text: &str) -> String {
 /// # Errors
 /// When the value cannot be serialized.
 pub fn json(value: &impl serde::Serialize, pretty: bool) -> serde_json::Result<String> {
-    let text =
-        if pretty { serde_json::to_string_pretty(value)? } else { serde_json::to_string(value)? };
+    let text = if pretty {
+        serde_json::to_string_pretty(value)?
+    } else {
+        serde_json::to_string(value)?
+    };
     // Outside of strings JSON is ASCII without control characters but line breaks, so what is
     // hostile beyond those is inside a string.
     let mut out = String::with_capacity(text.len());
@@ -125,7 +128,10 @@ impl Out {
         let terminal = std::io::stdout().is_terminal();
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Out { colour: terminal && !set("NO_COLOR") && !dumb, terminal }
+        Out {
+            colour: terminal && !set("NO_COLOR") && !dumb,
+            terminal,
+        }
     }
 
     /// True when a person reads it.
@@ -177,7 +183,10 @@ impl Out {
         if !self.terminal {
             return None;
         }
-        crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns)).filter(|&c| c > 0)
+        crossterm::terminal::size()
+            .ok()
+            .map(|(columns, _)| usize::from(columns))
+            .filter(|&c| c > 0)
     }
 }
 
@@ -190,19 +199,28 @@ pub struct Table {
 impl Table {
     /// A table with these headings; those that begin with `>` are aligned right.
     pub fn new(headings: &[&str]) -> Table {
-        let right = headings.iter().map(|heading| heading.starts_with('>')).collect();
-        let heading = headings.iter().map(|h| h.trim_start_matches('>').to_owned()).collect();
-        Table { right, rows: vec![heading] }
+        let right = headings
+            .iter()
+            .map(|heading| heading.starts_with('>'))
+            .collect();
+        let heading = headings
+            .iter()
+            .map(|h| h.trim_start_matches('>').to_owned())
+            .collect();
+        Table {
+            right,
+            rows: vec![heading],
+        }
     }
 
     /// Adds a row; every cell is cleaned.
     pub fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(cells.into_iter().map(|cell| clean(cell.as_ref()).into_owned()).collect());
-    }
-
-    /// True when there is no row but the headings.
-    pub fn is_empty(&self) -> bool {
-        self.rows.len() <= 1
+        self.rows.push(
+            cells
+                .into_iter()
+                .map(|cell| clean(cell.as_ref()).into_owned())
+                .collect(),
+        );
     }
 
     /// The table as lines, headings in strong tone.
@@ -234,7 +252,11 @@ impl Table {
                 Some(columns) => fit(line, columns),
                 None => Cow::Borrowed(line),
             };
-            if at == 0 { text.push_str(&out.tone(Tone::Strong, &line)) } else { text.push_str(&line) }
+            if at == 0 {
+                text.push_str(&out.tone(Tone::Strong, &line))
+            } else {
+                text.push_str(&line)
+            }
             text.push('\n');
         }
         text
@@ -245,7 +267,10 @@ impl Table {
 mod tests {
     use super::*;
 
-    const PLAIN: Out = Out { colour: false, terminal: false };
+    const PLAIN: Out = Out {
+        colour: false,
+        terminal: false,
+    };
 
     #[test]
     fn hostile_text_is_made_visible() {
@@ -267,7 +292,10 @@ mod tests {
     #[test]
     fn cleaning_leaves_nothing_hostile() {
         for c in '\0'..=char::MAX {
-            assert!(!clean(c.encode_utf8(&mut [0; 4])).contains(is_hostile), "{c:?}");
+            assert!(
+                !clean(c.encode_utf8(&mut [0; 4])).contains(is_hostile),
+                "{c:?}"
+            );
         }
     }
 
@@ -284,7 +312,10 @@ mod tests {
         let mut table = Table::new(&[">CPU", "NAME", "NOTE"]);
         table.row(["7 %", "日本", "x"]);
         table.row(["100 %", "a\nb", ""]);
-        assert_eq!(table.show(&PLAIN), "  CPU  NAME  NOTE\n  7 %  日本  x\n100 %  a\\nb\n");
+        assert_eq!(
+            table.show(&PLAIN),
+            "  CPU  NAME  NOTE\n  7 %  日本  x\n100 %  a\\nb\n"
+        );
     }
 
     #[test]

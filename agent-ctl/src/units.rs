@@ -17,7 +17,11 @@ pub fn bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+    if value < 9.95 {
+        format!("{value:.1} {unit}")
+    } else {
+        format!("{value:.0} {unit}")
+    }
 }
 
 /// `12 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `12 d 4 h`.
@@ -45,12 +49,20 @@ pub fn duration(duration: Duration) -> String {
 
 /// `12.3 %`; the empty whole has no share.
 pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".to_owned() } else { format!("{:.1} %", share(part, whole) * 100.0) }
+    if whole == 0 {
+        "-".to_owned()
+    } else {
+        format!("{:.1} %", share(part, whole) * 100.0)
+    }
 }
 
 /// `part` of `whole`; 0 of an empty whole.
 pub fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }
 
 /// A sum of sample weights in its unit: CPU time for nanoseconds, a plain number otherwise.
@@ -83,23 +95,53 @@ mod tests {
     fn sizes() {
         assert_eq!(
             [0, 1023, 1024, 64 << 20, 1023 << 10, (1 << 20) - 1, u64::MAX].map(bytes),
-            ["0 B", "1023 B", "1.0 KiB", "64 MiB", "1023 KiB", "1.0 MiB", "16384 PiB"]
+            [
+                "0 B",
+                "1023 B",
+                "1.0 KiB",
+                "64 MiB",
+                "1023 KiB",
+                "1.0 MiB",
+                "16384 PiB"
+            ]
         );
     }
 
     #[test]
     fn durations() {
-        let shown = [5, 12_000, 1_000_000, 4_200_000, 200_000_000, 7_500_000_000, 1_051_200_000_000]
-            .map(|us| duration(Duration::from_micros(us)));
+        let shown = [
+            5,
+            12_000,
+            1_000_000,
+            4_200_000,
+            200_000_000,
+            7_500_000_000,
+            1_051_200_000_000,
+        ]
+        .map(|us| duration(Duration::from_micros(us)));
         assert_eq!(
             shown,
-            ["5 µs", "12 ms", "1 s", "4.2 s", "3 min 20 s", "2 h 5 min", "12 d 4 h"]
+            [
+                "5 µs",
+                "12 ms",
+                "1 s",
+                "4.2 s",
+                "3 min 20 s",
+                "2 h 5 min",
+                "12 d 4 h"
+            ]
         );
     }
 
     #[test]
     fn numbers() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!((percent(1, 3), percent(1, 0)), ("33.3 %".into(), "-".into()));
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(count),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!(
+            (percent(1, 3), percent(1, 0)),
+            ("33.3 %".into(), "-".into())
+        );
     }
 }

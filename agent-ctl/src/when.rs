@@ -13,7 +13,9 @@ use std::time::Duration;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WhenError {
     /// Not a duration.
-    #[error("failed to read duration `{0}`: expected a number with ms, s, m, h or d, as in `1h30m`")]
+    #[error(
+        "failed to read duration `{0}`: expected a number with ms, s, m, h or d, as in `1h30m`"
+    )]
     Duration(String),
     /// Not a time.
     #[error(
@@ -38,15 +40,25 @@ pub struct Clock {
 
 impl Clock {
     /// This machine's clock and time zone.
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the wall clock"
+    )]
     pub fn local() -> Clock {
-        let now = Timestamp::try_from(std::time::SystemTime::now()).unwrap_or(Timestamp::UNIX_EPOCH);
-        Clock { now, zone: TimeZone::system() }
+        let now =
+            Timestamp::try_from(std::time::SystemTime::now()).unwrap_or(Timestamp::UNIX_EPOCH);
+        Clock {
+            now,
+            zone: TimeZone::system(),
+        }
     }
 
     /// Another machine's clock, shown in this machine's time zone.
     pub fn at(unix_ns: i64) -> Clock {
-        Clock { now: timestamp(unix_ns), zone: TimeZone::system() }
+        Clock {
+            now: timestamp(unix_ns),
+            zone: TimeZone::system(),
+        }
     }
 
     /// Now, in nanoseconds since the Unix epoch.
@@ -56,7 +68,8 @@ impl Clock {
 
     /// This long ago, in nanoseconds since the Unix epoch.
     pub fn ago_ns(&self, age: Duration) -> i64 {
-        self.now_ns().saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX))
+        self.now_ns()
+            .saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX))
     }
 
     /// Reads a time; nanoseconds since the Unix epoch.
@@ -88,11 +101,16 @@ impl Clock {
             }
             return self.civil(day.to_datetime(time)).ok_or_else(error);
         }
-        text.parse::<DateTime>().ok().and_then(|time| self.civil(time)).ok_or_else(error)
+        text.parse::<DateTime>()
+            .ok()
+            .and_then(|time| self.civil(time))
+            .ok_or_else(error)
     }
 
     fn civil(&self, time: DateTime) -> Option<i64> {
-        time.to_zoned(self.zone.clone()).ok().map(|zoned| nanoseconds(zoned.timestamp()))
+        time.to_zoned(self.zone.clone())
+            .ok()
+            .map(|zoned| nanoseconds(zoned.timestamp()))
     }
 
     /// Reads `A..B`. A side left out is the oldest time kept, or now.
@@ -100,14 +118,28 @@ impl Clock {
     /// # Errors
     /// When a side is no time, or the range ends before it begins.
     pub fn parse_range(&self, text: &str) -> Result<Range, WhenError> {
-        let (from, to) = text.split_once("..").ok_or_else(|| WhenError::Range(text.to_owned()))?;
-        let side = |text: &str| if text.trim().is_empty() { Ok(0) } else { self.parse(text) };
-        Range { start_ns: side(from)?, end_ns: side(to)? }.check(text)
+        let (from, to) = text
+            .split_once("..")
+            .ok_or_else(|| WhenError::Range(text.to_owned()))?;
+        let side = |text: &str| {
+            if text.trim().is_empty() {
+                Ok(0)
+            } else {
+                self.parse(text)
+            }
+        };
+        Range {
+            start_ns: side(from)?,
+            end_ns: side(to)?,
+        }
+        .check(text)
     }
 
     /// Date and time to the second, in local time: `2026-11-21 14:03:05`.
     pub fn show(&self, unix_ns: i64) -> String {
-        self.zoned(unix_ns).strftime("%Y-%m-%d %H:%M:%S").to_string()
+        self.zoned(unix_ns)
+            .strftime("%Y-%m-%d %H:%M:%S")
+            .to_string()
     }
 
     /// Time of day to the second, in local time: `14:03:05`.
@@ -151,7 +183,10 @@ impl Range {
 
 impl From<Range> for proto::agent::TimeRange {
     fn from(range: Range) -> Self {
-        proto::agent::TimeRange { start_unix_ns: range.start_ns, end_unix_ns: range.end_ns }
+        proto::agent::TimeRange {
+            start_unix_ns: range.start_ns,
+            end_unix_ns: range.end_ns,
+        }
     }
 }
 
@@ -167,9 +202,13 @@ pub fn duration(text: &str) -> Result<Duration, WhenError> {
         return Err(error());
     }
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(error)?;
         let (number, after) = rest.split_at(digits);
-        let letters = after.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(after.len());
+        let letters = after
+            .find(|c: char| !c.is_ascii_lowercase())
+            .unwrap_or(after.len());
         let (unit, after) = after.split_at(letters);
         let scale = match unit {
             "ms" => 0.001,
@@ -200,7 +239,11 @@ fn unix_seconds(text: &str) -> Option<i64> {
     }
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
     let nanos = format!("{part:0<9}").get(..9)?.parse::<i64>().ok()?;
-    whole.parse::<i64>().ok()?.checked_mul(1_000_000_000)?.checked_add(nanos)
+    whole
+        .parse::<i64>()
+        .ok()?
+        .checked_mul(1_000_000_000)?
+        .checked_add(nanos)
 }
 
 fn timestamp(unix_ns: i64) -> Timestamp {
@@ -227,7 +270,11 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
-        assert_eq!(clock().parse(text).map(rfc3339).as_deref(), Ok(expected), "{text}");
+        assert_eq!(
+            clock().parse(text).map(rfc3339).as_deref(),
+            Ok(expected),
+            "{text}"
+        );
     }
 
     #[test]
@@ -253,10 +300,30 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "soon", "5", "5 parsecs", "25:00", "2026-13-01", "@", "@1.2.3", "--5m"] {
+        for text in [
+            "",
+            "soon",
+            "5",
+            "5 parsecs",
+            "25:00",
+            "2026-13-01",
+            "@",
+            "@1.2.3",
+            "--5m",
+        ] {
             assert!(clock().parse(text).is_err(), "{text}");
         }
-        for text in ["", "m", "5", "1h 30m x", "-5m", "1..2s", "9999999999d", "inf", "1e9s"] {
+        for text in [
+            "",
+            "m",
+            "5",
+            "1h 30m x",
+            "-5m",
+            "1..2s",
+            "9999999999d",
+            "inf",
+            "1e9s",
+        ] {
             assert!(duration(text).is_err(), "{text}");
         }
     }
@@ -265,10 +332,25 @@ mod tests {
     fn ranges_may_be_open() {
         let now = clock().now_ns();
         let range = |text| clock().parse_range(text);
-        let expected = Range { start_ns: now - 3600 * S, end_ns: now - 1800 * S };
+        let expected = Range {
+            start_ns: now - 3600 * S,
+            end_ns: now - 1800 * S,
+        };
         assert_eq!(range("-1h..-30m"), Ok(expected));
-        assert_eq!(range("-5m.."), Ok(Range { start_ns: now - 300 * S, end_ns: 0 }));
-        assert_eq!(range("..10m"), Ok(Range { start_ns: 0, end_ns: now - 600 * S }));
+        assert_eq!(
+            range("-5m.."),
+            Ok(Range {
+                start_ns: now - 300 * S,
+                end_ns: 0
+            })
+        );
+        assert_eq!(
+            range("..10m"),
+            Ok(Range {
+                start_ns: 0,
+                end_ns: now - 600 * S
+            })
+        );
         assert_eq!(range("1m..5m"), Err(WhenError::Backwards("1m..5m".into())));
         assert_eq!(range("5m"), Err(WhenError::Range("5m".into())));
     }

@@ -1,0 +1,21 @@
+//! A FAKE agent to look at the command with: `cargo run -p agent-ctl --example fake-agent -- SOCKET`.
+//! It samples nothing; what it tells is made up. Ends with Ctrl-C.
+
+#[path = "../tests/fake/mod.rs"]
+mod fake;
+
+fn main() {
+    let socket = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "/tmp/fake-agent.sock".to_owned());
+    let _ = std::fs::remove_file(&socket);
+    let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    println!("a fake agent listens at unix:{socket}");
+    let behaviour = fake::Behaviour {
+        stream_interval: std::time::Duration::from_secs(1),
+        degraded: true,
+        ..fake::Behaviour::default()
+    };
+    let (_stop, stopped) = tokio::sync::oneshot::channel();
+    fake::serve(listener, behaviour, stopped);
+}

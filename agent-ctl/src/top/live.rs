@@ -1,0 +1,160 @@
+//! Runs `top` on a terminal: keys, the stream, drawing; reconnects while the agent is away.
+
+use super::app::{Agent, App, Event};
+use super::view;
+use crate::client::{Client, Connection};
+use crate::exit;
+use anyhow::{Context, Result};
+use crossterm::event::{Event as Input, EventStream, KeyEventKind};
+use proto::agent::StreamProfilesRequest;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+
+/// Events that may wait for the screen. A slow terminal then slows the stream, which the agent
+/// counts as missed.
+const EVENTS_MAX: usize = 4;
+
+/// Time between questions for the agent's own cost.
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// First and longest wait before connecting again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// Puts the terminal back, however this ends.
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Runs until the person quits. `colour` is false where `NO_COLOR` asks for that.
+pub async fn run(
+    connection: &Connection,
+    request: StreamProfilesRequest,
+    mut app: App,
+    colour: bool,
+) -> Result<u8> {
+    // The first connection fails as any command does; later ones are tried again.
+    let client = Client::connect(connection).await?;
+    let (sender, mut events) = mpsc::channel(EVENTS_MAX);
+    let connection = connection.clone();
+    let watcher = tokio::spawn(async move { watch(client, connection, request, sender).await });
+
+    // Sets a panic hook too that restores the terminal before the message is printed.
+    let mut terminal = ratatui::try_init().context("failed to set up the terminal")?;
+    let _restore = Restore;
+    let mut input = EventStream::new();
+    loop {
+        terminal.draw(|frame| view::draw(frame, &app, colour))?;
+        tokio::select! {
+            typed = input.next() => match typed {
+                Some(Ok(Input::Key(key))) if key.kind != KeyEventKind::Release => {
+                    if app.key(key, view::page(terminal.size()?.height)) {
+                        break;
+                    }
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error).context("failed to read the terminal"),
+                // The terminal is gone.
+                None => break,
+            },
+            event = events.recv() => match event {
+                Some(event) => app.take(event),
+                None => break,
+            },
+        }
+    }
+    watcher.abort();
+    Ok(exit::OK)
+}
+
+/// Feeds events from the agent, for ever.
+async fn watch(
+    client: Client,
+    connection: Connection,
+    request: StreamProfilesRequest,
+    sender: mpsc::Sender<Event>,
+) {
+    let mut client = Some(client);
+    let mut wait = RETRY.0;
+    loop {
+        let connected = match client.take() {
+            Some(client) => Ok(client),
+            None => Client::connect(&connection).await,
+        };
+        let why = match connected {
+            Ok(client) => {
+                let (why, lived) = follow(client, &request, &sender).await;
+                if lived {
+                    wait = RETRY.0;
+                }
+                why
+            }
+            Err(error) => Some(first_line(&error)),
+        };
+        let Some(why) = why else { return };
+        if sender.send(Event::Lost(why, wait)).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(RETRY.1);
+    }
+}
+
+/// Feeds events from one connection until it breaks; why, and whether anything came. `None`: nobody
+/// listens any more.
+async fn follow(
+    mut client: Client,
+    request: &StreamProfilesRequest,
+    sender: &mpsc::Sender<Event>,
+) -> (Option<String>, bool) {
+    let mut lived = false;
+    let mut stream = match client.stream(request.clone()).await {
+        Ok(stream) => stream,
+        Err(error) => return (Some(first_line(&error)), lived),
+    };
+    // The status is asked for by a task of its own, so that it never holds up the stream.
+    let status = tokio::spawn(ask_status(client, sender.clone()));
+    let why = loop {
+        match stream.next().await {
+            Ok(Some((profile, missed))) => {
+                lived = true;
+                if sender
+                    .send(Event::Profile(Box::new(profile), missed))
+                    .await
+                    .is_err()
+                {
+                    break None;
+                }
+            }
+            Ok(None) => break Some("the agent ended the stream".to_owned()),
+            Err(error) => break Some(first_line(&error)),
+        }
+    };
+    status.abort();
+    (why, lived)
+}
+
+async fn ask_status(mut client: Client, sender: mpsc::Sender<Event>) {
+    let mut before = None;
+    // An agent that does not answer is noticed by the stream.
+    while let Ok(status) = client.status().await {
+        let agent = Agent::of(&status, before.as_ref());
+        if sender.send(Event::Agent(agent)).await.is_err() {
+            return;
+        }
+        before = Some(status);
+        tokio::time::sleep(STATUS_INTERVAL).await;
+    }
+}
+
+fn first_line(error: &anyhow::Error) -> String {
+    format!("{error:#}")
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}

@@ -1,0 +1,528 @@
+//! A FAKE agent: it speaks `AgentService` on a unix socket but samples nothing. Its answers are made
+//! up, with hostile names among them. For tests of the command alone; nothing here shows that the
+//! real agent works.
+
+use profile::{
+    FrameFilter, FrameFilterOp, FrameKind, FrameRef, GroupBy, Info, LabelMatcher, MatchOp, Profile,
+    Quality, Query, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
+};
+use proto::Chunks;
+use proto::agent::agent_service_server::{AgentService, AgentServiceServer};
+use proto::agent::*;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio_stream::{Stream, StreamExt};
+use tonic::transport::server::{Server, UdsConnectInfo};
+use tonic::{Code, Request, Response, Status};
+
+/// What this agent believes the time to be: 2026-11-21 14:00:00 UTC.
+pub const NOW_NS: i64 = 1_795_269_600_000_000_000;
+const S: i64 = 1_000_000_000;
+const PERIOD: u64 = 10_101_010;
+
+/// How the fake behaves.
+#[derive(Clone, Default)]
+pub struct Behaviour {
+    /// There are no samples.
+    pub empty: bool,
+    /// Every call is refused with this code.
+    pub refuse: Option<Code>,
+    /// Streams end after this many profiles.
+    pub stream_ends_after: Option<usize>,
+    /// Real time between profiles of a stream.
+    pub stream_interval: Duration,
+    /// Degradations are told.
+    pub degraded: bool,
+    /// The configuration is invalid when reloaded.
+    pub invalid_config: bool,
+}
+
+struct Fake {
+    behaviour: Behaviour,
+    /// Questions for samples of the asking process so far: it has none at first, then a second of.
+    own_asked: AtomicU64,
+}
+
+/// One sample: (labels, frames root first, end, count).
+type Sample = (
+    &'static [(&'static str, &'static str)],
+    &'static [(&'static str, u8)],
+    StackEnd,
+    u64,
+);
+
+const SAMPLES: &[Sample] = &[
+    (
+        &[
+            ("cgroup", "/system.slice/nginx.service"),
+            ("slice", "system.slice"),
+            ("unit", "nginx.service"),
+            ("comm", "nginx"),
+            ("pid", "812"),
+        ],
+        &[
+            ("main", 0),
+            ("ngx_worker_process_cycle", 0),
+            ("ngx_epoll_process_events", 0),
+        ],
+        StackEnd::Complete,
+        700,
+    ),
+    (
+        &[
+            ("cgroup", "/system.slice/nginx.service"),
+            ("unit", "nginx.service"),
+            ("comm", "nginx"),
+            ("pid", "812"),
+        ],
+        &[
+            ("main", 0),
+            ("ngx_worker_process_cycle", 0),
+            ("do_syscall_64", 1),
+            ("tcp_sendmsg", 1),
+        ],
+        StackEnd::Complete,
+        200,
+    ),
+    (
+        &[
+            ("cgroup", "/user.slice/a\u{202e}b\n"),
+            ("comm", "evil\x1b[31m"),
+            ("pid", "4711"),
+            ("container", "3f2a9c"),
+        ],
+        &[("f;o\x07o <b>", 0), ("[libevil.so]", 0)],
+        StackEnd::BrokenChain,
+        100,
+    ),
+];
+
+/// The made-up profile; `scale` multiplies the counts of the last sample.
+pub fn profile(scale: u64) -> Profile {
+    let mut profile = Profile {
+        info: Info {
+            start_unix_ns: NOW_NS - 300 * S,
+            duration_ns: 300 * S as u64,
+            event: "cpu-clock".into(),
+            unit: "nanoseconds".into(),
+            period: PERIOD,
+            quality: Quality {
+                lost: 3,
+                truncated: 10,
+                incomplete: 100,
+                ..Quality::default()
+            },
+        },
+        ..Profile::default()
+    };
+    for (at, &(labels, frames, end, count)) in SAMPLES.iter().enumerate() {
+        let labels = profile.dict.intern_labels(labels.iter().copied());
+        let mut stack = StackId::EMPTY;
+        for &(function, kind) in frames {
+            let kind = FrameKind::from_u8(kind).expect("a kind");
+            let module = if kind == FrameKind::Kernel {
+                "[kernel]"
+            } else {
+                "nginx"
+            };
+            let stripped = function == "[libevil.so]";
+            let unnamed = if stripped {
+                Unnamed::NoSymbols
+            } else {
+                Unnamed::No
+            };
+            let frame = FrameRef {
+                kind,
+                unnamed,
+                function,
+                module,
+                ..FrameRef::default()
+            };
+            let frame = profile.dict.intern_frame(frame);
+            stack = profile.dict.stacks.child(stack, frame);
+        }
+        let count = if at + 1 == SAMPLES.len() {
+            count * scale
+        } else {
+            count
+        };
+        let key = SampleKey { labels, stack, end };
+        profile.add(
+            key,
+            Value {
+                count,
+                weight: count * PERIOD,
+            },
+        );
+        profile.info.quality.taken += count;
+        if end != StackEnd::Complete {
+            profile.info.quality.unnamed += count;
+        }
+    }
+    profile
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl Fake {
+    fn admit(&self) -> Result<(), Status> {
+        match self.behaviour.refuse {
+            Some(code) => Err(Status::new(code, "the fake refuses\x1b[2J")),
+            None => Ok(()),
+        }
+    }
+
+    fn select(
+        &self,
+        profile: &Profile,
+        matchers: &[proto::agent::LabelMatcher],
+        filters: &[proto::agent::FrameFilter],
+        group_by: &[String],
+    ) -> Result<Profile, Status> {
+        let refused = |error: profile::FilterError| Status::invalid_argument(error.to_string());
+        let op = |op| match op {
+            proto::agent::MatchOp::NotEqual => MatchOp::NotEqual,
+            proto::agent::MatchOp::Regex => MatchOp::Regex,
+            proto::agent::MatchOp::NotRegex => MatchOp::NotRegex,
+            proto::agent::MatchOp::Subtree => MatchOp::Subtree,
+            _ => MatchOp::Equal,
+        };
+        let matchers = matchers
+            .iter()
+            .map(|m| LabelMatcher::new(&m.label, op(m.op()), &m.value));
+        let matchers = matchers.collect::<Result<_, _>>().map_err(refused)?;
+        let op = |op| match op {
+            proto::agent::FrameFilterOp::Drop => FrameFilterOp::Drop,
+            proto::agent::FrameFilterOp::Focus => FrameFilterOp::Focus,
+            proto::agent::FrameFilterOp::Collapse => FrameFilterOp::Collapse,
+            _ => FrameFilterOp::Keep,
+        };
+        let filters = filters
+            .iter()
+            .map(|f| FrameFilter::new(op(f.op()), &f.regex));
+        let filters = filters.collect::<Result<_, _>>().map_err(refused)?;
+        let selector = Selector::new(matchers).map_err(refused)?;
+        let query = Query::new(selector, filters, GroupBy::from_keys(group_by)).map_err(refused)?;
+        Ok(profile.query(&query))
+    }
+
+    /// The samples of the process that asks: none at first, a second's worth from then on.
+    fn own(&self, pid: Option<i32>) -> Profile {
+        let mut profile = Profile {
+            info: profile(1).info,
+            ..Profile::default()
+        };
+        let asked = self.own_asked.fetch_add(1, Ordering::Relaxed);
+        let pid = pid.unwrap_or(0).to_string();
+        let labels = profile
+            .dict
+            .intern_labels([("comm", "agent-ctl"), ("pid", pid.as_str())]);
+        let key = SampleKey {
+            labels,
+            stack: StackId::EMPTY,
+            end: StackEnd::Complete,
+        };
+        if !self.behaviour.empty && asked > 0 {
+            profile.add(
+                key,
+                Value {
+                    count: 1000,
+                    weight: 1000 * PERIOD,
+                },
+            );
+        }
+        profile
+    }
+}
+
+fn chunks(profile: Profile) -> impl Iterator<Item = proto::wire::ProfileChunk> + Send {
+    // A small target, so that the client has to put several together.
+    Chunks::with_target(profile, 200)
+}
+
+#[tonic::async_trait]
+impl AgentService for Fake {
+    type QueryProfileStream = Answers<QueryProfileResponse>;
+    type StreamProfilesStream = Answers<StreamProfilesResponse>;
+
+    async fn get_status(
+        &self,
+        _: Request<GetStatusRequest>,
+    ) -> Result<Response<GetStatusResponse>, Status> {
+        self.admit()?;
+        let empty = self.behaviour.empty;
+        let degradations = if self.behaviour.degraded {
+            vec![Degradation {
+                id: "kptr_restrict".into(),
+                message: "kernel frames have no names\x1b[2J".into(),
+                remedy: "sysctl -w kernel.kptr_restrict=1".into(),
+                severity: Severity::Warning.into(),
+            }]
+        } else {
+            Vec::new()
+        };
+        Ok(Response::new(GetStatusResponse {
+            version: "0.1.0".into(),
+            host: "fake\x1b]0;x\x07host".into(),
+            kernel: "6.12.0".into(),
+            started_unix_ns: NOW_NS - 7260 * S,
+            now_unix_ns: NOW_NS,
+            sampling: Some(Sampling {
+                event: "cpu-clock".into(),
+                requested_event: "cycles".into(),
+                rate_hz: 99,
+                cpus_online: 2,
+                cpus_sampled: 2,
+                ring_bytes_per_cpu: 256 << 10,
+                unwind: "frame-pointer".into(),
+                missing_features: vec!["build_id".into()],
+                last_sample_age_ns: 12_000_000,
+                samples_arrive: !empty,
+            }),
+            recorder: Some(Recorder {
+                oldest_unix_ns: NOW_NS - 3600 * S,
+                newest_unix_ns: NOW_NS - 4 * S,
+                windows: 360,
+                bytes: 12 << 20,
+                budget_bytes: 64 << 20,
+                window_seconds: 10,
+                coarse_windows: 3,
+                dropped_windows: 0,
+            }),
+            own_cost: Some(OwnCost {
+                cpu_ns: 21_780_000_000,
+                rss_bytes: 31 << 20,
+                cpu_ns_by_thread: [("fp-sampler", 12_000_000_000), ("fp-namer", 9_000_000_000)]
+                    .map(|(name, ns)| (name.to_owned(), ns))
+                    .into(),
+                wakeups: 14_000,
+            }),
+            degradations,
+            quality: Some(profile(1).info.quality.into()),
+            cpus: vec![
+                CpuStatus {
+                    cpu: 0,
+                    samples: 600,
+                    lost: 3,
+                    throttled: 0,
+                },
+                CpuStatus {
+                    cpu: 1,
+                    samples: 400,
+                    lost: 0,
+                    throttled: 1,
+                },
+            ],
+            counters: vec![Counter {
+                name: "fleetprof_dropped_total".into(),
+                labels: "cause=\"limit\"".into(),
+                value: 1234,
+            }],
+            environment: Some(Environment {
+                perf_event_paranoid: 2,
+                perf_event_max_stack: 127,
+                perf_event_mlock_kb: 516,
+                perf_event_max_sample_rate: 100_000,
+                kptr_restrict: 0,
+                kernel_symbols: true,
+                cgroup_mode: "cgroup2".into(),
+                cgroup_root: "/sys/fs/cgroup".into(),
+            }),
+        }))
+    }
+
+    async fn list_cgroups(
+        &self,
+        _: Request<ListCgroupsRequest>,
+    ) -> Result<Response<ListCgroupsResponse>, Status> {
+        self.admit()?;
+        let cgroup = |path: &str, unit: &str, container: &str, own: u64, total: u64| Cgroup {
+            path: path.into(),
+            unit: unit.into(),
+            container: container.into(),
+            runtime: if container.is_empty() {
+                String::new()
+            } else {
+                "docker".into()
+            },
+            self_count: own,
+            self_weight: own * PERIOD,
+            total_count: total,
+            total_weight: total * PERIOD,
+            ..Cgroup::default()
+        };
+        let container = "3f2a9c0d1e2f3a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3";
+        let cgroups = vec![
+            cgroup("/", "", "", 0, 1000),
+            cgroup("/system.slice", "", "", 0, 900),
+            cgroup("/system.slice/nginx.service", "nginx.service", "", 900, 900),
+            cgroup("/user.slice", "", "", 0, 100),
+            cgroup("/user.slice/a\u{202e}b\n", "", container, 100, 100),
+        ];
+        Ok(Response::new(ListCgroupsResponse {
+            cgroups: if self.behaviour.empty {
+                Vec::new()
+            } else {
+                cgroups
+            },
+            covered: Some(TimeRange {
+                start_unix_ns: NOW_NS - 300 * S,
+                end_unix_ns: NOW_NS,
+            }),
+            quality: Some(profile(1).info.quality.into()),
+            total_weight: if self.behaviour.empty {
+                0
+            } else {
+                1000 * PERIOD
+            },
+            unit: "nanoseconds".into(),
+        }))
+    }
+
+    async fn query_profile(
+        &self,
+        request: Request<QueryProfileRequest>,
+    ) -> Result<Response<Self::QueryProfileStream>, Status> {
+        self.admit()?;
+        let info = request.extensions().get::<UdsConnectInfo>().cloned();
+        let pid = info
+            .and_then(|info| info.peer_cred)
+            .and_then(|peer| peer.pid());
+        let request = request.into_inner();
+        let is_own = request
+            .matchers
+            .iter()
+            .any(|m| m.label == "comm" && m.value == "agent-ctl");
+        let range = request.range.unwrap_or_default();
+        let answer = if is_own {
+            self.own(pid)
+        } else {
+            // The past before the last hour of the client's clock had ten times less of the last
+            // sample: something for `diff` to find. Absolute times in tests say which is meant.
+            let before = range.end_unix_ns != 0;
+            let mut all = profile(if before { 1 } else { 10 });
+            if self.behaviour.empty {
+                all.samples.clear();
+                all.info.quality = Quality::default();
+            }
+            self.select(
+                &all,
+                &request.matchers,
+                &request.frame_filters,
+                &request.group_by,
+            )?
+        };
+        let answers = chunks(answer).map(|chunk| Ok(QueryProfileResponse { chunk: Some(chunk) }));
+        Ok(Response::new(Box::pin(tokio_stream::iter(answers))))
+    }
+
+    async fn stream_profiles(
+        &self,
+        request: Request<StreamProfilesRequest>,
+    ) -> Result<Response<Self::StreamProfilesStream>, Status> {
+        self.admit()?;
+        let request = request.into_inner();
+        let mut profile = self.select(
+            &profile(1),
+            &request.matchers,
+            &request.frame_filters,
+            &request.group_by,
+        )?;
+        profile.info.duration_ns = if request.interval_ms == 0 { 10 } else { 1 } * S as u64;
+        let profile = std::sync::Arc::new(profile);
+        let times = self.behaviour.stream_ends_after.unwrap_or(usize::MAX);
+        let interval = self.behaviour.stream_interval;
+        let answers = tokio_stream::iter(0..times)
+            .then(move |at| async move {
+                if at > 0 {
+                    tokio::time::sleep(interval).await;
+                }
+                at
+            })
+            .map(move |at| {
+                let mut next = Profile::clone(&profile);
+                next.info.start_unix_ns = NOW_NS + at as i64 * next.info.duration_ns as i64;
+                let chunks: Vec<_> = chunks(next).collect();
+                tokio_stream::iter(chunks.into_iter().map(move |chunk| {
+                    let missed = if at == 1 && chunk.last { 2 } else { 0 };
+                    Ok(StreamProfilesResponse {
+                        chunk: Some(chunk),
+                        missed,
+                    })
+                }))
+            });
+        Ok(Response::new(Box::pin(flatten(answers))))
+    }
+
+    async fn get_config(
+        &self,
+        _: Request<GetConfigRequest>,
+    ) -> Result<Response<GetConfigResponse>, Status> {
+        self.admit()?;
+        let yaml = "sampling:\n  rate_hz: 99\n".to_owned();
+        Ok(Response::new(GetConfigResponse {
+            yaml,
+            path: "/etc/fleetprof/agent.yaml".into(),
+        }))
+    }
+
+    async fn reload_config(
+        &self,
+        _: Request<ReloadConfigRequest>,
+    ) -> Result<Response<ReloadConfigResponse>, Status> {
+        self.admit()?;
+        if self.behaviour.invalid_config {
+            return Err(Status::failed_precondition("unknown key `sampling.rte_hz`"));
+        }
+        Ok(Response::new(ReloadConfigResponse {
+            changed: vec!["log.level".into()],
+            needs_restart: vec!["sampling.event".into()],
+        }))
+    }
+}
+
+/// One stream after the other: tokio-stream has no `flatten`.
+fn flatten<T, I>(streams: impl Stream<Item = I> + Send + 'static) -> impl Stream<Item = T> + Send
+where
+    I: Stream<Item = T> + Send + Unpin + 'static,
+    T: Send + 'static,
+{
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut streams = Box::pin(streams);
+        while let Some(mut inner) = streams.next().await {
+            while let Some(item) = inner.next().await {
+                if sender.send(item).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    tokio_stream::wrappers::ReceiverStream::new(receiver)
+}
+
+/// Serves until `stopped`.
+pub fn serve(
+    listener: std::os::unix::net::UnixListener,
+    behaviour: Behaviour,
+    stopped: tokio::sync::oneshot::Receiver<()>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        listener.set_nonblocking(true).expect("a socket");
+        let listener = tokio::net::UnixListener::from_std(listener).expect("a socket");
+        let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
+        let fake = Fake {
+            behaviour,
+            own_asked: AtomicU64::new(0),
+        };
+        let server = Server::builder().add_service(AgentServiceServer::new(fake));
+        tokio::select! {
+            served = server.serve_with_incoming(incoming) => served.expect("to serve"),
+            _ = stopped => {}
+        }
+    });
+}
