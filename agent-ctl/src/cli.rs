@@ -11,8 +11,6 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "agent-ctl",
     version,
-    about,
-    propagate_version = true,
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true,

@@ -31,6 +31,10 @@ pub const DEFAULT_TARGET: &str = "unix:/run/fleetprof/agent.sock";
 /// Largest token or certificate file read. Unit: bytes. Anything larger is another kind of file.
 const SECRET_FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// Time between signs of life asked of the agent, and how long to wait for one: a stream from a
+/// machine that is gone ends after twice this, not never.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
 /// Where an agent listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -84,6 +88,7 @@ pub struct Connection {
         global = true,
         value_name = "unix:PATH|HOST:PORT",
         env = "FLEETPROF_AGENT",
+        hide_env_values = true,
         default_value = DEFAULT_TARGET,
         help_heading = "Connection"
     )]
@@ -325,7 +330,9 @@ fn endpoint(connection: &Connection) -> Result<Endpoint> {
     };
     let endpoint = endpoint
         .connect_timeout(connection.timeout)
-        .tcp_nodelay(true);
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE);
     if !tls {
         return Ok(endpoint);
     }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A side is a range `FROM..TO` (either end may be left out) or a file that `agent-ctl profile` wrote
-as pprof or folded stacks. Deltas are of shares, in percentage points, with their 95 % statistical
+as pprof, JSON or folded stacks. Deltas are of shares, in percentage points, with their 95 % statistical
 error; `*` marks those beyond it. Of a hundred functions about five are marked by chance alone.
 Exit code 6: a side has no samples.
 

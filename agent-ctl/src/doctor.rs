@@ -6,7 +6,7 @@
 use crate::client::{Client, Connection};
 use crate::local::{self, Local};
 use crate::status::{Degradation, severity};
-use crate::terminal::{Out, Table, Tone, clean, clean_lines};
+use crate::terminal::{Out, Tone, clean};
 use crate::when::Range;
 use crate::{exit, summary, units};
 use anyhow::Result;
@@ -414,20 +414,12 @@ fn show_rows(out: &Out, text: &mut String, heading: &str, rows: &[Row]) {
     if rows.is_empty() {
         return;
     }
-    let mut table = Table::new(&[">SAMPLES", "REASON", "MEANING"]);
+    let _ = writeln!(text, "\n{}", out.tone(Tone::Strong, heading));
     for row in rows {
-        table.row([
-            &format!("{:.1} %", row.share * 100.0),
-            row.reason,
-            row.sentence,
-        ]);
+        // Not a table: a sentence must wrap, not be cut.
+        let share = format!("{:.1} %", row.share * 100.0);
+        let _ = writeln!(text, "{share:>8}  {}: {}", row.reason, row.sentence);
     }
-    let _ = write!(
-        text,
-        "\n{}\n{}",
-        out.tone(Tone::Strong, heading),
-        table.show(out)
-    );
 }
 
 fn mark(out: &Out, severity_of: Severity) -> String {
@@ -484,12 +476,10 @@ fn without_agent(
         return Ok(code);
     }
     let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{} {}",
-        mark(out, Severity::Error),
-        clean_lines(&format!("{error:#}"))
-    );
+    // The first line alone: the others say to call doctor.
+    let why = format!("{error:#}");
+    let why = why.lines().next().unwrap_or_default();
+    let _ = writeln!(text, "{} {}", mark(out, Severity::Error), clean(why));
     if let crate::client::Target::Unix(path) = &connection.agent {
         let _ = writeln!(
             text,

@@ -14,6 +14,7 @@ mod local;
 mod man;
 #[path = "profile.rs"]
 mod profile_cmd;
+mod read_json;
 mod render;
 mod select;
 mod status;

@@ -164,10 +164,10 @@ pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Ve
     Ok(bytes)
 }
 
-/// Reads a profile from a file: pprof, packed or not, or folded stacks.
+/// Reads a profile from a file: pprof, packed or not, JSON, or folded stacks.
 ///
 /// # Errors
-/// When it cannot be read, is too large, or neither.
+/// When it cannot be read, is too large, or none of these.
 pub fn read(path: &Path) -> Result<Profile> {
     let shown = path.display();
     let file = std::fs::File::open(path).with_context(|| format!("failed to open `{shown}`"))?;
@@ -188,6 +188,10 @@ pub fn read(path: &Path) -> Result<Profile> {
     if Format::of_path(path) == Some(Format::Folded) {
         let text = String::from_utf8(bytes).map_err(|error| refuse(&error))?;
         return formats::folded::read(&text, Info::default()).map_err(|error| refuse(&error));
+    }
+    // A pprof file begins with gzip's mark or a field's tag, never with a brace.
+    if bytes.trim_ascii_start().starts_with(b"{") {
+        return crate::read_json::read(&bytes).map_err(|error| refuse(&error));
     }
     formats::pprof::decode(&bytes, FILE_BYTES_MAX).map_err(|error| refuse(&error))
 }

@@ -3,11 +3,53 @@
 
 mod fake;
 
-use fake::{Behaviour, Running};
+use fake::Behaviour;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tonic::Code;
+
+/// A fake that runs until it is dropped.
+struct Running {
+    dir: tempfile::TempDir,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    /// Starts a fake on a socket of its own; it accepts when this returns.
+    fn start(behaviour: Behaviour) -> Running {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("agent.sock");
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        let thread = std::thread::spawn(move || fake::serve(listener, behaviour, stopped));
+        Running {
+            dir,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// Where it listens.
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("agent.sock")
+    }
+
+    /// A directory for what a test writes.
+    fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
 
 /// What a command did.
 struct Ended {
@@ -291,8 +333,18 @@ fn a_diff_takes_files_without_an_agent() {
         0
     );
     assert_eq!(ask(&running, &["profile", "-o", new]).code, 0);
+    let json = running.dir().join("old.json");
+    let json = json.to_str().unwrap();
+    assert_eq!(
+        ask(
+            &running,
+            &["profile", "--to", "now", "--group-by", "*", "-o", json]
+        )
+        .code,
+        0
+    );
     let args = [
-        "diff", "--before", old, "--after", old, "--format", "folded",
+        "diff", "--before", json, "--after", old, "--format", "folded",
     ];
     let ended = run(command("unix:/nobody", &args));
     assert_eq!(ended.code, 0, "{}", ended.all());

@@ -225,9 +225,14 @@ impl Sliding {
     /// was restarted with another event.
     pub fn merged(&self) -> Profile {
         let mut merged = Profile::default();
+        let mut covered: u64 = 0;
         for profile in self.profiles.iter().rev() {
-            let _ = merged.merge(profile);
+            if merged.merge(profile).is_ok() {
+                covered = covered.saturating_add(profile.info.duration_ns);
+            }
         }
+        // Time that was seen: between two profiles some may be missing.
+        merged.info.duration_ns = covered;
         merged
     }
 }

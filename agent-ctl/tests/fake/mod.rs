@@ -9,7 +9,6 @@ use profile::{
 use proto::Chunks;
 use proto::agent::agent_service_server::{AgentService, AgentServiceServer};
 use proto::agent::*;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -443,7 +442,7 @@ impl AgentService for Fake {
             })
             .map(move |at| {
                 let mut next = Profile::clone(&profile);
-                next.info.start_unix_ns = NOW_NS + at as i64 * 10 * S;
+                next.info.start_unix_ns = NOW_NS + at as i64 * next.info.duration_ns as i64;
                 let chunks: Vec<_> = chunks(next).collect();
                 tokio_stream::iter(chunks.into_iter().map(move |chunk| {
                     let missed = if at == 1 && chunk.last { 2 } else { 0 };
@@ -501,48 +500,6 @@ where
         }
     });
     tokio_stream::wrappers::ReceiverStream::new(receiver)
-}
-
-/// A fake that runs until it is dropped.
-pub struct Running {
-    dir: tempfile::TempDir,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Running {
-    /// Starts a fake on a socket of its own; it accepts when this returns.
-    pub fn start(behaviour: Behaviour) -> Running {
-        let dir = tempfile::tempdir().expect("a directory");
-        let socket = dir.path().join("agent.sock");
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
-        let thread = std::thread::spawn(move || serve(listener, behaviour, stopped));
-        Running {
-            dir,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
-    }
-
-    /// Where it listens.
-    pub fn socket(&self) -> PathBuf {
-        self.dir.path().join("agent.sock")
-    }
-
-    /// A directory for what a test writes.
-    pub fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }
 
 /// Serves until `stopped`.

@@ -28,7 +28,7 @@ const NAMES_BYTES_MAX: usize = 12 << 20;
 /// system keeps waiting has a name in the next window.
 const FILES_WAIT: Duration = Duration::from_millis(500);
 
-/// Functions at which a stack begins: a frame-pointer chain that ends in one is whole.
+/// Functions at which a stack begins: a frame-pointer chain whose root is one of them is whole.
 const START_FUNCTIONS: &[&str] = &[
     "_start",
     "__libc_start_main",
@@ -51,6 +51,38 @@ const START_FUNCTIONS: &[&str] = &[
     "_rt0_amd64_linux",
 ];
 
+/// Those of them that nothing but another start function ever calls. glibc's are built without frame
+/// pointers, so the chain beyond them is whatever the register held: it is cut there.
+const OUTERMOST_FUNCTIONS: &[&str] = &[
+    "_start",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "__libc_start_main_impl",
+    "__libc_start_main@@GLIBC_2.34",
+    "start_thread",
+];
+
+/// What a frame's name says about where its stack begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    No,
+    /// A start function that others may call too.
+    Maybe,
+    Outermost,
+}
+
+impl Start {
+    fn of(function: &str) -> Start {
+        if OUTERMOST_FUNCTIONS.contains(&function) {
+            Start::Outermost
+        } else if START_FUNCTIONS.contains(&function) {
+            Start::Maybe
+        } else {
+            Start::No
+        }
+    }
+}
+
 /// Names batches and records them.
 pub struct Namer {
     symbolizer: Symbolizer,
@@ -63,7 +95,7 @@ pub struct Namer {
     remap: Remap,
     epoch: u64,
     /// Whether a frame of `names` is a start function.
-    starts: HashMap<FrameId, bool>,
+    starts: HashMap<FrameId, Start>,
     work: Work,
 }
 
@@ -297,23 +329,40 @@ impl Namer {
                 folded: true,
             };
         }
-        let root = frames.last().and_then(|at| named(at).last().copied());
-        let end = match (stack.end, root) {
-            (StackEnd::BrokenChain, Some(root)) => {
-                let is_start = self.starts.entry(root).or_insert_with(|| {
-                    let function = self.names.frame(root).function;
-                    START_FUNCTIONS.contains(&function)
-                });
-                if *is_start {
-                    StackEnd::Complete
-                } else if unnamed(root) != Unnamed::No {
-                    StackEnd::Unresolved
-                } else {
-                    StackEnd::BrokenChain
-                }
-            }
-            (end, _) => end,
+        let mut start = |at: &u32| {
+            let Some(&outer) = named(at).last() else {
+                return Start::No;
+            };
+            let names = &self.names;
+            *self
+                .starts
+                .entry(outer)
+                .or_insert_with(|| Start::of(names.frame(outer).function))
         };
+        let mut frames = frames;
+        let mut end = stack.end;
+        if matches!(end, StackEnd::BrokenChain | StackEnd::Unmapped) {
+            let outermost = frames.iter().position(|at| start(at) == Start::Outermost);
+            if let Some(first) = outermost {
+                let starts = frames[first..]
+                    .iter()
+                    .take_while(|at| start(at) != Start::No);
+                frames = &frames[..first + starts.count()];
+                end = StackEnd::Complete;
+            }
+        }
+        if end == StackEnd::BrokenChain
+            && let Some(root) = frames.last()
+        {
+            if start(root) != Start::No {
+                end = StackEnd::Complete;
+            } else if named(root)
+                .last()
+                .is_some_and(|&root| unnamed(root) != Unnamed::No)
+            {
+                end = StackEnd::Unresolved;
+            }
+        }
         let dict = recorder.dict_mut();
         let mut id = StackId::EMPTY;
         for at in frames.iter().rev() {

@@ -1,0 +1,286 @@
+//! Reads the JSON that `agent-ctl profile --format json` writes, schema `fleetprof.profile/1`, to
+//! compare with later. The file is checked as a stranger's: indices, words, depth.
+
+use profile::formats::json::SCHEMA;
+use profile::{
+    FrameId, FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, StackId, Unnamed,
+    Value,
+};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Deepest stack taken. Unit: frames.
+const STACK_DEPTH_MAX: usize = 4096;
+
+/// Why a text is not such a profile.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonError {
+    /// It is no JSON, or lacks a key.
+    #[error("failed to parse JSON: {0}")]
+    Parse(#[from] serde_json::Error),
+    /// It is of another schema.
+    #[error("failed to read JSON: its schema is `{0}`, expected `{SCHEMA}`")]
+    Schema(String),
+    /// A word that no table has.
+    #[error("failed to read JSON: {table} has no `{word}`")]
+    Word {
+        /// Name of the table.
+        table: &'static str,
+        /// The word.
+        word: String,
+    },
+    /// A sample names a frame that is not there.
+    #[error("failed to read JSON: there is no frame `{0}`")]
+    Frame(usize),
+    /// A stack has more frames than are taken.
+    #[error("failed to read JSON: stack is deeper than `{STACK_DEPTH_MAX}` frames")]
+    TooDeep,
+}
+
+#[derive(Deserialize)]
+struct File {
+    schema: String,
+    info: FileInfo,
+    #[serde(default)]
+    quality: FileQuality,
+    frames: Vec<FileFrame>,
+    samples: Vec<FileSample>,
+}
+
+#[derive(Deserialize)]
+struct FileInfo {
+    start_unix_ns: i64,
+    duration_ns: u64,
+    event: String,
+    unit: String,
+    period: u64,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct FileQuality {
+    taken: u64,
+    idle: u64,
+    lost: u64,
+    throttled: u64,
+    folded: u64,
+    truncated: u64,
+    incomplete: u64,
+    unnamed: u64,
+    malformed: u64,
+}
+
+#[derive(Deserialize)]
+struct FileFrame {
+    function: String,
+    kind: String,
+    #[serde(default)]
+    module: String,
+    #[serde(default)]
+    file: String,
+    #[serde(default)]
+    line: u32,
+    unnamed: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct FileSample {
+    count: u64,
+    weight: u64,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    end: String,
+    frames: Vec<usize>,
+}
+
+/// Reads a profile.
+///
+/// # Errors
+/// When the text is not one.
+pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
+    let file: File = serde_json::from_slice(text)?;
+    if file.schema != SCHEMA {
+        return Err(JsonError::Schema(file.schema));
+    }
+    let FileInfo {
+        start_unix_ns,
+        duration_ns,
+        event,
+        unit,
+        period,
+    } = file.info;
+    let FileQuality {
+        taken,
+        idle,
+        lost,
+        throttled,
+        folded,
+        truncated,
+        incomplete,
+        unnamed,
+        malformed,
+    } = file.quality;
+    let quality = Quality {
+        taken,
+        idle,
+        lost,
+        throttled,
+        folded,
+        truncated,
+        incomplete,
+        unnamed,
+        malformed,
+    };
+    let info = Info {
+        start_unix_ns,
+        duration_ns,
+        event,
+        unit,
+        period,
+        quality,
+    };
+    let mut profile = Profile {
+        info,
+        ..Profile::default()
+    };
+    let mut frames: Vec<FrameId> = Vec::with_capacity(file.frames.len());
+    for frame in &file.frames {
+        let kind = word("frame kinds", &FrameKind::ALL, FrameKind::word, &frame.kind)?;
+        let unnamed = match &frame.unnamed {
+            Some(reason) => word("unnamed reasons", Unnamed::ALL, Unnamed::word, reason)?,
+            None => Unnamed::No,
+        };
+        let function = match frame.function.as_str() {
+            "" => "[unknown]",
+            function => function,
+        };
+        frames.push(profile.dict.intern_frame(FrameRef {
+            kind,
+            unnamed,
+            function,
+            module: &frame.module,
+            file: &frame.file,
+            line: frame.line,
+        }));
+    }
+    for sample in &file.samples {
+        if sample.frames.len() > STACK_DEPTH_MAX {
+            return Err(JsonError::TooDeep);
+        }
+        let labels = sample
+            .labels
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()));
+        let labels = profile.dict.intern_labels(labels);
+        let mut stack = StackId::EMPTY;
+        for &index in &sample.frames {
+            let &frame = frames.get(index).ok_or(JsonError::Frame(index))?;
+            stack = profile.dict.stacks.child(stack, frame);
+        }
+        let end = word("stack ends", StackEnd::ALL, StackEnd::word, &sample.end)?;
+        let value = Value {
+            count: sample.count,
+            weight: sample.weight,
+        };
+        profile.add(SampleKey { labels, stack, end }, value);
+    }
+    Ok(profile)
+}
+
+fn word<T: Copy>(
+    table: &'static str,
+    all: &[T],
+    name: fn(T) -> &'static str,
+    wanted: &str,
+) -> Result<T, JsonError> {
+    let found = all.iter().copied().find(|&row| name(row) == wanted);
+    found.ok_or_else(|| JsonError::Word {
+        table,
+        word: wanted.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sound() -> Profile {
+        let mut profile = Profile {
+            info: Info {
+                start_unix_ns: 7,
+                duration_ns: 8,
+                event: "cpu-clock".into(),
+                unit: "nanoseconds".into(),
+                period: 9,
+                quality: Quality {
+                    taken: 3,
+                    lost: 1,
+                    ..Quality::default()
+                },
+            },
+            ..Profile::default()
+        };
+        let labels = profile.dict.intern_labels([("comm", "a\x1b\"b")]);
+        let frame = profile.dict.intern_frame(FrameRef {
+            kind: FrameKind::Jit,
+            unnamed: Unnamed::JitNoMap,
+            function: "[jit]",
+            module: "node",
+            file: "x.js",
+            line: 3,
+        });
+        let stack = profile.dict.stacks.intern([frame, frame]);
+        let key = SampleKey {
+            labels,
+            stack,
+            end: StackEnd::BrokenChain,
+        };
+        profile.add(
+            key,
+            Value {
+                count: 3,
+                weight: u64::MAX,
+            },
+        );
+        profile
+    }
+
+    fn text() -> String {
+        let mut bytes = Vec::new();
+        profile::formats::json::write(&sound(), &mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let back = read(text().as_bytes()).unwrap();
+        assert_eq!(back.info, sound().info);
+        let mut again = Vec::new();
+        profile::formats::json::write(&back, &mut again).unwrap();
+        assert_eq!(String::from_utf8(again).unwrap(), text());
+    }
+
+    #[test]
+    fn damage_is_named() {
+        for (from, to, expected) in [
+            (
+                "profile/1",
+                "profile/2",
+                "its schema is `fleetprof.profile/2`",
+            ),
+            ("broken_chain", "bored", "stack ends has no `bored`"),
+            ("\"jit\"", "\"jot\"", "frame kinds has no `jot`"),
+            ("jit_no_map", "no", "unnamed reasons has no `no`"),
+            ("[0,0]", "[0,1]", "there is no frame `1`"),
+            ("\"samples\"", "\"simples\"", "failed to parse JSON"),
+        ] {
+            let damaged = text().replace(from, to);
+            assert_ne!(damaged, text(), "{from}");
+            let error = read(damaged.as_bytes())
+                .map(|_| ())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(expected), "{from}: {error}");
+        }
+    }
+}
