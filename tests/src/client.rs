@@ -137,18 +137,21 @@ impl Client {
             fresh: true,
             ..QueryProfileRequest::default()
         };
-        let asked_at = crate::clock::unix_ns();
-        let mut asked = 0;
+        self.query_until(&request, crate::clock::unix_ns() - BEHIND_NS)
+    }
+
+    /// QueryProfile, again and again until the answer reaches a wall time.
+    ///
+    /// # Panics
+    /// When the daemon refuses, or stays behind for too long.
+    pub fn query_until(&self, request: &QueryProfileRequest, unix_ns: i64) -> View {
+        let begin = std::time::Instant::now();
         let view = crate::process::wait_for(NAMING_LIMIT, || {
-            asked += 1;
-            let view = self
-                .query(request.clone())
-                .expect("a profile of everything");
+            let view = self.query(request.clone()).expect("a profile");
             let end = view.info.start_unix_ns + view.info.duration_ns as i64;
-            (view.info.duration_ns > 0 && end + BEHIND_NS >= asked_at).then_some(view)
+            (view.info.duration_ns > 0 && end >= unix_ns).then_some(view)
         });
-        let late_ms = (crate::clock::unix_ns() - asked_at) / 1_000_000;
-        eprintln!("fresh after {late_ms} ms, asked {asked} times");
+        eprintln!("an answer after {} ms", begin.elapsed().as_millis());
         view.expect("the answer stays behind")
     }
 

@@ -9,10 +9,12 @@ use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long both record together. Unit: seconds. About 2,700 samples on two CPUs.
-const RUN_S: u64 = 14;
-/// Cut from both ends: where one of the two may still start or already end.
-const EDGE_NS: i64 = 1_000_000_000;
+/// How long both record together. Unit: seconds. About 2,600 samples on two CPUs
+/// within the edges.
+const RUN_S: u64 = 18;
+/// Cut from both ends: perf takes a while to start and to end, and an answer is widened to whole
+/// windows.
+const EDGE_NS: i64 = 3_000_000_000;
 /// Functions with less of all samples are not compared one by one.
 const SHARE_MIN: f64 = 0.02;
 const NEEDS: &[Need] = &[
@@ -38,6 +40,8 @@ fn recording() -> Option<&'static Recording> {
         let threads = c("threads.c").start_in(&cgroup, &[]);
         // Short windows, so that what both cover is known to the second.
         let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+        // What runs has its names before it counts, so that windows stay short.
+        daemon.client().everything();
         let dir = tempfile::tempdir().expect("failed to make a directory");
         let perf = PerfRecord::start(dir.path());
         let start = clock::unix_ns() + EDGE_NS;
@@ -52,7 +56,7 @@ fn recording() -> Option<&'static Recording> {
             group_by: vec!["*".to_owned()],
             ..QueryProfileRequest::default()
         };
-        let ours = daemon.client().query(request).expect("a profile");
+        let ours = daemon.client().query_until(&request, end);
         daemon.stop();
         split.finish("split");
         kernel.finish("times");
@@ -61,6 +65,20 @@ fn recording() -> Option<&'static Recording> {
         let offset = clock::wall_minus_mono();
         let covered_from = ours.info.start_unix_ns - offset;
         let covered_to = covered_from + ours.info.duration_ns as i64;
+        let first = theirs
+            .iter()
+            .map(|sample| sample.mono_ns as i64)
+            .min()
+            .unwrap_or(0);
+        let last = theirs
+            .iter()
+            .map(|sample| sample.mono_ns as i64)
+            .max()
+            .unwrap_or(0);
+        assert!(
+            first <= covered_from && covered_to <= last,
+            "windows reach beyond what perf saw: naming is too far behind on this machine"
+        );
         let inside = |sample: &&PerfSample| {
             (covered_from..covered_to).contains(&(sample.mono_ns as i64)) && !sample.is_idle()
         };
@@ -99,6 +117,22 @@ fn both_take_the_same_number_of_samples_needs_root() {
     assert!(
         ours.abs_diff(theirs) * 50 <= theirs,
         "{ours} samples here, {theirs} in perf"
+    );
+}
+
+#[test]
+fn an_answer_holds_what_its_time_allows_needs_root() {
+    let Some(recording) = recording() else { return };
+    let info = &recording.ours.info;
+    let quality = info.quality.expect("the quality is told");
+    let cpus = std::thread::available_parallelism()
+        .expect("a number of CPUs")
+        .get() as f64;
+    let most = info.duration_ns as f64 * 1e-9 * 99.0 * cpus;
+    let taken = quality.taken + quality.idle + quality.lost;
+    assert!(
+        taken as f64 <= most * 1.02 + 4.0,
+        "at most {most:.0} fit: {info:?}"
     );
 }
 
