@@ -19,8 +19,8 @@ const CGROUP: &str = "evil;\x1b[2J\x1b]0;owned\x07<script>cgroup\r\u{9b}31m\"'&"
 const COMM_MARKUP: &str = "<script>comm;\n\"";
 const COMM_ESCAPE: &str = "\x1b[31m\x1b]0;x\x07\t\x7f\\";
 const COMM_END: &str = "</script>--><b>";
-/// Base name of a stripped program: becomes the name of its frames.
-const FILE: &str = "mod;ule\n\x1b[31m 7\n<script>file</script>";
+/// Base name of a stripped program: becomes the name of its frames. A file name has no `/`.
+const FILE: &str = "mod;ule\n\x1b[31m 7\n<script>file--><b>";
 /// What may not stand in any page as it is.
 const MARKUP: [&str; 5] = [
     "<script>cgroup",

@@ -8,7 +8,7 @@ WHOLE void FN(before_exec)(uint64_t until_ns) {
   KEEP_FRAME;
   uint64_t x = until_ns | 1;
   do {
-    for (int i = 0; i < 20000; i++) x = xorshift(x) + 9;
+    for (int i = 0; i < 20000; i++) x = xorshift(x) + 9 + TWIST;
   } while (cpu_ns() < until_ns && !stop);
   sink = x;
 }

@@ -5,7 +5,7 @@ WHOLE void FN(brief_work)(uint64_t until_ns) {
   KEEP_FRAME;
   uint64_t x = until_ns | 1;
   do {
-    for (int i = 0; i < 20000; i++) x = xorshift(x) + 3;
+    for (int i = 0; i < 20000; i++) x = xorshift(x) + 3 + TWIST;
   } while (cpu_ns() < until_ns && !stop);
   sink = x;
 }

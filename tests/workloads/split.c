@@ -16,21 +16,21 @@ static const double SLACK_NS = 5e6;
 WHOLE void FN(spend_seventy)(uint64_t turns) {
   KEEP_FRAME;
   uint64_t x = turns | 1;
-  for (uint64_t i = 0; i < turns; i++) x = xorshift(x) + 7;
+  for (uint64_t i = 0; i < turns; i++) x = xorshift(x) + 7 + TWIST;
   sink = x;
 }
 
 WHOLE void FN(spend_twenty)(uint64_t turns) {
   KEEP_FRAME;
   uint64_t x = turns | 3;
-  for (uint64_t i = 0; i < turns; i++) x = xorshift(x) + 2;
+  for (uint64_t i = 0; i < turns; i++) x = xorshift(x) + 2 + TWIST;
   sink = x;
 }
 
 WHOLE void FN(spend_ten)(uint64_t turns) {
   KEEP_FRAME;
   uint64_t x = turns | 5;
-  for (uint64_t i = 0; i < turns; i++) x = xorshift(x) + 1;
+  for (uint64_t i = 0; i < turns; i++) x = xorshift(x) + 1 + TWIST;
   sink = x;
 }
 
