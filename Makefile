@@ -18,7 +18,6 @@ test: check-tools ## Runs all tests. As root also those that sample the machine;
 	$(CARGO) test --workspace
 
 bench: check-tools ## Measures what the daemon costs beside perf (about 15 minutes; as root).
-	$(CARGO) build --release --workspace
 	$(CARGO) run --release -p fleetprof-benches -- overhead
 
 fmt: ## Formats the code.

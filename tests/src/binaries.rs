@@ -63,18 +63,15 @@ fn built() -> &'static Path {
             .expect("a profile directory lies in a target directory");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
+        command.args(["build", "--quiet", "--profile", profile]);
         // `--workspace --tests` selects features as `cargo test --workspace` does, so that nothing
-        // is compiled a second time.
+        // is compiled a second time. Releases are built for benches, without tests.
+        let what: &[&str] = match profile {
+            "dev" => &["--workspace", "--bins", "--tests"],
+            _ => &["-p", "fleetprof-daemon", "-p", "agent-ctl"],
+        };
         command
-            .args([
-                "build",
-                "--quiet",
-                "--workspace",
-                "--bins",
-                "--tests",
-                "--profile",
-                profile,
-            ])
+            .args(what)
             .arg("--target-dir")
             .arg(target)
             .current_dir(crate::repository::root());

@@ -13,6 +13,14 @@ use std::time::Duration;
 /// Longest that recording may take to end, or a script to be printed.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Arguments of `perf script` whose text [`parse`] reads.
+pub const SCRIPT: [&str; 4] = [
+    "script",
+    "--ns",
+    "-F",
+    "comm,pid,tid,cpu,time,event,ip,sym,dso",
+];
+
 /// A sample as `perf script` prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerfSample {
@@ -82,11 +90,8 @@ impl PerfRecord {
             "perf record does not end: {}",
             self.proc.stderr()
         );
-        let fields = "comm,pid,tid,cpu,time,event,ip,sym,dso";
         let mut script = Command::new("perf");
-        script
-            .args(["script", "--ns", "-F", fields, "-i"])
-            .arg(&self.data);
+        script.args(SCRIPT).arg("-i").arg(&self.data);
         let out = run(&mut script, LIMIT);
         let samples = parse(&out.text());
         assert!(
@@ -99,7 +104,7 @@ impl PerfRecord {
     }
 }
 
-/// Reads the text of `perf script -F comm,pid,tid,cpu,time,event,ip,sym,dso`.
+/// Reads the text of `perf` with the arguments [`SCRIPT`].
 pub fn parse(text: &str) -> Vec<PerfSample> {
     let head =
         Regex::new(r"^(.*?)\s+(\d+)/(\d+)\s+\[\d+\]\s+(\d+)\.(\d{9}):\s+\S+").expect("valid");

@@ -87,6 +87,8 @@ impl Live {
     /// # Panics
     /// When the lock file cannot be made.
     pub fn take() -> Live {
+        // Built before anything is measured.
+        crate::binaries::fleetprofd();
         let path = if Path::new("/run/lock").is_dir() {
             "/run/lock"
         } else {

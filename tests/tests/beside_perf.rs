@@ -64,6 +64,12 @@ fn recording() -> Option<&'static Recording> {
         let inside = |sample: &&PerfSample| {
             (covered_from..covered_to).contains(&(sample.mono_ns as i64)) && !sample.is_idle()
         };
+        let covered_s = ours.info.duration_ns as f64 * 1e-9;
+        let late_s = (ours.info.start_unix_ns - start) as f64 * 1e-9;
+        eprintln!(
+            "asked for {} s, {covered_s} s covered from {late_s} s on",
+            RUN_S - 2
+        );
         let theirs = theirs.iter().filter(inside).cloned().collect();
         Recording { ours, theirs }
     })

@@ -60,6 +60,21 @@ fn sigterm_with_a_client_that_listens_forever_ends_the_daemon_needs_root() {
 }
 
 #[test]
+fn sigterm_with_a_client_that_stands_still_ends_the_daemon_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let mut daemon = Daemon::start();
+    // Its runtime runs only during calls, so it never hears that the daemon says goodbye.
+    let client = daemon.client();
+    client.status().expect("a status");
+    daemon.signal(Signal::TERM);
+    let status = daemon.wait(GRACE).expect("it ends within its grace");
+    assert!(status.success(), "{status}: {}", daemon.log());
+    drop(client);
+}
+
+#[test]
 fn the_watchdog_is_fed_needs_root() {
     let Some(_live) = live(&[Need::Root]) else {
         return;
@@ -370,8 +385,10 @@ fn windows_are_streamed_as_they_close_needs_root() {
         .collect();
     for (at, view) in windows.iter().enumerate().skip(1) {
         assert!(view.info.start_unix_ns >= ends[at - 1], "windows overlap");
+        // A window gets longer by whole ones while the one before is still being named.
+        let length_ms = (view.info.duration_ns + 500_000) / 1_000_000;
         assert!(
-            view.info.duration_ns.abs_diff(1_000_000_000) < 100_000_000,
+            length_ms >= 1000 && length_ms % 1000 < 10,
             "{:?}",
             view.info
         );
