@@ -125,11 +125,14 @@ impl RunError {
 
 type StageError = Box<dyn Error + Send + Sync>;
 
+/// Name of a thread and how it ended.
+type StageEnd = (&'static str, Result<(), StageError>);
+
 /// Ends of threads, as they happen.
 #[derive(Clone)]
 struct Ends {
     wake: Arc<WakeFd>,
-    list: Arc<Mutex<Vec<(&'static str, Result<(), StageError>)>>>,
+    list: Arc<Mutex<Vec<StageEnd>>>,
 }
 
 impl Ends {

@@ -1,6 +1,7 @@
 //! The catalogue of the daemon's own metrics: every counter of every stage with its sentence.
 
 use super::{Agent, lock};
+use crate::aggregate::recorder::RecorderStats;
 use crate::metrics::{Kind, Registry, register_own_cost};
 use profile::Quality;
 use std::sync::atomic::{AtomicU64, Ordering};
