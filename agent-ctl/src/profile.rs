@@ -7,6 +7,7 @@ use crate::select::{Frames, Labels, When};
 use crate::summary;
 use crate::terminal::{Out, clean};
 use anyhow::{Context, Result};
+use profile::key;
 use proto::agent::QueryProfileRequest;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ Examples:
   agent-ctl profile --since 5m -o cpu.svg
   agent-ctl profile --from 14:03 --to 14:08 --unit nginx -o nginx.pb.gz
   agent-ctl profile --container 3f2a --focus '^handle_' --format folded
-  agent-ctl profile --selector 'comm=~\"java|node\"' --group-by comm -o jit.html")]
+  agent-ctl profile --selector 'comm=~\"java|node\"' --group-by comm,thread -o jit.html")]
 pub struct Args {
     #[command(flatten)]
     when: When,
@@ -29,7 +30,9 @@ pub struct Args {
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// Labels to tell samples apart by, `*` for all; in text and flame graphs they become root frames
+    /// Labels to tell samples apart by, `*` for all, `none` for none; in text and flame graphs they
+    /// become root frames. Left out: `comm` there, and cgroup, unit, container, comm and thread in
+    /// pprof and JSON
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -62,6 +65,7 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let format = choose(out, args.format, &args.output)?;
+    let group_by = group_by(args.group_by, format);
     let matchers = args.labels.matchers()?;
     let frame_filters = args.frames.filters()?;
     let mut client = Client::connect(connection).await?;
@@ -71,7 +75,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         range: Some(range.into()),
         matchers,
         frame_filters,
-        group_by: args.group_by.clone(),
+        group_by: group_by.clone(),
         fresh: !args.closed,
     };
     let profile = client.query(request).await?;
@@ -81,7 +85,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         return Ok(exit::PARTIAL);
     }
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let mut labels = args.group_by;
+    let mut labels = group_by;
     labels.retain(|label| label != "*");
     let look = args.look;
     let written = move || render::write(&profile, format, &look, labels);
@@ -95,6 +99,25 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         eprintln!("{place}{summary}");
     }
     Ok(exit::OK)
+}
+
+/// The labels to keep: what was asked for, or what suits the format.
+fn group_by(asked: Vec<String>, format: Format) -> Vec<String> {
+    let defaults: &[&str] = match format {
+        Format::Pprof | Format::Json => &[
+            key::CGROUP,
+            key::UNIT,
+            key::CONTAINER,
+            key::COMM,
+            key::THREAD,
+        ],
+        _ => &[key::COMM],
+    };
+    match asked.as_slice() {
+        [] => defaults.iter().map(|&label| label.to_owned()).collect(),
+        [none] if none == "none" => Vec::new(),
+        _ => asked,
+    }
 }
 
 /// The format asked for, by name or by the file's; refuses to send bytes to a terminal.

@@ -239,10 +239,8 @@ impl Sampler {
             self.shared.wake.clear();
             self.shared.wakeups.fetch_add(1, Ordering::Relaxed);
             let now = Mono::now();
-            if now >= next_tick {
-                // Whole ticks on, so that a late pass does not bring two soon after each other.
-                next_tick = now.plus(TICK);
-            }
+            // Every pass empties all rings, so the next is due a tick from here.
+            next_tick = now.plus(TICK);
             self.pass(now)?;
             self.shared.heartbeat.store(now.0, Ordering::Relaxed);
             if self.shared.stop.load(Ordering::Acquire) {

@@ -109,8 +109,9 @@ pub fn open_sampling(config: &Config) -> Result<(Rings, SamplingFacts), RingsErr
             kind,
             rate_hz: config.sampling.rate_hz,
             max_stack_depth: depth_max,
-            // A quarter of the ring: three quarters are left while the sampler wakes up.
-            watermark_bytes: ring_bytes / 4,
+            // Half of the ring: the rest lasts seconds at 99 Hz while the sampler wakes up, and under
+            // an ordinary load the tick comes first.
+            watermark_bytes: ring_bytes / 2,
         };
         Rings::open(&cpus, &spec, ring_bytes)
     };

@@ -13,12 +13,7 @@ const FILES_MAX: usize = 32_768;
 
 /// When a file that is still being sampled is announced again: the first process may have been gone
 /// before it could be opened. The store ignores what it already has.
-const ANNOUNCE_AGAIN: [Duration; 4] = [
-    Duration::from_secs(1),
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-    Duration::from_secs(600),
-];
+const ANNOUNCE_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
 
 struct Entry {
     identity: FileIdentity,
