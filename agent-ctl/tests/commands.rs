@@ -222,7 +222,7 @@ fn a_profile_is_selected_and_filtered() {
         "profile", "--unit", "nginx", "--drop", "epoll", "--focus", "^ngx", "--to", "now", "-q",
     ];
     let ended = ask(&sound(), &args);
-    let expected = "ngx_worker_process_cycle;do_syscall_64;tcp_sendmsg 200\n";
+    let expected = "nginx;ngx_worker_process_cycle;do_syscall_64;tcp_sendmsg 200\n";
     assert_eq!(
         (ended.code, ended.out.as_str(), ended.err.as_str()),
         (0, expected, "")

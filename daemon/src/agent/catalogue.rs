@@ -215,11 +215,8 @@ fn recorder(registry: &Registry, agent: &Arc<Agent>) {
             .into()
         },
     );
-    let gauges: [(
-        &str,
-        &str,
-        fn(&crate::aggregate::recorder::RecorderStats) -> u64,
-    ); 3] = [
+    type Pick = fn(&RecorderStats) -> u64;
+    let gauges: [(&str, &str, Pick); 3] = [
         (
             "fleetprof_recorder_bytes",
             "Memory of the flight recorder.",
