@@ -5,7 +5,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Totals since the process began.
+/// Totals since the process began, of the threads that it has now. What ended threads used is in the
+/// account of its cgroup.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Usage {
     /// CPU time by thread name. Unit: nanoseconds.
@@ -58,11 +59,6 @@ impl Usage {
         usage.rss_anon_bytes = field(&status, "RssAnon") * 1024;
         usage.rss_peak_bytes = field(&status, "VmHWM") * 1024;
         Ok(usage)
-    }
-
-    /// CPU time of all threads. Unit: nanoseconds.
-    pub fn cpu_ns(&self) -> u64 {
-        self.cpu_ns_by_thread.values().sum()
     }
 
     /// Switches of all threads.

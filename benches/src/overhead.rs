@@ -7,7 +7,8 @@ use crate::peers::{self, Peer};
 use crate::tracing;
 use anyhow::{Context, bail};
 use fixtures::require::is_root;
-use fixtures::{Client, Daemon, binaries};
+use fixtures::{Cgroup, Client, Daemon, binaries};
+use proto::agent::{QueryProfileRequest, TimeRange};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,6 +20,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 const PEER_LIMIT: Duration = Duration::from_secs(120);
 /// Longest that system calls and allocations are counted, each.
 const COUNT_LIMIT: Duration = Duration::from_secs(20);
+/// Fewer samples than this give no count for each.
+const SAMPLES_MIN: f64 = 100.0;
 
 /// Aims of the project for this mode, shown beside what was measured.
 const AIM_CPU_S_PER_10K: f64 = 0.03;
@@ -85,12 +88,25 @@ struct Taken {
     wakeups: u64,
 }
 
+/// Drains what is sampled and reads the counters. They count at the drain, of which there is one a
+/// second at most; without one of its own a reading could be off by that much.
 fn taken(client: &Client) -> anyhow::Result<Taken> {
+    let now = fixtures::clock::unix_ns();
+    let newest = QueryProfileRequest {
+        range: Some(TimeRange {
+            start_unix_ns: now,
+            end_unix_ns: 0,
+        }),
+        fresh: true,
+        ..QueryProfileRequest::default()
+    };
+    client
+        .query(newest)
+        .context("failed to ask for fresh samples")?;
     let status = client.status().context("failed to ask for the status")?;
-    let quality = status.quality.unwrap_or_default();
     Ok(Taken {
-        samples: quality.taken,
-        lost: quality.lost,
+        samples: status.cpus.iter().map(|cpu| cpu.samples).sum(),
+        lost: status.cpus.iter().map(|cpu| cpu.lost).sum(),
         wakeups: status.own_cost.map_or(0, |cost| cost.wakeups),
     })
 }
@@ -143,15 +159,17 @@ fn daemon_cost(length: Duration, settings: &[String]) -> anyhow::Result<DaemonCo
     let options = settings
         .iter()
         .fold(Daemon::with(), |options, setting| options.set(setting));
-    let daemon = options.start().sampling();
+    let cgroup = Cgroup::new("fleetprof-bench");
+    let daemon = options.cgroup(&cgroup).start().sampling();
     let (client, pid) = (daemon.client(), daemon.pid());
     std::thread::sleep(SETTLE);
 
-    let begin = Instant::now();
-    let (taken_before, before) = (taken(&client)?, Usage::of(pid)?);
+    let taken_before = taken(&client)?;
+    let (begin, before, cpu_before) = (Instant::now(), Usage::of(pid)?, cgroup.cpu_ns()?);
     std::thread::sleep(length);
-    let (taken_after, after) = (taken(&client)?, Usage::of(pid)?);
+    let (after, cpu_after) = (Usage::of(pid)?, cgroup.cpu_ns()?);
     let seconds = begin.elapsed().as_secs_f64();
+    let taken_after = taken(&client)?;
 
     let samples = taken_after.samples - taken_before.samples;
     let per_10k = |ns: u64, samples: u64| ns as f64 * 1e-9 / samples.max(1) as f64 * 10_000.0;
@@ -166,18 +184,18 @@ fn daemon_cost(length: Duration, settings: &[String]) -> anyhow::Result<DaemonCo
                 .min(ns);
         (name.clone(), per_10k(used, samples))
     });
-    let cpu_ns = after.cpu_ns() - before.cpu_ns();
+    let cpu_ns = cpu_after - cpu_before;
     let count_length = (length / 2).min(COUNT_LIMIT);
     Ok(DaemonCost {
         seconds,
         samples,
         lost: taken_after.lost - taken_before.lost,
         cpu_s_per_10k: per_10k(cpu_ns, samples),
-        cpu_s_per_10k_with_start: per_10k(after.cpu_ns(), taken_after.samples),
+        cpu_s_per_10k_with_start: per_10k(cpu_after, taken_after.samples),
         cpu_s_per_10k_by_thread: by_thread.collect(),
         cpu_percent: cpu_ns as f64 * 1e-7 / seconds,
-        wakeups_per_s: (after.voluntary - before.voluntary) as f64 / seconds,
-        switches_per_s: (after.switches() - before.switches()) as f64 / seconds,
+        wakeups_per_s: after.voluntary.saturating_sub(before.voluntary) as f64 / seconds,
+        switches_per_s: after.switches().saturating_sub(before.switches()) as f64 / seconds,
         own_wakeups_per_s: (taken_after.wakeups - taken_before.wakeups) as f64 / seconds,
         rss_mib: mib(after.rss_bytes),
         rss_anon_mib: mib(after.rss_anon_bytes),
@@ -202,7 +220,14 @@ fn counted(
             });
         }
     };
-    let samples = (taken(client)?.samples - before).max(1) as f64;
+    let samples = (taken(client)?.samples - before) as f64;
+    if samples < SAMPLES_MIN {
+        let missing = Some(format!("only {samples} samples meanwhile"));
+        return Ok(Counted {
+            missing,
+            ..Counted::default()
+        });
+    }
     let total: u64 = counts.values().sum();
     let by_thread = counts
         .into_iter()

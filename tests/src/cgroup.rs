@@ -1,9 +1,11 @@
 //! cgroups made for a test, in the hierarchy that `perf_event` belongs to.
 
+use anyhow::Context;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Mount point of the hierarchy whose ids samples carry: the v1 hierarchy of `perf_event` where there
@@ -94,12 +96,29 @@ impl Cgroup {
 
     /// A command that moves itself in before it becomes `program`, so that nothing of it ever runs
     /// outside.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> std::process::Command {
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
-        command.arg(self.dir.join("cgroup.procs")).arg(program);
-        command
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        command_in(&self.dir, program.as_ref())
     }
+
+    /// CPU time of everything that ever ran in it. Unit: nanoseconds.
+    ///
+    /// # Errors
+    /// When the hierarchy keeps no such account (cgroup v1).
+    pub fn cpu_ns(&self) -> anyhow::Result<u64> {
+        let text = fs::read_to_string(self.dir.join("cpu.stat")).context("no `cpu.stat`")?;
+        let usage = text
+            .lines()
+            .find_map(|line| line.strip_prefix("usage_usec "));
+        Ok(usage.context("no `usage_usec`")?.parse::<u64>()? * 1000)
+    }
+}
+
+/// See [`Cgroup::command`].
+pub(crate) fn command_in(dir: &Path, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"echo $$ > "$0" && exec "$@""#]);
+    command.arg(dir.join("cgroup.procs")).arg(program);
+    command
 }
 
 impl Drop for Cgroup {

@@ -1,6 +1,7 @@
 //! The real daemon: started on a socket and a run directory of its own, ready when it says so,
 //! killed when dropped.
 
+use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::process::{Output, Proc, wait_for};
 use rustix::process::Signal;
@@ -25,6 +26,7 @@ pub struct Options {
     metrics: Option<String>,
     watchdog: Option<Duration>,
     dir: Option<PathBuf>,
+    join: Option<PathBuf>,
 }
 
 impl Options {
@@ -58,6 +60,12 @@ impl Options {
         self
     }
 
+    /// Runs in this cgroup, from before its first instruction on.
+    pub fn cgroup(mut self, cgroup: &Cgroup) -> Options {
+        self.join = Some(cgroup.dir().to_path_buf());
+        self
+    }
+
     /// Starts the daemon and waits until it is ready.
     ///
     /// # Panics
@@ -84,7 +92,11 @@ impl Options {
             .expect("failed to set a time limit");
 
         let socket = dir.join("agent.sock");
-        let mut command = Command::new(crate::binaries::fleetprofd());
+        let program = crate::binaries::fleetprofd();
+        let mut command = match &self.join {
+            Some(cgroup) => crate::cgroup::command_in(cgroup, &program),
+            None => Command::new(&program),
+        };
         command
             .arg("--listen")
             .arg(format!("unix:{}", socket.display()));

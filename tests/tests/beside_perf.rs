@@ -4,17 +4,17 @@ use fixtures::perf::{KernelAliases, PerfRecord, PerfSample};
 use fixtures::recording::Shared;
 use fixtures::stats::difference_bound;
 use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, View, clock};
+use fixtures::{Cgroup, Client, Daemon, Need, View, clock};
 use proto::agent::{QueryProfileRequest, TimeRange};
+use proto::wire::{Info, Quality};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
-/// How long both record together. Unit: seconds. About 2,600 samples on two CPUs
-/// within the edges.
-const RUN_S: u64 = 18;
-/// Cut from both ends: perf takes a while to start and to end, and an answer is widened to whole
-/// windows.
-const EDGE_NS: i64 = 3_000_000_000;
+/// How long both record together. Unit: seconds. About 2,700 samples on two CPUs.
+const RUN_S: u64 = 15;
+/// Left out at the begin: perf opens its events CPU by CPU. Unit: nanoseconds.
+const EDGE_NS: i64 = 200_000_000;
 /// Functions with less of all samples are not compared one by one.
 const SHARE_MIN: f64 = 0.02;
 const NEEDS: &[Need] = &[
@@ -44,53 +44,88 @@ fn recording() -> Option<&'static Recording> {
         daemon.client().everything();
         let dir = tempfile::tempdir().expect("failed to make a directory");
         let perf = PerfRecord::start(dir.path());
-        let start = clock::unix_ns() + EDGE_NS;
         std::thread::sleep(Duration::from_secs(RUN_S));
-        let end = clock::unix_ns() - EDGE_NS;
-        let theirs = perf.stop();
-        let request = QueryProfileRequest {
-            range: Some(TimeRange {
-                start_unix_ns: start,
-                end_unix_ns: end,
-            }),
-            group_by: vec!["*".to_owned()],
-            ..QueryProfileRequest::default()
-        };
-        let ours = daemon.client().query_until(&request, end);
-        daemon.stop();
+        let offset = clock::wall_minus_mono();
+        let end = clock::unix_ns();
         split.finish("split");
         kernel.finish("times");
         threads.finish("threads");
-
-        let offset = clock::wall_minus_mono();
-        let covered_from = ours.info.start_unix_ns - offset;
-        let covered_to = covered_from + ours.info.duration_ns as i64;
-        let first = theirs
+        let theirs = perf.stop();
+        let begin = theirs
             .iter()
-            .map(|sample| sample.mono_ns as i64)
+            .map(|sample| sample.mono_ns as i64 + offset)
             .min()
             .unwrap_or(0);
-        let last = theirs
-            .iter()
-            .map(|sample| sample.mono_ns as i64)
-            .max()
-            .unwrap_or(0);
-        assert!(
-            first <= covered_from && covered_to <= last,
-            "windows reach beyond what perf saw: naming is too far behind on this machine"
-        );
+        let windows = windows_between(&daemon.client(), begin + EDGE_NS, end);
+        daemon.stop();
+
+        let covers: Vec<_> = windows.iter().map(|view| span(&view.info)).collect();
         let inside = |sample: &&PerfSample| {
-            (covered_from..covered_to).contains(&(sample.mono_ns as i64)) && !sample.is_idle()
+            let at = sample.mono_ns as i64 + offset;
+            covers.iter().any(|cover| cover.contains(&at)) && !sample.is_idle()
         };
-        let covered_s = ours.info.duration_ns as f64 * 1e-9;
-        let late_s = (ours.info.start_unix_ns - start) as f64 * 1e-9;
-        eprintln!(
-            "asked for {} s, {covered_s} s covered from {late_s} s on",
-            RUN_S - 2
-        );
         let theirs = theirs.iter().filter(inside).cloned().collect();
-        Recording { ours, theirs }
+        Recording {
+            ours: sum(windows),
+            theirs,
+        }
     })
+}
+
+/// The wall time that a profile covers.
+fn span(info: &Info) -> Range<i64> {
+    info.start_unix_ns..info.start_unix_ns + info.duration_ns as i64
+}
+
+/// Each window that lies within two times. How long windows are depends on how far naming is behind,
+/// so they are taken as they are, one by one.
+fn windows_between(client: &Client, begin: i64, end: i64) -> Vec<View> {
+    let mut windows = Vec::new();
+    let mut at = begin;
+    while at < end {
+        // An answer is widened to whole windows.
+        let range = TimeRange {
+            start_unix_ns: at,
+            end_unix_ns: at + 1,
+        };
+        let request = QueryProfileRequest {
+            range: Some(range),
+            group_by: vec!["*".to_owned()],
+            ..QueryProfileRequest::default()
+        };
+        let view = client.query_until(&request, at + 1);
+        let covered = span(&view.info);
+        at = covered.end;
+        if begin <= covered.start && covered.end <= end {
+            windows.push(view);
+        }
+    }
+    let lengths: Vec<u64> = windows
+        .iter()
+        .map(|view| view.info.duration_ns / 1_000_000_000)
+        .collect();
+    eprintln!("windows within the time of perf, in seconds: {lengths:?}");
+    assert!(
+        lengths.iter().sum::<u64>() >= 5,
+        "naming is too far behind on this machine"
+    );
+    windows
+}
+
+/// All windows as one profile.
+fn sum(windows: Vec<View>) -> View {
+    let mut all = View::default();
+    let mut quality = Quality::default();
+    for view in windows {
+        let more = view.info.quality.expect("the quality is told");
+        quality.taken += more.taken;
+        quality.idle += more.idle;
+        quality.lost += more.lost;
+        all.info.duration_ns += view.info.duration_ns;
+        all.samples.extend(view.samples);
+    }
+    all.info.quality = Some(quality);
+    all
 }
 
 /// Samples by leaf function, kernel functions under one of their names.
