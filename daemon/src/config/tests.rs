@@ -356,16 +356,18 @@ fn half_a_certificate_is_refused() {
 #[test]
 fn a_reload_takes_over_only_what_needs_no_restart() {
     let mut active = Config::default();
-    let new =
-        parse("sampling: {rate_hz: 9}\nlog: {level: debug}\nrecorder: {budget_mib: 32}").unwrap();
+    let new = parse("symbols: {lines: true}\nlog: {level: debug}\nsampling: {rate_hz: 9}").unwrap();
     let expected = Diff {
-        changed: vec!["log.level", "recorder.budget_mib"],
-        needs_restart: vec!["sampling.rate_hz"],
+        changed: vec!["log.level", "sampling.rate_hz"],
+        needs_restart: vec!["symbols.lines"],
     };
     assert_eq!(active.diff(&new), expected);
     assert_eq!(active.adopt(&new), expected);
-    assert_eq!(active.sampling.rate_hz, 99);
-    assert_eq!(active.log.level, LogLevel::Debug);
+    assert!(!active.symbols.lines);
+    assert_eq!(
+        (active.sampling.rate_hz, active.log.level),
+        (9, LogLevel::Debug)
+    );
     assert_eq!(active.diff(&new).changed, Vec::<&str>::new());
 }
 
