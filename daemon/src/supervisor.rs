@@ -49,6 +49,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// A namer that has worked on one batch for this long is stuck on a file system.
 const NAMER_STUCK: Duration = Duration::from_secs(300);
 
+/// Part of the shutdown's grace that clients get to finish what they asked.
+const SERVING_GRACE_SHARE: f64 = 0.6;
+
 /// Threads for what takes long: the queries that may run at once, and status, reload and scrapes
 /// beside them.
 const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 2;
@@ -464,10 +467,10 @@ impl Stages {
         let grace = lock(&self.agent.config).config.shutdown.grace();
         let deadline = Mono::now().plus(grace);
         self.agent.sampler.stop();
-        let mut drained = wait_for(&self.draining, deadline);
-        // Receivers may all be gone.
+        // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);
-        drained &= wait_for(std::slice::from_ref(&self.serving), deadline);
+        let drained = wait_for(&self.draining, deadline)
+            & wait_for(std::slice::from_ref(&self.serving), deadline);
         // What ended after it was asked to may still have failed.
         match cause.or_else(|| self.ends.failure()) {
             Some(error) => Err(error),
@@ -537,7 +540,8 @@ fn serve(
         .build()?;
     let config = lock(&agent.config).config.clone();
     let options = ServeOptions {
-        grace: config.shutdown.grace(),
+        // Clients that do not go by themselves are cut off before the whole grace is over.
+        grace: config.shutdown.grace().mul_f64(SERVING_GRACE_SHARE),
         ..ServeOptions::new(listen_at(&config.server))
     };
     runtime.block_on(async move {
