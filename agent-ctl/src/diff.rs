@@ -139,6 +139,16 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         unreachable!("two sides were taken")
     };
     let empty = before.samples.is_empty() || after.samples.is_empty();
+    let overlap_ns = overlap_ns(&before.info, &after.info);
+    let overlapping =
+        overlap_ns > 0 && before_text != after_text && args.before_selector == args.after_selector;
+    if overlapping {
+        eprintln!(
+            "agent-ctl: both sides hold the same {:.1} s: windows are taken whole, so leave a window's \
+             length between the ranges",
+            overlap_ns as f64 * 1e-9
+        );
+    }
     let diff = Diff::new(before, after, &GroupBy::Keys(Vec::new()))
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
     let text = match format {
@@ -154,7 +164,17 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         Some(format) => render::write_diff(&diff, format, !args.absolute)?,
     };
     deliver(&args.output, &text)?;
-    Ok(if empty { exit::PARTIAL } else { exit::OK })
+    Ok(if empty || overlapping {
+        exit::PARTIAL
+    } else {
+        exit::OK
+    })
+}
+
+/// How long both sides cover the same time.
+fn overlap_ns(a: &profile::Info, b: &profile::Info) -> i64 {
+    let start = a.start_unix_ns.max(b.start_unix_ns);
+    summary::end_ns(a).min(summary::end_ns(b)) - start
 }
 
 /// A range never is a file and the other way round: `..` as a part of a path is one only when the

@@ -44,7 +44,8 @@ pub fn missing(quality: &Quality) -> String {
     } = *quality;
     let share = |part| units::percent(part, taken);
     let mut parts = vec![
-        format!("lost {}", units::percent(lost, taken.saturating_add(lost))),
+        // Records of any kind, most of them no samples: a share of the samples would be a lie.
+        format!("{} records lost", units::count(lost)),
         format!("truncated {}", share(truncated)),
         format!("unnamed {}", share(unnamed)),
     ];

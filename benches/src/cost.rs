@@ -13,8 +13,9 @@ pub struct Usage {
     pub cpu_ns_by_thread: BTreeMap<String, u64>,
     /// Times a thread was put on a CPU again, by thread name: voluntary and involuntary switches.
     pub switches_by_thread: BTreeMap<String, u64>,
-    /// Voluntary switches alone: each is a wait, and so a wake-up, of the process's own making.
-    pub voluntary: u64,
+    /// Voluntary switches alone, by thread name: each is a wait, and so a wake-up, of the process's
+    /// own making.
+    pub waits_by_thread: BTreeMap<String, u64>,
     /// Resident memory. Unit: bytes.
     pub rss_bytes: u64,
     /// Of it, memory of no file. Unit: bytes.
@@ -50,7 +51,7 @@ impl Usage {
                 .unwrap_or(0);
             *usage.cpu_ns_by_thread.entry(name.clone()).or_default() += on_cpu;
             let voluntary = field(&status, "voluntary_ctxt_switches");
-            usage.voluntary += voluntary;
+            *usage.waits_by_thread.entry(name.clone()).or_default() += voluntary;
             *usage.switches_by_thread.entry(name).or_default() +=
                 voluntary + field(&status, "nonvoluntary_ctxt_switches");
         }
@@ -61,10 +62,23 @@ impl Usage {
         Ok(usage)
     }
 
-    /// Switches of all threads.
-    pub fn switches(&self) -> u64 {
-        self.switches_by_thread.values().sum()
+    /// Waits since `before`. Threads that came or went between, such as those of a query, are left
+    /// out: their count begins again at zero.
+    pub fn waits_since(&self, before: &Usage) -> u64 {
+        grown(&self.waits_by_thread, &before.waits_by_thread)
     }
+
+    /// Switches since `before`, counted likewise.
+    pub fn switches_since(&self, before: &Usage) -> u64 {
+        grown(&self.switches_by_thread, &before.switches_by_thread)
+    }
+}
+
+fn grown(after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> u64 {
+    let by_thread = after
+        .iter()
+        .filter_map(|(name, now)| now.checked_sub(*before.get(name)?));
+    by_thread.sum()
 }
 
 /// A number of /proc/PID/status; 0 when it is not there.

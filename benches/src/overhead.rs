@@ -64,7 +64,7 @@ struct DaemonCost {
     /// Waits that ended, all threads; and all switches, with those forced on it by the load.
     wakeups_per_s: f64,
     switches_per_s: f64,
-    /// By the daemon's own counter.
+    /// Of the sampler, by the daemon's own counter.
     own_wakeups_per_s: f64,
     rss_mib: f64,
     rss_anon_mib: f64,
@@ -81,7 +81,7 @@ struct Counted {
     missing: Option<String>,
 }
 
-/// Samples taken and lost so far, and the daemon's own counter of wake-ups.
+/// Samples taken and lost so far, and the wake-ups of its sampler.
 struct Taken {
     samples: u64,
     lost: u64,
@@ -107,7 +107,11 @@ fn taken(client: &Client) -> anyhow::Result<Taken> {
     Ok(Taken {
         samples: status.cpus.iter().map(|cpu| cpu.samples).sum(),
         lost: status.cpus.iter().map(|cpu| cpu.lost).sum(),
-        wakeups: status.own_cost.map_or(0, |cost| cost.wakeups),
+        wakeups: status
+            .counters
+            .iter()
+            .find(|counter| counter.name == "fleetprof_sampler_wakeups_total")
+            .map_or(0, |counter| counter.value),
     })
 }
 
@@ -194,8 +198,8 @@ fn daemon_cost(length: Duration, settings: &[String]) -> anyhow::Result<DaemonCo
         cpu_s_per_10k_with_start: per_10k(cpu_after, taken_after.samples),
         cpu_s_per_10k_by_thread: by_thread.collect(),
         cpu_percent: cpu_ns as f64 * 1e-7 / seconds,
-        wakeups_per_s: after.voluntary.saturating_sub(before.voluntary) as f64 / seconds,
-        switches_per_s: after.switches().saturating_sub(before.switches()) as f64 / seconds,
+        wakeups_per_s: after.waits_since(&before) as f64 / seconds,
+        switches_per_s: after.switches_since(&before) as f64 / seconds,
         own_wakeups_per_s: (taken_after.wakeups - taken_before.wakeups) as f64 / seconds,
         rss_mib: mib(after.rss_bytes),
         rss_anon_mib: mib(after.rss_anon_bytes),
@@ -292,7 +296,7 @@ fn write_table(text: &mut String, report: &Report) -> std::fmt::Result {
         Some(AIM_WAKEUPS_PER_S),
     )?;
     row(
-        "wake-ups, own counter",
+        "wake-ups of the sampler",
         daemon.own_wakeups_per_s,
         "/s",
         None,

@@ -8,11 +8,11 @@ use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::Folder;
 use crate::ids::{CpuId, Pid};
 use crate::perf::record::{Record, Sample};
-use crate::perf::rings::{CpuCounts, Rings};
+use crate::perf::rings::{self, CpuCounts, Rings};
 use crate::process::scan::ScannedProcess;
+use crate::process::scout::{Request, Scanned};
 use crate::process::space::Backing;
 use crate::process::{ProcessCounts, ProcessTable};
-use crate::symbolize::files::FileSeen;
 use crate::sys::{Poller, WakeFd};
 use crate::time::Mono;
 use crate::unwind::{StackBuffer, Unwinder};
@@ -26,6 +26,9 @@ use std::time::Duration;
 /// Longest sleep. Rings hold more than five seconds at 99 Hz, so this is about how fresh data is and
 /// how soon the end of a window is noticed.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Shortest time between two readings of /proc: each costs about 50 µs a process.
+const REPAIR_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Token of the wake descriptor; ring descriptors all have token 0.
 const WAKE: u64 = 1;
@@ -135,8 +138,10 @@ pub struct Queues {
     pub batches: SyncSender<RawBatch>,
     /// Empty ones back.
     pub recycled: Receiver<RawBatch>,
-    /// Files with samples.
-    pub files: SyncSender<FileSeen>,
+    /// Files with samples, and wishes for a reading of /proc.
+    pub scout: SyncSender<Request>,
+    /// Readings of /proc.
+    pub scanned: Receiver<Scanned>,
 }
 
 /// Why the sampler ended early.
@@ -168,6 +173,17 @@ pub struct Sampler {
     /// Lost and throttled at the end of the last batch, over all CPUs.
     handed_over: CpuCounts,
     malformed_handed_over: u64,
+    repair: Repair,
+    /// The last drain left records behind.
+    behind: bool,
+}
+
+/// When to read /proc again: after a loss, and when a process turns up that no record told of.
+#[derive(Default)]
+struct Repair {
+    wanted: bool,
+    not_before: Mono,
+    unannounced: u64,
 }
 
 /// What the sampler begins with.
@@ -222,6 +238,8 @@ impl Sampler {
             window_end: start.first_window_end,
             handed_over: CpuCounts::default(),
             malformed_handed_over: 0,
+            repair: Repair::default(),
+            behind: false,
         })
     }
 
@@ -232,7 +250,12 @@ impl Sampler {
     pub fn run(mut self) -> Result<(), SamplerError> {
         let mut next_tick = Mono::now().plus(TICK);
         loop {
-            let wait = next_tick.since(Mono::now());
+            // A drain that left records behind is followed by the next one at once.
+            let wait = if self.behind {
+                Duration::ZERO
+            } else {
+                next_tick.since(Mono::now())
+            };
             self.poller
                 .wait(Some(wait), |_| {})
                 .map_err(SamplerError::Wait)?;
@@ -251,7 +274,11 @@ impl Sampler {
 
     fn pass(&mut self, now: Mono) -> Result<(), SamplerError> {
         let flush = self.shared.flush.swap(false, Ordering::AcqRel);
+        if let Ok(scanned) = self.queues.scanned.try_recv() {
+            self.processes.repair(&scanned.processes, scanned.asked);
+        }
         let horizon = self.drain(now)?;
+        self.behind = horizon.plus(rings::HORIZON) < now;
         while self.window_end <= horizon {
             self.hand_over(self.window_end, true)?;
             self.window_end = self.window_end.plus(self.window);
@@ -260,6 +287,7 @@ impl Sampler {
             self.hand_over(horizon, false)?;
         }
         self.processes.sweep(horizon);
+        self.ask_for_repair(now);
         let commands = match self.shared.commands.lock() {
             Ok(mut commands) if !commands.is_empty() => std::mem::take(&mut *commands),
             _ => return Ok(()),
@@ -285,6 +313,7 @@ impl Sampler {
             window,
             handed_over,
             malformed_handed_over,
+            repair,
             ..
         } = self;
         let mut gone = false;
@@ -341,6 +370,7 @@ impl Sampler {
         });
         let quality = &mut folder.batch().quality;
         quality.lost += lost.lost;
+        repair.wanted |= lost.lost > 0;
         quality.throttled += lost.throttled;
         quality.malformed += rings.malformed - *malformed_handed_over;
         *malformed_handed_over = rings.malformed;
@@ -363,6 +393,17 @@ impl Sampler {
             Err(SamplerError::NamerGone)
         } else {
             Ok(horizon)
+        }
+    }
+
+    fn ask_for_repair(&mut self, now: Mono) {
+        let unannounced = self.processes.counts().unannounced;
+        self.repair.wanted |= unannounced > self.repair.unannounced;
+        self.repair.unannounced = unannounced;
+        if self.repair.wanted && now >= self.repair.not_before {
+            // When the queue is full the wish stays.
+            self.repair.wanted = self.queues.scout.try_send(Request::Processes).is_err();
+            self.repair.not_before = now.plus(REPAIR_INTERVAL);
         }
     }
 
@@ -480,7 +521,8 @@ fn fold(
             continue;
         };
         processes.announce(sample.pid, file, mapping, sample.time, |seen| {
-            let sent = queues.files.try_send(seen).is_ok();
+            let sent = queues.scout.try_send(Request::File(seen)).is_ok();
+            folder.batch().files_announced += u64::from(sent);
             shared
                 .announcements_deferred
                 .fetch_add(u64::from(!sent), Ordering::Relaxed);

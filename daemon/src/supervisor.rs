@@ -17,7 +17,7 @@ use crate::metrics;
 use crate::perf::environment::Environment;
 use crate::perf::event::OpenError;
 use crate::perf::rings::RingsError;
-use crate::process::scan;
+use crate::process::{scan, scout};
 use crate::sampler::{self, Queues, Sampler, Start};
 use crate::symbolize::files::{self, FileStore};
 use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer};
@@ -45,6 +45,9 @@ const FILES_QUEUED_MAX: usize = 1024;
 
 /// How often heartbeats and the clock are checked when systemd does not ask for more.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Longest wait for the first sample. The CPU clock ticks on idle CPUs too, so at 1 Hz one is due.
+const FIRST_SAMPLE_MAX: Duration = Duration::from_secs(3);
 
 /// A namer that has worked on one batch for this long is stuck on a file system.
 const NAMER_STUCK: Duration = Duration::from_secs(300);
@@ -294,12 +297,13 @@ impl Stages {
             // The queue has room for all of them.
             let _ = recycle.try_send(RawBatch::default());
         }
-        let (announce, announced) = sync_channel(FILES_QUEUED_MAX);
+        let (scout, requests) = sync_channel(FILES_QUEUED_MAX);
+        let (scans, scanned) = sync_channel(1);
         let mut draining = Vec::new();
         let opened = Arc::clone(&store);
         draining.push(
             ends.spawn("fp-files", move || {
-                files::run(announced, opened);
+                scout::run(&requests, &opened, &scans);
                 Ok(())
             })
             .map_err(setup)?,
@@ -344,7 +348,8 @@ impl Stages {
         let queues = Queues {
             batches,
             recycled,
-            files: announce,
+            scout,
+            scanned,
         };
         draining.push(
             ends.spawn("fp-sampler", move || {
@@ -390,8 +395,10 @@ impl Stages {
             Ok(poller) => poller,
             Err(error) => return Some(RunError::Setup(error)),
         };
+        self.wait_for_samples();
         notify(&[sd_notify::NotifyState::Ready]);
         tracing::info!("ready");
+        let mut last_beats = (0, 0);
         loop {
             if let Err(error) = poller.wait(Some(interval), |_| {}) {
                 return Some(RunError::Setup(error));
@@ -408,9 +415,15 @@ impl Stages {
             if let Some(error) = self.ends.unexpected() {
                 return Some(error);
             }
-            if let Some(error) = self.stuck() {
+            // After a pause of the whole process (SIGSTOP, a frozen cgroup, a paused VM) this thread
+            // may be the first to run: only heartbeats that a whole interval has not moved count.
+            let beats = self.heartbeats();
+            if beats == last_beats
+                && let Some(error) = self.stuck()
+            {
                 return Some(error);
             }
+            last_beats = beats;
             let stepped = self.agent.clock.refresh();
             if stepped.unsigned_abs() > 1_000_000_000 {
                 tracing::warn!(
@@ -422,6 +435,26 @@ impl Stages {
                 notify(&[sd_notify::NotifyState::Watchdog]);
             }
         }
+    }
+
+    /// Proves that samples arrive before the daemon calls itself ready. Without any it goes on and
+    /// says so: `status` and `doctor` name what is wrong.
+    fn wait_for_samples(&self) {
+        let begin = Mono::now();
+        while Mono::now().since(begin) < FIRST_SAMPLE_MAX {
+            if self.agent.sampler.newest_sample.load(Ordering::Relaxed) != 0 {
+                return;
+            }
+            self.agent.sampler.flush();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        tracing::error!("no sample has arrived; `agent-ctl doctor` tells more");
+    }
+
+    fn heartbeats(&self) -> (u64, u64) {
+        let agent = &self.agent;
+        let sampler = agent.sampler.heartbeat.load(Ordering::Relaxed);
+        (sampler, agent.namer_busy_since.load(Ordering::Relaxed))
     }
 
     fn stuck(&self) -> Option<RunError> {

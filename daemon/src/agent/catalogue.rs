@@ -144,6 +144,7 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
                 ("process_bound", counts.refused),
                 ("mapping_bound", counts.mappings_refused),
                 ("file_bound", counts.files_forgotten),
+                ("process_repaired", counts.repaired),
             ]
             .map(|(cause, value)| (vec![("cause", cause.to_owned())], value))
             .into()

@@ -28,6 +28,10 @@ pub use host::Watchers;
 /// A sampler that has not passed its loop for this long is stuck: it wakes every second.
 pub const SAMPLER_STUCK: Duration = Duration::from_secs(30);
 
+/// A namer that works this long on one batch waits for a file system: naming takes milliseconds, and
+/// seconds for the first batch of a large host.
+const NAMER_SLOW: Duration = Duration::from_secs(20);
+
 /// Where the configuration comes from; read again at a reload.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
@@ -222,6 +226,13 @@ impl Agent {
         Arc::clone(self.registry.get_or_init(|| catalogue::registry(self)))
     }
 
+    /// How long the namer has worked on one batch, when that is suspiciously long.
+    pub fn namer_slow(&self) -> Option<Duration> {
+        let since = Mono(self.namer_busy_since.load(Ordering::Relaxed));
+        let age = Mono::now().since(since);
+        (since != Mono(0) && age > NAMER_SLOW).then_some(age)
+    }
+
     /// Says whether the daemon does its work.
     ///
     /// # Errors
@@ -231,6 +242,12 @@ impl Agent {
         let age = Mono::now().since(heartbeat);
         if age > SAMPLER_STUCK {
             return Err(format!("the sampler has not moved for {} s", age.as_secs()));
+        }
+        if let Some(age) = self.namer_slow() {
+            return Err(format!(
+                "the namer has worked on one window for {} s",
+                age.as_secs()
+            ));
         }
         Ok(())
     }

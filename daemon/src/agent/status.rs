@@ -152,6 +152,30 @@ impl Agent {
                 "agent-ctl doctor",
             ));
         }
+        if let Some(age) = self.namer_slow() {
+            list.push(Degradation::new(
+                "naming_stalled",
+                Severity::Error,
+                format!(
+                    "the thread that names samples has waited {} s for one window, most likely for a \
+                     file system that does not answer: samples are kept, answers do not show them yet",
+                    age.as_secs()
+                ),
+                "cat /proc/$(pidof fleetprofd)/task/*/stack",
+            ));
+        }
+        if quality.taken > 1000 && quality.incomplete * 2 > quality.taken {
+            list.push(Degradation::new(
+                "frame_pointers",
+                Severity::Info,
+                format!(
+                    "{:.0} % of stacks end before their start function: most code here is built \
+                     without frame pointers. Leaf functions and CPU shares are right, callers are missing",
+                    quality.incomplete as f64 * 100.0 / quality.taken as f64
+                ),
+                "build with -fno-omit-frame-pointer (Rust: -C force-frame-pointers=yes)",
+            ));
+        }
         if let Some(reason) = &sampling.fallback {
             list.push(Degradation::new(
                 "event_fallback",

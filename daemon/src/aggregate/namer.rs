@@ -13,8 +13,8 @@ use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, Symbolizer};
 use hashbrown::{HashMap, HashSet};
 use profile::{
-    Dictionary, FrameId, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId, StrId, Unnamed,
-    key,
+    Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId,
+    StrId, Unnamed, key,
 };
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -72,13 +72,20 @@ enum Start {
 }
 
 impl Start {
-    fn of(function: &str) -> Start {
-        if OUTERMOST_FUNCTIONS.contains(&function) {
+    /// A program may call a function of its own `start_thread` or `_start`, so these are outermost
+    /// only where the C library is the one that has them. The others are reserved names.
+    fn of(frame: FrameRef<'_>) -> Start {
+        let function = frame.function;
+        if frame.kind != FrameKind::Native || !START_FUNCTIONS.contains(&function) {
+            return Start::No;
+        }
+        let in_libc = ["libc.", "libc-", "libpthread", "ld-"]
+            .iter()
+            .any(|library| frame.module.starts_with(library));
+        if OUTERMOST_FUNCTIONS.contains(&function) && (in_libc || function.starts_with("__libc_")) {
             Start::Outermost
-        } else if START_FUNCTIONS.contains(&function) {
-            Start::Maybe
         } else {
-            Start::No
+            Start::Maybe
         }
     }
 }
@@ -195,13 +202,17 @@ impl Namer {
             rows: &mut self.work.rows,
         });
         drop(recorder);
-        let live: HashSet<ProcessId> = batch
+        // A process without samples in this batch may have some in the next: only the end of one is
+        // a reason to forget its map. The others are bounded by size.
+        let ended: HashSet<ProcessId> = batch
             .processes
             .iter()
-            .filter(|process| !process.ended)
+            .filter(|process| process.ended)
             .map(|process| process.id)
             .collect();
-        self.perf_maps.retain(|process| live.contains(&process));
+        if !ended.is_empty() {
+            self.perf_maps.retain(|process| !ended.contains(&process));
+        }
     }
 
     fn forget_names(&mut self) {
@@ -337,7 +348,7 @@ impl Namer {
             *self
                 .starts
                 .entry(outer)
-                .or_insert_with(|| Start::of(names.frame(outer).function))
+                .or_insert_with(|| Start::of(names.frame(outer)))
         };
         let mut frames = frames;
         let mut end = stack.end;

@@ -58,7 +58,7 @@ pub const KEYS: &[Key] = &[
         path: "sampling.event",
         kind: Kind::Word(&["cpu-clock", "cycles"]),
         unit: "",
-        reload: Reload::Live,
+        reload: Reload::Restart,
         doc: "Event that makes the kernel take a sample. cpu-clock is a timer and works \
               everywhere; cycles needs the hardware's counter, which virtual machines often lack, \
               and falls back to cpu-clock where there is none.",

@@ -59,7 +59,7 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time from connecting to the first bytes of HTTP/2, and for a TLS handshake.
-pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Idle connections are pinged this often, so that peers that vanished give their place back.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);

@@ -201,7 +201,7 @@ impl Rings {
     /// back to the kernel. Returns the horizon: all records before it have been handed out.
     pub fn drain(&mut self, now: Mono, mut each: impl FnMut(Drained<'_>)) -> Mono {
         let horizon = Mono(now.0.saturating_sub(HORIZON.as_nanos() as u64));
-        self.build_index(horizon);
+        let horizon = self.build_index(horizon);
         self.index.sort_unstable();
         for &(time, ring, position) in &self.index {
             let CpuRing {
@@ -244,16 +244,26 @@ impl Rings {
         horizon
     }
 
-    fn build_index(&mut self, horizon: Mono) {
+    /// Indexes the records up to `horizon`, or up to an earlier one where a ring holds more than its
+    /// share: what is younger than the first record left behind must wait with it.
+    fn build_index(&mut self, horizon: Mono) -> Mono {
+        let limit = self.index_up_to(horizon);
+        if limit < horizon {
+            return self.index_up_to(limit);
+        }
+        horizon
+    }
+
+    /// Returns the horizon, or the time before the first record that found no room in the index.
+    fn index_up_to(&mut self, horizon: Mono) -> Mono {
+        let mut limit = horizon;
         self.index.clear();
         let share = (RECORDS_PER_DRAIN_MAX / self.rings.len()).max(64);
         for (number, ring) in self.rings.iter_mut().enumerate() {
             ring.head = ring.ring.head();
             ring.indexed = ring.ring.tail();
-            for _ in 0..share {
-                if ring.indexed == ring.head {
-                    break;
-                }
+            let mut left = share;
+            while ring.indexed != ring.head {
                 let record = ring.ring.record(ring.indexed, ring.head, &mut self.scratch);
                 let Ok(bytes) = record else {
                     // Without a sound header there is no next record: start over at the head.
@@ -261,15 +271,22 @@ impl Rings {
                     ring.indexed = ring.head;
                     break;
                 };
-                let next = Position(ring.indexed.0 + bytes.len() as u64);
                 match record::time(bytes) {
                     Ok(time) if time > horizon => break,
-                    Ok(time) => self.index.push((time, number as u32, ring.indexed)),
+                    Ok(time) if left == 0 => {
+                        limit = limit.min(time);
+                        break;
+                    }
+                    Ok(time) => {
+                        self.index.push((time, number as u32, ring.indexed));
+                        left -= 1;
+                    }
                     Err(record::Malformed) => self.malformed += 1,
                 }
-                ring.indexed = next;
+                ring.indexed = Position(ring.indexed.0 + bytes.len() as u64);
             }
         }
+        limit
     }
 
     /// Proves that samples arrive: keeps this thread's CPU busy for up to [`PROBE`] and looks for a

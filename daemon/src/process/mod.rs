@@ -6,9 +6,10 @@
 
 mod file_table;
 pub mod scan;
+pub mod scout;
 pub mod space;
 
-use crate::ids::{Comm, FileId, Pid, ProcessId, Tid};
+use crate::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use crate::perf::record::{MapFile, Mmap};
 use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use crate::time::Mono;
@@ -70,6 +71,23 @@ pub struct ProcessCounts {
     pub mappings_refused: u64,
     /// Files forgotten at the bound.
     pub files_forgotten: u64,
+    /// Processes set right from /proc after records were lost.
+    pub repaired: u64,
+}
+
+/// True when /proc shows the program that is known: every file it has mapped is where it was told of.
+fn agrees(known: &Process, scanned: &ScannedProcess) -> bool {
+    let mut files = scanned
+        .mappings
+        .iter()
+        .filter(|mapping| mapping.identity.is_some());
+    known.kernel == scanned.kernel
+        && files.all(|mapping| {
+            known.space.find(Avma(mapping.start)).is_some_and(|found| {
+                matches!(found.backing, Backing::File(_))
+                    && found.offset_of(Avma(mapping.start)) == FileOffset(mapping.file_offset)
+            })
+        })
 }
 
 /// All processes.
@@ -114,9 +132,40 @@ impl ProcessTable {
 
     /// Takes in a process that was found in /proc. What the record stream told of it stays.
     pub fn adopt(&mut self, scanned: &ScannedProcess) {
-        if self.processes.contains_key(&scanned.pid) {
-            return;
+        if !self.processes.contains_key(&scanned.pid) {
+            self.take_in(scanned, Mono(0));
         }
+    }
+
+    /// Sets right what lost records left wrong, by a reading of /proc that began at `asked`: processes
+    /// that are gone end, and those that are new or run another program than was known are new.
+    pub fn repair(&mut self, scanned: &[ScannedProcess], asked: Mono) {
+        let found: HashSet<Pid> = scanned.iter().map(|process| process.pid).collect();
+        for process in self.processes.values_mut() {
+            let older = process.began < asked && process.pid != Pid(0);
+            if older && process.ended.is_none() && !found.contains(&process.pid) {
+                process.ended = Some(asked);
+                process.threads = 0;
+                self.ended.push(process.pid);
+            }
+        }
+        for process in scanned {
+            if let Some(known) = self.processes.get_mut(&process.pid) {
+                if known.began >= asked {
+                    continue;
+                }
+                if agrees(known, process) {
+                    known.comm = process.comm;
+                    continue;
+                }
+            }
+            self.counts.repaired += 1;
+            self.processes.remove(&process.pid);
+            self.take_in(process, asked);
+        }
+    }
+
+    fn take_in(&mut self, scanned: &ScannedProcess, began: Mono) {
         let mut space = AddressSpace::default();
         for mapping in &scanned.mappings {
             let backing = self.backing(mapping.identity, &mapping.path);
@@ -132,7 +181,7 @@ impl ProcessTable {
             scanned.parent,
             scanned.comm,
             scanned.kernel,
-            Mono(0),
+            began,
             Rc::new(space),
         );
         for &(tid, comm) in &scanned.threads {
@@ -414,7 +463,6 @@ impl ProcessTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Avma;
 
     fn file_map(pid: u32, start: u64, inode: u64) -> Mmap<'static> {
         Mmap {
@@ -523,6 +571,62 @@ mod tests {
         assert!(table.get(Pid(10)).is_some());
         table.exit(Pid(10), Tid(12), Mono(101));
         table.sweep(Mono(200));
+        assert!(table.get(Pid(10)).is_none());
+    }
+
+    fn scanned(pid: u32, start: u64, inode: u64) -> ScannedProcess {
+        let mapping = scan::ScannedMapping {
+            start,
+            end: start + 0x1000,
+            file_offset: 0,
+            identity: Some(FileIdentity::Inode {
+                major: 8,
+                minor: 1,
+                inode,
+                generation: 0,
+            }),
+            path: b"/usr/bin/thing"[..].into(),
+        };
+        ScannedProcess {
+            pid: Pid(pid),
+            parent: Pid(1),
+            comm: Comm::from_bytes(b"thing"),
+            kernel: false,
+            mappings: vec![mapping],
+            threads: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_process_whose_records_were_lost_is_learnt_from_proc() {
+        let mut table = ProcessTable::new();
+        table.meet(Pid(10), Mono(5));
+        table.repair(&[scanned(10, 0x1000, 5)], Mono(9));
+        let process = table.get(Pid(10)).expect("there");
+        assert_eq!(process.comm, Comm::from_bytes(b"thing"));
+        assert!(process.space().find(Avma(0x1800)).is_some());
+    }
+
+    #[test]
+    fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
+        let mut table = ProcessTable::new();
+        fork(&mut table, 1, 10, 1);
+        table.mmap(&file_map(10, 0x1000, 5), Mono(2));
+        fork(&mut table, 1, 11, 20);
+        let ids = |table: &ProcessTable| [10, 11].map(|pid| table.get(Pid(pid)).map(|p| p.id));
+        let before = ids(&table);
+        table.repair(&[scanned(10, 0x1000, 5)], Mono(9));
+        table.sweep(Mono(100));
+        assert_eq!(ids(&table), before);
+        assert_eq!(table.counts().repaired, 0);
+    }
+
+    #[test]
+    fn a_repair_ends_what_is_gone() {
+        let mut table = ProcessTable::new();
+        fork(&mut table, 1, 10, 1);
+        table.repair(&[], Mono(9));
+        table.sweep(Mono(100));
         assert!(table.get(Pid(10)).is_none());
     }
 

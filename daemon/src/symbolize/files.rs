@@ -24,7 +24,6 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -204,6 +203,11 @@ impl FileStore {
 
     /// Opens a file that was seen, unless it is open already. May block on the file system.
     pub fn see(&self, seen: &FileSeen) {
+        self.open(seen);
+        self.done.fetch_add(1, Ordering::Release);
+    }
+
+    fn open(&self, seen: &FileSeen) {
         if self
             .lock()
             .known
@@ -322,14 +326,6 @@ fn forget_longest_unused(table: &mut Table) {
         .values()
         .filter(|known| is_open(&known.found))
         .count();
-}
-
-/// The body of the `fp-files` thread: opens what the sampler saw until it hangs up.
-pub fn run(seen: Receiver<FileSeen>, store: Arc<FileStore>) {
-    while let Ok(seen) = seen.recv() {
-        store.see(&seen);
-        store.done.fetch_add(1, Ordering::Release);
-    }
 }
 
 /// The identity of a mapping that is older than the daemon: its build id, where the kernel lets the
