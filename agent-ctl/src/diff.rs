@@ -140,8 +140,11 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     };
     let empty = before.samples.is_empty() || after.samples.is_empty();
     let overlap_ns = overlap_ns(&before.info, &after.info);
-    let overlapping =
-        overlap_ns > 0 && before_text != after_text && args.before_selector == args.after_selector;
+    let ranges = !is_file(before_text) && !is_file(after_text);
+    let overlapping = ranges
+        && overlap_ns > 0
+        && before_text != after_text
+        && args.before_selector == args.after_selector;
     if overlapping {
         eprintln!(
             "agent-ctl: both sides hold the same {:.1} s: windows are taken whole, so leave a window's \
