@@ -173,6 +173,8 @@ fn daemon_cost(length: Duration, settings: &[String]) -> anyhow::Result<DaemonCo
     std::thread::sleep(length);
     let (after, cpu_after) = (Usage::of(pid)?, cgroup.cpu_ns()?);
     let seconds = begin.elapsed().as_secs_f64();
+    // A client of its own: the first one slept and answered no keep-alive.
+    let client = daemon.client();
     let taken_after = taken(&client)?;
 
     let samples = taken_after.samples - taken_before.samples;
