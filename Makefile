@@ -30,6 +30,6 @@ lint: check-tools ## Checks formatting, lints and documentation.
 
 check-tools:
 	@command -v $(CARGO) >/dev/null || { \
-	  echo "make: needs Rust's cargo: see https://rustup.rs" >&2; exit 1; }
+	  echo "make: needs cargo: install Rust with rustup" >&2; exit 1; }
 	@command -v cc >/dev/null || { \
 	  echo "make: needs a C linker (cc). On Debian: apt-get install gcc libc6-dev" >&2; exit 1; }

@@ -93,6 +93,10 @@ enum Side {
     File(PathBuf),
 }
 
+/// Sides that share more than one part in this many of the shorter one are not a comparison. Sides
+/// that meet share a window at most, which matters only where they are short.
+const OVERLAP_PART_MAX: i64 = 10;
+
 /// Range of a side that is not given.
 const DEFAULT_RANGE: &str = "-5m..";
 
@@ -140,9 +144,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     };
     let empty = before.samples.is_empty() || after.samples.is_empty();
     let overlap_ns = overlap_ns(&before.info, &after.info);
+    let shorter_ns = before.info.duration_ns.min(after.info.duration_ns) as i64;
     let ranges = !is_file(before_text) && !is_file(after_text);
     let overlapping = ranges
-        && overlap_ns > 0
+        && overlap_ns > shorter_ns / OVERLAP_PART_MAX
         && before_text != after_text
         && args.before_selector == args.after_selector;
     if overlapping {

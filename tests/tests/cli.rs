@@ -178,7 +178,7 @@ fn said() -> Option<&'static Said> {
         ];
         let nothing = ["profile", "--comm", "no-such-program", "--format", "folded"];
         let diff = [
-            "diff", "--before", "-5s..-3s", "--after", "-3s..", "--cgroup", path,
+            "diff", "--before", "-6s..-4s", "--after", "-2s..", "--cgroup", path,
         ];
         Said {
             status: daemon.ctl(&["status", "--json"]),
