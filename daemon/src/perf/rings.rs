@@ -289,7 +289,7 @@ impl Rings {
         limit
     }
 
-    /// Proves that samples arrive: keeps this thread's CPU busy for up to [`PROBE`] and looks for a
+    /// Proves that samples arrive: keeps this thread's CPU busy for up to `PROBE` and looks for a
     /// sample, without taking any. Some VMs accept a hardware event and never deliver.
     pub fn deliver_samples(&self) -> bool {
         let begin = Mono::now();

@@ -407,7 +407,7 @@ impl ProcessTable {
             .map_or(Comm::default(), |process| process.comm)
     }
 
-    /// Tells the store of a file with samples; see [`FileTable::announce`].
+    /// Tells the store of a file with samples; see `FileTable::announce`.
     pub fn announce(
         &mut self,
         pid: Pid,
