@@ -170,8 +170,6 @@ pub struct Sampler {
     stack: StackBuffer,
     window: Duration,
     window_end: Mono,
-    /// Lost and throttled at the end of the last batch, over all CPUs.
-    handed_over: CpuCounts,
     malformed_handed_over: u64,
     repair: Repair,
     /// The last drain left records behind.
@@ -236,7 +234,6 @@ impl Sampler {
             stack: StackBuffer::default(),
             window: start.window,
             window_end: start.first_window_end,
-            handed_over: CpuCounts::default(),
             malformed_handed_over: 0,
             repair: Repair::default(),
             behind: false,
@@ -311,7 +308,6 @@ impl Sampler {
             kernel_symbols_hidden,
             window_end,
             window,
-            handed_over,
             malformed_handed_over,
             repair,
             ..
@@ -374,7 +370,6 @@ impl Sampler {
         quality.throttled += lost.throttled;
         quality.malformed += rings.malformed - *malformed_handed_over;
         *malformed_handed_over = rings.malformed;
-        handed_over.lost += lost.lost;
         shared.samples.fetch_add(folded, Ordering::Relaxed);
         shared.late_records.store(rings.late, Ordering::Relaxed);
         shared

@@ -24,6 +24,9 @@ use std::time::Duration;
 /// forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
 const NAMES_BYTES_MAX: usize = 12 << 20;
 
+/// Memory of the namer's own label sets; forgotten likewise. 2 MiB hold about 15,000.
+const LABELS_BYTES_MAX: usize = 2 << 20;
+
 /// Longest wait for the files of a batch to be opened. Opening takes microseconds; what a slow file
 /// system keeps waiting has a name in the next window.
 const FILES_WAIT: Duration = Duration::from_millis(500);
@@ -100,6 +103,10 @@ pub struct Namer {
     names: Dictionary,
     /// From `names` to the recorder's dictionary, of the recorder's `epoch`.
     remap: Remap,
+    /// Label sets made outside the recorder, for naming a cgroup may read the file system.
+    label_sets: Dictionary,
+    /// From `label_sets` to the recorder's dictionary, likewise.
+    label_remap: Remap,
     epoch: u64,
     /// Whether a frame of `names` is a start function.
     starts: HashMap<FrameId, Start>,
@@ -147,6 +154,8 @@ impl Namer {
             cgroups,
             names: Dictionary::default(),
             remap: Remap::default(),
+            label_sets: Dictionary::default(),
+            label_remap: Remap::default(),
             epoch: 0,
             starts: HashMap::new(),
             work: Work::default(),
@@ -184,11 +193,17 @@ impl Namer {
         if self.names.heap_bytes() > NAMES_BYTES_MAX {
             self.forget_names();
         }
+        if self.label_sets.heap_bytes() > LABELS_BYTES_MAX {
+            self.label_sets = Dictionary::default();
+            self.label_remap = Remap::default();
+        }
         self.name_frames(batch);
+        self.label_samples(batch);
         // A poisoned lock means a query panicked; what it read is still sound.
         let mut recorder = recorder.write().unwrap_or_else(PoisonError::into_inner);
         if recorder.epoch() != self.epoch {
             self.remap = Remap::default();
+            self.label_remap = Remap::default();
             self.epoch = recorder.epoch();
         }
         self.intern_stacks(batch, &mut recorder);
@@ -390,26 +405,28 @@ impl Namer {
         }
     }
 
+    /// Gives every (cgroup, process, thread) of the batch its labels.
+    fn label_samples(&mut self, batch: &RawBatch) {
+        let labels = &mut self.work.labels;
+        labels.clear();
+        for sample in &batch.samples {
+            let key = (sample.cgroup, sample.process, sample.thread);
+            let (cgroups, dict) = (&mut self.cgroups, &mut self.label_sets);
+            let process = &batch.processes[sample.process as usize];
+            labels
+                .entry(key)
+                .or_insert_with(|| label_set(cgroups, dict, sample.cgroup, process, sample.thread));
+        }
+    }
+
     fn make_rows(&mut self, batch: &mut RawBatch, recorder: &mut Recorder) {
         let work = &mut self.work;
-        work.labels.clear();
         work.rows.clear();
         let dict = recorder.dict_mut();
         for sample in &batch.samples {
             let stack = work.stacks[sample.stack as usize];
-            let process = &batch.processes[sample.process as usize];
-            let labels = *work
-                .labels
-                .entry((sample.cgroup, sample.process, sample.thread))
-                .or_insert_with(|| {
-                    label_set(
-                        &mut self.cgroups,
-                        dict,
-                        sample.cgroup,
-                        process,
-                        sample.thread,
-                    )
-                });
+            let labels = work.labels[&(sample.cgroup, sample.process, sample.thread)];
+            let labels = self.label_remap.label_set(&self.label_sets, dict, labels);
             let count = sample.value.count;
             match stack.end {
                 _ if stack.folded => batch.quality.folded += count,
