@@ -5,7 +5,7 @@
 //! and does not sample, helps nobody. The main thread waits for signals, reports to systemd, and
 //! checks the heartbeats.
 
-use crate::agent::{self, Agent, ConfigSource, SAMPLER_STUCK, SetLogLevel, lock};
+use crate::agent::{self, Agent, ConfigSource, SAMPLER_STUCK, SetLogLevel, lock, with_causes};
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::namer::Namer;
 use crate::aggregate::recorder::Recorder;
@@ -189,17 +189,6 @@ fn stage_error(thread: &'static str, error: StageError) -> RunError {
             reason: with_causes(&*error),
         },
     }
-}
-
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -1,11 +1,10 @@
 //! The agent as the gRPC server's host: fresh data, live watching, configuration.
 
-use super::{Agent, lock};
+use super::{Agent, lock, with_causes};
 use crate::aggregate::recorder::Recorder;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
 use crate::time::{Mono, WallAnchor};
 use proto::agent as wire;
-use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -116,16 +115,7 @@ impl Host for Agent {
                 );
                 Ok(outcome)
             }
-            Err(error) => {
-                let mut text = error.to_string();
-                let mut source = error.source();
-                while let Some(cause) = source {
-                    text.push_str(": ");
-                    text.push_str(&cause.to_string());
-                    source = cause.source();
-                }
-                Err(text)
-            }
+            Err(error) => Err(with_causes(&error)),
         }
     }
 

@@ -215,6 +215,18 @@ pub enum ReloadError {
     Sampling(#[source] RingsError),
 }
 
+/// The error and what caused it, each once.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
 /// Locks a mutex whose value stays sound when a holder panics: plain data, replaced whole.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

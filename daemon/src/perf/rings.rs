@@ -6,7 +6,7 @@
 //! its way on another CPU.
 
 use crate::ids::CpuId;
-use crate::perf::event::{self, EventSpec, Feature, Features, OpenError};
+use crate::perf::event::{self, EventSpec, Features, OpenError};
 use crate::perf::record::{self, Layout, Record};
 use crate::perf::ring::{Position, RECORD_BYTES_MAX, Ring};
 use crate::time::Mono;
@@ -308,19 +308,6 @@ impl Rings {
             }
         }
         false
-    }
-
-    /// Lost records by the kernel's own count since the events were opened, where it has one: a
-    /// cross-check for the `LOST` records, which come only when there is room again.
-    pub fn lost_by_kernel(&mut self) -> Option<u64> {
-        if !self.features.has(Feature::ReadLost) {
-            return None;
-        }
-        let counts = self
-            .rings
-            .iter_mut()
-            .map(|ring| ring.counter.read_full().ok()?.lost());
-        counts.sum()
     }
 }
 
