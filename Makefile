@@ -17,7 +17,10 @@ down: ## Stops the daemon that `make up` started.
 test: check-tools ## Runs all tests. As root also those that sample the machine; others report skips.
 	$(CARGO) test --workspace
 
-bench: check-tools ## Measures what the daemon costs beside perf (about 15 minutes; as root).
+bench: check-tools ## Measures cost and accuracy beside other profilers (about 20 minutes; as root).
+	$(CARGO) build --release -p fleetprof-daemon -p agent-ctl -p fleetprof-benches
+	$(CARGO) run --release -p fleetprof-benches -- micro
+	$(CARGO) run --release -p fleetprof-benches -- accuracy
 	$(CARGO) run --release -p fleetprof-benches -- overhead
 
 fmt: ## Formats the code.

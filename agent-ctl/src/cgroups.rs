@@ -6,8 +6,10 @@ use crate::terminal::{Out, Table, clean};
 use crate::when::rfc3339;
 use crate::{exit, summary, units};
 use anyhow::Result;
-use profile::Quality;
-use proto::agent::{Cgroup, ListCgroupsRequest, ListCgroupsResponse};
+use profile::{Coverage, Expected, LedgerRow, Quality, Tally};
+use proto::agent::{
+    Cgroup, GetLedgerRequest, GetLedgerResponse, ListCgroupsRequest, ListCgroupsResponse,
+};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -29,8 +31,8 @@ pub struct Args {
     /// A list instead of a tree
     #[arg(long)]
     flat: bool,
-    /// Most levels of the tree
-    #[arg(long, value_name = "LEVELS")]
+    /// Most levels of the tree, the root's included
+    #[arg(long, value_name = "LEVELS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     depth: Option<usize>,
     /// Most rows
     #[arg(long, value_name = "ROWS")]
@@ -67,17 +69,20 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         exit::OK
     };
     if args.json {
-        out.write_json(&Json::of(&answer))?;
+        let range = Some(range.into());
+        let matchers = Vec::new();
+        let ledger = client.ledger(GetLedgerRequest { range, matchers }).await?;
+        out.write_json(&Json::of(&answer, ledger))?;
         return Ok(code);
     }
     if answer.total_weight == 0 {
-        eprintln!("agent-ctl: no samples in the range");
+        note!("agent-ctl: no samples in the range");
         return Ok(code);
     }
     out.write(&table(&answer, &args).show(out))?;
     let quality = Quality::from(answer.quality.unwrap_or_default());
     let covered = answer.covered.unwrap_or_default();
-    eprintln!(
+    note!(
         "{} samples, {} CPU, {} to {}; {}",
         units::count(quality.taken),
         units::weight(answer.total_weight, &answer.unit),
@@ -89,7 +94,15 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 }
 
 fn table(answer: &ListCgroupsResponse, args: &Args) -> Table {
-    let mut table = Table::new(&[">TOTAL", ">CPU", ">SELF", "CGROUP", "UNIT", "CONTAINER"]);
+    let mut table = Table::new(&[
+        ">TOTAL",
+        ">CPU",
+        ">SELF",
+        ">COVERAGE",
+        "CGROUP",
+        "UNIT",
+        "CONTAINER",
+    ]);
     let rows = if args.flat {
         flat(answer, args.sort)
     } else {
@@ -108,12 +121,25 @@ fn table(answer: &ListCgroupsResponse, args: &Args) -> Table {
             units::percent(cgroup.total_weight, answer.total_weight),
             units::weight(cgroup.total_weight, &answer.unit),
             units::weight(cgroup.self_weight, &answer.unit),
+            coverage(cgroup)
+                .share()
+                .map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0)),
             name,
             cgroup.unit.clone(),
             container,
         ]);
     }
     table
+}
+
+/// What the kernel accounts for a cgroup, beside what was taken.
+fn coverage(cgroup: &Cgroup) -> Coverage {
+    Coverage {
+        expected_ns: cgroup.expected_ns,
+        estimated_ns: cgroup.estimated_ns,
+        taken_ns: cgroup.total_weight.saturating_sub(cgroup.total_lost_weight),
+        ..Coverage::default()
+    }
 }
 
 fn order(sort: Sort, left: &Cgroup, right: &Cgroup) -> std::cmp::Ordering {
@@ -205,6 +231,56 @@ struct Json<'a> {
     total_weight: u64,
     quality: Quality,
     cgroups: Vec<JsonCgroup<'a>>,
+    ledger: JsonLedger,
+}
+
+/// The loss ledger of the same time.
+#[derive(Serialize)]
+struct JsonLedger {
+    start: String,
+    end: String,
+    windows: u64,
+    windows_unmeasured: u64,
+    rows_left_out: u64,
+    host: Tally,
+    expected: Expected,
+    rows: Vec<JsonRow>,
+}
+
+#[derive(Serialize)]
+struct JsonRow {
+    path: String,
+    own: Tally,
+    total: Tally,
+    expected: Expected,
+    missed: i64,
+    coverage: Option<f64>,
+}
+
+impl JsonLedger {
+    fn of(answer: GetLedgerResponse) -> JsonLedger {
+        let covered = answer.covered.unwrap_or_default();
+        let rows = answer.rows.into_iter().map(LedgerRow::from);
+        JsonLedger {
+            start: rfc3339(covered.start_unix_ns),
+            end: rfc3339(covered.end_unix_ns),
+            windows: answer.windows,
+            windows_unmeasured: answer.windows_unmeasured,
+            rows_left_out: answer.rows_left_out,
+            host: answer.host.unwrap_or_default().into(),
+            expected: answer.expected.unwrap_or_default().into(),
+            rows: rows
+                .map(|row| JsonRow {
+                    own: row.own,
+                    total: row.total,
+                    expected: row.expected,
+                    missed: row.missed(),
+                    coverage: row.share(),
+                    path: row.path,
+                })
+                .collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -220,10 +296,15 @@ struct JsonCgroup<'a> {
     total_count: u64,
     total_weight: u64,
     total_share: f64,
+    total_lost_count: u64,
+    total_lost_weight: u64,
+    expected_ns: u64,
+    estimated_ns: u64,
+    coverage: Option<f64>,
 }
 
 impl<'a> Json<'a> {
-    fn of(answer: &'a ListCgroupsResponse) -> Json<'a> {
+    fn of(answer: &'a ListCgroupsResponse, ledger: GetLedgerResponse) -> Json<'a> {
         let covered = answer.covered.unwrap_or_default();
         Json {
             start: rfc3339(covered.start_unix_ns),
@@ -231,6 +312,7 @@ impl<'a> Json<'a> {
             unit: &answer.unit,
             total_weight: answer.total_weight,
             quality: answer.quality.unwrap_or_default().into(),
+            ledger: JsonLedger::of(ledger),
             cgroups: answer
                 .cgroups
                 .iter()
@@ -246,6 +328,11 @@ impl<'a> Json<'a> {
                     total_count: cgroup.total_count,
                     total_weight: cgroup.total_weight,
                     total_share: units::share(cgroup.total_weight, answer.total_weight),
+                    total_lost_count: cgroup.total_lost_count,
+                    total_lost_weight: cgroup.total_lost_weight,
+                    expected_ns: cgroup.expected_ns,
+                    estimated_ns: cgroup.estimated_ns,
+                    coverage: coverage(cgroup).share(),
                 })
                 .collect(),
         }

@@ -11,11 +11,12 @@ use profile::Profile;
 use proto::ProfileAssembler;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::agent::{
-    GetConfigRequest, GetConfigResponse, GetStatusRequest, GetStatusResponse, ListCgroupsRequest,
-    ListCgroupsResponse, QueryProfileRequest, ReloadConfigRequest, ReloadConfigResponse,
-    StreamProfilesRequest, StreamProfilesResponse,
+    GetConfigRequest, GetConfigResponse, GetLedgerRequest, GetLedgerResponse, GetStatusRequest,
+    GetStatusResponse, ListCgroupsRequest, ListCgroupsResponse, QueryProfileRequest,
+    ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest, StreamProfilesResponse,
 };
 use std::error::Error;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -207,6 +208,12 @@ impl Client {
         answer(self.timeout, "list cgroups", &self.target, call).await
     }
 
+    /// `GetLedger`.
+    pub async fn ledger(&mut self, request: GetLedgerRequest) -> Result<GetLedgerResponse> {
+        let call = self.service.get_ledger(request);
+        answer(self.timeout, "get ledger", &self.target, call).await
+    }
+
     /// `GetConfig`.
     pub async fn config(&mut self) -> Result<GetConfigResponse> {
         let call = self.service.get_config(GetConfigRequest {});
@@ -391,10 +398,24 @@ fn unreachable(target: &Target, why: &str) -> anyhow::Error {
     let mut message = format!("failed to reach agent at `{target}`: {why}");
     if let Target::Unix(_) = target {
         message.push_str(
-            "\nis fleetprofd running? `systemctl status fleetprofd`; `agent-ctl doctor` tells more",
+            "\nstart it (`systemctl start fleetprofd`) or say with --agent where it listens; \
+             `agent-ctl doctor` tells more",
         );
     }
     fail(exit::UNREACHABLE, message)
+}
+
+/// What an error of connecting means for somebody who does not know sockets.
+fn meaning(target: &Target, error: &std::io::Error) -> Option<&'static str> {
+    match (target, error.kind()) {
+        (Target::Unix(_), ErrorKind::NotFound) => {
+            Some("there is no such socket: the agent does not run, or listens elsewhere")
+        }
+        (Target::Unix(_), ErrorKind::ConnectionRefused) => {
+            Some("nobody listens on this socket: the agent that made it has ended")
+        }
+        _ => None,
+    }
 }
 
 fn connect_error(target: &Target, error: &tonic::transport::Error) -> anyhow::Error {
@@ -402,9 +423,8 @@ fn connect_error(target: &Target, error: &tonic::transport::Error) -> anyhow::Er
     let mut last = error.to_string();
     while let Some(error) = cause {
         last = error.to_string();
-        if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && io.kind() == std::io::ErrorKind::PermissionDenied
-        {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|io| io.kind() == ErrorKind::PermissionDenied) {
             return fail(
                 exit::PERMISSION,
                 format!(
@@ -412,6 +432,9 @@ fn connect_error(target: &Target, error: &tonic::transport::Error) -> anyhow::Er
                      run as root, or join the group of the socket (server.socket_group)"
                 ),
             );
+        }
+        if let Some(why) = io.and_then(|io| meaning(target, io)) {
+            return unreachable(target, why);
         }
         cause = error.source();
     }

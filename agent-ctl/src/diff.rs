@@ -136,7 +136,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             }
             (Side::Range(_), None) => unreachable!("a range always has a client"),
         };
-        eprintln!("{name}: {}", summary::line(&profile, &clock));
+        note!("{name}: {}", summary::line(&profile, &clock));
         sides.push(profile);
     }
     let [before, after] = &sides[..] else {
@@ -151,7 +151,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         && before_text != after_text
         && args.before_selector == args.after_selector;
     if overlapping {
-        eprintln!(
+        note!(
             "agent-ctl: both sides hold the same {:.1} s: windows are taken whole, so leave a window's \
              length between the ranges",
             overlap_ns as f64 * 1e-9
@@ -166,7 +166,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             (crate::terminal::json(&json, true)? + "\n").into_bytes()
         }
         Some(_) if empty => {
-            eprintln!("agent-ctl: a side has no samples: nothing written");
+            note!("agent-ctl: a side has no samples: nothing written");
             return Ok(exit::PARTIAL);
         }
         Some(format) => render::write_diff(&diff, format, !args.absolute)?,

@@ -26,16 +26,29 @@ Examples:
   agent-ctl doctor
   agent-ctl doctor --json | jq '.degradations[].remedy'")]
 pub struct Args {
-    /// How long to burn CPU for the proof
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = crate::when::duration)]
+    /// How long to burn CPU for the proof, 30s at most
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = burn_length)]
     burn: Duration,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+/// Shortest burn taken: a sample at the default rate. Without any there is no proof.
+const BURN_MIN: Duration = Duration::from_millis(10);
+
 /// Longest burn taken. Longer proves nothing more and costs a CPU.
 const BURN_MAX: Duration = Duration::from_secs(30);
+
+/// Reads `--burn`. What is out of range is refused, for another length than was asked for proves
+/// something else.
+fn burn_length(text: &str) -> Result<Duration, String> {
+    let length = crate::when::duration(text).map_err(|error| error.to_string())?;
+    match (BURN_MIN..=BURN_MAX).contains(&length) {
+        true => Ok(length),
+        false => Err("expected 10ms to 30s".to_owned()),
+    }
+}
 
 /// Range of the tables of stack ends and unnamed frames.
 const TABLES_SINCE: Duration = Duration::from_secs(300);
@@ -98,7 +111,7 @@ struct Proof {
 
 async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     let before = client.status().await?;
-    let proof = prove(client, &before, args.burn.min(BURN_MAX)).await?;
+    let proof = prove(client, &before, args.burn).await?;
     let after = client.status().await?;
     let proof = Proof {
         all_samples: taken(&after).saturating_sub(taken(&before)),
@@ -156,7 +169,12 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     show_rows(out, &mut text, "How stacks ended", &ends);
     show_rows(out, &mut text, "Leaf frames without a symbol", &unnamed);
     if !bad {
-        let _ = writeln!(text, "\n{}", out.tone(Tone::Good, "nothing is degraded"));
+        // Below lines that say what is missing, "nothing" would contradict them.
+        let verdict = match findings.is_empty() {
+            true => "nothing is degraded",
+            false => "nothing else is degraded",
+        };
+        let _ = writeln!(text, "\n{}", out.tone(Tone::Good, verdict));
     }
     out.write(&text)?;
     Ok(code)

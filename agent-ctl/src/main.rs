@@ -1,6 +1,18 @@
 //! `agent-ctl`: asks the agent of one host over gRPC. This file runs the command and turns its
 //! result into an exit code; see `exit.rs` for the codes.
 #![forbid(unsafe_code)]
+#![deny(
+    clippy::print_stderr,
+    reason = "it panics where standard error takes nothing: `note!`"
+)]
+
+/// Prints a line to standard error. Where that takes nothing (a full disk, a reader that is gone) the
+/// exit code still tells.
+macro_rules! note {
+    ($($text:tt)*) => {
+        $crate::terminal::note(format_args!($($text)*))
+    };
+}
 
 mod cgroups;
 mod cli;
@@ -25,6 +37,7 @@ mod top;
 mod units;
 mod when;
 
+use anyhow::Context;
 use clap::Parser;
 use cli::{Cli, Command};
 use std::process::ExitCode;
@@ -32,14 +45,17 @@ use terminal::{Out, clean_lines};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refused) => return show(&refused).into(),
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("agent-ctl: failed to start: {error}");
+            note!("agent-ctl: failed to start: {error}");
             return exit::FAILURE.into();
         }
     };
@@ -71,12 +87,25 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     }
 }
 
+/// Prints help, or why the command line was not understood.
+fn show(refused: &clap::Error) -> u8 {
+    let code = match refused.use_stderr() {
+        true => exit::USAGE,
+        false => exit::OK,
+    };
+    let printed = refused
+        .print()
+        .context("failed to write to standard output");
+    // Where errors cannot be printed either, the code still tells.
+    finish(printed.map(|()| code)).max(code)
+}
+
 fn finish(result: anyhow::Result<u8>) -> u8 {
     match result {
         Ok(code) => code,
         Err(error) if exit::is_broken_pipe(&error) => exit::OK,
         Err(error) => {
-            eprintln!("agent-ctl: {}", clean_lines(&format!("{error:#}")));
+            note!("agent-ctl: {}", clean_lines(&format!("{error:#}")));
             exit::code_of(&error)
         }
     }

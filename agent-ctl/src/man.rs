@@ -13,7 +13,7 @@ Examples:
   agent-ctl man | man -l -
   agent-ctl man --dir /usr/local/share/man/man1")]
 pub struct Args {
-    /// Directory to write one page a subcommand to
+    /// Directory to write one page a subcommand to; made when it is not there
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -22,7 +22,8 @@ pub struct Args {
 pub fn run(out: &Out, args: Args) -> Result<u8> {
     let command = Cli::command();
     if let Some(dir) = args.dir {
-        clap_mangen::generate_to(command, &dir)
+        std::fs::create_dir_all(&dir)
+            .and_then(|()| clap_mangen::generate_to(command, &dir))
             .with_context(|| format!("failed to write manual pages to `{}`", dir.display()))?;
         return Ok(exit::OK);
     }

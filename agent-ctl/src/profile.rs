@@ -5,7 +5,7 @@ use crate::exit::{self, fail};
 use crate::render::{self, Format, Look};
 use crate::select::{Frames, Labels, When};
 use crate::summary;
-use crate::terminal::{Out, clean};
+use crate::terminal::{Out, clean, write_stdout};
 use anyhow::{Context, Result};
 use profile::key;
 use proto::agent::QueryProfileRequest;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Saves or prints a profile of a time in the last hour.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A line about what the profile covers and misses goes to standard error. Exit code 6: there are no
+Lines about what the profile covers and misses go to standard error. Exit code 6: there are no
 samples in the range; nothing is written.
 
 Examples:
@@ -37,6 +37,7 @@ pub struct Args {
         long,
         value_name = "LABEL,…",
         value_delimiter = ',',
+        value_parser = label,
         help_heading = "Output"
     )]
     group_by: Vec<String>,
@@ -80,8 +81,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     };
     let profile = client.query(request).await?;
     let summary = summary::line(&profile, &clock);
+    let coverage = summary::coverage(&profile.info.coverage);
     if profile.samples.is_empty() {
-        eprintln!("agent-ctl: no samples in the range: nothing written");
+        note!("agent-ctl: no samples in the range: nothing written");
         return Ok(exit::PARTIAL);
     }
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
@@ -96,9 +98,43 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             true => String::new(),
             false => format!("{}: ", clean(&args.output.to_string_lossy())),
         };
-        eprintln!("{place}{summary}");
+        note!("{place}{summary}");
+        if let Some(coverage) = coverage {
+            note!("coverage {coverage}");
+        }
     }
     Ok(exit::OK)
+}
+
+/// Labels that agents give samples.
+const LABELS: [&str; 10] = [
+    key::CGROUP,
+    key::SLICE,
+    key::UNIT,
+    key::CONTAINER,
+    key::RUNTIME,
+    key::POD_UID,
+    key::COMM,
+    key::THREAD,
+    key::PID,
+    key::CONTEXT,
+];
+
+/// Reads one word of `--group-by`. A label that no agent gives would put every sample under
+/// `[no LABEL]`: most likely a slip of the pen.
+fn label(word: &str) -> Result<String, String> {
+    if matches!(word, "*" | "none") || LABELS.contains(&word) {
+        return Ok(word.to_owned());
+    }
+    let alike = |label: &&str| strsim::jaro_winkler(label, &word.to_lowercase());
+    let nearest = LABELS
+        .into_iter()
+        .max_by(|a, b| alike(a).total_cmp(&alike(b)))
+        .unwrap_or_default();
+    Err(format!(
+        "no sample has this label: the nearest is `{nearest}`; labels are {}",
+        LABELS.join(", ")
+    ))
 }
 
 /// The labels to keep: what was asked for, or what suits the format.
@@ -124,7 +160,8 @@ fn group_by(asked: Vec<String>, format: Format) -> Vec<String> {
 pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format> {
     let format = match format {
         Some(format) => format,
-        None if is_stdout(output) => Format::Folded,
+        // The name of a device or pipe says nothing.
+        None if is_stdout(output) || is_special(output) => Format::Folded,
         None => Format::of_path(output).ok_or_else(|| {
             let output = output.display();
             let message = format!(
@@ -148,16 +185,30 @@ fn is_stdout(output: &Path) -> bool {
     output.as_os_str() == "-"
 }
 
+/// The error without the name of the temporary file, which nobody asked for: `tempfile` puts it behind
+/// the system's words and gives neither alone.
+fn without_place(error: std::io::Error) -> std::io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((words, _)) => std::io::Error::new(error.kind(), words.to_owned()),
+        None => error,
+    }
+}
+
+/// True for a device or a pipe: what is there, is no file, and can be written to.
+fn is_special(output: &Path) -> bool {
+    let found = output.metadata();
+    found.is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
 /// Writes to standard output, or to a file that appears whole or not at all.
 pub fn deliver(output: &Path, bytes: &[u8]) -> Result<()> {
     if is_stdout(output) {
-        let mut stdout = std::io::stdout().lock();
-        stdout.write_all(bytes)?;
-        return Ok(stdout.flush()?);
+        return write_stdout(bytes);
     }
     let failed = || format!("failed to write `{}`", output.display());
     // A device or a pipe cannot be replaced, only written to.
-    if output.metadata().is_ok_and(|found| !found.is_file()) {
+    if is_special(output) {
         return std::fs::write(output, bytes).with_context(failed);
     }
     let dir = match output.parent() {
@@ -171,8 +222,13 @@ pub fn deliver(output: &Path, bytes: &[u8]) -> Result<()> {
         // As any new file: what the umask leaves of it.
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    let mut file = builder.tempfile_in(dir).with_context(failed)?;
-    file.write_all(bytes).with_context(failed)?;
+    let mut file = builder
+        .tempfile_in(dir)
+        .map_err(without_place)
+        .with_context(failed)?;
+    file.write_all(bytes)
+        .map_err(without_place)
+        .with_context(failed)?;
     file.persist(output)
         .map_err(|error| error.error)
         .with_context(failed)?;

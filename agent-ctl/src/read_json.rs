@@ -3,8 +3,8 @@
 
 use profile::formats::json::SCHEMA;
 use profile::{
-    FrameId, FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, StackId, Unnamed,
-    Value,
+    Coverage, FrameId, FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, StackId,
+    Unnamed, Value,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -43,6 +43,8 @@ struct File {
     info: FileInfo,
     #[serde(default)]
     quality: FileQuality,
+    #[serde(default)]
+    coverage: FileCoverage,
     frames: Vec<FileFrame>,
     samples: Vec<FileSample>,
 }
@@ -65,9 +67,23 @@ struct FileQuality {
     throttled: u64,
     folded: u64,
     truncated: u64,
-    incomplete: u64,
+    depth_limit: u64,
     unnamed: u64,
     malformed: u64,
+    lost_samples: u64,
+    reduced: u64,
+    lost_late: u64,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct FileCoverage {
+    expected_ns: u64,
+    estimated_ns: u64,
+    expected_samples: u64,
+    taken_ns: u64,
+    windows: u64,
+    windows_unmeasured: u64,
 }
 
 #[derive(Deserialize)]
@@ -116,9 +132,12 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
         throttled,
         folded,
         truncated,
-        incomplete,
+        depth_limit,
         unnamed,
         malformed,
+        lost_samples,
+        reduced,
+        lost_late,
     } = file.quality;
     let quality = Quality {
         taken,
@@ -127,9 +146,28 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
         throttled,
         folded,
         truncated,
-        incomplete,
+        depth_limit,
         unnamed,
         malformed,
+        lost_samples,
+        reduced,
+        lost_late,
+    };
+    let FileCoverage {
+        expected_ns,
+        estimated_ns,
+        expected_samples,
+        taken_ns,
+        windows,
+        windows_unmeasured,
+    } = file.coverage;
+    let coverage = Coverage {
+        expected_ns,
+        estimated_ns,
+        expected_samples,
+        taken_ns,
+        windows,
+        windows_unmeasured,
     };
     let info = Info {
         start_unix_ns,
@@ -138,6 +176,7 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
         unit,
         period,
         quality,
+        coverage,
     };
     let mut profile = Profile {
         info,
@@ -216,6 +255,11 @@ mod tests {
                     taken: 3,
                     lost: 1,
                     ..Quality::default()
+                },
+                coverage: Coverage {
+                    expected_ns: 30,
+                    taken_ns: 29,
+                    ..Coverage::default()
                 },
             },
             ..Profile::default()

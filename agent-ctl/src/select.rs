@@ -3,8 +3,10 @@
 use crate::exit::{self, fail};
 use crate::when::{Clock, Range, WhenError};
 use anyhow::Result;
+use clap::builder::TypedValueParser as _;
 use profile::key;
 use proto::agent::{FrameFilter, FrameFilterOp, LabelMatcher, MatchOp};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 /// Which time. Without any of these: the last five minutes.
@@ -70,7 +72,7 @@ impl When {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Labels {
     /// cgroup and everything below it
-    #[arg(long, value_name = "PATH", help_heading = "Samples")]
+    #[arg(long, value_name = "PATH", value_parser = cgroup_path(), help_heading = "Samples")]
     pub cgroup: Vec<String>,
     /// systemd unit; `.service` may be left out
     #[arg(long, value_name = "UNIT", help_heading = "Samples")]
@@ -152,6 +154,21 @@ impl Labels {
         }
         Ok(all)
     }
+}
+
+/// Takes a path of any bytes, as shells complete it, in the form in which the agent shows and compares
+/// it: bytes that are not UTF-8 stand as `\xNN`. That form itself is taken as it is.
+fn cgroup_path() -> impl clap::builder::TypedValueParser<Value = String> {
+    clap::builder::OsStringValueParser::new().map(|path| {
+        let mut text = String::with_capacity(path.len());
+        for chunk in path.as_bytes().utf8_chunks() {
+            text.push_str(chunk.valid());
+            for byte in chunk.invalid() {
+                text.push_str(&format!("\\x{byte:02x}"));
+            }
+        }
+        text
+    })
 }
 
 /// What to do with frames, by regular expression on the function name.
@@ -248,6 +265,7 @@ fn usage(error: impl std::fmt::Display) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
 
     fn shown(labels: &Labels) -> Vec<String> {
         let matchers = labels.matchers().unwrap();
@@ -279,6 +297,24 @@ mod tests {
                 "cgroup Subtree /x",
             ]
         );
+    }
+
+    #[test]
+    fn a_cgroup_is_named_by_its_bytes_or_as_it_is_shown() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            labels: Labels,
+        }
+        for path in [&b"/a\xff/b"[..], br"/a\xff/b"] {
+            let args = [
+                OsStr::new("x"),
+                OsStr::new("--cgroup"),
+                OsStr::from_bytes(path),
+            ];
+            let cli = <Cli as clap::Parser>::try_parse_from(args).expect("a path");
+            assert_eq!(shown(&cli.labels), [r"cgroup Subtree /a\xff/b"]);
+        }
     }
 
     #[test]

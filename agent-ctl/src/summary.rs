@@ -2,7 +2,7 @@
 
 use crate::units;
 use crate::when::{Clock, rfc3339};
-use profile::{Info, Profile, Quality};
+use profile::{Coverage, Info, Profile, Quality};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -30,30 +30,63 @@ pub fn line(profile: &Profile, clock: &Clock) -> String {
     )
 }
 
+/// `99.2 % of 41.30 s CPU that the kernel accounts`, and what was not measured. Nothing when nothing is
+/// known.
+pub fn coverage(coverage: &Coverage) -> Option<String> {
+    let share = coverage.share()? * 100.0;
+    let measured = units::weight(coverage.measured_ns(), "nanoseconds");
+    let mut text = format!("{share:.1} % of {measured} CPU that the kernel accounts");
+    if coverage.estimated_ns > 0 {
+        let rest = units::weight(coverage.estimated_ns, "nanoseconds");
+        text.push_str(&format!(", {rest} more not measured"));
+    }
+    Some(text)
+}
+
 /// What is missing, each with its share: always the three that matter, others when there are some.
 pub fn missing(quality: &Quality) -> String {
     let Quality {
         taken,
         lost,
         truncated,
-        incomplete,
+        depth_limit,
         unnamed,
         folded,
         throttled,
+        reduced,
+        lost_samples,
         ..
     } = *quality;
     let share = |part| units::percent(part, taken);
     let mut parts = vec![
-        // Records of any kind, most of them no samples: a share of the samples would be a lie.
-        format!("{} records lost", units::count(lost)),
-        format!("truncated {}", share(truncated)),
+        match lost_samples {
+            0 => "0 lost".to_owned(),
+            _ => format!(
+                "{} lost ({})",
+                units::count(lost_samples),
+                units::percent(lost_samples, taken.saturating_add(lost_samples))
+            ),
+        },
+        match depth_limit {
+            0 => format!("truncated {}", share(truncated)),
+            // The unwinder could not go on with the others: `doctor` and `status` say why.
+            _ => format!(
+                "truncated {} ({} by the depth limit)",
+                share(truncated),
+                share(depth_limit)
+            ),
+        },
         format!("unnamed {}", share(unnamed)),
     ];
-    if incomplete > 0 {
-        parts.push(format!("incomplete {}", share(incomplete)));
+    if lost > 0 {
+        // Records of any kind, most of them no samples: a share of the samples would be a lie.
+        parts.push(format!("{} records lost", units::count(lost)));
     }
     if folded > 0 {
         parts.push(format!("folded into [other] {}", share(folded)));
+    }
+    if reduced > 0 {
+        parts.push(format!("taken by a reduced budget {}", share(reduced)));
     }
     if throttled > 0 {
         parts.push(format!("throttled {} times", units::count(throttled)));
@@ -80,6 +113,8 @@ pub struct Covered {
     samples: u64,
     weight: u64,
     quality: Quality,
+    coverage: Coverage,
+    coverage_share: Option<f64>,
 }
 
 impl Covered {
@@ -95,6 +130,50 @@ impl Covered {
             samples: total.count,
             weight: total.weight,
             quality: profile.info.quality,
+            coverage: profile.info.coverage,
+            coverage_share: profile.info.coverage.share(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_samples_are_a_share_of_what_there_was() {
+        let quality = Quality {
+            taken: 90,
+            lost_samples: 10,
+            ..Quality::default()
+        };
+        let text = missing(&quality);
+        assert_eq!(text, "10 lost (10.0 %), truncated 0.0 %, unnamed 0.0 %");
+    }
+
+    #[test]
+    fn truncated_is_said_with_the_part_of_the_depth_limit() {
+        let quality = Quality {
+            taken: 200,
+            truncated: 30,
+            depth_limit: 10,
+            ..Quality::default()
+        };
+        let text = missing(&quality);
+        let expected = "0 lost, truncated 15.0 % (5.0 % by the depth limit), unnamed 0.0 %";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn coverage_is_said_of_what_was_measured() {
+        let found = coverage(&Coverage {
+            expected_ns: 50_000_000_000,
+            estimated_ns: 10_000_000_000,
+            taken_ns: 49_000_000_000,
+            ..Coverage::default()
+        });
+        let expected = "97.5 % of 40.00 s CPU that the kernel accounts, 10.00 s more not measured";
+        assert_eq!(found.as_deref(), Some(expected));
+        assert_eq!(coverage(&Coverage::default()), None);
     }
 }

@@ -4,6 +4,7 @@
 //! [`clean`] is the one function that makes them fit for a terminal; everything printed as text goes
 //! through it. JSON goes through [`json`], which escapes the same characters in JSON's way.
 
+use anyhow::Context;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -73,6 +74,22 @@ pub fn json(value: &impl serde::Serialize, pretty: bool) -> serde_json::Result<S
         }
     }
     Ok(out)
+}
+
+/// The work of `note!`.
+pub fn note(text: std::fmt::Arguments<'_>) {
+    // One write a line, so that those of several processes do not mix.
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Writes to standard output at once.
+///
+/// # Errors
+/// When nobody reads it, or it cannot be written: the error says what it was.
+pub fn write_stdout(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    written.context("failed to write to standard output")
 }
 
 /// Cells a text takes on a terminal.
@@ -164,10 +181,8 @@ impl Out {
     ///
     /// # Errors
     /// When nobody reads it, or it cannot be written.
-    pub fn write(&self, text: &str) -> std::io::Result<()> {
-        let mut stdout = std::io::stdout().lock();
-        stdout.write_all(text.as_bytes())?;
-        stdout.flush()
+    pub fn write(&self, text: &str) -> anyhow::Result<()> {
+        write_stdout(text.as_bytes())
     }
 
     /// Writes a value as JSON, several lines for one answer.
@@ -175,7 +190,7 @@ impl Out {
     /// # Errors
     /// When it cannot be serialized or written.
     pub fn write_json(&self, value: &impl serde::Serialize) -> anyhow::Result<()> {
-        Ok(self.write(&(json(value, true)? + "\n"))?)
+        self.write(&(json(value, true)? + "\n"))
     }
 
     /// Columns of the terminal; `None` when output goes elsewhere.

@@ -17,6 +17,9 @@ pub enum WhenError {
         "failed to read duration `{0}`: expected a number with ms, s, m, h or d, as in `1h30m`"
     )]
     Duration(String),
+    /// A duration that no agent can look back.
+    #[error("failed to use duration `{0}`: it is longer than 100 years")]
+    TooLong(String),
     /// Not a time.
     #[error(
         "failed to read time `{0}`: expected `now`, an age (`5m`), `14:03`, \
@@ -91,7 +94,9 @@ impl Clock {
         if let Ok(time) = text.parse::<Timestamp>() {
             return Ok(nanoseconds(time));
         }
-        if text.len() <= 8
+        // With a fraction of a second a time of day is longer; a date has no `.` without one.
+        let of_day = text.split('.').next().unwrap_or(text);
+        if of_day.len() <= 8
             && let Ok(time) = text.parse::<Time>()
         {
             let here = self.now.to_zoned(self.zone.clone());
@@ -223,7 +228,7 @@ pub fn duration(text: &str) -> Result<Duration, WhenError> {
     }
     const CENTURY_S: f64 = 100.0 * 366.0 * 86_400.0;
     if seconds > CENTURY_S {
-        return Err(error());
+        return Err(WhenError::TooLong(text.to_owned()));
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
@@ -282,6 +287,11 @@ mod tests {
         check("now", "2026-11-21T12:00:00Z");
         check("5m", "2026-11-21T11:55:00Z");
         check("-1h30m", "2026-11-21T10:30:00Z");
+        check("90.5s", "2026-11-21T11:58:29.5Z");
+        check("-1.5m", "2026-11-21T11:58:30Z");
+        check("13:30:05.25", "2026-11-21T11:30:05.25Z");
+        check("2026-11-21T11:03:00.125Z", "2026-11-21T11:03:00.125Z");
+        check("2026-11-21 11:03:07.5", "2026-11-21T09:03:07.5Z");
         check("14:00", "2026-11-21T12:00:00Z");
         check("13:30:05", "2026-11-21T11:30:05Z");
         check("2026-11-21T11:03:00Z", "2026-11-21T11:03:00Z");
@@ -310,6 +320,9 @@ mod tests {
             "@",
             "@1.2.3",
             "--5m",
+            "1.5",
+            "14:00.5",
+            "1.2.3s",
         ] {
             assert!(clock().parse(text).is_err(), "{text}");
         }
@@ -353,6 +366,12 @@ mod tests {
         );
         assert_eq!(range("1m..5m"), Err(WhenError::Backwards("1m..5m".into())));
         assert_eq!(range("5m"), Err(WhenError::Range("5m".into())));
+    }
+
+    #[test]
+    fn a_duration_beyond_all_use_is_said_to_be_too_long() {
+        let text = "99999999d";
+        assert_eq!(duration(text), Err(WhenError::TooLong(text.into())));
     }
 
     #[test]

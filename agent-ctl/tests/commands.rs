@@ -178,6 +178,22 @@ fn cgroups_for_scripts() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["cgroups"][4]["path"], "/user.slice/a\u{202e}b\n");
     assert_eq!(json["cgroups"][4]["total_share"], 0.1);
+    let coverage = json["cgroups"][0]["coverage"].as_f64().unwrap();
+    assert!((coverage - 0.99).abs() < 1e-6, "{coverage}");
+}
+
+#[test]
+fn the_ledger_goes_with_the_cgroups_for_scripts() {
+    let json = ask(&sound(), &["cgroups", "--json"]).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let row = &json["ledger"]["rows"][0];
+    assert_eq!(row["path"], "/user.slice/a\u{202e}b\n");
+    assert_eq!(
+        (&row["own"]["lost"], &row["missed"]),
+        (&10.into(), &10.into())
+    );
+    assert_eq!(json["ledger"]["host"]["taken"], 990);
+    assert_eq!(json["ledger"]["windows"], 30);
 }
 
 #[test]
@@ -269,9 +285,85 @@ fn files_get_the_format_of_their_name_and_appear_whole() {
 }
 
 #[test]
+fn a_device_takes_folded_stacks() {
+    let ended = ask(&sound(), &["profile", "-o", "/dev/null"]);
+    assert_eq!(ended.code, 0, "{}", ended.all());
+}
+
+#[test]
+fn a_place_that_cannot_be_written_to_is_named_and_nothing_else() {
+    let ended = ask(&sound(), &["profile", "-o", "/proc/no/cpu.svg"]);
+    assert!(ended.err.contains("`/proc/no/cpu.svg`"), "{}", ended.err);
+    assert!(!ended.err.contains(".agent-ctl-"), "{}", ended.err);
+    let why = ended.err.contains(": No such file or directory");
+    assert!(why, "{}", ended.err);
+}
+
+#[test]
+fn a_label_that_nobody_gives_is_refused_with_the_nearest() {
+    for (asked, nearest) in [
+        ("comm,contaner", "container"),
+        ("unti", "unit"),
+        ("PID", "pid"),
+    ] {
+        let ended = ask(&sound(), &["profile", "--group-by", asked]);
+        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{}", ended.all());
+        let said = format!("the nearest is `{nearest}`");
+        assert!(ended.err.contains(&said), "{}", ended.err);
+    }
+    let ended = ask(&sound(), &["profile", "--group-by", "pod_uid,context"]);
+    assert_eq!(ended.code, 0, "{}", ended.all());
+}
+
+#[test]
+fn times_may_have_fractions() {
+    for range in [
+        ["--from=90.5s", "--to=1.25m"],
+        ["--from=@1763733780.25", "--to=1763733781.5"],
+        ["--from=-1.5h", "--to=now"],
+    ] {
+        let [from, to] = range;
+        let ended = ask(&sound(), &["profile", from, to]);
+        assert_eq!(ended.code, 0, "{range:?}: {}", ended.all());
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_with_what_was_to_be_written() {
+    let running = sound();
+    let ended = ask(&running, &["profile", "-o", "/dev/full"]);
+    let expected =
+        "agent-ctl: failed to write `/dev/full`: No space left on device (os error 28)\n";
+    assert_eq!((ended.code, ended.err.as_str()), (1, expected));
+    let expected =
+        "agent-ctl: failed to write to standard output: No space left on device (os error 28)\n";
+    for args in [
+        &["profile"] as &[&str],
+        &["status"],
+        &["status", "--json"],
+        &["tail"],
+        &["--help"],
+        &["completions", "bash"],
+    ] {
+        let mut command = command(&agent(&running), args);
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let output = command.stdout(full.unwrap()).output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            (output.status.code(), err.as_str()),
+            (Some(1), expected),
+            "{args:?}"
+        );
+    }
+}
+
+#[test]
 fn what_cannot_be_meant_is_a_usage_error() {
     for args in [
-        &["profile", "-o", "cpu.xyz"] as &[&str],
+        &["cgroups", "--depth", "0"] as &[&str],
+        &["profile", "--since", "99999999d"],
+        &["profile", "--group-by", "nope"],
+        &["profile", "-o", "cpu.xyz"],
         &["profile", "--selector", "comm~x"],
         &["profile", "--keep", "("],
         &["profile", "--since", "5 parsecs"],
@@ -432,6 +524,19 @@ fn doctor_finds_its_own_samples() {
 }
 
 #[test]
+fn doctor_refuses_to_burn_for_no_time_or_too_long() {
+    for burn in ["0s", "9ms", "31s", "10h"] {
+        let ended = ask(&sound(), &["doctor", "--burn", burn]);
+        assert_eq!(ended.code, 2, "{burn}: {}", ended.all());
+        assert!(
+            ended.all().contains("expected 10ms to 30s"),
+            "{}",
+            ended.all()
+        );
+    }
+}
+
+#[test]
 fn doctor_names_what_is_degraded() {
     let running = Running::start(Behaviour {
         degraded: true,
@@ -443,6 +548,32 @@ fn doctor_names_what_is_degraded() {
         ended
             .out
             .contains("mend it: sysctl -w kernel.kptr_restrict=1"),
+        "{}",
+        ended.all()
+    );
+}
+
+#[test]
+fn doctor_does_not_say_that_nothing_is_degraded_below_a_line_that_says_so() {
+    let ended = ask(&sound(), &["doctor", "--burn", "50ms"]);
+    assert!(
+        ended.out.contains("\nnothing is degraded"),
+        "{}",
+        ended.all()
+    );
+    let running = Running::start(Behaviour {
+        noted: true,
+        ..Behaviour::default()
+    });
+    let ended = ask(&running, &["doctor", "--burn", "50ms"]);
+    assert_eq!(ended.code, 0, "{}", ended.all());
+    assert!(
+        !ended.out.contains("\nnothing is degraded"),
+        "{}",
+        ended.all()
+    );
+    assert!(
+        ended.out.contains("nothing else is degraded"),
         "{}",
         ended.all()
     );
@@ -558,6 +689,16 @@ fn nobody_there_is_unreachable() {
 }
 
 #[test]
+fn an_agent_that_left_its_socket_behind_is_said_to_have_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("left.sock");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let ended = run(command(&format!("unix:{}", socket.display()), &["status"]));
+    assert_eq!(ended.code, 5, "{}", ended.all());
+    assert!(ended.err.contains("nobody listens"), "{}", ended.err);
+}
+
+#[test]
 fn an_agent_that_never_answers_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("mute.sock");
@@ -627,7 +768,7 @@ fn completions_and_manual_pages_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let ended = run(command(
         "unix:/x",
-        &["man", "--dir", dir.path().to_str().unwrap()],
+        &["man", "--dir", dir.path().join("man1").to_str().unwrap()],
     ));
     assert_eq!(ended.code, 0, "{}", ended.all());
     for page in [
@@ -635,6 +776,6 @@ fn completions_and_manual_pages_are_written() {
         "agent-ctl-profile.1",
         "agent-ctl-config-check.1",
     ] {
-        assert!(Path::new(&dir.path().join(page)).is_file(), "{page}");
+        assert!(dir.path().join("man1").join(page).is_file(), "{page}");
     }
 }

@@ -22,6 +22,8 @@ pub struct Usage {
     pub rss_anon_bytes: u64,
     /// Most resident memory ever. Unit: bytes.
     pub rss_peak_bytes: u64,
+    /// What it caused to be written to storage. Unit: bytes.
+    pub written_bytes: u64,
 }
 
 impl Usage {
@@ -59,7 +61,14 @@ impl Usage {
         usage.rss_bytes = field(&status, "VmRSS") * 1024;
         usage.rss_anon_bytes = field(&status, "RssAnon") * 1024;
         usage.rss_peak_bytes = field(&status, "VmHWM") * 1024;
+        let io = std::fs::read_to_string(dir.join("io")).unwrap_or_default();
+        usage.written_bytes = field(&io, "write_bytes");
         Ok(usage)
+    }
+
+    /// Waits of all threads.
+    pub fn waits(&self) -> u64 {
+        self.waits_by_thread.values().sum()
     }
 
     /// Waits since `before`. Threads that came or went between, such as those of a query, are left

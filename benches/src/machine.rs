@@ -11,12 +11,16 @@ pub struct Machine {
     pub cpus: usize,
     /// Model of the first CPU.
     pub model: String,
+    /// Memory. Unit: GiB.
+    pub memory_gib: u64,
     /// Kernel release.
     pub kernel: String,
     /// When, UTC.
     pub date: String,
     /// Version of perf.
     pub perf: String,
+    /// `release` or `debug`: numbers of a debug build say nothing about a release.
+    pub build: &'static str,
 }
 
 impl Machine {
@@ -33,12 +37,23 @@ impl Machine {
             .lines()
             .find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory_kib = memory
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))
+            .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
         Machine {
             cpus: std::thread::available_parallelism().map_or(0, usize::from),
             model: model.unwrap_or("unknown").to_owned(),
+            memory_gib: memory_kib.unwrap_or(0).div_ceil(1 << 20),
             kernel: kernel.trim().to_owned(),
             date: said("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]).unwrap_or_default(),
             perf: said("perf", &["--version"]).unwrap_or_default(),
+            build: if cfg!(debug_assertions) {
+                "debug"
+            } else {
+                "release"
+            },
         }
     }
 }

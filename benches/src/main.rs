@@ -1,81 +1,110 @@
-//! What the daemon costs on a loaded machine, beside `perf` on the same load.
+//! What the daemon costs and how true its profiles are, beside named peers on the same seconds.
 //!
-//! Numbers inform; they never decide a pass. Everything started here ends with the command.
+//! One file or folder a bench: it has its arguments, measures, and prints. Numbers inform; they never
+//! decide a pass. Everything started here ends with the command.
 #![forbid(unsafe_code)]
 
+mod accuracy;
+mod contained;
 mod cost;
 mod load;
 mod machine;
+mod micro;
 mod overhead;
 mod peers;
+mod programs;
+mod report;
+mod rings;
+mod stacks;
 mod tracing;
+mod unwind;
+mod watched;
 
-use clap::{Parser, Subcommand};
-use std::path::PathBuf;
-use std::time::Duration;
-
-/// How long the daemon is watched by default: its memory is asked for after ten minutes.
-const DEFAULT_SECONDS: u64 = 600;
-/// How long with `--quick`: enough for some thousand samples on two CPUs.
-const QUICK_SECONDS: u64 = 30;
+use clap::{CommandFactory, Parser, Subcommand};
+use inferno::collapse::Collapse;
+use std::path::{Path, PathBuf};
 
 #[derive(Parser)]
 #[command(
+    name = "benches",
     version,
-    about = "Measures what fleetprofd costs, beside named peers on the same load"
+    about = "Measures what fleetprofd costs and how true its profiles are, beside named peers",
+    after_help = "\
+Examples:
+  benches list                 what there is
+  benches overhead --quick     cost beside peers, about four minutes; as root
+  benches overhead --markdown  the tables of the README
+  benches accuracy --quick     how true its profiles are; as root
+  benches micro                hot paths, about a minute
+  make bench                   all of them"
 )]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+/// The benches. A new one is a module with `Args` and `run`, and a line here and in [`main`].
 #[derive(Subcommand)]
 enum Command {
-    /// CPU, wake-ups, syscalls, allocations and memory of the daemon on a mixed load, beside perf
-    Overhead(OverheadArgs),
+    /// CPU, wake-ups, memory and whole stacks of the daemon on a mixed load, beside other profilers
+    Overhead(overhead::Args),
+    /// Measured shares beside true ones, stacks beside perf's, totals beside cpu.stat
+    Accuracy(accuracy::Args),
+    /// The unwinder on recorded samples of whatever runs; needs root
+    Unwind {
+        /// Seconds to record
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
+    /// How long the sampler's one thread works for a second of a large host, from rings in memory
+    Rings {
+        /// CPUs, all of them busy
+        #[arg(long, default_value_t = 512)]
+        cpus: u32,
+        /// Samples a second on each
+        #[arg(long, default_value_t = 99)]
+        rate_hz: u32,
+    },
+    /// Hot paths alone: nanoseconds and allocations for each record, sample, frame, row
+    Micro(micro::Args),
+    /// Lists the benches
+    List,
     /// Folds the text of `perf script`, as one of the peers does; reads FILE
     #[command(hide = true)]
     Fold { file: PathBuf },
 }
 
-#[derive(clap::Args)]
-struct OverheadArgs {
-    /// Seconds that the daemon is watched
-    #[arg(long, default_value_t = DEFAULT_SECONDS, conflicts_with = "quick")]
-    seconds: u64,
-    /// Half a minute: a first look
-    #[arg(long)]
-    quick: bool,
-    /// Overrides a key of the daemon's configuration; may be given again
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-    /// Writes the report as JSON to this file too
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Overhead(args) => {
-            let seconds = if args.quick {
-                QUICK_SECONDS
-            } else {
-                args.seconds
-            };
-            let report = overhead::run(Duration::from_secs(seconds.max(5)), &args.set)?;
-            print!("{}", overhead::table(&report));
-            let text = serde_json::to_string_pretty(&report)?;
-            match args.json {
-                Some(file) => std::fs::write(file, text)?,
-                None => println!("\n{text}"),
-            }
+        Command::Overhead(args) => overhead::run(&args),
+        Command::Accuracy(args) => accuracy::run(&args),
+        Command::Unwind { seconds } => unwind::run(std::time::Duration::from_secs(seconds.max(1))),
+        Command::Rings { cpus, rate_hz } => {
+            print!("{}", rings::run(cpus, rate_hz)?);
+            Ok(())
         }
-        Command::Fold { file } => {
-            let text = String::from_utf8_lossy(&std::fs::read(file)?).into_owned();
-            for (stack, count) in fixtures::perf::fold(&fixtures::perf::parse(&text)) {
-                println!("{stack} {count}");
-            }
+        Command::Micro(args) => micro::run(&args),
+        Command::List => {
+            list();
+            Ok(())
         }
+        Command::Fold { file } => fold(&file),
     }
+}
+
+fn list() {
+    let command = Cli::command();
+    let benches = command
+        .get_subcommands()
+        .filter(|bench| !bench.is_hide_set() && bench.get_name() != "list");
+    for bench in benches {
+        let about = bench.get_about().map(ToString::to_string);
+        println!("{:<10} {}", bench.get_name(), about.unwrap_or_default());
+    }
+}
+
+fn fold(file: &Path) -> anyhow::Result<()> {
+    let mut folder = inferno::collapse::perf::Folder::default();
+    folder.collapse_file_to_stdout(Some(file))?;
     Ok(())
 }

@@ -1,74 +1,143 @@
-//! The overhead bench: a load, the daemon on it, then the peers on it, and one report.
+//! `benches overhead`: a load, the daemon on it in both of its modes, then peers on it beside the
+//! daemons, and one report.
+//!
+//! A peer is compared with the daemons over the same seconds: both sample the same machine at once,
+//! and the account of each is its own cgroup's.
 
-use crate::cost::Usage;
 use crate::load::Load;
 use crate::machine::Machine;
-use crate::peers::{self, Peer};
+use crate::peers::{self, Measured, PEERS, SETTLE, Stage, per_10k};
+use crate::programs::{self, Program};
+use crate::report::{self, Table, count, mib, number, percent};
 use crate::tracing;
+use crate::watched::{self, Mark, Watched, complete, taken};
 use anyhow::{Context, bail};
+use fixtures::Client;
 use fixtures::require::is_root;
-use fixtures::{Cgroup, Client, Daemon, binaries};
-use proto::agent::{QueryProfileRequest, TimeRange};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
-/// Time for the load to get going, and for the daemon to read what is there at its start.
-const SETTLE: Duration = Duration::from_secs(3);
+/// Length of each steady part by default.
+const DEFAULT_SECONDS: u64 = 60;
+/// The same with `--quick`: enough for some thousand samples on two CPUs.
+const QUICK_SECONDS: u64 = 15;
 /// Longest that peers record: their cost beyond the start is linear.
-const PEER_LIMIT: Duration = Duration::from_secs(120);
+const PEER_LIMIT: Duration = Duration::from_secs(60);
 /// Longest that system calls and allocations are counted, each.
 const COUNT_LIMIT: Duration = Duration::from_secs(20);
 /// Fewer samples than this give no count for each.
 const SAMPLES_MIN: f64 = 100.0;
 
-/// Aims of the project for this mode, shown beside what was measured.
-const AIM_CPU_S_PER_10K: f64 = 0.03;
+/// Aims of the project, shown beside what was measured: with frame pointers and with stack copies.
+const AIM_CPU_S_PER_10K: [f64; 2] = [0.03, 0.1];
+const AIM_RSS_MIB: [f64; 2] = [50.0, 60.0];
 const AIM_WAKEUPS_PER_S: f64 = 2.0;
-const AIM_RSS_MIB: f64 = 50.0;
+
+/// What `benches overhead` takes.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  benches overhead --quick                      a first look, about four minutes
+  benches overhead --peer perf --peer bpftrace  these peers alone
+  benches overhead --seconds 600                memory after ten minutes
+  benches overhead --markdown                   the tables of the README
+  benches overhead --set unwind.stack_kib=32    with another setting of the daemon")]
+pub struct Args {
+    /// Seconds of each steady part; peers record for a minute at most
+    #[arg(long, default_value_t = DEFAULT_SECONDS, conflicts_with = "quick")]
+    seconds: u64,
+    /// A quarter of a minute for each part
+    #[arg(long)]
+    quick: bool,
+    /// Measures this peer alone; may be given again; `none` for the daemon alone
+    #[arg(long, value_name = "NAME", value_parser = peer_names())]
+    peer: Vec<String>,
+    /// Overrides a key of the daemon's configuration; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Prints the tables as Markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Writes the report as JSON to this file; `-` prints it instead of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn peer_names() -> Vec<&'static str> {
+    PEERS.iter().map(|peer| peer.name).chain(["none"]).collect()
+}
 
 /// Everything measured.
 #[derive(Debug, Serialize)]
-pub struct Report {
+struct Report {
     machine: Machine,
+    command: String,
     load: Vec<&'static str>,
     settings: Vec<String>,
-    daemon: DaemonCost,
+    daemons: Vec<DaemonCost>,
     peers: Vec<PeerRow>,
+    /// What could not be measured here, and why.
+    skipped: BTreeMap<&'static str, String>,
 }
 
-/// A peer and how the daemon compares.
+/// A peer and how the daemons compare.
 #[derive(Debug, Serialize)]
 struct PeerRow {
-    #[serde(flatten)]
-    peer: Peer,
-    cpu_s_per_10k: f64,
-    /// The daemon's CPU time for a sample, start included, over the peer's.
-    daemon_over_peer: f64,
+    name: &'static str,
+    note: String,
+    seconds: f64,
+    samples: Option<u64>,
+    lost: Option<u64>,
+    cpu_s: f64,
+    cpu_s_per_10k: Option<f64>,
+    steady_cpu_s_per_10k: Option<f64>,
+    wakeups_per_s: f64,
+    rss_peak_mib: f64,
+    written_bytes: u64,
+    complete: Option<f64>,
+    /// Daemon over peer by the daemon's mode, both over the same seconds.
+    ratios: BTreeMap<&'static str, Ratio>,
 }
 
-/// What the daemon cost.
+/// A daemon's CPU time for a sample over that of a peer.
+#[derive(Debug, Serialize)]
+struct Ratio {
+    /// Start and end included, on both sides.
+    with_start: Option<f64>,
+    /// In the steady part.
+    steady: Option<f64>,
+}
+
+/// What the daemon cost in one of its modes.
 #[derive(Debug, Default, Serialize)]
 struct DaemonCost {
+    mode: &'static str,
     /// Length of the steady part. Unit: seconds.
     seconds: f64,
     samples: u64,
     lost: u64,
-    /// In the steady part, and with its start (scan of /proc, kernel symbols, first names).
+    /// CPU time with the start: scan of /proc, kernel symbols, first names. Unit: seconds.
+    cpu_s: f64,
     cpu_s_per_10k: f64,
-    cpu_s_per_10k_with_start: f64,
-    cpu_s_per_10k_by_thread: BTreeMap<String, f64>,
-    /// Share of one CPU.
+    steady_cpu_s_per_10k: f64,
+    steady_cpu_s_per_10k_by_thread: BTreeMap<String, f64>,
+    /// Share of one CPU in the steady part.
     cpu_percent: f64,
     /// Waits that ended, all threads; and all switches, with those forced on it by the load.
     wakeups_per_s: f64,
     switches_per_s: f64,
     /// Of the sampler, by the daemon's own counter.
-    own_wakeups_per_s: f64,
+    sampler_wakeups_per_s: f64,
     rss_mib: f64,
     rss_anon_mib: f64,
     rss_peak_mib: f64,
+    written_bytes: u64,
+    /// Share of whole stacks by the rule for all profilers, and by the daemon's own word.
+    complete: Option<f64>,
+    complete_by_its_word: Option<f64>,
+    programs: Vec<Program>,
     syscalls_per_sample: Counted,
     allocations_per_sample: Counted,
 }
@@ -81,134 +150,181 @@ struct Counted {
     missing: Option<String>,
 }
 
-/// Samples taken and lost so far, and the wake-ups of its sampler.
-struct Taken {
-    samples: u64,
-    lost: u64,
-    wakeups: u64,
-}
-
-/// Drains what is sampled and reads the counters. They count at the drain, of which there is one a
-/// second at most; without one of its own a reading could be off by that much.
-fn taken(client: &Client) -> anyhow::Result<Taken> {
-    let now = fixtures::clock::unix_ns();
-    let newest = QueryProfileRequest {
-        range: Some(TimeRange {
-            start_unix_ns: now,
-            end_unix_ns: 0,
-        }),
-        fresh: true,
-        ..QueryProfileRequest::default()
-    };
-    client
-        .query(newest)
-        .context("failed to ask for fresh samples")?;
-    let status = client.status().context("failed to ask for the status")?;
-    Ok(Taken {
-        samples: status.cpus.iter().map(|cpu| cpu.samples).sum(),
-        lost: status.cpus.iter().map(|cpu| cpu.lost).sum(),
-        wakeups: status
-            .counters
-            .iter()
-            .find(|counter| counter.name == "fleetprof_sampler_wakeups_total")
-            .map_or(0, |counter| counter.value),
-    })
-}
-
-/// Runs the bench.
+/// Runs the bench and prints its report.
 ///
 /// # Errors
-/// When not root, when perf is missing, or when a part fails.
-pub fn run(length: Duration, settings: &[String]) -> anyhow::Result<Report> {
+/// When not root, when a compiler is missing, or when the bench itself fails.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let report = measure(args)?;
+    let json = serde_json::to_string_pretty(&report)?;
+    match &args.json {
+        Some(file) if file.as_os_str() == "-" => {
+            println!("{json}");
+            return Ok(());
+        }
+        Some(file) => std::fs::write(file, json)?,
+        None => {}
+    }
+    if args.markdown {
+        print!("{}", markdown(&report));
+    } else {
+        print!("{}", text(&report));
+    }
+    Ok(())
+}
+
+fn measure(args: &Args) -> anyhow::Result<Report> {
     if !is_root() {
         bail!("sampling every CPU takes root: run this as root");
     }
-    for name in ["perf", "gcc", "bash"] {
-        fixtures::require::program(name).with_context(|| format!("needs the program `{name}`"))?;
-    }
+    fixtures::require::program("gcc").context("needs the program `gcc`")?;
     if cfg!(debug_assertions) {
         eprintln!("note: a debug build: its numbers say nothing about a release");
     }
-    binaries::fleetprofd();
+    let seconds = if args.quick {
+        QUICK_SECONDS
+    } else {
+        args.seconds.max(5)
+    };
+    let length = Duration::from_secs(seconds);
     let _live = fixtures::Live::take();
     let load = Load::start()?;
-    let names = load.names().to_vec();
     std::thread::sleep(SETTLE);
 
-    eprintln!("daemon: {} s", length.as_secs());
-    let daemon = daemon_cost(length, settings)?;
-    let peer_length = length.min(PEER_LIMIT);
-    eprintln!("perf: {} s", peer_length.as_secs());
-    let peers = peers::measure(peer_length)?.map(|peer| {
-        let cpu_s_per_10k = peer.cpu_s_per_10k();
-        let daemon_over_peer = daemon.cpu_s_per_10k_with_start / cpu_s_per_10k;
-        PeerRow {
-            peer,
-            cpu_s_per_10k,
-            daemon_over_peer,
+    // Both stay, to be compared with each peer over its seconds.
+    let (mut daemons, mut starts, mut costs) = (Vec::new(), Vec::new(), Vec::new());
+    for mode in ["frame-pointer", "stack-copy"] {
+        eprintln!("fleetprofd, unwind.mode={mode}: {seconds} s");
+        let daemon = Watched::start(mode, &args.set);
+        std::thread::sleep(SETTLE);
+        let (start, cost) = daemon_cost(&daemon, length)?;
+        daemons.push(daemon);
+        starts.push(start);
+        costs.push(cost);
+    }
+    let machine = Machine::here();
+    let stage = Stage {
+        length: length.min(PEER_LIMIT),
+        daemons: &daemons,
+        cpus: machine.cpus,
+    };
+    let (mut rows, mut skipped) = (Vec::new(), BTreeMap::new());
+    for peer in PEERS {
+        if !args.peer.is_empty() && !args.peer.iter().any(|name| name == peer.name) {
+            continue;
         }
-    });
-    drop(load);
-    let (machine, settings) = (Machine::here(), settings.to_vec());
+        eprintln!("{}: {} s", peer.name, stage.length.as_secs());
+        match peer.run(&stage)? {
+            Ok(measured) => rows.extend(measured.into_iter().map(|peer| compare(peer, &starts))),
+            Err(reason) => {
+                skipped.insert(peer.name, reason);
+            }
+        }
+    }
+    // Counting slows what it counts, so it comes last.
+    for (daemon, cost) in daemons.iter().zip(&mut costs) {
+        eprintln!("system calls and allocations, unwind.mode={}", daemon.mode);
+        let (client, pid) = (daemon.client(), daemon.pid());
+        let length = (length / 2).min(COUNT_LIMIT);
+        cost.syscalls_per_sample = counted(&client, || tracing::syscalls(pid, length))?;
+        cost.allocations_per_sample = counted(&client, || tracing::allocations(pid, length))?;
+    }
     Ok(Report {
         machine,
-        load: names,
-        settings,
-        daemon,
-        peers: peers.into(),
+        command: command_line(),
+        load: load.names().to_vec(),
+        settings: args.set.clone(),
+        daemons: costs,
+        peers: rows,
+        skipped,
     })
 }
 
-fn daemon_cost(length: Duration, settings: &[String]) -> anyhow::Result<DaemonCost> {
-    let options = settings
-        .iter()
-        .fold(Daemon::with(), |options, setting| options.set(setting));
-    let cgroup = Cgroup::new("fleetprof-bench");
-    let daemon = options.cgroup(&cgroup).start().sampling();
-    let (client, pid) = (daemon.client(), daemon.pid());
-    std::thread::sleep(SETTLE);
+/// How this was called, without the path.
+fn command_line() -> String {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    format!("benches {}", args.join(" "))
+}
 
-    let taken_before = taken(&client)?;
-    let (begin, before, cpu_before) = (Instant::now(), Usage::of(pid)?, cgroup.cpu_ns()?);
+/// The cost of a peer and of the daemons beside it.
+fn compare(peer: Measured, starts: &[Mark]) -> PeerRow {
+    let mut ratios = BTreeMap::new();
+    for (beside, start) in peer.beside.iter().zip(starts) {
+        let over = |ours: f64, theirs: Option<f64>| theirs.map(|theirs| ours / theirs);
+        let steady = per_10k(beside.cpu_ns as f64 * 1e-9, beside.samples as f64);
+        ratios.insert(
+            beside.mode,
+            Ratio {
+                with_start: over(peers::with_start(beside, start), peer.cpu_s_per_10k),
+                steady: over(steady, peer.steady_cpu_s_per_10k),
+            },
+        );
+    }
+    PeerRow {
+        name: peer.name,
+        note: peer.note,
+        seconds: peer.seconds,
+        samples: peer.samples,
+        lost: peer.lost,
+        cpu_s: peer.cpu_s,
+        cpu_s_per_10k: peer.cpu_s_per_10k,
+        steady_cpu_s_per_10k: peer.steady_cpu_s_per_10k,
+        wakeups_per_s: peer.wakeups_per_s,
+        rss_peak_mib: mib(peer.rss_peak_bytes),
+        written_bytes: peer.written_bytes,
+        complete: peer.complete,
+        ratios,
+    }
+}
+
+/// Watches a daemon for `length`: the moment at which that began, and what it cost.
+fn daemon_cost(daemon: &Watched, length: Duration) -> anyhow::Result<(Mark, DaemonCost)> {
+    let before = daemon.begin()?;
     std::thread::sleep(length);
-    let (after, cpu_after) = (Usage::of(pid)?, cgroup.cpu_ns()?);
-    let seconds = begin.elapsed().as_secs_f64();
-    // A client of its own: the first one slept and answered no keep-alive.
-    let client = daemon.client();
-    let taken_after = taken(&client)?;
+    let after = daemon.end()?;
+    let seconds = (after.at - before.at).as_secs_f64();
+    let profile = daemon.profile(seconds)?;
+    let by_its_word: u64 = profile
+        .samples
+        .iter()
+        .filter(|sample| sample.end.is_complete())
+        .map(|sample| sample.count)
+        .sum();
 
-    let samples = taken_after.samples - taken_before.samples;
-    let per_10k = |ns: u64, samples: u64| ns as f64 * 1e-9 / samples.max(1) as f64 * 10_000.0;
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let by_thread = after.cpu_ns_by_thread.iter().map(|(name, &ns)| {
-        let used = ns
-            - before
-                .cpu_ns_by_thread
-                .get(name)
-                .copied()
-                .unwrap_or(0)
-                .min(ns);
-        (name.clone(), per_10k(used, samples))
+    let samples = after.taken.samples - before.taken.samples;
+    let cost = |ns: u64, samples: u64| per_10k(ns as f64 * 1e-9, samples as f64);
+    let by_thread = after.usage.cpu_ns_by_thread.iter().map(|(name, &ns)| {
+        let known = before.usage.cpu_ns_by_thread.get(name).copied();
+        (
+            name.clone(),
+            cost(ns.saturating_sub(known.unwrap_or(0)), samples),
+        )
     });
-    let cpu_ns = cpu_after - cpu_before;
-    let count_length = (length / 2).min(COUNT_LIMIT);
-    Ok(DaemonCost {
+    let cpu_ns = after.cpu_ns - before.cpu_ns;
+    let wakeups = after.taken.wakeups - before.taken.wakeups;
+    let measured = DaemonCost {
+        mode: daemon.mode,
         seconds,
         samples,
-        lost: taken_after.lost - taken_before.lost,
-        cpu_s_per_10k: per_10k(cpu_ns, samples),
-        cpu_s_per_10k_with_start: per_10k(cpu_after, taken_after.samples),
-        cpu_s_per_10k_by_thread: by_thread.collect(),
+        lost: after.taken.lost - before.taken.lost,
+        cpu_s: after.cpu_ns as f64 * 1e-9,
+        cpu_s_per_10k: cost(after.cpu_ns, after.taken.samples),
+        steady_cpu_s_per_10k: cost(cpu_ns, samples),
+        steady_cpu_s_per_10k_by_thread: by_thread.collect(),
         cpu_percent: cpu_ns as f64 * 1e-7 / seconds,
-        wakeups_per_s: after.waits_since(&before) as f64 / seconds,
-        switches_per_s: after.switches_since(&before) as f64 / seconds,
-        own_wakeups_per_s: (taken_after.wakeups - taken_before.wakeups) as f64 / seconds,
-        rss_mib: mib(after.rss_bytes),
-        rss_anon_mib: mib(after.rss_anon_bytes),
-        rss_peak_mib: mib(after.rss_peak_bytes),
-        syscalls_per_sample: counted(&client, || tracing::syscalls(pid, count_length))?,
-        allocations_per_sample: counted(&client, || tracing::allocations(pid, count_length))?,
-    })
+        wakeups_per_s: after.usage.waits_since(&before.usage) as f64 / seconds,
+        switches_per_s: after.usage.switches_since(&before.usage) as f64 / seconds,
+        sampler_wakeups_per_s: wakeups as f64 / seconds,
+        rss_mib: mib(after.usage.rss_bytes),
+        rss_anon_mib: mib(after.usage.rss_anon_bytes),
+        rss_peak_mib: mib(after.usage.rss_peak_bytes),
+        written_bytes: after.usage.written_bytes,
+        complete: complete(&profile).share(),
+        complete_by_its_word: Some(by_its_word as f64 / profile.count().max(1) as f64),
+        programs: programs::of(&profile),
+        ..DaemonCost::default()
+    };
+    Ok((before, measured))
 }
 
 /// Runs a count and divides it by the samples taken meanwhile.
@@ -216,23 +332,18 @@ fn counted(
     client: &Client,
     count: impl FnOnce() -> Result<tracing::Counts, String>,
 ) -> anyhow::Result<Counted> {
+    let missing = |reason| Counted {
+        missing: Some(reason),
+        ..Counted::default()
+    };
     let before = taken(client)?.samples;
     let counts = match count() {
         Ok(counts) => counts,
-        Err(reason) => {
-            return Ok(Counted {
-                missing: Some(reason),
-                ..Counted::default()
-            });
-        }
+        Err(reason) => return Ok(missing(reason)),
     };
-    let samples = (taken(client)?.samples - before) as f64;
+    let samples = (watched::taken(client)?.samples - before) as f64;
     if samples < SAMPLES_MIN {
-        let missing = Some(format!("only {samples} samples meanwhile"));
-        return Ok(Counted {
-            missing,
-            ..Counted::default()
-        });
+        return Ok(missing(format!("only {samples} samples meanwhile")));
     }
     let total: u64 = counts.values().sum();
     let by_thread = counts
@@ -245,107 +356,216 @@ fn counted(
     })
 }
 
-/// The report as a table.
-pub fn table(report: &Report) -> String {
-    let mut text = String::new();
-    write_table(&mut text, report).expect("text takes everything");
-    text
+/// All profilers, the daemon first.
+fn profilers(report: &Report) -> Table {
+    let mut table = Table::new(&[
+        "profiler",
+        "samples",
+        "lost",
+        "CPU-s",
+        "CPU-s/10k with start",
+        "steady",
+        "wake-ups/s",
+        "RSS peak, MiB",
+        "written, MiB",
+        "whole stacks",
+    ]);
+    for daemon in &report.daemons {
+        table.row([
+            format!("fleetprofd, {}", daemon.mode),
+            count(Some(daemon.samples)),
+            count(Some(daemon.lost)),
+            number(Some(daemon.cpu_s), 2),
+            number(Some(daemon.cpu_s_per_10k), 3),
+            number(Some(daemon.steady_cpu_s_per_10k), 3),
+            number(Some(daemon.wakeups_per_s), 1),
+            number(Some(daemon.rss_peak_mib), 1),
+            number(Some(mib(daemon.written_bytes)), 1),
+            percent(daemon.complete),
+        ]);
+    }
+    for peer in &report.peers {
+        table.row([
+            peer.name.to_owned(),
+            count(peer.samples),
+            count(peer.lost),
+            number(Some(peer.cpu_s), 2),
+            number(peer.cpu_s_per_10k, 3),
+            number(peer.steady_cpu_s_per_10k, 3),
+            number(Some(peer.wakeups_per_s), 1),
+            number(Some(peer.rss_peak_mib), 1),
+            number(Some(mib(peer.written_bytes)), 1),
+            percent(peer.complete),
+        ]);
+    }
+    table
 }
 
-fn write_table(text: &mut String, report: &Report) -> std::fmt::Result {
-    let Report {
-        machine, daemon, ..
-    } = report;
-    writeln!(text, "machine  {} × {}", machine.cpus, machine.model)?;
-    writeln!(
-        text,
-        "         Linux {}, {}, {}",
-        machine.kernel, machine.perf, machine.date
-    )?;
-    writeln!(text, "load     {}", report.load.join(", "))?;
-    for setting in &report.settings {
-        writeln!(text, "set      {setting}")?;
+/// The daemon over each peer.
+fn ratios(report: &Report) -> Table {
+    let mut headings = vec!["CPU of fleetprofd over that of, same seconds".to_owned()];
+    for daemon in &report.daemons {
+        headings.push(format!("{}, with start", daemon.mode));
+        headings.push(format!("{}, steady", daemon.mode));
     }
-    writeln!(
-        text,
-        "\nfleetprofd, {} samples in {:.0} s",
-        daemon.samples, daemon.seconds
-    )?;
-    let mut row = |name: &str, value: f64, unit: &str, aim: Option<f64>| {
-        let aim = aim.map_or(String::new(), |aim| format!("   (aim: at most {aim})"));
-        writeln!(text, "  {name:<28} {value:>10.4} {unit}{aim}")
+    let mut table = Table::default();
+    table.row(headings);
+    for peer in &report.peers {
+        let mut row = vec![peer.name.to_owned()];
+        for daemon in &report.daemons {
+            let ratio = peer.ratios.get(daemon.mode);
+            row.push(number(ratio.and_then(|ratio| ratio.with_start), 3));
+            row.push(number(ratio.and_then(|ratio| ratio.steady), 3));
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// What is asked of the daemon, beside what was measured.
+fn aims(report: &Report) -> Table {
+    let mut table = Table::new(&["fleetprofd", "measured", "limit", "ratio"]);
+    for (mode, daemon) in report.daemons.iter().enumerate() {
+        let mut row = |what: &str, unit: &str, value: f64, aim: f64, digits: usize| {
+            table.row([
+                format!("{}: {what}", daemon.mode),
+                format!("{value:.digits$} {unit}"),
+                format!("{aim} {unit}"),
+                format!("{:.2}", value / aim),
+            ]);
+        };
+        let (cost, rss) = (daemon.steady_cpu_s_per_10k, daemon.rss_mib);
+        row("CPU, steady", "CPU-s/10k", cost, AIM_CPU_S_PER_10K[mode], 3);
+        row(
+            "wake-ups, all threads",
+            "/s",
+            daemon.wakeups_per_s,
+            AIM_WAKEUPS_PER_S,
+            1,
+        );
+        row("resident memory", "MiB", rss, AIM_RSS_MIB[mode], 1);
+    }
+    table
+}
+
+/// Where the daemon spends its time: by thread, and in system calls and allocations.
+fn details(report: &Report) -> Table {
+    let mut table = Table::new(&["fleetprofd, for each mode"]);
+    table.extend_last(report.daemons.iter().map(|daemon| daemon.mode.to_owned()));
+    let mut row = |name: &str, value: &dyn Fn(&DaemonCost) -> String| {
+        let cells = report.daemons.iter().map(value);
+        table.row(std::iter::once(name.to_owned()).chain(cells));
     };
-    row(
-        "CPU, steady",
-        daemon.cpu_s_per_10k,
-        "CPU-s/10k samples",
-        Some(AIM_CPU_S_PER_10K),
-    )?;
-    for (thread, cost) in &daemon.cpu_s_per_10k_by_thread {
-        row(&format!("  {thread}"), *cost, "CPU-s/10k samples", None)?;
+    let threads: std::collections::BTreeSet<&String> = report
+        .daemons
+        .iter()
+        .flat_map(|daemon| daemon.steady_cpu_s_per_10k_by_thread.keys())
+        .collect();
+    for thread in threads {
+        row(&format!("{thread}, CPU-s/10k"), &|daemon| {
+            number(
+                daemon.steady_cpu_s_per_10k_by_thread.get(thread).copied(),
+                4,
+            )
+        });
     }
-    row(
-        "CPU, with its start",
-        daemon.cpu_s_per_10k_with_start,
-        "CPU-s/10k samples",
-        None,
-    )?;
-    row("CPU", daemon.cpu_percent, "% of one CPU", None)?;
-    row(
-        "wake-ups",
-        daemon.wakeups_per_s,
-        "/s",
-        Some(AIM_WAKEUPS_PER_S),
-    )?;
-    row(
-        "wake-ups of the sampler",
-        daemon.own_wakeups_per_s,
-        "/s",
-        None,
-    )?;
-    row(
-        "switches, forced included",
-        daemon.switches_per_s,
-        "/s",
-        None,
-    )?;
-    row("RSS", daemon.rss_mib, "MiB", Some(AIM_RSS_MIB))?;
-    row("RSS, of no file", daemon.rss_anon_mib, "MiB", None)?;
-    row("RSS, peak", daemon.rss_peak_mib, "MiB", None)?;
-    row("samples lost", daemon.lost as f64, "", None)?;
-    for (name, counted) in [
-        ("system calls", &daemon.syscalls_per_sample),
-        ("allocations", &daemon.allocations_per_sample),
-    ] {
-        match (counted.total, &counted.missing) {
-            (Some(total), _) => {
-                row(name, total, "/sample", None)?;
-                for (thread, count) in &counted.by_thread {
-                    row(&format!("  {thread}"), *count, "/sample", None)?;
-                }
-            }
-            (None, reason) => {
-                let reason = reason.as_deref().unwrap_or("not counted");
-                row(&format!("{name}: {reason}"), f64::NAN, "", None)?;
+    row("CPU, % of one", &|daemon| {
+        number(Some(daemon.cpu_percent), 3)
+    });
+    row("wake-ups of the sampler, /s", &|daemon| {
+        number(Some(daemon.sampler_wakeups_per_s), 2)
+    });
+    row("switches, forced ones too, /s", &|daemon| {
+        number(Some(daemon.switches_per_s), 1)
+    });
+    row("RSS, MiB", &|daemon| number(Some(daemon.rss_mib), 1));
+    row("RSS of no file, MiB", &|daemon| {
+        number(Some(daemon.rss_anon_mib), 1)
+    });
+    row("whole stacks by its own word", &|daemon| {
+        percent(daemon.complete_by_its_word)
+    });
+    row("system calls for each sample", &|daemon| {
+        number(daemon.syscalls_per_sample.total, 3)
+    });
+    row("allocations for each sample", &|daemon| {
+        number(daemon.allocations_per_sample.total, 3)
+    });
+    row("  of them in the sampler", &|daemon| {
+        let by_thread = &daemon.allocations_per_sample.by_thread;
+        number(by_thread.get("fp-sampler").copied(), 3)
+    });
+    table
+}
+
+/// Notes of the peers, and why some are missing.
+fn notes(report: &Report, bullet: &str) -> String {
+    let mut text = String::new();
+    for peer in &report.peers {
+        let (name, note) = (peer.name, &peer.note);
+        text += &format!("{bullet}{name} ({:.0} s): {note}\n", peer.seconds);
+    }
+    for (name, reason) in &report.skipped {
+        text += &format!("{bullet}skipped: {name}: {reason}\n");
+    }
+    for daemon in &report.daemons {
+        for counted in [&daemon.syscalls_per_sample, &daemon.allocations_per_sample] {
+            if let Some(reason) = &counted.missing {
+                text += &format!("{bullet}not counted, {}: {reason}\n", daemon.mode);
             }
         }
     }
-    writeln!(
-        text,
-        "\n  {:<38} {:>8} {:>14} {:>14}",
-        "peer", "samples", "CPU-s/10k", "daemon/peer"
-    )?;
-    for row in &report.peers {
-        let Peer {
-            name,
-            samples,
-            note,
-            seconds,
-            ..
-        } = &row.peer;
-        let (cost, ratio) = (row.cpu_s_per_10k, row.daemon_over_peer);
-        writeln!(text, "  {name:<38} {samples:>8} {cost:>14.4} {ratio:>14.3}")?;
-        writeln!(text, "    {seconds} s; {note}")?;
+    text
+}
+
+fn text(report: &Report) -> String {
+    let mut text = report::machine(&report.machine);
+    text += &format!("command  {}\n", report.command);
+    text += &format!("load     {}\n", report.load.join(", "));
+    for setting in &report.settings {
+        text += &format!("set      {setting}\n");
     }
-    Ok(())
+    let programs = report
+        .daemons
+        .iter()
+        .map(|daemon| programs::table(daemon.mode, &daemon.programs));
+    let tables = [
+        profilers(report),
+        ratios(report),
+        aims(report),
+        details(report),
+    ];
+    for table in tables.into_iter().chain(programs) {
+        text.push('\n');
+        text += &table.text();
+    }
+    text.push('\n');
+    text + &notes(report, "  ")
+}
+
+fn markdown(report: &Report) -> String {
+    let machine = &report.machine;
+    let date = machine.date.split('T').next().unwrap_or_default();
+    // What a builder of kernels appends to the version says nothing to others.
+    let kernel = machine.kernel.split('-').next().unwrap_or_default();
+    let seconds = report.daemons.first().map_or(0.0, |daemon| daemon.seconds);
+    let mut text = format!(
+        "Measured with `{}` on {date}: {} × {}, {} GiB, Linux {}, {}; {seconds:.0} s a row. Load: {}.\n",
+        report.command,
+        machine.cpus,
+        machine.model,
+        machine.memory_gib,
+        kernel,
+        machine.perf,
+        report.load.join(", "),
+    );
+    let programs = report.daemons.last();
+    let programs = programs.map(|daemon| programs::table(daemon.mode, &daemon.programs));
+    let tables = [aims(report), profilers(report), ratios(report)];
+    for table in tables.into_iter().chain(programs) {
+        text.push('\n');
+        text += &table.markdown();
+    }
+    text.push('\n');
+    text + &notes(report, "- ")
 }

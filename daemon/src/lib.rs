@@ -6,12 +6,18 @@
 
 pub mod agent;
 pub mod aggregate;
+pub mod bounds;
 pub mod cgroup;
 pub mod config;
+pub mod cpus;
 pub mod grpc;
+pub mod heartbeat;
+pub mod helpers;
 pub mod ids;
 pub mod jit;
+mod lateness;
 pub mod metrics;
+mod notify;
 pub mod perf;
 pub mod process;
 pub mod sampler;

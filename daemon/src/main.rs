@@ -5,6 +5,7 @@ use clap::Parser;
 use daemon::agent::{ConfigSource, SetLogLevel};
 use daemon::config::{Config, LogFormat, LogLevel};
 use daemon::supervisor::{self, Exit};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::filter::LevelFilter;
@@ -74,15 +75,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the error and what caused it, each once.
+/// Prints the error and what caused it, each once. Where standard error takes nothing (a full disk,
+/// a reader that is gone) the exit code still tells.
 fn fail(error: &dyn std::error::Error, exit: Exit) -> ExitCode {
-    eprint!("error: {error}");
+    let mut text = format!("error: {error}");
     let mut source = error.source();
     while let Some(cause) = source {
-        eprint!(": {cause}");
+        text += &format!(": {cause}");
         source = cause.source();
     }
-    eprintln!();
+    let _ = writeln!(std::io::stderr(), "{text}");
     ExitCode::from(exit as u8)
 }
 

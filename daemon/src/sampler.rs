@@ -1,30 +1,38 @@
 //! The sampler thread: rings → order of time → process table → unwinding → folding → batches.
 //!
 //! It never blocks but in its one wait, never logs, never opens a file. What it cannot hand on it
-//! keeps folding, and what it cannot keep it counts. It wakes when a ring has filled to the
-//! watermark, once a second, and when somebody asks for fresh data.
+//! keeps folding, and what it cannot keep it counts. It wakes once a second, when somebody asks for
+//! fresh data, and when a ring has filled to the watermark, unless there are many (`Rings::quiet`).
 
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::Folder;
+use crate::aggregate::losses::Losses;
 use crate::ids::{CpuId, Pid};
+use crate::lateness::Lateness;
+use crate::perf::cpu_ring::{CpuCounts, CpuRing};
 use crate::perf::record::{Record, Sample};
-use crate::perf::rings::{self, CpuCounts, Rings};
+use crate::perf::rings::{Drained, HORIZON, Rings, horizon_at};
+use crate::process::looker;
 use crate::process::scan::ScannedProcess;
-use crate::process::scout::{Request, Scanned};
+use crate::process::scout::{Handover, Request, Scanned};
 use crate::process::space::Backing;
 use crate::process::{ProcessCounts, ProcessTable};
 use crate::sys::{Poller, WakeFd};
 use crate::time::Mono;
-use crate::unwind::{StackBuffer, Unwinder};
+use crate::unwind::engine::UnwindCounts;
+use crate::unwind::look::Answer;
+use crate::unwind::modules::Loaded;
+use crate::unwind::{Depths, StackBuffer, Unwinder};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Longest sleep. Rings hold more than five seconds at 99 Hz, so this is about how fresh data is and
-/// how soon the end of a window is noticed.
+/// Longest sleep. Rings hold more, so this is about how fresh data is and how soon the end of a window
+/// is noticed.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Shortest time between two readings of /proc: each costs about 50 µs a process.
@@ -42,13 +50,41 @@ pub enum Command {
     Replace {
         /// Opened and enabled.
         rings: Box<Rings>,
-        /// How to unwind.
-        unwinder: Unwinder,
+        /// Most frames of a stack.
+        depths: Depths,
         /// Weight of one sample; 0 when it varies.
         period: u64,
+        /// The daemon's budget allows less than is configured.
+        reduced: bool,
     },
-    /// Close windows this long from the next one on.
-    WindowLength(Duration),
+    /// Sample one more CPU, or one again that was away.
+    AddCpu {
+        /// Opened and enabled.
+        ring: Box<CpuRing>,
+        /// Since when the CPU may have run unsampled.
+        since: Mono,
+        /// Since when it had been offline; as `since` where it was not.
+        left: Mono,
+    },
+    /// A CPU went away.
+    RemoveCpu(CpuId),
+    /// Close windows this long, at multiples of it before and after `boundary`.
+    Windows {
+        /// The length.
+        length: Duration,
+        /// Where one ends and the next begins.
+        boundary: Mono,
+    },
+}
+
+/// Rings that are to be sampled from `cut` on. Both run for a moment, so that nothing is missing
+/// between them, and what both have is taken from one.
+struct Successor {
+    rings: Rings,
+    depths: Depths,
+    period: u64,
+    reduced: bool,
+    cut: Mono,
 }
 
 /// What other threads see of the sampler and ask of it.
@@ -69,6 +105,9 @@ pub struct Shared {
     pub deferred_batches: AtomicU64,
     /// Files announced while the queue was full; announced again with the next sample.
     pub announcements_deferred: AtomicU64,
+    /// Longest time between two passes with a loss that is blamed on it, since it was last taken out.
+    /// Unit: nanoseconds.
+    pub longest_delay: AtomicU64,
     /// Records older than ones already used.
     pub late_records: AtomicU64,
     /// Damaged records.
@@ -82,12 +121,16 @@ pub struct Shared {
 /// Counts that other threads read.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// By CPU, since the rings were opened.
+    /// By CPU, since the start.
     pub cpus: Vec<(CpuId, CpuCounts)>,
+    /// Up to when all that is counted here has been seen.
+    pub horizon: Mono,
     /// The process table's.
     pub processes: ProcessCounts,
     /// Processes known now.
     pub processes_known: usize,
+    /// The unwinder's.
+    pub unwinding: UnwindCounts,
 }
 
 impl Shared {
@@ -104,6 +147,7 @@ impl Shared {
             samples: AtomicU64::new(0),
             deferred_batches: AtomicU64::new(0),
             announcements_deferred: AtomicU64::new(0),
+            longest_delay: AtomicU64::new(0),
             late_records: AtomicU64::new(0),
             malformed_records: AtomicU64::new(0),
             kernel_code_changes: AtomicU64::new(0),
@@ -142,6 +186,10 @@ pub struct Queues {
     pub scout: SyncSender<Request>,
     /// Readings of /proc.
     pub scanned: Receiver<Scanned>,
+    /// Unwind information of files, and what is known of it on both sides.
+    pub modules: (Receiver<Loaded>, Arc<Handover>),
+    /// Requests for looks at the memory of threads, and their answers; `None` where none are had.
+    pub looks: Option<(SyncSender<looker::Request>, Receiver<Answer>)>,
 }
 
 /// Why the sampler ended early.
@@ -158,20 +206,26 @@ pub enum SamplerError {
 /// The sampler.
 pub struct Sampler {
     rings: Rings,
+    successor: Option<Box<Successor>>,
+    /// Commands that wait for the successor.
+    commands: VecDeque<Command>,
     unwinder: Unwinder,
     processes: ProcessTable,
     folder: Folder,
+    losses: Losses,
     queues: Queues,
     shared: Arc<Shared>,
     poller: Poller,
+    /// Waits for what is asked alone, not for the rings.
+    deaf: Poller,
     /// Address ranges of the kernel's idle loop, sorted.
     idle: Vec<(u64, u64)>,
     kernel_symbols_hidden: bool,
     stack: StackBuffer,
     window: Duration,
     window_end: Mono,
-    malformed_handed_over: u64,
     repair: Repair,
+    lateness: Lateness,
     /// The last drain left records behind.
     behind: bool,
 }
@@ -209,11 +263,14 @@ impl Sampler {
     /// When epoll cannot be set up.
     pub fn new(start: Start, queues: Queues, shared: Arc<Shared>) -> Result<Sampler, SamplerError> {
         let poller = Poller::new().map_err(SamplerError::Wait)?;
-        poller
-            .add(shared.wake.as_raw_fd(), WAKE)
-            .map_err(SamplerError::Wait)?;
+        let deaf = Poller::new().map_err(SamplerError::Wait)?;
+        for poller in [&poller, &deaf] {
+            poller
+                .add(shared.wake.as_raw_fd(), WAKE)
+                .map_err(SamplerError::Wait)?;
+        }
         for fd in start.rings.fds() {
-            poller.add(fd, 0).map_err(SamplerError::Wait)?;
+            poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
         }
         let mut processes = ProcessTable::new();
         for scanned in &start.processes {
@@ -224,20 +281,29 @@ impl Sampler {
         Ok(Sampler {
             kernel_symbols_hidden: start.idle.is_empty(),
             rings: start.rings,
+            successor: None,
+            commands: VecDeque::new(),
             unwinder: start.unwinder,
             processes,
             folder,
+            losses: Losses::default(),
             queues,
             shared,
             poller,
+            deaf,
             idle: start.idle,
             stack: StackBuffer::default(),
             window: start.window,
             window_end: start.first_window_end,
-            malformed_handed_over: 0,
             repair: Repair::default(),
+            lateness: Lateness::default(),
             behind: false,
         })
+    }
+
+    /// What it samples with: benches write to rings in memory.
+    pub fn rings_mut(&mut self) -> &mut Rings {
+        &mut self.rings
     }
 
     /// Runs until asked to stop; hands over what it has at the end.
@@ -248,12 +314,17 @@ impl Sampler {
         let mut next_tick = Mono::now().plus(TICK);
         loop {
             // A drain that left records behind is followed by the next one at once.
-            let wait = if self.behind {
+            let now = Mono::now();
+            let due = if self.behind {
                 Duration::ZERO
             } else {
-                next_tick.since(Mono::now())
+                self.due(next_tick).since(now)
             };
-            self.poller
+            let (poller, wait) = match self.rings.quiet() {
+                Some(quiet) => (&self.deaf, quiet.min(due)),
+                None => (&self.poller, due),
+            };
+            poller
                 .wait(Some(wait), |_| {})
                 .map_err(SamplerError::Wait)?;
             self.shared.wake.clear();
@@ -269,38 +340,164 @@ impl Sampler {
         }
     }
 
-    fn pass(&mut self, now: Mono) -> Result<(), SamplerError> {
+    /// One pass at `now`, as [`Sampler::run`] makes them: drains, folds, hands over, obeys.
+    ///
+    /// # Errors
+    /// [`SamplerError`] when it cannot go on.
+    pub fn pass(&mut self, now: Mono) -> Result<(), SamplerError> {
+        self.lateness.begin(now, self.behind);
         let flush = self.shared.flush.swap(false, Ordering::AcqRel);
         if let Ok(scanned) = self.queues.scanned.try_recv() {
             self.processes.repair(&scanned.processes, scanned.asked);
         }
-        let horizon = self.drain(now)?;
-        self.behind = horizon.plus(rings::HORIZON) < now;
-        while self.window_end <= horizon {
-            self.hand_over(self.window_end, true)?;
-            self.window_end = self.window_end.plus(self.window);
-        }
+        self.take_modules();
+        self.take_looks(now);
+        let horizon = self.drain_up_to(horizon_at(now))?;
+        self.ask_for_looks(now);
         if flush {
             self.hand_over(horizon, false)?;
         }
+        while let Some(left) = self.rings.take_left() {
+            self.unwatch(&left)?;
+        }
         self.processes.sweep(horizon);
         self.ask_for_repair(now);
-        let commands = match self.shared.commands.lock() {
-            Ok(mut commands) if !commands.is_empty() => std::mem::take(&mut *commands),
-            _ => return Ok(()),
-        };
-        for command in commands {
-            self.obey(command)?;
+        if let Ok(mut commands) = self.shared.commands.lock() {
+            self.commands.extend(commands.drain(..));
+        }
+        // A command is about the rings that come, once they are known.
+        while self.successor.is_none()
+            && let Some(command) = self.commands.pop_front()
+        {
+            self.obey(command, horizon)?;
         }
         Ok(())
     }
 
-    fn drain(&mut self, now: Mono) -> Result<Mono, SamplerError> {
+    /// Takes in what `fp-files` read since the last pass, and asks for what was missed.
+    fn take_modules(&mut self) {
+        let (modules, handover) = &self.queues.modules;
+        // Copies may have been turned on since the start.
+        if self.unwinder.counts().walks > 0 {
+            handover.wanted.store(true, Ordering::Relaxed);
+        }
+        while let Ok(loaded) = modules.try_recv() {
+            let untaken_bytes = &handover.untaken_bytes;
+            untaken_bytes.fetch_sub(loaded.heap_bytes() as u64, Ordering::AcqRel);
+            self.unwinder.install(loaded);
+        }
+        let scout = &self.queues.scout;
+        self.unwinder
+            .begin_drain(|file| scout.try_send(Request::Module(file)).is_ok());
+    }
+
+    /// Takes in what `fp-look` saw since the last pass, and drops what does not hold any more. All
+    /// samples of the drain that follows are older than `now`.
+    fn take_looks(&mut self, now: Mono) {
+        let Sampler {
+            queues,
+            unwinder,
+            processes,
+            ..
+        } = self;
+        let Some((_, answers)) = &queues.looks else {
+            return;
+        };
+        while let Ok(answer) = answers.try_recv() {
+            unwinder.looks.take(answer, now);
+        }
+        unwinder.looks.begin(now, |(id, _), pid| {
+            let known = processes.get(pid);
+            known.is_some_and(|known| known.id == id && known.ended.is_none())
+        });
+    }
+
+    /// Asks for looks at threads whose samples were cut.
+    fn ask_for_looks(&mut self, now: Mono) {
+        let Some((requests, _)) = &self.queues.looks else {
+            return;
+        };
+        let looks = &mut self.unwinder.looks;
+        looks.give_away(
+            |watch| match requests.try_send(looker::Request::Close(watch)) {
+                Err(TrySendError::Full(looker::Request::Close(watch))) => Some(watch),
+                _ => None,
+            },
+        );
+        looks.ask(now, |wanted| {
+            requests.try_send(looker::Request::Look(wanted)).is_ok()
+        });
+    }
+
+    /// When the next pass is due: at the tick, or when the rings that come can take over.
+    fn due(&self, next_tick: Mono) -> Mono {
+        let margin = HORIZON + Duration::from_millis(1);
+        let cut = self.successor.as_ref().map(|next| next.cut.plus(margin));
+        cut.map_or(next_tick, |cut| cut.min(next_tick))
+    }
+
+    /// Drains up to `horizon` and closes the windows that end before; a successor takes over on the
+    /// way. Returns up to where it came.
+    fn drain_up_to(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
+        if let Some(cut) = self.successor.as_ref().map(|next| next.cut) {
+            let reached = self.drain(horizon.min(cut))?;
+            self.close_windows(reached)?;
+            if reached < cut {
+                self.behind = reached < horizon;
+                return Ok(reached);
+            }
+            self.succeed()?;
+        }
+        let reached = self.drain(horizon)?;
+        self.behind = reached < horizon;
+        self.close_windows(reached)?;
+        Ok(reached)
+    }
+
+    fn close_windows(&mut self, horizon: Mono) -> Result<(), SamplerError> {
+        while self.window_end <= horizon {
+            self.hand_over(self.window_end, true)?;
+            self.window_end = self.window_end.plus(self.window);
+        }
+        Ok(())
+    }
+
+    /// Goes over to the successor, whose cut has been reached.
+    fn succeed(&mut self) -> Result<(), SamplerError> {
+        let Some(next) = self.successor.take() else {
+            return Ok(());
+        };
+        let mut next = *next;
+        // Weights differ from here on.
+        self.hand_over(next.cut, false)?;
+        next.rings.follow(&self.rings, next.cut);
+        for fd in next.rings.fds() {
+            self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
+        }
+        for fd in self.rings.fds() {
+            self.poller.remove(fd).map_err(SamplerError::Wait)?;
+        }
+        self.rings = next.rings;
+        self.unwinder.depths = next.depths;
+        self.folder.batch().period = next.period;
+        self.folder.reduced = next.reduced;
+        Ok(())
+    }
+
+    fn unwatch(&self, ring: &CpuRing) -> Result<(), SamplerError> {
+        match ring.fd() {
+            Some(fd) => self.poller.remove(fd).map_err(SamplerError::Wait),
+            None => Ok(()),
+        }
+    }
+
+    fn drain(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
         let Sampler {
             rings,
             unwinder,
             processes,
             folder,
+            losses,
             queues,
             shared,
             stack,
@@ -308,21 +505,24 @@ impl Sampler {
             kernel_symbols_hidden,
             window_end,
             window,
-            malformed_handed_over,
             repair,
+            lateness,
             ..
         } = self;
         let mut gone = false;
         let mut newest = Mono(0);
         let mut folded = 0;
-        let mut lost = CpuCounts::default();
-        let horizon = rings.drain(now, |drained| {
-            while drained.time >= *window_end {
+        let horizon = rings.drain(horizon, |drained| {
+            let (time, record) = match drained {
+                Drained::Record { time, record, .. } => (time, record),
+                Drained::Gap(gap) => return losses.add(gap),
+            };
+            while time >= *window_end {
                 // Counts of the rings are not at hand inside the drain: they go with the next batch.
-                gone |= !send(folder, processes, queues, shared, *window_end, true);
+                gone |= !send(folder, losses, processes, queues, shared, *window_end, true);
                 *window_end = window_end.plus(*window);
             }
-            match drained.record {
+            match record {
                 Record::Sample(sample) => {
                     newest = newest.max(sample.time);
                     let hidden = *kernel_symbols_hidden;
@@ -333,14 +533,14 @@ impl Sampler {
                     folded += 1;
                     fold(&sample, unwinder, processes, folder, stack, queues, shared);
                 }
-                Record::Mmap(mmap) => processes.mmap(&mmap, drained.time),
+                Record::Mmap(mmap) => processes.mmap(&mmap, time),
                 Record::Comm {
                     pid,
                     tid,
                     comm,
                     exec,
                 } => {
-                    processes.comm(pid, tid, comm, exec, drained.time);
+                    processes.comm(pid, tid, comm, exec, time);
                 }
                 Record::Fork {
                     pid,
@@ -348,28 +548,37 @@ impl Sampler {
                     parent,
                     parent_tid,
                 } => {
-                    processes.fork(pid, tid, parent, parent_tid, drained.time);
+                    processes.fork(pid, tid, parent, parent_tid, time);
                 }
-                Record::Exit { pid, tid } => processes.exit(pid, tid, drained.time),
+                Record::Exit { pid, tid } => {
+                    if let Some(process) = processes.get(pid) {
+                        unwinder.looks.forget((process.id, tid));
+                    }
+                    processes.exit(pid, tid, time);
+                }
                 Record::Cgroup { id, path } => {
                     // A cgroup made: rare, and the path must outlive the record.
                     folder.batch().cgroups.push((id, path.into()));
                 }
-                Record::Lost(count) => lost.lost += count,
-                Record::Throttle => lost.throttled += 1,
                 Record::KernelCode => {
                     folder.batch().kernel_changed = true;
                     shared.kernel_code_changes.fetch_add(1, Ordering::Relaxed);
                 }
-                Record::Other => {}
+                // The rings count them.
+                Record::Lost(_) | Record::Throttle | Record::Other => {}
             }
         });
         let quality = &mut folder.batch().quality;
-        quality.lost += lost.lost;
-        repair.wanted |= lost.lost > 0;
-        quality.throttled += lost.throttled;
-        quality.malformed += rings.malformed - *malformed_handed_over;
-        *malformed_handed_over = rings.malformed;
+        let news = rings.news;
+        quality.lost += news.lost;
+        if let Some(delay) = lateness.delay().filter(|_| news.lost > 0) {
+            quality.lost_late += news.lost;
+            let delay = delay.as_nanos() as u64;
+            shared.longest_delay.fetch_max(delay, Ordering::Relaxed);
+        }
+        repair.wanted |= news.lost > 0;
+        quality.throttled += news.throttled;
+        quality.malformed += news.malformed;
         shared.samples.fetch_add(folded, Ordering::Relaxed);
         shared.late_records.store(rings.late, Ordering::Relaxed);
         shared
@@ -379,10 +588,15 @@ impl Sampler {
             shared.newest_sample.store(newest.0, Ordering::Relaxed);
         }
         if let Ok(mut facts) = shared.facts.try_lock() {
+            facts.horizon = horizon;
             facts.cpus.clear();
             facts.cpus.extend(rings.counts());
             facts.processes = processes.counts();
             facts.processes_known = processes.len();
+            facts.unwinding = unwinder.counts();
+            let (_, handover) = &queues.modules;
+            facts.unwinding.unread = handover.unread.load(Ordering::Relaxed);
+            facts.unwinding.untaken = handover.untaken.load(Ordering::Relaxed);
         }
         if gone {
             Err(SamplerError::NamerGone)
@@ -405,12 +619,13 @@ impl Sampler {
     fn hand_over(&mut self, end: Mono, closes: bool) -> Result<(), SamplerError> {
         let Sampler {
             folder,
+            losses,
             processes,
             queues,
             shared,
             ..
         } = self;
-        let sent = send(folder, processes, queues, shared, end, closes);
+        let sent = send(folder, losses, processes, queues, shared, end, closes);
         if sent {
             Ok(())
         } else {
@@ -418,36 +633,50 @@ impl Sampler {
         }
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), SamplerError> {
+    fn obey(&mut self, command: Command, horizon: Mono) -> Result<(), SamplerError> {
         match command {
-            Command::WindowLength(length) => self.window = length,
+            Command::Windows { length, boundary } => {
+                self.window = length;
+                self.window_end = end_after(horizon, boundary, length);
+            }
             Command::Replace {
                 rings,
-                unwinder,
+                depths,
                 period,
+                reduced,
             } => {
-                // What the old rings still hold is taken before they go.
-                self.drain(Mono::now())?;
-                self.hand_over(Mono::now(), false)?;
-                for fd in self.rings.fds() {
-                    self.poller.remove(fd).map_err(SamplerError::Wait)?;
-                }
-                for fd in rings.fds() {
-                    self.poller.add(fd, 0).map_err(SamplerError::Wait)?;
-                }
-                self.rings = *rings;
-                self.malformed_handed_over = 0;
-                self.unwinder = unwinder;
-                self.folder.batch().period = period;
+                self.successor = Some(Box::new(Successor {
+                    rings: *rings,
+                    depths,
+                    period,
+                    reduced,
+                    cut: Mono::now(),
+                }));
             }
+            Command::AddCpu { ring, since, left } => {
+                for gap in self.rings.missed_around(&ring, left, since) {
+                    self.losses.add(gap);
+                }
+                if let Some(fd) = ring.fd() {
+                    self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
+                }
+                self.rings.add(*ring);
+            }
+            Command::RemoveCpu(cpu) => self.rings.leave(cpu),
         }
         Ok(())
     }
 
     fn finish(mut self) -> Result<(), SamplerError> {
         // The last samples are younger than the horizon of an ordinary drain.
-        let horizon = self.drain(Mono::now().plus(TICK))?;
-        let end = horizon.min(Mono::now());
+        let now = Mono::now();
+        self.take_looks(now);
+        let mut end = self.drain_up_to(now)?;
+        while end < now {
+            end = self.drain_up_to(now)?;
+        }
+        let batch = self.folder.batch();
+        self.losses.take(end, batch);
         let batch = self.folder.take(end, true, RawBatch::default());
         // Blocking is right here: sampling is over, and the namer is emptying the queue.
         self.queues
@@ -457,10 +686,18 @@ impl Sampler {
     }
 }
 
+/// The first end of a window after `time`, when windows of `length` meet at `boundary`.
+fn end_after(time: Mono, boundary: Mono, length: Duration) -> Mono {
+    let length = (length.as_nanos() as i128).max(1);
+    let into = (i128::from(time.0) - i128::from(boundary.0)).rem_euclid(length);
+    time.plus(Duration::from_nanos((length - into) as u64))
+}
+
 /// Sends the batch when there is an empty one to go on with and room in the queue; otherwise folding
 /// goes on in it, and the window is longer. Returns false when the namer is gone.
 fn send(
     folder: &mut Folder,
+    losses: &mut Losses,
     processes: &ProcessTable,
     queues: &Queues,
     shared: &Shared,
@@ -475,7 +712,9 @@ fn send(
         }
         Err(TryRecvError::Disconnected) => return false,
     };
-    for known in &mut folder.batch().processes {
+    let batch = folder.batch();
+    losses.take(end, batch);
+    for known in &mut batch.processes {
         let now = processes.get(known.pid);
         known.ended = !now.is_some_and(|now| now.id == known.id && now.ended.is_none());
     }
@@ -488,7 +727,7 @@ fn send(
 
 fn fold(
     sample: &Sample<'_>,
-    unwinder: &Unwinder,
+    unwinder: &mut Unwinder,
     processes: &mut ProcessTable,
     folder: &mut Folder,
     stack: &mut StackBuffer,
@@ -511,18 +750,21 @@ fn fold(
         end,
         sample.period,
     );
+    let mut send = |seen| {
+        let sent = queues.scout.try_send(Request::File(seen)).is_ok();
+        folder.batch().files_announced += u64::from(sent);
+        shared
+            .announcements_deferred
+            .fetch_add(u64::from(!sent), Ordering::Relaxed);
+        sent
+    };
     for mapping in &stack.files {
-        let Backing::File(file) = mapping.backing else {
-            continue;
-        };
-        processes.announce(sample.pid, file, mapping, sample.time, |seen| {
-            let sent = queues.scout.try_send(Request::File(seen)).is_ok();
-            folder.batch().files_announced += u64::from(sent);
-            shared
-                .announcements_deferred
-                .fetch_add(u64::from(!sent), Ordering::Relaxed);
-            sent
-        });
+        if let Backing::File(file) = mapping.backing {
+            processes.announce(sample.pid, file, mapping, sample.time, &mut send);
+        }
+    }
+    if sample.user.is_some() {
+        processes.announce_all(sample.pid, sample.time, send);
     }
 }
 
@@ -535,4 +777,62 @@ fn is_idle(sample: &Sample<'_>, ranges: &[(u64, u64)], hidden: bool) -> bool {
     }
     let after = ranges.partition_point(|&(start, _)| start <= sample.ip);
     after > 0 && sample.ip < ranges[after - 1].1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::record::{self, Layout};
+    use crate::perf::synthetic;
+
+    const LOOP: &[(u64, u64)] = &[(0x1000, 0x1100), (0x3000, 0x3080)];
+
+    fn check_idle(ip: u64, hidden: bool, expected: bool) {
+        let layout = Layout {
+            cgroup: true,
+            user_regs: 0,
+            user_stack: false,
+        };
+        let bytes = synthetic::sample(Mono(1), 0, 0, 10, &[ip]);
+        let Ok(Record::Sample(sample)) = record::parse(&bytes, &layout) else {
+            panic!("not a sample")
+        };
+        assert_eq!(is_idle(&sample, LOOP, hidden), expected, "{ip:#x}");
+    }
+
+    #[test]
+    fn the_idle_loop_is_idle() {
+        check_idle(0x1000, false, true);
+        check_idle(0x307f, false, true);
+    }
+
+    #[test]
+    fn interrupt_work_on_an_idle_cpu_is_work() {
+        check_idle(0x2000, false, false);
+        check_idle(0x1100, false, false);
+        check_idle(0x9000, false, false);
+    }
+
+    #[test]
+    fn with_hidden_symbols_all_of_the_idle_task_is_idle() {
+        check_idle(0x2000, true, true);
+    }
+
+    fn check_end(time: u64, boundary: u64, length: u64, expected: u64) {
+        let end = end_after(Mono(time), Mono(boundary), Duration::from_nanos(length));
+        assert_eq!(end, Mono(expected));
+    }
+
+    #[test]
+    fn windows_are_aligned_to_a_boundary_before_or_after() {
+        check_end(103, 110, 10, 110);
+        check_end(103, 150, 10, 110);
+        check_end(103, 20, 10, 110);
+        check_end(103, 1007, 10, 107);
+    }
+
+    #[test]
+    fn a_window_that_would_end_now_lasts_its_whole_length() {
+        check_end(110, 110, 10, 120);
+    }
 }

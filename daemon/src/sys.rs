@@ -1,5 +1,5 @@
 //! The few system calls that neither the standard library nor a dependency wraps: epoll, eventfd,
-//! signalfd, thread priority. Safe from outside; each `unsafe` says why.
+//! signalfd, the kernel's events, limits, thread priority. Safe from outside; each `unsafe` says why.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -28,8 +28,18 @@ impl Poller {
     /// Adds a descriptor; `token` comes back when it is readable. It must be removed, or closed in
     /// every process that has it, before it is closed here.
     pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.control(fd, token, libc::EPOLLIN)
+    }
+
+    /// Adds a descriptor that is reported once each time it becomes readable, or hangs up: the ring of
+    /// a CPU that has gone offline would wake the thread for ever otherwise.
+    pub fn add_edge(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.control(fd, token, libc::EPOLLIN | libc::EPOLLET)
+    }
+
+    fn control(&self, fd: RawFd, token: u64, events: libc::c_int) -> io::Result<()> {
         let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
+            events: events as u32,
             u64: token,
         };
         // SAFETY: `event` lives through the call; a bad `fd` is an error, not undefined.
@@ -165,21 +175,234 @@ impl AsRawFd for SignalFd {
     }
 }
 
-/// Lets other threads go first: nice value for the calling thread, and idle class for its disk I/O.
-/// Best effort: without the right the thread stays as it is.
-pub fn lower_priority(nice: i32) {
-    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
-    const IOPRIO_CLASS_IDLE: libc::c_int = 3 << 13;
-    // SAFETY: numbers only; on Linux `setpriority(PRIO_PROCESS, tid)` and ioprio_set with who 0
-    // concern the calling thread alone.
+/// Longest event of the kernel's objects: `UEVENT_BUFFER_SIZE` and a path.
+const KERNEL_EVENT_BYTES_MAX: usize = 8192;
+
+/// What the kernel says of CPUs and memory that come and go.
+pub struct KernelEvents(OwnedFd);
+
+impl KernelEvents {
+    /// Listens. Refused to some: in a user namespace, or by a seccomp filter.
+    pub fn new() -> io::Result<KernelEvents> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no pointer is passed; the new descriptor is owned by nobody else.
+        let fd =
+            check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_KOBJECT_UEVENT) })?;
+        // SAFETY: `fd` was just created and is open.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        filter_online(&socket)?;
+        // SAFETY: all-zero is a valid value of this plain struct.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        // The kernel's own group; the other is for what udev passes on.
+        address.nl_groups = 1;
+        let size = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: `address` is exactly the struct whose size is passed.
+        check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) })?;
+        Ok(KernelEvents(socket))
+    }
+
+    /// Hands out every event that has come. What somebody else than the kernel sent is left out.
+    pub fn each(&self, mut event: impl FnMut(&[u8])) {
+        let mut buffer = [0u8; KERNEL_EVENT_BYTES_MAX];
+        loop {
+            // SAFETY: all-zero is a valid value of this plain struct.
+            let mut from: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+            let mut size = size_of_val(&from) as libc::socklen_t;
+            // SAFETY: both buffers are writable for the sizes passed.
+            let read = unsafe {
+                libc::recvfrom(
+                    self.0.as_raw_fd(),
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len(),
+                    0,
+                    (&raw mut from).cast(),
+                    &mut size,
+                )
+            };
+            let Ok(read) = usize::try_from(read) else {
+                // Nothing more, or some were dropped: the list of CPUs is looked at besides.
+                return;
+            };
+            if from.nl_pid == 0 {
+                event(&buffer[..read]);
+            }
+        }
+    }
+}
+
+impl AsRawFd for KernelEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Lets only `online@…` and `offline@…` through: hosts with many containers make thousands of other
+/// events, and each would wake the daemon.
+fn filter_online(socket: &OwnedFd) -> io::Result<()> {
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let give = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(load, 0, 0, 0),
+        step(equal, 1, 0, u32::from_be_bytes(*b"onli")),
+        step(equal, 0, 1, u32::from_be_bytes(*b"offl")),
+        step(give, 0, 0, u32::MAX),
+        step(give, 0, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: `program` points to as many steps as it says, and both live through the call, which
+    // copies them.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of_val(&program) as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+/// Makes a core dump of this process impossible, and reading its memory for those without
+/// CAP_SYS_PTRACE: rings hold copies of stacks of the whole machine.
+pub fn keep_memory_private() -> io::Result<()> {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: numbers, and a struct that lives through the call.
     unsafe {
-        let tid = libc::syscall(libc::SYS_gettid) as libc::id_t;
-        libc::setpriority(libc::PRIO_PROCESS, tid, nice);
-        libc::syscall(
-            libc::SYS_ioprio_set,
-            IOPRIO_WHO_PROCESS,
-            0,
-            IOPRIO_CLASS_IDLE,
-        );
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
+        check(libc::setrlimit(libc::RLIMIT_CORE, &none))?;
+    }
+    Ok(())
+}
+
+/// Raises the number of descriptors the process may have to what it is entitled to: one for each CPU
+/// and for each executable that runs. Best effort.
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a struct that lives through both calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+/// How a thread shares CPU and disk with others. Set from any thread of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Priority {
+    tid: libc::id_t,
+}
+
+impl Priority {
+    /// That of the calling thread; `None` when one that was lowered could not be raised again, as
+    /// without CAP_SYS_NICE and RLIMIT_NICE. Such a thread is left where it is: lowered for good it
+    /// would not run at all on a machine that has no CPU to spare.
+    pub fn of_this_thread() -> Option<Priority> {
+        // SAFETY: no argument, and it cannot fail.
+        let tid = unsafe { libc::syscall(libc::SYS_gettid) } as libc::id_t;
+        let priority = Priority { tid };
+        priority.set_nice(1).ok()?;
+        priority.set_nice(0).ok()?;
+        Some(priority)
+    }
+
+    /// That of a thread which is not there.
+    #[cfg(test)]
+    pub fn none() -> Priority {
+        Priority {
+            tid: libc::id_t::MAX,
+        }
+    }
+
+    /// Lets other threads go first: this nice value, and the idle class for disk I/O.
+    pub fn lower(self, nice: i32) {
+        const IDLE: libc::c_int = 3 << 13;
+        let _ = self.set_nice(nice);
+        self.set_io(IDLE);
+    }
+
+    /// Back to what every thread has.
+    pub fn raise(self) {
+        let _ = self.set_nice(0);
+        self.set_io(0);
+    }
+
+    fn set_nice(self, nice: i32) -> io::Result<()> {
+        // SAFETY: numbers only; on Linux `setpriority(PRIO_PROCESS, tid)` concerns one thread.
+        check(unsafe { libc::setpriority(libc::PRIO_PROCESS, self.tid, nice) })?;
+        Ok(())
+    }
+
+    fn set_io(self, priority: libc::c_int) {
+        const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+        // SAFETY: numbers only; with this kind of `who` it concerns one thread.
+        unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, self.tid, priority) };
+    }
+}
+
+/// Has the heap give large blocks back as soon as they are free. glibc raises the size of what it takes
+/// from the machine block by block to that of the largest block freed, so that a section of 30 MB read
+/// once leaves holes of that size: 50 MiB became 39 under a load of compilers.
+pub fn keep_heap_small() {
+    /// Larger ones are mapped. glibc's own first value.
+    #[cfg(target_env = "gnu")]
+    const LARGE_BLOCK_BYTES: libc::c_int = 128 << 10;
+    #[cfg(target_env = "gnu")]
+    // SAFETY: numbers only; called before there are other threads.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE_BLOCK_BYTES);
+    }
+}
+
+/// Gives free memory of the heap back to the machine; true when there was some. Takes the locks of the
+/// heap for some milliseconds. Where the C library is not glibc nothing happens.
+pub fn trim_heap() -> bool {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a number only; malloc_trim may be called at any time from any thread.
+    return unsafe { libc::malloc_trim(0) } == 1;
+    #[cfg(not(target_env = "gnu"))]
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nice_of(tid: libc::id_t) -> i32 {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).expect("stat");
+        let fields = stat.rsplit(')').next().expect("fields after the name");
+        let nice = fields
+            .split_ascii_whitespace()
+            .nth(16)
+            .expect("a nice value");
+        nice.parse().expect("a number")
+    }
+
+    #[test]
+    fn a_lowered_thread_is_raised_by_another_needs_root() {
+        // The harness gives every test a thread of its own, which ends with it.
+        let Some(priority) = Priority::of_this_thread() else {
+            eprintln!("skip: this user may not raise priorities");
+            return;
+        };
+        priority.lower(10);
+        assert_eq!(nice_of(priority.tid), 10);
+        let other = std::thread::spawn(move || priority.raise());
+        other.join().expect("no panic");
+        assert_eq!(nice_of(priority.tid), 0);
     }
 }

@@ -24,8 +24,14 @@ pub mod key {
     pub const THREAD: &str = "thread";
     /// Process id as the host sees it, decimal.
     pub const PID: &str = "pid";
+    /// What the kernel was doing on the CPU: `task`, `softirq`, `hardirq` or `idle`.
+    pub const CONTEXT: &str = "context";
     /// Host name; set where profiles of several hosts meet.
     pub const HOST: &str = "host";
+
+    /// The labels that say which cgroup, in the order they are shown. Losses and the kernel's
+    /// accounting are known by these alone.
+    pub const OF_CGROUP: [&str; 6] = [CGROUP, SLICE, UNIT, CONTAINER, RUNTIME, POD_UID];
 }
 
 /// A label set of one [`LabelSetTable`]. Id 0 is the empty set.

@@ -62,6 +62,7 @@ impl Info {
             self.duration_ns = (end - i128::from(start)).try_into().unwrap_or(u64::MAX);
         }
         self.quality += other.quality;
+        self.coverage += other.coverage;
         Ok(())
     }
 

@@ -42,6 +42,26 @@ table! {
         NoUnwindInfo = 6, "no_unwind_info", "the file on the way has no unwind information for the address";
         UnreadableMemory = 7, "unreadable_memory", "the unwinder needed memory that the copy of the stack does not hold";
         Unresolved = 8, "unresolved", "the stack has unnamed frames at its root, so whether it is complete is not known";
+        Lost = 9, "lost", "the sample was lost before its stack was seen: its weight is an estimate";
+        ThirtyTwoBit = 10, "thirty_two_bit", "a 32-bit program: its stack copy is not unwound";
+        ModuleLoading = 11, "module_loading", "the unwind information of a file on the way was not in memory: its first samples, or no room for the files of all that runs";
+        NoProgress = 12, "no_progress", "the unwinder met a frame that does not lead further up the stack: damaged stack or wrong unwind information";
+        Stitched = 13, "stitched", "complete: the outer part was read from the thread's memory while a watch proved that the call still ran";
+        ModuleRefused = 14, "module_refused", "the unwind information of a file on the way is too large for the memory it may take";
+    }
+}
+
+impl StackEnd {
+    /// True when the stack is there up to its start function.
+    pub fn is_complete(self) -> bool {
+        matches!(self, StackEnd::Complete | StackEnd::Stitched)
+    }
+
+    /// True when callers are known to be missing, for whatever cause: the one definition of a truncated
+    /// stack, by which samples are counted and put under `[truncated]`. Of
+    /// [`StackEnd::Unresolved`] it is not known, and a lost sample has no stack that could be cut.
+    pub fn is_truncated(self) -> bool {
+        !self.is_complete() && !matches!(self, StackEnd::Unresolved | StackEnd::Lost)
     }
 }
 
@@ -63,5 +83,27 @@ table! {
         Limit = 12, "limit", "a bound of the symbolizer was reached; see its drop counters";
         NotInKallsyms = 13, "not_in_kallsyms", "the kernel lists no symbol for the address";
         JitProcessGone = 14, "jit_process_gone", "generated code of a process that ended before its perf map was read";
+        JitMapLate = 15, "jit_map_late", "generated code whose perf map could not be read in time; it is taken when it can be";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_is_complete_or_truncated_or_it_is_not_known() {
+        for &end in StackEnd::ALL {
+            let unknown = matches!(end, StackEnd::Unresolved | StackEnd::Lost);
+            assert_eq!(
+                [end.is_complete(), end.is_truncated(), unknown]
+                    .iter()
+                    .filter(|&&holds| holds)
+                    .count(),
+                1,
+                "{end:?}"
+            );
+        }
+        assert!(StackEnd::CopyTooSmall.is_truncated() && StackEnd::DepthLimit.is_truncated());
     }
 }

@@ -40,6 +40,10 @@ use crate::stack::StackId;
 /// Function of the synthetic frame that stands for stacks folded because a bound was reached.
 pub const OTHER_FRAME: &str = "[other]";
 
+/// Function of the synthetic frame that stands for samples that were lost; their stacks end with
+/// [`StackEnd::Lost`].
+pub const LOST_FRAME: &str = "[lost]";
+
 /// What is asked of a set of samples.
 #[derive(Clone, Debug)]
 pub struct Query {
@@ -179,15 +183,17 @@ impl<'q> QueryRunner<'q> {
     /// Ends the query.
     ///
     /// `info` describes the time and source that were asked. Of its quality, what was missed before
-    /// it had labels (idle, lost, throttled, malformed) is kept as it is: it cannot be divided among
-    /// selections. The counts of samples (taken, folded, truncated, incomplete, unnamed) are those of
-    /// the samples that were kept, before frame filters changed their stacks.
+    /// it had labels (idle, lost, late, throttled, malformed, reduced) is kept as it is: it cannot be divided
+    /// among selections. The counts of samples (taken, lost samples, folded, truncated, depth limit,
+    /// unnamed) are those of the samples that were kept, before frame filters changed their stacks.
     pub fn finish(self, info: Info) -> Profile {
         let quality = Quality {
             idle: info.quality.idle,
             lost: info.quality.lost,
             throttled: info.quality.throttled,
             malformed: info.quality.malformed,
+            reduced: info.quality.reduced,
+            lost_late: info.quality.lost_late,
             ..self.quality
         };
         let mut answer = self.answer;
@@ -281,13 +287,22 @@ impl Profile {
     }
 }
 
-fn count_quality(quality: &mut Quality, source: &Dictionary, key: SampleKey, count: u64) {
+pub(crate) fn count_quality(
+    quality: &mut Quality,
+    source: &Dictionary,
+    key: SampleKey,
+    count: u64,
+) {
     let add = |counter: &mut u64| *counter = counter.saturating_add(count);
+    if key.end == StackEnd::Lost {
+        return add(&mut quality.lost_samples);
+    }
     add(&mut quality.taken);
-    match key.end {
-        StackEnd::Complete => {}
-        StackEnd::DepthLimit => add(&mut quality.truncated),
-        _ => add(&mut quality.incomplete),
+    if key.end.is_truncated() {
+        add(&mut quality.truncated);
+    }
+    if key.end == StackEnd::DepthLimit {
+        add(&mut quality.depth_limit);
     }
     let Some((_, leaf)) = source.stacks.node(key.stack) else {
         return;

@@ -2,6 +2,7 @@
 
 use crate::dictionary::{Dictionary, Remap};
 use crate::labels::LabelSetId;
+use crate::ledger::Coverage;
 use crate::outcome::StackEnd;
 use crate::stack::StackId;
 use hashbrown::HashMap;
@@ -47,14 +48,21 @@ pub struct Quality {
     pub throttled: u64,
     /// Samples folded under `[other]` because a bound was reached.
     pub folded: u64,
-    /// Samples whose stack was cut by the depth limit.
+    /// Samples whose stack is known to be cut, for whatever cause: see [`StackEnd::is_truncated`].
     pub truncated: u64,
-    /// Samples with a stack that ends before a start function, for other reasons.
-    pub incomplete: u64,
+    /// Of those: cut by the depth limit. The unwinder could not go on with the others.
+    pub depth_limit: u64,
     /// Samples whose leaf frame has no symbol.
     pub unnamed: u64,
     /// Damaged records, skipped.
     pub malformed: u64,
+    /// Samples estimated to have been lost: the rows under `[lost]`, which `taken` does not count.
+    pub lost_samples: u64,
+    /// Samples taken while the daemon's budget had lowered the rate or the copy of the stack.
+    pub reduced: u64,
+    /// Of the records lost: while the daemon came late to empty the rings, so that their size is not to
+    /// blame.
+    pub lost_late: u64,
 }
 
 impl std::ops::AddAssign for Quality {
@@ -65,9 +73,12 @@ impl std::ops::AddAssign for Quality {
         self.throttled = self.throttled.saturating_add(other.throttled);
         self.folded = self.folded.saturating_add(other.folded);
         self.truncated = self.truncated.saturating_add(other.truncated);
-        self.incomplete = self.incomplete.saturating_add(other.incomplete);
+        self.depth_limit = self.depth_limit.saturating_add(other.depth_limit);
         self.unnamed = self.unnamed.saturating_add(other.unnamed);
         self.malformed = self.malformed.saturating_add(other.malformed);
+        self.lost_samples = self.lost_samples.saturating_add(other.lost_samples);
+        self.reduced = self.reduced.saturating_add(other.reduced);
+        self.lost_late = self.lost_late.saturating_add(other.lost_late);
     }
 }
 
@@ -86,6 +97,8 @@ pub struct Info {
     pub period: u64,
     /// What is missing.
     pub quality: Quality,
+    /// What the kernel's own accounting says of the same CPU time.
+    pub coverage: Coverage,
 }
 
 /// Samples with the dictionary that gives their ids meaning.

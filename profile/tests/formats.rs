@@ -8,7 +8,7 @@ mod support;
 
 use profile::formats::{self, Annotations, Format, Measure, Options, folded, svg};
 use profile::text::is_hostile;
-use profile::{Diff, GroupBy, Profile};
+use profile::{Diff, FrameKind, FrameRef, GroupBy, Profile, Query, SampleKey, StackEnd, Value};
 use support::{from_lines, hostile};
 
 fn bytes(profile: &Profile, format: Format, options: &Options) -> Vec<u8> {
@@ -38,7 +38,7 @@ fn folded_golden() {
     let text = text(&hostile(), Format::Folded, &options);
     no_hostile_character(&text);
     insta::assert_snapshot!(text, @r#"
-</title>\:\x1b]0\:x\x07;[no unit];[lost] 1
+</title>\:\x1b]0\:x\x07;[lost] 1
 app;[no unit];[truncated];deep 2
 app;[no unit];main;</script><!-- 3
 app;[no unit];main;<script>alert(1)</script> 3
@@ -53,6 +53,79 @@ app;[no unit];main;new\nline 3
 app;[no unit];main;run.py;handle_[j];copy;fast_copy_[i];do_syscall_64_[k];nft_do_chain_[k] 5
 app;[no unit];main;semi\:colon 3
 "#);
+}
+
+#[test]
+fn as_many_samples_are_truncated_as_stand_under_its_frame() {
+    let mut profile = from_lines("- main;f 1");
+    let (mut key, value) = profile.sorted()[0];
+    for &end in StackEnd::ALL {
+        key.end = end;
+        profile.samples.insert(key, value);
+    }
+    let profile = profile.query(&Query::default());
+    let folded = text(&profile, Format::Folded, &Options::default());
+    let quality = profile.info.quality;
+    let expected = format!("[truncated];main;f {}", quality.truncated);
+    assert!(folded.lines().any(|line| line == expected), "{folded}");
+    let cut = StackEnd::ALL.iter().filter(|end| end.is_truncated());
+    let cut = cut.count() as u64;
+    assert!(cut > 1);
+    assert_eq!((quality.truncated, quality.depth_limit), (cut, 1));
+}
+
+/// A sample of a process, one of a task without a name, and what was lost of the cgroup of both.
+fn with_lost() -> Profile {
+    let mut profile = from_lines("cgroup=/a,comm=app main;f 3\ncgroup=/a main;g 2");
+    let cgroup = profile.dict.intern_labels([("cgroup", "/a")]);
+    let lost = profile.dict.intern_frame(FrameRef {
+        kind: FrameKind::Synthetic,
+        function: "[lost]",
+        ..FrameRef::default()
+    });
+    let key = SampleKey {
+        labels: cgroup,
+        stack: profile.dict.stacks.intern([lost]),
+        end: StackEnd::Lost,
+    };
+    let (count, weight) = (1, 10_000_000);
+    profile.add(key, Value { count, weight });
+    profile
+}
+
+#[test]
+fn what_was_lost_has_no_frame_for_labels_that_it_cannot_have() {
+    let by = |labels: &[&str]| {
+        let root_labels = labels.iter().map(|&label| label.to_owned()).collect();
+        let options = Options {
+            root_labels,
+            ..Options::default()
+        };
+        text(&with_lost(), Format::Folded, &options)
+    };
+    insta::assert_snapshot!(by(&["comm"]), @r"
+[lost] 1
+[no comm];main;g 2
+app;main;f 3
+");
+    insta::assert_snapshot!(by(&["cgroup", "comm"]), @r"
+/a;[lost] 1
+/a;[no comm];main;g 2
+/a;app;main;f 3
+");
+}
+
+#[test]
+fn what_was_lost_is_a_speedscope_profile_of_its_own_name() {
+    let options = Options {
+        split_by: Some("comm".into()),
+        ..Options::default()
+    };
+    let text = text(&with_lost(), Format::Speedscope, &options);
+    let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let profiles = file["profiles"].as_array().unwrap();
+    let names: Vec<_> = profiles.iter().map(|found| &found["name"]).collect();
+    assert_eq!(names, ["app", "[no comm]", "[lost]"]);
 }
 
 #[test]
@@ -107,7 +180,8 @@ fn json_golden() {
     insta::assert_snapshot!(text, @r#"
 {"schema":"fleetprof.profile/1",
 "info":{"start_unix_ns":1700000000000000000,"duration_ns":10000000000,"event":"cpu-clock","unit":"nanoseconds","period":10000000},
-"quality":{"taken":41,"idle":0,"lost":1,"throttled":0,"folded":0,"truncated":2,"incomplete":0,"unnamed":0,"malformed":0},
+"quality":{"taken":41,"idle":0,"lost":1,"throttled":0,"folded":0,"truncated":2,"depth_limit":2,"unnamed":0,"malformed":0,"lost_samples":0,"reduced":0,"lost_late":0},
+"coverage":{"expected_ns":0,"estimated_ns":0,"expected_samples":0,"taken_ns":0,"windows":0,"windows_unmeasured":0},
 "total":{"count":41,"weight":410000000},
 "frames":[
 {"function":"\u001b[31mred","kind":"native","module":"app"},
@@ -144,7 +218,7 @@ fn json_golden() {
 {"count":3,"weight":30000000,"labels":{"comm":"app","pid":"7"},"end":"complete","frames":[14,18]},
 {"count":3,"weight":30000000,"labels":{"comm":"app","pid":"7"},"end":"complete","frames":[14,19]},
 {"count":2,"weight":20000000,"labels":{"comm":"app","pid":"7"},"end":"depth_limit","frames":[8]},
-{"count":1,"weight":10000000,"labels":{"comm":"\u003c/title\u003e;\u001b]0;x\u0007","pid":"7"},"end":"complete","frames":[3]}]}
+{"count":1,"weight":10000000,"labels":{"comm":"\u003c/title\u003e;\u001b]0;x\u0007","pid":"7"},"end":"lost","frames":[3]}]}
 "#);
 }
 
@@ -213,7 +287,7 @@ fn svg_golden() {
     assert!(!svg.contains("<script>alert") && svg.matches("</svg>").count() == 2);
     insta::assert_snapshot!(shown(&svg), @r"
 t &lt;/svg&gt; &amp; more
-41 samples of cpu-clock · 2023-11-14 22:13:20 – 22:13:30 UTC · 1 lost · 4.9 % truncated · 0 incomplete · 0 unnamed
+41 samples of cpu-clock · 2023-11-14 22:13:20 – 22:13:30 UTC · 1 records lost · 4.9 % truncated (4.9 % by the depth limit) · 0 unnamed
 Reset Zoom
 Search
 [lost] (1 samples, 2.44%)
@@ -329,7 +403,7 @@ fn html_golden() {
     assert!(!data.contains(['<', '>', '&']));
     serde_json::from_str::<serde_json::Value>(data).unwrap();
     insta::assert_snapshot!(data.replace("],\"", "],\n\""), @r#"
-{"title":"\u003c/title\u003e\u003cscript\u003ealert(1)\u003c/script\u003e","quality":"41 samples of cpu-clock · 2023-11-14 22:13:20 – 22:13:30 UTC · 1 lost · 4.9 % truncated · 0 incomplete · 0 unnamed","unit":"nanoseconds","measure":0,"icicle":false,"kinds":["native","kernel","jit","interpreted","inlined","synthetic","label"],
+{"title":"\u003c/title\u003e\u003cscript\u003ealert(1)\u003c/script\u003e","quality":"41 samples of cpu-clock · 2023-11-14 22:13:20 – 22:13:30 UTC · 1 records lost · 4.9 % truncated (4.9 % by the depth limit) · 0 unnamed","unit":"nanoseconds","measure":0,"icicle":false,"kinds":["native","kernel","jit","interpreted","inlined","synthetic","label"],
 "modules":["","[kernel]","app","libc.so.6","nf_tables","python3"],
 "names":{"function":["","\u003c/script\u003e\u003c!--","\u003c/title\u003e;\\x1b]0;x\\x07","\u003cscript\u003ealert(1)\u003c/script\u003e","[lost]","[truncated]","\\u{202e}gpj.exe","\\x1b[31mred","]]\u003e\u0026amp;\"'","app","back\\slash","copy","count 12","deep","do_syscall_64","fake_[k]","fast_copy","handle","line\\u{2028}separator","main","new\\x0aline","nft_do_chain","run.py","semi;colon"],
 "module":[0,2,0,2,0,0,2,2,2,0,2,3,2,2,1,2,3,0,2,2,2,4,5,2],

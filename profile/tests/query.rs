@@ -155,11 +155,11 @@ fn quality_counts_what_was_kept() {
         (
             quality.taken,
             quality.truncated,
-            quality.incomplete,
+            quality.depth_limit,
             quality.unnamed,
             quality.lost
         ),
-        (6, 2, 2, 6, 9)
+        (6, 4, 2, 6, 9)
     );
 }
 

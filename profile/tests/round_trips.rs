@@ -61,6 +61,17 @@ fn hostile_names_come_back_from_pprof() {
     assert_eq!(back.info, profile.info);
 }
 
+#[test]
+fn a_unit_with_the_name_of_the_count_comes_back_from_pprof() {
+    let mut profile = hostile();
+    for unit in ["samples", "count", "weight", "cpu"] {
+        profile.info.unit = unit.to_owned();
+        let back = through_pprof(&profile);
+        assert_eq!(canonical(&back), canonical(&profile), "{unit}");
+        assert_eq!(back.info, profile.info);
+    }
+}
+
 proptest! {
     #[test]
     fn pprof_comes_back(samples in samples()) {

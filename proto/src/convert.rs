@@ -7,7 +7,7 @@
 
 use crate::wire;
 use profile::{
-    Frame, FrameId, FrameKind, Info, LabelSetId, Profile, Quality, SampleKey, StackEnd, StackId,
+    Coverage, Frame, FrameId, FrameKind, Info, LabelSetId, Profile, SampleKey, StackEnd, StackId,
     StrId, Unnamed, Value,
 };
 use prost::Message;
@@ -408,60 +408,6 @@ fn number<T>(from: fn(u8) -> Option<T>, table: &'static str, id: u32) -> Result<
         .ok_or(AssembleError::Id { table, id })
 }
 
-impl From<Quality> for wire::Quality {
-    fn from(quality: Quality) -> Self {
-        let Quality {
-            taken,
-            idle,
-            lost,
-            throttled,
-            folded,
-            truncated,
-            incomplete,
-            unnamed,
-            malformed,
-        } = quality;
-        wire::Quality {
-            taken,
-            idle,
-            lost,
-            throttled,
-            folded,
-            truncated,
-            incomplete,
-            unnamed,
-            malformed,
-        }
-    }
-}
-
-impl From<wire::Quality> for Quality {
-    fn from(quality: wire::Quality) -> Self {
-        let wire::Quality {
-            taken,
-            idle,
-            lost,
-            throttled,
-            folded,
-            truncated,
-            incomplete,
-            unnamed,
-            malformed,
-        } = quality;
-        Quality {
-            taken,
-            idle,
-            lost,
-            throttled,
-            folded,
-            truncated,
-            incomplete,
-            unnamed,
-            malformed,
-        }
-    }
-}
-
 impl From<&Info> for wire::Info {
     fn from(info: &Info) -> Self {
         wire::Info {
@@ -471,6 +417,7 @@ impl From<&Info> for wire::Info {
             unit: info.unit.clone(),
             period: info.period,
             quality: Some(info.quality.into()),
+            coverage: (info.coverage != Coverage::default()).then(|| info.coverage.into()),
         }
     }
 }
@@ -484,6 +431,7 @@ impl From<wire::Info> for Info {
             unit: info.unit,
             period: info.period,
             quality: info.quality.unwrap_or_default().into(),
+            coverage: info.coverage.unwrap_or_default().into(),
         }
     }
 }

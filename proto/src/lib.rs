@@ -26,6 +26,8 @@ pub mod fleetprof {
 }
 
 pub mod convert;
+mod ledger;
+mod same;
 
 pub use convert::{AssembleError, Chunks, ProfileAssembler};
 pub use fleetprof::agent::v1 as agent;

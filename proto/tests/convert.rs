@@ -1,7 +1,9 @@
 //! Profiles survive the wire, and damaged chunks are refused.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use profile::{FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, Unnamed, Value};
+use profile::{
+    Coverage, FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, Unnamed, Value,
+};
 use proptest::prelude::*;
 use prost::Message;
 use proto::convert::{
@@ -113,6 +115,7 @@ proptest! {
             unit: "nanoseconds".into(),
             period: 10_101_010,
             quality: Quality { taken, lost: 3, malformed: 9, ..Quality::default() },
+            coverage: Coverage { expected_ns: taken, windows: 7, ..Coverage::default() },
         };
         let profile = build(&samples, info);
         let encoded: Vec<Vec<u8>> =

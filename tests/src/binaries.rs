@@ -75,6 +75,14 @@ fn built() -> &'static Path {
             .arg("--target-dir")
             .arg(target)
             .current_dir(crate::repository::root());
+        // What cargo tells a test program about its own package must not reach build scripts: those
+        // that watch it would make cargo compile their packages again in every run.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
         crate::process::run(&mut command, BUILD_LIMIT).ok();
         profile_dir
     })

@@ -4,9 +4,9 @@ use crate::view::View;
 use hyper_util::rt::TokioIo;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::agent::{
-    GetConfigRequest, GetStatusRequest, GetStatusResponse, ListCgroupsRequest, ListCgroupsResponse,
-    QueryProfileRequest, ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest,
-    StreamProfilesResponse,
+    GetConfigRequest, GetLedgerRequest, GetLedgerResponse, GetStatusRequest, GetStatusResponse,
+    ListCgroupsRequest, ListCgroupsResponse, QueryProfileRequest, ReloadConfigRequest,
+    ReloadConfigResponse, StreamProfilesRequest, StreamProfilesResponse,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -90,6 +90,15 @@ impl Client {
                 .await
         })
         .map(tonic::Response::into_inner)
+    }
+
+    /// GetLedger over everything kept.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub fn ledger(&self) -> Result<GetLedgerResponse, Status> {
+        self.block_on(async { self.agent().get_ledger(GetLedgerRequest::default()).await })
+            .map(tonic::Response::into_inner)
     }
 
     /// The active configuration as YAML.

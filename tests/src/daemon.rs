@@ -27,6 +27,8 @@ pub struct Options {
     watchdog: Option<Duration>,
     dir: Option<PathBuf>,
     join: Option<PathBuf>,
+    through: Vec<String>,
+    program: Option<PathBuf>,
 }
 
 impl Options {
@@ -66,6 +68,20 @@ impl Options {
         self
     }
 
+    /// Starts it by these words, to which the program and its arguments are appended; what they
+    /// start must become the daemon: `prlimit --nofile=64`, `env LD_PRELOAD=…`.
+    pub fn through(mut self, words: &[&str]) -> Options {
+        self.through
+            .extend(words.iter().map(|&word| word.to_owned()));
+        self
+    }
+
+    /// Uses this copy of the program: for users who may not reach the build's.
+    pub fn program(mut self, program: &Path) -> Options {
+        self.program = Some(program.to_path_buf());
+        self
+    }
+
     /// Starts the daemon and waits until it is ready.
     ///
     /// # Panics
@@ -92,11 +108,21 @@ impl Options {
             .expect("failed to set a time limit");
 
         let socket = dir.join("agent.sock");
-        let program = crate::binaries::fleetprofd();
+        let program = self
+            .program
+            .clone()
+            .unwrap_or_else(crate::binaries::fleetprofd);
+        let mut words = self
+            .through
+            .iter()
+            .map(OsStr::new)
+            .chain([program.as_os_str()]);
+        let first = words.next().expect("at least the program");
         let mut command = match &self.join {
-            Some(cgroup) => crate::cgroup::command_in(cgroup, &program),
-            None => Command::new(&program),
+            Some(cgroup) => crate::cgroup::command_in(cgroup, first),
+            None => Command::new(first),
         };
+        command.args(words);
         command
             .arg("--listen")
             .arg(format!("unix:{}", socket.display()));

@@ -10,6 +10,7 @@ pub mod browser;
 pub mod cgroup;
 pub mod client;
 pub mod clock;
+pub mod cpu;
 pub mod ctl;
 pub mod daemon;
 pub mod perf;
@@ -18,6 +19,8 @@ pub mod recording;
 pub mod repository;
 pub mod require;
 pub mod stats;
+pub mod sysctl;
+pub mod terminal;
 pub mod view;
 pub mod workload;
 

@@ -20,6 +20,8 @@ pub enum Need {
     StaticC,
     /// cgroup2 mounted and owning `perf_event`, with directories that can be made in it.
     Cgroup2,
+    /// A second CPU that can be taken offline.
+    SecondCpu,
 }
 
 impl Need {
@@ -33,6 +35,8 @@ impl Need {
             Need::StaticC => program("gcc")
                 .is_none()
                 .then(|| "needs gcc and the static C library".to_owned()),
+            Need::SecondCpu => (!Path::new(crate::cpu::SECOND).exists())
+                .then(|| "needs a second CPU that can be taken offline".to_owned()),
             Need::Cgroup2 => crate::cgroup::root()
                 .err()
                 .map(|e| format!("needs cgroup2: {e}")),

@@ -48,6 +48,18 @@ pub fn stripped_c(source: &'static str, name: &str) -> Recipe {
     recipe
 }
 
+/// A dynamically linked C program without frame pointers, built with further flags.
+pub fn bare_c(source: &'static str, flags: &[&str]) -> Recipe {
+    let mut recipe = c(source);
+    let usual = ["-O2", "-g0", "-fomit-frame-pointer", "-pthread"];
+    recipe.flags = usual
+        .iter()
+        .chain(flags)
+        .map(|&flag| flag.to_owned())
+        .collect();
+    recipe
+}
+
 /// A Rust program as a release build with frame pointers.
 pub fn rust(source: &'static str) -> Recipe {
     let name = source
@@ -63,6 +75,19 @@ pub fn rust(source: &'static str) -> Recipe {
 }
 
 impl Recipe {
+    /// The same as a shared library.
+    pub fn library(mut self) -> Recipe {
+        self.flags.retain(|flag| flag != "-static");
+        self.flags.extend(["-shared", "-fPIC"].map(str::to_owned));
+        self
+    }
+
+    /// The same linked dynamically.
+    pub fn dynamic(mut self) -> Recipe {
+        self.flags.retain(|flag| flag != "-static");
+        self
+    }
+
     /// The same under another file name, and so another comm.
     pub fn named(mut self, name: &str) -> Recipe {
         name.clone_into(&mut self.name);

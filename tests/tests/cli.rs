@@ -4,6 +4,7 @@
 use fixtures::ctl::{CONFIG, UNREACHABLE, USAGE, command, ctl};
 use fixtures::process::{Proc, run, wait_for};
 use fixtures::recording::Shared;
+use fixtures::terminal::Terminal;
 use fixtures::workload::c;
 use fixtures::{Cgroup, Daemon, Need, live};
 use serde_json::Value;
@@ -89,6 +90,20 @@ fn the_agents_address_is_taken_from_the_environment() {
     assert!(out.stderr.contains("from-env.sock"), "{}", out.stderr);
 }
 
+#[test]
+fn a_message_that_cannot_be_printed_keeps_its_exit_code() {
+    let program = fixtures::binaries::agent_ctl();
+    for nowhere in ["2>/dev/full", "2>&-"] {
+        let script = format!(r#"exec "$0" --agent unix:/nowhere/agent.sock status {nowhere}"#);
+        let mut shell = Command::new("sh");
+        let out = run(
+            shell.args(["-c", &script]).arg(&program),
+            Duration::from_secs(30),
+        );
+        assert_eq!(out.code, Some(UNREACHABLE), "{nowhere}: {out:?}");
+    }
+}
+
 fn check_config(yaml: &str) -> fixtures::process::Output {
     // The check runs the daemon's program beside agent-ctl.
     let dir = tempfile::tempdir().unwrap();
@@ -156,6 +171,8 @@ struct Said {
     cgroups_text: fixtures::process::Output,
     top: fixtures::process::Output,
     tail: fixtures::process::Output,
+    /// Of the time of the windows that `tail` told of.
+    tailed: fixtures::process::Output,
     config: fixtures::process::Output,
     folded: fixtures::process::Output,
     by_comm: fixtures::process::Output,
@@ -180,14 +197,20 @@ fn said() -> Option<&'static Said> {
         let diff = [
             "diff", "--before", "-6s..-4s", "--after", "-2s..", "--cgroup", path,
         ];
+        let tail = daemon.ctl(&["tail", "-n", "2", "--json"]);
+        let edges = edges(&tail.text());
+        let tailed = [
+            "profile", "--from", &edges[0], "--to", &edges[1], "--format", "json",
+        ];
         Said {
+            tailed: daemon.ctl(&tailed),
+            tail,
             status: daemon.ctl(&["status", "--json"]),
             doctor: daemon.ctl(&["doctor"]),
             doctor_json: daemon.ctl(&["doctor", "--json"]),
             cgroups: daemon.ctl(&["cgroups", "--json"]),
             cgroups_text: daemon.ctl(&["cgroups"]),
             top: daemon.ctl(&["top"]),
-            tail: daemon.ctl(&["tail", "-n", "2", "--json"]),
             config: daemon.ctl(&["config", "show"]),
             folded: daemon.ctl(&profile),
             by_comm: daemon.ctl(&[profile.as_slice(), &["--group-by", "comm"]].concat()),
@@ -196,6 +219,17 @@ fn said() -> Option<&'static Said> {
             cgroup: path.to_owned(),
         }
     })
+}
+
+/// Begin of the first window and end of the last of what `tail` printed.
+fn edges(tail: &str) -> [String; 2] {
+    let line = |line: &str| -> Value { serde_json::from_str(line).unwrap() };
+    let (first, last) = (tail.lines().next(), tail.lines().next_back());
+    let time = |found: Option<&str>, name| {
+        let found = line(found.expect("windows"));
+        found[name].as_str().expect("a time").to_owned()
+    };
+    [time(first, "start"), time(last, "end")]
 }
 
 fn json(out: &fixtures::process::Output) -> Value {
@@ -271,6 +305,36 @@ fn tail_prints_an_object_a_window_needs_root() {
 }
 
 #[test]
+fn a_range_between_ends_of_windows_answers_those_windows_needs_root() {
+    let Some(said) = said() else { return };
+    let info = &json(&said.tailed)["info"];
+    let second = 1_000_000_000;
+    let start = info["start_unix_ns"].as_i64().expect("a begin");
+    assert_eq!(start % second, 0, "{info}");
+    assert_eq!(info["duration_ns"].as_i64(), Some(2 * second), "{info}");
+}
+
+#[test]
+fn a_label_that_nobody_gives_is_refused_with_the_nearest() {
+    let out = ctl(["profile", "--group-by", "nope"]);
+    assert_eq!(out.code, Some(USAGE), "{out:?}");
+    assert!(out.stderr.contains("the nearest is `"), "{}", out.stderr);
+}
+
+#[test]
+fn a_full_disk_is_said() {
+    let mut shell = Command::new("sh");
+    let script = r#"exec "$0" --help >/dev/full"#;
+    let program = fixtures::binaries::agent_ctl();
+    let out = run(
+        shell.args(["-c", script]).arg(program),
+        Duration::from_secs(30),
+    );
+    assert_eq!(out.code, Some(1), "{out:?}");
+    assert!(out.stderr.contains("No space left"), "{}", out.stderr);
+}
+
+#[test]
 fn config_show_prints_what_a_check_takes_needs_root() {
     let Some(said) = said() else { return };
     check_config(&said.config.text()).ok();
@@ -318,69 +382,6 @@ fn a_diff_compares_two_times_needs_root() {
         "{}",
         said.diff.text()
     );
-}
-
-/// A tmux server of its own, ended when dropped.
-struct Terminal {
-    socket: std::path::PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Terminal {
-    fn open(program: &Command) -> Terminal {
-        let dir = tempfile::tempdir().unwrap();
-        let terminal = Terminal {
-            socket: dir.path().join("tmux"),
-            _dir: dir,
-        };
-        let mut line = vec![program.get_program().to_str().unwrap().to_owned()];
-        line.extend(
-            program
-                .get_args()
-                .map(|arg| arg.to_str().unwrap().to_owned()),
-        );
-        let mut args = vec![
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            "120",
-            "-y",
-            "40",
-        ];
-        args.extend(line.iter().map(String::as_str));
-        terminal.tmux(&args);
-        terminal
-    }
-
-    fn tmux(&self, args: &[&str]) -> String {
-        let mut command = Command::new("tmux");
-        command
-            .arg("-S")
-            .arg(&self.socket)
-            .args(args)
-            .env("TERM", "xterm-256color");
-        run(&mut command, Duration::from_secs(10)).text()
-    }
-
-    /// The screen, once it shows `text`.
-    fn shows(&self, text: &str) -> bool {
-        let screen = || self.tmux(&["capture-pane", "-p"]);
-        let found = wait_for(Duration::from_secs(15), || {
-            screen().contains(text).then_some(())
-        });
-        if found.is_none() {
-            eprintln!("`{text}` is not on the screen:\n{}", screen());
-        }
-        found.is_some()
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        self.tmux(&["kill-server"]);
-    }
 }
 
 #[test]

@@ -101,7 +101,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             out.write(&(json(&Json::of(&profile, &rows, &args), true)? + "\n"))?;
         } else {
             out.write(&plain(&rows, &args, out))?;
-            eprintln!("{}", summary::line(&profile, &clock));
+            note!("{}", summary::line(&profile, &clock));
         }
         return Ok(if profile.samples.is_empty() {
             exit::PARTIAL

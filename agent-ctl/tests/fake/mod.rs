@@ -3,8 +3,8 @@
 //! real agent works.
 
 use profile::{
-    FrameFilter, FrameFilterOp, FrameKind, FrameRef, GroupBy, Info, LabelMatcher, MatchOp, Profile,
-    Quality, Query, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
+    Coverage, FrameFilter, FrameFilterOp, FrameKind, FrameRef, GroupBy, Info, LabelMatcher,
+    MatchOp, Profile, Quality, Query, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
 };
 use proto::Chunks;
 use proto::agent::agent_service_server::{AgentService, AgentServiceServer};
@@ -34,6 +34,8 @@ pub struct Behaviour {
     pub stream_interval: Duration,
     /// Degradations are told.
     pub degraded: bool,
+    /// Reports something that is worth a word and no fault.
+    pub noted: bool,
     /// The configuration is invalid when reloaded.
     pub invalid_config: bool,
 }
@@ -109,9 +111,17 @@ pub fn profile(scale: u64) -> Profile {
             period: PERIOD,
             quality: Quality {
                 lost: 3,
-                truncated: 10,
-                incomplete: 100,
+                truncated: 110,
+                depth_limit: 10,
                 ..Quality::default()
+            },
+            coverage: Coverage {
+                expected_ns: 1030 * PERIOD,
+                estimated_ns: 10 * PERIOD,
+                expected_samples: 1030,
+                taken_ns: 1000 * PERIOD,
+                windows: 30,
+                windows_unmeasured: 1,
             },
         },
         ..Profile::default()
@@ -252,7 +262,14 @@ impl AgentService for Fake {
     ) -> Result<Response<GetStatusResponse>, Status> {
         self.admit()?;
         let empty = self.behaviour.empty;
-        let degradations = if self.behaviour.degraded {
+        let degradations = if self.behaviour.noted {
+            vec![Degradation {
+                id: "stacks_cut".into(),
+                message: "12 % of stacks end before their start function".into(),
+                remedy: "raise unwind.cache_mib to 40".into(),
+                severity: Severity::Info.into(),
+            }]
+        } else if self.behaviour.degraded {
             vec![Degradation {
                 id: "kptr_restrict".into(),
                 message: "kernel frames have no names\x1b[2J".into(),
@@ -275,11 +292,43 @@ impl AgentService for Fake {
                 cpus_online: 2,
                 cpus_sampled: 2,
                 ring_bytes_per_cpu: 256 << 10,
-                unwind: "frame-pointer".into(),
+                unwind: "stack-copy".into(),
                 missing_features: vec!["build_id".into()],
                 last_sample_age_ns: 12_000_000,
                 samples_arrive: !empty,
+                stack_bytes: 8 << 10,
+                reduced: "16 KiB of each stack configured, 8 KiB in force: the daemon's CPU budget"
+                    .into(),
+                unwind_cache_bytes: 5 << 20,
+                unwind_cache_bytes_max: 48 << 20,
             }),
+            budget: Some(Budget {
+                cpu: Some(Governed {
+                    budget: 10_000,
+                    used: 8_700,
+                    level: 1,
+                    lowest_level: 6,
+                    since_unix_ns: NOW_NS - 600 * S,
+                    limits: "copying 8 KiB of each stack".into(),
+                    reason: "1.21 % used for a minute, 1.00 % allowed".into(),
+                }),
+                memory: Some(Governed {
+                    budget: 192 << 20,
+                    used: 41 << 20,
+                    lowest_level: 5,
+                    since_unix_ns: NOW_NS - 7260 * S,
+                    ..Governed::default()
+                }),
+                serving_cpu_ppm: 3_000,
+            }),
+            stack_ends: [(0, "complete", 9_700), (5, "copy_too_small", 300)]
+                .map(|(id, word, samples)| Outcome {
+                    id,
+                    word: word.into(),
+                    samples,
+                })
+                .into(),
+            unnamed_leaves: Vec::new(),
             recorder: Some(Recorder {
                 oldest_unix_ns: NOW_NS - 3600 * S,
                 newest_unix_ns: NOW_NS - 4 * S,
@@ -306,12 +355,18 @@ impl AgentService for Fake {
                     samples: 600,
                     lost: 3,
                     throttled: 0,
+                    online: true,
+                    away_ns: 0,
+                    missed_samples: 2,
                 },
                 CpuStatus {
                     cpu: 1,
                     samples: 400,
                     lost: 0,
                     throttled: 1,
+                    online: true,
+                    away_ns: 3_000_000_000,
+                    missed_samples: 0,
                 },
             ],
             counters: vec![Counter {
@@ -329,6 +384,8 @@ impl AgentService for Fake {
                 cgroup_mode: "cgroup2".into(),
                 cgroup_root: "/sys/fs/cgroup".into(),
             }),
+            coverage: Some(profile(1).info.coverage.into()),
+            recent_lost_samples: 2,
         }))
     }
 
@@ -350,6 +407,7 @@ impl AgentService for Fake {
             self_weight: own * PERIOD,
             total_count: total,
             total_weight: total * PERIOD,
+            expected_ns: total * PERIOD / 99 * 100,
             ..Cgroup::default()
         };
         let container = "3f2a9c0d1e2f3a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3";
@@ -377,6 +435,42 @@ impl AgentService for Fake {
                 1000 * PERIOD
             },
             unit: "nanoseconds".into(),
+        }))
+    }
+
+    async fn get_ledger(
+        &self,
+        _: Request<GetLedgerRequest>,
+    ) -> Result<Response<GetLedgerResponse>, Status> {
+        self.admit()?;
+        let tally = Tally {
+            taken: 990,
+            taken_weight: 990 * PERIOD,
+            lost: 10,
+            lost_weight: 10 * PERIOD,
+            truncated: 103,
+            depth_limit: 3,
+            unnamed: 90,
+            folded: 0,
+        };
+        let expected = Expected {
+            ns: 1010 * PERIOD,
+            estimated_ns: 0,
+            samples: 1010,
+        };
+        Ok(Response::new(GetLedgerResponse {
+            rows: vec![LedgerRow {
+                path: "/user.slice/a\u{202e}b\n".into(),
+                own: Some(tally),
+                total: Some(tally),
+                expected: Some(expected),
+                missed: 10,
+                ..LedgerRow::default()
+            }],
+            host: Some(tally),
+            expected: Some(expected),
+            windows: 30,
+            ..GetLedgerResponse::default()
         }))
     }
 

@@ -1,9 +1,11 @@
 //! The catalogue of the daemon's own metrics: every counter of every stage with its sentence.
 
-use super::{Agent, lock};
-use crate::aggregate::recorder::RecorderStats;
+use super::coverage::Cause;
+use super::{Agent, Budget, lock};
+use crate::aggregate::recorder::{Outcomes, RecorderStats};
+use crate::cgroup::usage::UsageStats;
 use crate::metrics::{Kind, Registry, register_own_cost};
-use profile::Quality;
+use profile::{Quality, StackEnd, Unnamed};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -12,7 +14,13 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     let registry = Registry::new();
     register_own_cost(&registry);
     sampler(&registry, agent);
+    unwinding(&registry, agent);
+    looks(&registry, agent);
     recorder(&registry, agent);
+    outcomes(&registry, agent);
+    budget(&registry, agent);
+    usage(&registry, agent);
+    coverage(&registry, agent);
     for (name, help, _) in agent.symbols.all() {
         let full = symbol_metric_name(name);
         let weak = Arc::downgrade(agent);
@@ -96,13 +104,18 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
     for (name, help, pick) in [
         (
             "fleetprof_cpu_samples_total",
-            "Samples read, by CPU; starts again when sampling is set up anew.",
-            (|counts| counts.samples) as fn(&crate::perf::rings::CpuCounts) -> u64,
+            "Samples read, by CPU.",
+            (|counts| counts.samples) as fn(&crate::perf::cpu_ring::CpuCounts) -> u64,
         ),
         (
             "fleetprof_cpu_lost_total",
             "Records that found no room in the ring buffer, by CPU.",
             |counts| counts.lost,
+        ),
+        (
+            "fleetprof_cpu_missed_samples_total",
+            "Samples estimated to have been lost or not taken while throttled, by CPU.",
+            |counts| counts.missed,
         ),
         (
             "fleetprof_cpu_throttled_total",
@@ -144,6 +157,8 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
                 ("process_bound", counts.refused),
                 ("mapping_bound", counts.mappings_refused),
                 ("file_bound", counts.files_forgotten),
+                ("file_refused", counts.files_refused),
+                ("file_ahead_bound", counts.ahead_refused),
                 ("process_repaired", counts.repaired),
             ]
             .map(|(cause, value)| (vec![("cause", cause.to_owned())], value))
@@ -152,11 +167,251 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
     );
 }
 
+fn outcomes(registry: &Registry, agent: &Arc<Agent>) {
+    type Rows = fn(&Outcomes) -> Vec<(&'static str, u64)>;
+    let tables: [(&str, &str, &str, Rows); 2] = [
+        (
+            "fleetprof_stack_ends_total",
+            "Samples by how their stack ended; agent-ctl doctor explains each.",
+            "end",
+            |outcomes| {
+                let ends = StackEnd::ALL.iter();
+                ends.map(|&end| (end.word(), outcomes.ended(end))).collect()
+            },
+        ),
+        (
+            "fleetprof_unnamed_leaves_total",
+            "Samples whose leaf frame has no symbol, by reason; agent-ctl doctor explains each.",
+            "reason",
+            |outcomes| {
+                let reasons = Unnamed::ALL.iter().filter(|&&reason| reason != Unnamed::No);
+                reasons
+                    .map(|&reason| (reason.word(), outcomes.unnamed(reason)))
+                    .collect()
+            },
+        ),
+    ];
+    for (name, help, label, rows) in tables {
+        let weak = Arc::downgrade(agent);
+        registry.read(name, help, Kind::Counter, move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let recorder = agent.recorder.read();
+            let outcomes = recorder.unwrap_or_else(PoisonError::into_inner).outcomes();
+            let reading = |(word, value): (&str, u64)| (vec![(label, word.to_owned())], value);
+            rows(&outcomes).into_iter().map(reading).collect()
+        });
+    }
+}
+
+fn looks(registry: &Registry, agent: &Arc<Agent>) {
+    use crate::unwind::look::Failure;
+    use crate::unwind::lookouts::LookCounts;
+    type Pick = fn(&LookCounts) -> u64;
+    let metrics: [(&str, &str, Kind, Pick); 8] = [
+        (
+            "fleetprof_looks_asked_total",
+            "Looks at the memory of threads asked for, to complete stacks that the copy cuts.",
+            Kind::Counter,
+            |c| c.asked,
+        ),
+        (
+            "fleetprof_looks_taken_total",
+            "Looks that brought the callers of a cut frame.",
+            Kind::Counter,
+            |c| c.taken,
+        ),
+        (
+            "fleetprof_looks_refused_total",
+            "Looks put off or dropped because of a bound on their number, rate or memory.",
+            Kind::Counter,
+            |c| c.refused,
+        ),
+        (
+            "fleetprof_looks_outlived_total",
+            "Looks dropped because the call they were of had returned.",
+            Kind::Counter,
+            |c| c.outlived,
+        ),
+        (
+            "fleetprof_looks_dropped_total",
+            "Looks dropped because their thread or program ended, or no sample needed them.",
+            Kind::Counter,
+            |c| c.dropped,
+        ),
+        (
+            "fleetprof_looks_held",
+            "Looks held now, each with one debug register of its thread.",
+            Kind::Gauge,
+            |c| c.held,
+        ),
+        (
+            "fleetprof_look_bytes",
+            "Memory of the looks held now.",
+            Kind::Gauge,
+            |c| c.bytes,
+        ),
+        (
+            "fleetprof_look_samples_completed_total",
+            "Samples whose stack was completed by a look.",
+            Kind::Counter,
+            |c| c.completed,
+        ),
+    ];
+    for (name, help, kind, pick) in metrics {
+        one(registry, agent, name, help, kind, move |agent| {
+            pick(&lock(&agent.sampler.facts).unwinding.looks)
+        });
+    }
+    let weak = Arc::downgrade(agent);
+    registry.read(
+        "fleetprof_looks_failed_total",
+        "Looks that could not be had, by cause.",
+        Kind::Counter,
+        move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let failed = lock(&agent.sampler.facts).unwinding.looks.failed;
+            let causes = Failure::ALL.iter().zip(failed);
+            causes
+                .map(|(cause, count)| (vec![("cause", cause.word().to_owned())], count))
+                .collect()
+        },
+    );
+}
+
+fn unwinding(registry: &Registry, agent: &Arc<Agent>) {
+    use crate::unwind::engine::UnwindCounts;
+    type Pick = fn(&UnwindCounts) -> u64;
+    let metrics: [(&str, &str, Kind, Pick); 16] = [
+        (
+            "fleetprof_unwind_walks_total",
+            "Copies of stacks unwound.",
+            Kind::Counter,
+            |c| c.walks,
+        ),
+        (
+            "fleetprof_unwind_chains_used_total",
+            "Walks whose result was continued or replaced by the kernel's frame-pointer chain.",
+            Kind::Counter,
+            |c| c.chains_used,
+        ),
+        (
+            "fleetprof_unwind_rule_hits_total",
+            "Frames whose rule was in the cache.",
+            Kind::Counter,
+            |c| c.modules.rule_hits,
+        ),
+        (
+            "fleetprof_unwind_rule_misses_total",
+            "Frames whose rule was computed and kept.",
+            Kind::Counter,
+            |c| c.modules.rule_misses,
+        ),
+        (
+            "fleetprof_unwind_rows_computed_total",
+            "Frames computed from their row each time: signal frames, realigned stacks.",
+            Kind::Counter,
+            |c| c.computed,
+        ),
+        (
+            "fleetprof_unwind_frame_pointer_steps_total",
+            "Frames without unwind information that were passed by their frame pointer.",
+            Kind::Counter,
+            |c| c.by_frame_pointer,
+        ),
+        (
+            "fleetprof_unwind_modules",
+            "Files whose unwind information is held.",
+            Kind::Gauge,
+            |c| c.modules.held,
+        ),
+        (
+            "fleetprof_unwind_module_bytes",
+            "Memory of unwind information.",
+            Kind::Gauge,
+            |c| c.modules.bytes,
+        ),
+        (
+            "fleetprof_unwind_modules_evicted_total",
+            "Unwind information dropped to stay under `unwind.cache_mib`.",
+            Kind::Counter,
+            |c| c.modules.evicted,
+        ),
+        (
+            "fleetprof_unwind_modules_evicted_in_use_total",
+            "Those of them that were in use: `unwind.cache_mib` is too small for what runs.",
+            Kind::Counter,
+            |c| c.modules.evicted_in_use,
+        ),
+        (
+            "fleetprof_unwind_modules_crowded_out_total",
+            "Unwind information read and not taken because all that was held was in use.",
+            Kind::Counter,
+            |c| c.modules.crowded_out,
+        ),
+        (
+            "fleetprof_unwind_modules_refused_total",
+            "Files whose unwind information alone is over half of `unwind.cache_mib`.",
+            Kind::Counter,
+            |c| c.modules.refused,
+        ),
+        (
+            "fleetprof_unwind_modules_over_bound",
+            "Files whose unwind information is over half of the bound that is in force now.",
+            Kind::Gauge,
+            |c| c.modules.over_bound,
+        ),
+        (
+            "fleetprof_unwind_files_without_total",
+            "Files that have no unwind information, or could not be read.",
+            Kind::Counter,
+            |c| c.modules.without,
+        ),
+        (
+            "fleetprof_unwind_modules_unread_total",
+            "Requests for unwind information dropped because too many files waited to be read.",
+            Kind::Counter,
+            |c| c.unread,
+        ),
+        (
+            "fleetprof_unwind_modules_untaken_total",
+            "Requests for unwind information dropped because the sampler did not keep up.",
+            Kind::Counter,
+            |c| c.untaken,
+        ),
+    ];
+    for (name, help, kind, pick) in metrics {
+        one(registry, agent, name, help, kind, move |agent| {
+            pick(&lock(&agent.sampler.facts).unwinding)
+        });
+    }
+    let weak = Arc::downgrade(agent);
+    registry.read(
+        "fleetprof_unwind_ends_total",
+        "How walks by unwind information ended, before the chain was looked at.",
+        Kind::Counter,
+        move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let ends = lock(&agent.sampler.facts).unwinding.ends;
+            let words = StackEnd::ALL.iter().zip(ends);
+            words
+                .map(|(end, count)| (vec![("end", end.word().to_owned())], count))
+                .collect()
+        },
+    );
+}
+
 fn recorder(registry: &Registry, agent: &Arc<Agent>) {
     let weak = Arc::downgrade(agent);
     registry.read(
         "fleetprof_samples_missed_total",
-        "Samples that are missing or incomplete in profiles, by cause.",
+        "Samples that are missing or incomplete in profiles, by cause. Why stacks are truncated: \
+         fleetprof_stack_ends_total.",
         Kind::Counter,
         move || {
             let Some(agent) = weak.upgrade() else {
@@ -174,19 +429,24 @@ fn recorder(registry: &Registry, agent: &Arc<Agent>) {
                 throttled,
                 folded,
                 truncated,
-                incomplete,
+                depth_limit: _,
                 unnamed,
                 malformed,
+                lost_samples,
+                reduced,
+                lost_late,
             } = quality;
             [
                 ("idle", idle),
-                ("lost", lost),
+                ("lost", lost.saturating_sub(lost_late)),
+                ("lost_late", lost_late),
                 ("throttled", throttled),
                 ("folded", folded),
                 ("truncated", truncated),
-                ("incomplete", incomplete),
                 ("unnamed", unnamed),
                 ("malformed", malformed),
+                ("lost_samples", lost_samples),
+                ("reduced", reduced),
             ]
             .map(|(cause, value)| (vec![("cause", cause.to_owned())], value))
             .into()
@@ -241,4 +501,153 @@ fn recorder(registry: &Registry, agent: &Arc<Agent>) {
             )
         });
     }
+}
+
+fn coverage(registry: &Registry, agent: &Arc<Agent>) {
+    let weak = Arc::downgrade(agent);
+    registry.read(
+        "fleetprof_coverage_recent_ppm",
+        "Part of the CPU time accounted by the kernel in the last minute that was sampled; absent when \
+         nothing was measured. Unit: millionths.",
+        Kind::Gauge,
+        move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let (ledger, _) = crate::aggregate::recorder::read(&agent.recorder).recent_ledger();
+            let share = ledger.coverage().share();
+            let ppm = share.map(|share| (share * 1e6).round() as u64);
+            ppm.map(|ppm| (Vec::new(), ppm)).into_iter().collect()
+        },
+    );
+    let weak = Arc::downgrade(agent);
+    registry.read(
+        "fleetprof_coverage_low",
+        "1 when so much of the last minute is missing that profiles of it mislead, by its largest cause.",
+        Kind::Gauge,
+        move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let recent = crate::aggregate::recorder::read(&agent.recorder).recent_ledger();
+            let low = agent.coverage_low(&recent).map(|low| low.cause);
+            let reading = |cause: Cause| {
+                let labels = vec![("cause", cause.word().to_owned())];
+                (labels, u64::from(low == Some(cause)))
+            };
+            Cause::ALL.map(reading).into()
+        },
+    );
+}
+
+fn budget(registry: &Registry, agent: &Arc<Agent>) {
+    type Pick = fn(&Budget) -> u64;
+    let gauges: [(&str, &str, Pick); 7] = [
+        (
+            "fleetprof_budget_cpu_ppm",
+            "CPU time the daemon may take, answering clients aside. Unit: millionths of one CPU.",
+            |b| b.cpu.budget_ppm(),
+        ),
+        (
+            "fleetprof_budget_cpu_used_ppm",
+            "CPU time it took over the last minute. Unit: millionths of one CPU.",
+            |b| b.cpu.used_ppm().unwrap_or(0),
+        ),
+        (
+            "fleetprof_budget_cpu_serving_ppm",
+            "CPU time it took to answer clients over the last minute. Unit: millionths of one CPU.",
+            |b| b.serving_ppm(),
+        ),
+        (
+            "fleetprof_budget_cpu_level",
+            "Steps by which sampling is lowered to keep the CPU budget.",
+            |b| b.cpu.level() as u64,
+        ),
+        (
+            "fleetprof_budget_memory_bytes",
+            "Memory the daemon may take, ring buffers aside.",
+            |b| b.memory.budget() as u64,
+        ),
+        (
+            "fleetprof_budget_memory_used_bytes",
+            "Memory it took when it was last read.",
+            |b| b.memory.used().unwrap_or(0) as u64,
+        ),
+        (
+            "fleetprof_budget_memory_level",
+            "Steps by which caches and recorder are lowered to keep the memory budget.",
+            |b| b.memory.level() as u64,
+        ),
+    ];
+    for (name, help, pick) in gauges {
+        one(registry, agent, name, help, Kind::Gauge, move |agent| {
+            pick(&lock(&agent.budget))
+        });
+    }
+    let weak = Arc::downgrade(agent);
+    registry.read(
+        "fleetprof_budget_steps_total",
+        "What was done to keep the budgets, by kind.",
+        Kind::Counter,
+        move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let counts = lock(&agent.budget).counts;
+            [
+                ("cpu_lowered", counts.cpu_lowered),
+                ("cpu_raised", counts.cpu_raised),
+                ("cpu_refused", counts.cpu_refused),
+                ("memory_lowered", counts.memory_lowered),
+                ("memory_raised", counts.memory_raised),
+                ("memory_trimmed", counts.memory_trimmed),
+            ]
+            .map(|(step, value)| (vec![("step", step.to_owned())], value))
+            .into()
+        },
+    );
+}
+
+fn usage(registry: &Registry, agent: &Arc<Agent>) {
+    type Pick = fn(&UsageStats) -> u64;
+    let counters: [(&str, &str, Pick); 3] = [
+        (
+            "fleetprof_host_cpu_ns_total",
+            "CPU time of the whole host in closed windows, as the kernel accounts it.",
+            |usage| usage.host_ns,
+        ),
+        (
+            "fleetprof_cgroup_readings_total",
+            "Readings of the kernel's CPU accounting of a cgroup.",
+            |usage| usage.reads,
+        ),
+        (
+            "fleetprof_cgroup_meters_evicted_total",
+            "Cgroups whose last reading was dropped because there were too many.",
+            |usage| usage.evicted,
+        ),
+    ];
+    for (name, help, pick) in counters {
+        one(registry, agent, name, help, Kind::Counter, move |agent| {
+            pick(&crate::aggregate::recorder::read(&agent.recorder).usage())
+        });
+    }
+    let weak = Arc::downgrade(agent);
+    registry.read(
+        "fleetprof_cgroup_unmeasured_total",
+        "Cgroups that had samples in a window and no reading for it, by cause.",
+        Kind::Counter,
+        move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let usage = crate::aggregate::recorder::read(&agent.recorder).usage();
+            [
+                ("bound", usage.over_bound),
+                ("unknown", usage.unmeasured.saturating_sub(usage.over_bound)),
+            ]
+            .map(|(cause, value)| (vec![("cause", cause.to_owned())], value))
+            .into()
+        },
+    );
 }

@@ -3,26 +3,38 @@
 //! One value shared by the supervisor, the gRPC server and the metrics; it holds the handles of the
 //! stages, never their work.
 
+pub mod budget;
 mod catalogue;
+mod coverage;
 mod host;
+mod stacks;
 mod status;
 
 use crate::aggregate::recorder::{Recorder, RecorderOptions};
+use crate::bounds::{Bounds, CacheBounds};
 use crate::cgroup::hierarchy::Hierarchy;
 use crate::config::{Config, ConfigError, Loaded, SamplingEvent};
+use crate::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
+use crate::heartbeat::{Heartbeat, Pace};
+use crate::ids::CpuId;
 use crate::metrics::Registry;
-use crate::perf::environment::Environment;
-use crate::perf::event::{EventKind, EventSpec, Feature, OpenError};
+use crate::perf::cpu_ring::CpuRing;
+use crate::perf::environment::{self, Environment};
+use crate::perf::event::{EventKind, EventSpec, Features, OpenError};
+use crate::perf::plan::{Limits, Machine, Plan};
 use crate::perf::rings::{Rings, RingsError};
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
 use crate::time::{Mono, WallAnchor};
-use crate::unwind::Unwinder;
+use crate::unwind::Depths;
+use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+pub use budget::Budget;
+pub use coverage::RecentLosses;
 pub use host::Watchers;
 
 /// A sampler that has not passed its loop for this long is stuck: it wakes every second.
@@ -31,6 +43,13 @@ pub const SAMPLER_STUCK: Duration = Duration::from_secs(30);
 /// A namer that works this long on one batch waits for a file system: naming takes milliseconds, and
 /// seconds for the first batch of a large host.
 const NAMER_SLOW: Duration = Duration::from_secs(20);
+
+/// `fp-files` waits 2 s for a file that is opened, and reading all processes or one file's unwind
+/// information takes tenths of a second: past this the disk itself does not answer.
+const FILES_SLOW: Duration = Duration::from_secs(30);
+
+/// A namer late by this is given its turn: half a default window.
+pub const NAMER_LATE: Duration = Duration::from_secs(5);
 
 /// Where the configuration comes from; read again at a reload.
 #[derive(Clone, Debug)]
@@ -60,35 +79,34 @@ pub struct SamplingFacts {
     pub requested: EventKind,
     /// Why another event runs than was asked for.
     pub fallback: Option<String>,
-    /// Samples a second on each CPU.
-    pub rate_hz: u32,
-    /// Bytes of each ring.
-    pub ring_bytes: usize,
-    /// Frames at which a callchain is cut: the lower of the configuration and the sysctl.
-    pub depth_max: u16,
-    /// CPUs online when the rings were opened.
+    /// Copy and rings.
+    pub plan: Plan,
+    /// Most frames of a stack; of a callchain, the sysctl's if that is lower.
+    pub depths: Depths,
+    /// CPUs that run.
     pub cpus_online: usize,
     /// CPUs with a ring.
     pub cpus_sampled: usize,
-    /// Features the kernel refused.
-    pub missing: &'static [Feature],
+    /// What is opened on each CPU.
+    pub spec: EventSpec,
+    /// The features the kernel took.
+    pub features: Features,
 }
 
 impl SamplingFacts {
     /// Weight of one sample in the event's unit; 0 when it varies.
     pub fn period(&self) -> u64 {
         match self.event {
-            EventKind::CpuClock => 1_000_000_000 / u64::from(self.rate_hz.max(1)),
+            EventKind::CpuClock => 1_000_000_000 / u64::from(self.plan.rate_hz.max(1)),
             EventKind::Cycles => 0,
         }
     }
+}
 
-    /// The unwinder that goes with it.
-    pub fn unwinder(&self) -> Unwinder {
-        Unwinder {
-            depth_max: usize::from(self.depth_max),
-        }
-    }
+/// How sampling is set up on this machine.
+fn sampling_plan(config: &Config, environment: &Environment, limits: Limits) -> Plan {
+    let machine = Machine::of(environment);
+    Plan::new(&config.sampling, &config.unwind, &machine, limits)
 }
 
 /// Opens the rings that the configuration asks for. Hardware cycles that this machine does not have,
@@ -96,28 +114,41 @@ impl SamplingFacts {
 ///
 /// # Errors
 /// When not even the CPU clock can be had.
-pub fn open_sampling(config: &Config) -> Result<(Rings, SamplingFacts), RingsError> {
+pub fn open_sampling(
+    config: &Config,
+    limits: Limits,
+) -> Result<(Rings, SamplingFacts), RingsError> {
     let requested = match config.sampling.event {
         SamplingEvent::CpuClock => EventKind::CpuClock,
         SamplingEvent::Cycles => EventKind::Cycles,
     };
     let environment = Environment::read();
+    let mut plan = sampling_plan(config, &environment, limits);
     let cpus = environment.cpus_online;
     let sysctl = environment
         .perf_event_max_stack
         .map_or(u16::MAX, |max| max.min(65535) as u16);
     let depth_max = config.sampling.max_stack_depth.min(sysctl);
-    let ring_bytes = config.sampling.ring_bytes();
+    let spec = |kind, stack_bytes| EventSpec {
+        kind,
+        rate_hz: plan.rate_hz,
+        max_stack_depth: depth_max,
+        watermark_bytes: plan.watermark_bytes,
+        stack_bytes,
+    };
+    let copied = Cell::new(plan.stack_bytes);
     let open = |kind| {
-        let spec = EventSpec {
-            kind,
-            rate_hz: config.sampling.rate_hz,
-            max_stack_depth: depth_max,
-            // Half of the ring: the rest lasts seconds at 99 Hz while the sampler wakes up, and under
-            // an ordinary load the tick comes first.
-            watermark_bytes: ring_bytes / 2,
+        let with_copies = Rings::open(&cpus, &spec(kind, copied.get()), plan.ring_bytes);
+        let Err(RingsError::Open(error)) = &with_copies else {
+            return with_copies;
         };
-        Rings::open(&cpus, &spec, ring_bytes)
+        if copied.get() == 0 || matches!(error, OpenError::Permission { .. }) {
+            return with_copies;
+        }
+        // A kernel that cannot copy user stacks says the same as one without the event at all.
+        let without = Rings::open(&cpus, &spec(kind, 0), plan.ring_bytes)?;
+        copied.set(0);
+        Ok(without)
     };
     let mut fallback = None;
     let (rings, event) = match open(requested) {
@@ -130,30 +161,40 @@ pub fn open_sampling(config: &Config) -> Result<(Rings, SamplingFacts), RingsErr
         Err(RingsError::Open(error @ OpenError::Unsupported { .. }))
             if requested != EventKind::CpuClock =>
         {
-            fallback = Some(error.to_string());
+            // The first line: what follows is advice for a start that failed.
+            let reason = error.to_string();
+            fallback = reason.lines().next().map(str::to_owned);
             (open(EventKind::CpuClock)?, EventKind::CpuClock)
         }
         Err(error) => return Err(error),
     };
+    let spec = spec(event, copied.get());
+    if spec.stack_bytes < plan.stack_bytes {
+        plan.stack_bytes = spec.stack_bytes;
+        plan.reduced = Some("the kernel does not copy user stacks".to_owned());
+    }
     let facts = SamplingFacts {
+        spec,
+        features: rings.features(),
         event,
         requested,
         fallback,
-        rate_hz: config.sampling.rate_hz,
-        ring_bytes,
-        depth_max,
+        plan,
+        depths: Depths {
+            chain: usize::from(depth_max),
+            walk: usize::from(config.sampling.max_stack_depth),
+        },
         cpus_online: cpus.len(),
         cpus_sampled: rings.cpus(),
-        missing: rings.features().missing(),
     };
     Ok((rings, facts))
 }
 
-/// The recorder's options from the configuration.
-pub fn recorder_options(config: &Config) -> RecorderOptions {
+/// The recorder's options from the configuration and the memory budget.
+pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
     RecorderOptions {
         retention: config.recorder.retention(),
-        budget_bytes: config.recorder.budget_bytes(),
+        budget_bytes: bounds.recorder,
         window: config.windows.length(),
     }
 }
@@ -177,6 +218,16 @@ pub struct Agent {
     pub source: ConfigSource,
     /// How sampling was set up.
     pub sampling: Mutex<SamplingFacts>,
+    /// Which CPUs run and are sampled.
+    pub cpus: Mutex<CpuWatch>,
+    /// Whether CPUs have worked since the newest sample.
+    pub arrivals: Mutex<Arrivals>,
+    /// What the daemon may cost, does cost, and does about it.
+    pub budget: Mutex<Budget>,
+    /// What the rings missed in the last minutes.
+    pub losses: Mutex<RecentLosses>,
+    /// Bounds of the caches in force.
+    pub bounds: Arc<CacheBounds>,
     /// The symbolizer's counters.
     pub symbols: Arc<SymbolCounters>,
     /// The cgroup hierarchy in use.
@@ -185,8 +236,12 @@ pub struct Agent {
     pub environment: Environment,
     /// False when kptr_restrict hides kernel symbols.
     pub kernel_symbols: bool,
-    /// Monotonic time at which the namer began its batch; 0 while it waits for one.
-    pub namer_busy_since: AtomicU64,
+    /// The namer's work on one batch.
+    pub namer: Heartbeat,
+    /// How soon the namer gets a CPU.
+    pub namer_pace: Pace,
+    /// The work of `fp-files` on one request.
+    pub files: Arc<Heartbeat>,
     /// Applies `log.level`.
     pub set_log_level: SetLogLevel,
     /// Live clients.
@@ -240,15 +295,18 @@ impl Agent {
 
     /// How long the namer has worked on one batch, when that is suspiciously long.
     pub fn namer_slow(&self) -> Option<Duration> {
-        let since = Mono(self.namer_busy_since.load(Ordering::Relaxed));
-        let age = Mono::now().since(since);
-        (since != Mono(0) && age > NAMER_SLOW).then_some(age)
+        self.namer.busy_longer_than(NAMER_SLOW, Mono::now())
+    }
+
+    /// How long `fp-files` has worked on one request, when that is suspiciously long.
+    pub fn files_slow(&self) -> Option<Duration> {
+        self.files.busy_longer_than(FILES_SLOW, Mono::now())
     }
 
     /// Says whether the daemon does its work.
     ///
     /// # Errors
-    /// The reason, when the sampler does not move.
+    /// The reason, when a stage does not move.
     pub fn health(&self) -> Result<(), String> {
         let heartbeat = Mono(self.sampler.heartbeat.load(Ordering::Relaxed));
         let age = Mono::now().since(heartbeat);
@@ -261,7 +319,103 @@ impl Agent {
                 age.as_secs()
             ));
         }
+        if let Some(age) = self.files_slow() {
+            return Err(format!(
+                "the thread that opens files has worked on one request for {} s",
+                age.as_secs()
+            ));
+        }
         Ok(())
+    }
+
+    /// Remembers what was missed so far, so that `status` can speak of the last minutes. Called every
+    /// ten seconds or more often, by one thread.
+    pub fn note_losses(&self, now: Mono) {
+        let quality = crate::aggregate::recorder::read(&self.recorder).totals_of_quality();
+        lock(&self.losses).note(now, &quality, || {
+            Duration::from_nanos(self.sampler.longest_delay.swap(0, Ordering::Relaxed))
+        });
+    }
+
+    /// Looks which CPUs run, and has those sampled that came, by what the kernel said of them.
+    pub fn watch_cpus(&self, notices: &[Notice]) {
+        let Some(online) = environment::cpus_online() else {
+            return;
+        };
+        // Notes what was busy when the newest sample came.
+        self.samples_due();
+        // No reload in between: its rings would be of another kind.
+        let _no_reload = lock(&self.config);
+        let silent = self.silent_cpus();
+        let changes = lock(&self.cpus).look(Mono::now(), &online, notices, &silent);
+        for change in changes {
+            match change {
+                Change::Left(cpu) => {
+                    tracing::info!(cpu = cpu.0, "the CPU is offline");
+                    self.sampler.command(sampler::Command::RemoveCpu(cpu));
+                }
+                Change::Came { cpu, since, left } => match self.open_ring(cpu) {
+                    Ok(ring) => {
+                        let ring = Box::new(ring);
+                        self.sampler
+                            .command(sampler::Command::AddCpu { ring, since, left });
+                        lock(&self.cpus).sampled(cpu, Mono::now());
+                        tracing::info!(cpu = cpu.0, "sampling the CPU");
+                    }
+                    Err(error) => {
+                        let reason = with_causes(&error);
+                        tracing::warn!(cpu = cpu.0, reason, "the CPU runs and is not sampled");
+                    }
+                },
+            }
+        }
+        let mut facts = lock(&self.sampling);
+        (facts.cpus_online, facts.cpus_sampled) = lock(&self.cpus).numbers();
+    }
+
+    fn open_ring(&self, cpu: CpuId) -> Result<CpuRing, RingsError> {
+        let (spec, features, ring_bytes) = {
+            let facts = lock(&self.sampling);
+            (facts.spec, facts.features, facts.plan.ring_bytes)
+        };
+        let (ring, took) = CpuRing::open(cpu, &spec, ring_bytes, features)?;
+        if took != features {
+            return Err(RingsError::Features { cpu: cpu.0 });
+        }
+        Ok(ring)
+    }
+
+    /// Busy CPUs whose event has died in silence, with the time of the last sample. Of other events
+    /// than the clock silence says nothing.
+    fn silent_cpus(&self) -> Vec<(CpuId, Mono)> {
+        if lock(&self.sampling).event != EventKind::CpuClock {
+            return Vec::new();
+        }
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let busy = lock(&self.cpus).were_busy(cpus::busy_ticks(&stat));
+        let facts = lock(&self.sampler.facts);
+        let newest = facts.cpus.iter().map(|(cpu, counts)| (*cpu, counts.newest));
+        newest
+            .filter(|(cpu, newest)| busy.contains(cpu) && facts.horizon.since(*newest) > SILENT)
+            .collect()
+    }
+
+    /// True when CPUs have worked for so long since the newest sample that there should be others.
+    fn samples_due(&self) -> bool {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let busy = cpus::busy_ticks(&stat);
+        let busy = (!busy.is_empty()).then(|| busy.values().sum());
+        let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
+        let rate_hz = lock(&self.sampling).plan.rate_hz;
+        !lock(&self.arrivals).still(newest, busy, rate_hz)
+    }
+
+    /// Has windows end at multiples of their length in wall time from the next one on.
+    pub fn align_windows(&self, length: Duration) {
+        self.sampler.command(sampler::Command::Windows {
+            length,
+            boundary: self.clock.next_multiple(length),
+        });
     }
 
     /// Reads the configuration again and puts in force what can be: all of it, or nothing.
@@ -273,8 +427,18 @@ impl Agent {
         let mut active = lock(&self.config);
         let diff = active.config.diff(&new.config);
         let touches = |section: &str| diff.changed.iter().any(|key| key.starts_with(section));
-        if touches("sampling.") {
-            let (rings, facts) = open_sampling(&new.config).map_err(ReloadError::Sampling)?;
+        if touches("sampling.") || touches("unwind.") {
+            // What the budget has limited stays limited, as far as the new configuration allows.
+            let full = sampling_plan(&new.config, &Environment::read(), Limits::NONE);
+            let (level, limits) = {
+                let budget = lock(&self.budget);
+                budget.cpu.level_for(full.stack_bytes, full.rate_hz)
+            };
+            let (rings, facts) =
+                open_sampling(&new.config, limits).map_err(ReloadError::Sampling)?;
+            lock(&self.budget)
+                .cpu
+                .set_full(full.stack_bytes, full.rate_hz, Mono::now());
             let mut recorder = self
                 .recorder
                 .write()
@@ -283,22 +447,17 @@ impl Agent {
             drop(recorder);
             self.sampler.command(sampler::Command::Replace {
                 rings: Box::new(rings),
-                unwinder: facts.unwinder(),
+                depths: facts.depths,
                 period: facts.period(),
+                reduced: level > 0,
             });
             *lock(&self.sampling) = facts;
         }
         if touches("windows.") {
-            self.sampler
-                .command(sampler::Command::WindowLength(new.config.windows.length()));
+            self.align_windows(new.config.windows.length());
         }
-        if touches("windows.") || touches("recorder.") {
-            let mut recorder = self
-                .recorder
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
-            recorder.set_options(recorder_options(&new.config));
-            recorder.maintain();
+        if touches("windows.") || touches("recorder.") || touches("budget.") {
+            self.configure_budget(&new.config);
         }
         if touches("log.") {
             (self.set_log_level)(&new.config);

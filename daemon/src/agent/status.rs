@@ -1,19 +1,23 @@
 //! What `GetStatus` says: sampling, memory, cost, and everything that is degraded.
 
-use super::{Agent, lock};
-use crate::aggregate::recorder::RecorderStats;
+use super::coverage::{self, Low, Recent};
+use super::{Agent, lock, stacks};
+use crate::aggregate::recorder::{Covered, Outcomes, RecorderStats};
+use crate::ids::CpuId;
 use crate::metrics::OwnCost;
+use crate::perf::cpu_ring::CpuCounts;
 use crate::perf::environment::{self, Degradation, Severity};
 use crate::perf::event::Feature;
 use crate::time::Mono;
-use profile::Quality;
+use profile::{Ledger, Quality};
 use proto::agent as wire;
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Without a sample for this long, samples do not arrive: a machine with one busy CPU takes 99 a
-/// second, and the sampler wakes every second.
+/// Without a sample for this long, though CPUs worked, samples do not arrive: a machine with one busy CPU
+/// takes 99 a second, and the sampler wakes every second. On idle CPUs an event need not tick at all.
 const SAMPLES_MISSING: Duration = Duration::from_secs(10);
 
 impl Agent {
@@ -21,10 +25,14 @@ impl Agent {
     pub(super) fn status_now(&self) -> wire::GetStatusResponse {
         let now = Mono::now();
         let cost = OwnCost::read();
-        let facts = lock(&self.sampler.facts).clone();
-        let (stats, quality) = {
+        let (stats, quality, outcomes, recent) = {
             let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
-            (recorder.stats(), recorder.totals_of_quality())
+            (
+                recorder.stats(),
+                recorder.totals_of_quality(),
+                recorder.outcomes(),
+                recorder.recent_ledger(),
+            )
         };
         let registry = self.registry.get();
         let counters = registry
@@ -49,21 +57,12 @@ impl Agent {
                     .collect(),
             }),
             degradations: self
-                .degradations(now, &quality)
+                .degradations(now, &quality, &outcomes, &recent)
                 .into_iter()
                 .map(to_wire)
                 .collect(),
             quality: Some(quality.into()),
-            cpus: facts
-                .cpus
-                .iter()
-                .map(|(cpu, counts)| wire::CpuStatus {
-                    cpu: cpu.0,
-                    samples: counts.samples,
-                    lost: counts.lost,
-                    throttled: counts.throttled,
-                })
-                .collect(),
+            cpus: self.cpu_status(now),
             counters: counters
                 .into_iter()
                 .map(|counted| wire::Counter {
@@ -73,7 +72,31 @@ impl Agent {
                 })
                 .collect(),
             environment: Some(self.environment_status()),
+            budget: Some(self.budget_status()),
+            stack_ends: stacks::ends(&outcomes),
+            unnamed_leaves: stacks::unnamed_leaves(&outcomes),
+            coverage: Some(recent.0.coverage().into()),
+            recent_lost_samples: recent.0.host.lost,
         }
+    }
+
+    fn cpu_status(&self, now: Mono) -> Vec<wire::CpuStatus> {
+        let counts: BTreeMap<CpuId, CpuCounts> =
+            lock(&self.sampler.facts).cpus.iter().copied().collect();
+        let watch = lock(&self.cpus);
+        let status = watch.known().map(|(cpu, presence)| {
+            let counts = counts.get(&cpu).copied().unwrap_or_default();
+            wire::CpuStatus {
+                cpu: cpu.0,
+                samples: counts.samples,
+                lost: counts.lost,
+                throttled: counts.throttled,
+                online: presence.online,
+                away_ns: presence.away(now).as_nanos() as u64,
+                missed_samples: counts.missed,
+            }
+        });
+        status.collect()
     }
 
     fn sampling_status(&self, now: Mono) -> wire::Sampling {
@@ -87,14 +110,26 @@ impl Agent {
         wire::Sampling {
             event: sampling.event.name().into(),
             requested_event: sampling.requested.name().into(),
-            rate_hz: sampling.rate_hz,
+            rate_hz: sampling.plan.rate_hz,
             cpus_online: sampling.cpus_online as u32,
             cpus_sampled: sampling.cpus_sampled as u32,
-            ring_bytes_per_cpu: sampling.ring_bytes as u64,
-            unwind: "frame-pointer".into(),
-            missing_features: sampling.missing.iter().map(|f| f.name().into()).collect(),
+            ring_bytes_per_cpu: sampling.plan.ring_bytes as u64,
+            unwind: match sampling.plan.stack_bytes {
+                0 => "frame-pointer".into(),
+                _ => "stack-copy".into(),
+            },
+            missing_features: sampling
+                .features
+                .missing()
+                .iter()
+                .map(|f| f.name().into())
+                .collect(),
             last_sample_age_ns: age.as_nanos() as u64,
-            samples_arrive: newest != Mono(0) && age < SAMPLES_MISSING,
+            samples_arrive: newest != Mono(0) && (age < SAMPLES_MISSING || !self.samples_due()),
+            stack_bytes: sampling.plan.stack_bytes,
+            reduced: sampling.plan.reduced.unwrap_or_default(),
+            unwind_cache_bytes: lock(&self.sampler.facts).unwinding.modules.bytes,
+            unwind_cache_bytes_max: self.bounds.unwind() as u64,
         }
     }
 
@@ -131,8 +166,27 @@ impl Agent {
         }
     }
 
+    /// Coverage of the last minute when it is too low.
+    pub(super) fn coverage_low(&self, (ledger, covered): &(Ledger, Covered)) -> Option<Low> {
+        let all_sampled = {
+            let sampling = lock(&self.sampling);
+            sampling.cpus_sampled >= sampling.cpus_online
+        };
+        coverage::low(&Recent {
+            ledger,
+            covered,
+            all_sampled,
+        })
+    }
+
     /// What does not work as it should: of the machine, and of this run.
-    fn degradations(&self, now: Mono, quality: &Quality) -> Vec<Degradation> {
+    fn degradations(
+        &self,
+        now: Mono,
+        quality: &Quality,
+        outcomes: &Outcomes,
+        recent: &(Ledger, Covered),
+    ) -> Vec<Degradation> {
         let sampling = lock(&self.sampling).clone();
         let config = lock(&self.config).config.clone();
         let mut list = self
@@ -140,12 +194,13 @@ impl Agent {
             .degradations(&config.sampling, &self.hierarchy);
         let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
         let up = self.clock.to_unix_ns(now) - self.started_unix_ns;
-        if now.since(newest) >= SAMPLES_MISSING && up > SAMPLES_MISSING.as_nanos() as i64 {
+        let silent = now.since(newest) >= SAMPLES_MISSING;
+        if silent && up > SAMPLES_MISSING.as_nanos() as i64 && self.samples_due() {
             list.push(Degradation::new(
                 "no_samples",
                 Severity::Error,
                 format!(
-                    "no sample of the event `{}` has arrived for {} s",
+                    "no sample of the event `{}` has arrived for {} s, though CPUs were busy",
                     sampling.event.name(),
                     now.since(newest).as_secs()
                 ),
@@ -164,18 +219,38 @@ impl Agent {
                 "cat /proc/$(pidof fleetprofd)/task/*/stack",
             ));
         }
-        if quality.taken > 1000 && quality.incomplete * 2 > quality.taken {
+        if let Some(age) = self.files_slow() {
             list.push(Degradation::new(
-                "frame_pointers",
-                Severity::Info,
+                "files_stalled",
+                Severity::Error,
                 format!(
-                    "{:.0} % of stacks end before their start function: most code here is built \
-                     without frame pointers. Leaf functions and CPU shares are right, callers are missing",
-                    quality.incomplete as f64 * 100.0 / quality.taken as f64
+                    "the thread that opens executables has waited {} s for one, most likely for a disk \
+                     that does not answer: what runs from now on has no names and shorter stacks",
+                    age.as_secs()
                 ),
-                "build with -fno-omit-frame-pointer (Rust: -C force-frame-pointers=yes)",
+                "cat /proc/$(pidof fleetprofd)/task/*/stack",
             ));
         }
+        let (processes, unwinding) = {
+            let facts = lock(&self.sampler.facts);
+            (facts.processes, facts.unwinding)
+        };
+        let cache = stacks::UnwindCache {
+            in_force: self.bounds.unwind(),
+            configured: config.unwind.cache_bytes(),
+            modules: unwinding.modules,
+        };
+        list.extend(stacks::degradation(
+            outcomes,
+            &config.unwind,
+            &sampling.plan,
+            &cache,
+        ));
+        list.extend(stacks::looks_degradation(
+            &lock(&self.sampler.facts).unwinding.looks,
+        ));
+        list.extend(cache.degradation());
+        list.extend(stacks::of_process_table(&processes));
         if let Some(reason) = &sampling.fallback {
             list.push(Degradation::new(
                 "event_fallback",
@@ -188,7 +263,7 @@ impl Agent {
                 "",
             ));
         }
-        for feature in sampling.missing {
+        for feature in sampling.features.missing() {
             list.push(Degradation::new(
                 feature.name(),
                 Severity::Info,
@@ -205,31 +280,17 @@ impl Agent {
                 "cpus_not_sampled",
                 Severity::Warning,
                 format!(
-                    "{} of {} CPUs are sampled: the others went offline at the start",
+                    "{} of {} CPUs are sampled: the log says why the others are not",
                     sampling.cpus_sampled, sampling.cpus_online
                 ),
                 "systemctl restart fleetprofd",
             ));
         }
-        if quality.lost > 0 {
-            list.push(Degradation::new(
-                "records_lost",
-                Severity::Warning,
-                format!("{} records found no room in a ring buffer", quality.lost),
-                "raise sampling.ring_kib and reload: agent-ctl config reload",
-            ));
-        }
-        if quality.throttled > 0 {
-            list.push(Degradation::new(
-                "throttled",
-                Severity::Warning,
-                format!(
-                    "the kernel paused sampling {} times because samples took too long",
-                    quality.throttled
-                ),
-                "sysctl -w kernel.perf_cpu_time_max_percent=25, or lower sampling.rate_hz",
-            ));
-        }
+        self.budget_degradations(&mut list);
+        let longest = self.sampler.longest_delay.load(Ordering::Relaxed);
+        let losses = lock(&self.losses).degradations(now, quality, Duration::from_nanos(longest));
+        list.extend(losses);
+        list.extend(self.coverage_low(recent).map(coverage::degradation));
         list
     }
 }

@@ -64,6 +64,20 @@ pub struct RawProcess {
     pub ended: bool,
 }
 
+/// Samples that were lost on one CPU, estimated: the CPU's clock ticks on, so what is missing between
+/// two records of its ring is known in number, busy and idle together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawLoss {
+    /// Time of the last record before the gap, or the begin of the batch if that is later.
+    pub from: Mono,
+    /// Time of the first record after it, or the end of the batch if that is sooner.
+    pub until: Mono,
+    /// Samples that did not arrive, those of the idle loop included.
+    pub samples: u64,
+    /// Weight of one of them.
+    pub period: u64,
+}
+
 /// Folded samples of a part of one window.
 #[derive(Debug, Default)]
 pub struct RawBatch {
@@ -83,6 +97,10 @@ pub struct RawBatch {
     pub samples: Vec<RawSample>,
     /// Processes, each once.
     pub processes: Vec<RawProcess>,
+    /// Samples estimated to have been lost in the time of this batch.
+    pub losses: Vec<RawLoss>,
+    /// Weight of what is known to have been lost after its end.
+    pub lost_after: u64,
     /// cgroups created since the last batch: id and path from the root of their hierarchy.
     pub cgroups: Vec<(CgroupId, Box<[u8]>)>,
     /// Files announced to the store by the end of the batch, since the start.
@@ -101,6 +119,8 @@ impl RawBatch {
         self.samples.clear();
         self.processes.clear();
         self.cgroups.clear();
+        self.losses.clear();
+        self.lost_after = 0;
         self.quality = Quality::default();
         self.closes = false;
         self.kernel_changed = false;

@@ -26,6 +26,8 @@ const PROCESSES_MAX: usize = 1 << 16;
 #[derive(Default)]
 pub struct Folder {
     batch: RawBatch,
+    /// Samples count as taken by less than what is configured.
+    pub reduced: bool,
     stacks: HashTable<u32>,
     samples: HashTable<u32>,
     processes: HashTable<u32>,
@@ -65,6 +67,7 @@ impl Folder {
         weight: u64,
     ) {
         self.batch.quality.taken += 1;
+        self.batch.quality.reduced += u64::from(self.reduced);
         let process = self.process(process);
         let full = self.batch.samples.len() >= SAMPLES_MAX;
         let stack = match self.stack(frames, end) {
@@ -258,6 +261,21 @@ mod tests {
             }
         );
         assert_eq!(batch.frames.len(), 2);
+    }
+
+    #[test]
+    fn samples_taken_with_less_are_counted_until_it_ends() {
+        let table = table();
+        let mut folder = Folder::new(Mono(0));
+        let process = table.get(Pid(1)).expect("made above");
+        for reduced in [false, true, true, false] {
+            folder.reduced = reduced;
+            let frames = [RawFrame::Kernel(1)];
+            let (cgroup, end) = (CgroupId(1), StackEnd::Complete);
+            folder.add(process, cgroup, Comm::default(), &frames, end, 1);
+        }
+        let batch = folder.take(Mono(9), true, RawBatch::default());
+        assert_eq!((batch.quality.taken, batch.quality.reduced), (4, 2));
     }
 
     #[test]

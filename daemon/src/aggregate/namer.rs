@@ -4,17 +4,19 @@
 //! dictionary of its own; only the finished names are carried over under the lock, which takes
 //! milliseconds. Queries therefore never wait for a slow disk, and the sampler waits for neither.
 
-use super::batch::{RawBatch, RawFrame, RawProcess, RawStack};
+use super::batch::{RawBatch, RawFrame, RawProcess, RawSample, RawStack};
+use super::context::Context;
+use super::ledger::{Closed, LedgerKeeper};
 use super::recorder::{Recorder, Row, WindowPart};
 use crate::cgroup::CgroupTable;
-use crate::ids::{CgroupId, Comm, ProcessId};
+use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::PerfMaps;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, Symbolizer};
 use hashbrown::{HashMap, HashSet};
 use profile::{
-    Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd, StackId,
-    StrId, Unnamed, key,
+    Account, Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd,
+    StackId, StrId, Unnamed, Value, key,
 };
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -110,6 +112,9 @@ pub struct Namer {
     epoch: u64,
     /// Whether a frame of `names` is a start function.
     starts: HashMap<FrameId, Start>,
+    /// What a frame of `names` says of the kernel's context.
+    contexts: HashMap<FrameId, Option<Context>>,
+    ledger: LedgerKeeper,
     work: Work,
 }
 
@@ -126,8 +131,12 @@ struct Work {
     /// For each distinct frame its names: a range of `named.frames`.
     spans: Vec<(u32, u32)>,
     named: Named,
+    /// Files with samples.
+    files: Vec<FileId>,
     stacks: Vec<NamedStack>,
-    labels: HashMap<(CgroupId, u32, Comm), LabelSetId>,
+    /// For each stack of the batch what the kernel was doing.
+    contexts: Vec<Option<Context>>,
+    labels: HashMap<(CgroupId, u32, Comm, Context), LabelSetId>,
     rows: Vec<Row>,
 }
 
@@ -147,6 +156,7 @@ impl Namer {
         perf_maps: PerfMaps,
         cgroups: CgroupTable,
     ) -> Namer {
+        let ledger = LedgerKeeper::new(&cgroups);
         Namer {
             store,
             symbolizer,
@@ -158,6 +168,8 @@ impl Namer {
             label_remap: Remap::default(),
             epoch: 0,
             starts: HashMap::new(),
+            contexts: HashMap::new(),
+            ledger,
             work: Work::default(),
         }
     }
@@ -189,6 +201,7 @@ impl Namer {
         }
         for (id, path) in batch.cgroups.drain(..) {
             self.cgroups.note_created(id, &path);
+            self.ledger.note_created(&path);
         }
         if self.names.heap_bytes() > NAMES_BYTES_MAX {
             self.forget_names();
@@ -198,7 +211,10 @@ impl Namer {
             self.label_remap = Remap::default();
         }
         self.name_frames(batch);
+        self.find_contexts(batch);
         self.label_samples(batch);
+        let is_time = super::recorder::read(recorder).event().1 == "nanoseconds";
+        let closed = self.keep_ledger(batch, is_time);
         // A poisoned lock means a query panicked; what it read is still sound.
         let mut recorder = recorder.write().unwrap_or_else(PoisonError::into_inner);
         if recorder.epoch() != self.epoch {
@@ -208,6 +224,8 @@ impl Namer {
         }
         self.intern_stacks(batch, &mut recorder);
         self.make_rows(batch, &mut recorder);
+        let accounts = self.carry_over(&closed, batch, &mut recorder);
+        recorder.note_usage(self.ledger.stats());
         recorder.add(WindowPart {
             start: batch.start,
             end: batch.end,
@@ -215,8 +233,11 @@ impl Namer {
             period: batch.period,
             quality: batch.quality,
             rows: &mut self.work.rows,
+            accounts: &accounts,
         });
         drop(recorder);
+        let files = self.work.files.iter().copied();
+        self.store.close_unused(files, batch.end);
         // A process without samples in this batch may have some in the next: only the end of one is
         // a reason to forget its map. The others are bounded by size.
         let ended: HashSet<ProcessId> = batch
@@ -234,6 +255,7 @@ impl Namer {
         self.names = Dictionary::default();
         self.remap = Remap::default();
         self.starts.clear();
+        self.contexts.clear();
         self.symbolizer.forget_frames();
     }
 
@@ -256,6 +278,7 @@ impl Namer {
         let distinct = &work.distinct;
         work.order.sort_unstable_by_key(|&at| distinct[at as usize]);
         work.named.clear();
+        work.files.clear();
         work.spans.clear();
         work.spans.resize(work.distinct.len(), (0, 0));
         let mut rest = &work.order[..];
@@ -277,6 +300,7 @@ impl Namer {
                         .kernel(&addresses, &mut self.names, &mut work.named);
                 }
                 Group::File(file) => {
+                    work.files.push(file);
                     let offsets: Vec<_> = frames
                         .filter_map(|frame| match frame {
                             RawFrame::File(_, offset) => Some(offset),
@@ -367,7 +391,7 @@ impl Namer {
         };
         let mut frames = frames;
         let mut end = stack.end;
-        if matches!(end, StackEnd::BrokenChain | StackEnd::Unmapped) {
+        if ends_unsure(end) {
             let outermost = frames.iter().position(|at| start(at) == Start::Outermost);
             if let Some(first) = outermost {
                 let starts = frames[first..]
@@ -377,14 +401,15 @@ impl Namer {
                 end = StackEnd::Complete;
             }
         }
-        if end == StackEnd::BrokenChain
+        if ends_unsure(end)
             && let Some(root) = frames.last()
         {
-            if start(root) != Start::No {
+            if start(root) != Start::No && end != StackEnd::Unmapped {
                 end = StackEnd::Complete;
-            } else if named(root)
-                .last()
-                .is_some_and(|&root| unnamed(root) != Unnamed::No)
+            } else if end == StackEnd::BrokenChain
+                && named(root)
+                    .last()
+                    .is_some_and(|&root| unnamed(root) != Unnamed::No)
             {
                 end = StackEnd::Unresolved;
             }
@@ -405,18 +430,86 @@ impl Namer {
         }
     }
 
-    /// Gives every (cgroup, process, thread) of the batch its labels.
+    /// Tells what the kernel was doing in each stack of the batch, where its frames say so.
+    fn find_contexts(&mut self, batch: &RawBatch) {
+        let work = &mut self.work;
+        work.contexts.clear();
+        for stack in &batch.stacks {
+            let frames = &work.frames[stack.first as usize..(stack.first + stack.len) as usize];
+            let mut found = None;
+            for &at in frames {
+                if !matches!(work.distinct[at as usize], RawFrame::Kernel(_)) {
+                    break;
+                }
+                let (first, len) = work.spans[at as usize];
+                let named = &work.named.frames[first as usize..(first + len) as usize];
+                found = named.iter().find_map(|&frame| {
+                    let names = &self.names;
+                    let context = self.contexts.entry(frame);
+                    *context.or_insert_with(|| Context::of(names.frame(frame)))
+                });
+                if found.is_some() {
+                    break;
+                }
+            }
+            work.contexts.push(found);
+        }
+    }
+
+    /// Gives every (cgroup, process, thread, context) of the batch its labels.
     fn label_samples(&mut self, batch: &RawBatch) {
         let labels = &mut self.work.labels;
         labels.clear();
         for sample in &batch.samples {
-            let key = (sample.cgroup, sample.process, sample.thread);
+            let (process, key) = label_key(batch, &self.work.contexts, sample);
             let (cgroups, dict) = (&mut self.cgroups, &mut self.label_sets);
-            let process = &batch.processes[sample.process as usize];
             labels
                 .entry(key)
-                .or_insert_with(|| label_set(cgroups, dict, sample.cgroup, process, sample.thread));
+                .or_insert_with(|| label_set(cgroups, dict, process, key));
         }
+    }
+
+    /// Adds the batch to the ledger; when it closes its window, whose the losses were and what the
+    /// kernel accounts, with label sets of `label_sets`.
+    fn keep_ledger(&mut self, batch: &RawBatch, is_time: bool) -> Closed {
+        let mut sums: HashMap<LabelSetId, Value> = HashMap::new();
+        for sample in &batch.samples {
+            let (_, key) = label_key(batch, &self.work.contexts, sample);
+            *sums.entry(self.work.labels[&key]).or_default() += sample.value;
+        }
+        for (labels, value) in sums {
+            let path = self.label_sets.label(labels, key::CGROUP);
+            self.ledger.add(path.unwrap_or(""), value);
+        }
+        self.ledger.close(batch, is_time, &mut self.label_sets)
+    }
+
+    /// Adds rows for what was lost, and brings the accounts into the recorder's dictionary.
+    fn carry_over(
+        &mut self,
+        closed: &Closed,
+        batch: &mut RawBatch,
+        recorder: &mut Recorder,
+    ) -> Vec<Account> {
+        let stack = recorder.lost();
+        let dict = recorder.dict_mut();
+        let mut carry = |labels| self.label_remap.label_set(&self.label_sets, dict, labels);
+        for &(labels, value) in &closed.losses {
+            let key = SampleKey {
+                labels: carry(labels),
+                stack,
+                end: StackEnd::Lost,
+            };
+            batch.quality.lost_samples += value.count;
+            self.work.rows.push((key, value));
+        }
+        let accounts = closed.accounts.iter();
+        accounts
+            .map(|account| Account {
+                labels: carry(account.labels),
+                ..*account
+            })
+            .collect()
     }
 
     fn make_rows(&mut self, batch: &mut RawBatch, recorder: &mut Recorder) {
@@ -425,16 +518,19 @@ impl Namer {
         let dict = recorder.dict_mut();
         for sample in &batch.samples {
             let stack = work.stacks[sample.stack as usize];
-            let labels = work.labels[&(sample.cgroup, sample.process, sample.thread)];
+            let (_, key) = label_key(batch, &work.contexts, sample);
+            let labels = work.labels[&key];
             let labels = self.label_remap.label_set(&self.label_sets, dict, labels);
             let count = sample.value.count;
-            match stack.end {
-                _ if stack.folded => batch.quality.folded += count,
-                StackEnd::Complete => {}
-                StackEnd::DepthLimit => batch.quality.truncated += count,
-                _ => batch.quality.incomplete += count,
+            let quality = &mut batch.quality;
+            let count_if = |yes: bool| if yes { count } else { 0 };
+            if stack.folded {
+                quality.folded += count;
+            } else {
+                quality.truncated += count_if(stack.end.is_truncated());
+                quality.depth_limit += count_if(stack.end == StackEnd::DepthLimit);
             }
-            batch.quality.unnamed += if stack.unnamed_leaf { count } else { 0 };
+            quality.unnamed += count_if(stack.unnamed_leaf);
             let key = SampleKey {
                 labels,
                 stack: stack.id,
@@ -443,6 +539,17 @@ impl Namer {
             work.rows.push((key, sample.value));
         }
     }
+}
+
+/// True for ends that say nothing against the last frame being the outermost one: its name tells.
+fn ends_unsure(end: StackEnd) -> bool {
+    matches!(
+        end,
+        StackEnd::BrokenChain
+            | StackEnd::Unmapped
+            | StackEnd::NoUnwindInfo
+            | StackEnd::ThirtyTwoBit
+    )
 }
 
 /// What is named together.
@@ -472,12 +579,27 @@ fn push_unknown(named: &mut Named, names: &mut Dictionary, reason: Unnamed) {
     named.push(&[frame]);
 }
 
+/// What tells the labels of a sample, and its process.
+fn label_key<'b>(
+    batch: &'b RawBatch,
+    contexts: &[Option<Context>],
+    sample: &RawSample,
+) -> (&'b RawProcess, (CgroupId, u32, Comm, Context)) {
+    let process = &batch.processes[sample.process as usize];
+    // Where the frames say nothing it is what the task does, and the idle task idles.
+    let context = contexts[sample.stack as usize].unwrap_or(match process.pid {
+        Pid(0) if process.kernel => Context::Idle,
+        _ => Context::Task,
+    });
+    let key = (sample.cgroup, sample.process, sample.thread, context);
+    (process, key)
+}
+
 fn label_set(
     cgroups: &mut CgroupTable,
     dict: &mut Dictionary,
-    cgroup: CgroupId,
     process: &RawProcess,
-    thread: Comm,
+    (cgroup, _, thread, context): (CgroupId, u32, Comm, Context),
 ) -> LabelSetId {
     let mut pairs: Vec<(StrId, StrId)> = Vec::with_capacity(12);
     let mut add = |key: &str, value: &str| {
@@ -490,5 +612,6 @@ fn label_set(
     add(key::COMM, &process.comm.text());
     add(key::THREAD, &thread.text());
     add(key::PID, &process.pid.0.to_string());
+    add(key::CONTEXT, context.word());
     dict.label_sets.intern(&mut pairs)
 }

@@ -54,6 +54,18 @@ pub struct Hierarchy {
 /// Inode number of a hierarchy's root (kernfs gives 1 to the root of each tree).
 pub const ROOT_INODE: u64 = 1;
 
+/// Mount point of a v1 hierarchy by its controller, where its root is mounted.
+pub(super) fn mount_of(proc_root: &Path, controller: &str) -> Option<PathBuf> {
+    let text = std::fs::read(proc_root.join("self/mountinfo")).ok()?;
+    let mut mounts = text.split(|&b| b == b'\n').filter_map(Mount::parse);
+    let mount = mounts.find(|mount| {
+        mount.kind == b"cgroup"
+            && has_word(mount.options, controller.as_bytes())
+            && prefix(&mount.root).is_empty()
+    })?;
+    Some(PathBuf::from(OsString::from_vec(mount.point)))
+}
+
 impl Hierarchy {
     /// Looks at the running system. Blocks for three small reads.
     pub fn discover(proc_root: &Path) -> Hierarchy {
@@ -128,7 +140,12 @@ impl Hierarchy {
         if !below.is_empty() && below[0] != b'/' {
             return None;
         }
-        let below = below.strip_prefix(b"/").unwrap_or(below);
+        // An absolute path or `..` would lead out of the mount; the kernel writes neither here.
+        let begin = below.iter().position(|&byte| byte != b'/');
+        let below = &below[begin.unwrap_or(below.len())..];
+        if below.split(|&byte| byte == b'/').any(|name| name == b"..") {
+            return None;
+        }
         Some(
             self.mount
                 .as_ref()?
@@ -381,6 +398,11 @@ mod tests {
         );
         assert_eq!(found.directory(b"/elsewhere"), None);
         assert_eq!(found.directory(b"/docker/abc"), None);
+        assert_eq!(
+            found.directory(b"/docker/ab//etc"),
+            Some(PathBuf::from("/sys/fs/cgroup/etc"))
+        );
+        assert_eq!(found.directory(b"/docker/ab/x/../../y"), None);
         assert_eq!(
             Hierarchy::parse(b"0::/\n", CGROUP2.as_bytes()).path_of(b""),
             b"/"

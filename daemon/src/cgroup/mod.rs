@@ -10,6 +10,7 @@
 
 pub mod hierarchy;
 pub mod labels;
+pub mod usage;
 mod walk;
 
 pub use hierarchy::{Hierarchy, Mode};

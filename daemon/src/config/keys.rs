@@ -1,7 +1,7 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
-use super::value::{Kind, Listen, SocketMode, Value, shown};
+use super::value::{CpuShare, Kind, Listen, SocketMode, Value, shown};
 use super::{
     Config, ConfigError, LogFormat, LogLevel, Place, SamplingEvent, Tls, UnwindMode, value,
 };
@@ -45,6 +45,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "recorder",
         "The flight recorder: closed windows kept in memory.",
     ),
+    ("budget", "What the daemon may cost, and keeps to."),
     ("server", "The gRPC server that agent-ctl talks to."),
     ("server.tls", "Certificates for TCP. All null: no TLS."),
     ("metrics", "Prometheus metrics of the daemon itself."),
@@ -77,12 +78,12 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "sampling.ring_kib",
-        kind: Kind::PowerOfTwo(64, 65536),
+        kind: Kind::PowerOfTwoOrAuto(64, 65536),
         unit: "KiB for each CPU",
         reload: Reload::Live,
-        doc: "Ring buffer between kernel and daemon. 256 holds five seconds at 99 Hz; too small a \
-              ring loses samples, which are counted. More than perf_event_mlock_kb (516 by \
-              default) needs CAP_IPC_LOCK.",
+        doc: "Ring buffer between kernel and daemon. 0: large enough for more than a second of \
+              samples, smaller on hosts with many CPUs. Too small a ring loses samples, which are \
+              counted. More than perf_event_mlock_kb (516 by default) needs CAP_IPC_LOCK.",
         get: |c| Value::Int(c.sampling.ring_kib.into()),
         put: |c, v| put_int(&mut c.sampling.ring_kib, &v),
     },
@@ -91,21 +92,56 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Int(16, 1024),
         unit: "frames",
         reload: Reload::Live,
-        doc: "Most frames kept of a stack; deeper ones are cut at the root and marked. The kernel \
-              refuses more than its sysctl kernel.perf_event_max_stack, and the daemon then takes \
-              that.",
+        doc: "Most frames kept of a stack; deeper ones are cut at the root and marked. Where stacks \
+              are walked by frame pointers, the kernel's sysctl kernel.perf_event_max_stack (127 \
+              by default) cuts them sooner.",
         get: |c| Value::Int(c.sampling.max_stack_depth.into()),
         put: |c, v| put_int(&mut c.sampling.max_stack_depth, &v),
     },
     Key {
         path: "unwind.mode",
-        kind: Kind::Word(&["frame-pointer"]),
+        kind: Kind::Word(&["auto", "frame-pointer", "stack-copy"]),
         unit: "",
-        reload: Reload::Restart,
-        doc: "frame-pointer: the kernel follows frame pointers; code compiled without them shows \
-              one to three frames.",
+        reload: Reload::Live,
+        doc: "stack-copy: the kernel copies the top of each user stack and the daemon unwinds it, \
+              whole stacks whatever the compiler did. frame-pointer: the kernel follows frame \
+              pointers; code compiled without them shows one to three frames. auto: stack-copy, \
+              with a smaller copy or none where memory, CPUs or rights do not allow it.",
         get: |c| word(&c.unwind.mode, MODES),
         put: |c, v| put_word(&mut c.unwind.mode, &v, MODES),
+    },
+    Key {
+        path: "unwind.stack_kib",
+        kind: Kind::Int(1, 56),
+        unit: "KiB",
+        reload: Reload::Live,
+        doc: "How much of the user stack is copied with each sample. 16 reaches the start of nearly \
+              every program; compilers and other deep native code take 32. The copy is unwound at \
+              once and never kept.",
+        get: |c| Value::Int(c.unwind.stack_kib.into()),
+        put: |c, v| put_int(&mut c.unwind.stack_kib, &v),
+    },
+    Key {
+        path: "unwind.look",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Look once at the memory of a thread whose stacks the copy cuts at one and the same call, \
+              to complete them for as long as that call runs, which one of the thread's four debug \
+              registers tells. Of what is read only addresses of code and of the stack are kept. \
+              false: such stacks end where the copy ends.",
+        get: |c| Value::Bool(c.unwind.look),
+        put: |c, v| put_bool(&mut c.unwind.look, &v),
+    },
+    Key {
+        path: "unwind.cache_mib",
+        kind: Kind::Int(4, 4096),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Unwind tables of executables kept in memory; the least used go first. Too small a \
+              cache reads files again and again, and cuts stacks meanwhile.",
+        get: |c| Value::Int(c.unwind.cache_mib.into()),
+        put: |c, v| put_int(&mut c.unwind.cache_mib, &v),
     },
     Key {
         path: "symbols.lines",
@@ -113,7 +149,7 @@ pub const KEYS: &[Key] = &[
         unit: "",
         reload: Reload::Restart,
         doc: "Source file and line of native frames. Needs debug information, and several times \
-              the memory and time.",
+              the time. A file whose debug information takes more than `cache_mib` has none.",
         get: |c| Value::Bool(c.symbols.lines),
         put: |c, v| put_bool(&mut c.symbols.lines, &v),
     },
@@ -196,6 +232,35 @@ pub const KEYS: &[Key] = &[
               then to 10) before they are dropped.",
         get: |c| Value::Int(c.recorder.budget_mib.into()),
         put: |c, v| put_int(&mut c.recorder.budget_mib, &v),
+    },
+    Key {
+        path: "budget.cpu",
+        kind: Kind::CpuShare,
+        unit: "percent of one CPU",
+        reload: Reload::Live,
+        doc: "CPU time the daemon may take, answering clients aside. Over it for a minute, it copies \
+              less of each stack (8 KiB, 4 KiB, nothing), then samples less often (49, 19, 9 Hz), one \
+              step at a time, and goes back when there is room. The first 2 minutes after a start, \
+              when everything is read for the first time, are not judged, so the first step \
+              comes nearly 3 minutes after it at the earliest. Shares stay right, stacks get shorter; `agent-ctl status` says so. auto: 1% for every 16 CPUs begun.",
+        get: |c| Value::Text(c.budget.cpu.to_string()),
+        put: |c, v| {
+            if let Some(share) = as_text(&v).and_then(CpuShare::parse) {
+                c.budget.cpu = share;
+            }
+        },
+    },
+    Key {
+        path: "budget.memory_mib",
+        kind: Kind::IntOrAuto(48, 65536),
+        unit: "MiB",
+        reload: Reload::Live,
+        doc: "Memory the daemon may take, ring buffers aside. Over it, it gives free memory back, \
+              then keeps smaller caches, then a smaller flight recorder, and goes back when there is \
+              room. 0: the sum of recorder.budget_mib, symbols.cache_mib and unwind.cache_mib and 56 \
+              more (192 by default), but at most a sixteenth of the machine's memory.",
+        get: |c| Value::Int(c.budget.memory_mib.into()),
+        put: |c, v| put_int(&mut c.budget.memory_mib, &v),
     },
     Key {
         path: "server.listen",
@@ -328,7 +393,11 @@ const EVENTS: &[(SamplingEvent, &str)] = &[
     (SamplingEvent::CpuClock, "cpu-clock"),
     (SamplingEvent::Cycles, "cycles"),
 ];
-const MODES: &[(UnwindMode, &str)] = &[(UnwindMode::FramePointer, "frame-pointer")];
+const MODES: &[(UnwindMode, &str)] = &[
+    (UnwindMode::Auto, "auto"),
+    (UnwindMode::FramePointer, "frame-pointer"),
+    (UnwindMode::StackCopy, "stack-copy"),
+];
 const LEVELS: &[(LogLevel, &str)] = &[
     (LogLevel::Error, "error"),
     (LogLevel::Warn, "warn"),

@@ -15,10 +15,10 @@ mod value;
 pub use keys::{KEYS, Key, Reload};
 pub use sample::sample_yaml;
 pub use sections::{
-    Jit, Log, LogFormat, LogLevel, Metrics, Recorder, Sampling, SamplingEvent, Server, Shutdown,
-    Symbols, Tls, Unwind, UnwindMode, Windows,
+    Budget, Jit, Log, LogFormat, LogLevel, Metrics, Recorder, Sampling, SamplingEvent, Server,
+    Shutdown, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
-pub use value::{Kind, Listen, SocketMode, Value};
+pub use value::{CpuShare, Kind, Listen, SocketMode, Value};
 
 use serde::Serialize;
 use std::ffi::OsString;
@@ -46,6 +46,8 @@ pub struct Config {
     pub windows: Windows,
     /// The flight recorder.
     pub recorder: Recorder,
+    /// What the daemon may cost.
+    pub budget: Budget,
     /// The gRPC server.
     pub server: Server,
     /// The Prometheus endpoint.
@@ -193,9 +195,10 @@ impl Config {
             let text = file::read(path, crate::perf::environment::effective_uid())?;
             file::apply(&mut config, &text, path)?;
         }
-        let warnings = apply_env(&mut config, env)?;
+        let mut warnings = apply_env(&mut config, env)?;
         apply_sets(&mut config, sets)?;
         config.settle()?;
+        warnings.extend(config.dangers());
         Ok(Loaded {
             config,
             file: path,
@@ -245,6 +248,18 @@ impl Config {
             (key.put)(self, (key.get)(new));
         }
         diff
+    }
+
+    /// What is admitted, but should be meant.
+    fn dangers(&self) -> Option<String> {
+        let mode = self.server.socket_mode;
+        let open = matches!(self.server.listen, Listen::Unix(_)) && mode.0 & 0o002 != 0;
+        open.then(|| {
+            format!(
+                "`server.socket_mode` is {mode}: every user of this machine may ask what runs on it \
+                 and reload the configuration. 0660 with `server.socket_group` lets some"
+            )
+        })
     }
 
     /// Checks what one key says about another.

@@ -2,7 +2,7 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use super::value::{Listen, SocketMode};
+use super::value::{CpuShare, Listen, SocketMode};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Sampling {
     pub event: SamplingEvent,
     /// Samples a second on each busy CPU.
     pub rate_hz: u32,
-    /// Ring buffer of each CPU, KiB.
+    /// Ring buffer of each CPU, KiB; 0: chosen by copy size, rate and number of CPUs.
     pub ring_kib: u32,
     /// Most frames kept of a stack.
     pub max_stack_depth: u16,
@@ -35,8 +35,12 @@ pub struct Sampling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnwindMode {
+    /// Copies of the stack where memory, CPUs and rights allow, else frame pointers.
+    Auto,
     /// The kernel follows frame pointers.
     FramePointer,
+    /// The kernel copies the top of the stack, and the daemon unwinds it by the files' own tables.
+    StackCopy,
 }
 
 /// Section `unwind`.
@@ -44,6 +48,12 @@ pub enum UnwindMode {
 pub struct Unwind {
     /// The method.
     pub mode: UnwindMode,
+    /// Copy of the user stack, KiB.
+    pub stack_kib: u32,
+    /// Whether stacks deeper than the copy are completed by a look at the thread's memory.
+    pub look: bool,
+    /// Unwind tables kept, MiB.
+    pub cache_mib: u32,
 }
 
 /// Section `symbols`.
@@ -82,6 +92,15 @@ pub struct Recorder {
     pub retention_s: u32,
     /// Memory it may hold, MiB.
     pub budget_mib: u32,
+}
+
+/// Section `budget`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Budget {
+    /// CPU time the daemon may take.
+    pub cpu: CpuShare,
+    /// Memory the daemon may take, MiB; 0: chosen by what the other keys admit and the machine has.
+    pub memory_mib: u32,
 }
 
 /// Section `server`.
@@ -164,8 +183,8 @@ impl Default for Sampling {
         Sampling {
             event: SamplingEvent::CpuClock,
             rate_hz: 99,
-            ring_kib: 256,
-            max_stack_depth: 127,
+            ring_kib: 0,
+            max_stack_depth: 512,
         }
     }
 }
@@ -173,7 +192,10 @@ impl Default for Sampling {
 impl Default for Unwind {
     fn default() -> Self {
         Unwind {
-            mode: UnwindMode::FramePointer,
+            mode: UnwindMode::Auto,
+            stack_kib: 16,
+            look: true,
+            cache_mib: 32,
         }
     }
 }
@@ -213,6 +235,15 @@ impl Default for Recorder {
     }
 }
 
+impl Default for Budget {
+    fn default() -> Self {
+        Budget {
+            cpu: CpuShare::Auto,
+            memory_mib: 0,
+        }
+    }
+}
+
 impl Default for Server {
     fn default() -> Self {
         Server {
@@ -248,10 +279,10 @@ impl Default for Shutdown {
     }
 }
 
-impl Sampling {
-    /// Ring buffer of each CPU. Unit: bytes; a power of two.
-    pub fn ring_bytes(&self) -> usize {
-        self.ring_kib as usize * 1024
+impl Unwind {
+    /// Memory for unwind tables. Unit: bytes.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache_mib as usize * MIB
     }
 }
 
@@ -288,11 +319,25 @@ impl Recorder {
     }
 }
 
+impl Budget {
+    /// CPU time the daemon may take on a machine with this many CPUs. Unit: millionths of one CPU.
+    pub fn cpu_ppm(&self, cpus: usize) -> u64 {
+        match self.cpu {
+            CpuShare::Auto => 10_000 * (cpus.max(1) as u64).div_ceil(CPUS_PER_PERCENT),
+            CpuShare::Hundredths(share) => u64::from(share) * 100,
+        }
+    }
+}
+
 impl Shutdown {
     /// Time to drain after SIGTERM.
     pub fn grace(&self) -> Duration {
         Duration::from_secs(self.grace_s.into())
     }
 }
+
+/// CPUs for which `budget.cpu: auto` gives one percent of a CPU. With all of them busy at 99 Hz that
+/// is 0.063 s of CPU for 10,000 samples.
+const CPUS_PER_PERCENT: u64 = 16;
 
 const MIB: usize = 1 << 20;

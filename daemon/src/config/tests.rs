@@ -120,6 +120,63 @@ fn unknown_keys_are_refused_with_line_and_nearest_name() {
 }
 
 #[test]
+fn the_cpu_budget_is_auto_or_a_percentage() {
+    for (text, ppm) in [
+        ("auto", 10_000),
+        ("1%", 10_000),
+        ("0.5%", 5_000),
+        ("0.05 %", 500),
+        ("12.25%", 122_500),
+        ("10000%", 100_000_000),
+    ] {
+        let config = parse(&format!("budget: {{cpu: {text}}}")).unwrap();
+        assert_eq!(config.budget.cpu_ppm(16), ppm, "{text}");
+    }
+    for text in [
+        "0%",
+        "0.04%",
+        "1",
+        "-1%",
+        "1.234%",
+        ".5%",
+        "1.%",
+        "10001%",
+        "%",
+        "automatic",
+    ] {
+        assert!(
+            refused(&format!("budget: {{cpu: '{text}'}}"))
+                .contains("expected auto, or a percentage"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_automatic_cpu_budget_is_a_percent_for_every_16_cpus_begun() {
+    let budget = Budget::default();
+    for (cpus, ppm) in [
+        (0, 10_000),
+        (1, 10_000),
+        (16, 10_000),
+        (17, 20_000),
+        (512, 320_000),
+    ] {
+        assert_eq!(budget.cpu_ppm(cpus), ppm, "{cpus} CPUs");
+    }
+}
+
+#[test]
+fn a_socket_for_everybody_is_warned_of() {
+    let warnings = |mode: &str| {
+        let set = format!("server.socket_mode={mode}");
+        load(&[], &[&set]).unwrap().warnings
+    };
+    assert_eq!(warnings("0660"), [""; 0]);
+    assert!(warnings("0777")[0].starts_with("`server.socket_mode` is 0777: every user"));
+}
+
+#[test]
 fn keys_given_twice_are_refused() {
     assert_eq!(
         refused("sampling:\n  rate_hz: 9\n  event: cycles\n  rate_hz: 10\n"),
@@ -141,7 +198,7 @@ fn values_out_of_range_name_key_value_range_and_line() {
     assert_eq!(
         refused("sampling: {ring_kib: 300}"),
         "invalid value `300` for `sampling.ring_kib` in `a.yaml` line 1: expected a power of two \
-         from 64 to 65536 (KiB for each CPU)"
+         from 64 to 65536, or 0 for automatic (KiB for each CPU)"
     );
     assert_eq!(
         refused("windows: {length_s: 7}"),

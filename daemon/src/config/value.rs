@@ -26,8 +26,12 @@ pub enum Kind {
     Bool,
     /// A whole number in a range, both ends included.
     Int(u64, u64),
-    /// A power of two in a range, both ends included.
-    PowerOfTwo(u64, u64),
+    /// A power of two in a range, both ends included, or 0 for automatic.
+    PowerOfTwoOrAuto(u64, u64),
+    /// A whole number in a range, both ends included, or 0 for automatic.
+    IntOrAuto(u64, u64),
+    /// A share of one CPU, or `auto`.
+    CpuShare,
     /// A whole number from 1 up that divides this one without rest.
     DivisorOf(u64),
     /// One of these words.
@@ -52,9 +56,11 @@ impl Kind {
         match (self, value) {
             (Kind::Bool, Value::Bool(_)) => true,
             (Kind::Int(min, max), Value::Int(n)) => (min..=max).contains(&n),
-            (Kind::PowerOfTwo(min, max), Value::Int(n)) => {
-                (min..=max).contains(&n) && n.is_power_of_two()
+            (Kind::PowerOfTwoOrAuto(min, max), Value::Int(n)) => {
+                *n == 0 || (min..=max).contains(&n) && n.is_power_of_two()
             }
+            (Kind::IntOrAuto(min, max), Value::Int(n)) => *n == 0 || (min..=max).contains(&n),
+            (Kind::CpuShare, Value::Text(text)) => CpuShare::parse(text).is_some(),
             (Kind::DivisorOf(whole), Value::Int(n)) => *n > 0 && whole.is_multiple_of(*n),
             (Kind::Word(words), Value::Text(text)) => words.contains(&text.as_str()),
             (Kind::Listen, Value::Text(text)) => Listen::parse(text).is_some(),
@@ -77,7 +83,15 @@ impl Kind {
         match self {
             Kind::Bool => "true or false".to_owned(),
             Kind::Int(min, max) => format!("a whole number from {min} to {max}"),
-            Kind::PowerOfTwo(min, max) => format!("a power of two from {min} to {max}"),
+            Kind::PowerOfTwoOrAuto(min, max) => {
+                format!("a power of two from {min} to {max}, or 0 for automatic")
+            }
+            Kind::IntOrAuto(min, max) => {
+                format!("a whole number from {min} to {max}, or 0 for automatic")
+            }
+            Kind::CpuShare => {
+                "auto, or a percentage from 0.05% to 10000% with at most two decimals".to_owned()
+            }
             Kind::DivisorOf(whole) => {
                 let divisors: Vec<String> = (1..=*whole)
                     .filter(|n| whole.is_multiple_of(*n))
@@ -109,7 +123,10 @@ impl Kind {
                 "false" => Value::Bool(false),
                 _ => Value::Text(text.to_owned()),
             },
-            Kind::Int(..) | Kind::PowerOfTwo(..) | Kind::DivisorOf(_) => text
+            Kind::Int(..)
+            | Kind::IntOrAuto(..)
+            | Kind::PowerOfTwoOrAuto(..)
+            | Kind::DivisorOf(_) => text
                 .parse()
                 .map_or_else(|_| Value::Text(text.to_owned()), Value::Int),
             Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull
@@ -223,6 +240,63 @@ impl std::fmt::Display for SocketMode {
 }
 
 impl Serialize for SocketMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A share of one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuShare {
+    /// By the number of CPUs.
+    Auto,
+    /// Hundredths of a percent.
+    Hundredths(u32),
+}
+
+impl CpuShare {
+    /// Smallest share: below it a daemon that does nothing but wake up once a second is over. Unit:
+    /// hundredths of a percent.
+    const MIN: u32 = 5;
+    /// Largest share: a hundred CPUs, which is no limit at all.
+    const MAX: u32 = 1_000_000;
+
+    /// Reads `auto`, `1%`, `0.5 %`.
+    pub fn parse(text: &str) -> Option<CpuShare> {
+        if text == "auto" {
+            return Some(CpuShare::Auto);
+        }
+        let number = text.strip_suffix('%')?.trim_end();
+        let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+        let digits = |text: &str, most: usize| {
+            let plain = (1..=most).contains(&text.len());
+            plain && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if !digits(whole, 5) || !digits(part, 2) {
+            return None;
+        }
+        let part: u32 = format!("{part:0<2}").parse().ok()?;
+        let share = whole.parse::<u32>().ok()? * 100 + part;
+        (CpuShare::MIN..=CpuShare::MAX)
+            .contains(&share)
+            .then_some(CpuShare::Hundredths(share))
+    }
+}
+
+impl std::fmt::Display for CpuShare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CpuShare::Auto => f.write_str("auto"),
+            CpuShare::Hundredths(share) => match (share / 100, share % 100) {
+                (whole, 0) => write!(f, "{whole}%"),
+                (whole, part) if part % 10 == 0 => write!(f, "{whole}.{}%", part / 10),
+                (whole, part) => write!(f, "{whole}.{part:02}%"),
+            },
+        }
+    }
+}
+
+impl Serialize for CpuShare {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

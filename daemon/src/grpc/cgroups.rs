@@ -1,9 +1,7 @@
 //! The tree of cgroups with CPU time, as the flat list of the answer.
 
-use crate::aggregate::recorder::CgroupUsage;
-use profile::Value;
+use profile::LedgerRow;
 use proto::agent;
-use std::collections::BTreeMap;
 
 /// Most cgroups of one answer, so that it stays below the 4 MiB that clients take; of more, those
 /// with the least CPU time are left out. A parent has never less than its children, so the tree stays
@@ -12,27 +10,13 @@ const CGROUPS_MAX: usize = 8000;
 
 /// Every cgroup with samples and all its parents, ordered by path, with totals over what is below.
 ///
-/// Samples whose cgroup is not known come as an entry with an empty path, outside the tree.
-pub(super) fn tree(usages: Vec<CgroupUsage>) -> Vec<agent::Cgroup> {
-    let mut tree: BTreeMap<String, agent::Cgroup> = BTreeMap::new();
-    for usage in usages {
-        for path in ancestors(&usage.path) {
-            let parent = tree.entry(path.to_owned()).or_default();
-            add_total(parent, usage.own);
-        }
-        let own = tree.entry(usage.path.clone()).or_default();
-        own.self_count = usage.own.count;
-        own.self_weight = usage.own.weight;
-        add_total(own, usage.own);
-        own.slice = usage.slice;
-        own.unit = usage.unit;
-        own.container = usage.container;
-        own.runtime = usage.runtime;
-        own.pod_uid = usage.pod_uid;
-    }
-    let mut list: Vec<agent::Cgroup> = tree
+/// Samples whose cgroup is not known come as an entry with an empty path, outside the tree. What was
+/// lost is part of every sum.
+pub(super) fn list(rows: Vec<LedgerRow>) -> Vec<agent::Cgroup> {
+    let mut list: Vec<agent::Cgroup> = rows
         .into_iter()
-        .map(|(path, cgroup)| agent::Cgroup { path, ..cgroup })
+        .filter(|row| row.total.taken > 0 || row.total.lost > 0)
+        .map(cgroup)
         .collect();
     if list.len() > CGROUPS_MAX {
         // Stable: of equal totals the parent, which has the smaller path, stays before the child.
@@ -43,48 +27,50 @@ pub(super) fn tree(usages: Vec<CgroupUsage>) -> Vec<agent::Cgroup> {
     list
 }
 
-fn add_total(cgroup: &mut agent::Cgroup, value: Value) {
-    cgroup.total_count = cgroup.total_count.saturating_add(value.count);
-    cgroup.total_weight = cgroup.total_weight.saturating_add(value.weight);
-}
-
-/// Every path above `path`, from its parent to `/`.
-fn ancestors(path: &str) -> impl Iterator<Item = &str> {
-    let mut rest = path;
-    std::iter::from_fn(move || {
-        let slash = rest.rfind('/')?;
-        if rest == "/" {
-            return None;
-        }
-        rest = if slash == 0 { "/" } else { &rest[..slash] };
-        Some(rest)
-    })
+fn cgroup(row: LedgerRow) -> agent::Cgroup {
+    let [slice, unit, container, runtime, pod_uid] = row.labels;
+    agent::Cgroup {
+        path: row.path,
+        slice,
+        unit,
+        container,
+        runtime,
+        pod_uid,
+        self_count: row.own.taken.saturating_add(row.own.lost),
+        self_weight: row.own.taken_weight.saturating_add(row.own.lost_weight),
+        total_count: row.total.taken.saturating_add(row.total.lost),
+        total_weight: row.total.taken_weight.saturating_add(row.total.lost_weight),
+        total_lost_count: row.total.lost,
+        total_lost_weight: row.total.lost_weight,
+        expected_ns: row.expected.ns,
+        estimated_ns: row.expected.estimated_ns,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profile::{Dictionary, LedgerBuilder, SampleKey, Selector, StackEnd, StackId, Value, key};
 
-    fn usage(path: &str, count: u64) -> CgroupUsage {
-        let own = Value {
-            count,
-            weight: count * 10,
-        };
-        CgroupUsage {
-            path: path.to_owned(),
-            own,
-            ..CgroupUsage::default()
+    fn rows(cgroups: &[(&str, u64)]) -> Vec<LedgerRow> {
+        let mut dict = Dictionary::default();
+        let selector = Selector::default();
+        let mut builder = LedgerBuilder::new(&selector);
+        for &(path, count) in cgroups {
+            let key = SampleKey {
+                labels: dict.intern_labels([(key::CGROUP, path)]),
+                stack: StackId::EMPTY,
+                end: StackEnd::Complete,
+            };
+            let weight = count * 10;
+            builder.add(&dict, key, Value { count, weight });
         }
+        builder.finish().rows
     }
 
     #[test]
     fn parents_are_there_with_totals() {
-        let list = tree(vec![
-            usage("", 1),
-            usage("/", 2),
-            usage("/a/b", 3),
-            usage("/a/c", 4),
-        ]);
+        let list = list(rows(&[("", 1), ("/", 2), ("/a/b", 3), ("/a/c", 4)]));
         let found: Vec<_> = list
             .iter()
             .map(|c| (c.path.as_str(), c.self_count, c.total_count, c.total_weight))
@@ -101,11 +87,10 @@ mod tests {
 
     #[test]
     fn too_many_keep_the_heaviest_and_their_parents() {
-        let mut usages: Vec<_> = (0..2 * CGROUPS_MAX)
-            .map(|n| usage(&format!("/a/{n}"), 1))
-            .collect();
-        usages.push(usage("/heavy/child", 100));
-        let list = tree(usages);
+        let paths: Vec<String> = (0..2 * CGROUPS_MAX).map(|n| format!("/a/{n}")).collect();
+        let mut cgroups: Vec<(&str, u64)> = paths.iter().map(|path| (path.as_str(), 1)).collect();
+        cgroups.push(("/heavy/child", 100));
+        let list = list(rows(&cgroups));
         assert_eq!(list.len(), CGROUPS_MAX);
         for path in ["/", "/a", "/heavy", "/heavy/child"] {
             assert!(list.iter().any(|cgroup| cgroup.path == path), "{path}");

@@ -210,6 +210,9 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
     let (tx, rx) = mpsc::channel(1);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     tokio::spawn(async move {
+        // Failures since the last success: descriptors stay short for as long as somebody holds them,
+        // and that is one event for the log.
+        let mut failed = 0u64;
         loop {
             let Ok(place) = places.clone().acquire_owned().await else {
                 return;
@@ -221,13 +224,21 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    tracing::info!(%peer, "client connected");
+                    let failed = std::mem::take(&mut failed);
+                    if failed > 0 {
+                        tracing::info!(failed, "accepting connections again");
+                    }
+                    // One a call of agent-ctl: a script that asks each second would fill the log.
+                    tracing::debug!(%peer, "client connected");
                     if tx.send(Ok(Conn::new(stream, peer, place))).await.is_err() {
                         return;
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "failed to accept a connection");
+                    if failed == 0 {
+                        tracing::warn!(%error, "failed to accept a connection");
+                    }
+                    failed += 1;
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

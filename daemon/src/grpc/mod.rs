@@ -11,6 +11,7 @@
 mod answer;
 mod auth;
 mod cgroups;
+mod ledger;
 mod listen;
 mod live;
 mod request;

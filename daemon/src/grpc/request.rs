@@ -43,6 +43,14 @@ pub(super) fn query(
     Query::new(selector, filters, GroupBy::from_keys(group_by)).map_err(invalid)
 }
 
+/// The selector of a request.
+///
+/// # Errors
+/// INVALID_ARGUMENT with the reason.
+pub(super) fn selector(matchers: Vec<agent::LabelMatcher>) -> Result<Selector, Status> {
+    Ok(query(matchers, Vec::new(), &[])?.selector().clone())
+}
+
 /// Monotonic begin and end of a range; an absent range, begin or end leaves that side open.
 ///
 /// # Errors

@@ -3,12 +3,12 @@
 use super::answer::{AnswerStream, Outlet};
 use super::listen::Peer;
 use super::{
-    ActiveConfig, FLUSH_TIMEOUT, Host, QUERIES_MAX, ReloadOutcome, STREAMS_MAX, cgroups, live,
-    request,
+    ActiveConfig, FLUSH_TIMEOUT, Host, QUERIES_MAX, ReloadOutcome, STREAMS_MAX, cgroups, ledger,
+    live, request,
 };
 use crate::aggregate::recorder::{self, Answer, Covered, QueryError, Span, read};
 use crate::time::Mono;
-use profile::{Profile, Query};
+use profile::{Profile, Query, Selector};
 use proto::agent;
 use proto::agent::agent_service_server::AgentService;
 use proto::convert::Chunks;
@@ -98,24 +98,40 @@ impl AgentService for Service {
         let range = request::range(request.into_inner().range, self.host.clock())?;
         let (answer, _) = blocking(&self.queries, &self.host, move |host, cancel| {
             let recorder = read(host.recorder());
-            let (usages, covered) = recorder.cgroups(range, cancel).map_err(status)?;
+            let all = Selector::default();
+            let (ledger, covered) = recorder.ledger(range, &all, cancel).map_err(status)?;
             let unit = recorder.event().1.to_owned();
             drop(recorder);
-            let total_weight = usages
-                .iter()
-                .fold(0u64, |sum, usage| sum.saturating_add(usage.own.weight));
-            let clock = host.clock();
-            let begin = begin(&covered);
+            let total_weight = ledger
+                .host
+                .taken_weight
+                .saturating_add(ledger.host.lost_weight);
             Ok(agent::ListCgroupsResponse {
-                cgroups: cgroups::tree(usages),
-                covered: Some(agent::TimeRange {
-                    start_unix_ns: clock.to_unix_ns(begin),
-                    end_unix_ns: clock.to_unix_ns(covered.end.max(begin)),
-                }),
+                cgroups: cgroups::list(ledger.rows),
+                covered: Some(wire_range(host, &covered)),
                 quality: Some(covered.quality.into()),
                 total_weight,
                 unit,
             })
+        })
+        .await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn get_ledger(
+        &self,
+        request: Request<agent::GetLedgerRequest>,
+    ) -> Result<Response<agent::GetLedgerResponse>, Status> {
+        let asked = request.into_inner();
+        let selector = request::selector(asked.matchers)?;
+        let range = request::range(asked.range, self.host.clock())?;
+        let (answer, _) = blocking(&self.queries, &self.host, move |host, cancel| {
+            let recorder = read(host.recorder());
+            let (ledger, covered) = recorder.ledger(range, &selector, cancel).map_err(status)?;
+            let unit = recorder.event().1.to_owned();
+            drop(recorder);
+            let range = wire_range(host, &covered);
+            Ok(ledger::answer(ledger, &covered, range, unit))
         })
         .await?;
         Ok(Response::new(answer))
@@ -193,6 +209,16 @@ fn begin(covered: &Covered) -> Mono {
         0 if covered.start == Mono(0) => Mono::now(),
         0 => covered.start.min(Mono::now()),
         _ => covered.start,
+    }
+}
+
+/// The covered time as clients read it.
+fn wire_range(host: &dyn Host, covered: &Covered) -> agent::TimeRange {
+    let clock = host.clock();
+    let begin = begin(covered);
+    agent::TimeRange {
+        start_unix_ns: clock.to_unix_ns(begin),
+        end_unix_ns: clock.to_unix_ns(covered.end.max(begin)),
     }
 }
 

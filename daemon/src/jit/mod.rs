@@ -6,8 +6,10 @@
 //! the limit and not older than the process. Maps are read on as they grow, from where the last
 //! reading ended, and stay open, so that the names of a process that has just ended are still read.
 //!
-//! Runs on the namer's thread as a window closes. Runtimes are not asked to write maps here, and
-//! jitdump is not read.
+//! Asked by the namer's thread as a window closes; the files are touched by helper threads, `fp-maps`,
+//! and waited for only so long: `/tmp` of a container may be a file system that never answers. What
+//! is late is taken with a later window. Runtimes are not asked to write maps here, and jitdump is not
+//! read.
 
 pub mod map;
 pub mod target;
@@ -16,9 +18,11 @@ pub mod target;
 mod tests;
 
 use crate::aggregate::batch::RawProcess;
+use crate::helpers::{Helpers, Pending, REMOTE_LATE_MAX};
 use crate::ids::{Avma, ProcessId};
 use crate::symbolize::Named;
 use crate::symbolize::counters::{SymbolCounters, add, bump};
+use crate::symbolize::mounts;
 use crate::symbolize::open::{Links, OpenError};
 use crate::time::Mono;
 use hashbrown::HashMap;
@@ -27,6 +31,7 @@ use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
+use std::time::Duration;
 use target::Target;
 
 /// Module of generated code in frames.
@@ -41,6 +46,15 @@ const JOINT_BYTES: usize = 64;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
+
+/// Longest wait for one map. The largest is read in a tenth of a second from memory.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// Longest wait for all maps together within [`WAITS_OVER`]: the rest of a window is for naming.
+const WAITS: Duration = Duration::from_secs(2);
+
+/// See [`WAITS`].
+const WAITS_OVER: Duration = Duration::from_secs(10);
 
 /// Whether and how far to read perf maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,17 +79,44 @@ pub struct PerfMaps {
     options: PerfMapOptions,
     counters: Arc<SymbolCounters>,
     maps: HashMap<ProcessId, State>,
+    helpers: Helpers,
+    patience: Patience,
     clock: u64,
     /// Processes that were there before the daemon began before this.
     created: Mono,
 }
 
+/// How long may still be waited.
+struct Patience {
+    each: Duration,
+    left: Duration,
+    since: Mono,
+}
+
+impl Patience {
+    fn now(&mut self, now: Mono) -> Duration {
+        if now.since(self.since) >= WAITS_OVER {
+            self.left = WAITS.max(self.each);
+            self.since = now;
+        }
+        self.each.min(self.left)
+    }
+}
+
 struct State {
+    /// What was read; `None` while a helper has it.
+    known: Option<Known>,
+    /// A helper that is late.
+    late: Option<Pending<Known>>,
+    used: u64,
+}
+
+/// What is known of the map of one process.
+struct Known {
     map: PerfMap,
     file: Option<Tail>,
     /// Why addresses have no name while there is no file, or the file is not read further.
     reason: Unnamed,
-    used: u64,
 }
 
 /// An open map and how far it was read.
@@ -95,6 +136,12 @@ impl PerfMaps {
             options,
             counters,
             maps: HashMap::new(),
+            helpers: Helpers::new("fp-maps"),
+            patience: Patience {
+                each: WAIT,
+                left: Duration::ZERO,
+                since: Mono(0),
+            },
             clock: 0,
             created: Mono::now(),
         }
@@ -120,35 +167,21 @@ impl PerfMaps {
             return;
         }
         self.clock += 1;
-        let bytes_max = self.options.max_bytes;
-        let state = self.maps.entry(process.id).or_insert_with(|| State {
-            map: PerfMap::new(bytes_max as usize),
-            file: None,
-            reason: Unnamed::JitNoMap,
-            used: 0,
-        });
-        state.used = self.clock;
-        state.read_on(bytes_max, &self.counters);
-        // An address that is not listed: there may be another file by now.
-        if addresses
-            .iter()
-            .any(|address| state.map.find(address.0).is_none())
-        {
-            let began_by = if process.began == Mono(0) {
-                self.created
-            } else {
-                process.began
-            };
-            state.look_again(process.pid.0, began_by, bytes_max, &self.counters);
-        }
+        self.refresh(process, addresses);
+        let state = self.maps.get_mut(&process.id);
+        let Some(known) = state.and_then(|state| state.known.as_mut()) else {
+            let frame = self.unnamed(dict, Unnamed::JitMapLate, addresses.len());
+            addresses.iter().for_each(|_| out.push(&[frame]));
+            return;
+        };
         add(
             &self.counters.perf_map_lines_skipped,
-            state.map.take_skipped(),
+            known.map.take_skipped(),
         );
         let mut missing: Option<FrameId> = None;
         let mut unnamed = 0;
         for address in addresses {
-            let frame = match state.map.find(address.0) {
+            let frame = match known.map.find(address.0) {
                 Some(name) => dict.intern_frame(FrameRef {
                     kind: kind_of(name),
                     function: name,
@@ -157,7 +190,7 @@ impl PerfMaps {
                 }),
                 None => {
                     unnamed += 1;
-                    let reason = state.reason;
+                    let reason = known.reason;
                     *missing.get_or_insert_with(|| {
                         crate::symbolize::unnamed(dict, FrameKind::Jit, MODULE, reason)
                     })
@@ -171,6 +204,64 @@ impl PerfMaps {
             addresses.len() as u64 - unnamed,
         );
         self.evict();
+    }
+
+    /// Has a helper look at the files of one process, and waits for it.
+    fn refresh(&mut self, process: &RawProcess, addresses: &[Avma]) {
+        let bytes_max = self.options.max_bytes;
+        let state = self.maps.entry(process.id).or_insert_with(|| State {
+            known: None,
+            late: None,
+            used: 0,
+        });
+        state.used = self.clock;
+        if let Some(late) = state.late.take() {
+            match late.wait(Duration::ZERO) {
+                Ok(known) => state.known = Some(known),
+                Err(Some(late)) => {
+                    state.late = Some(late);
+                    return;
+                }
+                // A helper that panicked: from the begin.
+                Err(None) => {}
+            }
+        }
+        let pid = process.pid.0;
+        let refused = self.helpers.is_exhausted()
+            || self.helpers.late() >= REMOTE_LATE_MAX && mounts::is_remote_path(pid, b"/tmp");
+        if refused {
+            // Names read before hold.
+            bump(&self.counters.perf_maps_late);
+            return;
+        }
+        let mut known = state.known.take().unwrap_or_else(|| Known {
+            map: PerfMap::new(bytes_max as usize),
+            file: None,
+            reason: Unnamed::JitNoMap,
+        });
+        let began_by = if process.began == Mono(0) {
+            self.created
+        } else {
+            process.began
+        };
+        let (counters, addresses) = (Arc::clone(&self.counters), addresses.to_vec());
+        let work = move || {
+            known.refresh(pid, began_by, bytes_max, &addresses, &counters);
+            known
+        };
+        let now = Mono::now();
+        let time = self.patience.now(now);
+        let outcome = self.helpers.begin(work).map(|pending| pending.wait(time));
+        let waited = Mono::now().since(now);
+        self.patience.left = self.patience.left.saturating_sub(waited);
+        match outcome {
+            Some(Ok(known)) => state.known = Some(known),
+            Some(Err(pending)) => {
+                bump(&self.counters.perf_maps_late);
+                state.late = pending;
+            }
+            None => bump(&self.counters.perf_maps_late),
+        }
     }
 
     fn unnamed(&self, dict: &mut Dictionary, reason: Unnamed, count: usize) -> FrameId {
@@ -200,7 +291,8 @@ impl PerfMaps {
 
     /// Memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.maps.values().map(|state| state.map.heap_bytes()).sum()
+        let known = self.maps.values().filter_map(|state| state.known.as_ref());
+        known.map(|known| known.map.heap_bytes()).sum()
     }
 
     /// Number of processes that something is known of.
@@ -231,7 +323,24 @@ fn kind_of(name: &str) -> FrameKind {
     }
 }
 
-impl State {
+impl Known {
+    /// Reads on, and looks for another file when an address is not listed. May wait for ever.
+    fn refresh(
+        &mut self,
+        pid: u32,
+        began_by: Mono,
+        bytes_max: u64,
+        addresses: &[Avma],
+        counters: &SymbolCounters,
+    ) {
+        self.read_on(bytes_max, counters);
+        // An address that is not listed: there may be another file by now.
+        let listed = |address: &Avma| self.map.find(address.0).is_some();
+        if !addresses.iter().all(listed) {
+            self.look_again(pid, began_by, bytes_max, counters);
+        }
+    }
+
     /// Reads what was appended to the file held open; from its begin when it was written anew.
     fn read_on(&mut self, bytes_max: u64, counters: &SymbolCounters) {
         let Some(tail) = &mut self.file else { return };

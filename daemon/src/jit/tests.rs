@@ -38,7 +38,19 @@ impl Runtime {
 
     /// One that is pid 1 of its own pid namespace, with `tmp` as its `/tmp`.
     fn contained(tmp: &Path) -> Runtime {
-        let script = format!("mount --bind {} /tmp && echo && exec cat", tmp.display());
+        Runtime::within(&format!("mount --bind {} /tmp", tmp.display()), tmp)
+    }
+
+    /// One whose `/tmp` is a FUSE file system with a server, itself, that never answers.
+    fn hanging(tmp: &Path) -> Runtime {
+        let options = "fd=3,rootmode=40000,user_id=0,group_id=0,allow_other";
+        let mount = format!("exec 3<>/dev/fuse && mount -i -t fuse -o {options} none /tmp");
+        Runtime::within(&mount, tmp)
+    }
+
+    /// One that is pid 1 of its own pid namespace, after `setup` in its own mount namespace.
+    fn within(setup: &str, tmp: &Path) -> Runtime {
+        let script = format!("{setup} && echo && exec cat");
         let mut child = Command::new("unshare")
             .args([
                 "--mount",
@@ -109,7 +121,8 @@ impl Rig {
             enabled: true,
             max_bytes,
         };
-        let maps = PerfMaps::new(options, counters.clone());
+        let mut maps = PerfMaps::new(options, counters.clone());
+        maps.patience.each = Duration::from_secs(60);
         Rig {
             maps,
             counters,
@@ -319,6 +332,38 @@ fn a_map_left_by_an_earlier_process_is_refused_as_root() {
     fs::remove_file(&runtime.path).expect("removes");
     runtime.write("1000 10 own\n");
     assert_eq!(rig.name(&runtime, 0x1000), "jit own");
+}
+
+#[test]
+fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    let dir = TempDir::new().expect("temporary directory");
+    let mut rig = rig();
+    rig.maps.patience.each = Duration::from_millis(20);
+    const LATE: &str = "jit [jit] (jit_map_late)";
+    let mut hanging: Vec<Runtime> = (0..8).map(|_| Runtime::hanging(dir.path())).collect();
+    for runtime in &hanging {
+        assert_eq!(rig.name(runtime, 0x1000), LATE);
+    }
+    assert_eq!(
+        rig.maps.helpers.late(),
+        REMOTE_LATE_MAX,
+        "the others were not tried"
+    );
+    rig.maps.patience.each = Duration::from_secs(60);
+    let honest = Runtime::start();
+    honest.write("1000 10 honest\n");
+    assert_eq!(rig.name(&honest, 0x1000), "jit honest");
+    assert_eq!(rig.name(&hanging[0], 0x1000), LATE, "without waiting again");
+    assert_eq!(rig.counters.perf_maps_late.load(Ordering::Relaxed), 8);
+    // The end of the server is an answer.
+    hanging.iter_mut().for_each(Runtime::end);
+    while rig.maps.helpers.late() > 0 {
+        std::thread::yield_now();
+    }
+    assert_ne!(rig.name(&hanging[0], 0x1000), LATE);
 }
 
 #[test]

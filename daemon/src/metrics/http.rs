@@ -10,16 +10,18 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
-/// Most connections at a time; more wait in the kernel's queue. A scraper or two, a probe, a
-/// person: more is a fault elsewhere.
+/// Most connections at a time. A scraper or two, a probe, a person: more is a fault elsewhere, or
+/// somebody who wants to shut others out, so the oldest one makes room: an answer takes less than a
+/// millisecond.
 const CONNECTIONS_MAX: usize = 16;
 
 /// How long a client may take to send the head of a request, or to keep a connection idle.
@@ -61,14 +63,22 @@ pub async fn serve(
         return Err(ServeError::NotLoopback(address));
     }
     let mut connections = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     tokio::pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => return Ok(()),
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, registry.clone(), health.clone()));
+                    oldest_first.retain(|connection| !connection.is_finished());
+                    if oldest_first.len() >= CONNECTIONS_MAX
+                        && let Some(oldest) = oldest_first.pop_front()
+                    {
+                        oldest.abort();
+                    }
+                    let served = connection(stream, registry.clone(), health.clone());
+                    oldest_first.push_back(connections.spawn(served));
                 }
                 Err(error) => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "failed to accept");
@@ -141,6 +151,11 @@ mod tests {
 
     /// Sends `request` to a server of its own; returns status line and body.
     async fn ask(request: &str, sick: bool) -> (String, String) {
+        ask_beside(0, request, sick).await
+    }
+
+    /// The same while others are connected and say nothing.
+    async fn ask_beside(others: usize, request: &str, sick: bool) -> (String, String) {
         let registry = Arc::new(Registry::new());
         registry
             .metric("fp_a_total", "Things.", Kind::Counter)
@@ -156,6 +171,10 @@ mod tests {
         let server = tokio::spawn(serve(listener, registry, health, async {
             let _ = stopped.await;
         }));
+        let mut idle = Vec::new();
+        for _ in 0..others {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
@@ -180,6 +199,17 @@ mod tests {
         let (status, body) = ask(&get("/metrics"), false).await;
         assert_eq!(status, "HTTP/1.1 200 OK");
         assert!(body.ends_with("fp_a_total 7\n"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn connections_that_say_nothing_shut_nobody_out() {
+        let request = get("/healthz");
+        let answer = ask_beside(10 * CONNECTIONS_MAX, &request, false);
+        // Before any of them is over its own time.
+        let (status, _) = tokio::time::timeout(HEAD_TIMEOUT - Duration::from_secs(1), answer)
+            .await
+            .unwrap();
+        assert_eq!(status, "HTTP/1.1 200 OK");
     }
 
     #[tokio::test]

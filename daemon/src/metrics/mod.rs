@@ -9,7 +9,7 @@ mod http;
 mod own_cost;
 
 pub use http::{Health, ServeError, serve};
-pub use own_cost::{OwnCost, ThreadCost, register_own_cost};
+pub use own_cost::{OwnCost, ThreadCost, register_own_cost, thread_cpu_ns};
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -57,11 +57,7 @@ impl OwnCost {
             let cost = threads
                 .entry(comm.trim_end_matches('\n').to_owned())
                 .or_default();
-            let schedstat = text(&task.join("schedstat"));
-            cost.cpu_ns += match parse_schedstat(&schedstat) {
-                Some(ns) => ns,
-                None => parse_stat(&text(&task.join("stat"))).unwrap_or(0),
-            };
+            cost.cpu_ns += thread_cpu_ns(&task).unwrap_or(0);
             let status = text(&task.join("status"));
             cost.wakeups += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
         }
@@ -75,10 +71,24 @@ impl OwnCost {
         }
     }
 
+    /// Memory in use that is no file's, alone. Unit: bytes.
+    pub fn rss_anon_bytes_now() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        field(&status, "RssAnon:").unwrap_or(0) * 1024
+    }
+
     /// Wake-ups of all living threads.
     pub fn wakeups(&self) -> u64 {
         self.threads.values().map(|cost| cost.wakeups).sum()
     }
+}
+
+/// CPU time of a thread by its folder in `/proc`. Unit: nanoseconds. `None` when it is gone. Kernels
+/// without schedstat tell it in steps of 10 ms.
+pub fn thread_cpu_ns(task: &Path) -> Option<u64> {
+    let text = |name: &str| std::fs::read_to_string(task.join(name)).ok();
+    let precise = text("schedstat").and_then(|text| parse_schedstat(&text));
+    precise.or_else(|| parse_stat(&text("stat")?))
 }
 
 /// How long one reading serves: the families of one scrape shall share it.

@@ -108,6 +108,8 @@ pub struct Environment {
     pub capabilities: Capabilities,
     /// RLIMIT_MEMLOCK, soft. Unit: bytes; `u64::MAX` when there is no limit.
     pub memlock_bytes: Option<u64>,
+    /// Memory of the machine. Unit: bytes.
+    pub memory_bytes: Option<u64>,
     /// True in the host's pid namespace.
     pub initial_pid_namespace: Option<bool>,
     /// True in the host's user namespace.
@@ -122,6 +124,9 @@ const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
 /// Text of `/proc/kallsyms` looked at. Unit: bytes. The first symbols are per-CPU offsets, some of
 /// them 0 even for root; thousands of lines are not.
 const KALLSYMS_LOOKED_AT: u64 = 256 * 1024;
+
+/// The kernel's default of `perf_event_max_stack` (`PERF_MAX_STACK_DEPTH`, uapi/linux/perf_event.h).
+const DEFAULT_MAX_STACK: u16 = 127;
 
 /// Highest CPU number believed. The kernel's own limit is 8,192 (NR_CPUS on x86-64).
 const CPU_MAX: u32 = 65_535;
@@ -153,6 +158,7 @@ impl Environment {
             cpus_online: parse_cpu_list(&text("sys/devices/system/cpu/online")).unwrap_or_default(),
             capabilities: parse_capabilities(&status).unwrap_or_default(),
             memlock_bytes: parse_memlock(&text("proc/self/limits")),
+            memory_bytes: parse_memory(&text("proc/meminfo")),
             initial_pid_namespace: namespace("pid").map(|inode| inode == INITIAL_PID_NAMESPACE),
             initial_user_namespace: namespace("user").map(|inode| inode == INITIAL_USER_NAMESPACE),
         }
@@ -245,12 +251,13 @@ impl Environment {
                 remedy,
             ));
         }
-        let depth = u32::from(sampling.max_stack_depth);
+        // Walks of stack copies know no such limit: what matters is that callchains are not cut short of
+        // the kernel's own default.
+        let depth = u32::from(sampling.max_stack_depth.min(DEFAULT_MAX_STACK));
         if let Some(max) = self.perf_event_max_stack.filter(|max| *max < depth) {
             let message = format!(
-                "kernel.perf_event_max_stack is {max}, below sampling.max_stack_depth {depth}: \
-                 deeper stacks are cut at {max} frames. It can be changed only while no profiler \
-                 runs"
+                "kernel.perf_event_max_stack is {max}: the kernel's own callchains are cut at {max} \
+                 frames. It can be changed only while no profiler runs"
             );
             let remedy = format!("sysctl -w kernel.perf_event_max_stack={depth}");
             list.push(Degradation::new(
@@ -261,7 +268,8 @@ impl Environment {
             ));
         }
         // Each ring has a page of its own for the positions.
-        let wanted = (sampling.ring_bytes() as u64 + 4096) * self.cpus_online.len() as u64;
+        let ring_bytes = u64::from(sampling.ring_kib) * 1024;
+        let wanted = (ring_bytes + 4096) * self.cpus_online.len() as u64;
         if let Some(max) = self.ring_bytes_max().filter(|max| *max < wanted) {
             let (wanted, max) = (wanted.div_ceil(1024), max / 1024);
             let message = format!(
@@ -447,6 +455,15 @@ fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name))
 }
 
+/// Bytes of `MemTotal` in `/proc/meminfo`, which counts in KiB.
+fn parse_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 /// Reads `Max locked memory  SOFT  HARD  bytes` of `/proc/self/limits`.
 fn parse_memlock(limits: &str) -> Option<u64> {
     let line = limits
@@ -461,6 +478,12 @@ fn parse_memlock(limits: &str) -> Option<u64> {
 /// Reads `pid:[4026531836]`.
 fn parse_namespace(link: &str) -> Option<u64> {
     link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
+}
+
+/// The CPUs that run now. None where sysfs does not tell.
+pub fn cpus_online() -> Option<Vec<CpuId>> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    parse_cpu_list(&text).filter(|cpus| !cpus.is_empty())
 }
 
 /// Reads a list of CPUs as sysfs writes it: `0-3,5`. None when it is not one.

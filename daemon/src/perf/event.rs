@@ -9,6 +9,7 @@ use crate::perf::record::Layout;
 use perf_event::events::{Hardware, Software};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag};
 use std::io;
+use std::os::fd::RawFd;
 use thiserror::Error;
 
 /// What is sampled.
@@ -49,7 +50,18 @@ pub struct EventSpec {
     pub max_stack_depth: u16,
     /// Bytes in the ring after which the sampler is woken.
     pub watermark_bytes: usize,
+    /// Bytes of user stack copied with each sample, together with the registers; 0: none.
+    pub stack_bytes: u32,
 }
+
+/// User registers taken with a copy of the stack, by bit (`enum perf_event_x86_regs`): all general
+/// registers. Instruction, stack and frame pointer are enough for compiled code; assembler keeps
+/// frames by any register, and 136 bytes beside a copy of 16 KiB cost nothing.
+#[cfg(target_arch = "x86_64")]
+pub const USER_REGS: u64 = 0x00ff_01ff;
+/// Copies of the stack are not unwound on this architecture.
+#[cfg(not(target_arch = "x86_64"))]
+pub const USER_REGS: u64 = 0;
 
 /// A feature the daemon can do without, and the kernel that brought it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,12 +121,12 @@ impl Features {
         })
     }
 
-    /// Fields in the records of an event opened with these features.
-    pub fn layout(self) -> Layout {
+    /// Fields in the records of an event opened with these features and `stack_bytes` of stack.
+    pub fn layout(self, stack_bytes: u32) -> Layout {
         Layout {
             cgroup: self.has(Feature::Cgroup),
-            user_regs: 0,
-            user_stack: false,
+            user_regs: if stack_bytes > 0 { USER_REGS } else { 0 },
+            user_stack: stack_bytes > 0,
         }
     }
 }
@@ -183,6 +195,16 @@ pub fn open(
     }
 }
 
+/// Records of an event that found no room in its ring, as the kernel counts them: it knows before a
+/// `LOST` record can be written. For events opened with [`Feature::ReadLost`].
+pub(super) fn read_lost(event: RawFd) -> Option<u64> {
+    // With `read_format` LOST and nothing else: the event's value, then the count.
+    let mut words = [0u64; 2];
+    // SAFETY: `words` is writable for the size passed; a bad descriptor is an error, not undefined.
+    let read = unsafe { libc::read(event, words.as_mut_ptr().cast(), size_of_val(&words)) };
+    (read == size_of_val(&words) as isize).then_some(words[1])
+}
+
 fn builder(cpu: CpuId, spec: &EventSpec, features: Features) -> Builder<'static> {
     let mut builder = match spec.kind {
         EventKind::CpuClock => Builder::new(Software::CPU_CLOCK),
@@ -197,6 +219,12 @@ fn builder(cpu: CpuId, spec: &EventSpec, features: Features) -> Builder<'static>
         | SampleFlag::CALLCHAIN;
     if features.has(Feature::Cgroup) {
         fields |= SampleFlag::CGROUP;
+    }
+    if spec.stack_bytes > 0 {
+        fields |= SampleFlag::REGS_USER | SampleFlag::STACK_USER;
+        builder
+            .sample_regs_user(USER_REGS)
+            .sample_stack_user(spec.stack_bytes);
     }
     builder
         .any_pid()

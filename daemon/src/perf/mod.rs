@@ -1,11 +1,17 @@
 //! Samples from the kernel: opening the events, reading the rings, parsing the records.
 //!
-//! Data flows [`event`] (one per CPU) → [`ring`] (its buffer) → [`rings`] (all of them, in order of
-//! time) → [`record`] (what a record says). [`environment`] reports the kernel settings that bound
-//! all of it.
+//! Data flows [`event`] (one per CPU) → [`ring`] (its buffer) → [`cpu_ring`] (both, with what [`loss`]
+//! tells of what is missing) → [`rings`] (all of them, in order of time) → [`record`] (what a record
+//! says). [`plan`] decides how much is copied and how large rings are; [`watch`] tells whether a word of
+//! a thread was written; [`environment`] reports the kernel settings that bound all of it.
 
+pub mod cpu_ring;
 pub mod environment;
 pub mod event;
+pub mod loss;
+pub mod plan;
 pub mod record;
 pub mod ring;
 pub mod rings;
+pub mod synthetic;
+pub mod watch;

@@ -69,12 +69,29 @@ impl<'a> Callchain<'a> {
 }
 
 /// The user registers and the copy of the user stack, where they were asked for and there are some.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct UserState<'a> {
+    /// False for a 32-bit program.
+    pub is_64: bool,
     /// Register values in bit order of the mask.
     pub regs: &'a [u8],
     /// Bytes from the stack pointer up. Holds secrets: never kept.
     pub stack: &'a [u8],
+    /// True when the copy has the size that was asked for: the stack may go on behind it. A shorter
+    /// one ends where readable memory does.
+    pub full: bool,
+}
+
+impl std::fmt::Debug for UserState<'_> {
+    /// Tells sizes, never contents.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let UserState { is_64, full, .. } = self;
+        let bytes = self.stack.len();
+        write!(
+            f,
+            "UserState {{ is_64: {is_64}, stack: {bytes} bytes, full: {full} }}"
+        )
+    }
 }
 
 /// A sample.
@@ -133,6 +150,8 @@ pub struct Mmap<'a> {
     pub file_offset: u64,
     /// What is mapped.
     pub file: MapFile<'a>,
+    /// True for a copy of one's own, as loaders map programs (`MAP_PRIVATE`).
+    pub private: bool,
     /// Path, or a word such as `//anon` and `[vdso]`.
     pub path: &'a [u8],
 }
@@ -243,6 +262,38 @@ pub fn is_sample(record: &[u8]) -> bool {
     header(record).is_ok_and(|(kind, _)| kind == sys::PERF_RECORD_SAMPLE)
 }
 
+/// What a record says of the flow of samples in its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulse {
+    /// A sample, and what it stands for.
+    Sample(u64),
+    /// Records that found no room.
+    Lost(u64),
+    /// Samples that the event's driver lost.
+    LostSamples(u64),
+    /// The event was paused.
+    Throttle,
+    /// The event goes on.
+    Unthrottle,
+    /// Anything else.
+    Other,
+}
+
+/// The pulse of a record, without parsing the rest. A field past its end makes it [`Pulse::Other`].
+pub fn pulse(record: &[u8]) -> Pulse {
+    let word = |at: usize| Cursor(record.get(at..).unwrap_or_default()).u64();
+    let pulse = match header(record) {
+        // Sample: header, identifier, ip, tid, time, cpu, period.
+        Ok((sys::PERF_RECORD_SAMPLE, _)) => word(48).map(Pulse::Sample),
+        Ok((sys::PERF_RECORD_LOST, _)) => word(16).map(Pulse::Lost),
+        Ok((sys::PERF_RECORD_LOST_SAMPLES, _)) => word(8).map(Pulse::LostSamples),
+        Ok((sys::PERF_RECORD_THROTTLE, _)) => Ok(Pulse::Throttle),
+        Ok((sys::PERF_RECORD_UNTHROTTLE, _)) => Ok(Pulse::Unthrottle),
+        _ => Ok(Pulse::Other),
+    };
+    pulse.unwrap_or(Pulse::Other)
+}
+
 /// When a record was made: all records are put in this order before they are used.
 pub fn time(record: &[u8]) -> Result<Mono, Malformed> {
     let (kind, _) = header(record)?;
@@ -332,13 +383,14 @@ fn mmap(mut cursor: Cursor<'_>, misc: u16) -> Result<Mmap<'_>, Malformed> {
             generation: cursor.u64()?,
         }
     };
-    let (_prot, _flags) = cursor.u32_pair()?;
+    let (_prot, flags) = cursor.u32_pair()?;
     Ok(Mmap {
         pid: Pid(pid),
         start,
         len,
         file_offset,
         file,
+        private: flags & libc::MAP_PRIVATE as u32 != 0,
         path: cursor.text(),
     })
 }
@@ -354,9 +406,14 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
     let words = usize::try_from(cursor.u64()?).map_err(|_| Malformed)?;
     let callchain = Callchain(cursor.take(words.checked_mul(8).ok_or(Malformed)?)?);
     let mut regs = None;
-    if layout.user_regs != 0 && cursor.u64()? != sys::PERF_SAMPLE_REGS_ABI_NONE as u64 {
+    let mut is_64 = false;
+    if layout.user_regs != 0 {
+        let abi = cursor.u64()?;
+        is_64 = abi == sys::PERF_SAMPLE_REGS_ABI_64 as u64;
         // A sample without user context has no registers at all, whatever the mask says.
-        regs = Some(cursor.take(layout.user_regs.count_ones() as usize * 8)?);
+        if abi != sys::PERF_SAMPLE_REGS_ABI_NONE as u64 {
+            regs = Some(cursor.take(layout.user_regs.count_ones() as usize * 8)?);
+        }
     }
     let mut stack = None;
     if layout.user_stack {
@@ -364,7 +421,7 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
         if size != 0 {
             let copied = cursor.take(size)?;
             let used = usize::try_from(cursor.u64()?).map_err(|_| Malformed)?;
-            stack = Some(copied.get(..used).ok_or(Malformed)?);
+            stack = Some((copied.get(..used).ok_or(Malformed)?, used == size));
         }
     }
     let cgroup = CgroupId(if layout.cgroup { cursor.u64()? } else { 0 });
@@ -374,7 +431,12 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
         _ => CpuMode::Other,
     };
     let user = match (regs, stack) {
-        (Some(regs), Some(stack)) => Some(UserState { regs, stack }),
+        (Some(regs), Some((stack, full))) => Some(UserState {
+            is_64,
+            regs,
+            stack,
+            full,
+        }),
         _ => None,
     };
     Ok(Sample {
@@ -394,6 +456,7 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::synthetic::record;
     use proptest::prelude::*;
 
     const LAYOUT: Layout = Layout {
@@ -401,15 +464,6 @@ mod tests {
         user_regs: 0,
         user_stack: false,
     };
-
-    /// A record of words, with the header in front.
-    fn record(kind: u32, misc: u16, body: &[u64]) -> Vec<u8> {
-        let mut bytes = kind.to_ne_bytes().to_vec();
-        bytes.extend(misc.to_ne_bytes());
-        bytes.extend(((body.len() * 8 + 8) as u16).to_ne_bytes());
-        bytes.extend(body.iter().flat_map(|word| word.to_ne_bytes()));
-        bytes
-    }
 
     fn pair(low: u32, high: u32) -> u64 {
         u64::from(low) | u64::from(high) << 32
@@ -474,6 +528,8 @@ mod tests {
         let user = sample.user.expect("copied");
         assert_eq!(user.regs.len(), 24);
         assert_eq!(user.stack, 0x55u64.to_ne_bytes());
+        assert!(user.is_64);
+        assert!(!user.full, "the stack ends here, not the copy");
         assert_eq!(sample.cgroup, CgroupId(44));
     }
 
@@ -537,6 +593,14 @@ mod tests {
         let body = [&[1, 42][..], &TRAILER].concat();
         let bytes = record(sys::PERF_RECORD_LOST, 0, &body);
         assert!(matches!(parse(&bytes, &LAYOUT), Ok(Record::Lost(42))));
+        assert_eq!(pulse(&bytes), Pulse::Lost(42));
+    }
+
+    #[test]
+    fn the_pulse_of_a_sample_is_its_period() {
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &sample_body(&[7, 8], &[44]));
+        assert_eq!(pulse(&bytes), Pulse::Sample(10_101_010));
+        assert_eq!(pulse(&bytes[..48]), Pulse::Other);
     }
 
     proptest! {
@@ -551,7 +615,7 @@ mod tests {
             bytes.extend(misc.to_ne_bytes());
             bytes.extend([0, 0]);
             bytes.extend(body);
-            let _ = time(&bytes);
+            let _ = (time(&bytes), pulse(&bytes));
             if let Ok(Record::Sample(sample)) = parse(&bytes, &layout) {
                 prop_assert!(sample.callchain.len() * 8 <= bytes.len());
             }

@@ -6,9 +6,11 @@
 //! around the end of the buffer is copied (about 0.03 % of them). Source: perf_event_open(2),
 //! "MMAP layout".
 //!
+//! Samples may hold copies of stacks, so rings and [`Scratch`] are left out of core dumps.
+//!
 //! Called by the sampler thread only; neither blocks nor allocates after [`Ring::map`].
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
 use std::io;
 use std::os::fd::RawFd;
@@ -45,18 +47,59 @@ impl Ring {
     /// # Errors
     /// What mmap(2) says: EPERM when the locked-memory allowance is used up.
     pub fn map(event: RawFd, data_size: usize) -> io::Result<Ring> {
-        // SAFETY: sysconf takes a number and returns one.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        if !data_size.is_power_of_two() || data_size < page {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
-        }
+        let page = checked_page(data_size)?;
         let map = MmapOptions::new().len(page + data_size).map_raw(event)?;
+        Ring::over(map, page, data_size)
+    }
+
+    /// A ring in memory that no kernel fills: for benches and tests, which [`Ring::write`] to it.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn in_memory(data_size: usize) -> io::Result<Ring> {
+        let page = checked_page(data_size)?;
+        Ring::over(MmapMut::map_anon(page + data_size)?.into(), page, data_size)
+    }
+
+    fn over(map: MmapRaw, page: usize, data_size: usize) -> io::Result<Ring> {
+        map.advise(Advice::DontDump)?;
         Ok(Ring {
             map,
             data_offset: page,
             data_size,
             tail: 0,
         })
+    }
+
+    /// Size of the data area.
+    pub fn size(&self) -> usize {
+        self.data_size
+    }
+
+    /// Plays the kernel's part in a ring [in memory](Ring::in_memory): writes a record behind the
+    /// head. False when there is no room.
+    pub fn write(&mut self, record: &[u8]) -> bool {
+        // SAFETY: as in `head`; the field is a word that only this thread uses in such a ring.
+        let tail = unsafe { AtomicU64::from_ptr(&raw mut (*self.control()).data_tail) };
+        // SAFETY: as above.
+        let head = unsafe { AtomicU64::from_ptr(&raw mut (*self.control()).data_head) };
+        let at = head.load(Ordering::Relaxed);
+        let used = at - tail.load(Ordering::Relaxed);
+        if used as usize + record.len() > self.data_size {
+            return false;
+        }
+        let offset = at as usize & (self.data_size - 1);
+        let (first, rest) = record.split_at(record.len().min(self.data_size - offset));
+        // SAFETY: both places are within the data area: `first` ends at its end at most, and `rest` is
+        // shorter than the area because the whole record is. `&mut self`: no slice of it is alive.
+        unsafe {
+            let data = self.map.as_mut_ptr().add(self.data_offset);
+            std::ptr::copy_nonoverlapping(first.as_ptr(), data.add(offset), first.len());
+            std::ptr::copy_nonoverlapping(rest.as_ptr(), data, rest.len());
+        }
+        // ATOMICS: release as the kernel's store; `head` acquires it.
+        head.store(at + record.len() as u64, Ordering::Release);
+        true
     }
 
     fn control(&self) -> *mut perf_event_mmap_page {
@@ -97,7 +140,7 @@ impl Ring {
         &'a self,
         position: Position,
         head: Position,
-        scratch: &'a mut Vec<u8>,
+        scratch: &'a mut Scratch,
     ) -> Result<&'a [u8], Damaged> {
         let offset = (position.0 as usize) & (self.data_size - 1);
         let left = head.0.wrapping_sub(position.0) as usize;
@@ -114,10 +157,10 @@ impl Ring {
         if first == size {
             return Ok(self.bytes(offset, size));
         }
-        scratch.clear();
-        scratch.extend_from_slice(self.bytes(offset, first));
-        scratch.extend_from_slice(self.bytes(0, size - first));
-        Ok(scratch)
+        let whole = &mut scratch.0[..size];
+        whole[..first].copy_from_slice(self.bytes(offset, first));
+        whole[first..].copy_from_slice(self.bytes(0, size - first));
+        Ok(whole)
     }
 
     fn bytes(&self, offset: usize, len: usize) -> &[u8] {
@@ -129,46 +172,44 @@ impl Ring {
     }
 }
 
+/// Room for one record that wraps, in a mapping of its own: the heap is in core dumps, and keeps what
+/// was written to it after it is given back.
+pub struct Scratch(MmapMut);
+
+impl Scratch {
+    /// Maps it.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn new() -> io::Result<Scratch> {
+        let map = MmapMut::map_anon(RECORD_BYTES_MAX)?;
+        map.advise(Advice::DontDump)?;
+        Ok(Scratch(map))
+    }
+}
+
+/// Size of a page, when `data_size` can be that of a ring.
+fn checked_page(data_size: usize) -> io::Result<usize> {
+    // SAFETY: sysconf takes a number and returns one.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    if !data_size.is_power_of_two() || data_size < page {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    Ok(page)
+}
+
 #[cfg(test)]
 mod tests {
-    //! The kernel's part is played by a second mapping of a memfd (a fake: it says what the kernel
-    //! would write).
     use super::*;
-    use std::fs::File;
-    use std::os::fd::{AsRawFd, FromRawFd};
 
     const DATA: usize = 4096;
 
-    struct Producer {
-        file: File,
-        map: MmapRaw,
-        head: u64,
-    }
-
-    impl Producer {
-        fn new() -> Producer {
-            // SAFETY: a constant NUL-terminated name; the new descriptor is owned by the file.
-            let file = unsafe { File::from_raw_fd(libc::memfd_create(c"ring".as_ptr(), 0)) };
-            file.set_len((4096 + DATA) as u64).expect("memfd grows");
-            let map = MmapOptions::new()
-                .len(4096 + DATA)
-                .map_raw(&file)
-                .expect("memfd maps");
-            Producer { file, map, head: 0 }
+    fn ring_with(records: &[Vec<u8>]) -> Ring {
+        let mut ring = Ring::in_memory(DATA).expect("maps");
+        for record in records {
+            assert!(ring.write(record));
         }
-
-        fn write(&mut self, record: &[u8]) {
-            for (number, &byte) in record.iter().enumerate() {
-                let at = (self.head as usize + number) % DATA;
-                // SAFETY: within the data area of a mapping that lives as long as `self`.
-                unsafe { *self.map.as_mut_ptr().add(4096 + at) = byte };
-            }
-            self.head += record.len() as u64;
-            let control: *mut perf_event_mmap_page = self.map.as_mut_ptr().cast();
-            // SAFETY: the control page of the mapping; aligned to a page.
-            let head = unsafe { AtomicU64::from_ptr(&raw mut (*control).data_head) };
-            head.store(self.head, Ordering::Release);
-        }
+        ring
     }
 
     fn record(len: u16, fill: u8) -> Vec<u8> {
@@ -179,41 +220,57 @@ mod tests {
         bytes
     }
 
+    fn first_record(ring: &Ring) -> Result<Vec<u8>, Damaged> {
+        let mut scratch = Scratch::new().expect("maps");
+        let record = ring.record(ring.tail(), ring.head(), &mut scratch);
+        record.map(<[u8]>::to_vec)
+    }
+
     #[test]
     fn a_record_that_wraps_around_the_end_is_read_whole() {
-        let mut producer = Producer::new();
-        let mut ring = Ring::map(producer.file.as_raw_fd(), DATA).expect("maps");
-        let mut scratch = Vec::new();
+        let mut ring = Ring::in_memory(DATA).expect("maps");
         for round in 0..20u8 {
             let wanted = record(1000, round);
-            producer.write(&wanted);
-            let (tail, head) = (ring.tail(), ring.head());
-            assert_eq!(ring.record(tail, head, &mut scratch), Ok(&wanted[..]));
-            ring.release(head);
+            assert!(ring.write(&wanted));
+            assert_eq!(first_record(&ring), Ok(wanted));
+            ring.release(ring.head());
         }
     }
 
     #[test]
     fn a_size_past_the_head_is_damage() {
-        let mut producer = Producer::new();
-        let ring = Ring::map(producer.file.as_raw_fd(), DATA).expect("maps");
         let mut bytes = record(64, 1);
         bytes[6..8].copy_from_slice(&128u16.to_ne_bytes());
-        producer.write(&bytes);
-        assert_eq!(
-            ring.record(ring.tail(), ring.head(), &mut Vec::new()),
-            Err(Damaged)
-        );
+        assert_eq!(first_record(&ring_with(&[bytes])), Err(Damaged));
     }
 
     #[test]
     fn a_size_of_zero_is_damage() {
-        let mut producer = Producer::new();
-        let ring = Ring::map(producer.file.as_raw_fd(), DATA).expect("maps");
-        producer.write(&[0; 64]);
-        assert_eq!(
-            ring.record(ring.tail(), ring.head(), &mut Vec::new()),
-            Err(Damaged)
-        );
+        assert_eq!(first_record(&ring_with(&[vec![0; 64]])), Err(Damaged));
+    }
+
+    #[test]
+    fn rings_and_scratch_are_left_out_of_core_dumps() {
+        let ring = Ring::in_memory(DATA).expect("maps");
+        let scratch = Scratch::new().expect("maps");
+        for address in [ring.map.as_ptr() as usize, scratch.0.as_ptr() as usize] {
+            assert!(flags_of(address).split(' ').any(|flag| flag == "dd"));
+        }
+    }
+
+    /// The kernel's flags of the mapping with this address.
+    fn flags_of(address: usize) -> String {
+        let text = std::fs::read_to_string("/proc/self/smaps").expect("readable");
+        let mut inside = false;
+        for line in text.lines() {
+            let range = line.split(' ').next().and_then(|word| word.split_once('-'));
+            let hex = |text| usize::from_str_radix(text, 16).ok();
+            if let Some((Some(start), Some(end))) = range.map(|(a, b)| (hex(a), hex(b))) {
+                inside = (start..end).contains(&address);
+            } else if let (true, Some(flags)) = (inside, line.strip_prefix("VmFlags: ")) {
+                return flags.to_owned();
+            }
+        }
+        panic!("no mapping at {address:x}");
     }
 }

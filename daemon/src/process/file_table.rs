@@ -2,24 +2,30 @@
 
 use crate::ids::{Avma, FileId, Pid};
 use crate::process::space::Mapping;
-use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
+use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES, UNUSED_MAX};
 use crate::time::Mono;
 use hashbrown::HashMap;
 use std::time::Duration;
 
 /// Files known at once. A host that replaces images all day meets a few thousand distinct ones;
 /// beyond the bound the files that no live process maps are forgotten.
-const FILES_MAX: usize = 32_768;
+pub const FILES_MAX: usize = 32_768;
 
 /// When a file that is still being sampled is announced again: the first process may have been gone
 /// before it could be opened. The store ignores what it already has.
 const ANNOUNCE_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
+
+/// A file in no sample for this long is announced again with the next: the store may have closed it,
+/// after [`UNUSED_MAX`].
+const UNSAMPLED_MAX: Duration = Duration::from_secs(UNUSED_MAX.as_secs() / 3 * 2);
 
 struct Entry {
     identity: FileIdentity,
     path: Box<[u8]>,
     announced: u8,
     announce_after: Mono,
+    /// The last time that it was in a sample, or was announced without one.
+    sampled: Mono,
 }
 
 /// Ids of files by identity.
@@ -33,6 +39,11 @@ pub struct FileTable {
 }
 
 impl FileTable {
+    /// The id of a file that is known.
+    pub fn known(&self, identity: &FileIdentity) -> Option<FileId> {
+        self.ids.get(identity).copied()
+    }
+
     /// The id of a file.
     pub fn id_of(&mut self, identity: FileIdentity, path: &[u8]) -> FileId {
         if let Some(&id) = self.ids.get(&identity) {
@@ -46,6 +57,7 @@ impl FileTable {
             path,
             announced: 0,
             announce_after: Mono(0),
+            sampled: Mono(0),
         };
         self.ids.insert(identity, id);
         self.entries.insert(id, entry);
@@ -65,7 +77,7 @@ impl FileTable {
         self.forgotten += (before - self.entries.len()) as u64;
     }
 
-    /// Tells the store of a file that has samples, unless it was told lately. `send` returns false
+    /// Tells the store of a file that has samples, or will have, unless it was told lately. `send` returns false
     /// when the queue is full: the next sample tries again.
     pub fn announce(
         &mut self,
@@ -73,13 +85,17 @@ impl FileTable {
         mapping: &Mapping,
         pid: Pid,
         relatives: impl FnOnce() -> [Pid; RELATIVES],
-        now: Mono,
+        (now, has_sample): (Mono, bool),
         send: impl FnOnce(FileSeen) -> bool,
     ) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        if now < entry.announce_after {
+        let unused = has_sample && now.since(entry.sampled) >= UNSAMPLED_MAX;
+        if now < entry.announce_after && !unused {
+            if has_sample {
+                entry.sampled = now;
+            }
             return;
         }
         let seen = FileSeen {
@@ -91,9 +107,85 @@ impl FileTable {
             relatives: relatives(),
         };
         if send(seen) {
+            entry.sampled = now;
             let wait = ANNOUNCE_AGAIN.get(entry.announced as usize);
             entry.announce_after = wait.map_or(Mono(u64::MAX), |&wait| now.plus(wait));
             entry.announced = entry.announced.saturating_add(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::space::Backing;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    /// At these seconds, with or without a sample: is the file announced?
+    fn check(times: &[(u64, bool, bool)]) {
+        let mut table = FileTable::default();
+        let identity = FileIdentity::Inode {
+            major: 8,
+            minor: 1,
+            inode: 5,
+            generation: 0,
+        };
+        let id = table.id_of(identity, b"/bin/x");
+        let mapping = Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            file_offset: 0,
+            backing: Backing::File(id),
+        };
+        for &(second, has_sample, expected) in times {
+            let mut told = false;
+            let when = (at(second), has_sample);
+            table.announce(
+                id,
+                &mapping,
+                Pid(7),
+                || [Pid(0); RELATIVES],
+                when,
+                |_| {
+                    told = true;
+                    true
+                },
+            );
+            assert_eq!(told, expected, "at {second} s");
+        }
+    }
+
+    #[test]
+    fn a_file_in_use_is_announced_three_times() {
+        check(&[(1, true, true), (5, true, false), (12, true, true)]);
+        let often: Vec<_> = (1..60)
+            .map(|n| (n * 30, true, [1, 2, 22].contains(&n)))
+            .collect();
+        check(&often);
+    }
+
+    #[test]
+    fn a_file_sampled_again_after_a_while_is_announced_again() {
+        check(&[
+            (1, true, true),
+            (12, true, true),
+            (13, true, false),
+            (12 + UNUSED_MAX.as_secs(), true, true),
+            (13 + UNUSED_MAX.as_secs(), true, false),
+        ]);
+    }
+
+    #[test]
+    fn mapping_a_file_is_no_use_of_it() {
+        let last = UNUSED_MAX.as_secs();
+        check(&[
+            (1, true, true),
+            (12, true, true),
+            (last - 2, false, false),
+            (last, true, true),
+        ]);
     }
 }

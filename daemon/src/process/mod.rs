@@ -5,6 +5,8 @@
 //! what is older than the daemon. Called by the sampler thread only; opens no files.
 
 mod file_table;
+pub mod looker;
+pub mod maps;
 pub mod scan;
 pub mod scout;
 pub mod space;
@@ -18,7 +20,9 @@ use profile::Unnamed;
 use scan::ScannedProcess;
 use space::{AddressSpace, Backing, Mapping};
 use std::rc::Rc;
+use std::time::Duration;
 
+pub use file_table::FILES_MAX;
 use file_table::FileTable;
 
 /// Processes known at once. Linux allows 4 million pids; hosts have thousands. Beyond the bound new
@@ -27,6 +31,22 @@ const PROCESSES_MAX: usize = 262_144;
 
 /// Threads known by a name of their own. Beyond the bound a thread goes by its process's name.
 const THREADS_MAX: usize = 1 << 20;
+
+/// Time after which a full table looks for unused files again: it looks at every mapping of the host, some
+/// milliseconds.
+const FILES_RETRY: Duration = Duration::from_secs(10);
+
+/// Files of one process that are announced before they have samples. Unit: files. Large desktop
+/// programs map some hundred. Half of the queue of `fp-files`: a process that maps files by the
+/// thousand leaves room for all others, and its own files are announced when they have samples.
+const AHEAD_MAX: u32 = 512;
+
+/// Mappings beyond which a process is looked over for new files once a second at most, not at each
+/// sample after a change: it may change all the time.
+const LOOKED_OVER_AT_ONCE_MAX: usize = 512;
+
+/// See [`LOOKED_OVER_AT_ONCE_MAX`].
+const LOOK_OVER_AGAIN: Duration = Duration::from_secs(1);
 
 /// Build ids are 20 bytes at most (SHA-1); longer ones are cut by the kernel.
 const BUILD_ID_BYTES: usize = 20;
@@ -51,6 +71,12 @@ pub struct Process {
     threads: u32,
     /// Executable mappings, shared with a forked child until one of both changes.
     space: Rc<AddressSpace>,
+    /// `files_added` of the space when all its files were announced.
+    announced: u32,
+    /// Files announced before they had samples; see `AHEAD_MAX`.
+    ahead: u32,
+    /// When a large space may be looked over for new files again.
+    look_after: Mono,
 }
 
 impl Process {
@@ -71,6 +97,10 @@ pub struct ProcessCounts {
     pub mappings_refused: u64,
     /// Files forgotten at the bound.
     pub files_forgotten: u64,
+    /// Files refused at the bound, all others being in use.
+    pub files_refused: u64,
+    /// Processes with more files than are announced before they have samples.
+    pub ahead_refused: u64,
     /// Processes set right from /proc after records were lost.
     pub repaired: u64,
 }
@@ -99,6 +129,10 @@ pub struct ProcessTable {
     /// Pids whose main thread ended, swept at the end of a batch.
     ended: Vec<Pid>,
     next_id: u32,
+    /// When unused files may be looked for again.
+    files_retry: Mono,
+    /// Time of the newest mapping.
+    clock: Mono,
     counts: ProcessCounts,
 }
 
@@ -117,6 +151,8 @@ impl ProcessTable {
             files: FileTable::default(),
             ended: Vec::new(),
             next_id: 0,
+            files_retry: Mono(0),
+            clock: Mono(0),
             counts: ProcessCounts::default(),
         };
         table.create(
@@ -168,7 +204,7 @@ impl ProcessTable {
     fn take_in(&mut self, scanned: &ScannedProcess, began: Mono) {
         let mut space = AddressSpace::default();
         for mapping in &scanned.mappings {
-            let backing = self.backing(mapping.identity, &mapping.path);
+            let backing = self.backing(mapping.identity, mapping.private, &mapping.path);
             space.insert(Mapping {
                 start: mapping.start,
                 end: mapping.end,
@@ -213,6 +249,9 @@ impl ProcessTable {
             ended: None,
             threads: 0,
             space,
+            announced: 0,
+            ahead: 0,
+            look_after: Mono(0),
         };
         self.processes.insert(pid, process);
     }
@@ -251,11 +290,19 @@ impl ProcessTable {
             return;
         }
         self.forget_thread(tid);
-        let (kernel, space) = match self.processes.get(&parent) {
-            Some(parent) => (parent.kernel, Rc::clone(&parent.space)),
-            None => (false, Rc::default()),
+        let (kernel, space, announced, ahead) = match self.processes.get(&parent) {
+            Some(parent) => {
+                let space = Rc::clone(&parent.space);
+                (parent.kernel, space, parent.announced, parent.ahead)
+            }
+            None => (false, Rc::default(), 0, 0),
         };
         self.create(pid, parent, comm, kernel, time, space);
+        // What was announced of the parent need not be looked over again, and a process does not get
+        // round the bound by forking.
+        if let Some(child) = self.processes.get_mut(&pid) {
+            (child.announced, child.ahead) = (announced, ahead);
+        }
     }
 
     /// A task has a new name; at exec everything else is new too.
@@ -309,7 +356,8 @@ impl ProcessTable {
                 generation,
             }),
         };
-        let backing = self.backing(identity, mmap.path);
+        self.clock = self.clock.max(time);
+        let backing = self.backing(identity, mmap.private, mmap.path);
         if !self.processes.contains_key(&mmap.pid) {
             self.counts.unannounced += 1;
             self.create(
@@ -336,15 +384,19 @@ impl ProcessTable {
     }
 
     /// What a mapping with this identity and path is. Paths are the kernel's words: a leading slash
-    /// for files, brackets or `//anon` for memory. Shared memory and memfds without a build id hold
-    /// generated code.
-    fn backing(&mut self, identity: Option<FileIdentity>, path: &[u8]) -> Backing {
+    /// for files, brackets or `//anon` for memory.
+    ///
+    /// Files in memory (memfds, `/dev/shm`) hold generated code or programs. Loaders map programs for
+    /// one process alone; runtimes that write code map it shared, or writing would not reach it.
+    fn backing(&mut self, identity: Option<FileIdentity>, private: bool, path: &[u8]) -> Backing {
         if path == b"[vdso]" {
-            return Backing::File(self.file(FileIdentity::Vdso, path));
+            return self.backing_file(FileIdentity::Vdso, path);
         }
         if path == b"[vsyscall]" || path == b"[uprobes]" {
             return Backing::Nothing(Unnamed::NoMapping);
         }
+        let in_memory = [&b"/memfd:"[..], b"/dev/shm/"];
+        let is_program = private && in_memory.iter().any(|place| path.starts_with(place));
         let is_memory = !path.starts_with(b"/")
             || [
                 &b"//"[..],
@@ -356,30 +408,48 @@ impl ProcessTable {
             .iter()
             .any(|memory| path.starts_with(memory));
         match identity {
-            Some(identity @ FileIdentity::BuildId { .. }) => {
-                Backing::File(self.file(identity, path))
-            }
-            Some(identity) if !is_memory => Backing::File(self.file(identity, path)),
+            Some(identity @ FileIdentity::BuildId { .. }) => self.backing_file(identity, path),
+            Some(identity) if is_program || !is_memory => self.backing_file(identity, path),
             _ => Backing::Jit,
         }
     }
 
-    fn file(&mut self, identity: FileIdentity, path: &[u8]) -> FileId {
-        if self.files.is_full() {
-            let spaces = self
-                .processes
-                .values()
-                .flat_map(|process| process.space.iter());
-            let used: HashSet<FileId> = spaces
-                .filter_map(|mapping| match mapping.backing {
-                    Backing::File(file) => Some(file),
-                    _ => None,
-                })
-                .collect();
-            self.files.retain(|id| used.contains(&id));
-            self.counts.files_forgotten = self.files.forgotten;
+    fn backing_file(&mut self, identity: FileIdentity, path: &[u8]) -> Backing {
+        self.file(identity, path)
+            .map_or(Backing::Nothing(Unnamed::Limit), Backing::File)
+    }
+
+    /// The id of a file; `None` when the table is full of files that are all in use.
+    fn file(&mut self, identity: FileIdentity, path: &[u8]) -> Option<FileId> {
+        if let Some(known) = self.files.known(&identity) {
+            return Some(known);
         }
-        self.files.id_of(identity, path)
+        if self.files.is_full() {
+            if self.clock >= self.files_retry {
+                self.files_retry = self.clock.plus(FILES_RETRY);
+                self.forget_unused_files();
+            }
+            if self.files.is_full() {
+                self.counts.files_refused += 1;
+                return None;
+            }
+        }
+        Some(self.files.id_of(identity, path))
+    }
+
+    fn forget_unused_files(&mut self) {
+        let spaces = self
+            .processes
+            .values()
+            .flat_map(|process| process.space.iter());
+        let used: HashSet<FileId> = spaces
+            .filter_map(|mapping| match mapping.backing {
+                Backing::File(file) => Some(file),
+                _ => None,
+            })
+            .collect();
+        self.files.retain(|id| used.contains(&id));
+        self.counts.files_forgotten = self.files.forgotten;
     }
 
     /// Makes up a process that has a sample but that no record told of, so that its time is counted.
@@ -416,6 +486,17 @@ impl ProcessTable {
         now: Mono,
         send: impl FnOnce(FileSeen) -> bool,
     ) {
+        self.tell(pid, file, mapping, (now, true), send);
+    }
+
+    fn tell(
+        &mut self,
+        pid: Pid,
+        file: FileId,
+        mapping: &Mapping,
+        when: (Mono, bool),
+        send: impl FnOnce(FileSeen) -> bool,
+    ) {
         let processes = &self.processes;
         let relatives = || {
             let mut at = pid;
@@ -425,7 +506,48 @@ impl ProcessTable {
             })
         };
         self.files
-            .announce(file, mapping, pid, relatives, now, send);
+            .announce(file, mapping, pid, relatives, when, send);
+    }
+
+    /// Tells the store of the files that a process has mapped, when there are new ones: the callers
+    /// of a sample are in other files than its leaf, and their unwind information takes a while. Of
+    /// each process `AHEAD_MAX` at most; the others are announced when they have samples.
+    pub fn announce_all(&mut self, pid: Pid, now: Mono, mut send: impl FnMut(FileSeen) -> bool) {
+        let Some(process) = self.processes.get(&pid) else {
+            return;
+        };
+        let added = process.space.files_added();
+        if process.announced == added || now < process.look_after {
+            return;
+        }
+        if process.ahead >= AHEAD_MAX {
+            return;
+        }
+        let (space, mut all_sent, mut ahead) = (Rc::clone(&process.space), true, process.ahead);
+        for mapping in space.iter() {
+            let Backing::File(file) = mapping.backing else {
+                continue;
+            };
+            self.tell(pid, file, mapping, (now, false), |seen| {
+                let sent = send(seen);
+                all_sent &= sent;
+                ahead += u32::from(sent);
+                sent
+            });
+            if !all_sent || ahead >= AHEAD_MAX {
+                break;
+            }
+        }
+        self.counts.ahead_refused += u64::from(ahead >= AHEAD_MAX);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.ahead = ahead;
+            if all_sent {
+                process.announced = added;
+            }
+            if space.len() > LOOKED_OVER_AT_ONCE_MAX {
+                process.look_after = now.plus(LOOK_OVER_AGAIN);
+            }
+        }
     }
 
     /// Forgets the processes that ended before `before`: their main thread and all others.
@@ -461,198 +583,4 @@ impl ProcessTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file_map(pid: u32, start: u64, inode: u64) -> Mmap<'static> {
-        Mmap {
-            pid: Pid(pid),
-            start,
-            len: 0x1000,
-            file_offset: 0,
-            file: MapFile::Inode {
-                major: 8,
-                minor: 1,
-                inode,
-                generation: 0,
-            },
-            path: b"/usr/bin/thing",
-        }
-    }
-
-    fn fork(table: &mut ProcessTable, parent: u32, pid: u32, time: u64) {
-        table.fork(Pid(pid), Tid(pid), Pid(parent), Tid(parent), Mono(time));
-    }
-
-    #[test]
-    fn a_forked_child_keeps_its_parents_mappings_when_the_parent_changes_its_own() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        table.mmap(&file_map(10, 0x1000, 5), Mono(2));
-        fork(&mut table, 10, 11, 3);
-        table.mmap(&file_map(10, 0x1000, 6), Mono(4));
-        let backing = |pid: u32| {
-            table.get(Pid(pid)).and_then(|process| {
-                process
-                    .space()
-                    .find(Avma(0x1800))
-                    .map(|mapping| mapping.backing)
-            })
-        };
-        assert!(backing(10).is_some());
-        assert_ne!(backing(10), backing(11));
-    }
-
-    #[test]
-    fn exec_is_a_new_process_with_an_empty_address_space() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        table.mmap(&file_map(10, 0x1000, 5), Mono(2));
-        let before = table.get(Pid(10)).map(|process| process.id);
-        table.comm(Pid(10), Tid(10), Comm::from_bytes(b"new"), true, Mono(3));
-        let process = table.get(Pid(10)).expect("still there");
-        assert_ne!(Some(process.id), before);
-        assert_eq!(process.comm, Comm::from_bytes(b"new"));
-        assert!(process.space().find(Avma(0x1800)).is_none());
-    }
-
-    #[test]
-    fn a_pid_used_again_before_the_sweep_is_a_new_process() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        let first = table.get(Pid(10)).map(|process| process.id);
-        table.exit(Pid(10), Tid(10), Mono(2));
-        fork(&mut table, 1, 10, 3);
-        table.sweep(Mono(100));
-        let second = table.get(Pid(10)).map(|process| process.id);
-        assert!(second.is_some());
-        assert_ne!(first, second);
-    }
-
-    #[test]
-    fn an_ended_process_stays_until_its_last_samples_are_read() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        table.exit(Pid(10), Tid(10), Mono(50));
-        table.sweep(Mono(50));
-        assert!(table.get(Pid(10)).is_some());
-        table.sweep(Mono(51));
-        assert!(table.get(Pid(10)).is_none());
-    }
-
-    #[test]
-    fn the_end_of_a_thread_does_not_end_its_process() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(2));
-        table.comm(
-            Pid(10),
-            Tid(12),
-            Comm::from_bytes(b"worker"),
-            false,
-            Mono(3),
-        );
-        assert_eq!(
-            table.thread_comm(Pid(10), Tid(12)),
-            Comm::from_bytes(b"worker")
-        );
-        table.exit(Pid(10), Tid(12), Mono(4));
-        table.sweep(Mono(100));
-        assert!(table.get(Pid(10)).is_some());
-    }
-
-    #[test]
-    fn a_process_whose_main_thread_ended_lives_on_with_its_other_threads() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(2));
-        table.exit(Pid(10), Tid(10), Mono(3));
-        table.sweep(Mono(100));
-        assert!(table.get(Pid(10)).is_some());
-        table.exit(Pid(10), Tid(12), Mono(101));
-        table.sweep(Mono(200));
-        assert!(table.get(Pid(10)).is_none());
-    }
-
-    fn scanned(pid: u32, start: u64, inode: u64) -> ScannedProcess {
-        let mapping = scan::ScannedMapping {
-            start,
-            end: start + 0x1000,
-            file_offset: 0,
-            identity: Some(FileIdentity::Inode {
-                major: 8,
-                minor: 1,
-                inode,
-                generation: 0,
-            }),
-            path: b"/usr/bin/thing"[..].into(),
-        };
-        ScannedProcess {
-            pid: Pid(pid),
-            parent: Pid(1),
-            comm: Comm::from_bytes(b"thing"),
-            kernel: false,
-            mappings: vec![mapping],
-            threads: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn a_process_whose_records_were_lost_is_learnt_from_proc() {
-        let mut table = ProcessTable::new();
-        table.meet(Pid(10), Mono(5));
-        table.repair(&[scanned(10, 0x1000, 5)], Mono(9));
-        let process = table.get(Pid(10)).expect("there");
-        assert_eq!(process.comm, Comm::from_bytes(b"thing"));
-        assert!(process.space().find(Avma(0x1800)).is_some());
-    }
-
-    #[test]
-    fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        table.mmap(&file_map(10, 0x1000, 5), Mono(2));
-        fork(&mut table, 1, 11, 20);
-        let ids = |table: &ProcessTable| [10, 11].map(|pid| table.get(Pid(pid)).map(|p| p.id));
-        let before = ids(&table);
-        table.repair(&[scanned(10, 0x1000, 5)], Mono(9));
-        table.sweep(Mono(100));
-        assert_eq!(ids(&table), before);
-        assert_eq!(table.counts().repaired, 0);
-    }
-
-    #[test]
-    fn a_repair_ends_what_is_gone() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        table.repair(&[], Mono(9));
-        table.sweep(Mono(100));
-        assert!(table.get(Pid(10)).is_none());
-    }
-
-    #[test]
-    fn anonymous_executable_memory_is_generated_code() {
-        let mut table = ProcessTable::new();
-        fork(&mut table, 1, 10, 1);
-        let anonymous = MapFile::Inode {
-            major: 0,
-            minor: 0,
-            inode: 0,
-            generation: 0,
-        };
-        table.mmap(
-            &Mmap {
-                file: anonymous,
-                path: b"//anon",
-                ..file_map(10, 0x5000, 0)
-            },
-            Mono(2),
-        );
-        let process = table.get(Pid(10)).expect("there");
-        let backing = process
-            .space()
-            .find(Avma(0x5800))
-            .map(|mapping| mapping.backing);
-        assert_eq!(backing, Some(Backing::Jit));
-    }
-}
+mod tests;

@@ -5,7 +5,8 @@ use profile::Unnamed;
 
 /// Executable mappings kept per process. A process has a few hundred; runtimes that map each piece
 /// of generated code alone reach thousands. Beyond the bound the mappings of generated code are
-/// forgotten first (their addresses are then unknown), and the refusal is counted.
+/// forgotten first (their addresses are then unknown), then what is new is refused: a program and its
+/// libraries are mapped before whatever comes by the thousand. Each is counted.
 pub const MAPPINGS_MAX: usize = 8192;
 
 /// What lies behind a mapping.
@@ -49,6 +50,10 @@ impl Mapping {
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     mappings: Vec<Mapping>,
+    /// Mappings of files added so far: tells whether there is one that nobody looked at.
+    files_added: u32,
+    /// False when no mapping is of generated code, so that none is looked for at the bound.
+    has_generated: bool,
 }
 
 impl AddressSpace {
@@ -61,13 +66,26 @@ impl AddressSpace {
         (address.0 < mapping.end).then_some(mapping)
     }
 
-    /// Adds a mapping over whatever was there. Returns false when the bound refused it.
+    /// Adds a mapping over whatever was there. Returns false when the bound refused it or others.
+    ///
+    /// Cost: a search and a shift of what lies above. A process that keeps mapping beyond the bound
+    /// costs a search each time.
     pub fn insert(&mut self, new: Mapping) -> bool {
         if new.start >= new.end {
             return true;
         }
+        if matches!(new.backing, Backing::File(_)) {
+            self.files_added = self.files_added.wrapping_add(1);
+        }
+        let mut forgot = false;
+        if self.mappings.len() >= MAPPINGS_MAX {
+            forgot = self.forget_generated();
+        }
         let first = self.mappings.partition_point(|old| old.end <= new.start);
         let last = self.mappings.partition_point(|old| old.start < new.end);
+        if first == last && self.mappings.len() >= MAPPINGS_MAX {
+            return false;
+        }
         // What is left of the first and the last overlapped mapping on either side of the new one.
         let before = self.mappings[first..last]
             .first()
@@ -84,15 +102,36 @@ impl AddressSpace {
             file_offset: old.file_offset.wrapping_add(new.end - old.start),
             ..*old
         });
+        let at = first + usize::from(before.is_some());
         let pieces = before.into_iter().chain([new]).chain(after);
         self.mappings.splice(first..last, pieces);
-        if self.mappings.len() <= MAPPINGS_MAX {
-            return true;
+        self.has_generated |= new.backing == Backing::Jit;
+        // Cutting a mapping in two made too many: what was there is gone all the same, so what came
+        // is not kept, and as little as possible beside it.
+        let surplus = self.mappings.len().saturating_sub(MAPPINGS_MAX);
+        self.mappings.drain(at..at + surplus);
+        surplus == 0 && !forgot
+    }
+
+    /// Forgets the mappings of generated code; false when there are none.
+    fn forget_generated(&mut self) -> bool {
+        if !std::mem::take(&mut self.has_generated) {
+            return false;
         }
+        let before = self.mappings.len();
         self.mappings
             .retain(|mapping| mapping.backing != Backing::Jit);
-        self.mappings.truncate(MAPPINGS_MAX);
-        false
+        self.mappings.len() < before
+    }
+
+    /// Mappings of files added so far.
+    pub fn files_added(&self) -> u32 {
+        self.files_added
+    }
+
+    /// Number of mappings.
+    pub fn len(&self) -> usize {
+        self.mappings.len()
     }
 
     /// True when no mapping is known.
@@ -151,6 +190,40 @@ mod tests {
         }
         assert!(space.iter().count() <= MAPPINGS_MAX);
         assert!(space.find(Avma(0x1800)).is_some());
+    }
+
+    #[test]
+    fn at_the_bound_files_that_were_first_stay_and_new_ones_are_refused() {
+        let mut space = AddressSpace::default();
+        let page = |number: u64| mapping(number * 0x1000, (number + 1) * 0x1000, number as u32);
+        // From the top down, as the kernel places them: a program's libraries come first.
+        for number in (1..=MAPPINGS_MAX as u64).rev() {
+            assert!(space.insert(page(2 * number)));
+        }
+        assert!(!space.insert(page(1)));
+        assert!(space.find(Avma(MAPPINGS_MAX as u64 * 0x2000)).is_some());
+        assert!(space.find(Avma(0x1800)).is_none());
+        assert!(
+            space.insert(page(2)),
+            "in the place of another there is room"
+        );
+    }
+
+    #[test]
+    fn at_the_bound_a_mapping_over_another_hides_it_even_when_it_is_refused() {
+        let mut space = AddressSpace::default();
+        for number in 0..MAPPINGS_MAX as u64 {
+            space.insert(mapping(
+                number * 0x4000,
+                number * 0x4000 + 0x3000,
+                number as u32,
+            ));
+        }
+        assert!(!space.insert(mapping(0x1000, 0x2000, 77)));
+        assert_eq!(space.iter().count(), MAPPINGS_MAX);
+        assert!(space.find(Avma(0x800)).is_some());
+        assert!(space.find(Avma(0x1800)).is_none());
+        assert!(space.find(Avma(0x4800)).is_some());
     }
 
     proptest! {

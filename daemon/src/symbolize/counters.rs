@@ -28,6 +28,10 @@ counters! {
     files_unreadable,
     /// Open executables closed to stay under the limit of descriptors.
     files_evicted,
+    /// Open executables closed because they had no samples for a while.
+    files_closed,
+    /// Executables whose file system did not answer in time; taken when it does.
+    files_late,
     /// Symbol tables read.
     tables_read,
     /// Symbol tables dropped to stay under the cache limit.
@@ -54,6 +58,8 @@ counters! {
     perf_maps_tailed,
     /// Perf maps refused: wrong owner, link, not a regular file, too large, older than the process.
     perf_maps_refused,
+    /// Perf maps that could not be read in time; taken when they can be.
+    perf_maps_late,
     /// Lines of perf maps that make no sense.
     perf_map_lines_skipped,
     /// Perf maps dropped to stay under the memory limit.

@@ -127,6 +127,8 @@ pub struct Section {
     pub kind: u32,
     /// True when the content is compressed.
     pub compressed: bool,
+    /// Its address as the image states it (SVMA); 0 when it is not loaded.
+    pub address: u64,
     /// Where the content begins in the file.
     pub offset: u64,
     /// Length of the content in the file.
@@ -144,8 +146,12 @@ pub struct Headers {
     pub is_64: bool,
     /// `e_machine`.
     pub machine: u16,
+    /// Address at which the kernel enters it (SVMA); 0 when nothing does.
+    pub entry: u64,
     /// Loaded segments in file order.
     pub segments: Vec<Segment>,
+    /// Where `.eh_frame_hdr` is, by its own program header, which survives without sections.
+    pub eh_frame_hdr: Option<Segment>,
     /// Sections; empty when they were stripped.
     pub sections: Vec<Section>,
     /// GNU build id; empty when there is none.
@@ -191,18 +197,20 @@ fn read_class<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
     let table: Vec<H::ProgramHeader> =
         read_pods(image, header.e_phoff(LE).into(), count, &mut buffer)?;
     let mut segments = Vec::new();
+    let mut eh_frame_hdr = None;
     let mut build_id: Box<[u8]> = Box::default();
     for entry in &table {
-        let offset = entry.p_offset(LE).into();
-        let file_size = entry.p_filesz(LE).into();
+        let segment = Segment {
+            offset: entry.p_offset(LE).into(),
+            file_size: entry.p_filesz(LE).into(),
+            address: entry.p_vaddr(LE).into(),
+            memory_size: entry.p_memsz(LE).into(),
+            executable: entry.p_flags(LE).contains(elf::PF_X),
+        };
+        let Segment {
+            offset, file_size, ..
+        } = segment;
         if entry.p_type(LE) == elf::PT_LOAD {
-            let segment = Segment {
-                offset,
-                file_size,
-                address: entry.p_vaddr(LE).into(),
-                memory_size: entry.p_memsz(LE).into(),
-                executable: entry.p_flags(LE).contains(elf::PF_X),
-            };
             if segment.offset.checked_add(file_size).is_none()
                 || segment
                     .address
@@ -212,6 +220,8 @@ fn read_class<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
                 return Err(ElfError::Damaged);
             }
             segments.push(segment);
+        } else if entry.p_type(LE) == elf::PT_GNU_EH_FRAME {
+            eh_frame_hdr = Some(segment);
         } else if entry.p_type(LE) == elf::PT_NOTE && build_id.is_empty() {
             let mut notes = vec![0; file_size.min(NOTES_BYTES_MAX) as usize];
             let len = image.read_some_at(&mut notes, offset)?;
@@ -227,7 +237,9 @@ fn read_class<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
     Ok(Headers {
         is_64: H::is_type_64_sized(),
         machine,
+        entry: header.e_entry(LE).into(),
         segments,
+        eh_frame_hdr,
         sections,
         build_id,
     })
@@ -259,6 +271,7 @@ fn read_sections<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
         name: until_nul(text.get(entry.sh_name(LE) as usize..).unwrap_or(&[])).into(),
         kind: entry.sh_type(LE).0,
         compressed: entry.sh_flags(LE).contains(elf::SHF_COMPRESSED),
+        address: entry.sh_addr(LE).into(),
         offset: entry.sh_offset(LE).into(),
         size: entry.sh_size(LE).into(),
         link: entry.sh_link(LE),
@@ -397,6 +410,9 @@ impl SymbolTable {
         if found.is_empty() {
             return Ok(None);
         }
+        if section != b".dynsym" {
+            end_with_sections(&mut found, headers);
+        }
         Ok(Some(SymbolTable {
             entries: found.into_iter().map(|(entry, _)| entry).collect(),
             names_at: names.offset,
@@ -485,6 +501,36 @@ impl SymbolTable {
     /// Heap memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.entries)
+    }
+}
+
+/// Gives symbols of unknown length that of the rest of their section, where the next symbol lies
+/// behind it. `_init` would else name all of the procedure linkage table that follows it.
+fn end_with_sections(found: &mut [(Entry, u8)], headers: &Headers) {
+    let loaded = headers
+        .sections
+        .iter()
+        .filter(|section| section.address != 0);
+    let mut ranges: Vec<(u64, u64)> = loaded
+        .map(|section| {
+            (
+                section.address,
+                section.address.saturating_add(section.size),
+            )
+        })
+        .collect();
+    ranges.sort_unstable();
+    for at in 0..found.len() {
+        let next = found.get(at + 1).map_or(u64::MAX, |(next, _)| next.start);
+        let entry = &mut found[at].0;
+        let before = ranges.partition_point(|&(start, _)| start <= entry.start);
+        if entry.size == 0
+            && let Some(&(_, end)) = ranges[..before].last()
+            && entry.start < end
+            && end <= next
+        {
+            entry.size = u32::try_from(end - entry.start).unwrap_or(0);
+        }
     }
 }
 

@@ -16,9 +16,6 @@ const TABLE_BYTES_MAX: usize = 64 << 20;
 /// Largest unpacked `.gnu_debugdata`. Unit: bytes. Those of whole distributions are below 4 MiB.
 const MINI_DEBUG_BYTES_MAX: usize = 16 << 20;
 
-/// Most debug information copied for one file. Unit: bytes. Files with more get no lines.
-const LINES_BYTES_MAX: usize = 256 << 20;
-
 /// Frames of inlined functions kept for one address, the innermost.
 const INLINED_MAX: usize = 64;
 
@@ -69,9 +66,11 @@ impl FileNames {
         let mut names = FileNames {
             module: module_name(&found.path, &found.identity).into(),
             headers: Headers {
+                entry: 0,
                 is_64: true,
                 machine: 0,
                 segments: Vec::new(),
+                eh_frame_hdr: None,
                 sections: Vec::new(),
                 build_id: Box::default(),
             },
@@ -139,6 +138,7 @@ impl FileNames {
     fn take_lines(
         &mut self,
         image: Option<&Image>,
+        bytes_max: usize,
         counters: &SymbolCounters,
     ) -> Option<LineSource> {
         if self.lines.is_some() {
@@ -146,7 +146,7 @@ impl FileNames {
         }
         let (other, headers) = self.lines_in.as_ref()?;
         let image = other.as_ref().or(image).filter(|image| image.unchanged())?;
-        match LineSource::new(image, headers, self.lines_wanted.1, LINES_BYTES_MAX) {
+        match LineSource::new(image, headers, self.lines_wanted.1, bytes_max) {
             Ok(lines) => lines,
             Err(_) => {
                 bump(&counters.lines_refused);
@@ -154,6 +154,36 @@ impl FileNames {
                 None
             }
         }
+    }
+
+    /// Memory that naming these offsets takes beside what is held: that of the debug information when
+    /// it has to be read. Where that and the symbols do not fit into `bytes_max` together it is given
+    /// up: read, it would be freed at once, and read again for every batch.
+    pub fn bytes_to_read(
+        &mut self,
+        image: Option<&Image>,
+        offsets: &[FileOffset],
+        bytes_max: usize,
+        counters: &SymbolCounters,
+    ) -> usize {
+        let known = |offset: &FileOffset| self.exact.contains_key(&offset.0);
+        let (None, Some((other, headers))) = (&self.lines, &self.lines_in) else {
+            return 0;
+        };
+        if offsets.iter().all(known) {
+            return 0;
+        }
+        let bytes = other
+            .as_ref()
+            .or(image)
+            .and_then(|image| LineSource::bytes_for(image, headers))
+            .unwrap_or(0);
+        if bytes.saturating_add(self.heap_bytes()) > bytes_max {
+            bump(&counters.lines_refused);
+            self.lines_in = None;
+            return 0;
+        }
+        bytes
     }
 
     /// True while the debug information is in memory.
@@ -217,17 +247,19 @@ impl FileNames {
         }
     }
 
-    /// Names offsets: appends a span for each. `image` is the executable, when it is still open.
+    /// Names offsets: appends a span for each. `image` is the executable, when it is still open. Debug
+    /// information that has to be read may take `lines_bytes_max`.
     pub fn name(
         &mut self,
         image: Option<&Image>,
         offsets: &[FileOffset],
+        lines_bytes_max: usize,
         dict: &mut Dictionary,
         out: &mut Named,
         counters: &SymbolCounters,
     ) {
         if self.lines_in.is_some() {
-            self.find_lines(image, offsets, dict, counters);
+            self.find_lines(image, offsets, lines_bytes_max, dict, counters);
         }
         let mut reader = Reader {
             image,
@@ -307,6 +339,7 @@ impl FileNames {
         &mut self,
         image: Option<&Image>,
         offsets: &[FileOffset],
+        lines_bytes_max: usize,
         dict: &mut Dictionary,
         counters: &SymbolCounters,
     ) {
@@ -323,7 +356,7 @@ impl FileNames {
         if new.is_empty() {
             return;
         }
-        let Some(lines) = self.take_lines(image, counters) else {
+        let Some(lines) = self.take_lines(image, lines_bytes_max, counters) else {
             return;
         };
         let mut reader = Reader {

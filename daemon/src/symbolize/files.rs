@@ -14,17 +14,20 @@
 
 use super::counters::{SymbolCounters, bump};
 use super::elf::{self, ReadAt};
+use super::mounts;
 use super::open::{self, Links, OpenError, Root};
+use crate::helpers::{Helpers, REMOTE_LATE_MAX};
 use crate::ids::{Avma, FileId, Pid};
 use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::Unnamed;
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Number of relatives named with a file.
@@ -33,6 +36,10 @@ pub const RELATIVES: usize = 4;
 /// Most files held open by default. Unit: descriptors. Beyond it, and beyond half of the process's
 /// limit, the longest unused is closed; its frames then keep only names already read.
 pub const OPEN_FILES_MAX: usize = 4096;
+
+/// A file without samples for this long is closed: an open file keeps its file system from being
+/// unmounted, and its blocks from being free once it is deleted.
+pub const UNUSED_MAX: Duration = Duration::from_secs(90);
 
 /// Most files remembered, open or not. A build host runs thousands of programs a minute for ever;
 /// a file forgotten costs names only if it is sampled again.
@@ -99,6 +106,8 @@ pub struct FileSeen {
 pub enum Image {
     /// An open file and what it looked like when it was found to be the right one.
     File(Arc<File>, Stamp),
+    /// Likewise, on a file system that may stop answering.
+    Remote(Arc<Remote>),
     /// A copy in memory.
     Memory(Arc<[u8]>),
 }
@@ -120,12 +129,16 @@ impl Stamp {
 }
 
 impl Image {
-    /// An open file as it is now.
+    /// An open file as it is now. May wait for ever.
     ///
     /// # Errors
     /// When the file system does not answer.
     pub fn open(file: File) -> io::Result<Image> {
         let stamp = Stamp::of(&file)?;
+        if mounts::is_remote(&file) {
+            let (file, late) = (Some(Arc::new(file)), AtomicBool::new(false));
+            return Ok(Image::Remote(Arc::new(Remote { file, stamp, late })));
+        }
         Ok(Image::File(Arc::new(file), stamp))
     }
 
@@ -134,6 +147,10 @@ impl Image {
     pub fn unchanged(&self) -> bool {
         match self {
             Image::File(file, stamp) => Stamp::of(file).is_ok_and(|now| now == *stamp),
+            Image::Remote(remote) => {
+                let now = remote.ask(Stamp::of);
+                now.is_ok_and(|now| now == remote.stamp)
+            }
             Image::Memory(_) => true,
         }
     }
@@ -143,6 +160,16 @@ impl ReadAt for Image {
     fn read_exact_at(&self, to: &mut [u8], offset: u64) -> io::Result<()> {
         match self {
             Image::File(file, _) => ReadAt::read_exact_at(&**file, to, offset),
+            Image::Remote(remote) => {
+                let len = to.len();
+                let bytes = remote.ask(move |file| {
+                    let mut bytes = vec![0; len];
+                    ReadAt::read_exact_at(file, &mut bytes, offset)?;
+                    Ok(bytes)
+                })?;
+                to.copy_from_slice(&bytes);
+                Ok(())
+            }
             Image::Memory(bytes) => bytes.read_exact_at(to, offset),
         }
     }
@@ -150,8 +177,66 @@ impl ReadAt for Image {
     fn read_some_at(&self, to: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
             Image::File(file, _) => file.read_some_at(to, offset),
+            Image::Remote(remote) => {
+                let len = to.len();
+                let bytes = remote.ask(move |file| {
+                    let mut bytes = vec![0; len];
+                    let got = file.read_some_at(&mut bytes, offset)?;
+                    bytes.truncate(got);
+                    Ok(bytes)
+                })?;
+                to[..bytes.len()].copy_from_slice(&bytes);
+                Ok(bytes.len())
+            }
             Image::Memory(bytes) => bytes.read_some_at(to, offset),
         }
+    }
+}
+
+/// Longest wait for one reading of a file on a file system that may stop answering. Over a network a
+/// reading takes milliseconds; one that took this long is not tried again.
+const READ_WAIT: Duration = Duration::from_secs(2);
+
+/// Reads files on such file systems, for all stages. Busy helpers may be at work for another thread:
+/// that only makes the bound on late ones stricter.
+static READERS: LazyLock<Helpers> = LazyLock::new(|| Helpers::new("fp-read"));
+
+/// An open file on a file system that may stop answering: read by helpers, and given up for good when
+/// one of them is late.
+#[derive(Debug)]
+pub struct Remote {
+    /// Closed by a helper: closing asks the file system too. `None` only while this is dropped.
+    file: Option<Arc<File>>,
+    stamp: Stamp,
+    late: AtomicBool,
+}
+
+impl Remote {
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let Some(file) = self
+            .file
+            .clone()
+            .filter(|_| !self.late.load(Ordering::Relaxed))
+        else {
+            return Err(io::ErrorKind::TimedOut.into());
+        };
+        let answer = READERS.run(READ_WAIT, move || question(&file));
+        answer.unwrap_or_else(|| {
+            self.late.store(true, Ordering::Relaxed);
+            Err(io::ErrorKind::TimedOut.into())
+        })
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // Work that no helper takes is dropped here, and with it only the wrapper: a descriptor that
+        // stays open is better than a thread that waits for its close.
+        let file = ManuallyDrop::new(self.file.take());
+        let _ = READERS.begin(move || drop(ManuallyDrop::into_inner(file)));
     }
 }
 
@@ -169,6 +254,8 @@ pub struct Found {
 struct Known {
     found: Found,
     used: u64,
+    /// When it was opened, or the end of the last batch with samples in it.
+    sampled: Mono,
 }
 
 #[derive(Default)]
@@ -201,20 +288,52 @@ impl FileStore {
         }
     }
 
-    /// Opens a file that was seen, unless it is open already. May block on the file system.
-    pub fn see(&self, seen: &FileSeen) {
-        self.open(seen);
+    /// Opens a file that was seen, unless it is open already; false then. May wait for ever.
+    pub fn see(&self, seen: &FileSeen) -> bool {
+        let tried = self.open(seen);
         self.done.fetch_add(1, Ordering::Release);
+        tried
     }
 
-    fn open(&self, seen: &FileSeen) {
-        if self
-            .lock()
-            .known
-            .get(&seen.id)
-            .is_some_and(|known| known.found.image.is_ok())
+    /// Has a helper open a file that was seen, unless it is open already, and waits for it only so
+    /// long. When the file system answers later the file is taken then. True when it was opened now.
+    pub fn see_in_time(
+        self: &Arc<Self>,
+        seen: FileSeen,
+        helpers: &Helpers,
+        time: Duration,
+    ) -> bool {
+        let late = helpers.late();
+        let refused = helpers.is_exhausted()
+            || late >= REMOTE_LATE_MAX && mounts::is_remote_path(seen.pid.0, &seen.path);
+        let (id, path, identity) = (seen.id, Arc::from(&*seen.path), seen.identity);
+        let (store, work) = (Arc::clone(self), move |store: &FileStore| store.open(&seen));
+        let tried = match refused {
+            true => None,
+            false => helpers.run(time, move || work(&store)),
+        };
+        if tried.is_none() {
+            bump(&self.counters.files_late);
+            let image = Err(Unnamed::FileUnreadable);
+            self.put_unless_open(
+                id,
+                Found {
+                    path,
+                    identity,
+                    image,
+                },
+            );
+        }
+        self.done.fetch_add(1, Ordering::Release);
+        tried.unwrap_or(false)
+    }
+
+    fn open(&self, seen: &FileSeen) -> bool {
+        if let Some(known) = self.lock().known.get_mut(&seen.id)
+            && known.found.image.is_ok()
         {
-            return;
+            known.sampled = Mono::now();
+            return false;
         }
         let image = open_seen(seen);
         bump(match image {
@@ -227,6 +346,7 @@ impl FileStore {
             image,
         };
         self.put(seen.id, found);
+        true
     }
 
     /// Waits until `announced` announcements have been dealt with, or the time is over.
@@ -245,6 +365,14 @@ impl FileStore {
         }
     }
 
+    /// The helper may have come back just now.
+    fn put_unless_open(&self, id: FileId, found: Found) {
+        let known = |table: &Table| table.known.get(&id).is_some_and(|k| k.found.image.is_ok());
+        if !known(&self.lock()) {
+            self.put(id, found);
+        }
+    }
+
     fn put(&self, id: FileId, found: Found) {
         let table = &mut *self.lock();
         table.clock += 1;
@@ -252,6 +380,7 @@ impl FileStore {
         let known = Known {
             found,
             used: table.clock,
+            sampled: Mono::now(),
         };
         if let Some(old) = table.known.insert(id, known) {
             table.open -= usize::from(is_open(&old.found));
@@ -279,6 +408,24 @@ impl FileStore {
                 known.found.image = Err(Unnamed::Limit);
                 table.open -= 1;
                 bump(&self.counters.files_evicted);
+            }
+        }
+    }
+
+    /// Notes which files had samples in what ended at `end`, and closes those that have had none for
+    /// [`UNUSED_MAX`]. One that is sampled again is announced again, and opened.
+    pub fn close_unused(&self, sampled: impl Iterator<Item = FileId>, end: Mono) {
+        let table = &mut *self.lock();
+        for id in sampled {
+            if let Some(known) = table.known.get_mut(&id) {
+                known.sampled = known.sampled.max(end);
+            }
+        }
+        for known in table.known.values_mut() {
+            if is_open(&known.found) && end.since(known.sampled) > UNUSED_MAX {
+                known.found.image = Err(Unnamed::Limit);
+                table.open -= 1;
+                bump(&self.counters.files_closed);
             }
         }
     }
@@ -313,7 +460,7 @@ impl FileStore {
 }
 
 fn is_open(found: &Found) -> bool {
-    matches!(found.image, Ok(Image::File(..)))
+    matches!(found.image, Ok(Image::File(..) | Image::Remote(_)))
 }
 
 fn forget_longest_unused(table: &mut Table) {
@@ -328,8 +475,23 @@ fn forget_longest_unused(table: &mut Table) {
         .count();
 }
 
+/// As [`identity_of_mapping`], by a helper that is waited for only so long.
+pub fn identity_in_time(
+    helpers: &Helpers,
+    time: Duration,
+    (pid, start, end): (Pid, u64, u64),
+    path: &[u8],
+) -> Option<FileIdentity> {
+    let refused = helpers.is_exhausted()
+        || helpers.late() >= REMOTE_LATE_MAX && mounts::is_remote_path(pid.0, path);
+    if refused {
+        return None;
+    }
+    helpers.run(time, move || identity_of_mapping(pid, start, end))?
+}
+
 /// The identity of a mapping that is older than the daemon: its build id, where the kernel lets the
-/// mapping be opened and the file has one.
+/// mapping be opened and the file has one. May wait for ever.
 pub fn identity_of_mapping(pid: Pid, start: u64, end: u64) -> Option<FileIdentity> {
     let file = open::open_mapping(pid.0, start, end).ok()?;
     FileIdentity::build_id(&elf::read_build_id(&file).ok()?)

@@ -25,11 +25,7 @@ pub fn content<R: ReadAt + ?Sized>(
     if !section.compressed {
         return Ok(raw);
     }
-    // Elf64_Chdr: type, reserved, size (8), alignment (8). Elf32_Chdr: type, size, alignment.
-    let (size, header) = match is_64 {
-        true => (word(&raw, 8)? | word(&raw, 12)? << 32, 24),
-        false => (word(&raw, 4)?, 12),
-    };
+    let (size, header) = unpacked_size(&raw, is_64)?;
     if size > bytes_max as u64 {
         return Err(ElfError::TooLarge);
     }
@@ -57,6 +53,38 @@ pub fn mini_debug_info(packed: &[u8], bytes_max: usize) -> Result<Vec<u8>, ElfEr
     } else {
         Ok(out)
     }
+}
+
+/// How long the content of a section is when it is decompressed, as the section says: [`content`]
+/// never gives more.
+///
+/// # Errors
+/// When it is compressed and its header cannot be read.
+pub fn content_size<R: ReadAt + ?Sized>(
+    image: &R,
+    section: &Section,
+    is_64: bool,
+) -> Result<u64, ElfError> {
+    if !section.compressed {
+        return Ok(section.size);
+    }
+    let mut header = [0; 24];
+    let header = &mut header[..if is_64 { 24 } else { 12 }];
+    if section.size < header.len() as u64 {
+        return Err(ElfError::Damaged);
+    }
+    image.read_exact_at(header, section.offset)?;
+    // The packed bytes are in memory beside the others for a moment.
+    Ok(unpacked_size(header, is_64)?.0.max(section.size))
+}
+
+/// The size and the length of the header that tells it. Elf64_Chdr: type, reserved, size (8),
+/// alignment (8). Elf32_Chdr: type, size, alignment.
+fn unpacked_size(raw: &[u8], is_64: bool) -> Result<(u64, usize), ElfError> {
+    Ok(match is_64 {
+        true => (word(raw, 8)? | word(raw, 12)? << 32, 24),
+        false => (word(raw, 4)?, 12),
+    })
 }
 
 fn exactly(decoder: impl Read, size: u64) -> Result<Vec<u8>, ElfError> {

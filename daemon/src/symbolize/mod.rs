@@ -17,19 +17,21 @@
 //! process; the end of a thread by panic must.
 
 pub mod counters;
-mod debug_files;
+pub mod debug_files;
 pub mod elf;
 mod file_names;
 pub mod files;
 pub mod inflate;
 pub mod kernel;
 mod lines;
+pub mod mounts;
 pub mod names;
 pub mod open;
 
 #[cfg(test)]
 mod tests;
 
+use crate::bounds::CacheBounds;
 use crate::ids::{FileId, FileOffset};
 use crate::time::Mono;
 pub use counters::SymbolCounters;
@@ -126,6 +128,7 @@ pub struct Symbolizer {
     bytes: usize,
     clock: u64,
     kernel: Kernel,
+    bounds: Option<Arc<CacheBounds>>,
 }
 
 impl Symbolizer {
@@ -144,6 +147,7 @@ impl Symbolizer {
             bytes: 0,
             clock: 0,
             kernel,
+            bounds: None,
         }
     }
 
@@ -159,6 +163,10 @@ impl Symbolizer {
             return;
         }
         self.clock += 1;
+        let limit = match &self.bounds {
+            Some(bounds) => bounds.symbols(),
+            None => self.options.cache_bytes,
+        };
         let found = self.store.get(id);
         let names = match (self.files.entry(id), &found.image) {
             (hashbrown::hash_map::Entry::Occupied(entry), _) => entry.into_mut(),
@@ -174,22 +182,24 @@ impl Symbolizer {
             }
         };
         names.used = self.clock;
-        names.name(
-            found.image.as_ref().ok(),
-            offsets,
-            dict,
-            out,
-            &self.counters,
-        );
+        let image = found.image.as_ref().ok();
+        let bytes = names.bytes_to_read(image, offsets, limit, &self.counters);
+        if bytes > 0 {
+            self.evict(limit.saturating_sub(bytes), Some(id));
+        }
+        let Some(names) = self.files.get_mut(&id) else {
+            unreachable!("it was kept");
+        };
+        names.name(image, offsets, bytes, dict, out, &self.counters);
         let now = names.heap_bytes();
         self.bytes = (self.bytes + now).saturating_sub(std::mem::replace(&mut names.counted, now));
-        self.evict();
+        self.evict(limit, None);
     }
 
     /// Frees memory down to the limit, from the longest unused file on: debug information first,
-    /// which is large and of no use for places already named, then whole files.
-    fn evict(&mut self) {
-        while self.bytes > self.options.cache_bytes {
+    /// which is large and of no use for places already named, then whole files but `kept`.
+    fn evict(&mut self, limit: usize, kept: Option<FileId>) {
+        while self.bytes > limit {
             let with_lines = self.files.values_mut().filter(|names| names.has_lines());
             if let Some(names) = with_lines.min_by_key(|names| names.used) {
                 names.drop_lines();
@@ -198,7 +208,8 @@ impl Symbolizer {
                 self.bytes = (self.bytes + names.counted).saturating_sub(before);
                 continue;
             }
-            let oldest = self.files.iter().min_by_key(|(_, names)| names.used);
+            let others = self.files.iter().filter(|(id, _)| Some(**id) != kept);
+            let oldest = others.min_by_key(|(_, names)| names.used);
             let oldest = oldest.map(|(&id, _)| id);
             let Some(names) = oldest.and_then(|id| self.files.remove(&id)) else {
                 return;
@@ -230,6 +241,11 @@ impl Symbolizer {
     /// Takes a table that was read already, to save reading it twice at start.
     pub fn set_kernel_symbols(&mut self, symbols: KernelSymbols) {
         self.kernel.take(symbols);
+    }
+
+    /// Keeps to a limit that may change, in place of [`SymbolOptions::cache_bytes`].
+    pub fn follow(&mut self, bounds: Arc<CacheBounds>) {
+        self.bounds = Some(bounds);
     }
 
     /// Drops every frame id held: the dictionary they are of is no more.

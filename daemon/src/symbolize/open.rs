@@ -153,11 +153,18 @@ fn open_path(root: RawFd, path: &[u8], resolve: u64) -> Result<File, OpenError> 
 pub fn device_may_differ(file: &File) -> bool {
     const BTRFS_SUPER_MAGIC: i64 = 0x9123_683e;
     const OVERLAYFS_SUPER_MAGIC: i64 = 0x794c_7630;
+    let magic = file_system_magic(file);
+    magic.is_some_and(|magic| [BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC].contains(&magic))
+}
+
+/// The magic number of the file system that an open file is on. `None` when it does not answer.
+pub fn file_system_magic(file: &File) -> Option<i64> {
     // SAFETY: `statfs` is plain integers, for which zero is a value.
     let mut facts: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `facts` is a valid place for one `statfs`.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), &mut facts) };
-    result == 0 && [BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC].contains(&(facts.f_type as i64))
+    // The type of the field differs between architectures; the numbers have 32 bits.
+    (result == 0).then_some((facts.f_type as i64) & 0xffff_ffff)
 }
 
 /// The generation of the file's inode number, which tells apart files that had the same number one

@@ -56,7 +56,10 @@ pub fn walk(
         };
         in_context += 1;
         match context {
-            Context::Kernel => out.frames.push(RawFrame::Kernel(address)),
+            Context::Kernel => {
+                out.frames.push(RawFrame::Kernel(address));
+                out.user_at = out.frames.len();
+            }
             Context::User if broken_off => {}
             Context::User => {
                 broken_off = !user_frame(Avma(address), process, user_frames == 0, out);
@@ -66,9 +69,13 @@ pub fn walk(
         }
     }
     if depth == 0 {
+        out.user_at = 0;
         out.frames.push(RawFrame::Unknown(Unnamed::NoMapping));
     }
-    let kernel_only = process.is_some_and(|process| process.kernel);
+    // The kernel adds at least one user address where there is user memory. A task that is ending has
+    // given its own back, and all that is left of it is in the kernel.
+    let in_kernel = sample.mode == CpuMode::Kernel && out.user_at > 0 && user_frames == 0;
+    let kernel_only = in_kernel || process.is_some_and(|process| process.kernel);
     if broken_off {
         StackEnd::Unmapped
     } else if depth >= depth_max {
@@ -91,28 +98,25 @@ fn user_frame(address: Avma, process: Option<&Process>, leaf: bool, out: &mut St
     };
     let Some(mapping) = process.space().find(address) else {
         if leaf {
-            let nothing_known = process.space().is_empty();
-            let reason = if nothing_known {
-                Unnamed::ProcessUnknown
-            } else {
-                Unnamed::NoMapping
-            };
-            out.frames.push(RawFrame::Unknown(reason));
+            out.frames.push(unmapped_leaf(process));
         }
         return false;
     };
-    out.frames.push(match mapping.backing {
-        Backing::File(file) => {
-            // Neighbouring frames are mostly of one file.
-            if out.files.last() != Some(mapping) {
-                out.files.push(*mapping);
-            }
-            RawFrame::File(file, mapping.offset_of(address))
-        }
-        Backing::Jit => RawFrame::Jit(process.id, address),
-        Backing::Nothing(reason) => RawFrame::Unknown(reason),
-    });
+    match mapping.backing {
+        Backing::File(file) => out.add_file(mapping, file, mapping.offset_of(address)),
+        Backing::Jit => out.frames.push(RawFrame::Jit(process.id, address)),
+        Backing::Nothing(reason) => out.frames.push(RawFrame::Unknown(reason)),
+    }
     true
+}
+
+/// The frame for a leaf outside of every mapping: the CPU was there all the same.
+pub(super) fn unmapped_leaf(process: &Process) -> RawFrame {
+    RawFrame::Unknown(if process.space().is_empty() {
+        Unnamed::ProcessUnknown
+    } else {
+        Unnamed::NoMapping
+    })
 }
 
 #[cfg(test)]
@@ -127,8 +131,18 @@ mod tests {
     const KERNEL: u64 = sys::PERF_CONTEXT_KERNEL;
     const USER: u64 = sys::PERF_CONTEXT_USER;
 
-    /// Walks a chain of a process with one file mapped at 0x1000..0x2000.
     fn check(words: &[u64], depth_max: usize, expected: &[RawFrame], expected_end: StackEnd) {
+        check_in(CpuMode::User, words, depth_max, expected, expected_end);
+    }
+
+    /// Walks a chain of a process with one file mapped at 0x1000..0x2000.
+    fn check_in(
+        mode: CpuMode,
+        words: &[u64],
+        depth_max: usize,
+        expected: &[RawFrame],
+        expected_end: StackEnd,
+    ) {
         let mut table = ProcessTable::new();
         table.fork(Pid(7), Tid(7), Pid(1), Tid(1), Mono(1));
         let file = MapFile::Inode {
@@ -143,12 +157,13 @@ mod tests {
             len: 0x1000,
             file_offset: 0x400,
             file,
+            private: true,
             path: b"/bin/x",
         };
         table.mmap(&mmap, Mono(2));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let sample = Sample {
-            mode: CpuMode::User,
+            mode,
             ip: 0,
             pid: Pid(7),
             tid: Tid(7),
@@ -221,13 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_without_user_part_says_so() {
-        check(
-            &[KERNEL, 0xffff_ffff_8100_0010],
-            127,
-            &[RawFrame::Kernel(0xffff_ffff_8100_0010)],
-            StackEnd::NoUserStack,
-        );
+    fn a_task_in_the_kernel_that_has_no_user_memory_any_more_is_whole() {
+        let chain = [KERNEL, 0xffff_ffff_8100_0010];
+        let frames = [RawFrame::Kernel(0xffff_ffff_8100_0010)];
+        check_in(CpuMode::Kernel, &chain, 127, &frames, StackEnd::Complete);
+        check_in(CpuMode::User, &chain, 127, &frames, StackEnd::NoUserStack);
+        check_in(CpuMode::Kernel, &chain, 1, &frames, StackEnd::DepthLimit);
     }
 
     #[test]

@@ -1,16 +1,42 @@
 //! From a sample to frames: which addresses belong to its stack, and how the stack ended.
 //!
-//! [`Unwinder`] is the seam: today it reads the callchain that the kernel walked by frame pointers;
-//! unwinding from a copied stack (`.eh_frame`) comes in beside it and the longer valid result wins.
-//! Called by the sampler thread for each sample; allocates nothing once its buffers have grown.
+//! [`Unwinder`] has two ways. The kernel's callchain (`callchain.rs`) is in every sample: kernel
+//! frames, then user frames by frame pointers. Where the sample has registers and a copy of the user
+//! stack, the engine (`engine.rs`) walks that by unwind information, for all processes with one set
+//! of modules (`modules.rs`) and rules (`rule.rs`). The walk that is complete wins, else the longer
+//! one; a walk that stops inside of the chain goes on with the rest of the chain. Where the copy is
+//! too short the walk goes on with a look at the thread's memory (`lookouts.rs`) or stays cut.
+//!
+//! Called by the sampler thread for each sample; allocates nothing once its buffers have grown, and
+//! leaves the bytes of the stack where they are, in the ring.
 
 mod callchain;
+pub mod engine;
+mod expression;
+pub mod look;
+pub mod lookouts;
+pub mod module;
+pub mod modules;
+mod pack;
+mod rule;
+mod state;
+mod table;
+
+#[cfg(test)]
+mod tests;
 
 use crate::aggregate::batch::RawFrame;
-use crate::perf::record::Sample;
+use crate::bounds::CacheBounds;
+use crate::ids::{FileId, FileOffset};
+use crate::perf::record::{CpuMode, Sample, UserState};
 use crate::process::Process;
 use crate::process::space::Mapping;
+use engine::{Engine, UnwindCounts};
+use lookouts::Lookouts;
+use modules::Loaded;
 use profile::StackEnd;
+use state::{Registers, StackCopy};
+use std::sync::Arc;
 
 /// An unwound stack, leaf first. The buffer is used again for each sample.
 #[derive(Debug, Default)]
@@ -20,31 +46,255 @@ pub struct StackBuffer {
     /// The mappings of its file frames: files without samples so far are announced through them. Copied
     /// because the address space belongs to the process table.
     pub files: Vec<Mapping>,
+    /// Number of kernel frames: where the user's begin.
+    user_at: usize,
 }
 
 impl StackBuffer {
     fn clear(&mut self) {
         self.frames.clear();
         self.files.clear();
+        self.user_at = 0;
+    }
+
+    fn add_file(&mut self, mapping: &Mapping, file: FileId, offset: FileOffset) {
+        // Neighbouring frames are mostly of one file.
+        if self.files.last() != Some(mapping) {
+            self.files.push(*mapping);
+        }
+        self.frames.push(RawFrame::File(file, offset));
     }
 }
 
+/// Most frames of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depths {
+    /// Of a callchain, kernel and user frames together: the kernel cuts it there.
+    pub chain: usize,
+    /// Of user frames walked by unwind information.
+    pub walk: usize,
+}
+
 /// Turns samples into stacks.
-#[derive(Debug, Clone, Copy)]
 pub struct Unwinder {
-    /// Frames at which the kernel cuts a callchain.
-    pub depth_max: usize,
+    /// Most frames of a stack.
+    pub depths: Depths,
+    /// Completes cut stacks from looks at the thread's memory.
+    pub looks: Lookouts,
+    engine: Engine,
+    bounds: Arc<CacheBounds>,
+    /// What the engine found, before it is known which walk wins.
+    walked: StackBuffer,
 }
 
 impl Unwinder {
+    /// One that knows no file yet, and keeps as much unwind information as `bounds` allow.
+    pub fn new(depths: Depths, bounds: Arc<CacheBounds>) -> Unwinder {
+        Unwinder {
+            depths,
+            looks: Lookouts::default(),
+            engine: Engine::new(bounds.unwind()),
+            bounds,
+            walked: StackBuffer::default(),
+        }
+    }
+
+    /// Takes in what was found out about a file.
+    pub fn install(&mut self, loaded: Loaded) {
+        self.engine.modules.install(loaded);
+    }
+
+    /// Begins a drain; asks for the modules that the one before missed. `send` returns false when
+    /// nobody can be asked now.
+    pub fn begin_drain(&mut self, send: impl FnMut(FileId) -> bool) {
+        self.engine.modules.set_bytes_max(self.bounds.unwind());
+        self.engine.modules.tick();
+        self.engine.modules.ask(send);
+    }
+
+    /// What was done since the start.
+    pub fn counts(&self) -> UnwindCounts {
+        UnwindCounts {
+            modules: self.engine.modules.counts(),
+            looks: self.looks.counts(),
+            ..self.engine.counts
+        }
+    }
+
     /// Unwinds one sample into `out`. `process` is `None` when nothing is known of it.
     pub fn unwind(
-        &self,
+        &mut self,
         sample: &Sample<'_>,
         process: Option<&Process>,
         out: &mut StackBuffer,
     ) -> StackEnd {
         out.clear();
-        callchain::walk(sample, process, self.depth_max, out)
+        let chain_end = callchain::walk(sample, process, self.depths.chain, out);
+        match (sample.user, process) {
+            (Some(user), Some(process)) => self.improve(sample, &user, process, chain_end, out),
+            _ => chain_end,
+        }
+    }
+
+    /// Replaces the user frames of the chain in `out` by what the copy of the stack tells, where that
+    /// is more.
+    fn improve(
+        &mut self,
+        sample: &Sample<'_>,
+        user: &UserState<'_>,
+        process: &Process,
+        chain_end: StackEnd,
+        out: &mut StackBuffer,
+    ) -> StackEnd {
+        if !user.is_64 {
+            return match chain_end {
+                StackEnd::DepthLimit => chain_end,
+                _ => StackEnd::ThirtyTwoBit,
+            };
+        }
+        let Some(registers) = Registers::from_sample(user) else {
+            return chain_end;
+        };
+        let stack = StackCopy::new(registers.sp(), user.stack, user.full);
+        let end = self.walk(sample, process, registers, stack);
+        if end == StackEnd::Unmapped && user.stack.is_empty() && sample.mode == CpuMode::Kernel {
+            // In the middle of exec: the old program is gone and the new one not there yet. What is
+            // left of the stack is the kernel's.
+            out.frames.truncate(out.user_at);
+            return StackEnd::Complete;
+        }
+        let Unwinder { walked, engine, .. } = self;
+        let chain = &out.frames[out.user_at..];
+        let (replaced, end) = match end {
+            StackEnd::Complete | StackEnd::Stitched => (true, end),
+            _ => match rest_of_chain(&walked.frames, chain) {
+                Some(rest) if !rest.is_empty() => {
+                    walked.frames.extend_from_slice(rest);
+                    engine.counts.chains_used += 1;
+                    (true, chain_end)
+                }
+                None if chain.len() > walked.frames.len() => {
+                    engine.counts.chains_used += 1;
+                    (false, chain_end)
+                }
+                _ => (true, end),
+            },
+        };
+        if replaced {
+            out.frames.truncate(out.user_at);
+            out.frames.extend_from_slice(&walked.frames);
+            out.files.extend_from_slice(&walked.files);
+        }
+        end
+    }
+
+    /// Walks the copy of a stack, and goes on where it ends with a look at the thread's memory, if one
+    /// is known to hold.
+    fn walk(
+        &mut self,
+        sample: &Sample<'_>,
+        process: &Process,
+        registers: Registers,
+        stack: StackCopy<'_>,
+    ) -> StackEnd {
+        let Unwinder {
+            engine,
+            walked,
+            looks,
+            ..
+        } = self;
+        walked.clear();
+        let (depth, time) = (self.depths.walk, sample.time);
+        let end = engine.walk(process, registers, stack, time, depth, walked);
+        let Some(cut) = engine.cut else {
+            return end;
+        };
+        let thread = (process.id, sample.tid);
+        let Some(words) = looks.words(thread, cut.slot, time) else {
+            if matches!(end, StackEnd::CopyTooSmall | StackEnd::UnreadableMemory) {
+                looks.cut(thread, process.pid, cut.slot, time);
+            }
+            return end;
+        };
+        match engine.resume(process, cut, stack.with(words), time, depth, walked) {
+            StackEnd::Complete => {
+                looks.completed();
+                StackEnd::Stitched
+            }
+            end => end,
+        }
+    }
+}
+
+/// What the chain has behind the frame at which a walk stopped, if it went that way too.
+fn rest_of_chain<'a>(walked: &[RawFrame], chain: &'a [RawFrame]) -> Option<&'a [RawFrame]> {
+    let last = walked.last()?;
+    let met = chain.iter().position(|frame| frame == last)?;
+    Some(&chain[met + 1..])
+}
+
+#[cfg(test)]
+mod exec_tests {
+    use super::*;
+    use crate::bounds::Bounds;
+    use crate::ids::{CgroupId, CpuId, Pid, Tid};
+    use crate::perf::record::Callchain;
+    use crate::process::ProcessTable;
+    use crate::time::Mono;
+    use perf_event_open_sys::bindings as sys;
+
+    #[test]
+    fn in_the_middle_of_exec_the_kernels_frames_are_the_whole_stack() {
+        let mut table = ProcessTable::new();
+        table.fork(Pid(7), Tid(7), Pid(1), Tid(1), Mono(1));
+        // The registers are those of the old program, whose memory is gone.
+        let regs: Vec<u8> = [0x7000u64; state::REGISTERS]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect();
+        let words = [
+            sys::PERF_CONTEXT_KERNEL,
+            0xffff_ffff_8100_0010,
+            sys::PERF_CONTEXT_USER,
+            0x7000,
+        ];
+        let chain: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut unwinder = Unwinder::new(
+            Depths {
+                chain: 127,
+                walk: 512,
+            },
+            Arc::new(CacheBounds::new(Bounds {
+                symbols: 0,
+                unwind: 1 << 20,
+                recorder: 0,
+            })),
+        );
+        let mut out = StackBuffer::default();
+        let mut unwind = |mode, stack: &[u8]| {
+            let sample = Sample {
+                mode,
+                ip: 0,
+                pid: Pid(7),
+                tid: Tid(7),
+                time: Mono(3),
+                cpu: CpuId(0),
+                period: 1,
+                callchain: Callchain::from_bytes(&chain),
+                user: Some(UserState {
+                    is_64: true,
+                    regs: &regs,
+                    stack,
+                    full: false,
+                }),
+                cgroup: CgroupId(1),
+            };
+            let end = unwinder.unwind(&sample, table.get(Pid(7)), &mut out);
+            (out.frames.len(), end)
+        };
+        assert_eq!(unwind(CpuMode::Kernel, &[]), (1, StackEnd::Complete));
+        // With memory there is a program, of which nothing is known.
+        assert_eq!(unwind(CpuMode::Kernel, &[0; 64]), (2, StackEnd::Unmapped));
+        assert_eq!(unwind(CpuMode::User, &[]), (2, StackEnd::Unmapped));
     }
 }

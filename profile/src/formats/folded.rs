@@ -128,8 +128,8 @@ pub enum ReadError {
 ///
 /// Text says nothing of the time, the event or the unit: `info` does. A sample weighs
 /// [`Info::period`], or 1 where that is 0. `_[k]`, `_[j]` and `_[i]` become kinds; `[lost]`,
-/// `[truncated]` and `[other]` are synthetic; everything else is native. Fractions of a sample are
-/// cut off. The caller bounds the length of `text`; memory taken is a small multiple of it.
+/// `[truncated]` and `[other]` are synthetic; everything else is native. A stack whose leaf is
+/// `[lost]` counts as lost, not as taken. Fractions of a sample are cut off. The caller bounds the length of `text`; memory taken is a small multiple of it.
 ///
 /// # Errors
 /// When a line has no count or too many frames.
@@ -157,10 +157,16 @@ pub fn read(text: &str, info: Info) -> Result<Profile, ReadError> {
             let frame = intern_frame(&mut profile.dict, frame);
             id = profile.dict.stacks.child(id, frame);
         }
+        // A name that was not escaped: only the writer makes such a frame, always alone or below
+        // labels.
+        let lost = stack.rsplit(';').next() == Some(crate::LOST_FRAME);
         let key = SampleKey {
             labels: Default::default(),
             stack: id,
-            end: StackEnd::Complete,
+            end: match lost {
+                true => StackEnd::Lost,
+                false => StackEnd::Complete,
+            },
         };
         profile.add(
             key,
@@ -170,7 +176,16 @@ pub fn read(text: &str, info: Info) -> Result<Profile, ReadError> {
             },
         );
     }
-    profile.info.quality.taken = profile.total().count;
+    let (mut taken, mut lost) = (0u64, 0u64);
+    for (key, value) in &profile.samples {
+        let sum = match key.end {
+            StackEnd::Lost => &mut lost,
+            _ => &mut taken,
+        };
+        *sum = sum.saturating_add(value.count);
+    }
+    profile.info.quality.taken = taken;
+    profile.info.quality.lost_samples = lost;
     Ok(profile)
 }
 

@@ -9,7 +9,12 @@
 //!     "period": 0                                 weight of one sample, 0 when it varies
 //!   },
 //!   "quality": { "taken": 0, "idle": 0, "lost": 0, "throttled": 0, "folded": 0, "truncated": 0,
-//!                "incomplete": 0, "unnamed": 0, "malformed": 0 },       samples, by cause
+//!                "depth_limit": 0, "unnamed": 0, "malformed": 0, "lost_samples": 0, "reduced": 0,
+//!                "lost_late": 0 },
+//!                                               samples, by cause; "depth_limit" is a part of
+//!                                               "truncated", "lost_late" of "lost"
+//!   "coverage": { "expected_ns": 0, "estimated_ns": 0, "expected_samples": 0, "taken_ns": 0,
+//!                 "windows": 0, "windows_unmeasured": 0 },  the kernel's accounting of the same time
 //!   "total": { "count": 0, "weight": 0 },
 //!   "frames": [
 //!     { "function": "main", "kind": "native",     native kernel jit interpreted inlined synthetic
@@ -31,6 +36,7 @@
 
 use super::FormatError;
 use crate::frame::{FrameId, FrameRef};
+use crate::ledger::Coverage;
 use crate::outcome::Unnamed;
 use crate::sample::{Profile, Quality, Value};
 use crate::text::is_hostile;
@@ -133,6 +139,8 @@ pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError>
     write_safe(out, &info_json)?;
     out.write_all(b",\n\"quality\":")?;
     write_safe::<Quality>(out, &info.quality)?;
+    out.write_all(b",\n\"coverage\":")?;
+    write_safe::<Coverage>(out, &info.coverage)?;
     out.write_all(b",\n\"total\":")?;
     write_safe(out, &ValueJson::from(profile.total()))?;
     out.write_all(b",\n\"frames\":")?;

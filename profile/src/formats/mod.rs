@@ -193,9 +193,11 @@ pub struct Options {
     /// Marks of frame kinds (folded). The others say the kind in their own way.
     pub annotations: Annotations,
     /// Labels whose values stand as frames below the root, outermost first (folded, svg, html).
-    /// Samples without one stand under `[no LABEL]`.
+    /// Samples without one stand under `[no LABEL]`, but those that were lost: their process is not
+    /// known, so they have no such frame and `[lost]` comes at once.
     pub root_labels: Vec<String>,
-    /// One profile for each value of this label, largest first (speedscope).
+    /// One profile for each value of this label, largest first (speedscope). Lost samples without it
+    /// are the profile `[lost]`.
     pub split_by: Option<String>,
     /// Puts stacks that are known to be cut under a `[truncated]` frame, so that their lost callers
     /// do not look like roots (folded, svg, speedscope, html). Always said in pprof and json.
@@ -251,11 +253,6 @@ pub fn write(
 /// Name of the frame over stacks that are known to be cut.
 pub const TRUNCATED_FRAME: &str = "[truncated]";
 
-/// True when callers are known to be missing. [`StackEnd::Unresolved`] is not known to be cut.
-fn is_cut(end: StackEnd) -> bool {
-    !matches!(end, StackEnd::Complete | StackEnd::Unresolved)
-}
-
 /// What stands between the root and the first frame of a stack.
 enum RootFrame<'a> {
     /// The value of a label; `None` when the sample lacks it.
@@ -280,11 +277,12 @@ fn root_frames<'a>(
     labels: LabelSetId,
     end: StackEnd,
 ) -> impl Iterator<Item = RootFrame<'a>> {
-    let labels = options
-        .root_labels
-        .iter()
-        .map(move |key| RootFrame::Label(key.as_str(), dict.label(labels, key)));
-    let cut = (options.mark_cut && is_cut(end)).then_some(RootFrame::Truncated);
+    let labels = options.root_labels.iter().filter_map(move |key| {
+        let value = dict.label(labels, key);
+        let shown = value.is_some() || end != StackEnd::Lost;
+        shown.then_some(RootFrame::Label(key.as_str(), value))
+    });
+    let cut = (options.mark_cut && end.is_truncated()).then_some(RootFrame::Truncated);
     labels.chain(cut)
 }
 

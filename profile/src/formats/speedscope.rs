@@ -6,6 +6,7 @@
 use super::tree::TreeBuilder;
 use super::{FormatError, Options, quality_line, root_frames};
 use crate::frame::FrameRef;
+use crate::outcome::StackEnd;
 use crate::sample::{Profile, SampleKey, Value};
 use crate::text::printable;
 use serde::Serialize;
@@ -146,6 +147,7 @@ fn split(profile: &Profile, options: &Options) -> Vec<(String, Samples)> {
     for (sample, value) in profile.sorted() {
         let name = match profile.dict.label(sample.labels, key) {
             Some(value) => printable(value).into_owned(),
+            None if sample.end == StackEnd::Lost => crate::LOST_FRAME.to_owned(),
             None => format!("[no {key}]"),
         };
         let (total, samples) = parts.entry(name).or_default();

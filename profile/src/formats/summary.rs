@@ -24,22 +24,30 @@ pub fn quality_line(info: &Info) -> String {
         };
         let _ = write!(line, " · {from} – {to} UTC");
     }
-    let _ = write!(line, " · {} lost", grouped(quality.lost));
+    let _ = write!(line, " · {} records lost", grouped(quality.lost));
     for (count, word) in [
         (quality.truncated, "truncated"),
-        (quality.incomplete, "incomplete"),
         (quality.unnamed, "unnamed"),
     ] {
         let _ = write!(line, " · {} {word}", percent(count, quality.taken));
+        if word == "truncated" && quality.depth_limit > 0 {
+            let share = percent(quality.depth_limit, quality.taken);
+            let _ = write!(line, " ({share} by the depth limit)");
+        }
     }
     for (count, word) in [
+        (quality.lost_samples, "samples lost"),
         (quality.throttled, "throttled"),
         (quality.folded, "folded"),
         (quality.malformed, "malformed"),
+        (quality.reduced, "reduced"),
     ] {
         if count > 0 {
             let _ = write!(line, " · {} {word}", grouped(count));
         }
+    }
+    if let Some(share) = info.coverage.share() {
+        let _ = write!(line, " · coverage {:.1} %", share * 100.0);
     }
     line
 }
@@ -89,6 +97,7 @@ pub(super) fn utc(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Coverage;
     use crate::sample::Quality;
 
     #[test]
@@ -113,18 +122,20 @@ mod tests {
             event: "cpu-clock".into(),
             unit: "nanoseconds".into(),
             period: 0,
+            coverage: Coverage::default(),
             quality: Quality {
                 taken: 12_345,
                 lost: 3,
-                truncated: 123,
+                truncated: 246,
+                depth_limit: 123,
                 throttled: 1,
                 ..Quality::default()
             },
         };
         assert_eq!(
             quality_line(&info),
-            "12,345 samples of cpu-clock · 2026-11-21 00:58:40 – 01:03:40 UTC · 3 lost · \
-             1.0 % truncated · 0 incomplete · 0 unnamed · 1 throttled"
+            "12,345 samples of cpu-clock · 2026-11-21 00:58:40 – 01:03:40 UTC · 3 records lost · \
+             2.0 % truncated (1.0 % by the depth limit) · 0 unnamed · 1 throttled"
         );
     }
 
@@ -132,7 +143,7 @@ mod tests {
     fn an_empty_profile_has_a_line_too() {
         assert_eq!(
             quality_line(&Info::default()),
-            "0 samples · 0 lost · 0 truncated · 0 incomplete · 0 unnamed"
+            "0 samples · 0 records lost · 0 truncated · 0 unnamed"
         );
     }
 

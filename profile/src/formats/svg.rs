@@ -230,6 +230,9 @@ fn colour(name: &str) -> Color {
         (shade(100, 40, 8), shade(190, 35, 16), shade(90, 40, 24))
     } else if name.ends_with("_[i]") {
         (shade(90, 40, 8), shade(185, 35, 16), shade(190, 35, 24))
+    } else if name == crate::LOST_FRAME {
+        // Darker than what is only unnamed: this is time without any stack.
+        (145, 145, 150)
     } else if name.starts_with('[') && name.ends_with(']') {
         (shade(185, 20, 8), shade(185, 20, 8), shade(190, 20, 8))
     } else if name.contains("::") {

@@ -257,7 +257,7 @@ pub fn hostile() -> Profile {
         sample(
             "</title>;\u{1b}]0;x\u{7}",
             vec![(FrameKind::Synthetic, "[lost]".into(), String::new())],
-            StackEnd::Complete,
+            StackEnd::Lost,
             1,
         ),
     ];
@@ -272,5 +272,6 @@ pub fn hostile() -> Profile {
     let mut profile = build(&samples);
     profile.info.quality.lost = 1;
     profile.info.quality.truncated = 2;
+    profile.info.quality.depth_limit = 2;
     profile
 }

@@ -1,11 +1,12 @@
 //! Keeping the budget: age, coarsening, collecting the dictionary, and cutting what does not fit.
 
+use super::accounts::{Accounts, ROWS_MAX};
 use super::block::{Block, Row};
 use super::growth::Marks;
 use super::{Part, Recorder, Window};
 use crate::time::Mono;
 use hashbrown::HashMap;
-use profile::{Dictionary, LabelSetId, Remap, SampleKey, StackEnd, key};
+use profile::{Account, Dictionary, LabelSetId, Remap, SampleKey, StackEnd, StackId, key};
 use std::time::Duration;
 
 /// Steps that old windows are coarsened to.
@@ -21,15 +22,14 @@ const COLLECT_MIN_BYTES: usize = 1024 * 1024;
 /// Most cgroups that keep a row of their own when rows are folded; of the rest only the sum stays.
 const FOLD_CGROUPS_MAX: usize = 256;
 
-/// Labels that folded rows keep.
-const FOLD_KEYS: [&str; 6] = [
-    key::CGROUP,
-    key::SLICE,
-    key::UNIT,
-    key::CONTAINER,
-    key::RUNTIME,
-    key::POD_UID,
-];
+/// A key that uses nothing but its labels.
+fn labels_only(labels: LabelSetId) -> SampleKey {
+    SampleKey {
+        labels,
+        stack: StackId::EMPTY,
+        end: StackEnd::Complete,
+    }
+}
 
 impl Recorder {
     /// Drops windows that are over their age.
@@ -75,8 +75,8 @@ impl Recorder {
             self.collect(Some(limit));
             limit /= 2;
         }
-        let most =
-            |parts: &mut dyn Iterator<Item = &Part>| parts.map(|part| part.block.rows()).max();
+        let rows = |part: &Part| part.block.rows().max(part.accounts.rows());
+        let most = |parts: &mut dyn Iterator<Item = &Part>| parts.map(rows).max();
         let mut keep = most(&mut self.parts()).unwrap_or(0);
         while self.bytes() > budget && keep > 0 {
             keep /= 2;
@@ -99,7 +99,12 @@ impl Recorder {
             if newest.since(Mono((bucket + 1) * step)) < FINE_KEPT {
                 break;
             }
-            let same = |window: &&Window| window.whole.start.0 / step == bucket;
+            // A window that was not measured stays apart, or its samples would count as taken where
+            // nothing was expected.
+            let measured = self.windows[at].is_measured();
+            let same = |window: &&Window| {
+                window.whole.start.0 / step == bucket && window.is_measured() == measured
+            };
             let run = self.windows.range(at..).take_while(same).count();
             if run > 1
                 && let Some(whole) = Part::merge(self.windows.range(at..at + run).map(|w| &w.whole))
@@ -135,6 +140,11 @@ impl Recorder {
                 .iter()
                 .map(|row| marks.mark(&self.dict, row.0))
                 .sum();
+            let accounts = part.accounts.iter();
+            let used = used
+                + accounts
+                    .map(|account| marks.mark(&self.dict, labels_only(account.labels)))
+                    .sum::<usize>();
             bytes += used / 2 * 3 + part.bytes();
             bytes
         };
@@ -187,6 +197,11 @@ impl Recorder {
                 )
             });
             part.block = Block::encode(rows, part.block.period());
+            let accounts = part.accounts.iter().map(|account| Account {
+                labels: remap.label_set(&self.dict, &mut dict, account.labels),
+                ..account
+            });
+            part.accounts = Accounts::seal(accounts, ROWS_MAX);
         }
         self.dict = dict;
     }
@@ -224,7 +239,7 @@ impl Recorder {
     }
 
     /// Keeps the `keep` rows with the most samples of every window and part.
-    fn cut_all(&mut self, keep: usize) {
+    pub(super) fn cut_all(&mut self, keep: usize) {
         let mut windows = std::mem::take(&mut self.windows);
         let mut open = std::mem::take(&mut self.open);
         for part in windows
@@ -232,6 +247,9 @@ impl Recorder {
             .map(|window| &mut window.whole)
             .chain(&mut open)
         {
+            if part.accounts.rows() > keep {
+                part.accounts = Accounts::seal(part.accounts.iter(), keep);
+            }
             if part.block.rows() > keep {
                 let mut rows: Vec<Row> = part.block.iter().collect();
                 rows.sort_unstable_by(|a, b| b.1.count.cmp(&a.1.count).then(a.0.cmp(&b.0)));
@@ -245,14 +263,22 @@ impl Recorder {
         self.garbage = true;
     }
 
-    /// Replaces all rows from `kept` on by rows of `[other]`, one a cgroup; returns their samples.
+    /// Replaces all rows from `kept` on by rows of `[other]`, one a cgroup, and those of `[lost]` by
+    /// such; returns the samples put under `[other]`.
     fn fold(&mut self, rows: &mut Vec<Row>, kept: usize) -> u64 {
-        let stack = self.other();
+        let (other, lost) = (self.other(), self.lost());
         let mut targets: HashMap<LabelSetId, LabelSetId> = HashMap::new();
-        let mut sums: HashMap<LabelSetId, profile::Value> = HashMap::new();
+        let mut sums: HashMap<SampleKey, profile::Value> = HashMap::new();
         let mut folded = 0u64;
         for &(key, value) in &rows[kept..] {
-            folded = folded.saturating_add(value.count);
+            // What was lost stays told apart from what was taken.
+            let (stack, end) = match key.end {
+                StackEnd::Lost => (lost, StackEnd::Lost),
+                _ => {
+                    folded = folded.saturating_add(value.count);
+                    (other, StackEnd::Complete)
+                }
+            };
             let target = match targets.get(&key.labels) {
                 Some(&target) => target,
                 // Nothing kept: no room even for a row a cgroup.
@@ -262,20 +288,17 @@ impl Recorder {
                     .insert(self.cgroup_only(key.labels))
                     .get(),
             };
-            *sums.entry(target).or_default() += value;
+            let labels = target;
+            *sums.entry(SampleKey { labels, stack, end }).or_default() += value;
         }
         rows.truncate(kept);
-        let end = StackEnd::Complete;
-        rows.extend(
-            sums.into_iter()
-                .map(|(labels, sum)| (SampleKey { labels, stack, end }, sum)),
-        );
+        rows.extend(sums);
         folded
     }
 
     fn cgroup_only(&mut self, id: LabelSetId) -> LabelSetId {
         let mut set: Vec<_> = self.dict.label_sets.get(id).to_vec();
-        set.retain(|&(name, _)| FOLD_KEYS.contains(&self.dict.strings.get(name)));
+        set.retain(|&(name, _)| key::OF_CGROUP.contains(&self.dict.strings.get(name)));
         self.dict.label_sets.intern(&mut set)
     }
 
@@ -287,6 +310,11 @@ impl Recorder {
 }
 
 impl Window {
+    /// True when the kernel's accounting goes with it.
+    fn is_measured(&self) -> bool {
+        self.whole.accounts.rows() > 0
+    }
+
     /// Number of windows it was when they were taken.
     fn held(&self) -> u64 {
         self.windows.1 - self.windows.0 + 1

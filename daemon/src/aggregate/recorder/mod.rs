@@ -19,23 +19,33 @@
 //! blocks; `add` takes milliseconds, a collection or coarsening tenths of a second, a query over an
 //! hour of a large machine up to seconds.
 
+mod accounts;
 mod block;
 mod compact;
 mod growth;
+mod ledger;
+#[cfg(test)]
+mod ledger_tests;
+mod outcomes;
 mod query;
 #[cfg(test)]
 mod tests;
 
+use crate::cgroup::usage::UsageStats;
 use crate::time::Mono;
+use accounts::Accounts;
 use block::Block;
 use growth::Growth;
-use profile::{Dictionary, FrameKind, FrameRef, Quality, StackId};
+use profile::{
+    Account, Dictionary, FrameKind, FrameRef, LOST_FRAME, OTHER_FRAME, Quality, StackId,
+};
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::sync::watch;
 
 pub use block::Row;
-pub use query::{Answer, CgroupUsage, Covered, QueryError, Span, query, read};
+pub use outcomes::Outcomes;
+pub use query::{Answer, Covered, QueryError, Span, query, read};
 
 /// Smallest budget that is taken. Unit: bytes. Below this the fixed cost of a window and of the
 /// hash tables would leave no room for samples.
@@ -87,6 +97,9 @@ pub struct WindowPart<'a> {
     /// The samples, with ids of [`Recorder::dict_mut`], in any order; a key may occur more than
     /// once. Their order and, when the window is cut, their keys are changed.
     pub rows: &'a mut Vec<Row>,
+    /// The kernel's accounting of the whole window, with ids of [`Recorder::dict_mut`]: with the part
+    /// that closes it. Empty when nothing was measured.
+    pub accounts: &'a [Account],
 }
 
 /// How far the recorder has come. Sequence numbers start at 1 and never skip.
@@ -154,6 +167,7 @@ struct Part {
     period: u64,
     quality: Quality,
     block: Block,
+    accounts: Accounts,
 }
 
 /// A closed window.
@@ -189,6 +203,8 @@ pub struct Recorder {
     totals: RecorderTotals,
     /// Sum of the qualities of all parts since the start.
     quality: Quality,
+    outcomes: Outcomes,
+    usage: UsageStats,
     progress: watch::Sender<Progress>,
 }
 
@@ -215,6 +231,8 @@ impl Recorder {
             collected_bytes: 0,
             totals: RecorderTotals::default(),
             quality: Quality::default(),
+            outcomes: Outcomes::default(),
+            usage: UsageStats::default(),
             progress: watch::Sender::new(Progress::default()),
         }
     }
@@ -261,9 +279,18 @@ impl Recorder {
 
     /// The stack `[other]`.
     pub fn other(&mut self) -> StackId {
+        self.synthetic(OTHER_FRAME)
+    }
+
+    /// The stack `[lost]`, for rows whose stack ends with [`StackEnd::Lost`](profile::StackEnd::Lost).
+    pub fn lost(&mut self) -> StackId {
+        self.synthetic(LOST_FRAME)
+    }
+
+    fn synthetic(&mut self, function: &str) -> StackId {
         let frame = self.dict.intern_frame(FrameRef {
             kind: FrameKind::Synthetic,
-            function: "[other]",
+            function,
             ..FrameRef::default()
         });
         self.dict.stacks.child(StackId::EMPTY, frame)
@@ -281,7 +308,9 @@ impl Recorder {
             period,
             mut quality,
             rows,
+            accounts,
         } = part;
+        self.outcomes.add(rows, &self.dict);
         let folded = self.fit(rows);
         quality.folded += folded;
         self.totals.folded_samples += folded;
@@ -296,6 +325,7 @@ impl Recorder {
             period,
             quality,
             block: Block::seal(rows, period),
+            accounts: Accounts::seal(accounts.iter().copied(), self.accounts_max()),
         });
         progress.end = end;
         let opened = self.open.front().map_or(start, |part| part.start);
@@ -340,6 +370,21 @@ impl Recorder {
         self.quality
     }
 
+    /// How stacks ended and why leaves have no symbol, since the start.
+    pub fn outcomes(&self) -> Outcomes {
+        self.outcomes
+    }
+
+    /// Takes what the readings of the kernel's accounting came to, for [`Recorder::usage`].
+    pub fn note_usage(&mut self, usage: UsageStats) {
+        self.usage = usage;
+    }
+
+    /// What the readings of the kernel's accounting came to since the start.
+    pub fn usage(&self) -> UsageStats {
+        self.usage
+    }
+
     /// Sizes and counters.
     pub fn stats(&self) -> RecorderStats {
         let whole = || self.windows.iter().map(|window| &window.whole);
@@ -381,6 +426,11 @@ impl Recorder {
         self.growth.restart(&self.dict);
     }
 
+    /// Most accounts of one window: an eighth of its share.
+    fn accounts_max(&self) -> usize {
+        self.window_share() / 8 / accounts::ROW_BYTES
+    }
+
     fn window_share(&self) -> usize {
         self.options.budget_bytes / WINDOW_SHARE
     }
@@ -409,6 +459,7 @@ impl Part {
             period: first.period,
             quality: Quality::default(),
             block: Block::default(),
+            accounts: Accounts::default(),
         };
         for part in parts.clone() {
             whole.parts.1 = part.parts.1;
@@ -420,12 +471,14 @@ impl Part {
             whole.quality += part.quality;
         }
         let period = parts.clone().last().map_or(0, |part| part.block.period());
-        whole.block = Block::merge(parts.map(|part| &part.block), period);
+        whole.block = Block::merge(parts.clone().map(|part| &part.block), period);
+        let accounts = parts.flat_map(|part| part.accounts.iter());
+        whole.accounts = Accounts::seal(accounts, accounts::ROWS_MAX);
         Some(whole)
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Window>() + self.block.heap_bytes()
+        size_of::<Window>() + self.block.heap_bytes() + self.accounts.heap_bytes()
     }
 }
 

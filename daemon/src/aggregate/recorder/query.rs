@@ -1,17 +1,22 @@
-//! Questions to the recorder: merged profiles over spans of time, and CPU time by cgroup.
+//! Questions to the recorder: merged profiles over spans of time.
 
+use super::ledger::Accounting;
 use super::{Part, Recorder};
 use crate::time::Mono;
-use hashbrown::HashMap;
-use profile::{
-    Dictionary, Info, LabelSetId, Profile, Quality, Query, QueryRunner, SampleKey, Value, key,
-};
+use profile::{Coverage, Dictionary, Info, Profile, Quality, Query, QueryRunner, SampleKey, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// Rows read before the lock is let go, so that the namer gets its turn. At 0.3 to 0.6 µs a row (see
 /// `tests::collection_of_a_large_machine`) it waits a tenth of a second at most.
 const ROWS_PER_LOCK: usize = 200_000;
+
+/// Overlap of a window and a range of time that does not count. Unit: nanoseconds.
+///
+/// Ends of windows are shown to the millisecond, and the wall clock may have been corrected by less
+/// since: a range from one such end to another means the windows between them and not their
+/// neighbours, which hold some microseconds of it.
+const OVERLAP_MIN: u64 = 1_000_000;
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -65,6 +70,7 @@ pub(super) fn by_slices(
     rows_per_lock: usize,
 ) -> Result<Option<Answer>, QueryError> {
     let mut runner = QueryRunner::new(query);
+    let mut accounting = Accounting::of_query(query);
     let mut covered = Covered {
         start: from,
         end: from,
@@ -82,12 +88,13 @@ pub(super) fn by_slices(
             if cancel.load(Ordering::Relaxed) {
                 return Err(QueryError::Cancelled);
             }
-            if part.start < to && part.end > from {
+            if part.overlaps(from, to) {
                 covered.take(part);
                 rows += part.block.rows();
                 part.block
                     .iter()
                     .for_each(|(key, value)| runner.add(&recorder.dict, key, value));
+                accounting.take(&recorder, part);
             }
             Ok(rows)
         };
@@ -110,7 +117,8 @@ pub(super) fn by_slices(
             }
         }
         if before == Some(0) {
-            let profile = runner.finish(recorder.info(&covered));
+            let mut profile = runner.finish(recorder.info(&covered));
+            profile.info.coverage = accounting.coverage(&profile);
             return Ok(Some(Answer { profile, covered }));
         }
         drop(recorder);
@@ -121,7 +129,8 @@ pub(super) fn by_slices(
 /// Which windows or parts a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
-    /// All windows, the open one included, that overlap this time.
+    /// All windows, the open one included, that overlap this time by a millisecond or more: one whose
+    /// edge is only touched, as by a range from one window's end to another's, is not meant.
     Time(Mono, Mono),
     /// The closed window of this number.
     Window(u64),
@@ -144,25 +153,6 @@ pub struct Covered {
     pub period: u64,
     /// What is missing, over all labels.
     pub quality: Quality,
-}
-
-/// CPU time of one cgroup, without what is below it.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct CgroupUsage {
-    /// Path in its hierarchy; empty for samples of an unknown cgroup.
-    pub path: String,
-    /// See [`key::SLICE`].
-    pub slice: String,
-    /// See [`key::UNIT`].
-    pub unit: String,
-    /// See [`key::CONTAINER`].
-    pub container: String,
-    /// See [`key::RUNTIME`].
-    pub runtime: String,
-    /// See [`key::POD_UID`].
-    pub pod_uid: String,
-    /// Samples in it.
-    pub own: Value,
 }
 
 impl Recorder {
@@ -203,13 +193,28 @@ impl Recorder {
         cancel: &AtomicBool,
     ) -> Result<Answer, QueryError> {
         let mut runner = QueryRunner::new(query);
-        let covered = self.scan(span, cancel, |dict, key, value| {
-            runner.add(dict, key, value)
-        })?;
-        Ok(Answer {
-            profile: runner.finish(self.info(&covered)),
-            covered,
-        })
+        let mut accounting = match span {
+            // Accounts are of whole windows: parts cannot be held against them.
+            Span::Parts(..) => Accounting::none(),
+            Span::Time(..) | Span::Window(_) => Accounting::of_query(query),
+        };
+        let mut covered = Covered::default();
+        for part in self.select(span, &mut covered.missed) {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(QueryError::Cancelled);
+            }
+            covered.take(part);
+            for (key, value) in part.block.iter() {
+                runner.add(&self.dict, key, value);
+            }
+            accounting.take(self, part);
+        }
+        if let (0, Span::Time(start, _)) = (covered.windows, span) {
+            (covered.start, covered.end) = (start, start);
+        }
+        let mut profile = runner.finish(self.info(&covered));
+        profile.info.coverage = accounting.coverage(&profile);
+        Ok(Answer { profile, covered })
     }
 
     fn info(&self, covered: &Covered) -> Info {
@@ -220,52 +225,8 @@ impl Recorder {
             unit: self.unit.clone(),
             period: covered.period,
             quality: covered.quality,
+            coverage: Coverage::default(),
         }
-    }
-
-    /// CPU time by cgroup in the range, ordered by path.
-    ///
-    /// # Errors
-    /// [`QueryError::Cancelled`] soon after `cancel` is set.
-    pub fn cgroups(
-        &self,
-        range: (Mono, Mono),
-        cancel: &AtomicBool,
-    ) -> Result<(Vec<CgroupUsage>, Covered), QueryError> {
-        let mut sums: HashMap<LabelSetId, Value> = HashMap::new();
-        // Rows of one label set follow each other: the map is asked once for each run of them.
-        let mut run = (LabelSetId::default(), Value::default());
-        let covered = self.scan(Span::Time(range.0, range.1), cancel, |_, key, value| {
-            if key.labels != run.0 {
-                *sums.entry(run.0).or_default() += run.1;
-                run = (key.labels, Value::default());
-            }
-            run.1 += value;
-        })?;
-        *sums.entry(run.0).or_default() += run.1;
-        let mut by_path: HashMap<&str, CgroupUsage> = HashMap::new();
-        for (&labels, &value) in sums.iter().filter(|(_, value)| value.count > 0) {
-            let path = self.dict.label(labels, key::CGROUP).unwrap_or("");
-            let usage = by_path.entry(path).or_default();
-            usage.own += value;
-            for (name, value) in self.dict.labels(labels) {
-                let field = match name {
-                    key::CGROUP => &mut usage.path,
-                    key::SLICE => &mut usage.slice,
-                    key::UNIT => &mut usage.unit,
-                    key::CONTAINER => &mut usage.container,
-                    key::RUNTIME => &mut usage.runtime,
-                    key::POD_UID => &mut usage.pod_uid,
-                    _ => continue,
-                };
-                if field.is_empty() {
-                    value.clone_into(field);
-                }
-            }
-        }
-        let mut cgroups: Vec<CgroupUsage> = by_path.into_values().collect();
-        cgroups.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-        Ok((cgroups, covered))
     }
 
     /// The event sampled and the unit of weights.
@@ -273,12 +234,12 @@ impl Recorder {
         (&self.event, &self.unit)
     }
 
-    fn select(&self, span: Span, missed: &mut u64) -> Vec<&Part> {
+    pub(super) fn select(&self, span: Span, missed: &mut u64) -> Vec<&Part> {
         let windows = || self.windows.iter().map(|window| &window.whole);
         match span {
             Span::Time(from, to) => windows()
                 .chain(&self.open)
-                .filter(|part| part.start < to && part.end > from)
+                .filter(|part| part.overlaps(from, to))
                 .collect(),
             Span::Window(number) => {
                 // From the back: clients ask for what has just closed.
@@ -310,8 +271,19 @@ impl Recorder {
     }
 }
 
+impl Part {
+    /// True when the range asks for this part; see [`OVERLAP_MIN`]. What is itself shorter than that,
+    /// the range or a part that has just begun, has to lie in the other.
+    pub(super) fn overlaps(&self, from: Mono, to: Mono) -> bool {
+        let length = |from: Mono, to: Mono| to.0.saturating_sub(from.0);
+        let overlap = length(self.start.max(from), self.end.min(to));
+        let shorter = length(self.start, self.end).min(length(from, to));
+        overlap > 0 && overlap >= shorter.min(OVERLAP_MIN)
+    }
+}
+
 impl Covered {
-    fn take(&mut self, part: &Part) {
+    pub(super) fn take(&mut self, part: &Part) {
         if self.windows == 0 {
             (self.start, self.end, self.period) = (part.start, part.end, part.period);
         }

@@ -2,27 +2,33 @@
 
 use super::query::by_slices;
 use super::*;
-use profile::{GroupBy, Profile, Query, SampleKey, StackEnd, Value, key};
+use profile::{GroupBy, Profile, Query, SampleKey, Selector, StackEnd, Value, key};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::RwLock;
 use std::sync::atomic::AtomicBool;
 
-const SECOND: u64 = 1_000_000_000;
-const PERIOD: u64 = 10_101_010;
-static NEVER: AtomicBool = AtomicBool::new(false);
+pub(super) const SECOND: u64 = 1_000_000_000;
+pub(super) const PERIOD: u64 = 10_101_010;
+pub(super) static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// Samples by the text of labels and stack: what must survive every change of ids.
 type Model = BTreeMap<(String, String, StackEnd), Value>;
 
-fn options(budget_bytes: usize) -> RecorderOptions {
+pub(super) fn options(budget_bytes: usize) -> RecorderOptions {
     RecorderOptions {
         budget_bytes,
         ..RecorderOptions::default()
     }
 }
 
-fn row(recorder: &mut Recorder, cgroup: &str, comm: &str, stack: &[&str], count: u64) -> Row {
+pub(super) fn row(
+    recorder: &mut Recorder,
+    cgroup: &str,
+    comm: &str,
+    stack: &[&str],
+    count: u64,
+) -> Row {
     let dict = recorder.dict_mut();
     let labels = dict.intern_labels([(key::CGROUP, cgroup), (key::COMM, comm)]);
     let frames: Vec<_> = stack
@@ -60,6 +66,7 @@ fn add(recorder: &mut Recorder, start_s: u64, length_s: u64, closes: bool, mut r
             ..Quality::default()
         },
         rows: &mut rows,
+        accounts: &[],
     });
 }
 
@@ -86,6 +93,45 @@ fn scan(recorder: &Recorder, span: Span) -> (Model, Covered) {
         })
         .expect("not cancelled");
     (model, covered)
+}
+
+/// Numbers of the 10 s windows that a range of nanoseconds takes, by both ways of asking.
+#[track_caller]
+fn check_range(from: u64, to: u64, expected: &[u64]) {
+    let mut recorder = Recorder::new(options(64 << 20));
+    for number in 0..4 {
+        let rows = vec![row(&mut recorder, "/a", &number.to_string(), &["main"], 1)];
+        add(&mut recorder, number * 10, 10, true, rows);
+    }
+    let span = Span::Time(Mono(from), Mono(to));
+    let (found, _) = scan(&recorder, span);
+    let numbers = expected
+        .iter()
+        .map(|number| format!("cgroup=/a,comm={number}"));
+    let labels: Vec<String> = found.keys().map(|(labels, ..)| labels.clone()).collect();
+    assert_eq!(labels, numbers.collect::<Vec<_>>());
+    let query = Query::default();
+    let range = (Mono(from), Mono(to));
+    let sliced = by_slices(&RwLock::new(recorder), range, &query, &NEVER, 1);
+    let sliced = sliced
+        .expect("not cancelled")
+        .expect("nothing changes meanwhile");
+    assert_eq!(sliced.covered.windows, expected.len());
+}
+
+#[test]
+fn a_range_between_ends_of_windows_takes_exactly_those_between() {
+    check_range(10 * SECOND, 30 * SECOND, &[1, 2]);
+    // As shown to the millisecond, or after a correction of the wall clock.
+    check_range(10 * SECOND - 600_000, 30 * SECOND + 400_000, &[1, 2]);
+    check_range(10 * SECOND + 1, 30 * SECOND - 1, &[1, 2]);
+    check_range(10 * SECOND - 1_000_000, 30 * SECOND, &[0, 1, 2]);
+}
+
+#[test]
+fn a_moment_takes_the_window_it_lies_in() {
+    check_range(15 * SECOND, 15 * SECOND + 1, &[1]);
+    check_range(10 * SECOND - 1, 10 * SECOND, &[0]);
 }
 
 const ALL: Span = Span::Time(Mono(0), Mono(u64::MAX));
@@ -208,9 +254,14 @@ proptest! {
             let path = labels.trim_start_matches("cgroup=").trim_end_matches(",comm=test");
             *expected.entry(path.to_owned()).or_default() += value.count;
         }
-        let (found, _) = recorder.cgroups((Mono(0), Mono(u64::MAX)), &NEVER).expect("not cancelled");
-        let found: BTreeMap<String, u64> =
-            found.into_iter().map(|usage| (usage.path, usage.own.count)).collect();
+        let everything = (Mono(0), Mono(u64::MAX));
+        let (found, _) = recorder.ledger(everything, &Selector::default(), &NEVER).expect("not cancelled");
+        let found: BTreeMap<String, u64> = found
+            .rows
+            .into_iter()
+            .filter(|row| row.own.taken > 0)
+            .map(|row| (row.path, row.own.taken))
+            .collect();
         prop_assert_eq!(found, expected);
     }
 

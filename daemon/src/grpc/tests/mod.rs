@@ -132,6 +132,7 @@ impl FakeHost {
                 ..Quality::default()
             },
             rows: &mut rows,
+            accounts: &[],
         });
     }
 

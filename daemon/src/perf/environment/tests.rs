@@ -38,6 +38,15 @@ fn locked_memory() {
 }
 
 #[test]
+fn memory() {
+    assert_eq!(
+        parse_memory("MemTotal:       24689532 kB\nMemFree: 1 kB\n"),
+        Some(24_689_532 << 10)
+    );
+    assert_eq!(parse_memory("MemTotal: many kB\n"), None);
+}
+
+#[test]
 fn namespaces() {
     assert_eq!(
         parse_namespace("pid:[4026531836]"),
@@ -69,6 +78,7 @@ fn well() -> Environment {
         cpus_online: vec![CpuId(0), CpuId(1)],
         capabilities: Capabilities(CAPABILITIES.iter().fold(0, |set, c| set | 1 << c.bit)),
         memlock_bytes: Some(0),
+        memory_bytes: Some(8 << 30),
         initial_pid_namespace: Some(true),
         initial_user_namespace: Some(true),
         ..Environment::default()
@@ -139,8 +149,8 @@ fn what_the_settings_lead_to() {
         &["perf_event_max_sample_rate Error sysctl -w kernel.perf_event_max_sample_rate=99"],
     );
     check(
-        |_, s, _| s.max_stack_depth = 500,
-        &["perf_event_max_stack Warning sysctl -w kernel.perf_event_max_stack=500"],
+        |e, _, _| e.perf_event_max_stack = Some(60),
+        &["perf_event_max_stack Warning sysctl -w kernel.perf_event_max_stack=127"],
     );
     check(
         |e, _, _| (e.kernel_symbols, e.kptr_restrict) = (false, Some(2)),

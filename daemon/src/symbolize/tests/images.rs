@@ -66,9 +66,11 @@ fn segment(offset: u64, address: u64, size: u64, executable: bool) -> Segment {
 
 fn headers(segments: Vec<Segment>) -> Headers {
     Headers {
+        entry: 0,
         is_64: true,
         machine: 62,
         segments,
+        eh_frame_hdr: None,
         sections: Vec::new(),
         build_id: Box::default(),
     }
@@ -111,6 +113,7 @@ fn table(symbols: &[(u64, u64)], section: &[u8]) -> SymbolTable {
         name: name.into(),
         kind,
         compressed: false,
+        address: 0,
         offset: 0,
         size: image.len() as u64,
         link: 1,
@@ -121,6 +124,26 @@ fn table(symbols: &[(u64, u64)], section: &[u8]) -> SymbolTable {
     let code = headers.segments.clone();
     let table = SymbolTable::read(&*image, &headers, section, &code, 1 << 20);
     table.expect("reads").expect("has functions")
+}
+
+#[test]
+fn an_unsized_symbol_ends_with_its_section() {
+    let Some(program) = program() else { return };
+    let headers = elf::read_headers(program).expect("headers");
+    let code = &headers.segments;
+    let table = SymbolTable::read(program, &headers, b".symtab", code, 1 << 20);
+    let table = table.expect("reads").expect("has functions");
+    let init = headers.section(b".init").expect("a section");
+    let last = init.address + init.size - 1;
+    let name = |address| {
+        let index = table.find(address, &mut 0)?;
+        table.name(program, index)
+    };
+    assert_eq!(name(last).as_deref(), Some(&b"_init"[..]));
+    assert_eq!(name(last + 1), None);
+    // The linkage table follows, which no symbol names.
+    let plt = headers.section(b".plt").expect("a section");
+    assert_eq!(name(plt.address), None);
 }
 
 #[test]

@@ -393,23 +393,49 @@ fn kernel_addresses_are_named_or_say_why_not() {
     );
 }
 
+fn with_lines(cache_bytes: usize) -> Rig {
+    Rig::new(SymbolOptions {
+        lines: true,
+        cache_bytes,
+        debug_dirs: Vec::new(),
+        ..SymbolOptions::default()
+    })
+}
+
 #[test]
-fn debug_information_over_the_limit_is_freed_and_its_frames_stay() {
+fn debug_information_is_freed_for_room_and_its_frames_stay() {
     let dir = TempDir::new().expect("temporary directory");
     let Some(path) = build(dir.path(), "program", INLINED, &["-g"]) else {
         return;
     };
     let outer = FileOffset(offset_of(&path, "outer").0 + 3);
-    let mut rig = Rig::new(SymbolOptions {
-        lines: true,
-        cache_bytes: 3000,
-        debug_dirs: Vec::new(),
-        ..SymbolOptions::default()
-    });
+    let mut rig = with_lines(1 << 20);
     let named = rig.name(&path, build_id(&path), outer);
-    assert!(rig.symbolizer.heap_bytes() <= 3000);
+    let held = rig.symbolizer.heap_bytes();
+    rig.symbolizer.evict(held - 1, None);
+    assert!(rig.symbolizer.heap_bytes() < held);
     // Known without reading again: the file is cut short, so that reading would fail.
     fs::write(&path, "").expect("cuts");
     assert_eq!(named, "native outer program program.c:3");
     assert_eq!(rig.frames(outer), [named]);
+}
+
+#[test]
+fn debug_information_that_does_not_fit_is_not_read() {
+    let dir = TempDir::new().expect("temporary directory");
+    for (name, packing) in [("plain", "-gz=none"), ("zlib", "-gz=zlib")] {
+        let Some(path) = build(dir.path(), name, INLINED, &["-g", packing]) else {
+            return;
+        };
+        let outer = FileOffset(offset_of(&path, "outer").0 + 3);
+        let mut rig = with_lines(2048);
+        let named = rig.name(&path, build_id(&path), outer);
+        assert_eq!(named, format!("native outer {name}"), "by its symbol");
+        rig.frames(outer);
+        let refused = rig
+            .counters
+            .lines_refused
+            .load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(refused, 1, "{name}: known from then on");
+    }
 }

@@ -1,6 +1,10 @@
 //! Which file is opened, and when none is.
 
 use super::*;
+use crate::helpers::{Helpers, REMOTE_LATE_MAX};
+use crate::symbolize::files::UNUSED_MAX;
+use crate::time::Mono;
+use std::sync::atomic::Ordering;
 
 #[test]
 fn a_deleted_program_is_named_through_its_mapping_as_root() {
@@ -190,9 +194,86 @@ fn open_files_stay_under_their_limit() {
 }
 
 #[test]
+fn a_file_without_samples_for_a_while_is_closed_and_its_file_system_free() {
+    let dir = TempDir::new().expect("temporary directory");
+    let store = FileStore::new(None, Arc::new(SymbolCounters::default()));
+    for index in 0..2u32 {
+        let path = dir.path().join(format!("file{index}"));
+        fs::write(&path, "x").expect("writes");
+        let file = seen(&path, inode(&path), std::process::id());
+        store.see(&FileSeen {
+            id: FileId(index),
+            ..file
+        });
+    }
+    let begin = Mono::now();
+    let at = |share: u32| begin.plus(UNUSED_MAX * share / 4);
+    // One of them is in samples; asking for a file is no sample.
+    store.close_unused([FileId(0)].into_iter(), at(3));
+    assert_eq!(store.open_files(), 2);
+    assert!(store.get(FileId(1)).image.is_ok());
+    store.close_unused(std::iter::empty(), at(5));
+    assert_eq!(store.open_files(), 1);
+    assert!(store.get(FileId(0)).image.is_ok());
+    assert!(matches!(store.get(FileId(1)).image, Err(Unnamed::Limit)));
+    store.close_unused(std::iter::empty(), at(8));
+    assert_eq!(store.open_files(), 0);
+    // Sampled again, it is opened again.
+    let path = dir.path().join("file1");
+    let file = seen(&path, inode(&path), std::process::id());
+    assert!(store.see(&FileSeen {
+        id: FileId(1),
+        ..file
+    }));
+    assert!(store.get(FileId(1)).image.is_ok());
+}
+
+#[test]
 fn a_file_nobody_told_of_is_unknown() {
     assert_eq!(
         Rig::plain().frames(FileOffset(0)),
         ["native [unknown]  (limit)"]
     );
+}
+
+#[test]
+fn a_file_system_that_never_answers_holds_up_no_other_file_as_root() {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {
+        return;
+    };
+    // The server of this file system is the process itself, and it never answers.
+    let options = "fd=3,rootmode=40000,user_id=0,group_id=0,allow_other";
+    let script =
+        format!("exec 3<>/dev/fuse && mount -i -t fuse -o {options} none /tmp && echo && exec cat");
+    let mut server = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let ready = server.stdout.as_mut().expect("is piped");
+    std::io::Read::read_exact(ready, &mut [0]).expect("gets ready");
+    let (offset, identity) = (offset_of(&path, "busy_leaf"), build_id(&path));
+    let mut rig = Rig::plain();
+    let helpers = Helpers::new("test");
+    for id in 10..16 {
+        let mut file = seen(Path::new("/tmp/program"), identity, server.id());
+        file.id = FileId(id);
+        rig.store
+            .see_in_time(file, &helpers, Duration::from_millis(20));
+        let image = rig.store.get(FileId(id)).image;
+        assert_eq!(image.map(|_| ()), Err(Unnamed::FileUnreadable));
+    }
+    assert_eq!(helpers.late(), REMOTE_LATE_MAX, "the others were not tried");
+    let local = seen(&path, identity, std::process::id());
+    rig.store
+        .see_in_time(local, &helpers, Duration::from_secs(60));
+    assert_eq!(rig.frames(offset), ["native busy_leaf program"]);
+    assert_eq!(rig.counters.files_late.load(Ordering::Relaxed), 6);
+    let _ = server.kill();
+    let _ = server.wait();
 }

@@ -88,7 +88,9 @@
     const mixed = hash(functions[name]);
     const shade = ((mixed >>> 8) & 255) / 255;
     const turn = (mixed & 255) / 255 - 0.5;
-    const light = lightness - (dark() ? 9 : 0) + 8 * (shade - 0.5);
+    // Time without any stack is darker than what merely has no name.
+    const lost = kind === 5 && functions[name] === "[lost]" ? 16 : 0;
+    const light = lightness - lost - (dark() ? 9 : 0) + 8 * (shade - 0.5);
     return `hsl(${(hue + turn * spread).toFixed(0)} ${saturation - (dark() ? 12 : 0)}% ${light.toFixed(0)}%)`;
   };
   let colours = [];

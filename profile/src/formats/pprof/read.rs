@@ -376,9 +376,12 @@ fn read_quality(pairs: &str) -> Quality {
             "throttled" => &mut quality.throttled,
             "folded" => &mut quality.folded,
             "truncated" => &mut quality.truncated,
-            "incomplete" => &mut quality.incomplete,
+            "depth_limit" => &mut quality.depth_limit,
             "unnamed" => &mut quality.unnamed,
             "malformed" => &mut quality.malformed,
+            "lost_samples" => &mut quality.lost_samples,
+            "reduced" => &mut quality.reduced,
+            "lost_late" => &mut quality.lost_late,
             _ => continue,
         };
         *field = count.parse().unwrap_or(0);

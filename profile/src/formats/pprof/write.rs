@@ -49,6 +49,8 @@ fn build(profile: &Profile) -> Message {
     let weight = match info.unit.as_str() {
         "nanoseconds" => ("cpu", "nanoseconds"),
         "" => ("weight", "count"),
+        // The default type is found by its name, which must not be that of the count.
+        "samples" => ("weight", "samples"),
         unit => (unit, unit),
     };
     let weight = ValueType {
@@ -117,13 +119,16 @@ fn quality_text(quality: &Quality) -> String {
         throttled,
         folded,
         truncated,
-        incomplete,
+        depth_limit,
         unnamed,
         malformed,
+        lost_samples,
+        reduced,
+        lost_late,
     } = quality;
     format!(
         "taken={taken} idle={idle} lost={lost} throttled={throttled} folded={folded} \
-         truncated={truncated} incomplete={incomplete} unnamed={unnamed} malformed={malformed}"
+         truncated={truncated} depth_limit={depth_limit} unnamed={unnamed} malformed={malformed} lost_samples={lost_samples} reduced={reduced} lost_late={lost_late}"
     )
 }
 

@@ -5,30 +5,40 @@
 //! and does not sample, helps nobody. The main thread waits for signals, reports to systemd, and
 //! checks the heartbeats.
 
-use crate::agent::{self, Agent, ConfigSource, SAMPLER_STUCK, SetLogLevel, lock, with_causes};
+mod ends;
+
+use crate::agent::{
+    self, Agent, Budget, ConfigSource, NAMER_LATE, SAMPLER_STUCK, SetLogLevel, lock, with_causes,
+};
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::namer::Namer;
 use crate::aggregate::recorder::Recorder;
+use crate::bounds::CacheBounds;
 use crate::cgroup::CgroupTable;
 use crate::config::{self, Loaded};
-use crate::grpc::{self, ServeError, ServeOptions};
+use crate::cpus::{CpuWatch, Notice};
+use crate::grpc::{self, ServeOptions};
+use crate::heartbeat::{Heartbeat, Pace};
 use crate::jit::{PerfMapOptions, PerfMaps};
 use crate::metrics;
+use crate::notify::Notifier;
 use crate::perf::environment::Environment;
-use crate::perf::event::OpenError;
-use crate::perf::rings::RingsError;
-use crate::process::{scan, scout};
+use crate::perf::plan::Limits;
+use crate::process::looker::{self, Looker};
+use crate::process::scout::{Handover, Modules, Scout};
 use crate::sampler::{self, Queues, Sampler, Start};
-use crate::symbolize::files::{self, FileStore};
+use crate::symbolize::files::FileStore;
 use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer};
-use crate::sys::{Poller, SignalFd, WakeFd, lower_priority};
+use crate::sys::{KernelEvents, Poller, SignalFd, WakeFd, keep_memory_private};
+use crate::sys::{keep_heap_small, raise_descriptor_limit};
 use crate::time::{Mono, WallAnchor};
-use std::any::Any;
-use std::error::Error;
+use crate::unwind::Unwinder;
+use ends::{Ends, StageError};
+pub use ends::{Exit, RunError};
+use sd_notify::NotifyState;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::thread::JoinHandle;
@@ -43,8 +53,24 @@ const BATCHES: usize = 2;
 /// second; what finds no room is announced again.
 const FILES_QUEUED_MAX: usize = 1024;
 
+/// Modules read and not yet taken by the sampler, which takes all of them once a second.
+const MODULES_QUEUED_MAX: usize = 1024;
+
 /// How often heartbeats and the clock are checked when systemd does not ask for more.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often what the service manager had no room for is sent again.
+const UNSENT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Windows that end further than this from a multiple of their length in wall time are aligned again:
+/// the clocks drift by some milliseconds a minute where nobody corrects one of them.
+const UNALIGNED_MAX: Duration = Duration::from_millis(100);
+
+/// A change of the wall clock worth a line in the log.
+const CLOCK_MOVES_MIN: Duration = Duration::from_secs(1);
+
+/// How often the list of CPUs is looked at where the kernel does not say when it changes.
+const CPUS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Longest wait for the first sample. The CPU clock ticks on idle CPUs too, so at 1 Hz one is due.
 const FIRST_SAMPLE_MAX: Duration = Duration::from_secs(3);
@@ -58,144 +84,6 @@ const SERVING_GRACE_SHARE: f64 = 0.6;
 /// Threads for what takes long: the queries that may run at once, and status, reload and scrapes
 /// beside them.
 const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 2;
-
-/// Exit codes of `fleetprofd`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Exit {
-    /// Stopped as asked.
-    Stopped = 0,
-    /// Failed.
-    Failed = 1,
-    /// Bad command line; clap's own code.
-    Usage = 2,
-    /// Bad configuration.
-    Config = 3,
-    /// Not permitted to sample.
-    Permission = 4,
-    /// Another daemon answers on the socket.
-    InUse = 5,
-}
-
-/// Why the daemon ended.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// Signals, wake-ups or threads.
-    #[error("failed to set up the process")]
-    Setup(#[source] io::Error),
-    /// Perf events.
-    #[error(transparent)]
-    Sampling(#[from] RingsError),
-    /// The socket.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    /// A stage ended on its own.
-    #[error("thread `{thread}` ended: {reason}")]
-    Stage {
-        /// Its name.
-        thread: &'static str,
-        /// Error or panic, with causes.
-        reason: String,
-    },
-    /// A stage does not move.
-    #[error("thread `{thread}` has not moved for {seconds} s")]
-    Stuck {
-        /// Its name.
-        thread: &'static str,
-        /// Age of its heartbeat.
-        seconds: u64,
-    },
-    /// Data was still on its way when the grace was over.
-    #[error("stopped before everything was drained: `shutdown.grace_s` of {seconds} s is over")]
-    Grace {
-        /// The grace.
-        seconds: u64,
-    },
-}
-
-impl RunError {
-    /// The exit code that tells scripts what happened.
-    pub fn exit(&self) -> Exit {
-        match self {
-            RunError::Sampling(RingsError::Open(OpenError::Permission { .. })) => Exit::Permission,
-            RunError::Sampling(RingsError::Map { source, .. })
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                Exit::Permission
-            }
-            RunError::Serve(ServeError::InUse { .. }) => Exit::InUse,
-            _ => Exit::Failed,
-        }
-    }
-}
-
-type StageError = Box<dyn Error + Send + Sync>;
-
-/// Name of a thread and how it ended.
-type StageEnd = (&'static str, Result<(), StageError>);
-
-/// Ends of threads, as they happen.
-#[derive(Clone)]
-struct Ends {
-    wake: Arc<WakeFd>,
-    list: Arc<Mutex<Vec<StageEnd>>>,
-}
-
-impl Ends {
-    fn spawn(
-        &self,
-        name: &'static str,
-        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
-    ) -> io::Result<JoinHandle<()>> {
-        let ends = self.clone();
-        std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                let end = match catch_unwind(AssertUnwindSafe(body)) {
-                    Ok(end) => end,
-                    Err(panic) => Err(format!("panic: {}", panic_text(&*panic)).into()),
-                };
-                lock(&ends.list).push((name, end));
-                ends.wake.wake();
-            })
-    }
-
-    /// The first end that was not asked for.
-    fn unexpected(&self) -> Option<RunError> {
-        let mut list = lock(&self.list);
-        if list.is_empty() {
-            return None;
-        }
-        let (thread, end) = list.remove(0);
-        let stopped = || "it stopped without being asked".into();
-        Some(stage_error(thread, end.err().unwrap_or_else(stopped)))
-    }
-
-    /// The first end by error.
-    fn failure(&self) -> Option<RunError> {
-        let mut list = lock(&self.list);
-        let failed = list.iter().position(|(_, end)| end.is_err())?;
-        let (thread, end) = list.remove(failed);
-        end.err().map(|error| stage_error(thread, error))
-    }
-}
-
-/// Errors of the socket keep their kind: it decides the exit code.
-fn stage_error(thread: &'static str, error: StageError) -> RunError {
-    match error.downcast::<ServeError>() {
-        Ok(error) => RunError::Serve(*error),
-        Err(error) => RunError::Stage {
-            thread,
-            reason: with_causes(&*error),
-        },
-    }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("unknown")
-}
 
 /// Runs the daemon until SIGTERM or SIGINT, or until it cannot go on.
 ///
@@ -211,7 +99,12 @@ pub fn run(
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let stages = Stages::start(loaded, source, set_log_level)?;
+    if let Err(error) = keep_memory_private() {
+        tracing::warn!(%error, "a core dump of the daemon would hold memory of other processes");
+    }
+    keep_heap_small();
+    raise_descriptor_limit();
+    let mut stages = Stages::start(loaded, source, set_log_level)?;
     let end = stages.watch(&signals);
     stages.stop(end)
 }
@@ -224,6 +117,7 @@ struct Stages {
     draining: Vec<JoinHandle<()>>,
     stop_serving: watch::Sender<bool>,
     serving: JoinHandle<()>,
+    manager: Notifier,
 }
 
 impl Stages {
@@ -235,10 +129,10 @@ impl Stages {
         let config = loaded.config.clone();
         let setup = RunError::Setup;
         let clock = WallAnchor::new();
-        let (rings, facts) = agent::open_sampling(&config)?;
+        let (rings, facts) = agent::open_sampling(&config, Limits::NONE)?;
         tracing::info!(
             event = facts.event.name(),
-            rate_hz = facts.rate_hz,
+            rate_hz = facts.plan.rate_hz,
             cpus = facts.cpus_sampled,
             "sampling"
         );
@@ -252,11 +146,15 @@ impl Stages {
             kernel.idle_ranges()
         };
         let cgroups = CgroupTable::discover();
-        let processes = scan::all(files::identity_of_mapping);
+        let finder = Scout::default();
+        let processes = finder.scan();
         let counters = Arc::new(SymbolCounters::default());
         let store = Arc::new(FileStore::new(None, Arc::clone(&counters)));
         let shared = Arc::new(sampler::Shared::new().map_err(setup)?);
-        let mut recorder = Recorder::new(agent::recorder_options(&config));
+        let environment = Environment::read();
+        let budget = Budget::new(&config, &environment, &facts.plan);
+        let bounds = budget.memory.bounds();
+        let mut recorder = Recorder::new(agent::recorder_options(&config, bounds));
         recorder.set_event(facts.event.name(), facts.event.unit());
         let agent = Arc::new(Agent {
             sampler: Arc::clone(&shared),
@@ -266,11 +164,18 @@ impl Stages {
             config: Mutex::new(loaded),
             source,
             sampling: Mutex::new(facts.clone()),
+            cpus: Mutex::new(CpuWatch::new(Mono::now(), rings.cpu_ids())),
+            arrivals: Mutex::default(),
+            budget: Mutex::new(budget),
+            losses: Mutex::default(),
+            bounds: Arc::new(CacheBounds::new(bounds)),
             symbols: Arc::clone(&counters),
             hierarchy: cgroups.hierarchy().clone(),
-            environment: Environment::read(),
+            environment,
             kernel_symbols: !kernel.hidden(),
-            namer_busy_since: AtomicU64::new(0),
+            namer: Heartbeat::default(),
+            namer_pace: Pace::default(),
+            files: Arc::default(),
             set_log_level,
             watchers: Arc::default(),
             registry: OnceLock::new(),
@@ -288,11 +193,20 @@ impl Stages {
         }
         let (scout, requests) = sync_channel(FILES_QUEUED_MAX);
         let (scans, scanned) = sync_channel(1);
+        let (loaded, modules) = sync_channel(MODULES_QUEUED_MAX);
+        let handover = Arc::new(Handover::default());
+        let copies = facts.plan.stack_bytes > 0;
+        handover.wanted.store(copies, Ordering::Relaxed);
+        let for_sampler = Modules {
+            loaded,
+            handover: Arc::clone(&handover),
+            debug_dirs: config.symbols.debug_dirs.clone(),
+        };
         let mut draining = Vec::new();
-        let opened = Arc::clone(&store);
+        let (opened, heartbeat) = (Arc::clone(&store), Arc::clone(&agent.files));
         draining.push(
             ends.spawn("fp-files", move || {
-                scout::run(&requests, &opened, &scans);
+                finder.run(&requests, &opened, &scans, &for_sampler, &heartbeat);
                 Ok(())
             })
             .map_err(setup)?,
@@ -310,35 +224,60 @@ impl Stages {
         };
         draining.push(
             ends.spawn("fp-namer", move || {
-                lower_priority(10);
+                let _lowered = named.namer_pace.take_thread();
                 let files = Arc::clone(&store);
                 let mut symbolizer = Symbolizer::new(symbols, files, Arc::clone(&counters));
                 symbolizer.set_kernel_symbols(kernel);
+                symbolizer.follow(Arc::clone(&named.bounds));
                 let perf_maps = PerfMaps::new(perf_maps, counters);
                 let namer = Namer::new(symbolizer, store, perf_maps, cgroups);
                 namer.run(&from_sampler, &recycle, &named.recorder, |busy| {
-                    let since = if busy { Mono::now().0 } else { 0 };
-                    named.namer_busy_since.store(since, Ordering::Relaxed);
+                    if busy {
+                        return named.namer.begin();
+                    }
+                    let now = Mono::now();
+                    let took = named.namer.begun().map(|begun| now.since(begun));
+                    named.namer_pace.done(took.unwrap_or_default(), now);
+                    named.namer.end();
                 });
                 Ok(())
             })
             .map_err(setup)?,
         );
+        let looks = match config.unwind.look {
+            true => {
+                let (ask, asked) = sync_channel(looker::QUEUED_MAX);
+                let (answer, answers) = sync_channel(looker::QUEUED_MAX);
+                draining.push(
+                    ends.spawn("fp-look", move || {
+                        Looker::default().run(&asked, &answer);
+                        Ok(())
+                    })
+                    .map_err(setup)?,
+                );
+                Some((ask, answers))
+            }
+            false => None,
+        };
         let window = config.windows.length();
+        let mut unwinder = Unwinder::new(facts.depths, Arc::clone(&agent.bounds));
+        unwinder.looks.on = looks.is_some();
         let start = Start {
-            unwinder: facts.unwinder(),
+            unwinder,
             period: facts.period(),
             rings,
             processes,
             idle,
             window,
-            first_window_end: aligned_end(&agent.clock, window),
+            first_window_end: agent.clock.next_multiple(window),
         };
         let queues = Queues {
             batches,
             recycled,
             scout,
             scanned,
+            modules: (modules, handover),
+            looks,
         };
         draining.push(
             ends.spawn("fp-sampler", move || {
@@ -359,6 +298,7 @@ impl Stages {
             draining,
             stop_serving,
             serving,
+            manager: Notifier::from_env(),
         };
         if is_ready.blocking_recv().is_err() {
             let error = stages.ends.unexpected();
@@ -371,24 +311,40 @@ impl Stages {
     }
 
     /// Waits for the end: `None` when it was asked for.
-    fn watch(&self, signals: &SignalFd) -> Option<RunError> {
+    fn watch(&mut self, signals: &SignalFd) -> Option<RunError> {
         const SIGNAL: u64 = 0;
         const END: u64 = 1;
+        const KERNEL: u64 = 2;
         let watchdog = sd_notify::watchdog_enabled();
-        let interval = watchdog.map_or(CHECK_INTERVAL, |limit| (limit / 3).min(CHECK_INTERVAL));
+        let events = KernelEvents::new()
+            .inspect_err(|error| tracing::info!(%error, "CPUs that come and go are looked for"))
+            .ok();
+        let interval = match &events {
+            Some(_) => CHECK_INTERVAL,
+            None => CPUS_INTERVAL,
+        };
+        let interval = watchdog.map_or(interval, |limit| (limit / 3).min(interval));
         let poller = match Poller::new().and_then(|poller| {
             poller.add(signals.as_raw_fd(), SIGNAL)?;
             poller.add(self.ends.wake.as_raw_fd(), END)?;
+            if let Some(events) = &events {
+                poller.add(events.as_raw_fd(), KERNEL)?;
+            }
             Ok(poller)
         }) {
             Ok(poller) => poller,
             Err(error) => return Some(RunError::Setup(error)),
         };
         self.wait_for_samples();
-        notify(&[sd_notify::NotifyState::Ready]);
+        self.manager.tell(&NotifyState::Ready);
         tracing::info!("ready");
         let mut last_beats = (0, 0);
+        let mut unaligned = 0;
         loop {
+            let interval = match self.manager.has_unsent() {
+                true => interval.min(UNSENT_INTERVAL),
+                false => interval,
+            };
             if let Err(error) = poller.wait(Some(interval), |_| {}) {
                 return Some(RunError::Setup(error));
             }
@@ -404,6 +360,11 @@ impl Stages {
             if let Some(error) = self.ends.unexpected() {
                 return Some(error);
             }
+            let mut notices = Vec::new();
+            if let Some(events) = &events {
+                events.each(|event| notices.extend(Notice::parse(event)));
+            }
+            self.agent.watch_cpus(&notices);
             // After a pause of the whole process (SIGSTOP, a frozen cgroup, a paused VM) this thread
             // may be the first to run: only heartbeats that a whole interval has not moved count.
             let beats = self.heartbeats();
@@ -413,15 +374,23 @@ impl Stages {
                 return Some(error);
             }
             last_beats = beats;
-            let stepped = self.agent.clock.refresh();
-            if stepped.unsigned_abs() > 1_000_000_000 {
-                tracing::warn!(
-                    seconds = stepped / 1_000_000_000,
-                    "the wall clock was stepped"
-                );
+            self.hurry_namer();
+            self.manager.send();
+            let moved = self.agent.clock.refresh();
+            if moved.stepped.unsigned_abs() > CLOCK_MOVES_MIN.as_nanos() as u64 {
+                let seconds = moved.stepped / 1_000_000_000;
+                tracing::warn!(seconds, "the wall clock was stepped");
             }
+            unaligned += moved.stepped + moved.slept;
+            if unaligned.unsigned_abs() > UNALIGNED_MAX.as_nanos() as u64 {
+                let length = lock(&self.agent.config).config.windows.length();
+                self.agent.align_windows(length);
+                unaligned = 0;
+            }
+            self.agent.keep_budget(Mono::now());
+            self.agent.note_losses(Mono::now());
             if watchdog.is_some() {
-                notify(&[sd_notify::NotifyState::Watchdog]);
+                self.manager.tell(&NotifyState::Watchdog);
             }
         }
     }
@@ -443,7 +412,20 @@ impl Stages {
     fn heartbeats(&self) -> (u64, u64) {
         let agent = &self.agent;
         let sampler = agent.sampler.heartbeat.load(Ordering::Relaxed);
-        (sampler, agent.namer_busy_since.load(Ordering::Relaxed))
+        (sampler, agent.namer.begun().unwrap_or_default().0)
+    }
+
+    /// Gives a late namer its turn, before what samples show is older than what is asked for.
+    fn hurry_namer(&self) {
+        let (agent, now) = (&self.agent, Mono::now());
+        let late = agent.namer.busy_longer_than(NAMER_LATE, now);
+        if let (Some(late), false) = (late, agent.namer_pace.is_raised()) {
+            tracing::debug!(
+                seconds = late.as_secs(),
+                "the namer is late: its priority is raised"
+            );
+            agent.namer_pace.hurry(now);
+        }
     }
 
     fn stuck(&self) -> Option<RunError> {
@@ -456,19 +438,15 @@ impl Stages {
                 seconds,
             });
         }
-        let busy = Mono(self.agent.namer_busy_since.load(Ordering::Relaxed));
-        if busy != Mono(0) && now.since(busy) > NAMER_STUCK {
-            let seconds = now.since(busy).as_secs();
-            return Some(RunError::Stuck {
-                thread: "fp-namer",
-                seconds,
-            });
-        }
-        None
+        let busy = self.agent.namer.busy_longer_than(NAMER_STUCK, now)?;
+        Some(RunError::Stuck {
+            thread: "fp-namer",
+            seconds: busy.as_secs(),
+        })
     }
 
-    fn reload(&self) {
-        notify(&[sd_notify::NotifyState::Reloading]);
+    fn reload(&mut self) {
+        self.manager.tell(&NotifyState::Reloading);
         match self.agent.reload() {
             Ok(done) => tracing::info!(
                 changed = done.changed.join(" "),
@@ -480,15 +458,17 @@ impl Stages {
                 tracing::error!(reason, "configuration refused; the active one stays");
             }
         }
-        notify(&[sd_notify::NotifyState::Ready]);
+        self.manager.tell(&NotifyState::Ready);
     }
 
     /// Drains and ends the stages in the order data flows, within the grace.
-    fn stop(self, cause: Option<RunError>) -> Result<(), RunError> {
-        notify(&[sd_notify::NotifyState::Stopping]);
+    fn stop(mut self, cause: Option<RunError>) -> Result<(), RunError> {
+        self.manager.tell(&NotifyState::Stopping);
         let grace = lock(&self.agent.config).config.shutdown.grace();
         let deadline = Mono::now().plus(grace);
         self.agent.sampler.stop();
+        // What is left to name has the grace and no more.
+        self.agent.namer_pace.hurry(Mono::now());
         // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);
         let drained = wait_for(&self.draining, deadline)
@@ -512,21 +492,6 @@ fn wait_for(threads: &[JoinHandle<()>], deadline: Mono) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
-}
-
-/// The next multiple of a window's length in wall time, so that the windows of a fleet match.
-fn aligned_end(clock: &WallAnchor, window: Duration) -> Mono {
-    let now = Mono::now();
-    let length = window.as_nanos() as i64;
-    let into = clock.to_unix_ns(now).rem_euclid(length.max(1));
-    now.plus(Duration::from_nanos((length - into) as u64))
-}
-
-fn notify(state: &[sd_notify::NotifyState<'_>]) {
-    // Without systemd there is nobody to tell.
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "failed to notify the service manager");
-    }
 }
 
 /// Where the configuration says to listen.

@@ -1,13 +1,16 @@
 //! `agent-ctl status`: what the agent is doing, what it costs and what is degraded.
 
+mod json;
+
+pub use json::Degradation;
+
 use crate::client::{Client, Connection};
 use crate::terminal::{Out, Table, Tone, clean};
-use crate::when::{Clock, rfc3339};
+use crate::when::Clock;
 use crate::{exit, summary, units};
 use anyhow::Result;
-use profile::Quality;
-use proto::agent::{GetStatusResponse, Severity};
-use serde::Serialize;
+use profile::{Coverage, Quality};
+use proto::agent::{Budget, GetStatusResponse, Governed, Outcome, Severity};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -37,7 +40,7 @@ pub struct Args {
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let status = Client::connect(connection).await?.status().await?;
     if args.json {
-        out.write_json(&Json::of(&status))?;
+        out.write_json(&json::Json::of(&status))?;
     } else {
         out.write(&show(out, &status, &args))?;
     }
@@ -100,15 +103,15 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     line(
         "sampling",
         format!(
-            "{}{asked} at {} Hz on {} of {} CPUs, {} a ring, unwinding by {}",
+            "{}{asked} at {} Hz on {} of {} CPUs, {} a ring",
             clean(&sampling.event),
             sampling.rate_hz,
             sampling.cpus_sampled,
             sampling.cpus_online,
             units::bytes(sampling.ring_bytes_per_cpu),
-            clean(&sampling.unwind)
         ),
     );
+    line("unwinding", unwinding(&sampling));
     let newest = units::duration(Duration::from_nanos(sampling.last_sample_age_ns));
     line(
         "samples",
@@ -130,6 +133,10 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
             summary::missing(&quality)
         ),
     );
+    if !status.stack_ends.is_empty() {
+        line("stacks", stack_ends(&status.stack_ends));
+    }
+    line("coverage", recent(status));
     let recorder = status.recorder.unwrap_or_default();
     line(
         "recorder",
@@ -164,6 +171,11 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
             units::count(cost.wakeups)
         ),
     );
+    if let Some(budget) = &status.budget {
+        for (name, text) in budget_lines(budget, &clock) {
+            line(name, text);
+        }
+    }
     let threads: BTreeMap<_, _> = cost.cpu_ns_by_thread.iter().collect();
     let threads: Vec<String> = threads
         .into_iter()
@@ -213,13 +225,22 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
         }
     }
     if args.cpus {
-        let mut table = Table::new(&[">CPU", ">SAMPLES", ">LOST", ">THROTTLED"]);
+        let mut table = Table::new(&[
+            ">CPU",
+            ">SAMPLES",
+            ">MISSED",
+            ">LOST",
+            ">THROTTLED",
+            "PRESENCE",
+        ]);
         for cpu in &status.cpus {
             table.row([
                 cpu.cpu.to_string(),
                 units::count(cpu.samples),
+                units::count(cpu.missed_samples),
                 units::count(cpu.lost),
                 units::count(cpu.throttled),
+                presence(cpu.online, cpu.away_ns),
             ]);
         }
         let _ = write!(text, "\n{}", table.show(out));
@@ -241,198 +262,95 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     text
 }
 
-#[derive(Serialize)]
-struct Json<'a> {
-    version: &'a str,
-    host: &'a str,
-    kernel: &'a str,
-    started: String,
-    now: String,
-    sampling: Sampling<'a>,
-    recorder: Recorder,
-    own_cost: OwnCost<'a>,
-    quality: Quality,
-    degradations: Vec<Degradation<'a>>,
-    cpus: Vec<Cpu>,
-    counters: Vec<Counter<'a>>,
-    environment: Option<Environment<'a>>,
-}
-
-#[derive(Serialize)]
-struct Sampling<'a> {
-    event: &'a str,
-    requested_event: &'a str,
-    rate_hz: u32,
-    cpus_online: u32,
-    cpus_sampled: u32,
-    ring_bytes_per_cpu: u64,
-    unwind: &'a str,
-    missing_features: &'a [String],
-    last_sample_age_ns: u64,
-    samples_arrive: bool,
-}
-
-#[derive(Serialize)]
-struct Recorder {
-    oldest: String,
-    newest: String,
-    windows: u32,
-    bytes: u64,
-    budget_bytes: u64,
-    window_seconds: u32,
-    coarse_windows: u32,
-    dropped_windows: u64,
-}
-
-#[derive(Serialize)]
-struct OwnCost<'a> {
-    cpu_ns: u64,
-    cpu_share: f64,
-    rss_bytes: u64,
-    cpu_ns_by_thread: BTreeMap<&'a str, u64>,
-    wakeups: u64,
-}
-
-/// A degradation as JSON.
-#[derive(Serialize)]
-pub struct Degradation<'a> {
-    id: &'a str,
-    severity: &'static str,
-    message: &'a str,
-    remedy: &'a str,
-}
-
-impl<'a> Degradation<'a> {
-    /// One of the status.
-    pub fn of(found: &'a proto::agent::Degradation) -> Degradation<'a> {
-        Degradation::new(&found.id, found.severity(), &found.message, &found.remedy)
-    }
-
-    /// One from its parts.
-    pub fn new(id: &'a str, found: Severity, message: &'a str, remedy: &'a str) -> Degradation<'a> {
-        Degradation {
-            id,
-            severity: severity(found).0,
-            message,
-            remedy,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct Cpu {
-    cpu: u32,
-    samples: u64,
-    lost: u64,
-    throttled: u64,
-}
-
-#[derive(Serialize)]
-struct Counter<'a> {
-    name: &'a str,
-    labels: &'a str,
-    value: u64,
-}
-
-#[derive(Serialize)]
-struct Environment<'a> {
-    perf_event_paranoid: i32,
-    perf_event_max_stack: u32,
-    perf_event_mlock_kb: u32,
-    perf_event_max_sample_rate: u32,
-    kptr_restrict: i32,
-    kernel_symbols: bool,
-    cgroup_mode: &'a str,
-    cgroup_root: &'a str,
-}
-
-impl<'a> Json<'a> {
-    fn of(status: &'a GetStatusResponse) -> Json<'a> {
-        let sampling = status.sampling.as_ref().map_or(
-            // An agent that says nothing of its sampling does not sample.
-            Sampling {
-                event: "",
-                requested_event: "",
-                rate_hz: 0,
-                cpus_online: 0,
-                cpus_sampled: 0,
-                ring_bytes_per_cpu: 0,
-                unwind: "",
-                missing_features: &[],
-                last_sample_age_ns: 0,
-                samples_arrive: false,
-            },
-            |found| Sampling {
-                event: &found.event,
-                requested_event: &found.requested_event,
-                rate_hz: found.rate_hz,
-                cpus_online: found.cpus_online,
-                cpus_sampled: found.cpus_sampled,
-                ring_bytes_per_cpu: found.ring_bytes_per_cpu,
-                unwind: &found.unwind,
-                missing_features: &found.missing_features,
-                last_sample_age_ns: found.last_sample_age_ns,
-                samples_arrive: found.samples_arrive,
-            },
+/// How user stacks are walked, and why by less than what is configured.
+fn unwinding(sampling: &proto::agent::Sampling) -> String {
+    let mut text = clean(&sampling.unwind).into_owned();
+    if sampling.stack_bytes > 0 {
+        let _ = write!(
+            text,
+            ", {} of each stack, tables {} of {}",
+            units::bytes(sampling.stack_bytes.into()),
+            units::bytes(sampling.unwind_cache_bytes),
+            units::bytes(sampling.unwind_cache_bytes_max)
         );
-        let recorder = status.recorder.unwrap_or_default();
-        let cost = status.own_cost.as_ref();
-        let threads = cost.into_iter().flat_map(|cost| &cost.cpu_ns_by_thread);
-        Json {
-            version: &status.version,
-            host: &status.host,
-            kernel: &status.kernel,
-            started: rfc3339(status.started_unix_ns),
-            now: rfc3339(status.now_unix_ns),
-            sampling,
-            recorder: Recorder {
-                oldest: rfc3339(recorder.oldest_unix_ns),
-                newest: rfc3339(recorder.newest_unix_ns),
-                windows: recorder.windows,
-                bytes: recorder.bytes,
-                budget_bytes: recorder.budget_bytes,
-                window_seconds: recorder.window_seconds,
-                coarse_windows: recorder.coarse_windows,
-                dropped_windows: recorder.dropped_windows,
-            },
-            own_cost: OwnCost {
-                cpu_ns: cost.map_or(0, |cost| cost.cpu_ns),
-                cpu_share: own_share(status),
-                rss_bytes: cost.map_or(0, |cost| cost.rss_bytes),
-                cpu_ns_by_thread: threads.map(|(name, &ns)| (name.as_str(), ns)).collect(),
-                wakeups: cost.map_or(0, |cost| cost.wakeups),
-            },
-            quality: status.quality.unwrap_or_default().into(),
-            degradations: status.degradations.iter().map(Degradation::of).collect(),
-            cpus: status
-                .cpus
-                .iter()
-                .map(|cpu| Cpu {
-                    cpu: cpu.cpu,
-                    samples: cpu.samples,
-                    lost: cpu.lost,
-                    throttled: cpu.throttled,
-                })
-                .collect(),
-            counters: status
-                .counters
-                .iter()
-                .map(|found| Counter {
-                    name: &found.name,
-                    labels: &found.labels,
-                    value: found.value,
-                })
-                .collect(),
-            environment: status.environment.as_ref().map(|env| Environment {
-                perf_event_paranoid: env.perf_event_paranoid,
-                perf_event_max_stack: env.perf_event_max_stack,
-                perf_event_mlock_kb: env.perf_event_mlock_kb,
-                perf_event_max_sample_rate: env.perf_event_max_sample_rate,
-                kptr_restrict: env.kptr_restrict,
-                kernel_symbols: env.kernel_symbols,
-                cgroup_mode: &env.cgroup_mode,
-                cgroup_root: &env.cgroup_root,
-            }),
-        }
+    }
+    if !sampling.reduced.is_empty() {
+        let _ = write!(text, "; {}", clean(&sampling.reduced));
+    }
+    text
+}
+
+/// Shares of the ways in which stacks ended, most first.
+fn stack_ends(ends: &[Outcome]) -> String {
+    let total = ends.iter().map(|end| end.samples).sum();
+    let mut ends: Vec<&Outcome> = ends.iter().collect();
+    ends.sort_by_key(|end| std::cmp::Reverse(end.samples));
+    let share = |end: &&Outcome| {
+        format!(
+            "{} {}",
+            clean(&end.word),
+            units::percent(end.samples, total)
+        )
+    };
+    let shares: Vec<String> = ends.iter().map(share).collect();
+    shares.join(", ")
+}
+
+/// Both budgets: what is used, what is allowed, what is limited and since when.
+fn budget_lines(budget: &Budget, clock: &Clock) -> [(&'static str, String); 2] {
+    let cpu_share = |ppm: u64| format!("{:.2} %", ppm as f64 / 10_000.0);
+    let limited = |governed: &Governed| match governed.level {
+        0 => String::new(),
+        level => format!(
+            "; step {level} of {} since {}: {} ({})",
+            governed.lowest_level,
+            clock.show(governed.since_unix_ns),
+            clean(&governed.limits),
+            clean(&governed.reason)
+        ),
+    };
+    let cpu = budget.cpu.clone().unwrap_or_default();
+    let memory = budget.memory.clone().unwrap_or_default();
+    [
+        (
+            "budget",
+            format!(
+                "{} of {} of one CPU over the last minute, {} more for answers{}",
+                cpu_share(cpu.used),
+                cpu_share(cpu.budget),
+                cpu_share(budget.serving_cpu_ppm),
+                limited(&cpu)
+            ),
+        ),
+        (
+            "",
+            format!(
+                "{} of {} of memory{}",
+                units::bytes(memory.used),
+                units::bytes(memory.budget),
+                limited(&memory)
+            ),
+        ),
+    ]
+}
+
+/// Coverage of the last minute.
+fn recent(status: &GetStatusResponse) -> String {
+    let coverage = Coverage::from(status.coverage.unwrap_or_default());
+    let lost = units::count(status.recent_lost_samples);
+    match summary::coverage(&coverage) {
+        None if coverage.windows == 0 => "no window is closed yet".to_owned(),
+        None => "what the kernel accounts is not known".to_owned(),
+        Some(text) => format!("last minute: {text}; {lost} samples lost"),
+    }
+}
+
+/// Whether a CPU runs, and how long it did not.
+fn presence(online: bool, away_ns: u64) -> String {
+    let away = units::duration(Duration::from_nanos(away_ns));
+    match (online, away_ns) {
+        (true, 0) => "online".to_owned(),
+        (true, _) => format!("online, was away {away}"),
+        (false, _) => format!("offline for {away} in all"),
     }
 }

@@ -1,0 +1,301 @@
+//! The status as JSON: every field of the agent's answer, under names that scripts rely on.
+
+use super::{own_share, severity};
+use crate::when::rfc3339;
+use profile::{Coverage, Quality};
+use proto::agent::{GetStatusResponse, Governed, Outcome, Severity};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+#[derive(Serialize)]
+pub(super) struct Json<'a> {
+    version: &'a str,
+    host: &'a str,
+    kernel: &'a str,
+    started: String,
+    now: String,
+    sampling: Sampling<'a>,
+    recorder: Recorder,
+    own_cost: OwnCost<'a>,
+    budget: BudgetJson<'a>,
+    stack_ends: Vec<OutcomeJson<'a>>,
+    unnamed_leaves: Vec<OutcomeJson<'a>>,
+    quality: Quality,
+    last_minute: RecentJson,
+    degradations: Vec<Degradation<'a>>,
+    cpus: Vec<Cpu>,
+    counters: Vec<Counter<'a>>,
+    environment: Option<Environment<'a>>,
+}
+
+#[derive(Serialize)]
+struct RecentJson {
+    #[serde(flatten)]
+    coverage: Coverage,
+    share: Option<f64>,
+    lost_samples: u64,
+}
+
+#[derive(Serialize)]
+struct Sampling<'a> {
+    event: &'a str,
+    requested_event: &'a str,
+    rate_hz: u32,
+    cpus_online: u32,
+    cpus_sampled: u32,
+    ring_bytes_per_cpu: u64,
+    unwind: &'a str,
+    missing_features: &'a [String],
+    last_sample_age_ns: u64,
+    samples_arrive: bool,
+    stack_bytes: u32,
+    reduced: &'a str,
+    unwind_cache_bytes: u64,
+    unwind_cache_bytes_max: u64,
+}
+
+#[derive(Serialize)]
+struct BudgetJson<'a> {
+    /// Millionths of one CPU.
+    cpu_ppm: GovernedJson<'a>,
+    memory_bytes: GovernedJson<'a>,
+    serving_cpu_ppm: u64,
+}
+
+#[derive(Serialize)]
+struct GovernedJson<'a> {
+    budget: u64,
+    used: u64,
+    level: u32,
+    lowest_level: u32,
+    since: String,
+    limits: &'a str,
+    reason: &'a str,
+}
+
+impl<'a> GovernedJson<'a> {
+    fn of(found: Option<&'a Governed>) -> GovernedJson<'a> {
+        GovernedJson {
+            budget: found.map_or(0, |found| found.budget),
+            used: found.map_or(0, |found| found.used),
+            level: found.map_or(0, |found| found.level),
+            lowest_level: found.map_or(0, |found| found.lowest_level),
+            since: rfc3339(found.map_or(0, |found| found.since_unix_ns)),
+            limits: found.map_or("", |found| &found.limits),
+            reason: found.map_or("", |found| &found.reason),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct OutcomeJson<'a> {
+    id: u32,
+    word: &'a str,
+    samples: u64,
+}
+
+impl<'a> OutcomeJson<'a> {
+    fn all(rows: &'a [Outcome]) -> Vec<OutcomeJson<'a>> {
+        let row = |row: &'a Outcome| OutcomeJson {
+            id: row.id,
+            word: &row.word,
+            samples: row.samples,
+        };
+        rows.iter().map(row).collect()
+    }
+}
+
+#[derive(Serialize)]
+struct Recorder {
+    oldest: String,
+    newest: String,
+    windows: u32,
+    bytes: u64,
+    budget_bytes: u64,
+    window_seconds: u32,
+    coarse_windows: u32,
+    dropped_windows: u64,
+}
+
+#[derive(Serialize)]
+struct OwnCost<'a> {
+    cpu_ns: u64,
+    cpu_share: f64,
+    rss_bytes: u64,
+    cpu_ns_by_thread: BTreeMap<&'a str, u64>,
+    wakeups: u64,
+}
+
+/// A degradation as JSON.
+#[derive(Serialize)]
+pub struct Degradation<'a> {
+    id: &'a str,
+    severity: &'static str,
+    message: &'a str,
+    remedy: &'a str,
+}
+
+impl<'a> Degradation<'a> {
+    /// One of the status.
+    pub fn of(found: &'a proto::agent::Degradation) -> Degradation<'a> {
+        Degradation::new(&found.id, found.severity(), &found.message, &found.remedy)
+    }
+
+    /// One from its parts.
+    pub fn new(id: &'a str, found: Severity, message: &'a str, remedy: &'a str) -> Degradation<'a> {
+        Degradation {
+            id,
+            severity: severity(found).0,
+            message,
+            remedy,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    cpu: u32,
+    samples: u64,
+    missed_samples: u64,
+    lost: u64,
+    throttled: u64,
+    online: bool,
+    away_ns: u64,
+}
+
+#[derive(Serialize)]
+struct Counter<'a> {
+    name: &'a str,
+    labels: &'a str,
+    value: u64,
+}
+
+#[derive(Serialize)]
+struct Environment<'a> {
+    perf_event_paranoid: i32,
+    perf_event_max_stack: u32,
+    perf_event_mlock_kb: u32,
+    perf_event_max_sample_rate: u32,
+    kptr_restrict: i32,
+    kernel_symbols: bool,
+    cgroup_mode: &'a str,
+    cgroup_root: &'a str,
+}
+
+impl<'a> Json<'a> {
+    pub(super) fn of(status: &'a GetStatusResponse) -> Json<'a> {
+        let sampling = status.sampling.as_ref().map_or(
+            // An agent that says nothing of its sampling does not sample.
+            Sampling {
+                event: "",
+                requested_event: "",
+                rate_hz: 0,
+                cpus_online: 0,
+                cpus_sampled: 0,
+                ring_bytes_per_cpu: 0,
+                unwind: "",
+                missing_features: &[],
+                last_sample_age_ns: 0,
+                samples_arrive: false,
+                stack_bytes: 0,
+                reduced: "",
+                unwind_cache_bytes: 0,
+                unwind_cache_bytes_max: 0,
+            },
+            |found| Sampling {
+                event: &found.event,
+                requested_event: &found.requested_event,
+                rate_hz: found.rate_hz,
+                cpus_online: found.cpus_online,
+                cpus_sampled: found.cpus_sampled,
+                ring_bytes_per_cpu: found.ring_bytes_per_cpu,
+                unwind: &found.unwind,
+                missing_features: &found.missing_features,
+                last_sample_age_ns: found.last_sample_age_ns,
+                samples_arrive: found.samples_arrive,
+                stack_bytes: found.stack_bytes,
+                reduced: &found.reduced,
+                unwind_cache_bytes: found.unwind_cache_bytes,
+                unwind_cache_bytes_max: found.unwind_cache_bytes_max,
+            },
+        );
+        let recorder = status.recorder.unwrap_or_default();
+        let cost = status.own_cost.as_ref();
+        let budget = status.budget.as_ref();
+        let threads = cost.into_iter().flat_map(|cost| &cost.cpu_ns_by_thread);
+        Json {
+            version: &status.version,
+            host: &status.host,
+            kernel: &status.kernel,
+            started: rfc3339(status.started_unix_ns),
+            now: rfc3339(status.now_unix_ns),
+            sampling,
+            recorder: Recorder {
+                oldest: rfc3339(recorder.oldest_unix_ns),
+                newest: rfc3339(recorder.newest_unix_ns),
+                windows: recorder.windows,
+                bytes: recorder.bytes,
+                budget_bytes: recorder.budget_bytes,
+                window_seconds: recorder.window_seconds,
+                coarse_windows: recorder.coarse_windows,
+                dropped_windows: recorder.dropped_windows,
+            },
+            own_cost: OwnCost {
+                cpu_ns: cost.map_or(0, |cost| cost.cpu_ns),
+                cpu_share: own_share(status),
+                rss_bytes: cost.map_or(0, |cost| cost.rss_bytes),
+                cpu_ns_by_thread: threads.map(|(name, &ns)| (name.as_str(), ns)).collect(),
+                wakeups: cost.map_or(0, |cost| cost.wakeups),
+            },
+            budget: BudgetJson {
+                cpu_ppm: GovernedJson::of(budget.and_then(|budget| budget.cpu.as_ref())),
+                memory_bytes: GovernedJson::of(budget.and_then(|budget| budget.memory.as_ref())),
+                serving_cpu_ppm: budget.map_or(0, |budget| budget.serving_cpu_ppm),
+            },
+            stack_ends: OutcomeJson::all(&status.stack_ends),
+            unnamed_leaves: OutcomeJson::all(&status.unnamed_leaves),
+            quality: status.quality.unwrap_or_default().into(),
+            last_minute: {
+                let coverage = Coverage::from(status.coverage.unwrap_or_default());
+                RecentJson {
+                    coverage,
+                    share: coverage.share(),
+                    lost_samples: status.recent_lost_samples,
+                }
+            },
+            degradations: status.degradations.iter().map(Degradation::of).collect(),
+            cpus: status
+                .cpus
+                .iter()
+                .map(|cpu| Cpu {
+                    cpu: cpu.cpu,
+                    samples: cpu.samples,
+                    missed_samples: cpu.missed_samples,
+                    lost: cpu.lost,
+                    throttled: cpu.throttled,
+                    online: cpu.online,
+                    away_ns: cpu.away_ns,
+                })
+                .collect(),
+            counters: status
+                .counters
+                .iter()
+                .map(|found| Counter {
+                    name: &found.name,
+                    labels: &found.labels,
+                    value: found.value,
+                })
+                .collect(),
+            environment: status.environment.as_ref().map(|env| Environment {
+                perf_event_paranoid: env.perf_event_paranoid,
+                perf_event_max_stack: env.perf_event_max_stack,
+                perf_event_mlock_kb: env.perf_event_mlock_kb,
+                perf_event_max_sample_rate: env.perf_event_max_sample_rate,
+                kptr_restrict: env.kptr_restrict,
+                kernel_symbols: env.kernel_symbols,
+                cgroup_mode: &env.cgroup_mode,
+                cgroup_root: &env.cgroup_root,
+            }),
+        }
+    }
+}

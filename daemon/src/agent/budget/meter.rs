@@ -1,0 +1,102 @@
+//! What the daemon uses: CPU time of its own work, and of answering clients, told apart by thread.
+//!
+//! Read from `/proc/self/task` every ten seconds; two small reads a thread. Work and answers cannot be
+//! told apart from the process's total, for threads of queries come and go and take their time with
+//! them; those that sample and name stay.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Threads that work because a client asked.
+const SERVING: [&str; 2] = ["fp-grpc", "fp-query"];
+
+/// CPU time since the start of the meter. Unit: nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Used {
+    /// By threads that sample, name and record, and by those that watch over them.
+    pub own_ns: u64,
+    /// By threads that answer clients. What a thread used between the last reading and its end is
+    /// missing.
+    pub serving_ns: u64,
+}
+
+/// Adds up the CPU time of threads.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// By thread id, as it was last read.
+    threads: HashMap<u32, u64>,
+    used: Used,
+}
+
+impl Meter {
+    /// Reads all threads and returns the sums.
+    pub fn read(&mut self) -> Used {
+        self.read_from(Path::new("/proc/self/task"))
+    }
+
+    fn read_from(&mut self, tasks: &Path) -> Used {
+        let mut threads = HashMap::with_capacity(self.threads.len());
+        let Ok(entries) = std::fs::read_dir(tasks) else {
+            return self.used;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(tid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            // A thread that ended meanwhile has neither.
+            let Ok(comm) = std::fs::read_to_string(entry.path().join("comm")) else {
+                continue;
+            };
+            let Some(now) = crate::metrics::thread_cpu_ns(&entry.path()) else {
+                continue;
+            };
+            let before = self.threads.get(&tid).copied();
+            // Less than before: another thread with an id used again.
+            let more = now.checked_sub(before.unwrap_or(0)).unwrap_or(now);
+            let serving = SERVING.contains(&comm.trim_end_matches('\n'));
+            let sum = match serving {
+                true => &mut self.used.serving_ns,
+                false => &mut self.used.own_ns,
+            };
+            *sum = sum.saturating_add(more);
+            threads.insert(tid, now);
+        }
+        self.threads = threads;
+        self.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread(tasks: &Path, tid: u32, comm: &str, cpu_ns: u64) {
+        let dir = tasks.join(tid.to_string());
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
+        std::fs::write(dir.join("schedstat"), format!("{cpu_ns} 0 0\n")).unwrap();
+    }
+
+    #[test]
+    fn answers_are_counted_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        thread(dir.path(), 1, "fp-sampler", 100);
+        thread(dir.path(), 2, "fp-query", 40);
+        let mut meter = Meter::default();
+        let used = meter.read_from(dir.path());
+        assert_eq!((used.own_ns, used.serving_ns), (100, 40));
+    }
+
+    #[test]
+    fn time_of_threads_that_ended_stays_and_ids_may_be_used_again() {
+        let dir = tempfile::tempdir().unwrap();
+        thread(dir.path(), 1, "fp-maps", 100);
+        let mut meter = Meter::default();
+        meter.read_from(dir.path());
+        thread(dir.path(), 1, "fp-maps", 30);
+        assert_eq!(meter.read_from(dir.path()).own_ns, 130);
+        std::fs::remove_dir_all(dir.path().join("1")).unwrap();
+        assert_eq!(meter.read_from(dir.path()).own_ns, 130);
+    }
+}

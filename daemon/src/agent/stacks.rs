@@ -1,0 +1,385 @@
+//! What `status` says of stacks: how they ended, why leaves have no symbol, and what would mend it.
+
+use crate::aggregate::recorder::Outcomes;
+use crate::config::{Unwind, UnwindMode};
+use crate::perf::environment::{Degradation, Severity};
+use crate::perf::plan::Plan;
+use crate::process::{FILES_MAX, ProcessCounts};
+use crate::unwind::look::Failure;
+use crate::unwind::lookouts::LookCounts;
+use crate::unwind::modules::ModuleCounts;
+use profile::{StackEnd, Unnamed};
+use proto::agent as wire;
+
+/// Samples below which shares say nothing.
+const SAMPLES_MIN: u64 = 1000;
+
+/// Share of stacks that end too early from which it is worth a word: copies of the stack leave a few
+/// percent, frame pointers about half on an ordinary distribution. Unit: percent.
+const CUT_PERCENT: u64 = 10;
+
+/// The ends that occurred.
+pub(super) fn ends(outcomes: &Outcomes) -> Vec<wire::Outcome> {
+    let row = |&end: &StackEnd| (end as u32, end.word(), outcomes.ended(end));
+    StackEnd::ALL.iter().map(row).filter_map(to_wire).collect()
+}
+
+/// The reasons that occurred.
+pub(super) fn unnamed_leaves(outcomes: &Outcomes) -> Vec<wire::Outcome> {
+    let reasons = Unnamed::ALL.iter().filter(|&&reason| reason != Unnamed::No);
+    let row = |&reason: &Unnamed| (reason as u32, reason.word(), outcomes.unnamed(reason));
+    reasons.map(row).filter_map(to_wire).collect()
+}
+
+fn to_wire((id, word, samples): (u32, &str, u64)) -> Option<wire::Outcome> {
+    (samples > 0).then(|| wire::Outcome {
+        id,
+        word: word.into(),
+        samples,
+    })
+}
+
+/// Says when stacks deeper than their copy cannot be completed because nobody may look.
+pub(super) fn looks_degradation(counts: &LookCounts) -> Option<Degradation> {
+    let failed = |failure: Failure| counts.failed[failure as usize] > 0;
+    let (why, remedy) = if counts.taken > 0 {
+        return None;
+    } else if failed(Failure::Unsupported) {
+        ("this machine has no debug registers", "")
+    } else if failed(Failure::Denied) {
+        (
+            "the daemon may not read their memory",
+            "give it CAP_SYS_PTRACE and CAP_PERFMON, or set unwind.look to false",
+        )
+    } else {
+        return None;
+    };
+    let message = format!("stacks deeper than their copy are not completed: {why}");
+    Some(Degradation::new(
+        "no_looks",
+        Severity::Info,
+        message,
+        remedy,
+    ))
+}
+
+/// The memory for unwind information and what found no room in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UnwindCache {
+    /// Bound in force. Unit: bytes.
+    pub in_force: usize,
+    /// Bound configured; more than what is in force when the memory budget lowered it. Unit: bytes.
+    pub configured: usize,
+    /// What was held and refused.
+    pub modules: ModuleCounts,
+}
+
+impl UnwindCache {
+    /// What makes room for a cache of `bytes`.
+    fn remedy(&self, bytes: u64) -> String {
+        if self.in_force < self.configured && bytes <= self.configured as u64 {
+            return "raise budget.memory_mib and reload: agent-ctl config reload".to_owned();
+        }
+        format!(
+            "raise unwind.cache_mib to {} and restart: systemctl restart fleetprofd",
+            bytes.div_ceil(1 << 20)
+        )
+    }
+
+    /// What lets the largest refused module in: twice its size.
+    fn remedy_for_refused(&self) -> String {
+        self.remedy(self.modules.over_bound_bytes.saturating_mul(2))
+    }
+
+    /// What lets more modules stay.
+    fn remedy_for_crowded(&self) -> String {
+        match self.modules.evicted_in_use + self.modules.crowded_out {
+            // Nothing is wrong: files are read when their first samples come.
+            0 => String::new(),
+            _ => self.remedy(self.in_force as u64 * 2),
+        }
+    }
+
+    /// Says which files' unwind information finds no room at all.
+    pub(super) fn degradation(&self) -> Option<Degradation> {
+        let ModuleCounts {
+            over_bound,
+            over_bound_bytes,
+            ..
+        } = self.modules;
+        (over_bound > 0).then(|| {
+            Degradation::new(
+                "unwind_refused",
+                Severity::Warning,
+                format!(
+                    "the unwind information of {over_bound} files is over half of the {} MiB that \
+                     all may take, the largest {} MiB: stacks through them are cut where frame \
+                     pointers do not lead on",
+                    self.in_force >> 20,
+                    over_bound_bytes.div_ceil(1 << 20)
+                ),
+                self.remedy_for_refused(),
+            )
+        })
+    }
+}
+
+/// Says what the process table had to refuse: the bounds are fixed, so all there is to say is what is
+/// missing for it.
+pub(super) fn of_process_table(counts: &ProcessCounts) -> Option<Degradation> {
+    (counts.files_refused > 0).then(|| {
+        Degradation::new(
+            "files_refused",
+            Severity::Warning,
+            format!(
+                "{} mappings are of files beyond the {FILES_MAX} that can be known at once: time spent \
+                 in them stands under `[other]` of its cgroup, without a stack. Shares of cgroups are \
+                 right. New files are taken in again once processes that map others have ended",
+                counts.files_refused
+            ),
+            "find who maps so many: grep -c r-xp /proc/[0-9]*/maps | sort -t: -k2 -n | tail",
+        )
+    })
+}
+
+/// Says when many stacks end too early, why most of them do, and what mends it.
+pub(super) fn degradation(
+    outcomes: &Outcomes,
+    unwind: &Unwind,
+    plan: &Plan,
+    cache: &UnwindCache,
+) -> Option<Degradation> {
+    let all: u64 = StackEnd::ALL.iter().map(|&end| outcomes.ended(end)).sum();
+    // Truncated by the unwinder: the depth limit is another's fault.
+    let cut = StackEnd::ALL
+        .iter()
+        .filter(|&&end| end.is_truncated() && end != StackEnd::DepthLimit);
+    let early: u64 = cut.clone().map(|&end| outcomes.ended(end)).sum();
+    if all < SAMPLES_MIN || early * 100 <= all * CUT_PERCENT {
+        return None;
+    }
+    let most = *cut.max_by_key(|&&end| outcomes.ended(end))?;
+    let share = early as f64 * 100.0 / all as f64;
+    if plan.stack_bytes == 0 {
+        let (why, remedy) = match (unwind.mode, &plan.reduced) {
+            (UnwindMode::FramePointer, _) | (_, None) => (
+                "code here is built without frame pointers".to_owned(),
+                "set unwind.mode to auto and reload: agent-ctl config reload",
+            ),
+            (_, Some(reason)) => (
+                format!(
+                    "stacks are not copied ({reason}), and code here is built without frame pointers"
+                ),
+                "build with -fno-omit-frame-pointer (Rust: -C force-frame-pointers=yes)",
+            ),
+        };
+        let message = format!(
+            "{share:.0} % of stacks end before their start function: {why}. Leaf functions and CPU \
+             shares are right, callers are missing"
+        );
+        return Some(Degradation::new(
+            "frame_pointers",
+            Severity::Info,
+            message,
+            remedy,
+        ));
+    }
+    let remedy = match most {
+        StackEnd::CopyTooSmall | StackEnd::UnreadableMemory => format!(
+            "raise unwind.stack_kib (in force: {}) and reload: agent-ctl config reload",
+            plan.stack_bytes >> 10
+        ),
+        StackEnd::ModuleLoading => cache.remedy_for_crowded(),
+        StackEnd::ModuleRefused => cache.remedy_for_refused(),
+        StackEnd::NoUnwindInfo | StackEnd::BrokenChain => {
+            "build with -fasynchronous-unwind-tables or -fno-omit-frame-pointer".to_owned()
+        }
+        _ => "agent-ctl doctor".to_owned(),
+    };
+    let message = format!(
+        "{share:.0} % of stacks end before their start function, most of them because {}",
+        most.sentence()
+    );
+    Some(Degradation::new(
+        "stacks_cut",
+        Severity::Info,
+        message,
+        remedy,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::recorder::{Recorder, RecorderOptions, WindowPart};
+    use crate::time::Mono;
+    use profile::{LabelSetId, Quality, SampleKey, StackId, Value};
+
+    fn outcomes(counts: &[(StackEnd, u64)]) -> Outcomes {
+        let mut recorder = Recorder::new(RecorderOptions::default());
+        let row = |&(end, count): &(StackEnd, u64)| {
+            let key = SampleKey {
+                labels: LabelSetId(0),
+                stack: StackId::EMPTY,
+                end,
+            };
+            (
+                key,
+                Value {
+                    count,
+                    weight: count,
+                },
+            )
+        };
+        recorder.add(WindowPart {
+            start: Mono(0),
+            end: Mono(1),
+            closes: true,
+            period: 1,
+            quality: Quality::default(),
+            rows: &mut counts.iter().map(row).collect(),
+            accounts: &[],
+        });
+        recorder.outcomes()
+    }
+
+    fn plan(stack_bytes: u32) -> Plan {
+        Plan {
+            rate_hz: 99,
+            stack_bytes,
+            ring_bytes: 1 << 20,
+            watermark_bytes: 1 << 19,
+            reduced: None,
+        }
+    }
+
+    /// A cache in which one module of 20 MiB finds no room.
+    fn refusing(in_force_mib: usize, configured_mib: usize) -> UnwindCache {
+        UnwindCache {
+            in_force: in_force_mib << 20,
+            configured: configured_mib << 20,
+            modules: ModuleCounts {
+                over_bound: 1,
+                over_bound_bytes: 20 << 20,
+                ..ModuleCounts::default()
+            },
+        }
+    }
+
+    fn check(counts: &[(StackEnd, u64)], stack_bytes: u32, id: &str, remedy: &str) {
+        let unwind = crate::config::Config::default().unwind;
+        let cache = refusing(32, 32);
+        let found = degradation(&outcomes(counts), &unwind, &plan(stack_bytes), &cache);
+        let found = found.expect("something is degraded");
+        assert_eq!(found.id, id);
+        assert!(found.remedy.contains(remedy), "{}", found.remedy);
+    }
+
+    #[test]
+    fn the_remedy_is_for_the_most_common_cause() {
+        let whole = (StackEnd::Complete, 2000);
+        check(
+            &[whole, (StackEnd::BrokenChain, 900)],
+            0,
+            "frame_pointers",
+            "unwind.mode",
+        );
+        let small = (StackEnd::CopyTooSmall, 500);
+        check(
+            &[whole, small, (StackEnd::NoUnwindInfo, 400)],
+            16 << 10,
+            "stacks_cut",
+            "raise unwind.stack_kib (in force: 16)",
+        );
+        check(
+            &[whole, (StackEnd::ModuleRefused, 900)],
+            16 << 10,
+            "stacks_cut",
+            "raise unwind.cache_mib to 40",
+        );
+    }
+
+    #[test]
+    fn room_for_a_refused_module_is_made_where_the_bound_comes_from() {
+        let check = |cache: UnwindCache, expected: &str| {
+            let found = cache.degradation().expect("a file is refused");
+            assert_eq!(
+                (found.id, found.severity),
+                ("unwind_refused", Severity::Warning)
+            );
+            assert!(found.remedy.contains(expected), "{}", found.remedy);
+        };
+        check(refusing(32, 32), "raise unwind.cache_mib to 40");
+        check(refusing(16, 64), "raise budget.memory_mib");
+        // The budget lowered the bound, and yet the configured one would not do.
+        check(refusing(16, 32), "raise unwind.cache_mib to 40");
+        assert!(UnwindCache::default().degradation().is_none());
+    }
+
+    #[test]
+    fn files_that_were_refused_are_told_with_what_is_missing_for_it() {
+        let counts = |files_refused| ProcessCounts {
+            files_refused,
+            ..ProcessCounts::default()
+        };
+        let found = of_process_table(&counts(7)).expect("files were refused");
+        assert!(found.message.starts_with("7 mappings"), "{}", found.message);
+        assert!(found.message.contains("`[other]`"), "{}", found.message);
+        assert!(of_process_table(&counts(0)).is_none());
+    }
+
+    #[test]
+    fn files_that_are_only_just_read_need_no_larger_cache() {
+        let crowded = |evicted_in_use| UnwindCache {
+            modules: ModuleCounts {
+                evicted_in_use,
+                ..ModuleCounts::default()
+            },
+            ..refusing(32, 32)
+        };
+        assert_eq!(crowded(0).remedy_for_crowded(), "");
+        assert!(
+            crowded(3)
+                .remedy_for_crowded()
+                .contains("unwind.cache_mib to 64")
+        );
+    }
+
+    #[test]
+    fn it_is_said_when_nobody_may_look() {
+        let mut counts = LookCounts::default();
+        assert!(looks_degradation(&counts).is_none());
+        counts.failed[Failure::Denied as usize] = 3;
+        let told = looks_degradation(&counts).expect("something is degraded");
+        assert!(told.remedy.contains("CAP_SYS_PTRACE"), "{}", told.remedy);
+        // One process may be out of reach where others are not.
+        counts.taken = 1;
+        assert!(looks_degradation(&counts).is_none());
+    }
+
+    #[test]
+    fn few_cut_stacks_are_nothing_to_speak_of() {
+        let unwind = crate::config::Config::default().unwind;
+        for counts in [
+            [(StackEnd::Complete, 9500), (StackEnd::CopyTooSmall, 500)],
+            [(StackEnd::Complete, 100), (StackEnd::CopyTooSmall, 500)],
+            [(StackEnd::DepthLimit, 9500), (StackEnd::Lost, 9500)],
+            // Not known to be cut.
+            [(StackEnd::Complete, 5000), (StackEnd::Unresolved, 5000)],
+        ] {
+            let cache = UnwindCache::default();
+            let found = degradation(&outcomes(&counts), &unwind, &plan(16 << 10), &cache);
+            assert!(found.is_none());
+        }
+    }
+
+    #[test]
+    fn only_ends_that_occurred_are_told() {
+        let told = ends(&outcomes(&[(StackEnd::Complete, 2), (StackEnd::Lost, 3)]));
+        let told: Vec<_> = told
+            .iter()
+            .map(|row| (row.id, &*row.word, row.samples))
+            .collect();
+        assert_eq!(told, [(0, "complete", 2), (9, "lost", 3)]);
+    }
+}

@@ -1,0 +1,359 @@
+//! Meters against folders that stand for a hierarchy, with a clock that the tests move.
+
+use super::*;
+use hashbrown::HashSet;
+use std::fs;
+
+const S: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
+
+/// A window in which nothing was lost.
+fn window(start: Mono, end: Mono) -> Span {
+    Span {
+        start,
+        end,
+        blind: Blind::default(),
+    }
+}
+
+/// The same between these seconds.
+fn span(from: u64, to: u64) -> Span {
+    window(Mono(from * S), Mono(to * S))
+}
+
+struct Fake {
+    dir: tempfile::TempDir,
+    meters: Meters,
+    /// The kernel's clock and the one windows are on: readings are made at the real time.
+    begin: Mono,
+}
+
+impl Fake {
+    fn new() -> Fake {
+        let dir = tempfile::tempdir().unwrap();
+        let hierarchy = Hierarchy {
+            mode: Mode::Cgroup2,
+            mount: Some(dir.path().to_path_buf()),
+            prefix: Vec::new(),
+            whole: true,
+            v1: false,
+        };
+        let meters = Meters::new(hierarchy, dir.path());
+        let fake = Fake {
+            dir,
+            meters,
+            begin: Mono::now(),
+        };
+        fake.used("/", 0);
+        fake
+    }
+
+    /// Has the cgroup, which is made when it is not there, say that it used this much. Unit: ms.
+    fn used(&self, path: &str, ms: u64) {
+        let dir = self.dir.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(&dir).unwrap();
+        let us = ms * 1000;
+        let text = format!("usage_usec {us}\nuser_usec {us}\nsystem_usec 0\n");
+        fs::write(dir.join("cpu.stat"), text).unwrap();
+    }
+
+    /// Moves what was read back in time, as if the reading had been made `seconds` after the begin.
+    fn read_at(&mut self, path: &str, seconds: u64) {
+        let at = Mono(self.begin.0 + seconds * S);
+        self.meters.meters.get_mut(path).unwrap().last.0 = at;
+    }
+
+    /// Closes the window between these seconds; accounts in milliseconds, `None` where estimated.
+    fn close(&mut self, from: u64, to: u64, taken: &[(&str, u64)]) -> Vec<(String, Option<u64>)> {
+        let at = |seconds: u64| Mono(self.begin.0 + seconds * S);
+        let taken = taken
+            .iter()
+            .map(|&(path, count)| {
+                let weight = count * 10 * MS;
+                (path.into(), Value { count, weight })
+            })
+            .collect();
+        let accounts = self.meters.close(window(at(from), at(to)), &taken);
+        accounts
+            .into_iter()
+            .map(|account| {
+                let measured = account.estimated_ns == 0;
+                (
+                    account.path.into_string(),
+                    measured.then_some(account.ns / MS),
+                )
+            })
+            .collect()
+    }
+}
+
+fn of(accounts: &[(String, Option<u64>)], path: &str) -> Option<u64> {
+    let found = accounts.iter().find(|(found, _)| found == path);
+    found
+        .unwrap_or_else(|| panic!("{path} is not in {accounts:?}"))
+        .1
+}
+
+#[test]
+fn a_reading_after_the_end_is_laid_straight() {
+    let points = [(Mono(0), 100), (Mono(10), 200), (Mono(30), 600)];
+    for (at, expected) in [
+        (0, 100),
+        (5, 150),
+        (10, 200),
+        (20, 400),
+        (30, 600),
+        (99, 600),
+    ] {
+        assert_eq!(value_at(&points, Mono(at)), expected, "at {at}");
+    }
+}
+
+#[test]
+fn a_late_reading_gives_each_window_its_own_time() {
+    // Read at 0 and, after the daemon had been stopped, at 40: 4 s of CPU in between.
+    let mut meter = Meter::new(1, (Mono(0), 0));
+    let reading = (Mono(40 * S), 4 * S);
+    let first = meter.within(span(0, 10), 0, Some(reading));
+    let second = meter.within(span(10, 20), 0, None);
+    assert_eq!((first, second), (Some(S), Some(S)));
+}
+
+#[test]
+fn what_was_used_while_nothing_was_sampled_lies_where_samples_are_missing() {
+    // Of two CPUs one is busy from 8 s on; the daemon stands still from 8.5 s to 18.5 s.
+    let mut meter = Meter::new(1, (Mono(0), 0));
+    let reading = (Mono(18 * S + S / 2), 10 * S + S / 2);
+    let mut first = span(0, 10);
+    first.blind = Blind {
+        within: 3 * S,
+        after: 17 * S,
+    };
+    let used = meter.within(first, S / 2, Some(reading));
+    assert_eq!(used, Some(S / 2 + S + S / 2));
+    let mut second = span(10, 20);
+    second.blind.within = 17 * S;
+    let reading = (Mono(20 * S), 12 * S);
+    assert_eq!(meter.within(second, S + S / 2, Some(reading)), Some(10 * S));
+}
+
+#[test]
+fn a_small_loss_after_a_window_does_not_explain_a_late_reading() {
+    let mut meter = Meter::new(1, (Mono(0), 0));
+    let mut first = span(0, 10);
+    first.blind.after = S;
+    let reading = (Mono(20 * S), 4 * S);
+    assert_eq!(meter.within(first, 0, Some(reading)), Some(2 * S));
+}
+
+#[test]
+fn windows_add_up_to_what_was_used() {
+    let mut meter = Meter::new(1, (Mono(0), 0));
+    let readings = [(12, 5), (21, 9), (37, 23), (44, 24)];
+    let mut sum = 0;
+    for (window, (at, used)) in readings.into_iter().enumerate() {
+        let from = window as u64 * 10;
+        let reading = (Mono(at * S), used * S);
+        sum += meter
+            .within(span(from, from + 10), 0, Some(reading))
+            .unwrap();
+    }
+    let at_end = 23 * S + S * 3 / 7;
+    assert!(sum.abs_diff(at_end) < 10, "{sum} of {at_end}");
+}
+
+#[test]
+fn a_first_reading_a_moment_late_stands_for_the_whole_window() {
+    let mut meter = Meter::new(1, (Mono(S), 0));
+    let reading = (Mono(10 * S), 9 * S);
+    let used = meter.within(span(0, 10), 0, Some(reading));
+    assert_eq!(used, Some(10 * S));
+    let mut late = Meter::new(1, (Mono(3 * S), 0));
+    assert_eq!(late.within(span(0, 10), 0, Some(reading)), None);
+}
+
+#[test]
+fn parents_are_accounted_with_their_children() {
+    let mut fake = Fake::new();
+    for path in ["/a", "/a/b", "/c"] {
+        fake.used(path, 0);
+    }
+    fake.meters.begin(["/a", "/a/b", "/c"].into_iter());
+    for (path, ms) in [("/", 9000), ("/a", 4000), ("/a/b", 3000), ("/c", 2000)] {
+        fake.used(path, ms);
+    }
+    // The window lies so that all readings are after its end.
+    fake.begin = Mono(Mono::now().0 - 20 * S);
+    for path in ["/", "/a", "/a/b"] {
+        fake.meters.meters.get_mut(path).unwrap().anchor.0 = fake.begin;
+        fake.read_at(path, 0);
+    }
+    let accounts = fake.close(0, 10, &[("/a/b", 9)]);
+    let paths: Vec<&str> = accounts.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(paths, ["/", "/a", "/a/b"]);
+    // Half of the time between the readings is in the window.
+    for (path, expected) in [("/", 4500), ("/a", 2000), ("/a/b", 1500)] {
+        let found = of(&accounts, path).unwrap();
+        assert!(found.abs_diff(expected) < expected / 20, "{path}: {found}");
+    }
+}
+
+#[test]
+fn a_cgroup_met_first_is_estimated_and_then_measured() {
+    let mut fake = Fake::new();
+    fake.meters.begin(std::iter::empty());
+    fake.used("/new", 5000);
+    fake.begin = Mono(Mono::now().0 - 10 * S);
+    assert_eq!(of(&fake.close(0, 10, &[("/new", 9)]), "/new"), None);
+    fake.used("/new", 6000);
+    fake.begin = Mono::now();
+    let read = fake.meters.meters["/new"].last.0;
+    fake.begin = Mono(read.0.min(fake.begin.0));
+    let taken = BTreeMap::from([(
+        "/new".into(),
+        Value {
+            count: 1,
+            weight: 10,
+        },
+    )]);
+    let accounts = fake.meters.close(window(fake.begin, Mono::now()), &taken);
+    let account = accounts
+        .iter()
+        .find(|account| &*account.path == "/new")
+        .unwrap();
+    assert_eq!(account.estimated_ns, 0, "{account:?}");
+}
+
+#[test]
+fn a_cgroup_created_since_began_at_zero() {
+    let mut fake = Fake::new();
+    fake.meters.begin(std::iter::empty());
+    fake.meters.note_created(b"/born");
+    fake.used("/born", 700);
+    let (start, now) = (fake.begin, Mono::now());
+    let taken = BTreeMap::from([(
+        "/born".into(),
+        Value {
+            count: 1,
+            weight: 10,
+        },
+    )]);
+    let accounts = fake.meters.close(window(start, now), &taken);
+    let born = accounts
+        .iter()
+        .find(|account| &*account.path == "/born")
+        .unwrap();
+    // The reading is a moment after the window: nearly all of it is within.
+    assert!(born.estimated_ns == 0 && born.ns <= 700 * MS, "{born:?}");
+}
+
+#[test]
+fn a_removed_cgroup_is_estimated_and_no_error() {
+    let mut fake = Fake::new();
+    fake.used("/gone", 100);
+    fake.meters.begin(["/gone"].into_iter());
+    fs::remove_dir_all(fake.dir.path().join("gone")).unwrap();
+    fake.begin = Mono(Mono::now().0 - 10 * S);
+    let accounts = fake.close(0, 10, &[("/gone", 9)]);
+    assert_eq!(of(&accounts, "/gone"), None);
+    assert!(!fake.meters.meters.contains_key("/gone"));
+}
+
+#[test]
+fn a_cgroup_removed_and_made_again_in_a_window_is_estimated() {
+    let mut fake = Fake::new();
+    fake.used("/job", 100);
+    fake.meters.begin(["/job"].into_iter());
+    // Kept, so that its inode is not used again.
+    let job = fake.dir.path().join("job");
+    fs::rename(&job, fake.dir.path().join("removed")).unwrap();
+    // The first used 1.3 s until it was removed, the second 0.5 s since.
+    fake.used("/job", 500);
+    fake.begin = Mono(Mono::now().0 - 10 * S);
+    assert_eq!(of(&fake.close(0, 10, &[("/job", 180)]), "/job"), None);
+    // Whatever it uses from here on has a reading before and after.
+    assert_eq!(fake.meters.meters["/job"].anchor.1, 500 * MS);
+}
+
+#[test]
+fn a_cgroup_made_twice_in_a_window_is_estimated() {
+    let mut fake = Fake::new();
+    fake.meters.begin(std::iter::empty());
+    for _ in 0..2 {
+        fake.meters.note_created(b"/job");
+    }
+    fake.used("/job", 500);
+    fake.begin = Mono(Mono::now().0 - 10 * S);
+    assert_eq!(of(&fake.close(0, 10, &[("/job", 180)]), "/job"), None);
+}
+
+#[test]
+fn a_cgroup_read_after_one_window_and_gone_in_the_next_is_measured_in_the_first() {
+    let mut fake = Fake::new();
+    fake.used("/job", 0);
+    fake.meters.begin(["/job"].into_iter());
+    fake.used("/job", 900);
+    // A window of 10 s from the first reading on, which lies in the past.
+    fake.begin = Mono(Mono::now().0 - 10 * S);
+    let job = fake.meters.meters.get_mut("/job").unwrap();
+    (job.anchor.0, job.last.0) = (fake.begin, fake.begin);
+    let first = of(&fake.close(0, 10, &[("/job", 90)]), "/job").unwrap();
+    assert!(first.abs_diff(900) < 45, "{first}");
+    fs::remove_dir_all(fake.dir.path().join("job")).unwrap();
+    assert_eq!(of(&fake.close(10, 20, &[("/job", 120)]), "/job"), None);
+}
+
+#[test]
+fn readings_are_bounded_and_take_turns() {
+    let mut fake = Fake::new();
+    fake.meters.reads_max = 3;
+    let paths: Vec<String> = (0..6).map(|number| format!("/{number}")).collect();
+    for path in &paths {
+        fake.used(path, 10);
+    }
+    let taken: Vec<(&str, u64)> = paths.iter().map(|path| (path.as_str(), 1)).collect();
+    let mut read = HashSet::new();
+    for _ in 0..3 {
+        let before = fake.meters.stats().reads;
+        fake.begin = Mono(Mono::now().0 - 10 * S);
+        fake.close(0, 10, &taken);
+        let reads = fake.meters.stats().reads - before;
+        assert!(reads <= 3, "{reads} readings");
+        read.extend(fake.meters.meters.keys().cloned());
+    }
+    assert!(fake.meters.stats().over_bound > 0);
+    assert_eq!(read.len(), 7, "{read:?}");
+}
+
+#[test]
+fn a_path_that_climbs_is_not_read() {
+    let mut fake = Fake::new();
+    fake.used("/a", 1);
+    assert!(fake.meters.source.read("/a").is_some());
+    assert_eq!(fake.meters.source.read("/b/../a"), None);
+}
+
+#[test]
+fn the_host_is_read_where_its_root_is_not_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let stat = "cpu  100 20 30 4000 50 6 7 800 90 10\ncpu0 1 2 3\n";
+    fs::write(dir.path().join("stat"), stat).unwrap();
+    let hierarchy = Hierarchy {
+        mode: Mode::None,
+        mount: None,
+        prefix: Vec::new(),
+        whole: false,
+        v1: false,
+    };
+    let mut meters = Meters::new(hierarchy, dir.path());
+    let ticks = 100 + 20 + 30 + 6 + 7;
+    assert_eq!(meters.source.host(), Some(ticks * NS_PER_TICK));
+}
+
+#[test]
+fn the_kernels_own_files_are_read() {
+    let hierarchy = Hierarchy::discover(Path::new("/proc"));
+    let mut meters = Meters::new(hierarchy, Path::new("/proc"));
+    let (_, (_, used)) = meters.source.read("/").unwrap();
+    assert!(used > 0);
+}

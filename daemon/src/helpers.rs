@@ -1,0 +1,222 @@
+//! A few threads for work that may never come back: reading from file systems of strangers.
+//!
+//! A FUSE server that stopped, an NFS server that is gone: `open`, `fstat` and even `statfs` on them
+//! wait for ever. Whoever must not wait hands such work to helpers and waits only so long. A helper
+//! that does not come back stays where it is and another takes its place, up to a bound; what it
+//! brings in the end is taken then, if anybody still wants it. Nobody joins helpers: the end of the
+//! process ends them where their wait can be killed, as NFS's can, and FUSE's until the server has
+//! taken the request. A FUSE server that took it and never answers holds the helper in a wait that
+//! nothing ends but the server's own end (fuse/dev.c, `request_wait_answer`; seen on Linux 6.18,
+//! 2026-11-21): the process has closed its rings and socket by then and answers nobody, a successor
+//! starts beside it, but whoever waits for its exit code waits for that server.
+//!
+//! One thread hands out the work of one set of helpers, so helpers that are busy when it comes with
+//! the next piece are those that are late.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Threads of one set: all but one may be late.
+const THREADS_MAX: usize = 5;
+
+/// Late helpers from which work on file systems that depend on another process or machine is not
+/// begun any more, so that they cannot take the helpers that local ones need.
+pub const REMOTE_LATE_MAX: usize = 2;
+
+/// Runs the work and returns what hands the result over.
+type Job = Box<dyn FnOnce() -> Box<dyn FnOnce() + Send> + Send>;
+
+/// A set of helpers. See the head of this file.
+pub struct Helpers {
+    name: &'static str,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    /// Threads that wait for work that was not promised to them yet.
+    idle: usize,
+    threads: usize,
+    closed: bool,
+}
+
+/// Work under way.
+#[derive(Debug)]
+pub struct Pending<T>(Receiver<T>);
+
+impl<T> Pending<T> {
+    /// The result, when it comes within `time`; itself when it does not, and nothing when it never
+    /// will, because the work panicked.
+    pub fn wait(self, time: Duration) -> Result<T, Option<Pending<T>>> {
+        self.0.recv_timeout(time).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Some(self),
+            RecvTimeoutError::Disconnected => None,
+        })
+    }
+}
+
+impl Helpers {
+    /// No thread yet: the first is started with the first work. `name` is theirs; their priority is
+    /// that of the thread that hands out the work.
+    pub fn new(name: &'static str) -> Helpers {
+        Helpers {
+            name,
+            shared: Arc::default(),
+        }
+    }
+
+    /// Helpers at work: those that are late, when the one who hands out work asks.
+    pub fn late(&self) -> usize {
+        let state = self.shared.lock();
+        state.threads - state.idle
+    }
+
+    /// True when no more work is taken: all helpers are late.
+    pub fn is_exhausted(&self) -> bool {
+        self.late() == THREADS_MAX
+    }
+
+    /// Begins work; `None` when too many helpers are late, or no thread can be had.
+    pub fn begin<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Pending<T>> {
+        let (sender, receiver) = sync_channel(1);
+        let job: Job = Box::new(move || {
+            let result = catch_unwind(AssertUnwindSafe(work));
+            Box::new(move || {
+                if let Ok(result) = result {
+                    // Nobody may want it any more.
+                    let _ = sender.send(result);
+                }
+            })
+        });
+        let mut state = self.shared.lock();
+        if state.idle > 0 {
+            state.idle -= 1;
+            state.queue.push_back(job);
+            self.shared.wake.notify_one();
+            return Some(Pending(receiver));
+        }
+        if state.threads == THREADS_MAX {
+            return None;
+        }
+        let shared = Arc::clone(&self.shared);
+        let builder = std::thread::Builder::new().name(self.name.to_owned());
+        builder.spawn(move || shared.help(job)).ok()?;
+        state.threads += 1;
+        Some(Pending(receiver))
+    }
+
+    /// The result of work, when it comes within `time`.
+    pub fn run<T: Send + 'static>(
+        &self,
+        time: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.begin(work)?.wait(time).ok()
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.wake.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn help(&self, mut job: Job) {
+        loop {
+            let hand_over = job();
+            // Idle before the result is seen: who waits for it may come with the next work at once.
+            self.lock().idle += 1;
+            hand_over();
+            let mut state = self.lock();
+            job = loop {
+                if let Some(job) = state.queue.pop_front() {
+                    break job;
+                }
+                if state.closed {
+                    return;
+                }
+                state = self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn work_that_comes_back_uses_one_thread() {
+        let helpers = Helpers::new("test");
+        for number in 0..100 {
+            assert_eq!(helpers.run(LONG, move || number), Some(number));
+        }
+        let threads = helpers.shared.lock().threads;
+        assert_eq!((threads, helpers.late()), (1, 0));
+    }
+
+    #[test]
+    fn what_is_late_is_left_and_taken_when_it_comes() {
+        let helpers = Helpers::new("test");
+        let (go, wait) = sync_channel::<u32>(1);
+        let pending = helpers.begin(move || wait.recv()).expect("begins");
+        let pending = pending
+            .wait(SHORT)
+            .expect_err("it waits")
+            .expect("it lives");
+        assert_eq!(helpers.late(), 1);
+        assert_eq!(helpers.run(LONG, || 7), Some(7), "another helper");
+        go.send(3).expect("it still waits");
+        assert_eq!(pending.wait(LONG).expect("comes"), Ok(3));
+        assert_eq!(helpers.late(), 0);
+    }
+
+    #[test]
+    fn the_number_of_late_helpers_is_bounded() {
+        let helpers = Helpers::new("test");
+        let held: Vec<_> = (0..THREADS_MAX)
+            .map(|_| {
+                let (hold, wait) = sync_channel::<()>(1);
+                assert!(helpers.run(SHORT, move || wait.recv()).is_none());
+                hold
+            })
+            .collect();
+        assert!(helpers.begin(|| ()).is_none());
+        drop(held);
+    }
+
+    #[test]
+    fn a_panic_ends_no_helper() {
+        let helpers = Helpers::new("test");
+        let pending = helpers.begin(|| panic!("on purpose")).expect("begins");
+        let outcome = pending.wait(LONG);
+        assert!(matches!(outcome, Err(None)), "known at once");
+        assert_eq!(helpers.run(LONG, || 7), Some(7));
+    }
+}

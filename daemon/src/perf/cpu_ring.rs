@@ -1,0 +1,354 @@
+//! One CPU: its event, its ring, and what is known of its losses.
+//!
+//! A look at a ring goes over its records once, in the order they were written, which is where the
+//! record before and the record after a loss stand beside each other. What a look finds is kept apart
+//! until the drain is done with it: a drain that takes less than it saw looks again.
+
+use crate::ids::CpuId;
+use crate::perf::event::{self, EventKind, EventSpec, Feature, Features};
+use crate::perf::loss::{Gap, LossMeter, Pace};
+use crate::perf::record::{self, Pulse};
+use crate::perf::ring::{Position, Ring, Scratch};
+use crate::perf::rings::RingsError;
+use crate::time::Mono;
+use perf_event::Counter;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Counts of one CPU. Of a look at its ring, and added up since the daemon started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuCounts {
+    /// Samples read.
+    pub samples: u64,
+    /// Records lost in a full ring.
+    pub lost: u64,
+    /// Samples estimated to be among them, or not taken while throttled.
+    pub missed: u64,
+    /// Throttle events.
+    pub throttled: u64,
+    /// Damaged records, and rings emptied because of a damaged header.
+    pub malformed: u64,
+    /// Time of the newest sign of life: a sample, or a ring still full; when sampling began, before
+    /// there is one.
+    pub newest: Mono,
+}
+
+impl CpuCounts {
+    /// Adds those of a look.
+    pub(super) fn add(&mut self, look: CpuCounts) {
+        self.samples += look.samples;
+        self.lost += look.lost;
+        self.missed += look.missed;
+        self.throttled += look.throttled;
+        self.malformed += look.malformed;
+        self.newest = self.newest.max(look.newest);
+    }
+}
+
+/// What is known of the records of a ring up to some position.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    meter: LossMeter,
+    /// Of the look alone.
+    counts: CpuCounts,
+    /// Records lost by the `LOST` records.
+    told: u64,
+    /// Records lost by the event's own count, which is there before a `LOST` record can be.
+    counted: u64,
+    /// Size of the largest record seen.
+    largest: usize,
+}
+
+impl Known {
+    /// Loss told by a record; the event's own count may have known before.
+    fn lost_record(&mut self, records: u64) {
+        let before = self.told.max(self.counted);
+        self.told = self.told.saturating_add(records);
+        self.lost(self.told.max(self.counted) - before);
+    }
+
+    fn lost_count(&mut self, counted: u64) {
+        let before = self.told.max(self.counted);
+        self.counted = self.counted.max(counted);
+        self.lost(self.told.max(self.counted) - before);
+    }
+
+    fn lost(&mut self, records: u64) {
+        self.counts.lost += records;
+        self.meter.lost(records);
+    }
+}
+
+/// See the module.
+pub struct CpuRing {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// None in benches and tests, whose rings no kernel fills.
+    counter: Option<Counter>,
+    pub(super) ring: Ring,
+    counts_losses: bool,
+    /// After the records given back, and after those of the look.
+    known: Known,
+    seen: Known,
+    /// Head when the look began, and up to where it has gone.
+    head: Position,
+    looked: Position,
+    /// Its CPU is not to be sampled through this ring any more: it goes when it is empty.
+    leaving: bool,
+    /// The look ended because it found its share, not because there was no more.
+    more: bool,
+}
+
+/// What a look at all rings finds.
+pub(super) struct Found {
+    /// Records, by time, number of the ring, and position in it.
+    pub(super) index: Vec<(Mono, u32, Position)>,
+    /// Samples that are missing.
+    pub(super) gaps: Vec<Gap>,
+    /// What is not younger than this belongs to the rings before these.
+    pub(super) begin: Mono,
+    /// Where a record that wraps is put together.
+    pub(super) scratch: Scratch,
+}
+
+impl CpuRing {
+    /// Opens, maps and enables the event of a CPU with the most features the kernel takes, `features`
+    /// at most. Returns the features it took.
+    ///
+    /// # Errors
+    /// [`RingsError`].
+    pub fn open(
+        cpu: CpuId,
+        spec: &EventSpec,
+        ring_bytes: usize,
+        features: Features,
+    ) -> Result<(CpuRing, Features), RingsError> {
+        let (mut counter, features) = event::open(cpu, spec, features)?;
+        let ring =
+            Ring::map(counter.as_raw_fd(), ring_bytes).map_err(|source| RingsError::Map {
+                cpu: cpu.0,
+                bytes: ring_bytes,
+                source,
+            })?;
+        counter
+            .enable()
+            .map_err(|source| RingsError::Enable { cpu: cpu.0, source })?;
+        let mut opened = CpuRing::over(cpu, ring, pace(spec));
+        opened.counter = Some(counter);
+        opened.counts_losses = features.has(Feature::ReadLost);
+        Ok((opened, features))
+    }
+
+    /// A ring that no kernel fills: for benches and tests.
+    pub fn over(cpu: CpuId, ring: Ring, pace: Pace) -> CpuRing {
+        let begin = Mono::now();
+        let known = Known {
+            meter: LossMeter::new(pace, begin),
+            // Tells when sampling began until there is a sample.
+            counts: CpuCounts {
+                newest: begin,
+                ..CpuCounts::default()
+            },
+            told: 0,
+            counted: 0,
+            largest: 0,
+        };
+        let head = ring.head();
+        CpuRing {
+            cpu,
+            counter: None,
+            ring,
+            counts_losses: false,
+            known,
+            seen: known,
+            head,
+            looked: head,
+            leaving: false,
+            more: false,
+        }
+    }
+
+    /// The ring's memory: where benches and tests write.
+    pub fn ring_mut(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    /// The event's descriptor.
+    pub fn fd(&self) -> Option<RawFd> {
+        self.counter.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// What this CPU's clock would have sampled from `since` to `until`, or to the begin of this ring.
+    pub(super) fn missed_between(&self, since: Mono, until: Option<Mono>) -> Option<Gap> {
+        self.known.meter.missed_between(since, until)
+    }
+
+    /// No more samples through this ring; those in it are still to be had.
+    pub(super) fn leave(&mut self) {
+        self.leaving = true;
+        if let Some(counter) = &mut self.counter {
+            // A CPU that went offline has taken its event along.
+            let _ = counter.disable();
+        }
+    }
+
+    /// True when it was told to leave and nothing is in it any more.
+    pub(super) fn has_left(&self) -> bool {
+        self.leaving && self.ring.tail() == self.ring.head()
+    }
+
+    /// Looks at the records from the tail up to `horizon`, `share` of them at most, and adds them to
+    /// `found` under the number of this ring. Returns the time of the first record that found no room.
+    pub(super) fn look(
+        &mut self,
+        number: u32,
+        horizon: Mono,
+        share: usize,
+        found: &mut Found,
+    ) -> Option<Mono> {
+        self.head = self.ring.head();
+        self.looked = self.ring.tail();
+        self.seen = self.known;
+        self.more = false;
+        let mut left = share;
+        while self.looked != self.head {
+            let record = self.ring.record(self.looked, self.head, &mut found.scratch);
+            let Ok(bytes) = record else {
+                // Without a sound header there is no next record: start over at the head.
+                self.seen.counts.malformed += 1;
+                self.seen.meter.uncounted();
+                self.looked = self.head;
+                break;
+            };
+            let (len, time, pulse) = (bytes.len(), record::time(bytes), record::pulse(bytes));
+            match time {
+                Ok(time) if time > horizon => break,
+                Ok(time) if left == 0 => {
+                    self.more = true;
+                    return Some(time);
+                }
+                Ok(time) => {
+                    if time > found.begin {
+                        found.index.push((time, number, self.looked));
+                        left -= 1;
+                    }
+                    self.follow(pulse, time, found);
+                }
+                Err(record::Malformed) => self.seen.counts.malformed += 1,
+            }
+            self.seen.largest = self.seen.largest.max(len);
+            self.looked = Position(self.looked.0 + len as u64);
+        }
+        None
+    }
+
+    fn follow(&mut self, pulse: Pulse, time: Mono, found: &mut Found) {
+        match pulse {
+            Pulse::Sample(period) => {
+                self.seen.counts.samples += u64::from(time > found.begin);
+                self.seen.counts.newest = time;
+                let gap = self.seen.meter.sample(time, period);
+                self.tell(gap, found);
+            }
+            Pulse::Lost(records) => self.seen.lost_record(records),
+            // Counted by the driver, not by the ring.
+            Pulse::LostSamples(samples) => self.seen.lost(samples),
+            Pulse::Throttle => {
+                self.seen.counts.throttled += 1;
+                self.seen.meter.uncounted();
+            }
+            Pulse::Unthrottle => self.seen.meter.uncounted(),
+            Pulse::Other => {}
+        }
+    }
+
+    fn tell(&mut self, gap: Option<Gap>, found: &mut Found) {
+        let Some(gap) = gap else { return };
+        let (_, gap) = gap.split(found.begin);
+        if gap.samples > 0 {
+            self.seen.counts.missed += gap.samples;
+            found.gaps.push(gap);
+        }
+    }
+
+    /// After a look that saw everything up to `horizon`: adds what the ring loses at this moment. A
+    /// `LOST` record is written only when there is room again, which may be after the window is
+    /// closed; the event's own count knows at once. It is read only where something is amiss.
+    pub(super) fn look_at_losses(&mut self, horizon: Mono, found: &mut Found) {
+        if self.more {
+            return;
+        }
+        let filled = (self.head.0 - self.ring.tail().0) as usize;
+        let full = filled + self.seen.largest + LOST_RECORD_BYTES > self.ring.size();
+        if full {
+            // What was sampled last is not in it: an event is not silent because nobody listened.
+            self.seen.counts.newest = self.seen.counts.newest.max(horizon);
+        }
+        if full || self.seen.meter.overdue(horizon) {
+            match self.read_lost() {
+                Some(counted) => self.seen.lost_count(counted),
+                None if full && self.seen.meter.overdue(horizon) => self.seen.meter.uncounted(),
+                None => {}
+            }
+        }
+        let gap = self.seen.meter.up_to(horizon);
+        self.tell(gap, found);
+    }
+
+    fn read_lost(&self) -> Option<u64> {
+        let counter = self.counter.as_ref().filter(|_| self.counts_losses)?;
+        event::read_lost(counter.as_raw_fd())
+    }
+
+    /// A record the look found. One that wraps is copied to `scratch`.
+    pub(super) fn record<'a>(
+        &'a self,
+        position: Position,
+        scratch: &'a mut Scratch,
+    ) -> Option<&'a [u8]> {
+        self.ring.record(position, self.head, scratch).ok()
+    }
+
+    /// A record the look found did not parse after all.
+    pub(super) fn malformed(&mut self) {
+        self.seen.counts.malformed += 1;
+    }
+
+    /// How full the look found it, before it is released. Unit: parts of 256.
+    pub(super) fn fullness(&self) -> u64 {
+        (self.head.0 - self.ring.tail().0) * 256 / self.ring.size() as u64
+    }
+
+    /// The look is dealt with: its records go back to the kernel. Returns what was counted.
+    pub(super) fn release(&mut self) -> CpuCounts {
+        self.known = self.seen;
+        if self.looked != self.ring.tail() {
+            self.ring.release(self.looked);
+        }
+        std::mem::take(&mut self.known.counts)
+    }
+
+    pub(super) fn holds_sample(&self, scratch: &mut Scratch) -> bool {
+        let (head, mut at) = (self.ring.head(), self.ring.tail());
+        while at != head {
+            let Ok(bytes) = self.ring.record(at, head, scratch) else {
+                return false;
+            };
+            if record::is_sample(bytes) {
+                return true;
+            }
+            at = Position(at.0 + bytes.len() as u64);
+        }
+        false
+    }
+}
+
+/// Room that a `LOST` record takes before the first record after a loss.
+const LOST_RECORD_BYTES: usize = 64;
+
+fn pace(spec: &EventSpec) -> Pace {
+    let distance = 1_000_000_000 / u64::from(spec.rate_hz.max(1));
+    match spec.kind {
+        EventKind::CpuClock => Pace::Fixed(distance),
+        EventKind::Cycles => Pace::Varying(distance),
+    }
+}

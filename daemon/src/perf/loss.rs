@@ -1,0 +1,338 @@
+//! How many samples a ring missed, and when: told by the clock of its CPU.
+//!
+//! A `LOST` record counts records of all kinds, is written when there is room again, and says nothing
+//! of when they were lost. But the CPU clock ticks at a fixed period, on idle CPUs too, so the time
+//! between the sample before and the sample after tells how many are missing between them: as many as
+//! periods fit, and never more than records were lost. An event whose period varies is measured by its
+//! own mean distance instead.
+//!
+//! Pure arithmetic on times, one [`LossMeter`] for each ring.
+
+use crate::time::Mono;
+
+/// Samples missed between two times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Time of the last sample before.
+    pub from: Mono,
+    /// Time of the first sample after, or up to when it is known so far.
+    pub until: Mono,
+    /// Samples that did not arrive, those of the idle loop included.
+    pub samples: u64,
+    /// Weight of one of them.
+    pub period: u64,
+}
+
+impl Gap {
+    /// Divides it at `at` in proportion to time: what lies before, and the rest. Nothing is lost and
+    /// nothing is made by it.
+    pub fn split(self, at: Mono) -> (Gap, Gap) {
+        let at = at.clamp(self.from, self.until);
+        let whole = u128::from(self.until.0 - self.from.0);
+        let part = u128::from(at.0 - self.from.0);
+        // A gap without length lies before its own begin as much as after: all of it goes after.
+        let share = (u128::from(self.samples) * part).checked_div(whole);
+        let samples = share.unwrap_or(0) as u64;
+        let before = Gap {
+            until: at,
+            samples,
+            ..self
+        };
+        let after = Gap {
+            from: at,
+            samples: self.samples - samples,
+            ..self
+        };
+        (before, after)
+    }
+}
+
+/// How far apart samples of an event are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Always this many nanoseconds, busy or idle.
+    Fixed(u64),
+    /// About this many nanoseconds while the CPU is busy.
+    Varying(u64),
+}
+
+/// Distances longer than this many aimed-at ones say that the CPU was idle, not that it samples
+/// slowly.
+const IDLE_DISTANCES: u64 = 4;
+
+/// Weight of the newest distance in the mean: one part of this many.
+const MEAN_PARTS: u64 = 8;
+
+/// Follows the samples of one ring.
+#[derive(Clone, Copy, Debug)]
+pub struct LossMeter {
+    pace: Pace,
+    /// Nanoseconds from sample to sample: the pace's, or the recent mean.
+    distance: u64,
+    /// Weight of a sample, the recent mean.
+    period: u64,
+    /// The last sample, or the begin.
+    last: Mono,
+    /// Records lost since then.
+    lost: u64,
+    /// Since then something happened that lets samples go without a count.
+    uncounted: bool,
+    /// Samples told as lost since then, and up to when.
+    told: u64,
+    told_until: Mono,
+}
+
+impl LossMeter {
+    /// For a ring that takes samples from `begin` on.
+    pub fn new(pace: Pace, begin: Mono) -> LossMeter {
+        let (distance, period) = match pace {
+            Pace::Fixed(distance) => (distance, distance),
+            // Not in nanoseconds: the first sample tells.
+            Pace::Varying(distance) => (distance, 0),
+        };
+        LossMeter {
+            pace,
+            distance: distance.max(1),
+            period,
+            last: begin,
+            lost: 0,
+            uncounted: false,
+            told: 0,
+            told_until: begin,
+        }
+    }
+
+    /// What an event with a fixed pace would have taken from `since` to `until`, or to the begin of this
+    /// meter, which has seen nothing yet.
+    pub fn missed_between(&self, since: Mono, until: Option<Mono>) -> Option<Gap> {
+        let until = until.unwrap_or(self.last);
+        let samples = until.0.saturating_sub(since.0) / self.distance;
+        let fixed = matches!(self.pace, Pace::Fixed(_));
+        (fixed && samples > 0).then_some(Gap {
+            from: since,
+            until,
+            samples,
+            period: self.period,
+        })
+    }
+
+    /// True when samples are overdue at `time`: a clock that ticks always has not for two periods.
+    pub fn overdue(&self, time: Mono) -> bool {
+        matches!(self.pace, Pace::Fixed(distance) if time.0 > self.last.0 + 2 * distance)
+    }
+
+    /// True when records were lost since the last sample.
+    pub fn is_losing(&self) -> bool {
+        self.lost > 0 || self.uncounted
+    }
+
+    /// Records of any kind were lost.
+    pub fn lost(&mut self, records: u64) {
+        self.lost = self.lost.saturating_add(records);
+    }
+
+    /// Samples may be missing that nobody counted: the event was throttled, or a part of the ring was
+    /// unreadable. Time alone tells how many.
+    pub fn uncounted(&mut self) {
+        self.uncounted = true;
+    }
+
+    /// A sample came: what is missing between it and the one before.
+    pub fn sample(&mut self, time: Mono, period: u64) -> Option<Gap> {
+        let distance = time.0.saturating_sub(self.last.0);
+        let gap = if self.is_losing() {
+            let places = (distance + self.distance / 2) / self.distance;
+            self.tell(places.saturating_sub(1), time)
+        } else {
+            self.learn(distance, period);
+            None
+        };
+        self.last = time;
+        self.told_until = time;
+        self.lost = 0;
+        self.uncounted = false;
+        self.told = 0;
+        gap
+    }
+
+    /// All records up to `time` have been seen: what is missing so far. Half a period is left for a
+    /// sample that is on its way.
+    pub fn up_to(&mut self, time: Mono) -> Option<Gap> {
+        if !self.is_losing() {
+            return None;
+        }
+        let distance = time.0.saturating_sub(self.last.0);
+        self.tell(
+            distance.saturating_sub(self.distance / 2) / self.distance,
+            time,
+        )
+    }
+
+    fn tell(&mut self, missing: u64, until: Mono) -> Option<Gap> {
+        let missing = if self.uncounted {
+            missing
+        } else {
+            missing.min(self.lost)
+        };
+        let samples = missing.saturating_sub(self.told);
+        if samples == 0 {
+            return None;
+        }
+        let gap = Gap {
+            from: self.told_until,
+            until,
+            samples,
+            period: self.period,
+        };
+        self.told = missing;
+        self.told_until = until;
+        Some(gap)
+    }
+
+    fn learn(&mut self, distance: u64, period: u64) {
+        let mean = |mean: u64, new: u64| (mean * (MEAN_PARTS - 1) + new) / MEAN_PARTS;
+        match self.pace {
+            Pace::Fixed(_) => self.period = period,
+            Pace::Varying(aim) => {
+                self.distance = mean(self.distance, distance.min(aim * IDLE_DISTANCES)).max(1);
+                self.period = match self.period {
+                    0 => period,
+                    known => mean(known, period),
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PERIOD: u64 = 10_000_000;
+
+    fn meter() -> LossMeter {
+        let mut meter = LossMeter::new(Pace::Fixed(PERIOD), Mono(0));
+        assert_eq!(meter.sample(tick(1), PERIOD), None);
+        meter
+    }
+
+    fn tick(number: u64) -> Mono {
+        Mono(number * PERIOD)
+    }
+
+    #[test]
+    fn as_many_samples_are_missing_as_periods_fit() {
+        let mut meter = meter();
+        meter.lost(1000);
+        let gap = meter.sample(tick(7), PERIOD).expect("five are missing");
+        assert_eq!((gap.from, gap.until), (tick(1), tick(7)));
+        assert_eq!((gap.samples, gap.period), (5, PERIOD));
+    }
+
+    #[test]
+    fn no_more_samples_are_missing_than_records_were_lost() {
+        // A hypervisor took the CPU away for the rest of the gap: nothing was sampled then.
+        let mut meter = meter();
+        meter.lost(2);
+        assert_eq!(
+            meter.sample(tick(100), PERIOD).map(|gap| gap.samples),
+            Some(2)
+        );
+    }
+
+    #[test]
+    fn lost_records_between_two_samples_in_time_were_no_samples() {
+        let mut meter = meter();
+        meter.lost(40);
+        assert_eq!(meter.sample(tick(2), PERIOD), None);
+    }
+
+    #[test]
+    fn a_gap_without_a_lost_record_is_no_loss() {
+        assert_eq!(meter().sample(tick(50), PERIOD), None);
+    }
+
+    #[test]
+    fn what_a_throttled_event_did_not_take_is_lost() {
+        let mut meter = meter();
+        meter.uncounted();
+        assert_eq!(
+            meter.sample(tick(5), PERIOD).map(|gap| gap.samples),
+            Some(3)
+        );
+    }
+
+    #[test]
+    fn a_loss_that_goes_on_is_told_as_far_as_it_is_known_and_not_twice() {
+        let mut meter = meter();
+        meter.lost(500);
+        let first = meter
+            .up_to(Mono(tick(4).0 + PERIOD * 3 / 4))
+            .expect("known");
+        assert_eq!((first.from, first.samples), (tick(1), 3));
+        assert_eq!(meter.up_to(Mono(tick(4).0 + PERIOD * 4 / 5)), None);
+        let second = meter.sample(tick(7), PERIOD).expect("the rest");
+        assert_eq!((second.from, second.samples), (first.until, 2));
+    }
+
+    #[test]
+    fn an_event_with_a_varying_period_is_measured_by_its_own_distance() {
+        let mut meter = LossMeter::new(Pace::Varying(PERIOD), Mono(0));
+        for number in 1..100 {
+            assert_eq!(meter.sample(Mono(number * 2 * PERIOD), 3000), None);
+        }
+        meter.lost(100);
+        let gap = meter.sample(Mono(109 * 2 * PERIOD), 3000).expect("missing");
+        assert!((8..=9).contains(&gap.samples), "{gap:?}");
+        assert!((2990..=3010).contains(&gap.period), "{gap:?}");
+    }
+
+    proptest! {
+        /// Ticks that are lost or arrive, with jitter, looked at in between whenever.
+        #[test]
+        fn every_lost_tick_is_told_once(
+            ticks in proptest::collection::vec((any::<bool>(), 0..PERIOD / 5, any::<bool>()), 1..200)
+        ) {
+            let mut meter = meter();
+            let (mut told, mut lost, mut told_until) = (0, 0, Mono(0));
+            let mut gaps = Vec::new();
+            let mut unwritten = 0;
+            for (number, &(arrives, late, look)) in ticks.iter().enumerate() {
+                let time = Mono(tick(number as u64 + 2).0 + late);
+                if arrives {
+                    meter.lost(unwritten);
+                    unwritten = 0;
+                    gaps.extend(meter.sample(time, PERIOD));
+                } else {
+                    lost += 1;
+                    unwritten += 1;
+                }
+                if look {
+                    meter.lost(unwritten);
+                    unwritten = 0;
+                    gaps.extend(meter.up_to(Mono(tick(number as u64 + 2).0 + PERIOD / 2)));
+                }
+            }
+            meter.lost(unwritten);
+            gaps.extend(meter.sample(tick(ticks.len() as u64 + 2), PERIOD));
+            for gap in gaps {
+                prop_assert!(told_until <= gap.from && gap.from < gap.until, "{:?}", gap);
+                told_until = gap.until;
+                told += gap.samples;
+            }
+            prop_assert_eq!(told, lost);
+        }
+
+        #[test]
+        fn splitting_keeps_the_total(
+            from in 0u64..1000, len in 0u64..1000, samples in 0u64..10_000, at in 0u64..3000
+        ) {
+            let gap = Gap { from: Mono(from), until: Mono(from + len), samples, period: 1 };
+            let (before, after) = gap.split(Mono(at));
+            prop_assert_eq!(before.samples + after.samples, samples);
+            prop_assert!(before.until == after.from && gap.from <= after.from);
+            prop_assert!(after.until == gap.until && before.until <= gap.until);
+        }
+    }
+}

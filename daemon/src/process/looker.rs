@@ -1,0 +1,352 @@
+//! The body of the `fp-look` thread: looks at the memory of threads for the sampler.
+//!
+//! Reading a stranger's memory may take for ever: pages that a userfaultfd or a FUSE server has to
+//! bring, locks of a process that hangs. Helpers, `fp-peek`, do it, one process at a time, and are
+//! waited for only so long; a process that let one hang is not looked at again. What is read is a
+//! stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
+//! after each piece, and only addresses leave it (`unwind/look.rs`).
+
+use super::maps;
+use crate::helpers::Helpers;
+use crate::ids::ProcessId;
+use crate::perf::watch::WordWatch;
+use crate::time::Mono;
+use crate::unwind::look::{Answer, Failure, Look, Sieve, Wanted};
+use crate::unwind::lookouts::LOOKS_MAX;
+use hashbrown::HashSet;
+use memmap2::{Advice, MmapMut};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
+
+/// Requests that wait, and answers that wait: no more are under way at once.
+pub const QUEUED_MAX: usize = LOOKS_MAX;
+
+/// Longest wait for one look. It takes less than a millisecond; with pages that come from a disk, or on
+/// a machine without CPU to spare, some hundred.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// How much of a stack is looked at, from the return address out. Unit: bytes. A look at more finds
+/// whoever has frames of this size; it is cut as before.
+const LOOK_BYTES: u64 = 256 << 10;
+
+/// What lies before the return address and is looked at too: the registers that the function saved.
+/// Unit: bytes. Six, of eight bytes each, and room for what some functions keep between.
+const BEFORE_BYTES: u64 = 128;
+
+/// What is read at a time. Unit: bytes; whole pages.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// Longest list of mappings read. Unit: bytes. Some 10,000 mappings: reading it holds a lock that the
+/// process needs to map memory.
+const MAPS_BYTES_MAX: u64 = 1 << 20;
+
+/// Processes remembered to have hung. When there are more, all are forgiven.
+const HUNG_MAX: usize = 1024;
+
+/// What the sampler asks for.
+#[derive(Debug)]
+pub enum Request {
+    /// Look at a stack.
+    Look(Wanted),
+    /// Close a watch that is not needed any more, which takes locks.
+    Close(WordWatch),
+}
+
+/// Looks, each in its time.
+pub struct Looker {
+    helpers: Helpers,
+    hung: HashSet<ProcessId>,
+    look: fn(Wanted) -> Result<Look, Failure>,
+}
+
+impl Default for Looker {
+    fn default() -> Self {
+        Looker {
+            helpers: Helpers::new("fp-peek"),
+            hung: HashSet::new(),
+            look,
+        }
+    }
+}
+
+impl Looker {
+    /// Serves the sampler until it hangs up.
+    pub fn run(mut self, requests: &Receiver<Request>, answers: &SyncSender<Answer>) {
+        while let Ok(request) = requests.recv() {
+            match request {
+                Request::Look(wanted) => {
+                    let look = self.look(wanted);
+                    // There is room for all that are waited for.
+                    let _ = answers.try_send(Answer { wanted, look });
+                }
+                Request::Close(watch) => drop(watch),
+            }
+        }
+    }
+
+    fn look(&mut self, wanted: Wanted) -> Result<Look, Failure> {
+        let process = wanted.thread.0;
+        if self.hung.contains(&process) {
+            return Err(Failure::Shunned);
+        }
+        let look = self.look;
+        let pending = self.helpers.begin(move || look(wanted));
+        match pending.ok_or(Failure::Shunned)?.wait(WAIT) {
+            Ok(look) => look,
+            Err(None) => Err(Failure::Unreadable),
+            Err(Some(_)) => {
+                if self.hung.len() == HUNG_MAX {
+                    self.hung.clear();
+                }
+                self.hung.insert(process);
+                Err(Failure::Late)
+            }
+        }
+    }
+}
+
+/// One look. May block for ever.
+///
+/// Everything is opened relative to the thread's own directory in /proc, which is that of no other
+/// thread when its number is used again; the file of its memory is that of one program, and empty after
+/// an exec. So the look is of the thread that was alive and watched when it ended, and a thread or
+/// program that came too early or too late for that has no samples to be completed with it.
+fn look(wanted: Wanted) -> Result<Look, Failure> {
+    let Wanted { thread, pid, slot } = wanted;
+    let dir = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY)
+        .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
+        .map_err(failure)?;
+    let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
+    let memory = within("mem").map_err(failure)?;
+    let maps = within("maps").map_err(failure)?;
+    let (code, stack) = ranges(maps, slot)?;
+    let watch = WordWatch::arm(thread.1, slot).map_err(failure)?;
+    let armed = Mono::now();
+    let base = slot.saturating_sub(BEFORE_BYTES).max(stack.start);
+    let end = stack.end.min(slot.saturating_add(LOOK_BYTES));
+    let mut sieve = Sieve::new(base, stack.end, &code);
+    read(&memory, base..end, &mut sieve)?;
+    let words = sieve.words();
+    // It still lives, so that its number was its own when the watch was armed.
+    within("stat")
+        .and_then(|mut stat| stat.read(&mut [0; 1]))
+        .map_err(failure)?;
+    if !watch.is_untouched() {
+        return Err(Failure::Returned);
+    }
+    if words.get(slot).is_none() {
+        return Err(Failure::Unreadable);
+    }
+    Ok(Look {
+        words,
+        watch,
+        armed,
+    })
+}
+
+/// Reads a range of memory into `sieve`, up to where it cannot be read.
+fn read(memory: &File, range: Range<u64>, sieve: &mut Sieve<'_>) -> Result<(), Failure> {
+    let mut buffer = Buffer::new().map_err(failure)?;
+    let mut at = range.start;
+    while at < range.end {
+        // Pieces end at whole pages: one page that cannot be read costs nothing that lies before.
+        let piece = (range.end - at).min(PIECE_BYTES as u64 - at % 4096) as usize;
+        let bytes = &mut buffer.0[..piece];
+        let read = match memory.read_at(bytes, at) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if at == range.start => return Err(failure(error)),
+            Err(_) => return Ok(()),
+        };
+        let whole = read / 8 * 8;
+        let goes_on = sieve.add(at, &bytes[..whole]);
+        buffer.clear();
+        if !goes_on || whole == 0 {
+            return Ok(());
+        }
+        at += whole as u64;
+    }
+    Ok(())
+}
+
+/// What is read lies here and nowhere else: outside of the heap, in no core dump, cleared at the end.
+struct Buffer(MmapMut);
+
+impl Buffer {
+    fn new() -> io::Result<Buffer> {
+        let memory = MmapMut::map_anon(PIECE_BYTES)?;
+        memory.advise(Advice::DontDump)?;
+        Ok(Buffer(memory))
+    }
+
+    fn clear(&mut self) {
+        self.0.fill(0);
+        // The compiler cannot know that nobody looks.
+        std::hint::black_box(&mut self.0[..]);
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// The executable ranges of a process, in order, and the mapping that holds `slot`.
+fn ranges(maps: File, slot: u64) -> Result<(Vec<Range<u64>>, Range<u64>), Failure> {
+    let mut text = BufReader::with_capacity(16 << 10, maps.take(MAPS_BYTES_MAX));
+    let mut code: Vec<Range<u64>> = Vec::new();
+    let mut stack = None;
+    maps::ranges(&mut text, |range, executable| {
+        if executable {
+            code.push(range.clone());
+        }
+        if range.contains(&slot) {
+            stack = Some(range);
+        }
+    });
+    if text.get_ref().limit() == 0 {
+        return Err(Failure::Mappings);
+    }
+    Ok((code, stack.ok_or(Failure::Unreadable)?))
+}
+
+fn failure(error: io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Failure::Denied,
+        Some(libc::ENOSPC | libc::EBUSY) => Failure::Busy,
+        Some(libc::ESRCH) => Failure::Gone,
+        Some(libc::EOPNOTSUPP | libc::ENODEV | libc::ENOSYS) => Failure::Unsupported,
+        // A file in /proc, or an event that the machine does not have: the former is common.
+        Some(libc::ENOENT) => Failure::Gone,
+        _ => Failure::Unreadable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Pid, Tid};
+    use std::sync::mpsc::sync_channel;
+
+    fn this_thread() -> (Pid, Tid) {
+        let path = std::fs::read_link("/proc/thread-self").expect("a thread");
+        let tid = path
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok());
+        (Pid(std::process::id()), Tid(tid.expect("a number")))
+    }
+
+    fn wanted(slot: u64) -> Wanted {
+        let (pid, tid) = this_thread();
+        Wanted {
+            thread: (ProcessId(1), tid),
+            pid,
+            slot,
+        }
+    }
+
+    /// A look by another thread, as `fp-peek` does it.
+    fn look_at(slot: u64) -> Result<Look, Failure> {
+        let wanted = wanted(slot);
+        std::thread::spawn(move || look(wanted))
+            .join()
+            .expect("no panic")
+    }
+
+    #[repr(align(8))]
+    struct Frame {
+        before: [u64; 4],
+        returns_to: u64,
+        secret: [u64; 512],
+        saved: u64,
+    }
+
+    #[test]
+    fn addresses_on_the_stack_are_seen_and_secrets_are_not_needs_root() {
+        let secret = u64::from_le_bytes(*b"hunter2!");
+        let mut frame = Frame {
+            before: [secret; 4],
+            returns_to: this_thread as fn() -> (Pid, Tid) as usize as u64 + 5,
+            secret: [secret; 512],
+            saved: 0,
+        };
+        frame.saved = (&raw const frame.saved) as u64 + 64;
+        let frame = std::hint::black_box(&frame);
+        let slot = (&raw const frame.returns_to) as u64;
+        let look = match look_at(slot) {
+            Err(Failure::Denied | Failure::Unsupported) => {
+                return eprintln!("skip: no look can be had");
+            }
+            look => look.expect("a look"),
+        };
+        assert_eq!(look.words.get(slot), Some(frame.returns_to));
+        let saved = (&raw const frame.saved) as u64;
+        assert_eq!(look.words.get(saved), Some(frame.saved));
+        for word in frame.before.iter().chain(&frame.secret) {
+            assert_eq!(*word, secret);
+            assert_eq!(look.words.get((&raw const *word) as u64), None);
+        }
+        let sent = format!("{look:?}");
+        assert!(!sent.contains(&secret.to_string()), "{sent}");
+    }
+
+    #[test]
+    fn where_nothing_is_mapped_there_is_no_look() {
+        assert!(matches!(look_at(8), Err(Failure::Unreadable)));
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_is_not_looked_at() {
+        let (pid, tid) = std::thread::spawn(this_thread).join().expect("no panic");
+        let wanted = Wanted {
+            thread: (ProcessId(1), tid),
+            pid,
+            slot: 8,
+        };
+        assert!(matches!(look(wanted), Err(Failure::Gone)));
+    }
+
+    #[test]
+    fn a_process_that_hangs_is_left_and_others_are_looked_at() {
+        let mut looker = Looker {
+            look: |wanted| match wanted.thread.0 {
+                ProcessId(1) => loop {
+                    std::thread::park();
+                },
+                _ => Err(Failure::Gone),
+            },
+            ..Looker::default()
+        };
+        let mut look = |process, tid| {
+            let thread = (ProcessId(process), Tid(tid));
+            looker.look(Wanted {
+                thread,
+                ..wanted(8)
+            })
+        };
+        assert!(matches!(look(1, 1), Err(Failure::Late)));
+        assert!(matches!(look(1, 2), Err(Failure::Shunned)));
+        assert!(matches!(look(2, 3), Err(Failure::Gone)));
+        assert_eq!(looker.helpers.late(), 1);
+    }
+
+    #[test]
+    fn every_question_is_answered() {
+        let (ask, requests) = sync_channel(1);
+        let (answers, answered) = sync_channel(1);
+        ask.send(Request::Look(wanted(8))).expect("room");
+        drop(ask);
+        Looker::default().run(&requests, &answers);
+        let answer = answered.recv().expect("an answer");
+        assert_eq!(answer.wanted, wanted(8));
+        assert!(answer.look.is_err());
+    }
+}

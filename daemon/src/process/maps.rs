@@ -1,0 +1,213 @@
+//! The text of `/proc/PID/maps`: executable mappings, by bytes, since paths are anybody's.
+//!
+//! Pure: a reader in, mappings out. A path may hold bytes that are not UTF-8, blanks and words such
+//! as ` (deleted)`; the kernel writes a newline in it as `\012` (seq_path in fs/proc/task_mmu.c) and
+//! nothing else is escaped. A line that makes no sense costs only itself. What is kept is bounded by
+//! what an address space may hold.
+
+use super::space::MAPPINGS_MAX;
+use std::io::{BufRead, Read};
+use std::ops::Range;
+
+/// Longest line read. Unit: bytes. A path has at most 4,096, each of which may be escaped to four.
+const LINE_BYTES_MAX: u64 = 20 << 10;
+
+/// An executable mapping as `/proc/PID/maps` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Offset in the file.
+    pub file_offset: u64,
+    /// Major and minor number of the file's device.
+    pub device: (u32, u32),
+    /// Inode of the file; 0 for memory.
+    pub inode: u64,
+    /// True for a copy of one's own, as loaders map programs.
+    pub private: bool,
+    /// Path, a word such as `[vdso]`, or nothing.
+    pub path: Box<[u8]>,
+}
+
+impl Map {
+    /// True when a file lies behind it: all other names are the kernel's words.
+    pub fn is_file(&self) -> bool {
+        self.path.starts_with(b"/")
+    }
+}
+
+/// The executable mappings in the order of their addresses: at most [`MAPPINGS_MAX`] of files and as
+/// many of memory. Reading ends early where it fails.
+pub fn executable(mut from: impl BufRead) -> Vec<Map> {
+    let (mut found, mut files, mut memory) = (Vec::new(), 0, 0);
+    let mut line = Vec::with_capacity(256);
+    loop {
+        line.clear();
+        match from
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut line)
+        {
+            Ok(0) | Err(_) => return found,
+            Ok(_) => {}
+        }
+        let Some(map) = parse(line.strip_suffix(b"\n").unwrap_or(&line)) else {
+            continue;
+        };
+        let kept = if map.is_file() {
+            &mut files
+        } else {
+            &mut memory
+        };
+        if *kept < MAPPINGS_MAX {
+            *kept += 1;
+            found.push(map);
+        }
+    }
+}
+
+/// Every mapping's addresses, and whether they are executable. Reading ends early where it fails.
+pub fn ranges(mut from: impl BufRead, mut each: impl FnMut(Range<u64>, bool)) {
+    let mut line = Vec::with_capacity(256);
+    loop {
+        line.clear();
+        let read = from.by_ref().take(LINE_BYTES_MAX);
+        match { read }.read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let mut words = line.split(|&byte| byte == b' ');
+        let range = words.next().and_then(range);
+        if let (Some((start, end)), Some(rights)) = (range, words.next()) {
+            each(start..end, rights.get(2) == Some(&b'x'));
+        }
+    }
+}
+
+fn range(text: &[u8]) -> Option<(u64, u64)> {
+    let hex = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let (start, end) = std::str::from_utf8(text).ok()?.split_once('-')?;
+    Some((hex(start)?, hex(end)?)).filter(|(start, end)| start < end)
+}
+
+/// `7f00-7f01 r-xp 00001000 fe:00 1234      /path`; `None` for what is not executable too.
+fn parse(line: &[u8]) -> Option<Map> {
+    let mut fields = line.splitn(6, |&byte| byte == b' ');
+    let mut word = || std::str::from_utf8(fields.next()?).ok();
+    let (range, rights) = (word()?, word()?);
+    if rights.as_bytes().get(2) != Some(&b'x') {
+        return None;
+    }
+    let hex = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let half = |digits: &str| u32::from_str_radix(digits, 16).ok();
+    let (start, end) = range.split_once('-')?;
+    let (start, end, file_offset) = (hex(start)?, hex(end)?, hex(word()?)?);
+    let (major, minor) = word()?.split_once(':')?;
+    let (device, inode) = ((half(major)?, half(minor)?), word()?.parse().ok()?);
+    (start < end).then(|| Map {
+        start,
+        end,
+        file_offset,
+        device,
+        inode,
+        private: rights.as_bytes().get(3) == Some(&b'p'),
+        path: unescape(fields.next().unwrap_or_default().trim_ascii_start()),
+    })
+}
+
+fn unescape(path: &[u8]) -> Box<[u8]> {
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, tail @ ..] = rest {
+        match rest.strip_prefix(br"\012") {
+            Some(after) => {
+                out.push(b'\n');
+                rest = after;
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &[u8], expected: Option<(u64, u64, u64, &[u8])>) {
+        let found = executable(line);
+        let found: Vec<_> = found
+            .iter()
+            .map(|map| (map.start, map.end, map.file_offset, &*map.path))
+            .collect();
+        assert_eq!(found, Vec::from_iter(expected), "{}", line.escape_ascii());
+    }
+
+    #[test]
+    fn executable_mappings_are_read_and_others_left() {
+        check(
+            b"55d0-55d8 r-xp 00002000 fe:00 42                  /usr/bin/cat\n",
+            Some((0x55d0, 0x55d8, 0x2000, b"/usr/bin/cat")),
+        );
+        check(b"55d0-55d8 rw-p 00002000 fe:00 42   /usr/bin/cat\n", None);
+        check(
+            b"7ffd-7fff r-xp 00000000 00:00 0      [vdso]\n",
+            Some((0x7ffd, 0x7fff, 0, b"[vdso]")),
+        );
+        check(
+            b"10-20 rwxp 00000000 00:00 0 \n",
+            Some((0x10, 0x20, 0, b"")),
+        );
+    }
+
+    #[test]
+    fn ranges_are_told_with_their_right_to_be_run() {
+        let mut told = Vec::new();
+        let text = b"10-20 r-xp 0 fe:00 7   /a b\nnonsense\n30-40 rw-p 0 0:0 0 [stack]\n9-8 r-xp\n";
+        ranges(&text[..], |range, executable| {
+            told.push((range, executable))
+        });
+        assert_eq!(told, [(0x10..0x20, true), (0x30..0x40, false)]);
+    }
+
+    #[test]
+    fn a_path_may_hold_any_bytes() {
+        check(
+            b"10-20 r-xp 0 fe:00 7   /srv/caf\xe9 bar/a b\n",
+            Some((0x10, 0x20, 0, b"/srv/caf\xe9 bar/a b")),
+        );
+        check(
+            b"10-20 r-xp 0 fe:00 7   /tmp/a\\012b (deleted)\n",
+            Some((0x10, 0x20, 0, b"/tmp/a\nb (deleted)")),
+        );
+    }
+
+    #[test]
+    fn a_line_that_makes_no_sense_costs_only_itself() {
+        let text = b"nonsense\n\n20-10 r-xp 0 0:0 0 /turned\n10-20 r-xp 0 0:0 1 /good\n10-20 r-xp";
+        check(text, Some((0x10, 0x20, 0, b"/good")));
+        let long = [&vec![b'x'; 50_000][..], b"\n10-20 r-xp 0 0:0 1 /good\n"].concat();
+        check(&long, Some((0x10, 0x20, 0, b"/good")));
+    }
+
+    #[test]
+    fn memory_does_not_crowd_out_files() {
+        let mut text = String::new();
+        for number in 0..MAPPINGS_MAX + 10 {
+            let start = 0x1000 * (number + 1);
+            text += &format!("{start:x}-{:x} r-xp 00000000 00:00 0 \n", start + 0x1000);
+        }
+        text += "7f0000000000-7f0000001000 r-xp 00000000 fe:00 9 /lib/last.so\n";
+        let found = executable(text.as_bytes());
+        assert_eq!(found.len(), MAPPINGS_MAX + 1);
+        assert_eq!(
+            found.last().map(|map| &*map.path),
+            Some(&b"/lib/last.so"[..])
+        );
+    }
+}

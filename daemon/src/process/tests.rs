@@ -1,0 +1,332 @@
+//! The process table by records as the kernel sends them.
+
+use super::*;
+
+fn file_map(pid: u32, start: u64, inode: u64) -> Mmap<'static> {
+    Mmap {
+        pid: Pid(pid),
+        start,
+        len: 0x1000,
+        file_offset: 0,
+        file: MapFile::Inode {
+            major: 8,
+            minor: 1,
+            inode,
+            generation: 0,
+        },
+        private: true,
+        path: b"/usr/bin/thing",
+    }
+}
+
+fn fork(table: &mut ProcessTable, parent: u32, pid: u32, time: u64) {
+    table.fork(Pid(pid), Tid(pid), Pid(parent), Tid(parent), Mono(time));
+}
+
+#[test]
+fn a_forked_child_keeps_its_parents_mappings_when_the_parent_changes_its_own() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    table.mmap(&file_map(10, 0x1000, 5), Mono(2));
+    fork(&mut table, 10, 11, 3);
+    table.mmap(&file_map(10, 0x1000, 6), Mono(4));
+    let backing = |pid: u32| {
+        table.get(Pid(pid)).and_then(|process| {
+            process
+                .space()
+                .find(Avma(0x1800))
+                .map(|mapping| mapping.backing)
+        })
+    };
+    assert!(backing(10).is_some());
+    assert_ne!(backing(10), backing(11));
+}
+
+#[test]
+fn exec_is_a_new_process_with_an_empty_address_space() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    table.mmap(&file_map(10, 0x1000, 5), Mono(2));
+    let before = table.get(Pid(10)).map(|process| process.id);
+    table.comm(Pid(10), Tid(10), Comm::from_bytes(b"new"), true, Mono(3));
+    let process = table.get(Pid(10)).expect("still there");
+    assert_ne!(Some(process.id), before);
+    assert_eq!(process.comm, Comm::from_bytes(b"new"));
+    assert!(process.space().find(Avma(0x1800)).is_none());
+}
+
+#[test]
+fn a_pid_used_again_before_the_sweep_is_a_new_process() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    let first = table.get(Pid(10)).map(|process| process.id);
+    table.exit(Pid(10), Tid(10), Mono(2));
+    fork(&mut table, 1, 10, 3);
+    table.sweep(Mono(100));
+    let second = table.get(Pid(10)).map(|process| process.id);
+    assert!(second.is_some());
+    assert_ne!(first, second);
+}
+
+#[test]
+fn an_ended_process_stays_until_its_last_samples_are_read() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    table.exit(Pid(10), Tid(10), Mono(50));
+    table.sweep(Mono(50));
+    assert!(table.get(Pid(10)).is_some());
+    table.sweep(Mono(51));
+    assert!(table.get(Pid(10)).is_none());
+}
+
+#[test]
+fn the_end_of_a_thread_does_not_end_its_process() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(2));
+    table.comm(
+        Pid(10),
+        Tid(12),
+        Comm::from_bytes(b"worker"),
+        false,
+        Mono(3),
+    );
+    assert_eq!(
+        table.thread_comm(Pid(10), Tid(12)),
+        Comm::from_bytes(b"worker")
+    );
+    table.exit(Pid(10), Tid(12), Mono(4));
+    table.sweep(Mono(100));
+    assert!(table.get(Pid(10)).is_some());
+}
+
+#[test]
+fn a_process_whose_main_thread_ended_lives_on_with_its_other_threads() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(2));
+    table.exit(Pid(10), Tid(10), Mono(3));
+    table.sweep(Mono(100));
+    assert!(table.get(Pid(10)).is_some());
+    table.exit(Pid(10), Tid(12), Mono(101));
+    table.sweep(Mono(200));
+    assert!(table.get(Pid(10)).is_none());
+}
+
+fn scanned(pid: u32, start: u64, inode: u64) -> ScannedProcess {
+    let mapping = scan::ScannedMapping {
+        start,
+        end: start + 0x1000,
+        file_offset: 0,
+        identity: Some(FileIdentity::Inode {
+            major: 8,
+            minor: 1,
+            inode,
+            generation: 0,
+        }),
+        private: true,
+        path: b"/usr/bin/thing"[..].into(),
+    };
+    ScannedProcess {
+        pid: Pid(pid),
+        parent: Pid(1),
+        comm: Comm::from_bytes(b"thing"),
+        kernel: false,
+        mappings: vec![mapping],
+        threads: Vec::new(),
+    }
+}
+
+#[test]
+fn a_process_whose_records_were_lost_is_learnt_from_proc() {
+    let mut table = ProcessTable::new();
+    table.meet(Pid(10), Mono(5));
+    table.repair(&[scanned(10, 0x1000, 5)], Mono(9));
+    let process = table.get(Pid(10)).expect("there");
+    assert_eq!(process.comm, Comm::from_bytes(b"thing"));
+    assert!(process.space().find(Avma(0x1800)).is_some());
+}
+
+#[test]
+fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    table.mmap(&file_map(10, 0x1000, 5), Mono(2));
+    fork(&mut table, 1, 11, 20);
+    let ids = |table: &ProcessTable| [10, 11].map(|pid| table.get(Pid(pid)).map(|p| p.id));
+    let before = ids(&table);
+    table.repair(&[scanned(10, 0x1000, 5)], Mono(9));
+    table.sweep(Mono(100));
+    assert_eq!(ids(&table), before);
+    assert_eq!(table.counts().repaired, 0);
+}
+
+#[test]
+fn a_repair_ends_what_is_gone() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    table.repair(&[], Mono(9));
+    table.sweep(Mono(100));
+    assert!(table.get(Pid(10)).is_none());
+}
+
+#[test]
+fn a_file_in_memory_is_a_program_only_where_it_is_mapped_privately() {
+    let check = |path: &'static [u8], private, is_file| {
+        let mut table = ProcessTable::new();
+        fork(&mut table, 1, 10, 1);
+        let mmap = Mmap {
+            path,
+            private,
+            ..file_map(10, 0x5000, 5)
+        };
+        table.mmap(&mmap, Mono(2));
+        let process = table.get(Pid(10)).expect("there");
+        let found = process.space().find(Avma(0x5800)).expect("mapped");
+        let found = matches!(found.backing, Backing::File(_));
+        assert_eq!(found, is_file, "{}", path.escape_ascii());
+    };
+    check(b"/memfd:program (deleted)", true, true);
+    check(b"/memfd:doublemapper (deleted)", false, false);
+    check(b"/dev/shm/program", true, true);
+    check(b"/dev/zero", true, false);
+}
+
+/// A process that maps `files` distinct files, beginning with inode `first`.
+fn map_files(table: &mut ProcessTable, pid: u32, first: u64, files: u64) {
+    fork(table, 1, pid, 1);
+    for number in 0..files {
+        let start = 0x10_0000 + number * 0x1000;
+        table.mmap(&file_map(pid, start, first + number), Mono(2));
+    }
+}
+
+/// How many files a sample of the process at `now` announces to a queue of `room`.
+fn announced(table: &mut ProcessTable, pid: u32, now: Mono, room: usize) -> usize {
+    let mut sent = 0;
+    table.announce_all(Pid(pid), now, |_| {
+        let fits = sent < room;
+        sent += usize::from(fits);
+        fits
+    });
+    sent
+}
+
+#[test]
+fn a_process_that_maps_thousands_of_files_does_not_fill_the_queue_for_all() {
+    let mut table = ProcessTable::new();
+    map_files(&mut table, 10, 1, 5000);
+    map_files(&mut table, 11, 10_001, 100);
+    let mut room = 2 * AHEAD_MAX as usize;
+    for second in 1..10 {
+        room -= announced(&mut table, 10, Mono(second * 2_000_000_000), room);
+    }
+    assert_eq!(room, AHEAD_MAX as usize);
+    assert_eq!(table.counts().ahead_refused, 1);
+    assert_eq!(announced(&mut table, 11, Mono(1), room), 100);
+    // Its child is no way round.
+    fork(&mut table, 10, 12, 3);
+    table.mmap(&file_map(12, 0x1000, 9_000), Mono(4));
+    assert_eq!(announced(&mut table, 12, Mono(5), room), 0);
+}
+
+#[test]
+fn what_found_no_room_in_the_queue_is_announced_by_the_next_sample() {
+    let mut table = ProcessTable::new();
+    map_files(&mut table, 10, 1, 100);
+    assert_eq!(announced(&mut table, 10, Mono(3), 30), 30);
+    assert_eq!(announced(&mut table, 10, Mono(4), 1000), 70);
+    assert_eq!(announced(&mut table, 10, Mono(5), 1000), 0);
+}
+
+#[test]
+fn a_large_process_that_keeps_mapping_is_looked_over_once_a_second() {
+    let mut table = ProcessTable::new();
+    map_files(&mut table, 10, 1, 1);
+    for page in 0..2 * LOOKED_OVER_AT_ONCE_MAX as u64 {
+        table.mmap(&file_map(10, 0x10_0000 + page * 0x2000, 1), Mono(2));
+    }
+    assert_eq!(announced(&mut table, 10, Mono(3), 1000), 1);
+    table.mmap(&file_map(10, 0x1000, 2), Mono(4));
+    assert_eq!(announced(&mut table, 10, Mono(5), 1000), 0);
+    let later = Mono(3).plus(LOOK_OVER_AGAIN);
+    assert_eq!(announced(&mut table, 10, later, 1000), 1);
+}
+
+/// As many processes as fill the table of files, from pid 100 on.
+fn full_of_files() -> (ProcessTable, u64) {
+    let mut table = ProcessTable::new();
+    let each = FILES_MAX as u64 / 8;
+    for number in 0..8 {
+        map_files(&mut table, 100 + number, 1 + u64::from(number) * each, each);
+    }
+    (table, 1 + FILES_MAX as u64)
+}
+
+#[test]
+fn a_full_table_of_files_in_use_refuses_new_ones_and_counts_them() {
+    let (mut table, next) = full_of_files();
+    assert_eq!(table.counts().files_refused, 0);
+    map_files(&mut table, 10, next, 3);
+    let backing = |table: &ProcessTable, at: u64| {
+        let process = table.get(Pid(10)).expect("there");
+        process
+            .space()
+            .find(Avma(at))
+            .map(|mapping| mapping.backing)
+    };
+    assert_eq!(
+        backing(&table, 0x10_0800),
+        Some(Backing::Nothing(Unnamed::Limit))
+    );
+    let counts = table.counts();
+    assert_eq!((counts.files_refused, counts.files_forgotten), (3, 0));
+    // What is known stays known.
+    table.mmap(&file_map(10, 0x5000, 1), Mono(5));
+    assert!(matches!(backing(&table, 0x5800), Some(Backing::File(_))));
+}
+
+#[test]
+fn a_full_table_takes_new_files_again_once_others_are_in_use_no_more() {
+    let (mut table, next) = full_of_files();
+    map_files(&mut table, 10, next, 1);
+    table.exit(Pid(100), Tid(100), Mono(3));
+    table.sweep(Mono(4));
+    // Unused ones are not looked for at each refusal.
+    let refused = table.counts().files_refused;
+    table.mmap(&file_map(10, 0x5000, next), Mono(5));
+    assert_eq!(table.counts().files_refused, refused + 1);
+    let later = Mono(6).plus(FILES_RETRY);
+    table.mmap(&file_map(10, 0x5000, next), later);
+    assert_eq!(table.counts().files_refused, refused + 1);
+    let process = table.get(Pid(10)).expect("there");
+    let found = process.space().find(Avma(0x5800)).expect("mapped");
+    assert!(matches!(found.backing, Backing::File(_)));
+    assert_eq!(table.counts().files_forgotten, FILES_MAX as u64 / 8);
+}
+
+#[test]
+fn anonymous_executable_memory_is_generated_code() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    let anonymous = MapFile::Inode {
+        major: 0,
+        minor: 0,
+        inode: 0,
+        generation: 0,
+    };
+    table.mmap(
+        &Mmap {
+            file: anonymous,
+            path: b"//anon",
+            ..file_map(10, 0x5000, 0)
+        },
+        Mono(2),
+    );
+    let process = table.get(Pid(10)).expect("there");
+    let backing = process
+        .space()
+        .find(Avma(0x5800))
+        .map(|mapping| mapping.backing);
+    assert_eq!(backing, Some(Backing::Jit));
+}

@@ -1,0 +1,151 @@
+//! How the process and its threads end: errors, exit codes, and what a thread left behind.
+
+use crate::agent::{lock, with_causes};
+use crate::grpc::ServeError;
+use crate::perf::event::OpenError;
+use crate::perf::rings::RingsError;
+use crate::sys::WakeFd;
+use std::any::Any;
+use std::error::Error;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// Exit codes of `fleetprofd`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Stopped as asked.
+    Stopped = 0,
+    /// Failed.
+    Failed = 1,
+    /// Bad command line; clap's own code.
+    Usage = 2,
+    /// Bad configuration.
+    Config = 3,
+    /// Not permitted to sample.
+    Permission = 4,
+    /// Another daemon answers on the socket.
+    InUse = 5,
+}
+
+/// Why the daemon ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Signals, wake-ups or threads.
+    #[error("failed to set up the process")]
+    Setup(#[source] io::Error),
+    /// Perf events.
+    #[error(transparent)]
+    Sampling(#[from] RingsError),
+    /// The socket.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A stage ended on its own.
+    #[error("thread `{thread}` ended: {reason}")]
+    Stage {
+        /// Its name.
+        thread: &'static str,
+        /// Error or panic, with causes.
+        reason: String,
+    },
+    /// A stage does not move.
+    #[error("thread `{thread}` has not moved for {seconds} s")]
+    Stuck {
+        /// Its name.
+        thread: &'static str,
+        /// Age of its heartbeat.
+        seconds: u64,
+    },
+    /// Data was still on its way when the grace was over.
+    #[error("stopped before everything was drained: `shutdown.grace_s` of {seconds} s is over")]
+    Grace {
+        /// The grace.
+        seconds: u64,
+    },
+}
+
+impl RunError {
+    /// The exit code that tells scripts what happened.
+    pub fn exit(&self) -> Exit {
+        match self {
+            RunError::Sampling(RingsError::Open(OpenError::Permission { .. })) => Exit::Permission,
+            RunError::Sampling(RingsError::Map { source, .. })
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Exit::Permission
+            }
+            RunError::Serve(ServeError::InUse { .. }) => Exit::InUse,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+pub(super) type StageError = Box<dyn Error + Send + Sync>;
+
+/// Name of a thread and how it ended.
+type StageEnd = (&'static str, Result<(), StageError>);
+
+/// Ends of threads, as they happen.
+#[derive(Clone)]
+pub(super) struct Ends {
+    pub wake: Arc<WakeFd>,
+    pub list: Arc<Mutex<Vec<StageEnd>>>,
+}
+
+impl Ends {
+    pub fn spawn(
+        &self,
+        name: &'static str,
+        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let ends = self.clone();
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let end = match catch_unwind(AssertUnwindSafe(body)) {
+                    Ok(end) => end,
+                    Err(panic) => Err(format!("panic: {}", panic_text(&*panic)).into()),
+                };
+                lock(&ends.list).push((name, end));
+                ends.wake.wake();
+            })
+    }
+
+    /// The first end that was not asked for.
+    pub fn unexpected(&self) -> Option<RunError> {
+        let mut list = lock(&self.list);
+        if list.is_empty() {
+            return None;
+        }
+        let (thread, end) = list.remove(0);
+        let stopped = || "it stopped without being asked".into();
+        Some(stage_error(thread, end.err().unwrap_or_else(stopped)))
+    }
+
+    /// The first end by error.
+    pub fn failure(&self) -> Option<RunError> {
+        let mut list = lock(&self.list);
+        let failed = list.iter().position(|(_, end)| end.is_err())?;
+        let (thread, end) = list.remove(failed);
+        end.err().map(|error| stage_error(thread, error))
+    }
+}
+
+/// Errors of the socket keep their kind: it decides the exit code.
+fn stage_error(thread: &'static str, error: StageError) -> RunError {
+    match error.downcast::<ServeError>() {
+        Ok(error) => RunError::Serve(*error),
+        Err(error) => RunError::Stage {
+            thread,
+            reason: with_causes(&*error),
+        },
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("unknown")
+}

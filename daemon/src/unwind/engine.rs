@@ -1,0 +1,314 @@
+//! Walks a stack by unwind information, from the registers and the copy of a sample.
+//!
+//! One engine for all processes: addresses become places in files through the process's mappings,
+//! and everything known of a file is shared. Frames without unwind information are passed by their
+//! frame pointer where that leads to mapped code; what is found behind such a step is a guess until
+//! the walk reaches an outermost frame. Allocates nothing once the buffers have grown.
+
+use super::StackBuffer;
+use super::lookouts::LookCounts;
+use super::modules::{ModuleCounts, Modules, State};
+use super::rule::{Rule, Step, return_slot, step_saved};
+use super::state::{Registers, StackCopy, number};
+use super::table::RowContext;
+use crate::aggregate::batch::RawFrame;
+use crate::ids::{Avma, FileId, FileOffset};
+use crate::process::Process;
+use crate::process::space::Backing;
+use crate::time::Mono;
+use profile::StackEnd;
+
+/// What the engine did, since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnwindCounts {
+    /// Of modules and rules.
+    pub modules: ModuleCounts,
+    /// Of looks at the memory of threads.
+    pub looks: LookCounts,
+    /// Frames whose rule had to be computed from its row, each time.
+    pub computed: u64,
+    /// Frames passed by frame pointer for want of unwind information.
+    pub by_frame_pointer: u64,
+    /// Copies unwound.
+    pub walks: u64,
+    /// How they ended, by [`StackEnd`].
+    pub ends: [u64; StackEnd::ALL.len()],
+    /// Walks whose result was replaced or continued by the kernel's chain.
+    pub chains_used: u64,
+    /// Files whose unwind information was not read because too many waited.
+    pub unread: u64,
+    /// Files whose unwind information was dropped because the sampler did not keep up.
+    pub untaken: u64,
+}
+
+impl Default for UnwindCounts {
+    fn default() -> Self {
+        UnwindCounts {
+            modules: ModuleCounts::default(),
+            looks: LookCounts::default(),
+            computed: 0,
+            by_frame_pointer: 0,
+            walks: 0,
+            ends: [0; StackEnd::ALL.len()],
+            chains_used: 0,
+            unread: 0,
+            untaken: 0,
+        }
+    }
+}
+
+/// See the file.
+pub struct Engine {
+    /// The modules.
+    pub modules: Modules,
+    /// What was done.
+    pub counts: UnwindCounts,
+    /// Where the last walk needed a return address beyond the copy.
+    pub cut: Option<Cut>,
+    context: RowContext,
+}
+
+/// A frame whose return address lies beyond the copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Where the return address is.
+    pub slot: u64,
+    registers: Registers,
+    exact: bool,
+}
+
+/// Where a walk is.
+struct Cursor<'a> {
+    process: &'a Process,
+    stack: StackCopy<'a>,
+    registers: Registers,
+    /// The instruction pointer is that of an instruction, not of the one after a call.
+    exact: bool,
+    now: Mono,
+}
+
+/// What one frame leads to.
+enum Next {
+    Caller,
+    End(StackEnd),
+}
+
+impl Engine {
+    /// An engine whose modules take at most `bytes_max` bytes.
+    pub fn new(bytes_max: usize) -> Engine {
+        Engine {
+            modules: Modules::new(bytes_max),
+            counts: UnwindCounts::default(),
+            cut: None,
+            context: RowContext::new_in(),
+        }
+    }
+
+    /// Walks from `registers` to the outermost frame, adding frames to `out`, at most `depth_max`.
+    pub fn walk(
+        &mut self,
+        process: &Process,
+        registers: Registers,
+        stack: StackCopy<'_>,
+        now: Mono,
+        depth_max: usize,
+        out: &mut StackBuffer,
+    ) -> StackEnd {
+        let mut cursor = Cursor {
+            process,
+            stack,
+            registers,
+            exact: true,
+            now,
+        };
+        let end = self.go_on(&mut cursor, depth_max, out);
+        self.counts.walks += 1;
+        self.counts.ends[end as usize] += 1;
+        end
+    }
+
+    /// Goes on where the last walk was `cut`, with what `stack` has beyond the copy by now.
+    pub fn resume(
+        &mut self,
+        process: &Process,
+        cut: Cut,
+        stack: StackCopy<'_>,
+        now: Mono,
+        depth_max: usize,
+        out: &mut StackBuffer,
+    ) -> StackEnd {
+        let mut cursor = Cursor {
+            process,
+            stack,
+            registers: cut.registers,
+            exact: cut.exact,
+            now,
+        };
+        // The cut frame comes again.
+        out.frames.pop();
+        self.go_on(&mut cursor, depth_max, out)
+    }
+
+    fn go_on(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        depth_max: usize,
+        out: &mut StackBuffer,
+    ) -> StackEnd {
+        self.cut = None;
+        for depth in out.frames.len()..depth_max {
+            if let Next::End(found) = self.frame(cursor, depth == 0, out) {
+                return found;
+            }
+        }
+        StackEnd::DepthLimit
+    }
+
+    fn frame(&mut self, cursor: &mut Cursor<'_>, leaf: bool, out: &mut StackBuffer) -> Next {
+        let ip = cursor.registers.ip();
+        // A return address may lie behind the end of its function: the call is one byte before.
+        let address = Avma(if cursor.exact { ip } else { ip.wrapping_sub(1) });
+        let Some(mapping) = cursor.process.space().find(address) else {
+            if leaf {
+                out.frames
+                    .push(super::callchain::unmapped_leaf(cursor.process));
+            }
+            return Next::End(match ip {
+                0 if !leaf => StackEnd::Complete,
+                _ => StackEnd::Unmapped,
+            });
+        };
+        match mapping.backing {
+            Backing::File(file) => {
+                let offset = mapping.offset_of(address);
+                let (rule, without) = self.rule(file, offset, cursor.now);
+                // Nobody called the function that a signal handler returns to, or that a stack begins
+                // with: its first instruction is the frame.
+                let named_at = match rule.entered && !cursor.exact {
+                    true => FileOffset(offset.0.wrapping_add(1)),
+                    false => offset,
+                };
+                out.add_file(mapping, file, named_at);
+                self.follow(cursor, rule, without, file, offset, leaf)
+            }
+            Backing::Jit => {
+                out.frames.push(RawFrame::Jit(cursor.process.id, address));
+                self.by_frame_pointer(cursor, StackEnd::BrokenChain)
+            }
+            Backing::Nothing(reason) => {
+                out.frames.push(RawFrame::Unknown(reason));
+                Next::End(StackEnd::Unmapped)
+            }
+        }
+    }
+
+    /// The rule of a place, and why there is none.
+    fn rule(&mut self, file: FileId, offset: FileOffset, now: Mono) -> (Rule, StackEnd) {
+        if let Some(rule) = self.modules.known_rule(file, offset) {
+            return (rule, StackEnd::NoUnwindInfo);
+        }
+        let rule = match self.modules.get(file, now) {
+            State::Here(module) => module.rule(offset, &mut self.context),
+            State::Without => return (Rule::UNKNOWN, StackEnd::NoUnwindInfo),
+            State::Refused => return (Rule::UNKNOWN, StackEnd::ModuleRefused),
+            State::Awaited => return (Rule::UNKNOWN, StackEnd::ModuleLoading),
+        };
+        self.modules.keep_rule(file, offset, rule);
+        (rule, StackEnd::NoUnwindInfo)
+    }
+
+    fn follow(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        rule: Rule,
+        without: StackEnd,
+        file: FileId,
+        offset: FileOffset,
+        leaf: bool,
+    ) -> Next {
+        let Cursor {
+            registers,
+            stack,
+            exact,
+            ..
+        } = cursor;
+        let caller = match rule.step {
+            Step::Outermost => return Next::End(StackEnd::Complete),
+            Step::Unknown if without == StackEnd::ModuleLoading => return Next::End(without),
+            Step::Unknown => return self.by_frame_pointer(cursor, without),
+            Step::Saved {
+                base,
+                offset,
+                places,
+            } => {
+                let caller = step_saved(base, offset, &places, registers, stack);
+                if caller.is_err() {
+                    self.cut = return_slot(base, offset, &places, registers)
+                        .filter(|&slot| stack.ends_before(slot))
+                        .map(|slot| Cut {
+                            slot,
+                            registers: *registers,
+                            exact: *exact,
+                        });
+                }
+                caller
+            }
+            Step::Computed => {
+                self.counts.computed += 1;
+                match self.modules.get(file, cursor.now) {
+                    State::Here(module) => {
+                        module.compute(offset, registers, stack, &mut self.context)
+                    }
+                    State::Without => Err(StackEnd::NoUnwindInfo),
+                    State::Refused => Err(StackEnd::ModuleRefused),
+                    State::Awaited => Err(StackEnd::ModuleLoading),
+                }
+            }
+        };
+        match caller {
+            // Stacks grow down, so a caller's frame lies above. A signal handler may have run on a
+            // stack of its own, and a frame may be empty where the leaf saved nothing.
+            Ok(caller) if !rule.signal && !leaf && caller.sp() <= registers.sp() => {
+                Next::End(StackEnd::NoProgress)
+            }
+            Ok(caller) => {
+                cursor.exact = rule.signal;
+                cursor.registers = caller;
+                Next::Caller
+            }
+            Err(end) => Next::End(end),
+        }
+    }
+
+    /// Passes a frame that nothing describes by its frame pointer. `otherwise` is the end when that
+    /// leads nowhere.
+    fn by_frame_pointer(&mut self, cursor: &mut Cursor<'_>, otherwise: StackEnd) -> Next {
+        let Cursor {
+            registers,
+            stack,
+            process,
+            ..
+        } = cursor;
+        let caller = || {
+            let frame = registers.get(number::RBP)?;
+            if frame < registers.sp() || frame % 8 != 0 {
+                return None;
+            }
+            let (saved, ip) = (
+                stack.read(frame).ok()?,
+                stack.read(frame.wrapping_add(8)).ok()?,
+            );
+            process.space().find(Avma(ip.wrapping_sub(1)))?;
+            let mut caller = registers.after_return(ip, frame.wrapping_add(16));
+            caller.set(number::RBP, saved);
+            Some(caller)
+        };
+        let Some(caller) = caller() else {
+            return Next::End(otherwise);
+        };
+        self.counts.by_frame_pointer += 1;
+        cursor.registers = caller;
+        cursor.exact = false;
+        Next::Caller
+    }
+}

@@ -1,0 +1,236 @@
+//! What unwinding starts from: the registers of a thread and the copy of its stack.
+//!
+//! Both are views of a record in the ring. Stack bytes hold secrets: they are read here a word at a
+//! time and never copied, logged or kept.
+
+use super::look::Words;
+use crate::perf::event::USER_REGS;
+use crate::perf::record::UserState;
+use profile::StackEnd;
+
+/// Numbers of the registers in unwind tables (x86-64 psABI, figure 3.36).
+pub mod number {
+    /// rbx, kept over calls.
+    pub const RBX: u16 = 3;
+    /// rbp, kept over calls; the frame pointer where there is one.
+    pub const RBP: u16 = 6;
+    /// The stack pointer.
+    pub const RSP: u16 = 7;
+    /// r12, kept over calls.
+    pub const R12: u16 = 12;
+    /// r13, kept over calls.
+    pub const R13: u16 = 13;
+    /// r14, kept over calls.
+    pub const R14: u16 = 14;
+    /// r15, kept over calls.
+    pub const R15: u16 = 15;
+    /// The return address; in a frame's registers, the instruction pointer.
+    pub const RA: u16 = 16;
+}
+
+/// Number of registers that unwinding knows.
+pub const REGISTERS: usize = 17;
+
+/// Where each register of the sample's mask goes: the kernel's order is ax, bx, cx, dx, si, di, bp,
+/// sp, ip, r8–r15 (`enum perf_event_x86_regs`).
+const ORDER: [u16; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// Registers that a called function gives back as it found them.
+const KEPT_OVER_CALLS: u32 = 1 << number::RBX
+    | 1 << number::RBP
+    | 1 << number::R12
+    | 1 << number::R13
+    | 1 << number::R14
+    | 1 << number::R15;
+
+/// The general registers by their number in unwind tables, as far as they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    values: [u64; REGISTERS],
+    known: u32,
+}
+
+impl Registers {
+    /// The registers of a sample; `None` when the record has too few.
+    pub fn from_sample(user: &UserState<'_>) -> Option<Registers> {
+        if USER_REGS.count_ones() as usize != REGISTERS || user.regs.len() != REGISTERS * 8 {
+            return None;
+        }
+        let mut values = [0; REGISTERS];
+        for (word, &number) in user.regs.chunks_exact(8).zip(&ORDER) {
+            values[usize::from(number)] = word_of(word);
+        }
+        Some(Registers {
+            values,
+            known: (1 << REGISTERS) - 1,
+        })
+    }
+
+    /// The value of a register, where it is known.
+    pub fn get(&self, number: u16) -> Option<u64> {
+        let known = u32::from(number) < u32::BITS && self.known & 1 << number != 0;
+        known.then(|| self.values[usize::from(number)])
+    }
+
+    /// Sets a register; numbers of vector registers and the like are nobody's business.
+    pub fn set(&mut self, number: u16, value: u64) {
+        if let Some(place) = self.values.get_mut(usize::from(number)) {
+            *place = value;
+            self.known |= 1 << number;
+        }
+    }
+
+    /// Forgets a register.
+    pub fn forget(&mut self, number: u16) {
+        if usize::from(number) < REGISTERS {
+            self.known &= !(1 << number);
+        }
+    }
+
+    /// The instruction pointer.
+    pub fn ip(&self) -> u64 {
+        self.values[usize::from(number::RA)]
+    }
+
+    /// The stack pointer.
+    pub fn sp(&self) -> u64 {
+        self.values[usize::from(number::RSP)]
+    }
+
+    /// What a caller can know of its registers after a call: those that calls keep, and where it
+    /// goes on.
+    pub fn after_return(mut self, ip: u64, sp: u64) -> Registers {
+        self.known &= KEPT_OVER_CALLS;
+        self.set(number::RA, ip);
+        self.set(number::RSP, sp);
+        self
+    }
+}
+
+/// The copy of a stack, from the stack pointer of the sample up, and what is known beyond.
+#[derive(Clone, Copy)]
+pub struct StackCopy<'a> {
+    start: u64,
+    bytes: &'a [u8],
+    full: bool,
+    beyond: Option<&'a Words>,
+}
+
+/// How far behind a full copy an address still counts as the same stack. The usual limit of a stack.
+const STACK_REACH: u64 = 8 << 20;
+
+impl<'a> StackCopy<'a> {
+    /// `bytes` as they were at `start`; `full` when the stack may go on behind them.
+    pub fn new(start: u64, bytes: &'a [u8], full: bool) -> StackCopy<'a> {
+        StackCopy {
+            start,
+            bytes,
+            full,
+            beyond: None,
+        }
+    }
+
+    /// With words that lie beyond it.
+    pub fn with(self, beyond: &'a Words) -> StackCopy<'a> {
+        StackCopy {
+            beyond: Some(beyond),
+            ..self
+        }
+    }
+
+    /// True for a word that lies further out than the copy, and may well be on the same stack.
+    pub fn ends_before(&self, address: u64) -> bool {
+        let end = self.start.saturating_add(self.bytes.len() as u64);
+        address.is_multiple_of(8) && end <= address && address - end < STACK_REACH
+    }
+
+    /// The word at an address.
+    ///
+    /// # Errors
+    /// How a stack ends that needs it and cannot have it: beyond the copy, or elsewhere.
+    pub fn read(&self, address: u64) -> Result<u64, StackEnd> {
+        let at = address.wrapping_sub(self.start);
+        let found = usize::try_from(at)
+            .ok()
+            .and_then(|at| self.bytes.get(at..at.checked_add(8)?));
+        let word = match (found, self.beyond) {
+            (Some(word), _) => Some(word_of(word)),
+            (None, beyond) => beyond.and_then(|words| words.get(address)),
+        };
+        match word {
+            Some(word) => Ok(word),
+            // Anything before the stack pointer is far away in this arithmetic.
+            None if self.full && at < self.bytes.len() as u64 + STACK_REACH => {
+                Err(StackEnd::CopyTooSmall)
+            }
+            None => Err(StackEnd::UnreadableMemory),
+        }
+    }
+}
+
+/// A word of eight bytes, of which there must be as many.
+fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_behind_a_full_copy_was_not_copied_and_what_lies_elsewhere_cannot_be_read() {
+        let bytes: Vec<u8> = (0..4u64).flat_map(u64::to_le_bytes).collect();
+        let full = StackCopy::new(0x7000, &bytes, true);
+        let whole = StackCopy::new(0x7000, &bytes, false);
+        assert_eq!(full.read(0x7008), Ok(1));
+        assert_eq!(full.read(0x701c), Err(StackEnd::CopyTooSmall));
+        assert_eq!(full.read(0x7020), Err(StackEnd::CopyTooSmall));
+        assert_eq!(whole.read(0x7020), Err(StackEnd::UnreadableMemory));
+        assert_eq!(full.read(0x6ff8), Err(StackEnd::UnreadableMemory));
+        assert_eq!(full.read(u64::MAX), Err(StackEnd::UnreadableMemory));
+        assert_eq!(full.read(0x7fff_0000), Err(StackEnd::UnreadableMemory));
+    }
+
+    #[test]
+    fn registers_of_a_sample_are_in_the_kernels_order() {
+        let bytes: Vec<u8> = (0..REGISTERS as u64).flat_map(u64::to_le_bytes).collect();
+        let user = UserState {
+            is_64: true,
+            regs: &bytes,
+            stack: &[],
+            full: false,
+        };
+        let Some(registers) = Registers::from_sample(&user) else {
+            eprintln!("skip: copies are not unwound on this architecture");
+            return;
+        };
+        // ax, bx, cx, dx are the kernel's first four; dx and bx are 1 and 3 in tables.
+        assert_eq!(
+            [0, 1, 2, 3].map(|n| registers.get(n)),
+            [0, 3, 2, 1].map(Some)
+        );
+        assert_eq!((registers.sp(), registers.ip()), (7, 8));
+        assert_eq!(registers.get(number::R15), Some(16));
+    }
+
+    #[test]
+    fn a_caller_knows_only_what_calls_keep() {
+        let bytes: Vec<u8> = (0..REGISTERS as u64).flat_map(u64::to_le_bytes).collect();
+        let user = UserState {
+            is_64: true,
+            regs: &bytes,
+            stack: &[],
+            full: false,
+        };
+        let Some(registers) = Registers::from_sample(&user) else {
+            eprintln!("skip: copies are not unwound on this architecture");
+            return;
+        };
+        let caller = registers.after_return(0x400, 0x7000);
+        assert_eq!((caller.ip(), caller.sp()), (0x400, 0x7000));
+        assert_eq!(caller.get(0), None, "rax holds a result");
+        assert_eq!(caller.get(number::RBX), registers.get(number::RBX));
+    }
+}

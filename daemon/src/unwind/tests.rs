@@ -1,0 +1,207 @@
+//! Rows become rules, and rules lead to callers: on tables and stacks written out by hand.
+
+use super::rule::{Rule, Step, step_computed, step_saved};
+use super::state::{REGISTERS, Registers, StackCopy, number};
+use super::table::{Bases, Dialect, RowContext, Table};
+use crate::perf::record::UserState;
+use profile::StackEnd;
+
+/// Where the functions of the tables begin.
+const CODE: u64 = 0x1000;
+/// The stack pointer of every leaf.
+const SP: u64 = 0x7f00;
+
+const DEF_CFA_EXPRESSION: u8 = 0x0f;
+const EXPRESSION: u8 = 0x10;
+
+/// An `.eh_frame` with one function of 64 bytes at [`CODE`]: at its entry the CFA is rsp + 8 and the
+/// return address below it; `instructions` follow. With `augmentation` `S` it is a signal trampoline.
+fn table(augmentation: &str, instructions: &[u8]) -> Table {
+    let mut cie = vec![0, 0, 0, 0, 1];
+    cie.extend_from_slice(augmentation.as_bytes());
+    // Code alignment 1, data alignment -8, return address in 16; CFA rsp + 8, return address at -8.
+    cie.extend_from_slice(&[0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1]);
+    let mut bytes = entry(&cie);
+    let mut fde = (bytes.len() as u32 + 4).to_le_bytes().to_vec();
+    fde.extend_from_slice(&CODE.to_le_bytes());
+    fde.extend_from_slice(&64u64.to_le_bytes());
+    fde.extend_from_slice(instructions);
+    bytes.extend(entry(&fde));
+    bytes.extend_from_slice(&[0; 4]);
+    let bases = Bases {
+        code: CODE,
+        ..Bases::default()
+    };
+    Table::new(Dialect::Eh, &bytes, None, bases).expect("a function is described")
+}
+
+fn entry(content: &[u8]) -> Vec<u8> {
+    let padded = content.len().next_multiple_of(4);
+    let mut bytes = (padded as u32).to_le_bytes().to_vec();
+    bytes.extend_from_slice(content);
+    bytes.resize(4 + padded, 0);
+    bytes
+}
+
+fn rule(table: &Table, address: u64) -> Option<Rule> {
+    let mut context = RowContext::new_in();
+    table.with_row(address, &mut context, |row, facts| {
+        Rule::of_row(row, facts, address)
+    })
+}
+
+/// Registers of a leaf: each holds its number in the kernel's order, but the stack pointer.
+fn leaf() -> Option<Registers> {
+    let words = (0..REGISTERS as u64).map(|at| if at == 7 { SP } else { at });
+    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    let user = UserState {
+        is_64: true,
+        regs: &bytes,
+        stack: &[],
+        full: false,
+    };
+    Registers::from_sample(&user)
+}
+
+/// A stack whose words are their own addresses.
+fn stack_bytes() -> Vec<u8> {
+    (0..64u64)
+        .flat_map(|at| (SP + at * 8).to_le_bytes())
+        .collect()
+}
+
+#[test]
+fn a_pushed_register_is_restored_from_where_it_was_saved() {
+    // After one byte: CFA rsp + 16, rbp at CFA - 16.
+    let table = table("", &[0x41, 0x0e, 16, 0x86, 2]);
+    let Some(leaf) = leaf() else { return };
+    let bytes = stack_bytes();
+    let stack = StackCopy::new(SP, &bytes, true);
+    let Some(Rule {
+        step: Step::Saved {
+            base,
+            offset,
+            places,
+        },
+        signal: false,
+        ..
+    }) = rule(&table, CODE + 1)
+    else {
+        panic!("a rule of fixed distances")
+    };
+    let caller = step_saved(base, offset, &places, &leaf, &stack).expect("leads to its caller");
+    assert_eq!((caller.ip(), caller.sp()), (SP + 8, SP + 16));
+    assert_eq!(caller.get(number::RBP), Some(SP));
+    assert_eq!(caller.get(number::RBX), leaf.get(number::RBX));
+}
+
+#[test]
+fn at_its_first_instruction_a_function_has_saved_nothing() {
+    let table = table("", &[0x41, 0x0e, 16, 0x86, 2]);
+    assert_eq!(rule(&table, CODE), Some(Rule::return_address_at(0)));
+}
+
+#[test]
+fn an_address_behind_the_last_function_has_no_rule() {
+    let table = table("", &[]);
+    assert_eq!(rule(&table, CODE + 64), None);
+    assert_eq!(rule(&table, CODE - 1), None);
+}
+
+#[test]
+fn a_function_without_return_address_is_the_outermost() {
+    let table = table("", &[0x07, 16]);
+    assert_eq!(
+        rule(&table, CODE).map(|rule| rule.step),
+        Some(Step::Outermost)
+    );
+}
+
+#[test]
+fn entries_of_a_linkage_table_are_reckoned_from_their_address() {
+    // rsp + 8 + ((rip & 15) >= 11) * 8, as GNU linkers write it.
+    let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+    let mut instructions = vec![DEF_CFA_EXPRESSION, plt.len() as u8];
+    instructions.extend_from_slice(&plt);
+    let table = table("", &instructions);
+    assert_eq!(rule(&table, CODE + 10), Some(Rule::return_address_at(0)));
+    assert_eq!(rule(&table, CODE + 11), Some(Rule::return_address_at(8)));
+}
+
+#[test]
+fn a_signal_frame_takes_all_registers_from_memory() {
+    // CFA = *(rsp + 16); rax at rsp + 24; return address at rsp + 32.
+    let instructions = [
+        &[DEF_CFA_EXPRESSION, 3, 0x77, 16, 0x06][..],
+        &[EXPRESSION, 0, 2, 0x77, 24],
+        &[EXPRESSION, 16, 2, 0x77, 32],
+    ];
+    let table = table("S", &instructions.concat());
+    let Some(leaf) = leaf() else { return };
+    let bytes = stack_bytes();
+    let stack = StackCopy::new(SP, &bytes, true);
+    let found = rule(&table, CODE).expect("a row");
+    assert_eq!((found.step, found.signal), (Step::Computed, true));
+    let mut context = RowContext::new_in();
+    let caller = table
+        .with_row(CODE, &mut context, |row, facts| {
+            step_computed(row, facts, &leaf, &stack)
+        })
+        .expect("a row")
+        .expect("leads to what was interrupted");
+    assert_eq!((caller.ip(), caller.sp()), (SP + 32, SP + 16));
+    assert_eq!(caller.get(0), Some(SP + 24));
+}
+
+#[test]
+fn a_loop_in_an_expression_ends() {
+    // lit1; bra to itself.
+    let table = table("", &[DEF_CFA_EXPRESSION, 4, 0x31, 0x28, 0xfc, 0xff]);
+    let Some(leaf) = leaf() else { return };
+    let stack = StackCopy::new(SP, &[], true);
+    let mut context = RowContext::new_in();
+    let end = table.with_row(CODE, &mut context, |row, facts| {
+        step_computed(row, facts, &leaf, &stack)
+    });
+    assert_eq!(end, Some(Err(StackEnd::NoUnwindInfo)));
+}
+
+proptest::proptest! {
+    #[test]
+    fn tables_of_strangers_do_no_harm(
+        bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400),
+        damage in proptest::collection::vec((0usize..100, proptest::num::u8::ANY), 0..8),
+    ) {
+        let mut sound = vec![0, 0, 0, 0, 1, b'S', 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
+        sound = entry(&sound);
+        let mut fde = (sound.len() as u32 + 4).to_le_bytes().to_vec();
+        fde.extend_from_slice(&CODE.to_le_bytes());
+        fde.extend_from_slice(&64u64.to_le_bytes());
+        fde.extend_from_slice(&bytes);
+        sound.extend(entry(&fde));
+        for (at, value) in damage {
+            if let Some(byte) = sound.get_mut(at) {
+                *byte = value;
+            }
+        }
+        let bases = Bases { code: CODE, ..Bases::default() };
+        let Some(leaf) = leaf() else { return Ok(()) };
+        let stack = stack_bytes();
+        let stack = StackCopy::new(SP, &stack, true);
+        for dialect in [Dialect::Eh, Dialect::Debug] {
+            let header = Some(&bytes[..]);
+            for header in [None, header] {
+                let Some(table) = Table::new(dialect, &sound, header, bases) else {
+                    continue;
+                };
+                let mut context = RowContext::new_in();
+                for address in CODE..CODE + 64 {
+                    rule(&table, address);
+                    table.with_row(address, &mut context, |row, facts| {
+                        step_computed(row, facts, &leaf, &stack).map(|caller| caller.ip())
+                    });
+                }
+            }
+        }
+    }
+}

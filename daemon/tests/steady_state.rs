@@ -1,0 +1,226 @@
+//! The sampler's steady state asks the allocator for nothing: counted over real samples with copies of
+//! real stacks, which rings in memory bring again and again through the whole pass: order of time,
+//! process table, unwinding, folding, windows.
+//!
+//! The only test of its program, because the count is of all threads.
+
+use daemon::aggregate::batch::RawBatch;
+use daemon::bounds::{Bounds, CacheBounds};
+use daemon::heartbeat::Heartbeat;
+use daemon::ids::{CpuId, Pid};
+use daemon::perf::cpu_ring::CpuRing;
+use daemon::perf::event::{EventKind, EventSpec, Features};
+use daemon::perf::loss::Pace;
+use daemon::perf::record::{self, Record};
+use daemon::perf::ring::Ring;
+use daemon::perf::rings::{Drained, Rings, horizon_at};
+use daemon::perf::synthetic;
+use daemon::process::scan;
+use daemon::process::scout::{Handover, Modules, Scout};
+use daemon::sampler::{Queues, Sampler, Shared, Start};
+use daemon::symbolize::SymbolCounters;
+use daemon::symbolize::files::{FileStore, identity_of_mapping};
+use daemon::time::Mono;
+use daemon::unwind::{Depths, Unwinder};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::alloc::System;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// The default size of copies.
+const COPY_BYTES: usize = 16 << 10;
+const RATE_HZ: u32 = 499;
+const PERIOD: u64 = 1_000_000_000 / RATE_HZ as u64;
+/// Holds a second of one CPU.
+const RING_BYTES: usize = 16 << 20;
+const CPUS: u32 = 2;
+const WINDOW: Duration = Duration::from_secs(2);
+/// Seconds until all tables have met everything and each file was told of for the second time, which is
+/// after ten, and seconds counted: five windows.
+const WARM_UP: u64 = 14;
+const COUNTED: u64 = 10;
+
+/// Recurses to changing depths, each level with a frame of its own size, and never allocates.
+#[inline(never)]
+fn descend(levels: u32, seed: u64) -> u64 {
+    let scratch = std::hint::black_box([seed; 24]);
+    let below = match levels {
+        0 => (0..2_000).fold(seed, |x, n| std::hint::black_box(x.rotate_left(5) ^ n)),
+        _ => descend(levels - 1, seed.wrapping_mul(31)),
+    };
+    below ^ scratch[(seed % 24) as usize]
+}
+
+/// Records of this process's own samples while it is busy, and of the kernel's while it works for it.
+fn recorded() -> Option<Vec<Vec<u8>>> {
+    let spec = EventSpec {
+        kind: EventKind::CpuClock,
+        rate_hz: RATE_HZ,
+        max_stack_depth: 127,
+        watermark_bytes: 2 << 20,
+        stack_bytes: COPY_BYTES as u32,
+    };
+    let cpus: Vec<CpuId> = (0..std::thread::available_parallelism().ok()?.get() as u32)
+        .map(CpuId)
+        .collect();
+    let mut rings = Rings::open(&cpus, &spec, 8 << 20).ok()?;
+    let mut kept = Vec::new();
+    let mut depth = 0;
+    while kept.len() < RATE_HZ as usize {
+        for _ in 0..200 {
+            depth = (depth + 7) % 40;
+            std::hint::black_box(descend(depth, depth.into()));
+        }
+        // Work of the kernel too: a read that returns zeros.
+        let _ = std::fs::read("/proc/self/maps");
+        rings.drain(horizon_at(Mono::now()), |drained| {
+            if let Drained::Record { record, .. } = drained
+                && let Record::Sample(sample) = record
+                && sample.pid == Pid(std::process::id())
+                && kept.len() < RATE_HZ as usize
+            {
+                kept.push(synthetic::again(&sample, Mono(0), COPY_BYTES));
+            }
+        });
+    }
+    Some(kept)
+}
+
+/// Where the time stands in a sample: after the header, identifier, address and ids.
+const TIME_AT: usize = 32;
+
+/// Writes a second of samples, which begins at `from`, to every ring.
+fn fill(sampler: &mut Sampler, from: Mono, samples: &mut [Vec<u8>]) {
+    for ring in sampler.rings_mut().rings_mut() {
+        for (tick, bytes) in samples.iter_mut().enumerate() {
+            let time = from.0 + tick as u64 * PERIOD + 1 + u64::from(ring.cpu.0);
+            bytes[TIME_AT..TIME_AT + 8].copy_from_slice(&time.to_ne_bytes());
+            assert!(ring.ring_mut().write(bytes), "a ring is too small");
+        }
+    }
+}
+
+#[test]
+fn in_steady_state_nothing_is_allocated_needs_root() {
+    let samples = std::thread::spawn(recorded).join().unwrap();
+    let Some(mut samples) = samples else {
+        eprintln!("skip: not permitted to sample");
+        return;
+    };
+    let layout = Features::default().layout(COPY_BYTES as u32);
+    let copies = samples.iter().filter(|bytes| {
+        let parsed = record::parse(bytes, &layout);
+        matches!(parsed, Ok(Record::Sample(sample)) if sample.user.is_some())
+    });
+    assert_eq!(copies.count(), samples.len());
+
+    let own = Pid(std::process::id());
+    let mut processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
+    processes.retain(|process| process.pid == own);
+    let rings = (0..CPUS)
+        .map(|cpu| {
+            let ring = Ring::in_memory(RING_BYTES).unwrap();
+            CpuRing::over(CpuId(cpu), ring, Pace::Fixed(PERIOD))
+        })
+        .collect();
+    let begin = Mono::now();
+    let bounds = Bounds {
+        symbols: 0,
+        unwind: 32 << 20,
+        recorder: 0,
+    };
+    let depths = Depths {
+        chain: 127,
+        walk: 512,
+    };
+    let start = Start {
+        rings: Rings::over(rings, Features::default(), COPY_BYTES as u32).unwrap(),
+        unwinder: Unwinder::new(depths, Arc::new(CacheBounds::new(bounds))),
+        period: PERIOD,
+        processes,
+        idle: vec![(1, 2)],
+        window: WINDOW,
+        first_window_end: begin.plus(WINDOW),
+    };
+    let (batches, handed_over) = sync_channel(2);
+    let (recycle, recycled) = sync_channel(2);
+    for _ in 0..2 {
+        recycle.send(RawBatch::default()).unwrap();
+    }
+    let (scout, requests) = sync_channel(1024);
+    let (scans, scanned) = sync_channel(1);
+    let (loaded, modules) = sync_channel(64);
+    let handover = Arc::new(Handover {
+        wanted: AtomicBool::new(true),
+        ..Handover::default()
+    });
+    let for_scout = Modules {
+        loaded,
+        handover: Arc::clone(&handover),
+        debug_dirs: Vec::new(),
+    };
+    let files = std::thread::spawn(move || {
+        let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
+        let heartbeat = Heartbeat::default();
+        Scout::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
+    });
+    let shared = Arc::new(Shared::new().unwrap());
+    let queues = Queues {
+        batches,
+        recycled,
+        scout,
+        scanned,
+        modules: (modules, handover),
+        looks: None,
+    };
+    let mut sampler = Sampler::new(start, queues, Arc::clone(&shared)).unwrap();
+
+    let mut second = 0;
+    let mut ends = [0u64; 2];
+    let mut run = |seconds: u64, sampler: &mut Sampler| {
+        for _ in 0..seconds {
+            let from = begin.plus(Duration::from_secs(second));
+            second += 1;
+            fill(sampler, from, &mut samples);
+            sampler
+                .pass(from.plus(Duration::from_millis(1002)))
+                .unwrap();
+            while let Ok(batch) = handed_over.try_recv() {
+                for sample in &batch.samples {
+                    let end = batch.stacks[sample.stack as usize].end;
+                    ends[usize::from(end.is_complete())] += sample.value.count;
+                }
+                recycle.send(batch).unwrap();
+            }
+            // What `fp-files` was asked for comes while the first seconds are replayed.
+            if second < 5 {
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        }
+    };
+    run(WARM_UP, &mut sampler);
+    let before = shared.samples.load(Ordering::Relaxed);
+    let region = Region::new(ALLOCATOR);
+    run(COUNTED, &mut sampler);
+    let change = region.change();
+    let folded = shared.samples.load(Ordering::Relaxed) - before;
+    eprintln!(
+        "{folded} samples: {} allocations, {} reallocations; of all {} whole, {} not",
+        change.allocations, change.reallocations, ends[1], ends[0]
+    );
+    assert_eq!(
+        folded,
+        u64::from(CPUS) * u64::from(RATE_HZ) * COUNTED,
+        "every sample went through"
+    );
+    assert_eq!((change.allocations, change.reallocations), (0, 0));
+    // What was counted is the whole way of a sample, unwinding included.
+    assert!(ends[1] > ends[0] * 2, "{ends:?}");
+    drop(sampler);
+    files.join().unwrap();
+}

@@ -1,0 +1,250 @@
+//! What each fuzz target does with its bytes, and what must hold whatever they are.
+//!
+//! A target is a function from bytes to nothing that panics when a promise is broken. The fuzzer
+//! runs it under `fuzz_targets/`; `tests/tests/fuzz_corpus.rs` runs it over the corpus on the
+//! compiler of the product, so this file uses nothing but the crates under test.
+
+use daemon::cgroup::{Hierarchy, Labels};
+use daemon::config::Config;
+use daemon::jit::{map::PerfMap, target};
+use daemon::perf::environment::parse_cpu_list;
+use daemon::perf::record::{self, Layout, Record};
+use daemon::process::maps;
+use daemon::symbolize::elf::{self, SymbolTable};
+use daemon::symbolize::{KernelSymbols, inflate, names};
+use profile::formats::{self, Format, Options};
+use profile::{FrameFilter, FrameFilterOp, Profile, Selector};
+use prost::Message;
+use proto::ProfileAssembler;
+use std::path::{Component, Path};
+
+mod walks;
+pub use walks::unwinding;
+
+/// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met often.
+const BYTES_MAX: usize = 1 << 20;
+
+/// What a target does with its bytes.
+pub type Target = fn(&[u8]);
+
+/// Every name a target has, with its function: what the corpus's folders are called.
+pub const ALL: &[(&str, Target)] = &[
+    ("perf_records", perf_records),
+    ("elf_images", elf_images),
+    ("unwinding", unwinding),
+    ("perf_maps", perf_maps),
+    ("proc_text", proc_text),
+    ("symbol_names", symbol_names),
+    ("config", config),
+    ("pprof", pprof),
+    ("queries", queries),
+    ("wire_chunks", wire_chunks),
+];
+
+/// Records of the ring, under every layout the daemon opens events with: whatever is not refused
+/// lies inside the record.
+pub fn perf_records(data: &[u8]) {
+    let layouts = [
+        (true, 0, false),
+        (false, 0, false),
+        (true, 0x1c0, true),
+        (false, 0x1c0, true),
+    ];
+    let _ = record::time(data);
+    let within = |part: &[u8]| {
+        let (all, part) = (data.as_ptr_range(), part.as_ptr_range());
+        assert!(part.start >= all.start && part.end <= all.end);
+    };
+    for (cgroup, user_regs, user_stack) in layouts {
+        let layout = Layout {
+            cgroup,
+            user_regs,
+            user_stack,
+        };
+        match record::parse(data, &layout) {
+            Ok(Record::Sample(sample)) => {
+                assert!(record::is_sample(data) && record::time(data) == Ok(sample.time));
+                assert_eq!(sample.callchain.iter().count(), sample.callchain.len());
+                if let Some(user) = sample.user {
+                    within(user.regs);
+                    within(user.stack);
+                    assert_eq!(user.regs.len(), user_regs.count_ones() as usize * 8);
+                }
+            }
+            Ok(Record::Mmap(mmap)) => within(mmap.path),
+            Ok(Record::Cgroup { path, .. }) => within(path),
+            _ => {}
+        }
+    }
+}
+
+/// ELF images: headers, symbol tables, names, compressed sections, look-ups of every offset.
+pub fn elf_images(data: &[u8]) {
+    let _ = inflate::mini_debug_info(data, BYTES_MAX);
+    let _ = elf::find_build_id(data, 4);
+    let _ = elf::find_build_id(data, 8);
+    let Ok(headers) = elf::read_headers(data) else {
+        return;
+    };
+    assert_eq!(
+        elf::read_build_id(data).ok(),
+        Some(headers.build_id.clone())
+    );
+    headers.debug_link(data);
+    for section in headers.sections.iter().filter(|section| section.compressed) {
+        if let Ok(content) = inflate::content(data, section, headers.is_64, BYTES_MAX) {
+            assert!(content.len() <= BYTES_MAX);
+        }
+    }
+    for name in [&b".symtab"[..], b".dynsym"] {
+        let table = SymbolTable::read(data, &headers, name, &headers.segments, BYTES_MAX);
+        let Ok(Some(table)) = table else { continue };
+        assert!(table.heap_bytes() <= BYTES_MAX && !table.is_empty());
+        let mut hint = 0;
+        for offset in (0..data.len() as u64).step_by(16) {
+            let Some(address) = headers.address_of(offset) else {
+                continue;
+            };
+            let found = table.find(address, &mut hint);
+            assert_eq!(
+                found,
+                table.find(address, &mut 0),
+                "a hint changes the answer"
+            );
+        }
+        for index in 0..table.len().min(64) as u32 {
+            table.name(data, index);
+        }
+    }
+}
+
+/// Perf maps: the same names whatever pieces the file is read in, memory within the bound.
+pub fn perf_maps(data: &[u8]) {
+    let (mut whole, mut pieces) = (PerfMap::new(BYTES_MAX), PerfMap::new(BYTES_MAX));
+    whole.feed(data);
+    for piece in data.chunks(7) {
+        pieces.feed(piece);
+    }
+    assert_eq!(whole.len(), pieces.len());
+    assert_eq!(whole.take_skipped(), pieces.take_skipped());
+    assert!(whole.heap_bytes() <= 3 * BYTES_MAX);
+    for line in data.split(|&byte| byte == b'\n') {
+        let Some((start, end, _)) = daemon::jit::map::parse_line(line) else {
+            continue;
+        };
+        assert!(start < end);
+        assert_eq!(whole.find(start), pieces.find(start));
+        if let Some(name) = whole.find(end - 1) {
+            assert!(!name.chars().any(char::is_control));
+        }
+    }
+}
+
+/// Text of `/proc` and cgroup files that holds names of strangers.
+pub fn proc_text(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for map in maps::executable(data) {
+        assert!(map.start < map.end);
+    }
+    target::start_ticks(data);
+    target::parse_status(&text);
+    target::root_uid(&text);
+    parse_cpu_list(&text);
+    let half = data.len() / 2;
+    let found = Hierarchy::parse(&data[..half], &data[half..]);
+    let path = found.path_in(data);
+    assert!(path.iter().all(|path| path.starts_with(b"/")));
+    for path in path.iter().map(Vec::as_slice).chain([data]) {
+        if let (Some(directory), Some(mount)) = (found.directory(path), &found.mount) {
+            let below = directory.strip_prefix(mount).expect("inside the mount");
+            assert!(below.components().all(|part| part != Component::ParentDir));
+        }
+    }
+    for line in text.lines() {
+        for (_, value) in Labels::of_path(line).pairs() {
+            assert!(!value.is_empty() && !value.chars().any(char::is_control));
+        }
+    }
+    let kernel = KernelSymbols::parse(data).expect("reading from memory");
+    for (start, end) in kernel.idle_ranges() {
+        assert!(start < end);
+    }
+    kernel.find(0xffff_ffff_8100_0000);
+}
+
+/// Symbol names: demangling ends, in few bytes.
+pub fn symbol_names(data: &[u8]) {
+    assert!(names::readable(data).len() <= names::NAME_BYTES_MAX);
+    assert!(names::capped_bytes(data).len() <= names::NAME_BYTES_MAX);
+}
+
+/// Configuration files: what is taken is written out again as the same configuration.
+pub fn config(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let path = Path::new("agent.yaml");
+    match Config::parse(text, path) {
+        Ok(config) => {
+            let again = Config::parse(&config.to_yaml(), path).expect("what was written is read");
+            assert_eq!(again.to_yaml(), config.to_yaml());
+        }
+        Err(error) => {
+            let shown = error.to_string();
+            assert!(!shown.is_empty());
+        }
+    }
+}
+
+/// pprof files of any writer: what is read is written in every format.
+pub fn pprof(data: &[u8]) {
+    let Ok(profile) = formats::pprof::decode(data, BYTES_MAX as u64) else {
+        return;
+    };
+    written(&profile);
+}
+
+/// Chunks of a profile on the wire, each after its length.
+pub fn wire_chunks(data: &[u8]) {
+    let mut rest = data;
+    let mut assembler = ProfileAssembler::with_limit(BYTES_MAX);
+    while !rest.is_empty() {
+        let Ok(chunk) = proto::wire::ProfileChunk::decode_length_delimited(&mut rest) else {
+            return;
+        };
+        if assembler.push(chunk).is_err() {
+            assert!(!assembler.is_complete());
+            return;
+        }
+    }
+    if let Ok(profile) = assembler.finish() {
+        written(&profile);
+    }
+}
+
+/// What clients ask for: selectors of labels and filters of frames.
+pub fn queries(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = text.parse::<Selector>();
+    let _ = FrameFilter::new(FrameFilterOp::Focus, &text);
+    let _ = text.parse::<Format>();
+    Format::of_file_name(&text);
+}
+
+/// Writes a profile in every format and reads pprof and the wire form back.
+fn written(profile: &Profile) {
+    let options = Options::default();
+    for format in Format::ALL {
+        let mut out = Vec::new();
+        let done = formats::write(profile, format, &options, &mut out);
+        if done.is_ok() && format == Format::Pprof {
+            let again = formats::pprof::decode(&out, u64::MAX - 1).expect("our own file");
+            assert_eq!(again.total(), profile.total());
+        }
+        if format.is_text() {
+            let text = String::from_utf8(out).expect("text formats are UTF-8");
+            let control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+            assert!(!text.contains(control), "{format} holds control characters");
+        }
+    }
+}

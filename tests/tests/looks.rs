@@ -1,0 +1,168 @@
+//! Stacks with a frame larger than the copy are completed by a look at the thread's memory, never
+//! with callers that are not theirs, and whoever makes the look hang holds up nobody.
+
+use fixtures::process::wait_for;
+use fixtures::recording::Shared;
+use fixtures::workload::{Recipe, bare_c};
+use fixtures::{Cgroup, Daemon, Need, View, live};
+use profile::key;
+use proto::agent::{QueryProfileRequest, TimeRange};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
+/// Before what is looked at: unwind information is read, and threads are looked at for the first time.
+const LEAD: Duration = Duration::from_secs(6);
+/// How long what is looked at lasts.
+const RUN: Duration = Duration::from_secs(24);
+/// A look is tried within some seconds of the first samples.
+const LOOK_LIMIT: Duration = Duration::from_secs(60);
+
+/// Name of the cgroup and arguments of the program. Turns of 3 s are long enough to be looked at, those
+/// of 100 ms and 5 ms end while or before they are.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("long", &["long"]),
+    ("turns-3000", &["turns", "3000"]),
+    ("turns-100", &["turns", "100"]),
+    ("turns-5", &["turns", "5"]),
+];
+
+type Views = BTreeMap<&'static str, View>;
+
+fn program() -> Recipe {
+    bare_c("bigframe.c", &[])
+}
+
+/// What a daemon with a setting sees of programs.
+fn record(setting: &str, programs: &[(&'static str, &[&str])]) -> Views {
+    let daemon = Daemon::with().set(setting).start().sampling();
+    let mut running = Vec::new();
+    for &(name, args) in programs {
+        let cgroup = Cgroup::new(format!("looks-{name}"));
+        let workload = program().start_in(&cgroup, args);
+        running.push((name, workload, cgroup));
+    }
+    std::thread::sleep(LEAD);
+    let begin = fixtures::clock::unix_ns();
+    std::thread::sleep(RUN);
+    let end = fixtures::clock::unix_ns();
+    let request = QueryProfileRequest {
+        range: Some(TimeRange {
+            start_unix_ns: begin,
+            end_unix_ns: 0,
+        }),
+        group_by: vec!["*".to_owned()],
+        fresh: true,
+        ..QueryProfileRequest::default()
+    };
+    let view = daemon.client().query_until(&request, end - 1_000_000_000);
+    daemon.stop();
+    let views = running
+        .iter()
+        .map(|(name, _, cgroup)| (*name, view.in_cgroup(cgroup.path())));
+    views.collect()
+}
+
+static RECORDING: Shared<Views> = Shared::new();
+
+fn recording() -> Option<&'static Views> {
+    RECORDING.get(NEEDS, || record("unwind.look=true", PROGRAMS))
+}
+
+/// Samples below the frame that is larger than the copy.
+fn deep(view: &View) -> View {
+    view.only(|sample| sample.has("spin_one") || sample.has("spin_other"))
+}
+
+#[test]
+fn below_a_frame_larger_than_the_copy_stacks_are_whole_needs_root() {
+    let Some(views) = recording() else { return };
+    let busy = deep(&views["long"]);
+    assert!(busy.count() >= 100, "{}", views["long"].dump());
+    let callers = ["spin_one", "big_frame", "caller_one", "run_long", "main"];
+    let right = busy.only(|sample| {
+        let mut names = sample.frames.iter().map(|frame| frame.function.as_str());
+        sample.end.is_complete()
+            && callers
+                .iter()
+                .all(|caller| names.any(|found| found == *caller))
+    });
+    assert!(
+        right.count() * 20 >= busy.count() * 19,
+        "{} of {}",
+        right.count(),
+        busy.dump()
+    );
+}
+
+#[test]
+fn no_stack_gets_the_caller_of_another_call_needs_root() {
+    let Some(views) = recording() else { return };
+    let mut completed = BTreeMap::new();
+    for (&name, view) in views {
+        let busy = deep(view);
+        assert!(busy.count() >= 100, "{name}: {}", view.dump());
+        let wrong = busy.only(|sample| {
+            sample.has("spin_one") && sample.has("caller_other")
+                || sample.has("spin_other") && sample.has("caller_one")
+        });
+        assert_eq!(wrong.count(), 0, "{name}: {}", wrong.dump());
+        let whole = busy.only(|sample| sample.end.is_complete());
+        completed.insert(name, whole.count());
+    }
+    eprintln!("completed: {completed:?}");
+    assert!(completed["turns-3000"] > 0, "none was tried: {completed:?}");
+}
+
+#[test]
+fn without_looks_such_stacks_end_where_the_copy_ends_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let views = record("unwind.look=false", &PROGRAMS[..1]);
+    let busy = deep(&views["long"]);
+    assert!(busy.count() >= 100, "{}", views["long"].dump());
+    let cut = busy.only(|sample| {
+        !sample.end.is_complete() && sample.has("big_frame") && !sample.has("caller_one")
+    });
+    assert!(
+        cut.count() * 20 >= busy.count() * 19,
+        "{} of {}",
+        cut.count(),
+        busy.dump()
+    );
+}
+
+#[test]
+fn pages_that_nobody_brings_hold_up_nobody_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let hostile = program().start(&["held"]);
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let client = daemon.client();
+    let counter = |name: &str| {
+        let status = client.status().expect("a status");
+        let counters = status.counters.iter();
+        let named = counters.filter(|counter| counter.name == name);
+        named.map(|counter| counter.value).sum::<u64>()
+    };
+    let looked = || {
+        let ends = [
+            "fleetprof_looks_taken_total",
+            "fleetprof_looks_failed_total",
+        ];
+        (ends.map(counter).iter().sum::<u64>() > 0).then_some(())
+    };
+    let found = wait_for(LOOK_LIMIT, looked);
+    assert!(found.is_some(), "log:\n{}", daemon.log());
+    let honest = program().start(&["long"]);
+    let completed = || (counter("fleetprof_look_samples_completed_total") > 0).then_some(());
+    let found = wait_for(LOOK_LIMIT, completed);
+    assert!(found.is_some(), "log:\n{}", daemon.log());
+    // Sampled like any other, and not with callers that were not seen.
+    let pid = hostile.pid().to_string();
+    let held = client.everything();
+    let held = held.only(|sample| sample.label(key::PID) == pid);
+    assert!(held.count() > 0, "{}", held.dump());
+    let whole = held.only(|sample| sample.end.is_complete() && sample.has("spin_one"));
+    assert_eq!(whole.count(), 0, "{}", whole.dump());
+    drop((hostile, honest));
+    daemon.stop();
+}

@@ -1,0 +1,366 @@
+//! Programs without frame pointers have complete stacks, with every caller in its place.
+//!
+//! One recording serves all: each kind of frame that hides its caller, in a cgroup of its own, and
+//! programs of the distribution. Stacks of the first seconds are left out, until all is read: unwind
+//! information is read after a file's first sample.
+
+use fixtures::process::wait_for;
+use fixtures::recording::Shared;
+use fixtures::workload::{Recipe, Workload, bare_c};
+use fixtures::{Cgroup, Daemon, Need, View};
+use profile::StackEnd;
+use proto::agent::{QueryProfileRequest, TimeRange};
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long no walk must have waited for unwind information before what is looked at: more than one
+/// pass of the sampler.
+const QUIET: Duration = Duration::from_secs(4);
+/// Longest wait for that. A debug build on a busy machine takes a second for a large library.
+const LEAD_MAX: Duration = Duration::from_secs(60);
+/// How long what is looked at lasts. Unit: seconds.
+const RUN_S: u64 = 24;
+const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
+
+/// Name of the cgroup, flags of the build, argument of the program.
+const PROGRAMS: &[(&str, &[&str], &str)] = &[
+    ("deep", &[], "deep"),
+    ("thread", &[], "thread"),
+    ("signal", &[], "signal"),
+    ("tiny", &[], "tiny"),
+    ("plt", &["-fno-builtin", "-Wl,-z,lazy"], "plt"),
+    ("plt-now", &["-fno-builtin", "-Wl,-z,now"], "plt"),
+    ("vfork", &[], "vfork"),
+    ("coroutine", &[], "coroutine"),
+    ("realign", &["-mstackrealign"], "realign"),
+    ("callers", &[], "callers"),
+    ("no-pie", &["-no-pie"], "deep"),
+    ("static", &["-static"], "deep"),
+    ("gold", &["-fuse-ld=gold"], "deep"),
+    (
+        "debug-frame",
+        &["-g", "-fno-asynchronous-unwind-tables"],
+        "deep",
+    ),
+];
+
+/// Programs of the distribution and what keeps them busy.
+const DISTRIBUTED: &[(&str, &[&str])] = &[
+    ("openssl", &["speed", "-seconds", "100", "sha256"]),
+    (
+        "perl",
+        &[
+            "-e",
+            "my %h; while (1) { $h{$_ % 997} .= sprintf('%x', $_) for 1..5000; %h = () }",
+        ],
+    ),
+    (
+        "python3",
+        &["-c", "while True: sorted(str(i) for i in range(2000))"],
+    ),
+];
+
+/// What was seen of each program.
+type Views = BTreeMap<&'static str, View>;
+
+static RECORDING: Shared<Views> = Shared::new();
+
+fn recipe(name: &str, flags: &[&str]) -> Recipe {
+    bare_c("frames.c", flags).named(&format!("frames-{name}"))
+}
+
+/// A program at work; ended before its cgroup is.
+struct Running {
+    name: &'static str,
+    _workload: Workload,
+    cgroup: Cgroup,
+}
+
+/// A program whose header says that it has no sections, as some packers leave it.
+fn without_sections(program: &Path) -> Vec<u8> {
+    let mut image = std::fs::read(program).expect("failed to read a program");
+    // e_shoff; e_shnum and e_shstrndx.
+    image[0x28..0x30].fill(0);
+    image[0x3c..0x40].fill(0);
+    image
+}
+
+/// Walks that ended because a file's unwind information was not read yet.
+fn walks_that_waited(daemon: &Daemon) -> u64 {
+    let counters = daemon.client().status().expect("a status").counters;
+    let ends = counters.iter().filter(|counter| {
+        counter.name == "fleetprof_unwind_ends_total" && counter.labels.contains("module_loading")
+    });
+    ends.map(|counter| counter.value).sum()
+}
+
+/// Waits until the daemon has read what it needs of the programs, as far as it can be had.
+fn wait_until_read(daemon: &Daemon) {
+    let (mut waited, mut since) = (walks_that_waited(daemon), Instant::now());
+    let quiet = wait_for(LEAD_MAX, || {
+        let now = walks_that_waited(daemon);
+        if now != waited {
+            (waited, since) = (now, Instant::now());
+        }
+        (since.elapsed() >= QUIET).then_some(())
+    });
+    if quiet.is_none() {
+        eprintln!("walks still wait for unwind information");
+    }
+}
+
+/// What the daemon sees in `run_s` seconds, after those in which it gets to know the programs.
+fn record(daemon: &Daemon, run_s: u64) -> View {
+    wait_until_read(daemon);
+    let begin = fixtures::clock::unix_ns();
+    std::thread::sleep(Duration::from_secs(run_s));
+    let end = fixtures::clock::unix_ns();
+    let request = QueryProfileRequest {
+        // Open at its end.
+        range: Some(TimeRange {
+            start_unix_ns: begin,
+            end_unix_ns: 0,
+        }),
+        group_by: vec!["*".to_owned()],
+        fresh: true,
+        ..QueryProfileRequest::default()
+    };
+    daemon.client().query_until(&request, end - 1_000_000_000)
+}
+
+fn recording() -> Option<&'static Views> {
+    RECORDING.get(NEEDS, || {
+        let mut running = Vec::new();
+        let mut run = |name, cgroup, workload| {
+            running.push(Running {
+                name,
+                _workload: workload,
+                cgroup,
+            });
+        };
+        let group = |name| Cgroup::new(format!("unwinding-{name}"));
+        let daemon = Daemon::start().sampling();
+        for &(name, flags, kind) in PROGRAMS {
+            let cgroup = group(name);
+            let workload = recipe(name, flags).start_in(&cgroup, &[kind]);
+            run(name, cgroup, workload);
+        }
+        let deleted = group("deleted");
+        let dir = tempfile::tempdir().expect("failed to make a directory");
+        let copy = dir.path().join("frames-deleted");
+        std::fs::copy(recipe("deep", &[]).build(), &copy).expect("failed to copy a program");
+        let workload = Workload::spawn(deleted.command(&copy).arg("deep")).settled(&copy);
+        std::fs::remove_file(&copy).expect("failed to delete a program");
+        run("deleted", deleted, workload);
+        let bare = dir.path().join("frames-no-sections");
+        std::fs::write(&bare, without_sections(&recipe("deep", &[]).build()))
+            .expect("failed to write a program");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&bare, mode).expect("failed to make a program");
+        let cgroup = group("no-sections");
+        let workload = Workload::spawn(cgroup.command(&bare).arg("deep")).settled(&bare);
+        run("no-sections", cgroup, workload);
+        let cgroup = group("memfd");
+        let program = recipe("memfd", &["-Wl,--build-id=none"]).build();
+        let workload = Workload::spawn(cgroup.command(program).arg("memfd"));
+        run("memfd", cgroup, workload);
+        for &(program, args) in DISTRIBUTED {
+            if let Some(path) = fixtures::require::program(program) {
+                let cgroup = group(program);
+                let workload = Workload::spawn(cgroup.command(path).args(args));
+                run(program, cgroup, workload);
+            }
+        }
+        let view = record(&daemon, RUN_S);
+        daemon.stop();
+        let views = running
+            .iter()
+            .map(|one| (one.name, view.in_cgroup(one.cgroup.path())));
+        views.collect()
+    })
+}
+
+/// Nineteen of twenty samples of a program are complete.
+fn check_complete(views: &Views, name: &str) {
+    let view = &views[name];
+    assert!(view.count() >= 20, "{name}: {}", view.dump());
+    let cut = view.only(|sample| !sample.end.is_complete());
+    assert!(
+        cut.count() * 20 <= view.count(),
+        "{name}: of {} are cut {}",
+        view.count(),
+        cut.dump()
+    );
+}
+
+/// Nineteen of twenty samples with `leaf` have these callers above it, in this order.
+fn check_order(views: &Views, name: &str, leaf: &str, callers: &[&str]) {
+    let busy = views[name].with(leaf);
+    assert!(busy.count() >= 20, "{name}: {}", views[name].dump());
+    let right = busy.only(|sample| {
+        let mut names = sample.frames.iter().map(|frame| frame.function.as_str());
+        names.any(|found| found == leaf)
+            && callers
+                .iter()
+                .all(|caller| names.any(|found| found == *caller))
+    });
+    assert!(
+        right.count() * 20 >= busy.count() * 19,
+        "{name}: {} right of {}",
+        right.count(),
+        busy.only(|sample| !right.samples.iter().any(|r| r.frames == sample.frames))
+            .dump()
+    );
+}
+
+#[test]
+fn every_kind_of_frame_is_complete_needs_root() {
+    let Some(views) = recording() else { return };
+    // One program is deeper than the copy on purpose: it has a test of its own.
+    for (name, ..) in PROGRAMS.iter().filter(|(name, ..)| *name != "callers") {
+        check_complete(views, name);
+    }
+    for name in ["deleted", "memfd", "no-sections"] {
+        check_complete(views, name);
+    }
+}
+
+#[test]
+fn programs_of_the_distribution_are_complete_needs_root() {
+    let Some(views) = recording() else { return };
+    for (program, _) in DISTRIBUTED {
+        if fixtures::require::program(program).is_none() {
+            fixtures::skip(format!("`{program}` is not here"));
+            continue;
+        }
+        check_complete(views, program);
+    }
+}
+
+#[test]
+fn deep_recursion_is_whole_however_it_was_linked_needs_root() {
+    let Some(views) = recording() else { return };
+    for name in [
+        "deep",
+        "no-pie",
+        "static",
+        "gold",
+        "debug-frame",
+        "deleted",
+        "memfd",
+    ] {
+        let callers = ["deep_inner", "deep_outer", "run_deep", "main"];
+        check_order(views, name, "spin_leaf", &callers);
+        // All forty-one of them: a recursion that was cut would have fewer.
+        let busy = views[name].with("spin_leaf");
+        let whole = busy.only(|sample| {
+            let inner = sample
+                .frames
+                .iter()
+                .filter(|frame| frame.function == "deep_inner");
+            inner.count() == 41
+        });
+        assert!(
+            whole.count() * 20 >= busy.count() * 19,
+            "{name}: {}",
+            busy.dump()
+        );
+    }
+}
+
+#[test]
+fn threads_reach_their_start_needs_root() {
+    let Some(views) = recording() else { return };
+    check_order(
+        views,
+        "thread",
+        "spin_leaf",
+        &["deep_inner", "run_deep", "thread_main"],
+    );
+}
+
+#[test]
+fn below_a_signal_handler_is_what_it_interrupted_needs_root() {
+    let Some(views) = recording() else { return };
+    let callers = [
+        "handler_work",
+        "on_tick",
+        "interrupted_work",
+        "run_signal",
+        "main",
+    ];
+    check_order(views, "signal", "spin_leaf", &callers);
+}
+
+#[test]
+fn a_leaf_in_its_prologue_or_epilogue_has_its_caller_needs_root() {
+    let Some(views) = recording() else { return };
+    check_order(
+        views,
+        "tiny",
+        "tiny_leaf",
+        &["tiny_caller", "run_tiny", "main"],
+    );
+}
+
+#[test]
+fn calls_through_a_linkage_table_have_their_caller_needs_root() {
+    let Some(views) = recording() else { return };
+    for name in ["plt", "plt-now"] {
+        check_order(views, name, "plt_caller", &["run_plt", "main"]);
+        let called = views[name].only(|sample| !sample.has("plt_caller"));
+        let all = views[name].count();
+        assert!(called.count() * 20 <= all, "{name}: {}", called.dump());
+    }
+}
+
+#[test]
+fn a_child_on_its_parents_stack_is_whole_needs_root() {
+    let Some(views) = recording() else { return };
+    check_order(
+        views,
+        "vfork",
+        "spin_leaf",
+        &["child_work", "run_vfork", "main"],
+    );
+}
+
+#[test]
+fn a_coroutine_reaches_its_own_start_needs_root() {
+    let Some(views) = recording() else { return };
+    check_order(
+        views,
+        "coroutine",
+        "spin_leaf",
+        &["coroutine_work", "coroutine_main"],
+    );
+}
+
+#[test]
+fn a_cut_stack_never_gets_the_caller_of_an_earlier_sample_needs_root() {
+    let Some(views) = recording() else { return };
+    let view = &views["callers"];
+    // What could be taken for the callers of the deep ones was seen.
+    let shallow = view.only(|sample| {
+        sample.has("shallow_of_a") && sample.has("via_a") && sample.end == StackEnd::Complete
+    });
+    assert!(shallow.count() >= 5, "{}", view.dump());
+    let deep = view.only(|sample| sample.has("deep_of_b"));
+    let wrong = deep.only(|sample| sample.has("via_a"));
+    assert_eq!(wrong.count(), 0, "{}", wrong.dump());
+    let cut = deep.only(|sample| sample.end == StackEnd::CopyTooSmall && !sample.has("via_b"));
+    assert!(cut.count() >= 10, "{}", view.dump());
+}
+
+#[test]
+fn a_realigned_stack_leads_to_its_caller_needs_root() {
+    let Some(views) = recording() else { return };
+    check_order(
+        views,
+        "realign",
+        "spin_leaf",
+        &["realigned", "run_realign", "main"],
+    );
+}
