@@ -6,6 +6,8 @@ use std::path::PathBuf;
 const FILES: &[&str] = &[
     "fleetprof/profile/v1/profile.proto",
     "fleetprof/agent/v1/agent.proto",
+    "fleetprof/collector/v1/ingest.proto",
+    "fleetprof/collector/v1/query.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -23,6 +23,13 @@ pub mod fleetprof {
             tonic::include_proto!("fleetprof.agent.v1");
         }
     }
+    /// The collector's services.
+    pub mod collector {
+        /// Version 1.
+        pub mod v1 {
+            tonic::include_proto!("fleetprof.collector.v1");
+        }
+    }
 }
 
 pub mod convert;
@@ -31,6 +38,7 @@ mod same;
 
 pub use convert::{AssembleError, Chunks, ProfileAssembler};
 pub use fleetprof::agent::v1 as agent;
+pub use fleetprof::collector::v1 as collector;
 pub use fleetprof::profile::v1 as wire;
 
 /// Encoded descriptors of every .proto file, for gRPC reflection.

@@ -28,6 +28,10 @@ const EDGES: &[(&str, &[&str])] = &[
         "fleetprof-daemon",
         &["fleetprof-profile", "fleetprof-proto"],
     ),
+    (
+        "fleetprof-collector",
+        &["fleetprof-profile", "fleetprof-proto"],
+    ),
     ("agent-ctl", &["fleetprof-profile", "fleetprof-proto"]),
 ];
 const MAY_USE_ALL: &[&str] = &["fleetprof-tests", "fleetprof-benches"];

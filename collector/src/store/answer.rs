@@ -1,0 +1,172 @@
+//! What a store answers with, and the limits an answer is held to.
+
+use super::{HostKey, LabelSet, TimeRange};
+use profile::{Quality, Selector, Value};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Tells a query that nobody waits for it any more.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Gives the query up.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// True when it was given up.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one query may take. An engine looks at `cancel` and `deadline` at least every few
+/// milliseconds of work.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Set when the client has gone.
+    pub cancel: Cancel,
+    /// When the time is over.
+    pub deadline: Instant,
+    /// Most memory for what a query holds. Unit: bytes. Passing it is [`super::StoreError::TooLarge`].
+    pub memory_bytes: usize,
+    /// Most stacks (trie nodes) of an answer; the lightest beyond are folded into their parents, and
+    /// their weight is reported as pruned.
+    pub nodes: usize,
+    /// Most lines of series and rows of totals.
+    pub lines: usize,
+}
+
+/// Which samples, without regard to frames.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// When.
+    pub range: TimeRange,
+    /// Whose.
+    pub selector: Selector,
+}
+
+/// The data an answer was made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rollup {
+    /// Length of its steps. Unit: nanoseconds.
+    pub step_ns: u64,
+    /// It was added up over the hosts of services.
+    pub by_service: bool,
+}
+
+/// Time for which a host that was alive has no windows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The time.
+    pub range: TimeRange,
+    /// Windows that are gone; 0: not known.
+    pub windows: u64,
+    /// Samples that were in them; 0: not known.
+    pub samples: u64,
+    /// `spool_bytes`, `disk_full`, …: given up by the agent; `absent`: nothing came (yet).
+    pub cause: String,
+}
+
+/// What an answer is made of and what it misses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreQuality {
+    /// The time the answer covers: the range widened to whole steps of `rollup`.
+    pub covered: TimeRange,
+    /// What was read.
+    pub rollup: Rollup,
+    /// Hosts with windows in the answer.
+    pub hosts: u64,
+    /// Hosts that were alive in the range: with a window in it, or before and after it.
+    pub hosts_alive: u64,
+    /// Windows of hosts in the covered time.
+    pub windows: u64,
+    /// Windows of them without the kernel's accounting.
+    pub windows_unmeasured: u64,
+    /// Gaps of the selected hosts, longest first, at most [`GAPS_MAX`].
+    pub gaps: Vec<(HostKey, Gap)>,
+    /// All of them, and their time.
+    pub gaps_total: u64,
+    /// Unit: nanoseconds.
+    pub gap_ns_total: u64,
+    /// Of the hosts as a whole: idle, lost records, throttled. `taken`, `lost_samples`, `truncated`,
+    /// `depth_limit`, `unnamed` and `folded` are of the selection where the answer has stacks.
+    pub sampling: Quality,
+    /// What the answer adds up to, before limits.
+    pub total: Value,
+    /// Unit of weights; `mixed` where several meet.
+    pub unit: String,
+    /// Weight of what limits folded into parents.
+    pub pruned_weight: u64,
+    /// Partitions set aside that would have answered.
+    pub damaged: Vec<String>,
+}
+
+/// Most gaps that an answer lists.
+pub const GAPS_MAX: usize = 100;
+
+/// An answer with its quality.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer<T> {
+    /// What was asked for.
+    pub data: T,
+    /// What it is made of.
+    pub quality: StoreQuality,
+}
+
+/// A line of a series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Values of the labels it was grouped by.
+    pub labels: LabelSet,
+    /// By step.
+    pub weights: Vec<u64>,
+}
+
+/// Lines over one time axis, heaviest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lines {
+    /// Begin of the first step.
+    pub start_unix_ns: i64,
+    /// Length of a step. Unit: nanoseconds.
+    pub step_ns: u64,
+    /// At most [`Limits::lines`]; `rest` has what was beyond.
+    pub lines: Vec<Line>,
+    /// Sum of the lines left out, by step; empty when none was.
+    pub rest: Vec<u64>,
+    /// Lines left out.
+    pub rest_lines: u64,
+}
+
+/// Totals of one label set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labelled {
+    /// The labels that were kept.
+    pub labels: LabelSet,
+    /// Taken.
+    pub taken: Value,
+    /// Lost, an estimate.
+    pub lost: Value,
+    /// The kernel's accounting: of label sets of cgroups, with all below them; 0 when not known.
+    /// Unit: nanoseconds.
+    pub expected_ns: u64,
+    /// The part of it that was not measured. Unit: nanoseconds.
+    pub estimated_ns: u64,
+}
+
+/// What a host did in a range.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct HostRange {
+    /// Windows.
+    pub windows: u64,
+    /// Samples in them, lost ones included.
+    pub total: Value,
+    /// The kernel's accounting of the whole host. Unit: nanoseconds.
+    pub expected_ns: u64,
+    /// The part of it that was not measured. Unit: nanoseconds.
+    pub estimated_ns: u64,
+    /// Time without windows while it was alive. Unit: nanoseconds.
+    pub gap_ns: u64,
+}

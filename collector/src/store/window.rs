@@ -1,0 +1,172 @@
+//! What is pushed into a store: windows of hosts, and what is known of the hosts.
+
+use super::MissingStacks;
+use profile::{ContentId, Quality, StackEnd, Value};
+use std::collections::BTreeMap;
+
+/// Wall time, half open. Unit: nanoseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TimeRange {
+    /// First instant.
+    pub start_unix_ns: i64,
+    /// First instant after it.
+    pub end_unix_ns: i64,
+}
+
+/// A host, or what claims to be one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostKey {
+    /// Stays over reboots. At most 128 bytes.
+    pub host_id: String,
+    /// Of one boot; two machines with one id differ in it.
+    pub boot_id: [u8; 16],
+}
+
+/// Where a window comes from: what a repeat is recognised by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin {
+    /// The host.
+    pub host: HostKey,
+    /// Unique for `host`.
+    pub sequence: u64,
+}
+
+/// Names and values, sorted by name, no name twice, no empty value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct LabelSet(Vec<(String, String)>);
+
+impl LabelSet {
+    /// A set of these pairs; of equal names the first stays, empty values are left out.
+    pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> LabelSet {
+        let mut pairs: Vec<_> = pairs
+            .into_iter()
+            .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+            .collect();
+        pairs.sort_by(|left, right| left.0.cmp(&right.0));
+        pairs.dedup_by(|later, first| later.0 == first.0);
+        LabelSet(pairs)
+    }
+
+    /// The value of a label; absent labels have the empty value.
+    pub fn get(&self, name: &str) -> &str {
+        self.0
+            .binary_search_by(|(own, _)| own.as_str().cmp(name))
+            .map_or("", |at| self.0[at].1.as_str())
+    }
+
+    /// The pairs by name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+/// Samples of one label set with one stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Index in [`NewWindow::label_sets`].
+    pub labels: u32,
+    /// The stack.
+    pub stack: ContentId,
+    /// How it ended.
+    pub end: StackEnd,
+    /// What was counted.
+    pub value: Value,
+}
+
+/// CPU time of a cgroup and all below it, as the kernel counts it. See [`profile::Account`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowAccount {
+    /// Index in [`NewWindow::label_sets`].
+    pub labels: u32,
+    /// Unit: nanoseconds.
+    pub ns: u64,
+    /// The part of it that was not measured. Unit: nanoseconds.
+    pub estimated_ns: u64,
+}
+
+/// One window of one host, as it is pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewWindow {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// The time it covers: at most an hour.
+    pub range: TimeRange,
+    /// The event that was sampled.
+    pub event: String,
+    /// Unit of weights.
+    pub unit: String,
+    /// Weight of one sample at the configured rate; 0: it varied.
+    pub period: u64,
+    /// What was missed on the host as a whole. Losses and cut stacks of single label sets are in the rows.
+    pub quality: Quality,
+    /// Label sets of rows and accounts, with the labels of the host (`host`, and configured ones).
+    pub label_sets: Vec<LabelSet>,
+    /// The samples; a (label set, stack, end) may occur more than once.
+    pub rows: Vec<Row>,
+    /// The kernel's accounting; empty when nothing was measured.
+    pub accounts: Vec<WindowAccount>,
+    /// Windows before this one that the agent gave up.
+    pub dropped_before: Option<DroppedBefore>,
+}
+
+/// See [`NewWindow::dropped_before`].
+pub type DroppedBefore = super::answer::Gap;
+
+/// What became of a pushed window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is durable.
+    Stored,
+    /// It was there already; nothing was added.
+    Repeated,
+    /// Not taken until these stacks are defined.
+    Missing(MissingStacks),
+    /// It will never be taken; the reason is for people.
+    Refused(String),
+}
+
+/// What an agent says of its host.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct HostFacts {
+    /// As uname(2) says.
+    pub hostname: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// As uname(2) says: `x86_64`.
+    pub arch: String,
+    /// CPUs that run.
+    pub cpus_online: u32,
+    /// Unit: bytes.
+    pub memory_bytes: u64,
+    /// Version of the agent.
+    pub agent_version: String,
+    /// Labels from the agent's configuration.
+    pub labels: BTreeMap<String, String>,
+    /// What waits on the agent's disk.
+    pub spool_windows: u64,
+    /// Unit: bytes.
+    pub spool_bytes: u64,
+    /// Bound of the spool. Unit: bytes.
+    pub spool_bytes_max: u64,
+    /// Begin of the oldest window that waits; 0: none does.
+    pub spool_oldest_unix_ns: i64,
+    /// Windows given up since the boot.
+    pub dropped_windows: u64,
+}
+
+/// What is remembered of a host, by [`HostKey`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRecord {
+    /// The host and its boot.
+    pub key: HostKey,
+    /// What it said last.
+    pub facts: HostFacts,
+    /// On the collector's clock.
+    pub first_seen_unix_ns: i64,
+    /// On the collector's clock.
+    pub last_seen_unix_ns: i64,
+    /// By how much its clock was ahead of the collector's, last time.
+    pub clock_ahead_ns: i64,
+}
