@@ -1,13 +1,13 @@
-//! What each function cost: the sum that tables and diffs of functions are made of.
+//! What each function or module cost: the sum that tables and diffs are made of.
 
 use crate::dictionary::Dictionary;
-use crate::frame::FrameKind;
+use crate::frame::{Frame, FrameKind};
 use crate::sample::Value;
 use crate::stack::StackId;
 use crate::strings::StrId;
 use hashbrown::HashMap;
 
-/// Cost of one function in `N` profiles that share a dictionary.
+/// Cost of one function, or module, in `N` profiles that share a dictionary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FunctionCost<const N: usize> {
     pub function: StrId,
@@ -25,6 +25,22 @@ pub(crate) fn sum_functions<const N: usize>(
     dict: &Dictionary,
     stacks: impl IntoIterator<Item = (StackId, [Value; N])>,
 ) -> Vec<FunctionCost<N>> {
+    sum(dict, stacks, |frame| (frame.function, frame.module))
+}
+
+/// Sums costs by module, in no particular order; `function` is the empty string.
+pub(crate) fn sum_modules<const N: usize>(
+    dict: &Dictionary,
+    stacks: impl IntoIterator<Item = (StackId, [Value; N])>,
+) -> Vec<FunctionCost<N>> {
+    sum(dict, stacks, |frame| (StrId::EMPTY, frame.module))
+}
+
+fn sum<const N: usize>(
+    dict: &Dictionary,
+    stacks: impl IntoIterator<Item = (StackId, [Value; N])>,
+    row: impl Fn(Frame) -> (StrId, StrId),
+) -> Vec<FunctionCost<N>> {
     let mut by_stack: HashMap<StackId, [Value; N]> = HashMap::new();
     for (stack, values) in stacks {
         add(
@@ -39,18 +55,17 @@ pub(crate) fn sum_functions<const N: usize>(
         .frames
         .iter()
         .map(|frame| {
-            let row = *rows
-                .entry((frame.function, frame.module))
-                .or_insert_with(|| {
-                    costs.push(FunctionCost {
-                        function: frame.function,
-                        module: frame.module,
-                        kind: frame.kind,
-                        own: [Value::default(); N],
-                        total: [Value::default(); N],
-                    });
-                    costs.len() - 1
+            let (function, module) = row(frame);
+            let row = *rows.entry((function, module)).or_insert_with(|| {
+                costs.push(FunctionCost {
+                    function,
+                    module,
+                    kind: frame.kind,
+                    own: [Value::default(); N],
+                    total: [Value::default(); N],
                 });
+                costs.len() - 1
+            });
             costs[row].kind = costs[row].kind.min(frame.kind);
             row
         })

@@ -1,7 +1,7 @@
-//! Tables of where the time went: by function, or by the value of a label.
+//! Tables of where the time went: by function, by module, or by the value of a label.
 
 use crate::frame::FrameKind;
-use crate::functions::sum_functions;
+use crate::functions::{sum_functions, sum_modules};
 use crate::sample::{Profile, Value};
 use hashbrown::HashMap;
 
@@ -10,6 +10,8 @@ use hashbrown::HashMap;
 pub enum TopBy {
     /// Functions, told apart by name and module.
     Function,
+    /// Modules; functions without one are in the row with the empty name.
+    Module,
     /// Values of this label; samples without it are in the row with the empty name.
     Label(String),
 }
@@ -27,11 +29,12 @@ pub enum TopSort {
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopRow {
-    /// Function or label value, as it is in the profile: escape it where it is shown.
+    /// Function, module or label value, as it is in the profile: escape it where it is shown.
     pub name: String,
-    /// Module of a function; empty in a table by label.
+    /// Module of a function; empty in other tables.
     pub module: String,
-    /// Kind of a function; [`FrameKind::Synthetic`] in a table by label.
+    /// Kind of a function, or the lowest kind in a module; [`FrameKind::Synthetic`] in a table by
+    /// label.
     pub kind: FrameKind,
     /// Samples with the function as leaf. By label: all samples of the value.
     pub own: Value,
@@ -55,6 +58,7 @@ impl Profile {
     pub fn top(&self, by: &TopBy, sort: TopSort, limit: usize) -> Top {
         let mut rows = match by {
             TopBy::Function => self.function_rows(),
+            TopBy::Module => self.module_rows(),
             TopBy::Label(key) => self.label_rows(key),
         };
         let size = |row: &TopRow| match sort {
@@ -85,6 +89,23 @@ impl Profile {
             .map(|cost| TopRow {
                 name: self.dict.strings.get(cost.function).to_owned(),
                 module: self.dict.strings.get(cost.module).to_owned(),
+                kind: cost.kind,
+                own: cost.own[0],
+                total: cost.total[0],
+            })
+            .collect()
+    }
+
+    fn module_rows(&self) -> Vec<TopRow> {
+        let samples = self
+            .samples
+            .iter()
+            .map(|(key, &value)| (key.stack, [value]));
+        sum_modules(&self.dict, samples)
+            .into_iter()
+            .map(|cost| TopRow {
+                name: self.dict.strings.get(cost.module).to_owned(),
+                module: String::new(),
                 kind: cost.kind,
                 own: cost.own[0],
                 total: cost.total[0],

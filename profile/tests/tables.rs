@@ -60,6 +60,15 @@ fn the_limit_says_what_it_left_out() {
 }
 
 #[test]
+fn a_module_counts_once_for_each_stack() {
+    let profile = from_lines(LINES);
+    assert_eq!(
+        rows(&profile, &TopBy::Module, TopSort::Total, 10),
+        ["9 16 app native ", "7 7 [kernel] kernel "]
+    );
+}
+
+#[test]
 fn labels_have_a_row_for_those_without() {
     let profile = from_lines(LINES);
     let by = TopBy::Label("comm".into());

@@ -3,12 +3,13 @@
 //! Out: [`Chunks`] cuts a profile into messages of about [`CHUNK_BYTES_TARGET`]. In:
 //! [`ProfileAssembler`] puts chunks together again. It treats every chunk as an attacker's: ids,
 //! columns, order, depth and total size are checked before anything is kept, and what it builds goes
-//! through the interning of [`Dictionary`](profile::Dictionary), so doubled table rows do no harm.
+//! through the interning of [`Dictionary`], so doubled table rows do no harm. [`TableAssembler`] does
+//! the same for tables that come without samples.
 
 use crate::wire;
 use profile::{
-    Coverage, Frame, FrameId, FrameKind, Info, LabelSetId, Profile, SampleKey, StackEnd, StackId,
-    StrId, Unnamed, Value,
+    Coverage, Dictionary, Frame, FrameId, FrameKind, Info, LabelSetId, Profile, SampleKey,
+    StackEnd, StackId, StrId, Unnamed, Value,
 };
 use prost::Message;
 use std::borrow::Borrow;
@@ -204,6 +205,12 @@ pub enum AssembleError {
     /// A stack has more frames than [`STACK_DEPTH_MAX`].
     #[error("failed to assemble profile: stack is deeper than `{STACK_DEPTH_MAX}` frames")]
     TooDeep,
+    /// Something else than strings, frames and stacks came where only these may.
+    #[error("failed to assemble tables: they come with `{found}`")]
+    NotATable {
+        /// What came.
+        found: &'static str,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -286,10 +293,7 @@ impl ProfileAssembler {
     }
 
     fn take(&mut self, chunk: wire::ProfileChunk) -> Result<(), AssembleError> {
-        self.bytes = self.bytes.saturating_add(chunk.encoded_len());
-        if self.bytes > self.limit {
-            return Err(AssembleError::TooLarge { limit: self.limit });
-        }
+        self.weigh(&chunk)?;
         match (self.state, &chunk.info) {
             (State::Start, Some(info)) => self.profile.info = info.clone().into(),
             (State::Start, None) => return Err(AssembleError::NoInfo),
@@ -297,6 +301,23 @@ impl ProfileAssembler {
             (State::Open, Some(_)) => return Err(AssembleError::LateInfo),
             (State::Complete | State::Failed, _) => return Err(AssembleError::AfterEnd),
         }
+        self.take_tables(&chunk)?;
+        for set in &chunk.label_sets {
+            let id = self.label_set(set)?;
+            self.label_sets.push(id);
+        }
+        self.take_samples(&chunk)
+    }
+
+    fn weigh(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+        self.bytes = self.bytes.saturating_add(chunk.encoded_len());
+        if self.bytes > self.limit {
+            return Err(AssembleError::TooLarge { limit: self.limit });
+        }
+        Ok(())
+    }
+
+    fn take_tables(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
         for text in &chunk.strings {
             if self.strings.is_empty() && !text.is_empty() {
                 return Err(AssembleError::FirstString);
@@ -307,12 +328,7 @@ impl ProfileAssembler {
             let frame = self.frame(frame)?;
             self.frames.push(self.profile.dict.frames.intern(frame));
         }
-        self.take_stacks(&chunk)?;
-        for set in &chunk.label_sets {
-            let id = self.label_set(set)?;
-            self.label_sets.push(id);
-        }
-        self.take_samples(&chunk)
+        self.take_stacks(chunk)
     }
 
     fn frame(&mut self, frame: &wire::Frame) -> Result<Frame, AssembleError> {
@@ -392,6 +408,69 @@ impl ProfileAssembler {
             self.profile.add(key, value);
         }
         Ok(())
+    }
+}
+
+/// Puts tables of strings, frames and stacks together that a stranger sends without samples.
+///
+/// As strict as [`ProfileAssembler`]. Facts and the end mark of chunks say nothing here and are not
+/// looked at: whoever sends says by other means what belongs together.
+pub struct TableAssembler(ProfileAssembler);
+
+impl TableAssembler {
+    /// An assembler for tables of at most `limit` encoded bytes.
+    pub fn with_limit(limit: usize) -> TableAssembler {
+        TableAssembler(ProfileAssembler::with_limit(limit))
+    }
+
+    /// Takes more rows.
+    ///
+    /// # Errors
+    /// When the chunk is damaged, too much, or has more than tables; the assembler is then spent.
+    pub fn push(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+        if self.0.state == State::Failed {
+            return Err(AssembleError::AfterEnd);
+        }
+        let taken = self.take(chunk);
+        if taken.is_err() {
+            self.0.state = State::Failed;
+        }
+        taken
+    }
+
+    fn take(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+        self.0.weigh(chunk)?;
+        let columns = [
+            chunk.sample_label_sets.len(),
+            chunk.sample_stacks.len(),
+            chunk.sample_ends.len(),
+            chunk.sample_counts.len(),
+            chunk.sample_weights.len(),
+        ];
+        if columns.iter().any(|&length| length > 0) {
+            return Err(AssembleError::NotATable { found: "samples" });
+        }
+        if !chunk.label_sets.is_empty() {
+            let found = "label sets";
+            return Err(AssembleError::NotATable { found });
+        }
+        self.0.take_tables(chunk)
+    }
+
+    /// Encoded bytes taken so far.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// What came so far.
+    ///
+    /// # Errors
+    /// When a chunk was refused.
+    pub fn finish(self) -> Result<Dictionary, AssembleError> {
+        if self.0.state == State::Failed {
+            return Err(AssembleError::Incomplete);
+        }
+        Ok(self.0.profile.dict)
     }
 }
 

@@ -22,6 +22,50 @@ impl From<LedgerRow> for agent::LedgerRow {
     }
 }
 
+impl From<LedgerRow> for agent::Cgroup {
+    /// What was lost is part of every sum.
+    fn from(row: LedgerRow) -> Self {
+        let [slice, unit, container, runtime, pod_uid] = row.labels;
+        agent::Cgroup {
+            path: row.path,
+            slice,
+            unit,
+            container,
+            runtime,
+            pod_uid,
+            self_count: row.own.taken.saturating_add(row.own.lost),
+            self_weight: row.own.taken_weight.saturating_add(row.own.lost_weight),
+            total_count: row.total.taken.saturating_add(row.total.lost),
+            total_weight: row.total.taken_weight.saturating_add(row.total.lost_weight),
+            total_lost_count: row.total.lost,
+            total_lost_weight: row.total.lost_weight,
+            expected_ns: row.expected.ns,
+            estimated_ns: row.expected.estimated_ns,
+        }
+    }
+}
+
+/// The tree of cgroups with CPU time as a flat list: every cgroup with samples and all its parents,
+/// ordered by path, with totals over what is below. At most `limit`, and how many more there are.
+///
+/// Of too many those with the least CPU time are left out. A parent has never less than its children,
+/// so the tree stays whole. Samples whose cgroup is not known are an entry with an empty path.
+pub fn cgroups(rows: Vec<LedgerRow>, limit: usize) -> (Vec<agent::Cgroup>, usize) {
+    let mut list: Vec<agent::Cgroup> = rows
+        .into_iter()
+        .filter(|row| row.total.taken > 0 || row.total.lost > 0)
+        .map(Into::into)
+        .collect();
+    let left_out = list.len().saturating_sub(limit);
+    if left_out > 0 {
+        // Stable: of equal totals the parent, which has the smaller path, stays before the child.
+        list.sort_by_key(|cgroup| std::cmp::Reverse((cgroup.total_weight, cgroup.total_count)));
+        list.truncate(limit);
+        list.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+    (list, left_out)
+}
+
 impl From<agent::LedgerRow> for LedgerRow {
     fn from(row: agent::LedgerRow) -> Self {
         LedgerRow {

@@ -34,12 +34,14 @@ pub mod fleetprof {
 
 pub mod convert;
 mod ledger;
+pub mod query;
 mod same;
 
-pub use convert::{AssembleError, Chunks, ProfileAssembler};
+pub use convert::{AssembleError, Chunks, ProfileAssembler, TableAssembler};
 pub use fleetprof::agent::v1 as agent;
 pub use fleetprof::collector::v1 as collector;
 pub use fleetprof::profile::v1 as wire;
+pub use ledger::cgroups;
 
 /// Encoded descriptors of every .proto file, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

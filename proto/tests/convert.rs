@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use prost::Message;
 use proto::convert::{
     AssembleError, CHUNK_BYTES_TARGET, Chunks, ProfileAssembler, STACK_DEPTH_MAX, STRING_BYTES_MAX,
+    TableAssembler,
 };
 use proto::wire;
 use std::collections::BTreeMap;
@@ -345,4 +346,49 @@ fn a_frame_without_function_gets_a_name() {
         profile.dict.frame(profile::FrameId(0)).function,
         "[unknown]"
     );
+}
+
+fn tables_alone(chunk: wire::ProfileChunk) -> wire::ProfileChunk {
+    wire::ProfileChunk {
+        info: None,
+        strings: chunk.strings,
+        frames: chunk.frames,
+        stack_parents: chunk.stack_parents,
+        stack_frames: chunk.stack_frames,
+        ..wire::ProfileChunk::default()
+    }
+}
+
+proptest! {
+    #[test]
+    fn tables_give_the_same_content_ids(
+        samples in prop::collection::vec(any_sample(), 0..8),
+        target in 1usize..400,
+    ) {
+        let profile = build(&samples, Info::default());
+        let mut assembler = TableAssembler::with_limit(1 << 20);
+        for chunk in Chunks::with_target(&profile, target) {
+            assembler.push(&tables_alone(chunk)).unwrap();
+        }
+        let found = assembler.finish().unwrap().content_ids();
+        prop_assert_eq!(found, profile.dict.content_ids());
+    }
+}
+
+#[test]
+fn tables_come_without_samples_and_within_their_bound() {
+    let mut assembler = TableAssembler::with_limit(1 << 20);
+    assert_eq!(
+        assembler.push(&sound()),
+        Err(AssembleError::NotATable { found: "samples" })
+    );
+    assert_eq!(
+        assembler.push(&tables_alone(sound())),
+        Err(AssembleError::AfterEnd)
+    );
+    assert!(assembler.finish().is_err());
+
+    let mut assembler = TableAssembler::with_limit(4);
+    let limit = AssembleError::TooLarge { limit: 4 };
+    assert_eq!(assembler.push(&tables_alone(sound())), Err(limit));
 }

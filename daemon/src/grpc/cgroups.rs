@@ -4,8 +4,7 @@ use profile::LedgerRow;
 use proto::agent;
 
 /// Most cgroups of one answer, so that it stays below the 4 MiB that clients take; of more, those
-/// with the least CPU time are left out. A parent has never less than its children, so the tree stays
-/// whole.
+/// with the least CPU time are left out.
 const CGROUPS_MAX: usize = 8000;
 
 /// Every cgroup with samples and all its parents, ordered by path, with totals over what is below.
@@ -13,38 +12,7 @@ const CGROUPS_MAX: usize = 8000;
 /// Samples whose cgroup is not known come as an entry with an empty path, outside the tree. What was
 /// lost is part of every sum.
 pub(super) fn list(rows: Vec<LedgerRow>) -> Vec<agent::Cgroup> {
-    let mut list: Vec<agent::Cgroup> = rows
-        .into_iter()
-        .filter(|row| row.total.taken > 0 || row.total.lost > 0)
-        .map(cgroup)
-        .collect();
-    if list.len() > CGROUPS_MAX {
-        // Stable: of equal totals the parent, which has the smaller path, stays before the child.
-        list.sort_by_key(|cgroup| std::cmp::Reverse((cgroup.total_weight, cgroup.total_count)));
-        list.truncate(CGROUPS_MAX);
-        list.sort_by(|a, b| a.path.cmp(&b.path));
-    }
-    list
-}
-
-fn cgroup(row: LedgerRow) -> agent::Cgroup {
-    let [slice, unit, container, runtime, pod_uid] = row.labels;
-    agent::Cgroup {
-        path: row.path,
-        slice,
-        unit,
-        container,
-        runtime,
-        pod_uid,
-        self_count: row.own.taken.saturating_add(row.own.lost),
-        self_weight: row.own.taken_weight.saturating_add(row.own.lost_weight),
-        total_count: row.total.taken.saturating_add(row.total.lost),
-        total_weight: row.total.taken_weight.saturating_add(row.total.lost_weight),
-        total_lost_count: row.total.lost,
-        total_lost_weight: row.total.lost_weight,
-        expected_ns: row.expected.ns,
-        estimated_ns: row.expected.estimated_ns,
-    }
+    proto::cgroups(rows, CGROUPS_MAX).0
 }
 
 #[cfg(test)]

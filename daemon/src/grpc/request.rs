@@ -1,7 +1,7 @@
 //! What clients ask, checked: wire requests to queries and ranges.
 
 use crate::time::{Mono, WallAnchor};
-use profile::{FrameFilter, FrameFilterOp, GroupBy, LabelMatcher, MatchOp, Query, Selector};
+use profile::{GroupBy, Query, Selector};
 use proto::agent;
 use std::time::Duration;
 use tonic::Status;
@@ -18,28 +18,11 @@ pub(super) fn query(
     frame_filters: Vec<agent::FrameFilter>,
     group_by: &[String],
 ) -> Result<Query, Status> {
-    // Before anything is compiled: the counts bound the work that one request can ask for.
-    let limit = profile::FILTERS_MAX;
-    for (what, given) in [
-        ("matchers", matchers.len()),
-        ("frame filters", frame_filters.len()),
-        ("labels to group by", group_by.len()),
-    ] {
-        if given > limit {
-            return Err(invalid(format!(
-                "failed to take {given} {what}: at most {limit} are allowed"
-            )));
-        }
-    }
-    let matchers: Vec<LabelMatcher> = matchers
-        .into_iter()
-        .map(matcher)
-        .collect::<Result<_, _>>()?;
-    let filters: Vec<FrameFilter> = frame_filters
-        .into_iter()
-        .map(filter)
-        .collect::<Result<_, _>>()?;
-    let selector = Selector::new(matchers).map_err(invalid)?;
+    // All before anything is compiled: the counts bound the work that one request can ask for.
+    proto::query::check_count("frame filters", frame_filters.len()).map_err(invalid)?;
+    proto::query::check_count("labels to group by", group_by.len()).map_err(invalid)?;
+    let selector = proto::query::selector(matchers).map_err(invalid)?;
+    let filters = proto::query::frame_filters(frame_filters).map_err(invalid)?;
     Query::new(selector, filters, GroupBy::from_keys(group_by)).map_err(invalid)
 }
 
@@ -100,39 +83,6 @@ pub(super) fn interval(interval_ms: u32) -> Result<Option<Duration>, Status> {
             INTERVAL_MS.end()
         ))),
     }
-}
-
-fn matcher(matcher: agent::LabelMatcher) -> Result<LabelMatcher, Status> {
-    let op = match matcher.op() {
-        agent::MatchOp::Equal => MatchOp::Equal,
-        agent::MatchOp::NotEqual => MatchOp::NotEqual,
-        agent::MatchOp::Regex => MatchOp::Regex,
-        agent::MatchOp::NotRegex => MatchOp::NotRegex,
-        agent::MatchOp::Subtree => MatchOp::Subtree,
-        agent::MatchOp::Unspecified => {
-            let (label, op) = (matcher.label, matcher.op);
-            return Err(invalid(format!(
-                "failed to take the matcher of `{label}`: operator {op} is not known"
-            )));
-        }
-    };
-    LabelMatcher::new(matcher.label, op, matcher.value).map_err(invalid)
-}
-
-fn filter(filter: agent::FrameFilter) -> Result<FrameFilter, Status> {
-    let op = match filter.op() {
-        agent::FrameFilterOp::Keep => FrameFilterOp::Keep,
-        agent::FrameFilterOp::Drop => FrameFilterOp::Drop,
-        agent::FrameFilterOp::Focus => FrameFilterOp::Focus,
-        agent::FrameFilterOp::Collapse => FrameFilterOp::Collapse,
-        agent::FrameFilterOp::Unspecified => {
-            let op = filter.op;
-            return Err(invalid(format!(
-                "failed to take a frame filter: operator {op} is not known"
-            )));
-        }
-    };
-    FrameFilter::new(op, &filter.regex).map_err(invalid)
 }
 
 fn invalid(reason: impl ToString) -> Status {
