@@ -3,6 +3,7 @@
 use super::MissingStacks;
 use profile::{ContentId, Quality, StackEnd, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Wall time, half open. Unit: nanoseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,9 +32,10 @@ pub struct Origin {
     pub sequence: u64,
 }
 
-/// Names and values, sorted by name, no name twice, no empty value.
+/// Names and values, sorted by name, no name twice, no empty value. Clones share them: each window of a
+/// stream has the label sets of the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct LabelSet(Vec<(String, String)>);
+pub struct LabelSet(Arc<[(String, String)]>);
 
 impl LabelSet {
     /// A set of these pairs; of equal names the first stays, empty values are left out.
@@ -44,7 +46,7 @@ impl LabelSet {
             .collect();
         pairs.sort_by(|left, right| left.0.cmp(&right.0));
         pairs.dedup_by(|later, first| later.0 == first.0);
-        LabelSet(pairs)
+        LabelSet(pairs.into())
     }
 
     /// The value of a label; absent labels have the empty value.
