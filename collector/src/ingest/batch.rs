@@ -1,0 +1,225 @@
+//! The one way to the store: windows of all streams, grouped so that one fsync serves all that wait.
+
+use super::limits::{BATCH_LINGER, BATCH_ROWS_MAX, BATCH_WINDOWS_MAX};
+use super::window::Pending;
+use crate::metrics::Metrics;
+use crate::store::{NewWindow, Store, StoreError, Taken};
+use crate::time::Clock;
+use profile::{Dictionary, Remap, StackId};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// A window for the store.
+pub struct Job {
+    /// The window.
+    pub pending: Box<Pending>,
+    /// Frames of stacks that its agent was asked for; no others.
+    pub definitions: Option<Arc<Dictionary>>,
+    /// Where the answer goes. Has room for every window of its stream that may be without one.
+    pub answer: mpsc::Sender<Answered>,
+}
+
+/// A window with what became of it.
+pub struct Answered {
+    /// The window.
+    pub pending: Box<Pending>,
+    /// What became of it; an error when nothing did, and the agent should come again later.
+    pub outcome: Result<Taken, String>,
+}
+
+/// The store broke down in the middle of a call: what it holds in memory is not to be trusted.
+#[derive(Debug, thiserror::Error)]
+#[error("the store ended in the middle of a call")]
+pub struct StorePanicked;
+
+/// Calls the store with what comes from `jobs`, until all senders are gone.
+///
+/// # Errors
+/// When a call of the store panicked.
+pub async fn run(
+    store: Arc<dyn Store>,
+    mut jobs: mpsc::Receiver<Job>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+) -> Result<(), StorePanicked> {
+    let mut trouble = Trouble::default();
+    while let Some(first) = jobs.recv().await {
+        let batch = collect(first, &mut jobs).await;
+        metrics.queue_windows.set(jobs.len() as u64);
+        let (store, metrics) = (store.clone(), metrics.clone());
+        let now = clock.now_unix_ns();
+        let pushed = tokio::task::spawn_blocking(move || push(&*store, batch, now, &metrics));
+        let failure = pushed.await.map_err(|_| StorePanicked)?;
+        trouble.tell(failure);
+    }
+    Ok(())
+}
+
+/// What waits, and what comes within the linger, up to the bounds of a batch.
+async fn collect(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
+    let mut rows = first.pending.window.rows.len();
+    let mut batch = vec![first];
+    let linger = tokio::time::sleep(BATCH_LINGER);
+    tokio::pin!(linger);
+    while batch.len() < BATCH_WINDOWS_MAX && rows < BATCH_ROWS_MAX {
+        tokio::select! {
+            biased;
+            job = jobs.recv() => match job {
+                Some(job) => {
+                    rows += job.pending.window.rows.len();
+                    batch.push(job);
+                }
+                None => break,
+            },
+            () = &mut linger => break,
+        }
+    }
+    batch
+}
+
+/// Pushes a batch and answers all of it. Returns what failed, for the log.
+fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Option<String> {
+    let definitions = merged(&batch);
+    let (windows, mut rest): (Vec<NewWindow>, Vec<Job>) = batch
+        .into_iter()
+        .map(|mut job| (take(&mut job.pending), job))
+        .unzip();
+    let mut result = call(store, &windows, &definitions, now, metrics);
+    let mut failure = result.as_ref().err().map(ToString::to_string);
+    if let (Err(StoreError::Engine { .. }), true) = (&result, windows.len() > 1) {
+        // One window that the engine chokes on must not keep out those of all other hosts.
+        let mut each = Vec::with_capacity(windows.len());
+        for (window, job) in windows.into_iter().zip(&mut rest) {
+            let one = std::slice::from_ref(&window);
+            let outcome = match call(store, one, &definitions, now, metrics) {
+                Ok(mut taken) if taken.len() == 1 => Ok(taken.remove(0)),
+                Ok(_) => Err("the store's answer has the wrong length".to_owned()),
+                Err(error) => {
+                    let origin = &window.origin;
+                    let host = &origin.host.host_id;
+                    failure = Some(format!("{error} (window {} of `{host}`)", origin.sequence));
+                    Err(error.to_string())
+                }
+            };
+            job.pending.window = window;
+            each.push(outcome);
+        }
+        answer(rest, each, metrics);
+        return failure;
+    }
+    for (window, job) in windows.into_iter().zip(&mut rest) {
+        job.pending.window = window;
+    }
+    if result.as_ref().is_ok_and(|taken| taken.len() != rest.len()) {
+        let message = "the answer has another length than the question".to_owned();
+        let operation = "store windows";
+        result = Err(StoreError::Engine { operation, message });
+        failure = result.as_ref().err().map(ToString::to_string);
+    }
+    let outcomes = match result {
+        Ok(taken) => taken.into_iter().map(Ok).collect(),
+        Err(error) => {
+            let text = error.to_string();
+            rest.iter().map(|_| Err(text.clone())).collect()
+        }
+    };
+    answer(rest, outcomes, metrics);
+    failure
+}
+
+fn call(
+    store: &dyn Store,
+    windows: &[NewWindow],
+    definitions: &Dictionary,
+    now: i64,
+    metrics: &Metrics,
+) -> Result<Vec<Taken>, StoreError> {
+    let begin = Instant::now();
+    let result = store.push(windows, definitions, now);
+    metrics.pushes.inc();
+    metrics.push_ns.add(begin.elapsed().as_nanos() as u64);
+    metrics.pushes_failed.add(u64::from(result.is_err()));
+    result
+}
+
+fn answer(jobs: Vec<Job>, outcomes: Vec<Result<Taken, String>>, metrics: &Metrics) {
+    for (job, outcome) in jobs.into_iter().zip(outcomes) {
+        match &outcome {
+            Ok(Taken::Stored) => {
+                metrics.windows_stored.inc();
+                metrics
+                    .rows_stored
+                    .add(job.pending.window.rows.len() as u64);
+            }
+            Ok(Taken::Repeated) => metrics.windows_repeated.inc(),
+            Ok(Taken::Refused(_)) => metrics.windows_refused.inc(),
+            Ok(Taken::Missing(_)) | Err(_) => {}
+        }
+        let pending = job.pending;
+        // A stream that has ended needs no answer; one that lives has room for it.
+        let _ = job.answer.try_send(Answered { pending, outcome });
+    }
+}
+
+/// The window, out of what waits for its answer.
+fn take(pending: &mut Pending) -> NewWindow {
+    let empty = NewWindow {
+        origin: pending.window.origin.clone(),
+        range: pending.window.range,
+        event: String::new(),
+        unit: String::new(),
+        period: 0,
+        quality: profile::Quality::default(),
+        label_sets: Vec::new(),
+        rows: Vec::new(),
+        accounts: Vec::new(),
+        dropped_before: None,
+    };
+    std::mem::replace(&mut pending.window, empty)
+}
+
+/// All definitions of a batch as one dictionary.
+fn merged(batch: &[Job]) -> Arc<Dictionary> {
+    let mut all = batch.iter().filter_map(|job| job.definitions.as_ref());
+    let Some(first) = all.next() else {
+        return Arc::default();
+    };
+    let Some(second) = all.next() else {
+        return first.clone();
+    };
+    let mut target = Dictionary::default();
+    for source in [first, second].into_iter().chain(all) {
+        let mut remap = Remap::default();
+        for id in 1..source.stacks.len() as u32 {
+            remap.stack(source, &mut target, StackId(id));
+        }
+    }
+    Arc::new(target)
+}
+
+/// Logs a trouble of the store when it begins and when it ends, not each time.
+#[derive(Default)]
+struct Trouble {
+    current: Option<String>,
+    times: u64,
+}
+
+impl Trouble {
+    fn tell(&mut self, failure: Option<String>) {
+        match failure {
+            Some(text) => {
+                self.times += 1;
+                if self.current.as_ref() != Some(&text) {
+                    tracing::warn!("windows are not taken for now: {text}");
+                    self.current = Some(text);
+                }
+            }
+            None if self.current.take().is_some() => {
+                let times = std::mem::take(&mut self.times);
+                tracing::info!(times, "windows are taken again");
+            }
+            None => {}
+        }
+    }
+}

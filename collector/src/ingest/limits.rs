@@ -1,0 +1,102 @@
+//! What one agent, and all together, may cost: bounds with what happens at each.
+
+use std::time::Duration;
+
+/// Largest message of an agent. Unit: bytes, decompressed.
+///
+/// A window of a busy host of 512 CPUs is about 3 MiB and may come in parts. Decoded, a message takes
+/// up to twelve times this for a moment. Larger ones end the stream with the transport's own error.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Windows of one agent without an answer: told in `Welcome`. Enough to keep the disk busy while one
+/// is on its way; each may hold a window's memory.
+pub const WINDOWS_IN_FLIGHT: u32 = 4;
+
+/// Most rows of a window. Unit: rows.
+///
+/// 512 CPUs at 990 Hz take 5 million samples in 10 s, which fold to a tenth. A window with more is
+/// refused: the agent counts it as dropped and goes on.
+pub const ROWS_PER_WINDOW_MAX: usize = 1_000_000;
+
+/// Most label sets of a window, those of accounts included. More are refused as too many rows are.
+pub const LABEL_SETS_PER_WINDOW_MAX: usize = 65_536;
+
+/// Most label sets of a stream's dictionary. At the bound the stream ends with INVALID_ARGUMENT: the
+/// agent is to begin a new dictionary, as it does on every new stream.
+pub const LABEL_SETS_PER_STREAM_MAX: usize = 1 << 18;
+
+/// Most stacks of a stream's dictionary, 16 bytes each. At the bound as with label sets.
+pub const STACKS_PER_STREAM_MAX: usize = 1 << 21;
+
+/// Most labels of a set. Of more, those that sort last by name are left out, and counted.
+pub const LABELS_PER_SET_MAX: usize = 32;
+
+/// Longest name of a label. Unit: bytes. A longer one is left out, and counted.
+pub const LABEL_NAME_BYTES_MAX: usize = 128;
+
+/// Longest value of a label. Unit: bytes. As long as the longest path of a cgroup; a longer one is cut,
+/// and counted.
+pub const LABEL_VALUE_BYTES_MAX: usize = 4096;
+
+/// Longest text of facts: names, versions, events, units, causes. Unit: bytes; longer ones are cut.
+pub const FACT_BYTES_MAX: usize = 256;
+
+/// Most labels from an agent's configuration.
+pub const HOST_LABELS_MAX: usize = 16;
+
+/// Longest host id. Unit: bytes. A longer one ends the stream.
+pub const HOST_ID_BYTES_MAX: usize = 128;
+
+/// Largest answer to one `Need`. Unit: encoded bytes over all its messages.
+///
+/// The stacks of a window at its bounds, deep and with long names, are some tens of MiB. More ends the
+/// stream.
+pub const DEFINITIONS_BYTES_MAX: usize = 64 << 20;
+
+/// Times that stacks are asked for before a window is stored. A window needs one; a second when the
+/// store began another partition meanwhile.
+pub const NEEDS_PER_WINDOW_MAX: u32 = 4;
+
+/// Length of the longest window. Unit: nanoseconds.
+pub const WINDOW_NS_MAX: u64 = 3_600_000_000_000;
+
+/// Time to say who one is.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Time from the first part of a window to its last.
+pub const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time to answer a `Need`.
+pub const NEED_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time an agent may leave an answer unread.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time a stream waits for memory that others hold.
+pub const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Windows that wait for the store, over all streams. At the bound streams are not read.
+pub const QUEUE_WINDOWS_MAX: usize = 256;
+
+/// Most windows of one call of the store.
+pub const BATCH_WINDOWS_MAX: usize = 256;
+
+/// Rows from which on no more windows are added to a call of the store.
+pub const BATCH_ROWS_MAX: usize = 1_000_000;
+
+/// Time to wait for more windows before the store is called. One fsync then serves all of them; each
+/// agent waits this much longer for an answer it does nothing else without.
+pub const BATCH_LINGER: Duration = Duration::from_millis(25);
+
+/// Least time between two times that an unchanged host is remembered anew.
+pub const HOST_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Most hosts that are known by name and state. Unit: (host id, boot id) pairs, about 1 KiB each.
+pub const HOSTS_MAX: usize = 65_536;
+
+/// Difference of clocks that is worth a warning. Unit: nanoseconds. Below it are agents that keep time
+/// badly but whose windows still fall where they belong, within one window.
+pub const CLOCK_WARNING_NS: i64 = 5_000_000_000;
+
+/// How long a warning about an id in double use stays after it was last seen.
+pub const TWINS_FOR: Duration = Duration::from_secs(3600);

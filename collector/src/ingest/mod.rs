@@ -1,0 +1,116 @@
+//! IngestService: takes the windows of agents and acknowledges them when they are durable.
+//!
+//! [`Ingest`] is what all streams share. A stream is a task (`stream.rs`); windows go over one bounded
+//! queue to one task that calls the store (`batch.rs`). Every bound is in `limits.rs`; all that comes
+//! from an agent is checked in `window.rs` and, for frames, in `proto`.
+
+mod batch;
+mod hosts;
+pub mod limits;
+mod memory;
+mod stream;
+mod window;
+
+pub use batch::StorePanicked;
+pub use hosts::Hosts;
+
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::time::Clock;
+use memory::Memory;
+use proto::collector::ingest_service_server::IngestService;
+use proto::collector::{PushRequest, PushResponse};
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// What ingest may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngestOptions {
+    /// Streams open at a time. More are told to come again later.
+    pub streams: usize,
+    /// Memory for windows on their way and for what streams carry. Unit: bytes.
+    pub memory_bytes: usize,
+}
+
+/// Answers agents; clones share everything.
+#[derive(Clone)]
+pub struct Ingest {
+    hosts: Arc<Hosts>,
+    memory: Memory,
+    jobs: mpsc::Sender<batch::Job>,
+    places: Arc<Semaphore>,
+    options: IngestOptions,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Receiver<bool>,
+}
+
+/// The task that calls the store. It ends when every [`Ingest`] is gone.
+pub type Pushing = JoinHandle<Result<(), StorePanicked>>;
+
+impl Ingest {
+    /// Begins to push into `store`. Streams end when `shutdown` becomes true, with the answers to what
+    /// they had sent.
+    pub fn start(
+        store: Arc<dyn Store>,
+        hosts: Arc<Hosts>,
+        options: IngestOptions,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        shutdown: watch::Receiver<bool>,
+    ) -> (Ingest, Pushing) {
+        let (jobs, queue) = mpsc::channel(limits::QUEUE_WINDOWS_MAX);
+        let pushing = batch::run(store, queue, clock.clone(), metrics.clone());
+        let ingest = Ingest {
+            hosts,
+            memory: Memory::new(options.memory_bytes, metrics.clone()),
+            jobs,
+            places: Arc::new(Semaphore::new(options.streams)),
+            options,
+            clock,
+            metrics,
+            shutdown,
+        };
+        (ingest, tokio::spawn(pushing))
+    }
+
+    /// Done when no stream is open.
+    pub async fn drained(&self) {
+        let all = u32::try_from(self.options.streams).unwrap_or(u32::MAX);
+        // An error would mean that the semaphore was closed, which it never is.
+        let _ = self.places.acquire_many(all).await;
+    }
+}
+
+#[tonic::async_trait]
+impl IngestService for Ingest {
+    type PushStream = ReceiverStream<Result<PushResponse, Status>>;
+
+    async fn push(
+        &self,
+        request: Request<Streaming<PushRequest>>,
+    ) -> Result<Response<Self::PushStream>, Status> {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            self.metrics.cut_places.inc();
+            let streams = self.options.streams;
+            return Err(Status::unavailable(format!(
+                "{streams} agents are connected, which is the limit (`ingest.streams_max`)"
+            )));
+        };
+        let peer = request
+            .remote_addr()
+            .map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+        let (out, responses) = mpsc::channel(stream::OUTBOX);
+        let requests = request.into_inner();
+        tokio::spawn(stream::run(self.clone(), requests, out, peer, place));
+        Ok(Response::new(ReceiverStream::new(responses)))
+    }
+}
+
+/// Done when `shutdown` is true, or nobody is left who could make it so.
+pub(crate) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|&stop| stop).await;
+}

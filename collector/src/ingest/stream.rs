@@ -1,0 +1,535 @@
+//! One agent's stream, from its Hello to its end.
+//!
+//! Runs as one task, which never blocks: it reads, decodes, hands windows to the store's queue and
+//! writes answers. It does not read on while the queue is full, memory is short or too many windows
+//! wait for an answer, which is what slows an agent down.
+//!
+//! While frames of one window are asked for, the windows behind it wait here: most of what they miss
+//! comes with the same answer.
+
+use super::Ingest;
+use super::batch::{Answered, Job};
+use super::hosts::Ticket;
+use super::limits::{
+    DEFINITIONS_BYTES_MAX, HELLO_TIMEOUT, HOST_ID_BYTES_MAX, MEMORY_TIMEOUT, MESSAGE_BYTES_MAX,
+    NEED_TIMEOUT, NEEDS_PER_WINDOW_MAX, PARTS_TIMEOUT, STALL_TIMEOUT, WINDOWS_IN_FLIGHT,
+};
+use super::memory::Held;
+use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
+use crate::metrics::Metric;
+use crate::store::{HostKey, Taken};
+use profile::{ContentId, Dictionary, Remap, StackId};
+use proto::TableAssembler;
+use proto::collector::{
+    Ack, Definitions, Hello, Need, Outcome, PushRequest, PushResponse, Welcome, WindowPart,
+    push_request, push_response,
+};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{Duration, Instant};
+use tonic::{Code, Status, Streaming};
+
+/// An agent that sent something so lately is alive when another stream takes its place.
+const ALIVE: Duration = Duration::from_secs(30);
+
+/// What the agent's end of the stream gets.
+pub type Outbox = mpsc::Sender<Result<PushResponse, Status>>;
+
+/// Answers that wait for an agent to read them: one for each window that may be without one, and a
+/// Welcome.
+pub const OUTBOX: usize = WINDOWS_IN_FLIGHT as usize + 1;
+
+/// Why a stream ends.
+enum End {
+    /// The agent has said all, and has its answers.
+    Done,
+    /// Its connection is gone.
+    Gone,
+    /// It is ended from here.
+    Cut(Status),
+}
+
+/// Serves one stream to its end. `place` is given back then.
+pub async fn run(
+    ingest: Ingest,
+    mut requests: Streaming<PushRequest>,
+    out: Outbox,
+    peer: String,
+    place: OwnedSemaphorePermit,
+) {
+    let end = serve(&ingest, &mut requests, &out, &peer).await;
+    if let Err(End::Cut(status)) = end {
+        tracing::debug!(%peer, code = ?status.code(), "stream ended: {}", status.message());
+        // It may be gone, or not read: then it learns by the end of the connection.
+        let _ = out.send_timeout(Err(status), STALL_TIMEOUT).await;
+    }
+    drop(place);
+}
+
+async fn serve(
+    ingest: &Ingest,
+    requests: &mut Streaming<PushRequest>,
+    out: &Outbox,
+    peer: &str,
+) -> Result<(), End> {
+    let mut shutdown = ingest.shutdown.clone();
+    let first = tokio::select! {
+        first = tokio::time::timeout(HELLO_TIMEOUT, requests.message()) => first,
+        () = super::stopped(&mut shutdown) => return Err(shutting_down()),
+    };
+    let Ok(first) = first else {
+        let text = format!("no Hello came within {} s", HELLO_TIMEOUT.as_secs());
+        return Err(ingest.cut(|m| &m.cut_silent, Status::deadline_exceeded(text)));
+    };
+    let body = received(ingest, first)?.ok_or(End::Done)?.body;
+    let Some(push_request::Body::Hello(hello)) = body else {
+        return Err(ingest.fault("the first message must be a Hello"));
+    };
+    let mut session = Session::begin(ingest, hello, out)?;
+    tracing::debug!(%peer, host_id = session.host.host_id, "agent connected");
+    let welcome = push_response::Body::Welcome(Welcome {
+        now_unix_ns: ingest.clock.now_unix_ns(),
+        windows_in_flight: WINDOWS_IN_FLIGHT,
+        message_bytes_max: MESSAGE_BYTES_MAX as u64,
+        collector_version: env!("CARGO_PKG_VERSION").to_owned(),
+    });
+    session.send(welcome).await?;
+    let end = session.run(requests).await;
+    if let Err(End::Cut(status)) = &end
+        && status.code() == Code::InvalidArgument
+    {
+        let host_id = &session.host.host_id;
+        tracing::warn!(%peer, host_id, "agent cut off: {}", status.message());
+    }
+    end
+}
+
+/// A message, the end of the stream, or why there is neither.
+fn received(
+    ingest: &Ingest,
+    message: Result<Option<PushRequest>, Status>,
+) -> Result<Option<PushRequest>, End> {
+    message.map_err(|status| match status.code() {
+        // Of the decoder: too large, or no message at all. All else is the connection's.
+        Code::OutOfRange | Code::ResourceExhausted | Code::Internal | Code::Unimplemented => {
+            ingest.fault(status.message())
+        }
+        _ => End::Gone,
+    })
+}
+
+fn shutting_down() -> End {
+    End::Cut(Status::unavailable("the collector is shutting down"))
+}
+
+impl Ingest {
+    fn cut(&self, cause: impl Fn(&crate::metrics::Metrics) -> &Metric, status: Status) -> End {
+        cause(&self.metrics).inc();
+        End::Cut(status)
+    }
+
+    fn fault(&self, what: impl std::fmt::Display) -> End {
+        let text = format!("failed to take the message: {what}");
+        self.cut(|m| &m.cut_protocol, Status::invalid_argument(text))
+    }
+}
+
+/// A window that the store is to get.
+struct Ready {
+    pending: Box<Pending>,
+    definitions: Option<Arc<Dictionary>>,
+}
+
+/// The window whose stacks the agent was asked for.
+struct Needing {
+    pending: Box<Pending>,
+    missing: HashSet<ContentId>,
+    tables: TableAssembler,
+    held: Held,
+    deadline: Instant,
+}
+
+struct Session<'s> {
+    ingest: &'s Ingest,
+    out: &'s Outbox,
+    host: HostKey,
+    decoder: Decoder,
+    ticket: Ticket,
+    answer: mpsc::Sender<Answered>,
+    answers: mpsc::Receiver<Answered>,
+    /// Windows that wait here, oldest first.
+    ready: VecDeque<Ready>,
+    /// Windows with the store.
+    in_store: usize,
+    needing: Option<Needing>,
+    /// When the unfinished window must be whole.
+    parts_deadline: Option<Instant>,
+    last_message: Instant,
+}
+
+impl<'s> Session<'s> {
+    fn begin(ingest: &'s Ingest, hello: Hello, out: &'s Outbox) -> Result<Session<'s>, End> {
+        if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
+            return Err(ingest.fault(format!(
+                "a host id has 1 to {HOST_ID_BYTES_MAX} bytes, not {}",
+                hello.host_id.len()
+            )));
+        }
+        let Ok(boot_id) = <[u8; 16]>::try_from(hello.boot_id.as_slice()) else {
+            let bytes = hello.boot_id.len();
+            return Err(ingest.fault(format!("a boot id has 16 bytes, not {bytes}")));
+        };
+        let host = HostKey {
+            host_id: hello.host_id,
+            boot_id,
+        };
+        let facts = host_facts(hello.facts.unwrap_or_default(), &ingest.metrics);
+        let ahead = hello.now_unix_ns.saturating_sub(ingest.clock.now_unix_ns());
+        let decoder = Decoder::new(host.clone(), &facts, ingest.metrics.clone());
+        let ticket = ingest.hosts.open(&host, facts, ahead);
+        let (answer, answers) = mpsc::channel(WINDOWS_IN_FLIGHT as usize);
+        Ok(Session {
+            ingest,
+            out,
+            host,
+            decoder,
+            ticket,
+            answer,
+            answers,
+            ready: VecDeque::new(),
+            in_store: 0,
+            needing: None,
+            parts_deadline: None,
+            last_message: Instant::now(),
+        })
+    }
+
+    async fn run(&mut self, requests: &mut Streaming<PushRequest>) -> Result<(), End> {
+        let mut shutdown = self.ingest.shutdown.clone();
+        let superseded = self.ticket.superseded.clone();
+        // The agent has ended its side, or the collector stops: what came is brought to its end.
+        let (mut finished, mut draining) = (false, false);
+        loop {
+            self.submit().await?;
+            let idle = self.in_store == 0 && (self.ready.is_empty() || self.needing.is_some());
+            if idle && draining {
+                return Err(shutting_down());
+            }
+            if idle && finished {
+                return Ok(());
+            }
+            let reads = !finished
+                && !draining
+                && (self.waiting() < WINDOWS_IN_FLIGHT as usize || self.needing.is_some());
+            let deadline = self.deadline();
+            tokio::select! {
+                biased;
+                () = super::stopped(&mut shutdown), if !draining => draining = true,
+                () = superseded.notified() => return Err(self.superseded()),
+                () = self.out.closed() => return Err(End::Gone),
+                Some(answered) = self.answers.recv() => self.answered(answered).await?,
+                () = sleep_until(deadline), if deadline.is_some() && !draining => {
+                    return Err(self.too_late());
+                }
+                message = requests.message(), if reads => {
+                    match received(self.ingest, message)? {
+                        Some(request) => self.message(request).await?,
+                        None => finished = true,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Windows without an answer.
+    fn waiting(&self) -> usize {
+        self.in_store + self.ready.len() + usize::from(self.needing.is_some())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let need = self.needing.as_ref().map(|needing| needing.deadline);
+        match (self.parts_deadline, need) {
+            (Some(parts), Some(need)) => Some(parts.min(need)),
+            (parts, need) => parts.or(need),
+        }
+    }
+
+    fn too_late(&self) -> End {
+        let now = Instant::now();
+        let need = self.needing.as_ref();
+        if let Some(needing) = need.filter(|needing| needing.deadline <= now) {
+            let sequence = needing.pending.window.origin.sequence;
+            let status = Status::deadline_exceeded(format!(
+                "the stacks of window {sequence} were not defined within {} s",
+                NEED_TIMEOUT.as_secs()
+            ));
+            return self.ingest.cut(|m| &m.cut_need, status);
+        }
+        let sequence = self.decoder.unfinished().unwrap_or_default();
+        let status = Status::deadline_exceeded(format!(
+            "the last part of window {sequence} did not come within {} s",
+            PARTS_TIMEOUT.as_secs()
+        ));
+        self.ingest.cut(|m| &m.cut_part, status)
+    }
+
+    fn superseded(&self) -> End {
+        self.ticket
+            .was_superseded(self.last_message.elapsed() < ALIVE);
+        let status = Status::aborted("another stream of this host and boot has begun");
+        self.ingest.cut(|m| &m.cut_superseded, status)
+    }
+
+    async fn message(&mut self, request: PushRequest) -> Result<(), End> {
+        self.last_message = Instant::now();
+        match request.body {
+            Some(push_request::Body::Part(part)) => self.part(part).await,
+            Some(push_request::Body::Definitions(definitions)) => self.define(definitions),
+            Some(push_request::Body::Facts(facts)) => {
+                let facts = host_facts(facts, &self.ingest.metrics);
+                self.decoder.set_facts(&facts);
+                self.ticket.facts(facts);
+                Ok(())
+            }
+            Some(push_request::Body::Hello(_)) => Err(self.ingest.fault("a second Hello")),
+            None => Err(self.ingest.fault("it has no body this version knows")),
+        }
+    }
+
+    async fn part(&mut self, part: WindowPart) -> Result<(), End> {
+        let begins = self.decoder.unfinished().is_none();
+        if begins && self.waiting() >= WINDOWS_IN_FLIGHT as usize {
+            return Err(self.ingest.fault(format!(
+                "more than {WINDOWS_IN_FLIGHT} windows without an answer"
+            )));
+        }
+        let cost = cost(&part);
+        let held = Cost {
+            tables: self.memory(cost.tables).await?,
+            rows: self.memory(cost.rows).await?,
+        };
+        let decoded = self.decoder.part(part, held);
+        match decoded.map_err(|fault: Fault| self.ingest.fault(fault))? {
+            Decoded::More => {
+                let deadline = || Instant::now() + PARTS_TIMEOUT;
+                self.parts_deadline.get_or_insert_with(deadline);
+            }
+            Decoded::Whole(pending) => {
+                self.parts_deadline = None;
+                self.ticket.seen();
+                let definitions = None;
+                self.ready.push_back(Ready {
+                    pending,
+                    definitions,
+                });
+            }
+            Decoded::Refused { sequence, reason } => {
+                self.parts_deadline = None;
+                self.ingest.metrics.windows_refused.inc();
+                self.ack(sequence, Outcome::Refused, reason).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for memory. The answers to windows of this stream are taken meanwhile: they hold some.
+    async fn memory(&mut self, bytes: usize) -> Result<Held, End> {
+        let memory = self.ingest.memory.clone();
+        let take = memory.take(bytes);
+        tokio::pin!(take);
+        let deadline = Instant::now() + MEMORY_TIMEOUT;
+        loop {
+            let held = tokio::select! {
+                biased;
+                held = &mut take => held,
+                Some(answered) = self.answers.recv() => {
+                    self.answered(answered).await?;
+                    continue;
+                }
+                () = tokio::time::sleep_until(deadline) => None,
+            };
+            return held.ok_or_else(|| {
+                let text = "the memory for windows (`ingest.memory_mib`) is taken by others";
+                self.ingest
+                    .cut(|m| &m.cut_memory, Status::unavailable(text))
+            });
+        }
+    }
+
+    /// Hands windows to the store's queue, unless one that came before waits for its stacks.
+    async fn submit(&mut self) -> Result<(), End> {
+        while self.needing.is_none()
+            && let Some(ready) = self.ready.pop_front()
+        {
+            let job = Job {
+                pending: ready.pending,
+                definitions: ready.definitions,
+                answer: self.answer.clone(),
+            };
+            if self.ingest.jobs.send(job).await.is_err() {
+                return Err(shutting_down());
+            }
+            self.in_store += 1;
+        }
+        Ok(())
+    }
+
+    async fn answered(&mut self, answered: Answered) -> Result<(), End> {
+        self.in_store -= 1;
+        let Answered { pending, outcome } = answered;
+        let sequence = pending.window.origin.sequence;
+        match outcome {
+            Ok(Taken::Stored) => self.ack(sequence, Outcome::Stored, String::new()).await,
+            Ok(Taken::Repeated) => self.ack(sequence, Outcome::Repeated, String::new()).await,
+            Ok(Taken::Refused(reason)) => self.ack(sequence, Outcome::Refused, reason).await,
+            Ok(Taken::Missing(missing)) if self.needing.is_none() => {
+                self.need(pending, missing).await
+            }
+            Ok(Taken::Missing(_)) => {
+                // Asked again when the stacks that are on their way have come.
+                let at = self.ready.partition_point(|ready| {
+                    ready.pending.window.range.start_unix_ns <= pending.window.range.start_unix_ns
+                });
+                let definitions = None;
+                self.ready.insert(
+                    at,
+                    Ready {
+                        pending,
+                        definitions,
+                    },
+                );
+                Ok(())
+            }
+            Err(text) => Err(self
+                .ingest
+                .cut(|m| &m.cut_unavailable, Status::unavailable(text))),
+        }
+    }
+
+    /// Asks the agent for the frames of stacks.
+    async fn need(
+        &mut self,
+        mut pending: Box<Pending>,
+        missing: Vec<ContentId>,
+    ) -> Result<(), End> {
+        let missing: HashSet<ContentId> = missing.into_iter().collect();
+        let sequence = pending.window.origin.sequence;
+        pending.needs += 1;
+        let stacks = pending.window.rows.iter().zip(&pending.stack_ids);
+        let ids: HashMap<ContentId, u32> = stacks
+            .filter(|(row, _)| missing.contains(&row.stack))
+            .map(|(row, &id)| (row.stack, id))
+            .collect();
+        if pending.needs > NEEDS_PER_WINDOW_MAX || ids.len() != missing.len() || ids.is_empty() {
+            // Nothing the agent could mend: the store asks for what the window does not have, or for
+            // the same again and again.
+            let text = format!("the store does not take the stacks of window {sequence}");
+            return Err(self
+                .ingest
+                .cut(|m| &m.cut_unavailable, Status::unavailable(text)));
+        }
+        let mut stacks: Vec<u32> = ids.into_values().collect();
+        stacks.sort_unstable();
+        self.needing = Some(Needing {
+            pending,
+            missing,
+            tables: TableAssembler::with_limit(DEFINITIONS_BYTES_MAX),
+            held: Held::default(),
+            deadline: Instant::now() + NEED_TIMEOUT,
+        });
+        self.ingest.metrics.windows_needed.inc();
+        self.send(push_response::Body::Need(Need { sequence, stacks }))
+            .await
+    }
+
+    /// Takes frames the agent was asked for. Nothing waits here: a window that waits for them holds
+    /// memory that others may wait for.
+    fn define(&mut self, definitions: Definitions) -> Result<(), End> {
+        let sequence = definitions.sequence;
+        let asked = |needing: &&mut Needing| needing.pending.window.origin.sequence == sequence;
+        let Some(needing) = self.needing.as_mut().filter(asked) else {
+            return Err(self.ingest.fault(format!(
+                "definitions for window {sequence}, which were not asked for"
+            )));
+        };
+        if let Some(tables) = &definitions.tables {
+            let before = needing.tables.bytes();
+            let taken = needing.tables.push(tables);
+            taken.map_err(|error| self.ingest.fault(error))?;
+            let Some(held) = self.ingest.memory.try_take(needing.tables.bytes() - before) else {
+                let text = "the memory for windows (`ingest.memory_mib`) is taken by others";
+                return Err(self
+                    .ingest
+                    .cut(|m| &m.cut_memory, Status::unavailable(text)));
+            };
+            needing.held.join(held);
+        }
+        if definitions.more {
+            needing.deadline = needing.deadline.max(Instant::now() + PARTS_TIMEOUT);
+            return Ok(());
+        }
+        let Some(needing) = self.needing.take() else {
+            return Ok(());
+        };
+        let all = needing.tables.finish();
+        let all = all.map_err(|error| self.ingest.fault(error))?;
+        let Some(wanted) = pick(&all, &needing.missing) else {
+            return Err(self.ingest.fault(format!(
+                "the definitions for window {sequence} lack stacks that were asked for, or their \
+                 frames do not have the hashes that were sent"
+            )));
+        };
+        let mut pending = needing.pending;
+        pending.held.join(needing.held);
+        self.ready.push_front(Ready {
+            pending,
+            definitions: Some(Arc::new(wanted)),
+        });
+        Ok(())
+    }
+
+    async fn ack(&mut self, sequence: u64, outcome: Outcome, reason: String) -> Result<(), End> {
+        let outcome = outcome.into();
+        self.send(push_response::Body::Ack(Ack {
+            sequence,
+            outcome,
+            reason,
+        }))
+        .await
+    }
+
+    async fn send(&mut self, body: push_response::Body) -> Result<(), End> {
+        use mpsc::error::SendTimeoutError::{Closed, Timeout};
+        let response = Ok(PushResponse { body: Some(body) });
+        match self.out.send_timeout(response, STALL_TIMEOUT).await {
+            Ok(()) => Ok(()),
+            Err(Closed(_)) => Err(End::Gone),
+            Err(Timeout(_)) => {
+                let status = Status::deadline_exceeded("answers are not read");
+                Err(self.ingest.cut(|m| &m.cut_stalled, status))
+            }
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The stacks of `wanted` and nothing else that `all` has; `None` when some are not there.
+fn pick(all: &Dictionary, wanted: &HashSet<ContentId>) -> Option<Dictionary> {
+    let mut picked = Dictionary::default();
+    let mut remap = Remap::default();
+    let mut found = 0;
+    for (at, id) in all.content_ids().iter().enumerate() {
+        if wanted.contains(id) {
+            remap.stack(all, &mut picked, StackId(at as u32));
+            found += 1;
+        }
+    }
+    (found == wanted.len()).then_some(picked)
+}

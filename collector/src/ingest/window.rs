@@ -1,0 +1,546 @@
+//! From the parts of an agent's stream to windows of the store.
+//!
+//! A [`Decoder`] has what a stream carries from window to window: label sets and stacks by id. Faults of
+//! the protocol are a [`Fault`] and end the stream; a window that is well formed but cannot be kept is
+//! [`Decoded::Refused`], so that its agent gives up that window and not all after it.
+
+use super::limits::{
+    FACT_BYTES_MAX, HOST_LABELS_MAX, LABEL_NAME_BYTES_MAX, LABEL_SETS_PER_STREAM_MAX,
+    LABEL_SETS_PER_WINDOW_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX, ROWS_PER_WINDOW_MAX,
+    STACKS_PER_STREAM_MAX, WINDOW_NS_MAX,
+};
+use super::memory::Held;
+use crate::metrics::Metrics;
+use crate::store::{
+    Gap, HostFacts, HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowAccount,
+};
+use profile::{ContentId, StackEnd, Value, key};
+use proto::collector as wire;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The agent breaks the protocol; its stream ends.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Columns that belong together differ in length.
+    #[error("columns of `{table}` differ in length")]
+    Columns {
+        /// Which.
+        table: &'static str,
+    },
+    /// An id or number that was never given a meaning.
+    #[error("`{table}` has no row `{id}`")]
+    Id {
+        /// Which table.
+        table: &'static str,
+        /// The id.
+        id: u32,
+    },
+    /// Names and values do not come in pairs.
+    #[error("a label set has a name without a value")]
+    OddLabels,
+    /// Hashes are not whole.
+    #[error("`stack_hashes` has `{bytes}` bytes, which is no multiple of 16")]
+    TornHash {
+        /// How many there are.
+        bytes: usize,
+    },
+    /// The dictionary of the stream is full.
+    #[error("the dictionary has more than `{limit}` {what}: begin a new one")]
+    DictionaryFull {
+        /// `label sets` or `stacks`.
+        what: &'static str,
+        /// The bound.
+        limit: usize,
+    },
+    /// A part of another window before the last part of the one before.
+    #[error("window `{found}` begins before the last part of window `{open}`")]
+    Interleaved {
+        /// The window that is not finished.
+        open: u64,
+        /// The one that came.
+        found: u64,
+    },
+    /// `new_dictionary` within a window.
+    #[error("window `{sequence}` begins a new dictionary after its first part")]
+    LateDictionary {
+        /// The window.
+        sequence: u64,
+    },
+    /// Facts in another part than the last, or none in the last.
+    #[error("window `{sequence}` must have facts in its last part, and there only")]
+    Facts {
+        /// The window.
+        sequence: u64,
+    },
+}
+
+/// What a part made of its window.
+pub enum Decoded {
+    /// More parts follow.
+    More,
+    /// It is whole.
+    Whole(Box<Pending>),
+    /// It will never be taken.
+    Refused {
+        /// The window.
+        sequence: u64,
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// A window on its way to the store.
+pub struct Pending {
+    /// The window.
+    pub window: NewWindow,
+    /// The stream's ids of the rows' stacks, in the order of the rows: what a `Need` names them by.
+    pub stack_ids: Vec<u32>,
+    /// Times that its stacks were asked for.
+    pub needs: u32,
+    /// The memory it holds.
+    pub held: Held,
+}
+
+/// Label sets and stacks of a stream, by id.
+#[derive(Default)]
+struct Tables {
+    /// As the agent sent them. Id 0, the empty set, is row 0.
+    own: Vec<LabelSet>,
+    /// With the labels of the host; emptied when these change.
+    merged: Vec<Option<LabelSet>>,
+    /// Id 0, the empty stack, is row 0.
+    stacks: Vec<ContentId>,
+    held: Held,
+}
+
+/// Rows whose weight is their count times the period, which the last part tells.
+type Unweighted = Range<usize>;
+
+struct Open {
+    sequence: u64,
+    label_sets: Vec<LabelSet>,
+    /// From the stream's id to the index in `label_sets`.
+    index: HashMap<u32, u32>,
+    rows: Vec<Row>,
+    stack_ids: Vec<u32>,
+    unweighted: Vec<Unweighted>,
+    held: Held,
+    /// Why it will be refused. Its parts are checked no further than the dictionary needs.
+    refused: Option<String>,
+}
+
+/// Puts windows together from the parts of one stream.
+pub struct Decoder {
+    host: HostKey,
+    /// `host` first: see [`Decoder::set_facts`].
+    host_name: String,
+    host_labels: Vec<(String, String)>,
+    tables: Tables,
+    open: Option<Open>,
+    metrics: Arc<Metrics>,
+}
+
+impl Decoder {
+    /// A decoder for the windows of `host`.
+    pub fn new(host: HostKey, facts: &HostFacts, metrics: Arc<Metrics>) -> Decoder {
+        let mut decoder = Decoder {
+            host,
+            host_name: String::new(),
+            host_labels: Vec::new(),
+            tables: Tables::new(),
+            open: None,
+            metrics,
+        };
+        decoder.set_facts(facts);
+        decoder
+    }
+
+    /// Labels of the host that all label sets get from now on: `host`, which nothing an agent sends can
+    /// replace, and those configured, which give way to labels of the samples.
+    pub fn set_facts(&mut self, facts: &HostFacts) {
+        self.host_name = match facts.hostname.is_empty() {
+            true => self.host.host_id.clone(),
+            false => facts.hostname.clone(),
+        };
+        let labels = facts.labels.iter();
+        self.host_labels = labels.map(|(k, v)| (k.clone(), v.clone())).collect();
+        self.tables.merged.fill(None);
+    }
+
+    /// The window of which parts are missing.
+    pub fn unfinished(&self) -> Option<u64> {
+        self.open.as_ref().map(|open| open.sequence)
+    }
+
+    /// Takes a part. `held` is the memory that [`cost`] says it will hold.
+    ///
+    /// # Errors
+    /// When the agent breaks the protocol; the stream cannot go on.
+    pub fn part(&mut self, part: wire::WindowPart, held: Cost<Held>) -> Result<Decoded, Fault> {
+        let sequence = part.sequence;
+        if let Some(open) = &self.open {
+            let found = sequence;
+            if open.sequence != found {
+                let open = open.sequence;
+                return Err(Fault::Interleaved { open, found });
+            }
+            if part.new_dictionary {
+                return Err(Fault::LateDictionary { sequence });
+            }
+        }
+        if part.last != part.facts.is_some() {
+            return Err(Fault::Facts { sequence });
+        }
+        if part.new_dictionary {
+            self.tables = Tables::new();
+        }
+        self.define(&part, held.tables)?;
+        let mut open = self.open.take().unwrap_or_else(|| Open::new(sequence));
+        open.held.join(held.rows);
+        self.rows(&mut open, &part)?;
+        let Some(facts) = part.facts else {
+            self.open = Some(open);
+            return Ok(Decoded::More);
+        };
+        self.accounts(open, facts)
+    }
+
+    /// Takes new label sets and stacks into the tables.
+    fn define(&mut self, part: &wire::WindowPart, held: Held) -> Result<(), Fault> {
+        let tables = &mut self.tables;
+        if tables.own.len() + part.label_sets.len() > LABEL_SETS_PER_STREAM_MAX {
+            let (what, limit) = ("label sets", LABEL_SETS_PER_STREAM_MAX);
+            return Err(Fault::DictionaryFull { what, limit });
+        }
+        let (hashes, torn) = part.stack_hashes.as_chunks::<16>();
+        if !torn.is_empty() {
+            let bytes = part.stack_hashes.len();
+            return Err(Fault::TornHash { bytes });
+        }
+        if tables.stacks.len() + hashes.len() > STACKS_PER_STREAM_MAX {
+            let (what, limit) = ("stacks", STACKS_PER_STREAM_MAX);
+            return Err(Fault::DictionaryFull { what, limit });
+        }
+        for labels in &part.label_sets {
+            let set = own_labels(&labels.names_values, &self.metrics)?;
+            tables.own.push(set);
+            tables.merged.push(None);
+        }
+        let hashes = hashes.iter().map(|&hash| ContentId(hash));
+        tables.stacks.extend(hashes);
+        tables.held.join(held);
+        Ok(())
+    }
+
+    fn rows(&mut self, open: &mut Open, part: &wire::WindowPart) -> Result<(), Fault> {
+        let rows = part.sample_stacks.len();
+        let absent_or = |length: usize| length == 0 || length == rows;
+        if part.sample_label_sets.len() != rows
+            || part.sample_counts.len() != rows
+            || !absent_or(part.sample_ends.len())
+            || !absent_or(part.sample_weights.len())
+        {
+            return Err(Fault::Columns { table: "samples" });
+        }
+        if open.rows.len() + rows > ROWS_PER_WINDOW_MAX {
+            open.refuse(format!(
+                "it has more than {ROWS_PER_WINDOW_MAX} rows of samples"
+            ));
+        }
+        let begin = open.rows.len();
+        for at in 0..rows {
+            let set = part.sample_label_sets[at];
+            let id = part.sample_stacks[at];
+            let stack = self.tables.stack(id)?;
+            let end = match part.sample_ends.get(at) {
+                None => StackEnd::Complete,
+                Some(&id) => {
+                    u8::try_from(id)
+                        .ok()
+                        .and_then(StackEnd::from_u8)
+                        .ok_or(Fault::Id {
+                            table: "stack ends",
+                            id,
+                        })?
+                }
+            };
+            let value = Value {
+                count: part.sample_counts[at],
+                weight: part.sample_weights.get(at).copied().unwrap_or(0),
+            };
+            let labels = self.window_labels(open, set)?;
+            if open.refused.is_none() && (value.count > 0 || value.weight > 0) {
+                open.rows.push(Row {
+                    labels,
+                    stack,
+                    end,
+                    value,
+                });
+                open.stack_ids.push(id);
+            }
+        }
+        if part.sample_weights.is_empty() && open.rows.len() > begin {
+            open.unweighted.push(begin..open.rows.len());
+        }
+        Ok(())
+    }
+
+    /// The index in the window of the stream's label set `id`.
+    fn window_labels(&mut self, open: &mut Open, id: u32) -> Result<u32, Fault> {
+        if let Some(&known) = open.index.get(&id) {
+            return Ok(known);
+        }
+        let Some(merged) = self.tables.merged.get_mut(id as usize) else {
+            let table = "label sets";
+            return Err(Fault::Id { table, id });
+        };
+        let own = &self.tables.own[id as usize];
+        let set = merged.get_or_insert_with(|| {
+            let host = std::iter::once((key::HOST.to_owned(), self.host_name.clone()));
+            let own = own.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+            // Of equal names the first stays.
+            LabelSet::new(host.chain(own).chain(self.host_labels.iter().cloned()))
+        });
+        if open.label_sets.len() >= LABEL_SETS_PER_WINDOW_MAX {
+            open.refuse(format!(
+                "it has more than {LABEL_SETS_PER_WINDOW_MAX} label sets"
+            ));
+            return Ok(0);
+        }
+        let index = open.label_sets.len() as u32;
+        open.label_sets.push(set.clone());
+        open.index.insert(id, index);
+        Ok(index)
+    }
+
+    /// Takes the accounts and ends the window.
+    fn accounts(&mut self, mut open: Open, facts: wire::WindowFacts) -> Result<Decoded, Fault> {
+        let accounts = facts.account_label_sets.len();
+        if facts.account_ns.len() != accounts || facts.account_estimated_ns.len() != accounts {
+            return Err(Fault::Columns { table: "accounts" });
+        }
+        let mut list = Vec::with_capacity(accounts.min(LABEL_SETS_PER_WINDOW_MAX));
+        for at in 0..accounts {
+            let labels = self.window_labels(&mut open, facts.account_label_sets[at])?;
+            if open.refused.is_none() {
+                list.push(WindowAccount {
+                    labels,
+                    ns: facts.account_ns[at],
+                    estimated_ns: facts.account_estimated_ns[at].min(facts.account_ns[at]),
+                });
+            }
+        }
+        let sequence = open.sequence;
+        let finished = open.refused.take().map_or_else(|| range(&facts), Err);
+        let range = match finished {
+            Ok(range) => range,
+            Err(reason) => return Ok(Decoded::Refused { sequence, reason }),
+        };
+        if facts.period == 0 && !open.unweighted.is_empty() {
+            let reason = "its samples have neither weights nor a period".to_owned();
+            return Ok(Decoded::Refused { sequence, reason });
+        }
+        for row in open.unweighted.drain(..).flatten() {
+            let value = &mut open.rows[row].value;
+            value.weight = value.count.saturating_mul(facts.period);
+        }
+        let origin = Origin {
+            host: self.host.clone(),
+            sequence,
+        };
+        let window = NewWindow {
+            origin,
+            range,
+            event: text(&facts.event, FACT_BYTES_MAX),
+            unit: text(&facts.unit, FACT_BYTES_MAX),
+            period: facts.period,
+            quality: facts.quality.unwrap_or_default().into(),
+            label_sets: open.label_sets,
+            rows: open.rows,
+            accounts: list,
+            dropped_before: facts.dropped_before.and_then(|gap| self.gap(gap)),
+        };
+        Ok(Decoded::Whole(Box::new(Pending {
+            window,
+            stack_ids: open.stack_ids,
+            needs: 0,
+            held: open.held,
+        })))
+    }
+
+    fn gap(&self, gap: wire::Gap) -> Option<Gap> {
+        if gap.end_unix_ns < gap.start_unix_ns || gap.start_unix_ns < 0 {
+            self.metrics.gaps_malformed.inc();
+            return None;
+        }
+        Some(Gap {
+            range: TimeRange {
+                start_unix_ns: gap.start_unix_ns,
+                end_unix_ns: gap.end_unix_ns,
+            },
+            windows: gap.windows,
+            samples: gap.samples,
+            cause: text(&gap.cause, FACT_BYTES_MAX),
+        })
+    }
+}
+
+impl Tables {
+    fn new() -> Tables {
+        Tables {
+            own: vec![LabelSet::default()],
+            merged: vec![None],
+            stacks: vec![ContentId::default()],
+            held: Held::default(),
+        }
+    }
+
+    fn stack(&self, id: u32) -> Result<ContentId, Fault> {
+        let table = "stacks";
+        let found = self.stacks.get(id as usize).copied();
+        found.ok_or(Fault::Id { table, id })
+    }
+}
+
+impl Open {
+    fn new(sequence: u64) -> Open {
+        Open {
+            sequence,
+            label_sets: Vec::new(),
+            index: HashMap::new(),
+            rows: Vec::new(),
+            stack_ids: Vec::new(),
+            unweighted: Vec::new(),
+            held: Held::default(),
+            refused: None,
+        }
+    }
+
+    /// Gives up what came of it; its other parts are read for the dictionary alone.
+    fn refuse(&mut self, reason: String) {
+        self.refused.get_or_insert(reason);
+        self.rows = Vec::new();
+        self.stack_ids = Vec::new();
+        self.unweighted = Vec::new();
+    }
+}
+
+/// Memory that a part holds: as a number of bytes, or taken.
+pub struct Cost<T> {
+    /// With the stream's dictionary.
+    pub tables: T,
+    /// With the window, until it is answered.
+    pub rows: T,
+}
+
+/// What a part will hold. Unit: bytes.
+pub fn cost(part: &wire::WindowPart) -> Cost<usize> {
+    const PAIR: usize = 2 * size_of::<String>();
+    let labels = part.label_sets.iter().map(|set| {
+        let text: usize = set.names_values.iter().map(String::len).sum();
+        // Twice: as sent, and with the labels of the host.
+        2 * (text + set.names_values.len().div_ceil(2) * PAIR + 2 * size_of::<LabelSet>())
+    });
+    let accounts = part
+        .facts
+        .as_ref()
+        .map_or(0, |facts| facts.account_label_sets.len());
+    let row = size_of::<Row>() + size_of::<u32>();
+    Cost {
+        tables: labels.sum::<usize>() + part.stack_hashes.len(),
+        rows: part.sample_stacks.len() * row + accounts * size_of::<WindowAccount>(),
+    }
+}
+
+/// The time of a window, when it can be one.
+fn range(facts: &wire::WindowFacts) -> Result<TimeRange, String> {
+    let start_unix_ns = facts.start_unix_ns;
+    if start_unix_ns <= 0 {
+        return Err("it begins before 1970".to_owned());
+    }
+    if facts.duration_ns == 0 || facts.duration_ns > WINDOW_NS_MAX {
+        let ns = facts.duration_ns;
+        return Err(format!("it is {ns} ns long, not up to an hour"));
+    }
+    if facts.unit.is_empty() || facts.event.is_empty() {
+        return Err("it names no event or no unit".to_owned());
+    }
+    let end = i64::try_from(facts.duration_ns)
+        .ok()
+        .and_then(|duration| start_unix_ns.checked_add(duration));
+    let end_unix_ns = end.ok_or("it ends after the end of time")?;
+    Ok(TimeRange {
+        start_unix_ns,
+        end_unix_ns,
+    })
+}
+
+/// A label set of an agent, within bounds and without its own `host`.
+fn own_labels(names_values: &[String], metrics: &Metrics) -> Result<LabelSet, Fault> {
+    let (pairs, odd) = names_values.as_chunks::<2>();
+    if !odd.is_empty() {
+        return Err(Fault::OddLabels);
+    }
+    let pairs = pairs.iter().map(|[name, value]| (name, value));
+    let mut pairs = bounded(pairs, LABELS_PER_SET_MAX, metrics);
+    let all = pairs.len();
+    pairs.retain(|(name, _)| name != key::HOST);
+    metrics.label_hosts.add((all - pairs.len()) as u64);
+    Ok(LabelSet::new(pairs))
+}
+
+/// At most `limit` labels within the bounds of names and values.
+fn bounded<'a>(
+    pairs: impl Iterator<Item = (&'a String, &'a String)>,
+    limit: usize,
+    metrics: &Metrics,
+) -> Vec<(String, String)> {
+    let mut kept: Vec<(String, String)> = Vec::new();
+    let (mut cut, mut dropped) = (0, 0);
+    for (name, value) in pairs {
+        if name.is_empty() || name.len() > LABEL_NAME_BYTES_MAX {
+            dropped += 1;
+            continue;
+        }
+        cut += u64::from(value.len() > LABEL_VALUE_BYTES_MAX);
+        kept.push((name.clone(), text(value, LABEL_VALUE_BYTES_MAX)));
+    }
+    if kept.len() > limit {
+        kept.sort();
+        dropped += (kept.len() - limit) as u64;
+        kept.truncate(limit);
+    }
+    metrics.labels_cut.add(cut);
+    metrics.labels_dropped.add(dropped);
+    kept
+}
+
+/// Facts of a host as they are kept.
+pub fn host_facts(facts: wire::HostFacts, metrics: &Metrics) -> HostFacts {
+    let spool = facts.spool.unwrap_or_default();
+    // In order, so that of too many labels the same ones go each time.
+    let mut labels: Vec<_> = facts.labels.iter().collect();
+    labels.sort();
+    let mut labels = bounded(labels.into_iter(), HOST_LABELS_MAX, metrics);
+    labels.retain(|(name, value)| name != key::HOST && !value.is_empty());
+    HostFacts {
+        hostname: text(&facts.hostname, FACT_BYTES_MAX),
+        kernel: text(&facts.kernel, FACT_BYTES_MAX),
+        arch: text(&facts.arch, FACT_BYTES_MAX),
+        cpus_online: facts.cpus_online,
+        memory_bytes: facts.memory_bytes,
+        agent_version: text(&facts.agent_version, FACT_BYTES_MAX),
+        labels: labels.into_iter().collect(),
+        spool_windows: spool.windows,
+        spool_bytes: spool.bytes,
+        spool_bytes_max: spool.bytes_max,
+        spool_oldest_unix_ns: spool.oldest_unix_ns,
+        dropped_windows: spool.dropped_windows,
+    }
+}
+
+fn text(text: &str, bytes_max: usize) -> String {
+    text[..text.floor_char_boundary(bytes_max)].to_owned()
+}

@@ -1,0 +1,242 @@
+//! The collector's own numbers, with a sentence each, as Prometheus text (exposition format 0.0.4) and
+//! as the counters of Status. What the store counts is added under the names it gives.
+
+use crate::store::Store;
+use proto::agent;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One number. Counting is one relaxed add.
+#[derive(Debug, Default)]
+pub struct Metric(AtomicU64);
+
+impl Metric {
+    /// Counts one.
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// Counts `n`. Wraps around after 2⁶⁴, as Prometheus expects of counters.
+    pub fn add(&self, n: u64) {
+        // Relaxed: nothing else is read by what this number says.
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Takes `n` away: for gauges.
+    pub fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    /// Sets it: for gauges.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A counter kept in nanoseconds and shown in seconds.
+    CounterNs,
+}
+
+/// A row of the catalogue.
+struct Row<'m> {
+    name: &'static str,
+    labels: &'static str,
+    kind: Kind,
+    help: &'static str,
+    value: &'m Metric,
+}
+
+macro_rules! catalogue {
+    ($($field:ident $kind:ident $name:literal $labels:literal $help:literal;)+) => {
+        /// Every number; rows of one name stand together.
+        #[derive(Debug, Default)]
+        pub struct Metrics {
+            $(#[doc = concat!("`", $name, "{", $labels, "}`: ", $help)] pub $field: Metric,)+
+        }
+
+        impl Metrics {
+            fn rows(&self) -> Vec<Row<'_>> {
+                vec![$(Row {
+                    name: $name,
+                    labels: $labels,
+                    kind: Kind::$kind,
+                    help: $help,
+                    value: &self.$field,
+                },)+]
+            }
+        }
+    };
+}
+
+catalogue! {
+    streams Gauge "fleetprof_collector_streams" "" "Streams of agents that are open.";
+    streams_begun Counter "fleetprof_collector_streams_begun_total" "" "Streams that said who they are.";
+    cut_protocol Counter "fleetprof_collector_streams_cut_total" "cause=\"protocol\"" "Streams of agents that were ended from here, by cause.";
+    cut_unavailable Counter "fleetprof_collector_streams_cut_total" "cause=\"store_unavailable\"" "Streams of agents that were ended from here, by cause.";
+    cut_memory Counter "fleetprof_collector_streams_cut_total" "cause=\"memory\"" "Streams of agents that were ended from here, by cause.";
+    cut_need Counter "fleetprof_collector_streams_cut_total" "cause=\"need_not_answered\"" "Streams of agents that were ended from here, by cause.";
+    cut_part Counter "fleetprof_collector_streams_cut_total" "cause=\"window_not_finished\"" "Streams of agents that were ended from here, by cause.";
+    cut_silent Counter "fleetprof_collector_streams_cut_total" "cause=\"no_hello\"" "Streams of agents that were ended from here, by cause.";
+    cut_stalled Counter "fleetprof_collector_streams_cut_total" "cause=\"does_not_read\"" "Streams of agents that were ended from here, by cause.";
+    cut_superseded Counter "fleetprof_collector_streams_cut_total" "cause=\"superseded\"" "Streams of agents that were ended from here, by cause.";
+    cut_places Counter "fleetprof_collector_streams_cut_total" "cause=\"too_many\"" "Streams of agents that were ended from here, by cause.";
+    windows_stored Counter "fleetprof_collector_windows_total" "outcome=\"stored\"" "Windows that agents were answered about, by outcome.";
+    windows_repeated Counter "fleetprof_collector_windows_total" "outcome=\"repeated\"" "Windows that agents were answered about, by outcome.";
+    windows_refused Counter "fleetprof_collector_windows_total" "outcome=\"refused\"" "Windows that agents were answered about, by outcome.";
+    windows_needed Counter "fleetprof_collector_needs_total" "" "Times that frames of stacks were asked of an agent.";
+    rows_stored Counter "fleetprof_collector_rows_total" "" "Rows (label set, stack, end, count) of windows that were stored.";
+    labels_cut Counter "fleetprof_collector_labels_dropped_total" "cause=\"value_cut\"" "Labels of agents that were changed or left out because a bound was reached, by cause.";
+    labels_dropped Counter "fleetprof_collector_labels_dropped_total" "cause=\"name_or_number\"" "Labels of agents that were changed or left out because a bound was reached, by cause.";
+    label_hosts Counter "fleetprof_collector_labels_dropped_total" "cause=\"own_host\"" "Labels of agents that were changed or left out because a bound was reached, by cause.";
+    gaps_malformed Counter "fleetprof_collector_gaps_dropped_total" "" "Gaps that agents told of and that make no sense.";
+    pushes Counter "fleetprof_collector_pushes_total" "" "Calls of the store with windows; one takes all that wait.";
+    push_ns CounterNs "fleetprof_collector_push_seconds_total" "" "Time in these calls.";
+    pushes_failed Counter "fleetprof_collector_pushes_failed_total" "" "Calls of the store that took nothing.";
+    queue_windows Gauge "fleetprof_collector_queue_windows" "" "Windows that wait for the store.";
+    ingest_bytes Gauge "fleetprof_collector_ingest_bytes" "" "Memory held for streams and their windows.";
+    hosts_dropped Counter "fleetprof_collector_hosts_dropped_total" "" "Hosts of which nothing is remembered, because there are too many.";
+    hosts_failed Counter "fleetprof_collector_hosts_failed_total" "" "Times that facts of a host could not be stored; they are tried again.";
+    maintain_failed Counter "fleetprof_collector_maintain_failed_total" "" "Rounds of the store's upkeep that left something undone.";
+    queries_running Gauge "fleetprof_collector_queries_running" "" "Queries that run now.";
+    queries_ok Counter "fleetprof_collector_queries_total" "outcome=\"ok\"" "Queries by how they ended.";
+    queries_invalid Counter "fleetprof_collector_queries_total" "outcome=\"invalid\"" "Queries by how they ended.";
+    queries_limited Counter "fleetprof_collector_queries_total" "outcome=\"limit\"" "Queries by how they ended.";
+    queries_late Counter "fleetprof_collector_queries_total" "outcome=\"deadline\"" "Queries by how they ended.";
+    queries_cancelled Counter "fleetprof_collector_queries_total" "outcome=\"cancelled\"" "Queries by how they ended.";
+    queries_failed Counter "fleetprof_collector_queries_total" "outcome=\"failed\"" "Queries by how they ended.";
+    query_ns CounterNs "fleetprof_collector_query_seconds_total" "" "Time that queries ran in the store.";
+    answers_stalled Counter "fleetprof_collector_answers_stalled_total" "" "Answers given up because the client did not read them.";
+    http_requests Counter "fleetprof_collector_http_requests_total" "" "Requests over HTTP, those refused included.";
+    http_refused Counter "fleetprof_collector_http_refused_total" "" "Requests over HTTP for another host's name or from another site's page.";
+    connections_grpc Gauge "fleetprof_collector_connections" "listener=\"grpc\"" "Connections that are open, by listener.";
+    connections_http Gauge "fleetprof_collector_connections" "listener=\"http\"" "Connections that are open, by listener.";
+    connections_evicted Counter "fleetprof_collector_connections_evicted_total" "" "Connections over HTTP closed to make room for others.";
+}
+
+/// What is said of a number of the store of which no sentence is known here.
+const STORE_HELP: &str = "Kept by the store; see the description of its engine.";
+
+impl Metrics {
+    /// Everything as Prometheus text: the collector's own numbers, then the store's.
+    pub fn render(&self, store: &dyn Store) -> String {
+        let mut out = String::new();
+        let mut last = "";
+        for row in self.rows() {
+            if row.name != last {
+                let word = match row.kind {
+                    Kind::Gauge => "gauge",
+                    Kind::Counter | Kind::CounterNs => "counter",
+                };
+                // Writing to a String cannot fail.
+                let _ = writeln!(out, "# HELP {0} {1}\n# TYPE {0} {word}", row.name, row.help);
+                last = row.name;
+            }
+            out.push_str(row.name);
+            if !row.labels.is_empty() {
+                let _ = write!(out, "{{{}}}", row.labels);
+            }
+            let value = row.value.get();
+            let _ = match row.kind {
+                Kind::Counter | Kind::Gauge => writeln!(out, " {value}"),
+                Kind::CounterNs => {
+                    let (whole, rest) = (value / 1_000_000_000, value % 1_000_000_000);
+                    writeln!(out, " {whole}.{rest:09}")
+                }
+            };
+        }
+        render_store(&mut out, store.counters());
+        out
+    }
+
+    /// The counters as Status tells them, the store's among them.
+    pub fn counters(&self, store: &dyn Store) -> Vec<agent::Counter> {
+        let own = self.rows().into_iter().map(|row| agent::Counter {
+            name: row.name.to_owned(),
+            labels: row.labels.to_owned(),
+            value: row.value.get(),
+        });
+        let stores = store.counters().into_iter().map(|(name, value)| {
+            let (name, labels) = split(&name);
+            agent::Counter {
+                name: name.to_owned(),
+                labels: labels.to_owned(),
+                value,
+            }
+        });
+        own.chain(stores).collect()
+    }
+}
+
+/// Name and labels of `name{labels}`.
+fn split(name: &str) -> (&str, &str) {
+    match name.split_once('{') {
+        Some((name, labels)) => (name, labels.strip_suffix('}').unwrap_or(labels)),
+        None => (name, ""),
+    }
+}
+
+fn render_store(out: &mut String, mut counters: Vec<(String, u64)>) {
+    // Rows of one family must stand together.
+    counters.sort();
+    let mut last = String::new();
+    for (full, value) in counters {
+        let (name, _) = split(&full);
+        if name != last {
+            let word = if name.ends_with("_total") {
+                "counter"
+            } else {
+                "gauge"
+            };
+            let _ = writeln!(out, "# HELP {name} {STORE_HELP}\n# TYPE {name} {word}");
+            name.clone_into(&mut last);
+        }
+        let _ = writeln!(out, "{full} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn names_and_sentences_are_as_prometheus_wants_them() {
+        let metrics = Metrics::default();
+        let mut families: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut last = "";
+        for row in metrics.rows() {
+            assert!(row.help.ends_with('.'), "{}", row.name);
+            assert!(row.name.starts_with("fleetprof_collector_"), "{}", row.name);
+            let counts = row.name.ends_with("_total");
+            assert_eq!(counts, row.kind != Kind::Gauge, "{}", row.name);
+            let seconds = row.name.ends_with("_seconds_total");
+            assert_eq!(seconds, row.kind == Kind::CounterNs, "{}", row.name);
+            let known = families.insert(row.name, row.help);
+            assert!(known.is_none_or(|help| help == row.help), "{}", row.name);
+            assert!(known.is_none() || last == row.name, "{} is torn", row.name);
+            last = row.name;
+        }
+    }
+
+    #[test]
+    fn numbers_of_the_store_stand_by_family() {
+        let mut out = String::new();
+        let rows = [("b{x=\"2\"}", 2), ("a_total", 1), ("b{x=\"1\"}", 3)];
+        render_store(&mut out, rows.map(|(n, v)| (n.to_owned(), v)).to_vec());
+        let values: Vec<&str> = out.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(values, ["a_total 1", "b{x=\"1\"} 3", "b{x=\"2\"} 2"]);
+        assert_eq!(out.matches("# TYPE b gauge").count(), 1);
+    }
+}

@@ -1,0 +1,173 @@
+//! Answers of the store as messages, within the size that clients take.
+
+use crate::ingest::Hosts;
+use crate::store::{HostFacts, HostRange, HostRecord, StoreQuality, TimeRange};
+use profile::{Coverage, Diff, FunctionChange, TopRow, Value};
+use proto::{agent, collector as wire};
+
+/// Most text of one answer. Unit: bytes. Clients refuse a message of more than 4 MiB unless told
+/// otherwise; rows beyond are counted as left out.
+pub const TEXT_BYTES_MAX: usize = 3 << 20;
+
+/// Kind of a row that is no frame.
+const NO_FRAME: u32 = 255;
+
+/// What an answer is made of, as a message.
+pub fn quality(
+    quality: StoreQuality,
+    coverage: Option<Coverage>,
+    hosts: &Hosts,
+) -> wire::DataQuality {
+    let coverage = coverage.unwrap_or(Coverage {
+        windows: quality.windows,
+        windows_unmeasured: quality.windows_unmeasured,
+        ..Coverage::default()
+    });
+    let gaps = quality.gaps.into_iter().map(|(host, gap)| wire::HostGap {
+        hostname: hosts.hostname(&host),
+        host_id: host.host_id,
+        start_unix_ns: gap.range.start_unix_ns,
+        end_unix_ns: gap.range.end_unix_ns,
+        cause: gap.cause,
+    });
+    wire::DataQuality {
+        covered: Some(range(quality.covered)),
+        resolution_ns: quality.rollup.step_ns,
+        hosts: quality.hosts,
+        hosts_alive: quality.hosts_alive,
+        windows: quality.windows,
+        gaps: gaps.collect(),
+        gaps_total: quality.gaps_total,
+        gap_ns_total: quality.gap_ns_total,
+        sampling: Some(quality.sampling.into()),
+        coverage: Some(coverage.into()),
+        total_count: quality.total.count,
+        total_weight: quality.total.weight,
+        unit: quality.unit,
+        pruned_weight: quality.pruned_weight,
+        damaged: quality.damaged,
+    }
+}
+
+/// What is known of an answer that was made from indexes alone.
+pub fn covered(covered: TimeRange) -> wire::DataQuality {
+    wire::DataQuality {
+        covered: Some(range(covered)),
+        ..wire::DataQuality::default()
+    }
+}
+
+/// A range as a message.
+pub fn range(range: TimeRange) -> agent::TimeRange {
+    agent::TimeRange {
+        start_unix_ns: range.start_unix_ns,
+        end_unix_ns: range.end_unix_ns,
+    }
+}
+
+/// The rows that fit [`TEXT_BYTES_MAX`], and how many do not.
+pub fn fitting<T>(rows: Vec<T>, bytes: impl Fn(&T) -> usize) -> (Vec<T>, usize) {
+    let all = rows.len();
+    let mut left = TEXT_BYTES_MAX;
+    let kept: Vec<T> = rows
+        .into_iter()
+        .map_while(|row| {
+            left = left.checked_sub(bytes(&row))?;
+            Some(row)
+        })
+        .collect();
+    let left_out = all - kept.len();
+    (kept, left_out)
+}
+
+/// A row of a table of functions or modules.
+pub fn top_row(row: TopRow) -> wire::TopRow {
+    wire::TopRow {
+        name: row.name,
+        module: row.module,
+        kind: row.kind as u32,
+        self_count: row.own.count,
+        self_weight: row.own.weight,
+        total_count: row.total.count,
+        total_weight: row.total.weight,
+    }
+}
+
+/// A row of a table of a label's values.
+pub fn label_row(name: String, value: Value) -> wire::TopRow {
+    wire::TopRow {
+        name,
+        module: String::new(),
+        kind: NO_FRAME,
+        self_count: value.count,
+        self_weight: value.weight,
+        total_count: value.count,
+        total_weight: value.weight,
+    }
+}
+
+/// A function in two selections.
+pub fn diff_row(diff: &Diff, row: &FunctionChange) -> wire::DiffRow {
+    let share = diff.share(row.own);
+    wire::DiffRow {
+        name: row.function.clone(),
+        module: row.module.clone(),
+        kind: row.kind as u32,
+        before_self_weight: row.own.before.weight,
+        after_self_weight: row.own.after.weight,
+        before_total_weight: row.total.before.weight,
+        after_total_weight: row.total.after.weight,
+        share_change: share.delta,
+        share_error: share.std_error,
+        significant: share.is_significant(),
+        appeared: row.is_new(),
+        vanished: row.is_vanished(),
+    }
+}
+
+/// A host.
+pub fn host(record: HostRecord, did: &HostRange, hosts: &Hosts, namesakes: usize) -> wire::Host {
+    let warnings = hosts.warnings(&record, namesakes);
+    let connected = hosts.is_connected(&record.key);
+    let boot_id = record.key.boot_id.iter();
+    let coverage = Coverage {
+        expected_ns: did.expected_ns,
+        estimated_ns: did.estimated_ns,
+        taken_ns: did.total.weight,
+        windows: did.windows,
+        ..Coverage::default()
+    };
+    wire::Host {
+        host_id: record.key.host_id,
+        boot_id: boot_id.map(|byte| format!("{byte:02x}")).collect(),
+        facts: Some(facts(record.facts)),
+        first_seen_unix_ns: record.first_seen_unix_ns,
+        last_seen_unix_ns: record.last_seen_unix_ns,
+        connected,
+        clock_ahead_ns: record.clock_ahead_ns,
+        windows: did.windows,
+        weight: did.total.weight,
+        coverage: Some(coverage.into()),
+        gap_ns: did.gap_ns,
+        warnings,
+    }
+}
+
+fn facts(facts: HostFacts) -> wire::HostFacts {
+    wire::HostFacts {
+        hostname: facts.hostname,
+        kernel: facts.kernel,
+        arch: facts.arch,
+        cpus_online: facts.cpus_online,
+        memory_bytes: facts.memory_bytes,
+        agent_version: facts.agent_version,
+        labels: facts.labels.into_iter().collect(),
+        spool: Some(wire::SpoolState {
+            windows: facts.spool_windows,
+            bytes: facts.spool_bytes,
+            bytes_max: facts.spool_bytes_max,
+            oldest_unix_ns: facts.spool_oldest_unix_ns,
+            dropped_windows: facts.dropped_windows,
+        }),
+    }
+}

@@ -1,0 +1,116 @@
+//! The fleet's cgroups as one tree, rolled up as the agent does it for one host.
+
+use crate::store::Labelled;
+use profile::{
+    Account, Coverage, Dictionary, Ledger, LedgerBuilder, SampleKey, Selector, StackEnd, StackId,
+    Value, key,
+};
+
+/// Labels that only samples have: what the kernel accounts for a cgroup is not known by these, so a
+/// selection by one of them has nothing to be compared with.
+const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
+
+/// True when the kernel's accounting can stand beside what `selector` takes.
+pub(super) fn is_accountable(selector: &Selector) -> bool {
+    let mut matchers = selector.matchers().iter();
+    matchers.all(|matcher| !OF_SAMPLES.contains(&matcher.label()))
+}
+
+/// Totals by the labels of cgroups as rows by path, parents included, and what they cover.
+pub(super) fn ledger(totals: &[Labelled], accountable: bool) -> Ledger {
+    let all = Selector::default();
+    let mut dict = Dictionary::default();
+    let mut builder = LedgerBuilder::new(&all);
+    let sum = totals.iter().fold(Value::default(), |mut sum, row| {
+        sum += row.taken;
+        sum += row.lost;
+        sum
+    });
+    for row in totals {
+        let labels = dict.intern_labels(row.labels.iter());
+        for (value, end) in [(row.taken, StackEnd::Complete), (row.lost, StackEnd::Lost)] {
+            if value != Value::default() {
+                let stack = StackId::EMPTY;
+                builder.add(&dict, SampleKey { labels, stack, end }, value);
+            }
+        }
+        if accountable && row.expected_ns > 0 {
+            let account = Account {
+                labels,
+                ns: row.expected_ns,
+                estimated_ns: row.estimated_ns,
+            };
+            builder.add_account(&dict, account, sum);
+        }
+    }
+    builder.finish()
+}
+
+/// The coverage of a ledger whose windows the store has counted.
+pub(super) fn coverage(ledger: &Ledger, windows: u64, windows_unmeasured: u64) -> Coverage {
+    Coverage {
+        windows,
+        windows_unmeasured,
+        ..ledger.coverage()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::LabelSet;
+
+    fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: u64) -> Labelled {
+        let value = |count: u64| Value {
+            count,
+            weight: count * 10,
+        };
+        Labelled {
+            labels: LabelSet::new([(key::CGROUP.to_owned(), cgroup.to_owned())]),
+            taken: value(taken),
+            lost: value(lost),
+            expected_ns,
+            estimated_ns: 0,
+        }
+    }
+
+    #[test]
+    fn parents_have_what_is_below_them() {
+        let totals = [
+            row("/", 1, 0, 100),
+            row("/a/b", 4, 1, 50),
+            row("/a/c", 3, 0, 30),
+        ];
+        let ledger = ledger(&totals, true);
+        let found: Vec<_> = ledger
+            .rows
+            .iter()
+            .map(|row| {
+                (
+                    row.path.as_str(),
+                    row.own.taken,
+                    row.total.taken,
+                    row.total.lost,
+                    row.expected.ns,
+                )
+            })
+            .collect();
+        let expected = [
+            ("/", 1, 8, 1, 100),
+            ("/a", 0, 7, 1, 80),
+            ("/a/b", 4, 4, 1, 50),
+            ("/a/c", 3, 3, 0, 30),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(coverage(&ledger, 5, 1).taken_ns, 80);
+    }
+
+    #[test]
+    fn nothing_is_expected_of_a_part_of_the_samples() {
+        assert!(is_accountable(
+            &"host=\"a\",unit=~\"x.*\"".parse().expect("valid")
+        ));
+        assert!(!is_accountable(&"comm=\"a\"".parse().expect("valid")));
+        assert_eq!(ledger(&[row("/a", 1, 0, 50)], false).rows[0].expected.ns, 0);
+    }
+}

@@ -1,0 +1,305 @@
+//! QueryService: what the fleet's memory is asked, over any store.
+//!
+//! A call checks its request, waits for one of a few places, and runs on a blocking thread with a
+//! deadline and a flag that is set when its client goes away. Answers that stream are held in memory
+//! until they are read, in places of their own. The same calls serve gRPC, gRPC-Web and downloads.
+
+mod answer;
+mod cgroups;
+mod request;
+mod service;
+
+pub use request::Selected;
+
+use crate::ingest::Hosts;
+use crate::metrics::Metrics;
+use crate::store::{Answer, Cancel, Limits, Store, StoreError, TimeRange};
+use crate::time::Clock;
+use profile::{Profile, Query};
+use proto::agent;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+
+/// Answers held for clients to read, over all clients. More are refused.
+pub const ANSWERS_MAX: usize = 16;
+
+/// Time a client may leave a part of its answer unread.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time a client may take for a whole answer. 128 MiB in this time are 0.4 MiB/s.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Largest request. Unit: bytes. The most matchers and filters, each with the longest pattern, are
+/// half of this.
+pub const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// What queries may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryOptions {
+    /// Queries that run at a time; more wait, until their time is over.
+    pub concurrent: usize,
+    /// Time for one, waiting included.
+    pub timeout: Duration,
+    /// Memory for one. Unit: bytes.
+    pub memory_bytes: usize,
+    /// Most stacks (trie nodes) of a profile.
+    pub nodes: usize,
+    /// Most rows of totals by label.
+    pub lines: usize,
+}
+
+/// What status tells of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// When it began.
+    pub started_unix_ns: i64,
+    /// Bound of the store on disk; 0: none. Unit: bytes.
+    pub store_bytes_max: u64,
+}
+
+/// Answers queries; clones share everything.
+#[derive(Clone)]
+pub struct Queries(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    hosts: Arc<Hosts>,
+    options: QueryOptions,
+    facts: Facts,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    places: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
+    /// Status and the range of what is kept: never behind queries.
+    calls: Arc<Semaphore>,
+}
+
+/// Gives a query up when its caller is dropped.
+struct CancelOnDrop {
+    cancel: Cancel,
+    metrics: Arc<Metrics>,
+    done: bool,
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        if !self.done {
+            self.metrics.queries_cancelled.inc();
+        }
+    }
+}
+
+impl Queries {
+    /// Queries of `store`.
+    pub fn new(
+        store: Arc<dyn Store>,
+        hosts: Arc<Hosts>,
+        options: QueryOptions,
+        facts: Facts,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Queries {
+        let concurrent = options.concurrent;
+        Queries(Arc::new(Inner {
+            store,
+            hosts,
+            options,
+            facts,
+            clock,
+            metrics,
+            places: Arc::new(Semaphore::new(concurrent)),
+            answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
+            calls: Arc::new(Semaphore::new(1)),
+        }))
+    }
+
+    /// Runs `work` on a blocking thread within the limits; `nodes` and `lines` are those of its answer.
+    async fn run<T: Send + 'static>(
+        &self,
+        nodes: usize,
+        lines: usize,
+        work: impl FnOnce(&dyn Store, &Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.run_in(&self.0.places, nodes, lines, work).await
+    }
+
+    async fn run_in<T: Send + 'static>(
+        &self,
+        places: &Arc<Semaphore>,
+        nodes: usize,
+        lines: usize,
+        work: impl FnOnce(&dyn Store, &Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
+        let inner = &self.0;
+        let deadline = Instant::now() + inner.options.timeout;
+        let mut guard = CancelOnDrop {
+            cancel: Cancel::default(),
+            metrics: inner.metrics.clone(),
+            done: false,
+        };
+        let limits = Limits {
+            cancel: guard.cancel.clone(),
+            deadline,
+            memory_bytes: inner.options.memory_bytes,
+            nodes,
+            lines,
+        };
+        let place = tokio::time::timeout_at(deadline.into(), places.clone().acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            guard.done = true;
+            inner.metrics.queries_limited.inc();
+            let running = inner.options.concurrent;
+            return Err(Status::resource_exhausted(format!(
+                "{running} queries run already (`query.concurrent`), and none came to its end in time"
+            )));
+        };
+        let (store, metrics) = (inner.store.clone(), inner.metrics.clone());
+        let working = tokio::task::spawn_blocking(move || {
+            // Given back when the work has ended, whoever waits for it.
+            let _place = place;
+            let begin = Instant::now();
+            metrics.queries_running.inc();
+            let _running = Running(metrics.clone());
+            let result = work(&*store, &limits);
+            metrics.query_ns.add(begin.elapsed().as_nanos() as u64);
+            result
+        });
+        let result = working.await;
+        guard.done = true;
+        let result = result.unwrap_or_else(|_| {
+            tracing::error!("a query ended in the middle of its work");
+            Err(Failed::Status(Status::internal(
+                "the query failed in the collector",
+            )))
+        });
+        let late = Instant::now() >= deadline;
+        let result = result.map_err(|failed| failed.status(late, inner.options.timeout));
+        inner.count(result.as_ref().err());
+        result
+    }
+
+    /// A merged profile of a selection, for an answer that holds `place` until it is read.
+    ///
+    /// # Errors
+    /// As every query.
+    pub async fn profile(
+        &self,
+        selected: &Selected,
+        query: Query,
+        max_nodes: u32,
+    ) -> Result<Answer<Profile>, Status> {
+        let nodes = match max_nodes {
+            0 => self.0.options.nodes,
+            asked => (asked as usize).min(self.0.options.nodes),
+        };
+        let (range, now) = (selected.range(), self.0.clock.now_unix_ns());
+        self.run(nodes, self.0.options.lines, move |store, limits| {
+            let range = request::resolve(range, now, || store.kept())?;
+            Ok(store.profile(range, &query, limits)?)
+        })
+        .await
+    }
+
+    /// A place for an answer that is held until it is read.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED when there is none.
+    pub fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
+        self.0.answers.clone().try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!(
+                "{ANSWERS_MAX} answers are being read already; try again in a moment"
+            ))
+        })
+    }
+
+    /// The names of the collector's metrics with their values, as text.
+    pub fn metrics_text(&self) -> String {
+        self.0.metrics.render(&*self.0.store)
+    }
+
+    /// Counts an answer that was given up because its client did not read it.
+    pub fn count_stalled(&self) {
+        self.0.metrics.answers_stalled.inc();
+    }
+}
+
+struct Running(Arc<Metrics>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.queries_running.sub(1);
+    }
+}
+
+impl Inner {
+    fn count(&self, error: Option<&Status>) {
+        use tonic::Code;
+        let metrics = &self.metrics;
+        let counter = match error.map(Status::code) {
+            None => &metrics.queries_ok,
+            Some(Code::InvalidArgument) => &metrics.queries_invalid,
+            Some(Code::ResourceExhausted) => &metrics.queries_limited,
+            Some(Code::DeadlineExceeded) => &metrics.queries_late,
+            Some(Code::Cancelled) => &metrics.queries_cancelled,
+            Some(_) => &metrics.queries_failed,
+        };
+        counter.inc();
+    }
+}
+
+/// Why work for an answer failed.
+enum Failed {
+    Store(StoreError),
+    Status(Status),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Failed {
+        Failed::Store(error)
+    }
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Failed {
+        Failed::Status(status)
+    }
+}
+
+impl Failed {
+    fn status(self, late: bool, timeout: Duration) -> Status {
+        let error = match self {
+            Failed::Status(status) => return status,
+            Failed::Store(error) => error,
+        };
+        let text = error.to_string();
+        match error {
+            StoreError::Unavailable(_) => Status::unavailable(text),
+            StoreError::TooLarge(_) => Status::resource_exhausted(text),
+            StoreError::Cancelled if late => Status::deadline_exceeded(format!(
+                "the query took more than {} s (`query.timeout_s`): ask for a shorter range or fewer \
+                 hosts",
+                timeout.as_secs()
+            )),
+            StoreError::Cancelled => Status::cancelled(text),
+            StoreError::Units(_) => {
+                Status::invalid_argument(format!("{text}: select hosts that sample the same event"))
+            }
+            StoreError::Engine { .. } => {
+                tracing::error!("query failed: {text}");
+                Status::internal(text)
+            }
+        }
+    }
+}
+
+/// The range of a request that has no selection.
+fn resolved(
+    store: &dyn Store,
+    range: Option<agent::TimeRange>,
+    now: i64,
+) -> Result<TimeRange, StoreError> {
+    request::resolve(range, now, || store.kept())
+}

@@ -1,0 +1,528 @@
+//! The calls of QueryService.
+
+use super::request::{Selected, check, invalid, limit, step};
+use super::{ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, request, resolved};
+use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
+use profile::{Coverage, Diff, GroupBy, Profile, TopBy, TopSort, Value, key};
+use proto::collector::query_service_server::QueryService;
+use proto::convert::Chunks;
+use proto::{agent, collector as wire};
+use std::collections::{BTreeMap, HashMap};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+/// Most cgroups of one answer, so that it stays below the 4 MiB that clients take.
+const CGROUPS_MAX: usize = 8000;
+
+/// Most hosts of one answer. About 500 bytes each.
+const HOSTS_MAX: usize = 6000;
+
+/// Most rows of tables and values of labels.
+const ROWS_MAX: usize = 10_000;
+
+/// Most lines of a series.
+const LINES_MAX: usize = 1000;
+
+const SERIES_LIMIT: usize = 20;
+const TOP_LIMIT: usize = 50;
+const DIFF_LIMIT: usize = 100;
+const VALUES_LIMIT: usize = 100;
+
+/// Parts of an answer that wait for the client; besides, the transport holds the one it is sending.
+const PARTS_QUEUED: usize = 1;
+
+type Parts = ReceiverStream<Result<wire::ProfileResponse, Status>>;
+
+#[tonic::async_trait]
+impl QueryService for Queries {
+    type ProfileStream = Parts;
+
+    async fn label_names(
+        &self,
+        request: Request<wire::LabelNamesRequest>,
+    ) -> Result<Response<wire::LabelNamesResponse>, Status> {
+        let selected = Selected::new(request.into_inner().selection)?;
+        let selected = selected.without_filters("LabelNames")?;
+        let now = self.0.clock.now_unix_ns();
+        let (names, range) = self
+            .run(0, ROWS_MAX, move |store, limits| {
+                let scope = scope(store, &selected, now)?;
+                let names = store.label_names(&scope, limits)?;
+                Ok((names, scope.range))
+            })
+            .await?;
+        let (names, _) = answer::fitting(names, String::len);
+        Ok(Response::new(wire::LabelNamesResponse {
+            names,
+            quality: Some(answer::covered(range)),
+        }))
+    }
+
+    async fn label_values(
+        &self,
+        request: Request<wire::LabelValuesRequest>,
+    ) -> Result<Response<wire::LabelValuesResponse>, Status> {
+        let asked = request.into_inner();
+        if asked.name.is_empty() {
+            return Err(invalid("failed to list values: the label has no name"));
+        }
+        let selected = Selected::new(asked.selection)?.without_filters("LabelValues")?;
+        let limit = limit(asked.limit, VALUES_LIMIT, ROWS_MAX);
+        let now = self.0.clock.now_unix_ns();
+        let (values, more, range) = self
+            .run(0, ROWS_MAX, move |store, limits| {
+                let scope = scope(store, &selected, now)?;
+                let (name, prefix) = (&asked.name, &asked.prefix);
+                let (values, more) = store.label_values(&scope, name, prefix, limit, limits)?;
+                Ok((values, more, scope.range))
+            })
+            .await?;
+        let (values, left_out) = answer::fitting(values, String::len);
+        Ok(Response::new(wire::LabelValuesResponse {
+            values,
+            more: more || left_out > 0,
+            quality: Some(answer::covered(range)),
+        }))
+    }
+
+    async fn series(
+        &self,
+        request: Request<wire::SeriesRequest>,
+    ) -> Result<Response<wire::SeriesResponse>, Status> {
+        let asked = request.into_inner();
+        let selected = Selected::new(asked.selection)?.without_filters("Series")?;
+        let group_by = labels(asked.group_by)?;
+        let lines = limit(asked.limit, SERIES_LIMIT, LINES_MAX);
+        let now = self.0.clock.now_unix_ns();
+        let found = self
+            .run(0, lines, move |store, limits| {
+                let scope = scope(store, &selected, now)?;
+                let step = step(scope.range, asked.step_ns, lines)?;
+                Ok(store.series(&scope, &group_by, step, limits)?)
+            })
+            .await?;
+        let Answer { data, quality } = found;
+        let mut lines: Vec<wire::SeriesLine> = data
+            .lines
+            .into_iter()
+            .map(|line| wire::SeriesLine {
+                labels: owned(line.labels.iter()),
+                total_weight: sum(&line.weights),
+                weights: line.weights,
+                rest: false,
+            })
+            .collect();
+        if data.rest_lines > 0 {
+            lines.push(wire::SeriesLine {
+                labels: HashMap::new(),
+                total_weight: sum(&data.rest),
+                weights: data.rest,
+                rest: true,
+            });
+        }
+        Ok(Response::new(wire::SeriesResponse {
+            start_unix_ns: data.start_unix_ns,
+            step_ns: data.step_ns,
+            lines,
+            quality: Some(answer::quality(quality, None, &self.0.hosts)),
+            rest_lines: data.rest_lines,
+        }))
+    }
+
+    async fn profile(
+        &self,
+        request: Request<wire::ProfileRequest>,
+    ) -> Result<Response<Parts>, Status> {
+        let asked = request.into_inner();
+        let selected = Selected::new(asked.selection)?;
+        let query = selected.query(&asked.group_by)?;
+        let place = self.place()?;
+        let found = Queries::profile(self, &selected, query, asked.max_nodes).await?;
+        let Answer { data, quality } = found;
+        let quality = answer::quality(quality, covered(&data), &self.0.hosts);
+        // Sorts the samples: too long for the runtime's thread.
+        let chunks = tokio::task::spawn_blocking(move || Chunks::new(data)).await;
+        let chunks = chunks.map_err(|_| Status::internal("failed to cut the answer"))?;
+        let (tx, parts) = mpsc::channel(PARTS_QUEUED);
+        let queries = self.clone();
+        tokio::spawn(async move {
+            let sending = send(quality, chunks, tx);
+            if !matches!(
+                tokio::time::timeout(ANSWER_TIMEOUT, sending).await,
+                Ok(true)
+            ) {
+                queries.count_stalled();
+            }
+            drop(place);
+        });
+        Ok(Response::new(ReceiverStream::new(parts)))
+    }
+
+    async fn top(
+        &self,
+        request: Request<wire::TopRequest>,
+    ) -> Result<Response<wire::TopResponse>, Status> {
+        let asked = request.into_inner();
+        let selected = Selected::new(asked.selection)?;
+        let limit = limit(asked.limit, TOP_LIMIT, ROWS_MAX);
+        let sort = match asked.sort_by_total {
+            true => TopSort::Total,
+            false => TopSort::Own,
+        };
+        let by = match asked.by.as_str() {
+            "" | "function" => TopBy::Function,
+            "module" => TopBy::Module,
+            _ => TopBy::Label(asked.by),
+        };
+        let (rows, left_out, quality, coverage) = match by {
+            TopBy::Label(label) => self.top_labels(selected, label, limit).await?,
+            by => self.top_functions(selected, by, sort, limit).await?,
+        };
+        let bytes = |row: &wire::TopRow| row.name.len() + row.module.len() + 64;
+        let (rows, too_long) = answer::fitting(rows, bytes);
+        Ok(Response::new(wire::TopResponse {
+            rows,
+            rows_left_out: (left_out + too_long) as u64,
+            quality: Some(answer::quality(quality, coverage, &self.0.hosts)),
+        }))
+    }
+
+    async fn diff(
+        &self,
+        request: Request<wire::DiffRequest>,
+    ) -> Result<Response<wire::DiffResponse>, Status> {
+        let asked = request.into_inner();
+        let sides = [Selected::new(asked.before)?, Selected::new(asked.after)?];
+        let queries = [sides[0].query(&[])?, sides[1].query(&[])?];
+        let limit = limit(asked.limit, DIFF_LIMIT, ROWS_MAX);
+        let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
+        let lines = self.0.options.lines;
+        let (rows, left_out, before, after) = self
+            .run(nodes, lines, move |store, limits| {
+                let ask = |side: usize| -> Result<Answer<Profile>, Failed> {
+                    let range = resolved(store, sides[side].range(), now)?;
+                    Ok(store.profile(range, &queries[side], limits)?)
+                };
+                let (before, after) = (ask(0)?, ask(1)?);
+                let none = GroupBy::Keys(Vec::new());
+                let diff = Diff::new(&before.data, &after.data, &none).map_err(invalid)?;
+                let left_out = diff.functions.len().saturating_sub(limit);
+                let functions = diff.functions.iter().take(limit);
+                let rows: Vec<_> = functions.map(|row| answer::diff_row(&diff, row)).collect();
+                let quality = |side: Answer<Profile>| (side.quality, covered(&side.data));
+                Ok((rows, left_out, quality(before), quality(after)))
+            })
+            .await?;
+        let bytes = |row: &wire::DiffRow| row.name.len() + row.module.len() + 80;
+        let (rows, too_long) = answer::fitting(rows, bytes);
+        let quality = |(quality, coverage)| Some(answer::quality(quality, coverage, &self.0.hosts));
+        Ok(Response::new(wire::DiffResponse {
+            rows,
+            rows_left_out: (left_out + too_long) as u64,
+            before: quality(before),
+            after: quality(after),
+        }))
+    }
+
+    async fn hosts(
+        &self,
+        request: Request<wire::HostsRequest>,
+    ) -> Result<Response<wire::HostsResponse>, Status> {
+        let asked = request.into_inner().range;
+        check(asked)?;
+        let now = self.0.clock.now_unix_ns();
+        let lines = self.0.options.lines;
+        let (mut found, range) = self
+            .run(0, lines, move |store, limits| {
+                let range = resolved(store, asked, now)?;
+                Ok((store.hosts(range, limits)?, range))
+            })
+            .await?;
+        let mut quality = answer::covered(range);
+        for (_, did) in &found {
+            quality.hosts += u64::from(did.windows > 0);
+            quality.windows += did.windows;
+            quality.gap_ns_total = quality.gap_ns_total.saturating_add(did.gap_ns);
+            quality.total_count = quality.total_count.saturating_add(did.total.count);
+            quality.total_weight = quality.total_weight.saturating_add(did.total.weight);
+        }
+        let namesakes = namesakes(&found);
+        let left_out = found.len().saturating_sub(HOSTS_MAX);
+        if left_out > 0 {
+            found.sort_by_key(|(record, _)| std::cmp::Reverse(record.last_seen_unix_ns));
+            found.truncate(HOSTS_MAX);
+            found.sort_by(|(a, _), (b, _)| a.key.cmp(&b.key));
+        }
+        let hosts = found.into_iter().map(|(record, did)| {
+            let same = namesakes.get(&record.facts.hostname).copied();
+            answer::host(record, &did, &self.0.hosts, same.unwrap_or(1))
+        });
+        Ok(Response::new(wire::HostsResponse {
+            hosts: hosts.collect(),
+            quality: Some(quality),
+            hosts_left_out: left_out as u64,
+        }))
+    }
+
+    async fn cgroups(
+        &self,
+        request: Request<wire::CgroupsRequest>,
+    ) -> Result<Response<wire::CgroupsResponse>, Status> {
+        let selected = Selected::new(request.into_inner().selection)?;
+        let selected = selected.without_filters("Cgroups")?;
+        let accountable = cgroups::is_accountable(&selected.selector);
+        let of_cgroup = key::OF_CGROUP.map(str::to_owned);
+        let (now, lines) = (self.0.clock.now_unix_ns(), self.0.options.lines);
+        let (list, left_out, quality, coverage) = self
+            .run(0, lines, move |store, limits| {
+                let scope = scope(store, &selected, now)?;
+                let Answer { data, quality } = store.totals(&scope, &of_cgroup, limits)?;
+                let ledger = cgroups::ledger(&data, accountable);
+                let (windows, unmeasured) = (quality.windows, quality.windows_unmeasured);
+                let coverage = cgroups::coverage(&ledger, windows, unmeasured);
+                let (list, left_out) = proto::cgroups(ledger.rows, CGROUPS_MAX);
+                Ok((list, left_out, quality, coverage))
+            })
+            .await?;
+        let bytes = |row: &agent::Cgroup| {
+            let texts = [
+                &row.path,
+                &row.slice,
+                &row.unit,
+                &row.container,
+                &row.pod_uid,
+            ];
+            texts.iter().map(|text| text.len()).sum::<usize>() + 80
+        };
+        let (list, too_long) = answer::fitting(list, bytes);
+        Ok(Response::new(wire::CgroupsResponse {
+            cgroups: list,
+            rows_left_out: (left_out + too_long) as u64,
+            quality: Some(answer::quality(quality, Some(coverage), &self.0.hosts)),
+        }))
+    }
+
+    async fn status(
+        &self,
+        _request: Request<wire::StatusRequest>,
+    ) -> Result<Response<wire::StatusResponse>, Status> {
+        let inner = self.0.clone();
+        let (kept, degraded, store_bytes, counters) = self
+            .run_in(&self.0.calls, 0, 0, move |store, _| {
+                let counters = inner.metrics.counters(store);
+                Ok((store.kept(), store.degraded(), store_bytes(store), counters))
+            })
+            .await?;
+        let mut degradations: Vec<_> = degraded.into_iter().map(degradation).collect();
+        let kept = kept.unwrap_or_else(|error| {
+            // A store that is away is what status is there to tell.
+            degradations.push(degradation(error.to_string()));
+            None
+        });
+        let (store, store_version) = self.0.store.engine();
+        Ok(Response::new(wire::StatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            store: store.to_owned(),
+            store_version,
+            started_unix_ns: self.0.facts.started_unix_ns,
+            now_unix_ns: self.0.clock.now_unix_ns(),
+            kept: kept.map(answer::range),
+            store_bytes,
+            store_bytes_max: self.0.facts.store_bytes_max,
+            streams: self.0.metrics.streams.get(),
+            degradations,
+            counters,
+        }))
+    }
+}
+
+type Table = (Vec<wire::TopRow>, usize, StoreQuality, Option<Coverage>);
+
+impl Queries {
+    async fn top_functions(
+        &self,
+        selected: Selected,
+        by: TopBy,
+        sort: TopSort,
+        limit: usize,
+    ) -> Result<Table, Status> {
+        let query = selected.query(&[])?;
+        let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
+        self.run(nodes, self.0.options.lines, move |store, limits| {
+            let range = resolved(store, selected.range(), now)?;
+            let Answer { data, quality } = store.profile(range, &query, limits)?;
+            let top = data.top(&by, sort, limit);
+            let rows = top.rows.into_iter().map(answer::top_row).collect();
+            Ok((rows, top.omitted, quality, covered(&data)))
+        })
+        .await
+    }
+
+    /// A table of a label's values: from totals, unless frames are filtered.
+    async fn top_labels(
+        &self,
+        selected: Selected,
+        label: String,
+        limit: usize,
+    ) -> Result<Table, Status> {
+        let group_by = [label.clone()];
+        let query = selected.query(&group_by)?;
+        let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
+        self.run(nodes, self.0.options.lines, move |store, limits| {
+            let scope = scope(store, &selected, now)?;
+            if !selected.filters.is_empty() {
+                let Answer { data, quality } = store.profile(scope.range, &query, limits)?;
+                let top = data.top(&TopBy::Label(label), TopSort::Own, limit);
+                let rows = top.rows.into_iter();
+                let rows = rows
+                    .map(|row| answer::label_row(row.name, row.own))
+                    .collect();
+                return Ok((rows, top.omitted, quality, None));
+            }
+            let found = totals_by(store, &scope, &label, &group_by, limits)?;
+            let (mut rows, quality) = found;
+            rows.sort_by(|(left, a), (right, b)| {
+                (b.weight, b.count)
+                    .cmp(&(a.weight, a.count))
+                    .then_with(|| left.cmp(right))
+            });
+            let left_out = rows.len().saturating_sub(limit);
+            rows.truncate(limit);
+            let rows = rows.into_iter();
+            let rows = rows
+                .map(|(name, value)| answer::label_row(name, value))
+                .collect();
+            Ok((rows, left_out, quality, None))
+        })
+        .await
+    }
+}
+
+/// What was taken and lost by the values of a label; samples without it under the empty text.
+fn totals_by(
+    store: &dyn Store,
+    scope: &Scope,
+    label: &str,
+    group_by: &[String],
+    limits: &Limits,
+) -> Result<(Vec<(String, Value)>, StoreQuality), Failed> {
+    let Answer { data, quality } = store.totals(scope, group_by, limits)?;
+    let mut sums: BTreeMap<String, Value> = BTreeMap::new();
+    for Labelled {
+        labels,
+        taken,
+        lost,
+        ..
+    } in data
+    {
+        let sum = sums.entry(labels.get(label).to_owned()).or_default();
+        *sum += taken;
+        *sum += lost;
+    }
+    // Label sets that only have accounts.
+    sums.retain(|_, value| *value != Value::default());
+    Ok((sums.into_iter().collect(), quality))
+}
+
+/// Sends an answer part by part; false when the client does not read it.
+async fn send(
+    quality: wire::DataQuality,
+    chunks: Chunks<Profile>,
+    tx: mpsc::Sender<Result<wire::ProfileResponse, Status>>,
+) -> bool {
+    let first = wire::ProfileResponse {
+        quality: Some(quality),
+        chunk: None,
+    };
+    let others = chunks.map(|chunk| wire::ProfileResponse {
+        quality: None,
+        chunk: Some(chunk),
+    });
+    for part in std::iter::once(first).chain(others) {
+        match tx.send_timeout(Ok(part), STALL_TIMEOUT).await {
+            Ok(()) => {}
+            // It went away, which is its own affair.
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => return true,
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => return false,
+        }
+    }
+    true
+}
+
+fn scope(store: &dyn Store, selected: &Selected, now: i64) -> Result<Scope, Failed> {
+    let range = request::resolve(selected.range(), now, || store.kept())?;
+    Ok(Scope {
+        range,
+        selector: selected.selector.clone(),
+    })
+}
+
+/// The coverage the store found for a profile, if it did.
+fn covered(profile: &Profile) -> Option<Coverage> {
+    Some(profile.info.coverage).filter(|coverage| *coverage != Coverage::default())
+}
+
+/// Labels to group by: no name twice, none empty.
+fn labels(asked: Vec<String>) -> Result<Vec<String>, Status> {
+    proto::query::check_count("labels to group by", asked.len()).map_err(invalid)?;
+    let mut labels: Vec<String> = Vec::new();
+    for label in asked {
+        if label.is_empty() || label == "*" {
+            return Err(invalid(format!(
+                "failed to group by `{label}`: name a label"
+            )));
+        }
+        if !labels.contains(&label) {
+            labels.push(label);
+        }
+    }
+    Ok(labels)
+}
+
+fn sum(weights: &[u64]) -> u64 {
+    weights
+        .iter()
+        .fold(0, |sum, &weight| sum.saturating_add(weight))
+}
+
+fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> HashMap<String, String> {
+    pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+/// How many host ids have each name.
+fn namesakes(hosts: &[(HostRecord, HostRange)]) -> HashMap<String, usize> {
+    let mut ids: HashMap<&str, Vec<&str>> = HashMap::new();
+    for (record, _) in hosts {
+        let ids = ids.entry(&record.facts.hostname).or_default();
+        // The boots of one host stand together.
+        if ids.last() != Some(&record.key.host_id.as_str()) {
+            ids.push(&record.key.host_id);
+        }
+    }
+    let named = ids.into_iter().filter(|(name, _)| !name.is_empty());
+    named
+        .map(|(name, ids)| (name.to_owned(), ids.len()))
+        .collect()
+}
+
+fn degradation(message: String) -> agent::Degradation {
+    agent::Degradation {
+        id: "store".to_owned(),
+        message,
+        remedy: String::new(),
+        severity: agent::Severity::Warning.into(),
+    }
+}
+
+/// What the store says it takes on disk.
+fn store_bytes(store: &dyn Store) -> u64 {
+    let counters = store.counters();
+    let bytes = counters
+        .iter()
+        .filter(|(name, _)| name.split('{').next() == Some(STORE_BYTES));
+    bytes.map(|(_, value)| value).sum()
+}
+
+/// Name of the number by which a store tells its size on disk; with labels, all of them together.
+const STORE_BYTES: &str = "fleetprof_store_bytes";
