@@ -7,6 +7,7 @@
 mod accuracy;
 mod contained;
 mod cost;
+mod fleet;
 mod load;
 mod machine;
 mod micro;
@@ -36,6 +37,8 @@ Examples:
   benches overhead --markdown  the tables of the README
   benches accuracy --quick     how true its profiles are; as root
   benches micro                hot paths, about a minute
+  benches fleet                1,000 simulated hosts push into one collector
+  benches queries              how long that collector takes to answer
   make bench                   all of them"
 )]
 struct Cli {
@@ -65,6 +68,10 @@ enum Command {
         #[arg(long, default_value_t = 99)]
         rate_hz: u32,
     },
+    /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
+    Fleet(fleet::Args),
+    /// Questions to a collector with an hour of 50 hosts, and of twice as many
+    Queries(fleet::QueriesArgs),
     /// Hot paths alone: nanoseconds and allocations for each record, sample, frame, row
     Micro(micro::Args),
     /// Lists the benches
@@ -83,6 +90,8 @@ fn main() -> anyhow::Result<()> {
             print!("{}", rings::run(cpus, rate_hz)?);
             Ok(())
         }
+        Command::Fleet(args) => fleet::run(&args),
+        Command::Queries(args) => fleet::queries(&args),
         Command::Micro(args) => micro::run(&args),
         Command::List => {
             list();

@@ -3,7 +3,8 @@
 
 use clap::Parser;
 use daemon::agent::{ConfigSource, SetLogLevel};
-use daemon::config::{Config, LogFormat, LogLevel};
+use daemon::config::{Config, Configuration, LogFormat, LogLevel};
+use daemon::perf::environment::effective_uid;
 use daemon::supervisor::{self, Exit};
 use std::io::Write;
 use std::path::PathBuf;
@@ -43,7 +44,7 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(path) = &args.check_config {
-        return match Config::load(Some(path), [], &[]) {
+        return match Config::load(Some(path), [], &[], effective_uid()) {
             Ok(loaded) => {
                 loaded
                     .warnings

@@ -5,7 +5,7 @@
 //! compiler of the product, so this file uses nothing but the crates under test.
 
 use daemon::cgroup::{Hierarchy, Labels};
-use daemon::config::Config;
+use daemon::config::{Config, Configuration};
 use daemon::jit::{map::PerfMap, target};
 use daemon::perf::environment::parse_cpu_list;
 use daemon::perf::record::{self, Layout, Record};

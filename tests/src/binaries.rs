@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Longest that building may take. Unit: seconds. A cold release build on two busy cores fits.
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
-/// A directory with `fleetprofd` and `agent-ctl` to use instead of building them.
+/// A directory with `fleetprofd`, `fleetprof-collector` and `agent-ctl` to use instead of building them.
 pub const BIN_DIR: &str = "FLEETPROF_BIN_DIR";
 
 /// Where cargo put this test program: `TARGET/PROFILE`.
@@ -68,7 +68,14 @@ fn built() -> &'static Path {
         // is compiled a second time. Releases are built for benches, without tests.
         let what: &[&str] = match profile {
             "dev" => &["--workspace", "--bins", "--tests"],
-            _ => &["-p", "fleetprof-daemon", "-p", "agent-ctl"],
+            _ => &[
+                "-p",
+                "fleetprof-daemon",
+                "-p",
+                "fleetprof-collector",
+                "-p",
+                "agent-ctl",
+            ],
         };
         command
             .args(what)
@@ -96,4 +103,9 @@ pub fn fleetprofd() -> PathBuf {
 /// The control command's program.
 pub fn agent_ctl() -> PathBuf {
     built().join("agent-ctl")
+}
+
+/// The collector's program.
+pub fn collector() -> PathBuf {
+    built().join("fleetprof-collector")
 }

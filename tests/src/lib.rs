@@ -13,6 +13,7 @@ pub mod clock;
 pub mod cpu;
 pub mod ctl;
 pub mod daemon;
+pub mod fleet;
 pub mod perf;
 pub mod process;
 pub mod recording;

@@ -24,13 +24,14 @@ const UNSAFE_MAY_STAND_IN: &[&str] = &[
 const EDGES: &[(&str, &[&str])] = &[
     ("fleetprof-profile", &[]),
     ("fleetprof-proto", &["fleetprof-profile"]),
+    ("fleetprof-config", &[]),
     (
         "fleetprof-daemon",
-        &["fleetprof-profile", "fleetprof-proto"],
+        &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],
     ),
     (
         "fleetprof-collector",
-        &["fleetprof-profile", "fleetprof-proto"],
+        &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],
     ),
     ("agent-ctl", &["fleetprof-profile", "fleetprof-proto"]),
 ];

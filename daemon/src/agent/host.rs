@@ -2,6 +2,7 @@
 
 use super::{Agent, lock, with_causes};
 use crate::aggregate::recorder::Recorder;
+use crate::config::Configuration;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
 use crate::time::{Mono, WallAnchor};
 use proto::agent as wire;

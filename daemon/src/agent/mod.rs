@@ -13,7 +13,7 @@ mod status;
 use crate::aggregate::recorder::{Recorder, RecorderOptions};
 use crate::bounds::{Bounds, CacheBounds};
 use crate::cgroup::hierarchy::Hierarchy;
-use crate::config::{Config, ConfigError, Loaded, SamplingEvent};
+use crate::config::{Config, ConfigError, Configuration, Loaded, SamplingEvent};
 use crate::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
 use crate::heartbeat::{Heartbeat, Pace};
 use crate::ids::CpuId;
@@ -64,9 +64,10 @@ impl ConfigSource {
     /// Reads file, environment and flags.
     ///
     /// # Errors
-    /// See [`Config::load`].
+    /// See [`Configuration::load`].
     pub fn load(&self) -> Result<Loaded, ConfigError> {
-        Config::load(self.path.as_deref(), std::env::vars_os(), &self.sets)
+        let euid = crate::perf::environment::effective_uid();
+        Config::load(self.path.as_deref(), std::env::vars_os(), &self.sets, euid)
     }
 }
 

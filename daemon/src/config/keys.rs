@@ -1,38 +1,12 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
-use super::value::{CpuShare, Kind, Listen, SocketMode, Value, shown};
-use super::{
-    Config, ConfigError, LogFormat, LogLevel, Place, SamplingEvent, Tls, UnwindMode, value,
+use super::{Config, LogFormat, LogLevel, SamplingEvent, Tls, UnwindMode};
+use config::{
+    CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, put_bool, put_int, put_word,
+    socket_address, word,
 };
 use std::path::{Path, PathBuf};
-
-/// When a changed value comes into force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reload {
-    /// At a reload.
-    Live,
-    /// At the next start.
-    Restart,
-}
-
-/// A key.
-pub struct Key {
-    /// Section and name: `sampling.rate_hz`.
-    pub path: &'static str,
-    /// What it may hold.
-    pub kind: Kind,
-    /// Unit; empty where there is none.
-    pub unit: &'static str,
-    /// When a changed value comes into force.
-    pub reload: Reload,
-    /// What it decides, and what happens when it is larger or smaller.
-    pub doc: &'static str,
-    /// Reads it.
-    pub get: fn(&Config) -> Value,
-    /// Sets it. What `kind` does not admit is ignored; callers check first.
-    pub put: fn(&mut Config, Value),
-}
 
 /// Sections with a sentence each, in the order of the file.
 pub(super) const SECTIONS: &[(&str, &str)] = &[
@@ -54,7 +28,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
 ];
 
 /// Every key, in the order of the file.
-pub const KEYS: &[Key] = &[
+pub const KEYS: &[Key<Config>] = &[
     Key {
         path: "sampling.event",
         kind: Kind::Word(&["cpu-clock", "cycles"]),
@@ -357,7 +331,7 @@ pub const KEYS: &[Key] = &[
                 .listen
                 .map_or(Value::Null, |at| Value::Text(at.to_string()))
         },
-        put: |c, v| c.metrics.listen = as_text(&v).and_then(value::socket_address),
+        put: |c, v| c.metrics.listen = as_text(&v).and_then(socket_address),
     },
     Key {
         path: "log.level",
@@ -417,105 +391,6 @@ impl LogLevel {
     }
 }
 
-impl Key {
-    /// The key at this path.
-    pub fn find(path: &str) -> Option<&'static Key> {
-        KEYS.iter().find(|key| key.path == path)
-    }
-
-    /// Section and name apart: (`server.tls`, `cert_file`).
-    pub fn split(&self) -> (&'static str, &'static str) {
-        self.path.rsplit_once('.').unwrap_or(("", self.path))
-    }
-
-    /// Environment variable that sets it: `FLEETPROF_SAMPLING_RATE_HZ`.
-    pub fn env_name(&self) -> String {
-        super::ENV_PREFIX.to_owned() + &self.path.replace('.', "_").to_uppercase()
-    }
-
-    /// The value when nobody says otherwise.
-    pub fn default(&self) -> Value {
-        (self.get)(&Config::default())
-    }
-
-    /// The error for a value that is not admitted.
-    pub(super) fn refuse(&self, value: &str, place: Place) -> ConfigError {
-        let unit = if self.unit.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", self.unit)
-        };
-        ConfigError::Value {
-            key: self.path.to_owned(),
-            value: shown(value),
-            expected: self.kind.expected() + &unit,
-            place,
-        }
-    }
-
-    /// Sets the key from a variable or a flag.
-    pub(super) fn put_text(
-        &self,
-        config: &mut Config,
-        text: &str,
-        place: impl FnOnce() -> Place,
-    ) -> Result<(), ConfigError> {
-        let value = self.kind.read(text.trim());
-        if !self.kind.admits(&value) {
-            return Err(self.refuse(text.trim(), place()));
-        }
-        (self.put)(config, value);
-        Ok(())
-    }
-}
-
-/// True when an environment variable names a section of the configuration, if not a key.
-pub(super) fn is_in_section(name: &str) -> bool {
-    let rest = name.strip_prefix(super::ENV_PREFIX).unwrap_or_default();
-    let section = rest.split('_').next().unwrap_or_default().to_lowercase();
-    SECTIONS.iter().any(|(known, _)| *known == section)
-}
-
-/// Least likeness (0 to 1, Jaro-Winkler) of a name worth suggesting. Below it suggestions are noise.
-const LIKENESS_MIN: f64 = 0.75;
-
-/// The index of the candidate most like `name`, when one is like enough.
-pub(super) fn nearest(candidates: impl Iterator<Item = String>, name: &str) -> Option<usize> {
-    // The work grows with both lengths: names from outside are cut.
-    let name: String = name.chars().take(64).collect();
-    candidates
-        .map(|candidate| strsim::jaro_winkler(&candidate, &name))
-        .enumerate()
-        .filter(|(_, likeness)| *likeness >= LIKENESS_MIN)
-        .max_by(|(_, a), (_, b)| a.total_cmp(b))
-        .map(|(index, _)| index)
-}
-
-/// The key or section nearest to a path that is none. A right name in the wrong section counts.
-pub(super) fn nearest_path(path: &str) -> Option<&'static str> {
-    let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
-    let names = || {
-        KEYS.iter()
-            .map(|key| key.path)
-            .chain(SECTIONS.iter().map(|(path, _)| *path))
-    };
-    let siblings: Vec<&'static str> = names()
-        .filter(|known| known.rsplit_once('.').map_or("", |(section, _)| section) == section)
-        .collect();
-    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
-    if let Some(at) = nearest(siblings.iter().map(|known| last(known)), name) {
-        return Some(siblings[at]);
-    }
-    let elsewhere = KEYS
-        .iter()
-        .find(|key| key.split().1 == name)
-        .map(|key| key.path);
-    elsewhere.or_else(|| {
-        let all: Vec<&'static str> = names().collect();
-        nearest(all.iter().map(|known| (*known).to_owned()), path).map(|at| all[at])
-    })
-}
-
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
@@ -527,40 +402,4 @@ fn path(path: Option<&PathBuf>) -> Value {
 
 fn tls(config: &mut Config) -> &mut Tls {
     config.server.tls.get_or_insert_default()
-}
-
-fn as_text(value: &Value) -> Option<&str> {
-    match value {
-        Value::Text(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn word<T: PartialEq>(value: &T, words: &[(T, &str)]) -> Value {
-    let word = words
-        .iter()
-        .find(|(known, _)| known == value)
-        .map_or("", |(_, word)| *word);
-    Value::Text(word.to_owned())
-}
-
-fn put_word<T: Copy>(to: &mut T, value: &Value, words: &[(T, &str)]) {
-    let known = words.iter().find(|(_, word)| as_text(value) == Some(word));
-    if let Some((value, _)) = known {
-        *to = *value;
-    }
-}
-
-fn put_int<T: TryFrom<u64>>(to: &mut T, value: &Value) {
-    if let Value::Int(n) = value
-        && let Ok(n) = T::try_from(*n)
-    {
-        *to = n;
-    }
-}
-
-fn put_bool(to: &mut bool, value: &Value) {
-    if let Value::Bool(b) = value {
-        *to = *b;
-    }
 }

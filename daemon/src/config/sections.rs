@@ -2,7 +2,7 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use super::value::{CpuShare, Listen, SocketMode};
+use config::{CpuShare, Listen, SocketMode};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,7 +1,13 @@
 //! What is refused, in which words, and which source wins.
 
 use super::*;
+use config::FILE_BYTES_MAX;
 use proptest::prelude::*;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Not root: what root believes is a test of its own.
+const EUID: u32 = 1;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, Path::new("a.yaml")).map_err(|error| error.to_string())
@@ -19,7 +25,7 @@ fn load(env: &[(&str, &str)], sets: &[&str]) -> Result<Loaded, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.yaml");
     std::fs::write(&path, "sampling: {rate_hz: 49}\n").unwrap();
-    Config::load(Some(&path), env, &sets).map_err(|error| error.to_string())
+    Config::load(Some(&path), env, &sets, EUID).map_err(|error| error.to_string())
 }
 
 /// `FLEETPROF_BLESS=1 cargo test -p fleetprof-daemon sample` writes the file anew.
@@ -27,18 +33,18 @@ fn load(env: &[(&str, &str)], sets: &[&str]) -> Result<Loaded, String> {
 fn sample_file_is_written_from_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/agent.yaml");
     if std::env::var_os("FLEETPROF_BLESS").is_some() {
-        std::fs::write(&path, sample_yaml()).unwrap();
+        std::fs::write(&path, sample_yaml::<Config>()).unwrap();
     }
     let file = std::fs::read_to_string(&path).unwrap();
     assert!(
-        file == sample_yaml(),
+        file == sample_yaml::<Config>(),
         "config/agent.yaml is old: run with FLEETPROF_BLESS=1"
     );
 }
 
 #[test]
 fn sample_file_says_the_defaults() {
-    assert_eq!(parse(&sample_yaml()), Ok(Config::default()));
+    assert_eq!(parse(&sample_yaml::<Config>()), Ok(Config::default()));
 }
 
 #[test]
@@ -431,7 +437,11 @@ fn a_reload_takes_over_only_what_needs_no_restart() {
 #[test]
 fn files_beyond_the_bound_fifos_and_folders_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = |path: &Path| Config::load(Some(path), [], &[]).unwrap_err().to_string();
+    let refused = |path: &Path| {
+        Config::load(Some(path), [], &[], EUID)
+            .unwrap_err()
+            .to_string()
+    };
     let path = dir.path().join("large.yaml");
     std::fs::write(&path, vec![b'#'; FILE_BYTES_MAX as usize + 1]).unwrap();
     assert!(refused(&path).contains("larger than 1048576 bytes"));

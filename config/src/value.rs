@@ -162,7 +162,7 @@ impl std::fmt::Display for Value {
 const SHOWN_MAX: usize = 60;
 
 /// Text from outside made fit for a message: control characters escaped, cut when long.
-pub(super) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_MAX).flat_map(escape).collect();
     if text.chars().nth(SHOWN_MAX).is_some() {
         shown.push('…');
@@ -304,7 +304,7 @@ impl Serialize for CpuShare {
 
 /// Reads `IP:PORT`. Names are not looked up, `localhost` apart: what a name means may change, and
 /// the rules for addresses beyond loopback must hold for what is bound.
-pub(super) fn socket_address(text: &str) -> Option<SocketAddr> {
+pub fn socket_address(text: &str) -> Option<SocketAddr> {
     match text.strip_prefix("localhost:") {
         Some(port) => Some(SocketAddr::new(
             IpAddr::V4(Ipv4Addr::LOCALHOST),

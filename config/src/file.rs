@@ -4,17 +4,17 @@
 //! key, a key given twice and a value out of range are told with their line and in the same words
 //! as for flags and variables.
 
-use super::keys::{KEYS, Key, SECTIONS, nearest_path};
-use super::value::{Value, shown};
-use super::{Config, ConfigError, FILE_BYTES_MAX, Place};
+use crate::key::{Key, nearest_path};
+use crate::value::{Value, shown};
+use crate::{ConfigError, Configuration, FILE_BYTES_MAX, Place};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Reads a file that the daemon may believe, running as `euid`.
-pub(super) fn read(path: &Path, euid: u32) -> Result<String, ConfigError> {
+/// Reads a file that a program running as `euid` may believe.
+pub(crate) fn read(path: &Path, euid: u32) -> Result<String, ConfigError> {
     let failed = |source| ConfigError::Read {
         path: path.to_path_buf(),
         source,
@@ -63,7 +63,7 @@ pub(super) fn read(path: &Path, euid: u32) -> Result<String, ConfigError> {
     })
 }
 
-/// Why a daemon running as root must not believe a file; none when it may. Others than root could
+/// Why a program running as root must not believe a file; none when it may. Others than root could
 /// otherwise choose what root listens on and which files it reads.
 fn distrust(uid: u32, gid: u32, mode: u32, euid: u32) -> Option<String> {
     let mode = mode & 0o7777;
@@ -71,15 +71,15 @@ fn distrust(uid: u32, gid: u32, mode: u32, euid: u32) -> Option<String> {
         None
     } else if uid != 0 {
         Some(format!(
-            "the daemon runs as root, but user {uid} owns the file and can change it"
+            "the program runs as root, but user {uid} owns the file and can change it"
         ))
     } else if mode & 0o002 != 0 {
         Some(format!(
-            "the daemon runs as root, but everybody can write the file (mode {mode:04o})"
+            "the program runs as root, but everybody can write the file (mode {mode:04o})"
         ))
     } else if mode & 0o020 != 0 && gid != 0 {
         Some(format!(
-            "the daemon runs as root, but group {gid} can write the file (mode {mode:04o})"
+            "the program runs as root, but group {gid} can write the file (mode {mode:04o})"
         ))
     } else {
         None
@@ -87,7 +87,11 @@ fn distrust(uid: u32, gid: u32, mode: u32, euid: u32) -> Option<String> {
 }
 
 /// Sets in `config` what `text` says. `path` is for messages.
-pub(super) fn apply(config: &mut Config, text: &str, path: &Path) -> Result<(), ConfigError> {
+pub(crate) fn apply<C: Configuration>(
+    config: &mut C,
+    text: &str,
+    path: &Path,
+) -> Result<(), ConfigError> {
     let mut problem = None;
     let root = Section {
         path: "",
@@ -101,7 +105,7 @@ pub(super) fn apply(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     let place = Place::File(path.to_path_buf(), line);
     Err(match problem {
         Some(Problem::Unknown(key)) => ConfigError::UnknownKey {
-            nearest: nearest_path(&key),
+            nearest: nearest_path::<C>(&key),
             key: shown(&key),
             place,
         },
@@ -138,21 +142,21 @@ fn shown_whole(message: &str) -> String {
 }
 
 /// What a visitor found wrong. Kept beside serde's error, which carries text and line only.
-enum Problem {
+enum Problem<C: 'static> {
     Unknown(String),
     Duplicate(String),
-    Value(&'static Key, String),
+    Value(&'static Key<C>, String),
     NotASection(&'static str),
 }
 
 /// Reads one section, its sections included.
-struct Section<'a> {
+struct Section<'a, C: 'static> {
     path: &'static str,
-    config: &'a mut Config,
-    problem: &'a mut Option<Problem>,
+    config: &'a mut C,
+    problem: &'a mut Option<Problem<C>>,
 }
 
-impl<'de> DeserializeSeed<'de> for Section<'_> {
+impl<'de, C: Configuration> DeserializeSeed<'de> for Section<'_, C> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -160,14 +164,14 @@ impl<'de> DeserializeSeed<'de> for Section<'_> {
     }
 }
 
-impl Section<'_> {
+impl<C: Configuration> Section<'_, C> {
     fn not_a_section<E: de::Error>(self) -> Result<(), E> {
         *self.problem = Some(Problem::NotASection(self.path));
         Err(E::custom("not a section"))
     }
 }
 
-impl<'de> Visitor<'de> for Section<'_> {
+impl<'de, C: Configuration> Visitor<'de> for Section<'_, C> {
     type Value = ();
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -232,34 +236,34 @@ impl<'de> Visitor<'de> for Section<'_> {
     }
 }
 
-enum Entry {
+enum Entry<C: 'static> {
     Section(&'static str),
-    Key(&'static Key),
+    Key(&'static Key<C>),
 }
 
 /// Reads the name of a key or section within the section `path`.
-struct Name<'a> {
+struct Name<'a, C: 'static> {
     path: &'static str,
     seen: &'a [&'static str],
-    problem: &'a mut Option<Problem>,
+    problem: &'a mut Option<Problem<C>>,
 }
 
-impl<'de> DeserializeSeed<'de> for Name<'_> {
-    type Value = Entry;
+impl<'de, C: Configuration> DeserializeSeed<'de> for Name<'_, C> {
+    type Value = Entry<C>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Entry, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Entry<C>, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for Name<'_> {
-    type Value = Entry;
+impl<C: Configuration> Visitor<'_> for Name<'_, C> {
+    type Value = Entry<C>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the name of a key")
     }
 
-    fn visit_str<E: de::Error>(self, name: &str) -> Result<Entry, E> {
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<Entry<C>, E> {
         let full = if self.path.is_empty() {
             name.to_owned()
         } else {
@@ -267,8 +271,8 @@ impl Visitor<'_> for Name<'_> {
         };
         // A dot in a name would find keys of other sections.
         let plain = !name.contains('.');
-        let key = KEYS.iter().find(|key| plain && key.path == full);
-        let section = SECTIONS.iter().find(|(path, _)| plain && *path == full);
+        let key = C::KEYS.iter().find(|key| plain && key.path == full);
+        let section = C::SECTIONS.iter().find(|(path, _)| plain && *path == full);
         let problem = match (key, section) {
             _ if self.seen.contains(&full.as_str()) => Problem::Duplicate(full),
             (Some(key), _) => return Ok(Entry::Key(key)),
@@ -281,12 +285,12 @@ impl Visitor<'_> for Name<'_> {
 }
 
 /// Reads the value of a key and checks it.
-struct Checked<'a> {
-    key: &'static Key,
-    problem: &'a mut Option<Problem>,
+struct Checked<'a, C: 'static> {
+    key: &'static Key<C>,
+    problem: &'a mut Option<Problem<C>>,
 }
 
-impl<'de> DeserializeSeed<'de> for Checked<'_> {
+impl<'de, C: Configuration> DeserializeSeed<'de> for Checked<'_, C> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -294,7 +298,7 @@ impl<'de> DeserializeSeed<'de> for Checked<'_> {
     }
 }
 
-impl Checked<'_> {
+impl<C: Configuration> Checked<'_, C> {
     fn check<E: de::Error>(self, value: Value) -> Result<Value, E> {
         if self.key.kind.admits(&value) {
             return Ok(value);
@@ -308,7 +312,7 @@ impl Checked<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Checked<'_> {
+impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
     type Value = Value;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

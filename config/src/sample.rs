@@ -1,31 +1,21 @@
-//! Writes `config/agent.yaml` from the table of keys.
+//! Writes the sample file from the table of keys.
 
-use super::KEYS;
-use super::keys::{Key, Reload, SECTIONS};
-
-const HEAD: &str = "\
-# Configuration of fleetprofd. Every key is here with its default: delete what you do not change.
-# The daemon needs no file; it reads /etc/fleetprof/agent.yaml when that exists, or --config FILE.
-#
-# Any key can also be given as an environment variable (FLEETPROF_SAMPLING_RATE_HZ=49) or as a flag
-# (--set sampling.rate_hz=49). A flag wins over the environment, the environment over the file.
-# `agent-ctl config check FILE` tells whether a file is right; `agent-ctl config reload` or SIGHUP
-# puts it in force, except for keys that say \"at the next start\".
-";
+use crate::Configuration;
+use crate::key::{Key, Reload};
 
 /// Widest comment line. Unit: bytes, the `# ` included.
 const WIDTH: usize = 98;
 
 /// The sample configuration: every key with what it means, its unit, range and default.
-pub fn sample_yaml() -> String {
-    let mut out = HEAD.to_owned();
+pub fn sample_yaml<C: Configuration>() -> String {
+    let mut out = C::HEAD.to_owned();
     let mut section = "";
-    for key in KEYS {
+    for key in C::KEYS {
         let (of, name) = key.split();
         let depth = of.matches('.').count();
         if of != section {
             out.push('\n');
-            let doc = SECTIONS
+            let doc = C::SECTIONS
                 .iter()
                 .find(|(path, _)| *path == of)
                 .map_or("", |(_, doc)| doc);
@@ -42,7 +32,7 @@ pub fn sample_yaml() -> String {
 }
 
 /// Unit, range and when a change counts, in one sentence each.
-fn facts(key: &Key) -> String {
+fn facts<C: Configuration>(key: &Key<C>) -> String {
     let mut facts = String::new();
     if !key.unit.is_empty() {
         facts.push_str(&format!("Unit: {}. ", key.unit));

@@ -1,0 +1,232 @@
+//! An agent without a machine: pushes made-up windows as a real one does.
+
+use super::generate::{Drawn, Fleet, PERIOD_NS, WINDOW_S};
+use anyhow::{Context, bail, ensure};
+use profile::{Profile, Remap, StackId, key};
+use proto::Chunks;
+use proto::collector::ingest_service_client::IngestServiceClient;
+use proto::collector::push_request::Body;
+use proto::collector::{
+    Definitions, Hello, HostFacts, Labels, Need, Outcome, PushRequest, PushResponse, WindowFacts,
+    WindowPart, push_response,
+};
+use proto::wire::Quality;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+/// Requests that wait to be sent: one window at a time, and what it needs.
+const QUEUE: usize = 8;
+/// Longest wait for an answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// What became of one window.
+#[derive(Clone, Copy, Debug)]
+pub struct Acked {
+    /// Rows in it.
+    pub rows: usize,
+    /// Samples in it.
+    pub samples: u64,
+    /// From the moment it was handed to the connection.
+    pub after: Duration,
+    /// Encoded bytes of the window and of the definitions that it needed.
+    pub bytes: usize,
+}
+
+/// One host's stream.
+pub struct Agent {
+    host: usize,
+    requests: mpsc::Sender<PushRequest>,
+    answers: Streaming<PushResponse>,
+    /// Stream id by stack of the fleet's dictionary.
+    ids: HashMap<StackId, u32>,
+    /// The other way round; id 0 is the empty stack.
+    stacks: Vec<StackId>,
+    labels_sent: bool,
+}
+
+impl Agent {
+    /// Opens a stream and says hello.
+    ///
+    /// # Errors
+    /// When the collector does not answer, or not with a welcome.
+    pub async fn connect(address: &str, fleet: &Fleet, host: usize) -> anyhow::Result<Agent> {
+        let channel = Endpoint::from_shared(format!("http://{address}"))?
+            .connect()
+            .await
+            .with_context(|| format!("failed to connect to `{address}`"))?;
+        let (requests, queue) = mpsc::channel(QUEUE);
+        let facts = HostFacts {
+            hostname: fleet.hosts[host].name.clone(),
+            kernel: "6.1.0-simulated".to_owned(),
+            arch: "x86_64".to_owned(),
+            cpus_online: 32,
+            memory_bytes: 128 << 30,
+            agent_version: "simulated".to_owned(),
+            labels: [("zone".to_owned(), fleet.hosts[host].zone.to_owned())].into(),
+            spool: None,
+        };
+        let hello = Hello {
+            host_id: format!("simulated-{host:05}"),
+            boot_id: vec![host as u8; 16],
+            facts: Some(facts),
+            now_unix_ns: fixtures::clock::unix_ns(),
+        };
+        requests.send(request(Body::Hello(hello))).await?;
+        let mut client = IngestServiceClient::new(channel);
+        let mut answers = client.push(ReceiverStream::new(queue)).await?.into_inner();
+        match next(&mut answers).await? {
+            push_response::Body::Welcome(_) => {}
+            other => bail!("expected a welcome, got {other:?}"),
+        }
+        Ok(Agent {
+            host,
+            requests,
+            answers,
+            ids: HashMap::new(),
+            stacks: vec![StackId::EMPTY],
+            labels_sent: false,
+        })
+    }
+
+    /// Pushes window number `window`, which began at `start_unix_ns`, and waits until it is durable.
+    ///
+    /// # Errors
+    /// When the collector refuses it or goes away.
+    pub async fn push(
+        &mut self,
+        fleet: &Fleet,
+        window: u64,
+        start_unix_ns: i64,
+        drawn: &mut Drawn,
+    ) -> anyhow::Result<Acked> {
+        fleet.draw(self.host, window, drawn);
+        let part = self.part(fleet, window, start_unix_ns, drawn);
+        let rows = drawn.rows.len();
+        let samples = drawn.rows.iter().map(|row| u64::from(row.2)).sum();
+        let mut bytes = prost::Message::encoded_len(&part);
+        let begin = Instant::now();
+        self.requests.send(request(Body::Part(part))).await?;
+        loop {
+            match next(&mut self.answers).await? {
+                push_response::Body::Ack(ack) => {
+                    ensure!(
+                        ack.sequence == window && ack.outcome() == Outcome::Stored,
+                        "window {window} was not stored: {ack:?}"
+                    );
+                    return Ok(Acked {
+                        rows,
+                        samples,
+                        after: begin.elapsed(),
+                        bytes,
+                    });
+                }
+                push_response::Body::Need(need) => bytes += self.define(fleet, &need).await?,
+                push_response::Body::Welcome(_) => bail!("welcomed twice"),
+            }
+        }
+    }
+
+    fn part(
+        &mut self,
+        fleet: &Fleet,
+        window: u64,
+        start_unix_ns: i64,
+        drawn: &Drawn,
+    ) -> WindowPart {
+        let host = &fleet.hosts[self.host];
+        let mut part = WindowPart {
+            sequence: window,
+            last: true,
+            ..WindowPart::default()
+        };
+        if !std::mem::replace(&mut self.labels_sent, true) {
+            part.label_sets = host
+                .containers
+                .iter()
+                .map(|container| {
+                    let service = &fleet.services[container.service].name;
+                    let pairs = [
+                        (key::CGROUP, container.cgroup.as_str()),
+                        (key::SLICE, "kubepods.slice"),
+                        (key::CONTAINER, &container.id),
+                        (key::RUNTIME, "containerd"),
+                        (key::COMM, service),
+                        ("service", service),
+                    ];
+                    let names_values = pairs.iter().flat_map(|(name, value)| [*name, *value]);
+                    Labels {
+                        names_values: names_values.map(str::to_owned).collect(),
+                    }
+                })
+                .collect();
+        }
+        for &(container, stack, count) in &drawn.rows {
+            let next = self.stacks.len() as u32;
+            let id = *self.ids.entry(stack).or_insert(next);
+            if id == next {
+                self.stacks.push(stack);
+                part.stack_hashes
+                    .extend_from_slice(&fleet.hashes[stack.0 as usize].0);
+            }
+            part.sample_label_sets.push(container + 1);
+            part.sample_stacks.push(id);
+            part.sample_counts.push(count.into());
+        }
+        let taken = part.sample_counts.iter().sum();
+        part.facts = Some(WindowFacts {
+            start_unix_ns,
+            duration_ns: WINDOW_S * 1_000_000_000,
+            event: "cpu-clock".to_owned(),
+            unit: "nanoseconds".to_owned(),
+            period: PERIOD_NS,
+            quality: Some(Quality {
+                taken,
+                ..Quality::default()
+            }),
+            account_label_sets: Vec::new(),
+            account_ns: Vec::new(),
+            account_estimated_ns: Vec::new(),
+            dropped_before: None,
+        });
+        part
+    }
+
+    /// Sends the frames that are asked for; returns their encoded bytes.
+    async fn define(&mut self, fleet: &Fleet, need: &Need) -> anyhow::Result<usize> {
+        let mut tables = Profile::default();
+        let mut remap = Remap::default();
+        for &id in &need.stacks {
+            let stack = *self.stacks.get(id as usize).context("an id never sent")?;
+            remap.stack(&fleet.dictionary, &mut tables.dict, stack);
+        }
+        let mut chunks = Chunks::new(&tables).peekable();
+        let mut bytes = 0;
+        while let Some(chunk) = chunks.next() {
+            bytes += prost::Message::encoded_len(&chunk);
+            let definitions = Definitions {
+                tables: Some(chunk),
+                sequence: need.sequence,
+                more: chunks.peek().is_some(),
+            };
+            self.requests
+                .send(request(Body::Definitions(definitions)))
+                .await?;
+        }
+        Ok(bytes)
+    }
+}
+
+fn request(body: Body) -> PushRequest {
+    PushRequest { body: Some(body) }
+}
+
+async fn next(answers: &mut Streaming<PushResponse>) -> anyhow::Result<push_response::Body> {
+    let answer = tokio::time::timeout(ANSWER_LIMIT, answers.message()).await;
+    let answer = answer.context("no answer in time")??;
+    let answer = answer.context("the collector ended the stream")?;
+    answer.body.context("an empty answer")
+}

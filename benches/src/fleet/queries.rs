@@ -1,0 +1,277 @@
+//! Questions to a collector that remembers an hour of 50 hosts, and of twice as many.
+
+use super::agent::Agent;
+use super::generate::{Drawn, Fleet, WINDOW_S};
+use super::{SEED, SERVICES, Used, start};
+use crate::machine::Machine;
+use crate::report::{self, Table, count, number};
+use anyhow::Context;
+use fixtures::fleet::Collector;
+use proto::agent::{LabelMatcher, MatchOp, TimeRange};
+use proto::collector::query_service_client::QueryServiceClient;
+use proto::collector::{ProfileRequest, Selection, SeriesRequest, TopRequest};
+use std::rc::Rc;
+use std::time::Instant;
+use tokio::task::LocalSet;
+use tonic::transport::{Channel, Endpoint};
+
+/// Hosts that push at the same time.
+const STREAMS: usize = 8;
+/// Times that each question is asked; the median counts, the first is told apart.
+const REPEATS: usize = 5;
+/// Largest answer taken. Unit: bytes.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// What is asked for.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Hosts of the first round; the second has twice as many
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=500))]
+    hosts: u64,
+    /// Minutes of the past that are filled
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=360))]
+    minutes: u64,
+    /// Tables for a README
+    #[arg(long)]
+    markdown: bool,
+}
+
+/// Runs the bench and prints its table.
+///
+/// # Errors
+/// When the collector cannot be started, goes away, refuses a window or cannot answer.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let hosts = args.hosts as usize;
+    let fleet = Rc::new(Fleet::new(SEED, hosts * 2, SERVICES));
+    let dir = tempfile::tempdir()?;
+    let collector = start(dir.path(), hosts);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    // Whole windows that end before now.
+    let window_ns = (WINDOW_S * 1_000_000_000) as i64;
+    let end = fixtures::clock::unix_ns() / window_ns * window_ns;
+    let windows = args.minutes * 60 / WINDOW_S;
+    let range = TimeRange {
+        start_unix_ns: end - windows as i64 * window_ns,
+        end_unix_ns: end,
+    };
+    let mut rounds = Vec::new();
+    for round in 0..2 {
+        let which = round * hosts..(round + 1) * hosts;
+        let begin = (Instant::now(), Used::of(collector.pid())?.cpu_s);
+        let local = LocalSet::new();
+        let rows = local.block_on(
+            &runtime,
+            fill(
+                fleet.clone(),
+                &collector,
+                which,
+                range.start_unix_ns,
+                windows,
+            ),
+        )?;
+        let cpu_s = Used::of(collector.pid())?.cpu_s - begin.1;
+        eprintln!(
+            "{} rows taken in {:.0} s with {cpu_s:.0} CPU-s of the collector: {:.3} per 1M rows",
+            count(Some(rows)),
+            begin.0.elapsed().as_secs_f64(),
+            cpu_s * 1e6 / rows as f64
+        );
+        rounds.push(runtime.block_on(ask(&fleet, &collector, range))?);
+    }
+    print!("{}", report::machine(&Machine::here()));
+    println!(
+        "load     {hosts} hosts × {} min, and twice as many",
+        args.minutes
+    );
+    let mut table = Table::new(&[
+        "question",
+        "CPU ms",
+        "of the aim",
+        "wall ms",
+        "first CPU ms",
+        "growth at 2×",
+    ]);
+    for (first, second) in rounds[0].iter().zip(&rounds[1]) {
+        table.row([
+            first.name.to_owned(),
+            number(Some(first.cpu_ms), 0),
+            number(Some(first.cpu_ms / first.aim_ms), 2),
+            number(Some(first.wall_ms), 0),
+            number(Some(first.first_cpu_ms), 0),
+            number(Some(second.cpu_ms / first.cpu_ms.max(1.0)), 2),
+        ]);
+    }
+    print!(
+        "{}",
+        if args.markdown {
+            table.markdown()
+        } else {
+            table.text()
+        }
+    );
+    let status = collector.stop();
+    anyhow::ensure!(status.success(), "the collector ended with {status}");
+    Ok(())
+}
+
+/// Pushes every window of these hosts as fast as they are taken; returns the rows.
+async fn fill(
+    fleet: Rc<Fleet>,
+    collector: &Collector,
+    hosts: std::ops::Range<usize>,
+    start_unix_ns: i64,
+    windows: u64,
+) -> anyhow::Result<u64> {
+    let address = collector.options().grpc();
+    let mut tasks = tokio::task::JoinSet::new();
+    for stream in 0..STREAMS {
+        let mine: Vec<usize> = hosts.clone().skip(stream).step_by(STREAMS).collect();
+        let (fleet, address) = (fleet.clone(), address.clone());
+        tasks.spawn_local(async move {
+            let mut agents = Vec::new();
+            for host in mine {
+                agents.push(Agent::connect(&address, &fleet, host).await?);
+            }
+            let (mut rows, mut drawn) = (0, Drawn::default());
+            // As it came: all hosts a window, then the next.
+            for window in 0..windows {
+                let at = start_unix_ns + (window * WINDOW_S * 1_000_000_000) as i64;
+                for agent in &mut agents {
+                    rows += agent.push(&fleet, window + 1, at, &mut drawn).await?.rows as u64;
+                }
+            }
+            anyhow::Ok(rows)
+        });
+    }
+    let mut rows = 0;
+    while let Some(ended) = tasks.join_next().await {
+        rows += ended??;
+    }
+    Ok(rows)
+}
+
+struct Answered {
+    name: &'static str,
+    aim_ms: f64,
+    cpu_ms: f64,
+    first_cpu_ms: f64,
+    wall_ms: f64,
+}
+
+enum Question {
+    Profile,
+    Series(&'static str),
+    Top,
+}
+
+async fn ask(
+    fleet: &Fleet,
+    collector: &Collector,
+    range: TimeRange,
+) -> anyhow::Result<Vec<Answered>> {
+    let address = format!("http://{}", collector.options().grpc());
+    let channel = Endpoint::from_shared(address)?.connect().await?;
+    let mut client = QueryServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+    let container = fleet.hosts[0]
+        .containers
+        .last()
+        .map_or("", |container| container.id.as_str());
+    let service = fleet.services[0].name.as_str();
+    let one = |label: &str, value: &str| {
+        vec![LabelMatcher {
+            label: label.to_owned(),
+            op: MatchOp::Equal.into(),
+            value: value.to_owned(),
+        }]
+    };
+    let questions = [
+        (
+            "one container",
+            50.0,
+            one("container", container),
+            Question::Profile,
+        ),
+        (
+            "one service",
+            150.0,
+            one("service", service),
+            Question::Profile,
+        ),
+        ("the whole fleet", 1000.0, Vec::new(), Question::Profile),
+        (
+            "series by cgroup",
+            100.0,
+            Vec::new(),
+            Question::Series("cgroup"),
+        ),
+        ("top 50", 300.0, Vec::new(), Question::Top),
+    ];
+    let mut answered = Vec::new();
+    for (name, aim_ms, matchers, question) in questions {
+        let selection = Selection {
+            range: Some(range),
+            matchers,
+            ..Selection::default()
+        };
+        let mut taken = Vec::new();
+        for _ in 0..REPEATS {
+            let (begin, cpu_s) = (Instant::now(), Used::of(collector.pid())?.cpu_s);
+            once(&mut client, &question, selection.clone())
+                .await
+                .with_context(|| format!("failed to ask for {name}"))?;
+            let wall_ms = begin.elapsed().as_secs_f64() * 1e3;
+            let cpu_ms = (Used::of(collector.pid())?.cpu_s - cpu_s) * 1e3;
+            taken.push((cpu_ms, wall_ms));
+        }
+        let first_cpu_ms = taken[0].0;
+        taken.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (cpu_ms, wall_ms) = taken[REPEATS / 2];
+        answered.push(Answered {
+            name,
+            aim_ms,
+            cpu_ms,
+            first_cpu_ms,
+            wall_ms,
+        });
+    }
+    Ok(answered)
+}
+
+async fn once(
+    client: &mut QueryServiceClient<Channel>,
+    question: &Question,
+    selection: Selection,
+) -> anyhow::Result<()> {
+    let selection = Some(selection);
+    match question {
+        Question::Profile => {
+            let request = ProfileRequest {
+                selection,
+                ..ProfileRequest::default()
+            };
+            let mut answer = client.profile(request).await?.into_inner();
+            while answer.message().await?.is_some() {}
+        }
+        Question::Series(label) => {
+            let request = SeriesRequest {
+                selection,
+                group_by: vec![(*label).to_owned()],
+                step_ns: 60_000_000_000,
+                limit: 0,
+            };
+            client.series(request).await?;
+        }
+        Question::Top => {
+            let request = TopRequest {
+                selection,
+                by: "function".to_owned(),
+                sort_by_total: true,
+                limit: 50,
+            };
+            client.top(request).await?;
+        }
+    }
+    Ok(())
+}

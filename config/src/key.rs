@@ -1,0 +1,172 @@
+//! A row of the table of keys, and finding the row that was meant.
+
+use crate::value::{Kind, Value, shown};
+use crate::{ConfigError, Configuration, Place};
+
+/// When a changed value comes into force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// At a reload.
+    Live,
+    /// At the next start.
+    Restart,
+}
+
+/// A key.
+pub struct Key<C: 'static> {
+    /// Section and name: `sampling.rate_hz`.
+    pub path: &'static str,
+    /// What it may hold.
+    pub kind: Kind,
+    /// Unit; empty where there is none.
+    pub unit: &'static str,
+    /// When a changed value comes into force.
+    pub reload: Reload,
+    /// What it decides, and what happens when it is larger or smaller.
+    pub doc: &'static str,
+    /// Reads it.
+    pub get: fn(&C) -> Value,
+    /// Sets it. What `kind` does not admit is ignored; callers check first.
+    pub put: fn(&mut C, Value),
+}
+
+impl<C: Configuration> Key<C> {
+    /// The key at this path.
+    pub fn find(path: &str) -> Option<&'static Key<C>> {
+        C::KEYS.iter().find(|key| key.path == path)
+    }
+
+    /// Section and name apart: (`server.tls`, `cert_file`).
+    pub fn split(&self) -> (&'static str, &'static str) {
+        self.path.rsplit_once('.').unwrap_or(("", self.path))
+    }
+
+    /// Environment variable that sets it: `FLEETPROF_SAMPLING_RATE_HZ`.
+    pub fn env_name(&self) -> String {
+        C::ENV_PREFIX.to_owned() + &self.path.replace('.', "_").to_uppercase()
+    }
+
+    /// The value when nobody says otherwise.
+    pub fn default(&self) -> Value {
+        (self.get)(&C::default())
+    }
+
+    /// The error for a value that is not admitted.
+    pub(crate) fn refuse(&self, value: &str, place: Place) -> ConfigError {
+        let unit = if self.unit.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", self.unit)
+        };
+        ConfigError::Value {
+            key: self.path.to_owned(),
+            value: shown(value),
+            expected: self.kind.expected() + &unit,
+            place,
+        }
+    }
+
+    /// Sets the key from a variable or a flag.
+    pub(crate) fn put_text(
+        &self,
+        config: &mut C,
+        text: &str,
+        place: impl FnOnce() -> Place,
+    ) -> Result<(), ConfigError> {
+        let value = self.kind.read(text.trim());
+        if !self.kind.admits(&value) {
+            return Err(self.refuse(text.trim(), place()));
+        }
+        (self.put)(config, value);
+        Ok(())
+    }
+}
+
+/// True when an environment variable names a section of the configuration, if not a key.
+pub(crate) fn is_in_section<C: Configuration>(name: &str) -> bool {
+    let rest = name.strip_prefix(C::ENV_PREFIX).unwrap_or_default();
+    let section = rest.split('_').next().unwrap_or_default().to_lowercase();
+    C::SECTIONS.iter().any(|(known, _)| *known == section)
+}
+
+/// Least likeness (0 to 1, Jaro-Winkler) of a name worth suggesting. Below it suggestions are noise.
+const LIKENESS_MIN: f64 = 0.75;
+
+/// The index of the candidate most like `name`, when one is like enough.
+pub(crate) fn nearest(candidates: impl Iterator<Item = String>, name: &str) -> Option<usize> {
+    // The work grows with both lengths: names from outside are cut.
+    let name: String = name.chars().take(64).collect();
+    candidates
+        .map(|candidate| strsim::jaro_winkler(&candidate, &name))
+        .enumerate()
+        .filter(|(_, likeness)| *likeness >= LIKENESS_MIN)
+        .max_by(|(_, a), (_, b)| a.total_cmp(b))
+        .map(|(index, _)| index)
+}
+
+/// The key or section nearest to a path that is none. A right name in the wrong section counts.
+pub(crate) fn nearest_path<C: Configuration>(path: &str) -> Option<&'static str> {
+    let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let names = || {
+        C::KEYS
+            .iter()
+            .map(|key| key.path)
+            .chain(C::SECTIONS.iter().map(|(path, _)| *path))
+    };
+    let siblings: Vec<&'static str> = names()
+        .filter(|known| known.rsplit_once('.').map_or("", |(section, _)| section) == section)
+        .collect();
+    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    if let Some(at) = nearest(siblings.iter().map(|known| last(known)), name) {
+        return Some(siblings[at]);
+    }
+    let elsewhere = C::KEYS
+        .iter()
+        .find(|key| key.split().1 == name)
+        .map(|key| key.path);
+    elsewhere.or_else(|| {
+        let all: Vec<&'static str> = names().collect();
+        nearest(all.iter().map(|known| (*known).to_owned()), path).map(|at| all[at])
+    })
+}
+
+/// The text of a value that is one.
+pub fn as_text(value: &Value) -> Option<&str> {
+    match value {
+        Value::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The word that stands for a value.
+pub fn word<T: PartialEq>(value: &T, words: &[(T, &str)]) -> Value {
+    let word = words
+        .iter()
+        .find(|(known, _)| known == value)
+        .map_or("", |(_, word)| *word);
+    Value::Text(word.to_owned())
+}
+
+/// Sets what a word stands for; other values are ignored.
+pub fn put_word<T: Copy>(to: &mut T, value: &Value, words: &[(T, &str)]) {
+    let known = words.iter().find(|(_, word)| as_text(value) == Some(word));
+    if let Some((value, _)) = known {
+        *to = *value;
+    }
+}
+
+/// Sets a number; what does not fit is ignored.
+pub fn put_int<T: TryFrom<u64>>(to: &mut T, value: &Value) {
+    if let Value::Int(n) = value
+        && let Ok(n) = T::try_from(*n)
+    {
+        *to = n;
+    }
+}
+
+/// Sets a truth value; others are ignored.
+pub fn put_bool(to: &mut bool, value: &Value) {
+    if let Value::Bool(b) = value {
+        *to = *b;
+    }
+}

@@ -1,0 +1,299 @@
+//! Configuration from a table of keys: one row says what a key means, its unit, its range and whether a
+//! reload takes it, and files, variables, flags and the sample file all go by it.
+//!
+//! Precedence: built-in defaults < file < environment (`FLEETPROF_SAMPLING_RATE_HZ`) < flags
+//! (`--set sampling.rate_hz=49`). Whatever the source, a value passes the same check, the one of
+//! its row in [`Configuration::KEYS`]; what one key says about another is checked last, in
+//! [`Configuration::load`]. A configuration is taken whole or not at all. Reading the file blocks: call
+//! it at start and on a thread that may.
+#![forbid(unsafe_code)]
+
+mod file;
+mod key;
+mod sample;
+mod value;
+
+pub use key::{Key, Reload, as_text, put_bool, put_int, put_word, word};
+pub use sample::sample_yaml;
+pub use value::{CpuShare, Kind, Listen, SocketMode, Value, shown, socket_address};
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Largest configuration file. Unit: bytes. The sample with every comment is under 16 KiB; what is
+/// larger was not written for this program.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Everything the operator of one program may decide.
+pub trait Configuration: Default + Clone + serde::Serialize + 'static {
+    /// File that is read when none is named. It need not exist.
+    const DEFAULT_PATH: &'static str;
+    /// Begin of every environment variable that names a key.
+    const ENV_PREFIX: &'static str;
+    /// Comment at the top of the sample file.
+    const HEAD: &'static str;
+    /// Sections with a sentence each, in the order of the file.
+    const SECTIONS: &'static [(&'static str, &'static str)];
+    /// Every key, in the order of the file.
+    const KEYS: &'static [Key<Self>];
+
+    /// Checks what one key says about another.
+    ///
+    /// # Errors
+    /// Names the key to change, and how: [`ConfigError::Conflict`].
+    fn settle(&mut self) -> Result<(), ConfigError>;
+
+    /// What is admitted, but should be meant.
+    fn dangers(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Reads the configuration: the file at `path`, else [`Configuration::DEFAULT_PATH`] when it
+    /// exists, then `env`, then `sets` (`key=value`). Needs no file at all. `euid` is the user that
+    /// the program runs as: root believes only files that root alone can write.
+    ///
+    /// # Errors
+    /// Says which key, where, what it holds and what it may hold.
+    fn load(
+        path: Option<&Path>,
+        env: impl IntoIterator<Item = (OsString, OsString)>,
+        sets: &[String],
+        euid: u32,
+    ) -> Result<Loaded<Self>, ConfigError> {
+        let path = match path {
+            Some(path) => Some(path.to_path_buf()),
+            None => Some(PathBuf::from(Self::DEFAULT_PATH)).filter(|path| path.exists()),
+        };
+        let mut config = Self::default();
+        if let Some(path) = &path {
+            let text = file::read(path, euid)?;
+            file::apply(&mut config, &text, path)?;
+        }
+        let mut warnings = apply_env(&mut config, env)?;
+        apply_sets(&mut config, sets)?;
+        config.settle()?;
+        warnings.extend(config.dangers());
+        Ok(Loaded {
+            config,
+            file: path,
+            warnings,
+        })
+    }
+
+    /// Reads a configuration from text, as if it stood in the file `path`.
+    ///
+    /// # Errors
+    /// As [`Configuration::load`].
+    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        file::apply(&mut config, text, path)?;
+        config.settle()?;
+        Ok(config)
+    }
+
+    /// The configuration as YAML, defaults filled in. [`Configuration::parse`] reads it back.
+    fn to_yaml(&self) -> String {
+        // The types have string keys and plain scalars only, which serde_yaml always can write.
+        serde_yaml::to_string(self).unwrap_or_default()
+    }
+
+    /// How `other` differs from this configuration.
+    fn diff(&self, other: &Self) -> Diff {
+        let mut diff = Diff::default();
+        for key in Self::KEYS
+            .iter()
+            .filter(|key| (key.get)(self) != (key.get)(other))
+        {
+            match key.reload {
+                Reload::Live => diff.changed.push(key.path),
+                Reload::Restart => diff.needs_restart.push(key.path),
+            }
+        }
+        diff.changed.sort_unstable();
+        diff.needs_restart.sort_unstable();
+        diff
+    }
+
+    /// Takes over from `new` what can be put in force without a restart. The rest stays, so that
+    /// this configuration keeps saying what is in force.
+    fn adopt(&mut self, new: &Self) -> Diff {
+        let diff = self.diff(new);
+        for key in Self::KEYS
+            .iter()
+            .filter(|key| diff.changed.contains(&key.path))
+        {
+            (key.put)(self, (key.get)(new));
+        }
+        diff
+    }
+}
+
+/// A configuration and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded<C> {
+    /// The configuration.
+    pub config: C,
+    /// File that was read; none when there was none to read.
+    pub file: Option<PathBuf>,
+    /// What is worth a log line but no refusal: environment variables that name no key.
+    pub warnings: Vec<String>,
+}
+
+/// How two configurations differ, as sorted key paths. A key is in one list only.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Diff {
+    /// Keys that can be put in force at once.
+    pub changed: Vec<&'static str>,
+    /// Keys that take a restart.
+    pub needs_restart: Vec<&'static str>,
+}
+
+/// Why a configuration was refused. The active one stays.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be opened or read.
+    #[error("failed to read configuration `{}`", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file must not be trusted, or is no configuration file.
+    #[error("refused configuration `{}`: {why}\n  {remedy}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+        /// How to mend it.
+        remedy: String,
+    },
+    /// Not YAML, or not of the right shape.
+    #[error("failed to parse {place}: {message}")]
+    Syntax {
+        /// Where.
+        place: Place,
+        /// What.
+        message: String,
+    },
+    /// A key that does not exist.
+    #[error("unknown key `{key}` in {place}{}", suggestion(*nearest))]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// Where.
+        place: Place,
+        /// The known key that looks most like it.
+        nearest: Option<&'static str>,
+    },
+    /// A key given twice in one source.
+    #[error("key `{key}` is given twice in {place}")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+        /// Where the second one is.
+        place: Place,
+    },
+    /// A value of the wrong type or out of range.
+    #[error("invalid value `{value}` for `{key}` in {place}: expected {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// The value as given, cut when long.
+        value: String,
+        /// What it may be.
+        expected: String,
+        /// Where.
+        place: Place,
+    },
+    /// Keys that are well each by itself, but not together.
+    #[error("`{key}` {message}")]
+    Conflict {
+        /// The key to change.
+        key: &'static str,
+        /// What is wrong, and how to mend it.
+        message: String,
+    },
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A file, and the line in it (from 1) where that is known.
+    File(PathBuf, Option<usize>),
+    /// An environment variable.
+    Env(String),
+    /// A `--set` flag.
+    Set,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::File(path, Some(line)) => write!(f, "`{}` line {line}", path.display()),
+            Place::File(path, None) => write!(f, "`{}`", path.display()),
+            Place::Env(name) => write!(f, "environment variable `{name}`"),
+            Place::Set => f.write_str("`--set`"),
+        }
+    }
+}
+
+fn suggestion(nearest: Option<&str>) -> String {
+    nearest
+        .map(|name| format!("; did you mean `{name}`?"))
+        .unwrap_or_default()
+}
+
+/// Sets the keys that `env` names. Variables that look like a key but are none are returned as
+/// warnings, not refused: service managers and orchestrators put names of their own there
+/// (`FLEETPROF_SERVER_PORT` for a Kubernetes service called fleetprof-server).
+fn apply_env<C: Configuration>(
+    config: &mut C,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Vec<String>, ConfigError> {
+    let mut warnings = Vec::new();
+    for (name, text) in env {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(C::ENV_PREFIX)) else {
+            continue;
+        };
+        let Some(key) = C::KEYS.iter().find(|key| key.env_name() == name) else {
+            if key::is_in_section::<C>(name) {
+                let nearest = key::nearest(C::KEYS.iter().map(Key::env_name), name);
+                let hint =
+                    nearest.map(|at| format!("; did you mean `{}`?", C::KEYS[at].env_name()));
+                let hint = hint.unwrap_or_default();
+                warnings.push(format!("environment variable `{name}` names no key{hint}"));
+            }
+            continue;
+        };
+        let place = || Place::Env(name.to_owned());
+        let Some(text) = text.to_str() else {
+            return Err(key.refuse(&text.to_string_lossy(), place()));
+        };
+        key.put_text(config, text, place)?;
+    }
+    Ok(warnings)
+}
+
+/// Sets the keys that `--set` flags name; a later flag wins.
+fn apply_sets<C: Configuration>(config: &mut C, sets: &[String]) -> Result<(), ConfigError> {
+    for set in sets {
+        let Some((path, text)) = set.split_once('=') else {
+            let message = format!("`{}` is not of the form `key=value`", value::shown(set));
+            return Err(ConfigError::Syntax {
+                place: Place::Set,
+                message,
+            });
+        };
+        let Some(key) = Key::<C>::find(path.trim()) else {
+            return Err(ConfigError::UnknownKey {
+                key: value::shown(path.trim()),
+                place: Place::Set,
+                nearest: key::nearest_path::<C>(path.trim()),
+            });
+        };
+        key.put_text(config, text, || Place::Set)?;
+    }
+    Ok(())
+}
