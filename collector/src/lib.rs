@@ -1,8 +1,14 @@
 //! The fleet's memory: takes the windows of agents, keeps them, and answers questions about them.
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod grpc;
 pub mod ingest;
+pub mod listen;
 pub mod metrics;
 pub mod query;
+pub mod server;
 pub mod store;
 pub mod time;
+pub mod upkeep;
+pub mod web;

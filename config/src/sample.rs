@@ -24,9 +24,16 @@ pub fn sample_yaml<C: Configuration>() -> String {
             out.push_str(&format!("{}{last}:\n", indent(depth)));
             section = of;
         }
-        comment(&mut out, depth + 1, key.doc);
-        comment(&mut out, depth + 1, &facts(key));
-        out.push_str(&format!("{}{name}: {}\n", indent(depth + 1), key.default()));
+        // Keys that are in no section stand at the margin, after an empty line each.
+        let depth = if of.is_empty() {
+            out.push('\n');
+            0
+        } else {
+            depth + 1
+        };
+        comment(&mut out, depth, key.doc);
+        comment(&mut out, depth, &facts(key));
+        out.push_str(&format!("{}{name}: {}\n", indent(depth), key.default()));
     }
     out
 }

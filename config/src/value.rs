@@ -44,8 +44,16 @@ pub enum Kind {
     Mode,
     /// A user group by name or number, or `null`.
     GroupOrNull,
+    /// `IP:PORT`.
+    Address,
+    /// An absolute path.
+    Path,
     /// An absolute path, or `null`.
     PathOrNull,
+    /// A line of text of at most this many bytes.
+    Text(usize),
+    /// Names of labels, at most this many; `,` between them outside of files.
+    Names(usize),
     /// Absolute paths, at most this many; `:` between them outside of files.
     Paths(usize),
 }
@@ -69,7 +77,12 @@ impl Kind {
             }
             (Kind::Mode, Value::Text(text)) => SocketMode::parse(text).is_some(),
             (Kind::GroupOrNull, Value::Text(text)) => is_group(text),
-            (Kind::PathOrNull, Value::Text(text)) => is_path(text),
+            (Kind::Address, Value::Text(text)) => socket_address(text).is_some(),
+            (Kind::Path | Kind::PathOrNull, Value::Text(text)) => is_path(text),
+            (Kind::Text(max), Value::Text(text)) => is_line(text, *max),
+            (Kind::Names(max), Value::List(list)) => {
+                list.len() <= *max && list.iter().all(|name| is_name(name))
+            }
             (Kind::Paths(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|path| is_path(path))
             }
@@ -110,7 +123,13 @@ impl Kind {
                     .to_owned()
             }
             Kind::GroupOrNull => "the name or number of a group, or null".to_owned(),
+            Kind::Address => "IP:PORT".to_owned(),
+            Kind::Path => "an absolute path".to_owned(),
             Kind::PathOrNull => "an absolute path, or null".to_owned(),
+            Kind::Text(max) => format!("a line of 1 to {max} bytes"),
+            Kind::Names(max) => {
+                format!("a list of at most {max} names of letters, digits, `_` and `.`")
+            }
             Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
         }
     }
@@ -134,7 +153,10 @@ impl Kind {
             {
                 Value::Null
             }
-            Kind::Paths(_) if text.is_empty() => Value::List(Vec::new()),
+            Kind::Paths(_) | Kind::Names(_) if text.is_empty() => Value::List(Vec::new()),
+            Kind::Names(_) => {
+                Value::List(text.split(',').map(|name| name.trim().to_owned()).collect())
+            }
             Kind::Paths(_) => Value::List(text.split(':').map(str::to_owned).collect()),
             _ => Value::Text(text.to_owned()),
         }
@@ -316,6 +338,15 @@ pub fn socket_address(text: &str) -> Option<SocketAddr> {
 
 fn is_path(text: &str) -> bool {
     text.starts_with('/') && !text.contains('\0')
+}
+
+fn is_line(text: &str, bytes_max: usize) -> bool {
+    (1..=bytes_max).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
+fn is_name(text: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.');
+    (1..=128).contains(&text.len()) && text.bytes().all(known)
 }
 
 fn is_group(text: &str) -> bool {

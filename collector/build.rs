@@ -1,0 +1,60 @@
+//! Lists the files of the built page, so that the program carries them.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::path::{Path, PathBuf};
+
+/// Most that the page may be. Unit: bytes. More was not meant to be in the program.
+const BYTES_MAX: u64 = 32 << 20;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let package = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
+    let dist = package.join("ui/dist");
+    let mut files = Vec::new();
+    if dist.is_dir() {
+        println!("cargo::rerun-if-changed=ui/dist");
+        collect(&dist, &mut files)?;
+        files.sort();
+    } else {
+        // Looked for again when something appears beside it.
+        println!("cargo::rerun-if-changed=.");
+    }
+    let mut code = String::from("&[\n");
+    let mut bytes = 0;
+    for file in &files {
+        let content = fs::read(file)?;
+        bytes += content.len() as u64;
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&content);
+        let name = file.strip_prefix(&dist)?.to_str();
+        let name = name.ok_or("a file of the page has a name that is not UTF-8")?;
+        let path = file.to_str().ok_or("a path that is not UTF-8")?;
+        writeln!(
+            code,
+            "File {{ name: {name:?}, etag: \"\\\"{:016x}\\\"\", content: include_bytes!({path:?}) }},",
+            hasher.finish()
+        )?;
+    }
+    if bytes > BYTES_MAX {
+        return Err(format!("the page has {bytes} bytes, more than {BYTES_MAX}").into());
+    }
+    code.push(']');
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    fs::write(out.join("page.rs"), code)?;
+    Ok(())
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), Box<dyn Error>> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            collect(&entry.path(), files)?;
+        } else if kind.is_file() {
+            files.push(entry.path());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! The table of keys: the one place that says what a key means, its unit, range, and whether a
+//! reload takes it. `config/collector.yaml` is written from it; defaults stand beside the section types.
+
+use super::{Config, Engine, LogFormat, LogLevel};
+use config::{Key, Kind, Reload, Value, as_text, put_int, put_word, socket_address, word};
+use std::path::PathBuf;
+
+const ENGINES: &[(Engine, &str)] = &[
+    (Engine::Embedded, "embedded"),
+    (Engine::ClickHouse, "clickhouse"),
+];
+
+const LEVELS: &[(LogLevel, &str)] = &[
+    (LogLevel::Error, "error"),
+    (LogLevel::Warn, "warn"),
+    (LogLevel::Info, "info"),
+    (LogLevel::Debug, "debug"),
+    (LogLevel::Trace, "trace"),
+];
+
+const FORMATS: &[(LogFormat, &str)] = &[(LogFormat::Text, "text"), (LogFormat::Json, "json")];
+
+/// Sections with a sentence each, in the order of the file.
+pub(super) const SECTIONS: &[(&str, &str)] = &[
+    (
+        "listen",
+        "Where the collector listens. Loopback only: this version has no TLS.",
+    ),
+    (
+        "retention",
+        "For how long windows are kept. What is over its age, or over the disk budget, goes oldest \
+         first.",
+    ),
+    ("ingest", "What agents may take."),
+    ("query", "What queries may take."),
+    ("clickhouse", "The server to use with `store: clickhouse`."),
+    ("log", "The collector's own log, on standard error."),
+    ("shutdown", "The end of the collector."),
+];
+
+/// Every key, in the order of the file.
+pub const KEYS: &[Key<Config>] = &[
+    Key {
+        path: "data_dir",
+        kind: Kind::Path,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where the embedded store keeps its data. It is made when it is missing; one collector \
+              at a time may use it.",
+        get: |c| Value::Text(c.data_dir.to_string_lossy().into_owned()),
+        put: |c, v| {
+            if let Some(text) = as_text(&v) {
+                c.data_dir = PathBuf::from(text);
+            }
+        },
+    },
+    Key {
+        path: "store",
+        kind: Kind::Word(&["embedded", "clickhouse"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "What stores the windows. embedded: files in data_dir, nothing else needed. clickhouse: \
+              the server of the section clickhouse, which any number of collectors may share.",
+        get: |c| word(&c.store, ENGINES),
+        put: |c, v| put_word(&mut c.store, &v, ENGINES),
+    },
+    Key {
+        path: "service_labels",
+        kind: Kind::Names(8),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "What a service is: the value of the first of these labels that a sample has. Sums over \
+              the hosts of a service are kept beside those of each host, so that questions about \
+              services stay fast whatever the number of hosts.",
+        get: |c| Value::List(c.service_labels.clone()),
+        put: |c, v| {
+            if let Value::List(list) = v {
+                c.service_labels = list;
+            }
+        },
+    },
+    Key {
+        path: "listen.grpc",
+        kind: Kind::Address,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "For agents and agent-ctl, over gRPC.",
+        get: |c| Value::Text(c.listen.grpc.to_string()),
+        put: |c, v| {
+            if let Some(address) = as_text(&v).and_then(socket_address) {
+                c.listen.grpc = address;
+            }
+        },
+    },
+    Key {
+        path: "listen.http",
+        kind: Kind::Address,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "For browsers and scrapers, over HTTP: the page, downloads, /metrics and /healthz.",
+        get: |c| Value::Text(c.listen.http.to_string()),
+        put: |c, v| {
+            if let Some(address) = as_text(&v).and_then(socket_address) {
+                c.listen.http = address;
+            }
+        },
+    },
+    Key {
+        path: "retention.raw_days",
+        kind: Kind::Int(1, 3650),
+        unit: "days",
+        reload: Reload::Restart,
+        doc: "Windows as agents send them, in steps of 10 s. A host of 16 busy CPUs takes about 35 MB \
+              a day.",
+        get: |c| Value::Int(c.retention.raw_days.into()),
+        put: |c, v| put_int(&mut c.retention.raw_days, &v),
+    },
+    Key {
+        path: "retention.minute_days",
+        kind: Kind::Int(1, 3650),
+        unit: "days",
+        reload: Reload::Restart,
+        doc: "Steps of 1 minute, about half of that.",
+        get: |c| Value::Int(c.retention.minute_days.into()),
+        put: |c, v| put_int(&mut c.retention.minute_days, &v),
+    },
+    Key {
+        path: "retention.ten_minutes_days",
+        kind: Kind::Int(1, 3650),
+        unit: "days",
+        reload: Reload::Restart,
+        doc: "Steps of 10 minutes, about a sixth of that. Older than this nothing is kept.",
+        get: |c| Value::Int(c.retention.ten_minutes_days.into()),
+        put: |c, v| put_int(&mut c.retention.ten_minutes_days, &v),
+    },
+    Key {
+        path: "retention.disk_gib",
+        kind: Kind::Int(1, 1 << 20),
+        unit: "GiB",
+        reload: Reload::Restart,
+        doc: "Most that data_dir may take. At the bound the oldest data goes before its age. Not for \
+              clickhouse, which has bounds of its own.",
+        get: |c| Value::Int(c.retention.disk_gib.into()),
+        put: |c, v| put_int(&mut c.retention.disk_gib, &v),
+    },
+    Key {
+        path: "ingest.streams_max",
+        kind: Kind::Int(1, 65_536),
+        unit: "agents",
+        reload: Reload::Restart,
+        doc: "Agents connected at a time. More are told to come again later; they keep their windows \
+              meanwhile. Each takes a file descriptor.",
+        get: |c| Value::Int(c.ingest.streams_max.into()),
+        put: |c, v| put_int(&mut c.ingest.streams_max, &v),
+    },
+    Key {
+        path: "ingest.memory_mib",
+        kind: Kind::Int(128, 1 << 20),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Memory for what agents have sent and the store has not yet taken, and for what their \
+              streams carry: about 0.5 MiB an agent. At the bound agents are not read, and keep \
+              their windows.",
+        get: |c| Value::Int(c.ingest.memory_mib.into()),
+        put: |c, v| put_int(&mut c.ingest.memory_mib, &v),
+    },
+    Key {
+        path: "query.concurrent",
+        kind: Kind::Int(1, 64),
+        unit: "queries",
+        reload: Reload::Restart,
+        doc: "Queries that run at a time; more wait until their time is over. Each takes a thread, and \
+              memory up to query.memory_mib.",
+        get: |c| Value::Int(c.query.concurrent.into()),
+        put: |c, v| put_int(&mut c.query.concurrent, &v),
+    },
+    Key {
+        path: "query.timeout_s",
+        kind: Kind::Int(1, 600),
+        unit: "seconds",
+        reload: Reload::Restart,
+        doc: "Time for one query, waiting included. One that takes longer is given up.",
+        get: |c| Value::Int(c.query.timeout_s.into()),
+        put: |c, v| put_int(&mut c.query.timeout_s, &v),
+    },
+    Key {
+        path: "query.memory_mib",
+        kind: Kind::Int(16, 65_536),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Memory for one query. One that needs more is refused, with what to narrow.",
+        get: |c| Value::Int(c.query.memory_mib.into()),
+        put: |c, v| put_int(&mut c.query.memory_mib, &v),
+    },
+    Key {
+        path: "query.nodes_max",
+        kind: Kind::Int(1000, 10_000_000),
+        unit: "stacks",
+        reload: Reload::Restart,
+        doc: "Most stacks of one profile; the lightest are folded into their callers, and their weight \
+              is told with the answer.",
+        get: |c| Value::Int(c.query.nodes_max.into()),
+        put: |c, v| put_int(&mut c.query.nodes_max, &v),
+    },
+    Key {
+        path: "clickhouse.url",
+        kind: Kind::Text(1024),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Its HTTP interface: http://HOST:PORT or https://HOST:PORT.",
+        get: |c| Value::Text(c.clickhouse.url.clone()),
+        put: |c, v| put_text(&mut c.clickhouse.url, v),
+    },
+    Key {
+        path: "clickhouse.database",
+        kind: Kind::Text(64),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "The database; it is made when it is missing.",
+        get: |c| Value::Text(c.clickhouse.database.clone()),
+        put: |c, v| put_text(&mut c.clickhouse.database, v),
+    },
+    Key {
+        path: "clickhouse.user",
+        kind: Kind::Text(64),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "The user. It needs the rights to make the database and its tables.",
+        get: |c| Value::Text(c.clickhouse.user.clone()),
+        put: |c, v| put_text(&mut c.clickhouse.user, v),
+    },
+    Key {
+        path: "clickhouse.password_file",
+        kind: Kind::PathOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "File with the user's password; white space around it is left out. null: none.",
+        get: |c| {
+            let file = c.clickhouse.password_file.as_ref();
+            file.map_or(Value::Null, |file| {
+                Value::Text(file.to_string_lossy().into_owned())
+            })
+        },
+        put: |c, v| c.clickhouse.password_file = as_text(&v).map(PathBuf::from),
+    },
+    Key {
+        path: "log.level",
+        kind: Kind::Word(&["error", "warn", "info", "debug", "trace"]),
+        unit: "",
+        reload: Reload::Live,
+        doc: "Least important line that is logged.",
+        get: |c| word(&c.log.level, LEVELS),
+        put: |c, v| put_word(&mut c.log.level, &v, LEVELS),
+    },
+    Key {
+        path: "log.format",
+        kind: Kind::Word(&["text", "json"]),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "text for people, json for log stores.",
+        get: |c| word(&c.log.format, FORMATS),
+        put: |c, v| put_word(&mut c.log.format, &v, FORMATS),
+    },
+    Key {
+        path: "shutdown.grace_s",
+        kind: Kind::Int(1, 300),
+        unit: "seconds",
+        reload: Reload::Restart,
+        doc: "Time after SIGTERM for windows and answers under way. What agents have sent and got no \
+              answer for, they send again.",
+        get: |c| Value::Int(c.shutdown.grace_s.into()),
+        put: |c, v| put_int(&mut c.shutdown.grace_s, &v),
+    },
+];
+
+fn put_text(to: &mut String, value: Value) {
+    if let Value::Text(text) = value {
+        *to = text;
+    }
+}

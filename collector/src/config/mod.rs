@@ -1,0 +1,123 @@
+//! The collector's configuration: its keys, and what one key says about another. Reading and checking is
+//! the crate `config`'s.
+
+mod keys;
+mod sections;
+
+pub use config::{ConfigError, Configuration, Diff, Key, Place, Value, sample_yaml};
+pub use keys::KEYS;
+pub use sections::{
+    ClickHouse, Engine, Ingest, Listen, Log, LogFormat, LogLevel, Query, Retention, Shutdown,
+};
+
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Everything the operator may decide. [`KEYS`] has the meaning, unit and range of each field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Config {
+    /// Where the embedded store keeps its data.
+    pub data_dir: PathBuf,
+    /// Which engine stores windows.
+    pub store: Engine,
+    /// Labels that name a service, the first that is there.
+    pub service_labels: Vec<String>,
+    /// Where the collector listens.
+    pub listen: Listen,
+    /// For how long windows are kept.
+    pub retention: Retention,
+    /// What agents may take.
+    pub ingest: Ingest,
+    /// What queries may take.
+    pub query: Query,
+    /// The ClickHouse to use with `store: clickhouse`.
+    pub clickhouse: ClickHouse,
+    /// The collector's own log.
+    pub log: Log,
+    /// The end of the collector.
+    pub shutdown: Shutdown,
+}
+
+const HEAD: &str = "\
+# Configuration of fleetprof-collector. Every key is here with its default: delete what you do not
+# change. The collector needs no file; it reads /etc/fleetprof/collector.yaml when that exists, or
+# --config FILE.
+#
+# Any key can also be given as an environment variable (FLEETPROF_COLLECTOR_QUERY_TIMEOUT_S=60) or as
+# a flag (--set query.timeout_s=60). A flag wins over the environment, the environment over the file.
+# `fleetprof-collector --check` tells whether all of it is right; SIGHUP puts it in force, except for
+# keys that say \"at the next start\".
+";
+
+/// A configuration of the collector and where it came from.
+pub type Loaded = config::Loaded<Config>;
+
+impl Configuration for Config {
+    const DEFAULT_PATH: &'static str = "/etc/fleetprof/collector.yaml";
+    const ENV_PREFIX: &'static str = "FLEETPROF_COLLECTOR_";
+    const HEAD: &'static str = HEAD;
+    const SECTIONS: &'static [(&'static str, &'static str)] = keys::SECTIONS;
+    const KEYS: &'static [Key<Config>] = KEYS;
+
+    fn settle(&mut self) -> Result<(), ConfigError> {
+        let conflict = |key, message: String| Err(ConfigError::Conflict { key, message });
+        for (key, address) in [
+            ("listen.grpc", self.listen.grpc),
+            ("listen.http", self.listen.http),
+        ] {
+            if !address.ip().is_loopback() {
+                let message = format!(
+                    "is {address}, which other machines can reach: this version has neither TLS nor \
+                     users, so it listens on loopback only. Listen on 127.0.0.1 and let agents come \
+                     through a tunnel that you trust"
+                );
+                return conflict(key, message);
+            }
+        }
+        let port = self.listen.grpc.port();
+        if self.listen.grpc == self.listen.http && port != 0 {
+            let message = format!("is {}, as `listen.grpc` is", self.listen.http);
+            return conflict("listen.http", message);
+        }
+        let Retention {
+            raw_days,
+            minute_days,
+            ten_minutes_days,
+            ..
+        } = self.retention;
+        if minute_days < raw_days {
+            let message = format!(
+                "is {minute_days}, less than `retention.raw_days`, {raw_days}: coarser data is kept \
+                 at least as long as finer"
+            );
+            return conflict("retention.minute_days", message);
+        }
+        if ten_minutes_days < minute_days {
+            let message = format!(
+                "is {ten_minutes_days}, less than `retention.minute_days`, {minute_days}: coarser \
+                 data is kept at least as long as finer"
+            );
+            return conflict("retention.ten_minutes_days", message);
+        }
+        let url = &self.clickhouse.url;
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            let url = config::shown(url);
+            let message = format!("is `{url}`: it must begin with http:// or https://");
+            return conflict("clickhouse.url", message);
+        }
+        Ok(())
+    }
+}
+
+/// Effective user id; root when it cannot be told, so that checks err on the strict side.
+pub fn effective_uid() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let ids = lines.find_map(|line| line.strip_prefix("Uid:"));
+    ids.and_then(|ids| ids.split_whitespace().nth(1))
+        .and_then(|id| id.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! The sections of the configuration as types, with their defaults.
+//!
+//! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
+
+use super::Config;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Which engine stores windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Files in `data_dir`.
+    Embedded,
+    /// A ClickHouse server.
+    #[serde(rename = "clickhouse")]
+    ClickHouse,
+}
+
+/// Section `listen`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listen {
+    /// For agents and commands.
+    pub grpc: SocketAddr,
+    /// For browsers and scrapers.
+    pub http: SocketAddr,
+}
+
+/// Section `retention`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Retention {
+    /// Windows as they came, days.
+    pub raw_days: u32,
+    /// Steps of a minute, days.
+    pub minute_days: u32,
+    /// Steps of ten minutes, days.
+    pub ten_minutes_days: u32,
+    /// Everything together, GiB.
+    pub disk_gib: u32,
+}
+
+/// Section `ingest`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Ingest {
+    /// Streams of agents at a time.
+    pub streams_max: u32,
+    /// Memory for all of them, MiB.
+    pub memory_mib: u32,
+}
+
+/// Section `query`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Query {
+    /// Queries at a time.
+    pub concurrent: u32,
+    /// Time for one, seconds.
+    pub timeout_s: u32,
+    /// Memory for one, MiB.
+    pub memory_mib: u32,
+    /// Most stacks of a profile.
+    pub nodes_max: u32,
+}
+
+/// Section `clickhouse`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClickHouse {
+    /// Its HTTP interface.
+    pub url: String,
+    /// The database.
+    pub database: String,
+    /// The user.
+    pub user: String,
+    /// File with the user's password.
+    pub password_file: Option<PathBuf>,
+}
+
+/// Least important line that is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// What failed.
+    Error,
+    /// And what is degraded.
+    Warn,
+    /// And what happened.
+    Info,
+    /// And why.
+    Debug,
+    /// And everything else.
+    Trace,
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For log stores: one object a line.
+    Json,
+}
+
+/// Section `log`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Log {
+    /// Least important line that is logged.
+    pub level: LogLevel,
+    /// Form of the lines.
+    pub format: LogFormat,
+}
+
+/// Section `shutdown`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shutdown {
+    /// Time to drain after SIGTERM, seconds.
+    pub grace_s: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            data_dir: PathBuf::from("/var/lib/fleetprof/collector"),
+            store: Engine::Embedded,
+            service_labels: ["service", "unit", "container", "comm"]
+                .map(str::to_owned)
+                .to_vec(),
+            listen: Listen {
+                grpc: ([127, 0, 0, 1], 7600).into(),
+                http: ([127, 0, 0, 1], 7610).into(),
+            },
+            retention: Retention {
+                raw_days: 2,
+                minute_days: 14,
+                ten_minutes_days: 90,
+                disk_gib: 32,
+            },
+            ingest: Ingest {
+                streams_max: 4096,
+                memory_mib: 1024,
+            },
+            query: Query {
+                concurrent: 4,
+                timeout_s: 30,
+                memory_mib: 512,
+                nodes_max: 200_000,
+            },
+            clickhouse: ClickHouse {
+                url: "http://127.0.0.1:8123".to_owned(),
+                database: "fleetprof".to_owned(),
+                user: "default".to_owned(),
+                password_file: None,
+            },
+            log: Log {
+                level: LogLevel::Info,
+                format: LogFormat::Text,
+            },
+            shutdown: Shutdown { grace_s: 10 },
+        }
+    }
+}
+
+const MIB: usize = 1 << 20;
+
+impl Ingest {
+    /// Memory for streams. Unit: bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_mib as usize * MIB
+    }
+}
+
+impl Query {
+    /// Memory for one query. Unit: bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_mib as usize * MIB
+    }
+
+    /// Time for one query.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_s.into())
+    }
+}
+
+impl Retention {
+    /// Bound of everything on disk. Unit: bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        u64::from(self.disk_gib) << 30
+    }
+}
+
+impl Shutdown {
+    /// Time to drain after SIGTERM.
+    pub fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace_s.into())
+    }
+}

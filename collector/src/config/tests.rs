@@ -1,0 +1,104 @@
+//! The sample file, the defaults, and what is refused.
+
+use super::*;
+use std::ffi::OsString;
+use std::path::Path;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, Path::new("c.yaml")).map_err(|error| error.to_string())
+}
+
+fn refused(text: &str) -> String {
+    parse(text).expect_err("it is refused")
+}
+
+/// `FLEETPROF_BLESS=1 cargo test -p fleetprof-collector sample` writes the file anew.
+#[test]
+fn sample_file_is_written_from_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/collector.yaml");
+    if std::env::var_os("FLEETPROF_BLESS").is_some() {
+        std::fs::write(&path, sample_yaml::<Config>()).expect("written");
+    }
+    let file = std::fs::read_to_string(&path).expect("config/collector.yaml");
+    assert!(
+        file == sample_yaml::<Config>(),
+        "config/collector.yaml is not what the table of keys says"
+    );
+}
+
+#[test]
+fn sample_file_says_the_defaults() {
+    assert_eq!(parse(&sample_yaml::<Config>()), Ok(Config::default()));
+    assert_eq!(parse(""), Ok(Config::default()));
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let config = Config {
+        store: Engine::ClickHouse,
+        service_labels: vec!["app".to_owned()],
+        ..Config::default()
+    };
+    assert_eq!(parse(&config.to_yaml()), Ok(config));
+}
+
+#[test]
+fn keys_are_in_their_sections_and_told_in_sentences() {
+    for key in KEYS {
+        let (section, _) = key.split();
+        let known = section.is_empty() || keys::SECTIONS.iter().any(|(name, _)| *name == section);
+        assert!(known, "{}", key.path);
+        assert!(key.doc.ends_with('.'), "{}", key.path);
+        assert!(key.kind.admits(&key.default()), "{}", key.path);
+    }
+}
+
+#[test]
+fn addresses_that_others_reach_are_refused() {
+    let text = refused("listen: {grpc: '0.0.0.0:7600'}\n");
+    assert!(text.contains("`listen.grpc` is 0.0.0.0:7600"), "{text}");
+    assert!(text.contains("loopback only"), "{text}");
+    assert!(refused("listen: {http: '[::]:1'}\n").contains("`listen.http`"));
+    assert!(parse("listen: {http: '[::1]:1'}\n").is_ok());
+    assert!(refused("listen: {http: '127.0.0.1:7600'}\n").contains("as `listen.grpc` is"));
+}
+
+#[test]
+fn coarser_data_is_kept_as_long_as_finer() {
+    assert!(refused("retention: {raw_days: 15}\n").contains("`retention.minute_days`"));
+    assert!(refused("retention: {minute_days: 91}\n").contains("`retention.ten_minutes_days`"));
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_name() {
+    assert_eq!(
+        refused("query: {timeout: 3}\n"),
+        "unknown key `query.timeout` in `c.yaml` line 1; did you mean `query.timeout_s`?"
+    );
+    assert_eq!(
+        refused("data: /x\n"),
+        "unknown key `data` in `c.yaml` line 1; did you mean `data_dir`?"
+    );
+    assert!(refused("store: sqlite\n").contains("expected embedded or clickhouse"));
+    assert!(refused("data_dir: here\n").contains("expected an absolute path"));
+    assert!(refused("service_labels: ['a b']\n").contains("a list of at most 8 names"));
+    assert!(refused("clickhouse: {url: 'localhost:8123'}\n").contains("must begin with http://"));
+}
+
+#[test]
+fn flags_win_over_variables() {
+    let env = [
+        ("FLEETPROF_COLLECTOR_QUERY_TIMEOUT_S", "7"),
+        ("FLEETPROF_COLLECTOR_DATA_DIR", "/a"),
+        ("FLEETPROF_COLLECTOR_SERVICE_LABELS", "app, unit"),
+        ("FLEETPROF_COLLECTOR_QUERY_TIMEOUT", "7"),
+    ];
+    let env = env.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let sets = ["query.timeout_s=8".to_owned()];
+    let empty = tempfile::NamedTempFile::new().expect("a file");
+    let loaded = Config::load(Some(empty.path()), env, &sets, 1).expect("valid");
+    assert_eq!(loaded.config.query.timeout_s, 8);
+    assert_eq!(loaded.config.data_dir, Path::new("/a"));
+    assert_eq!(loaded.config.service_labels, ["app", "unit"]);
+    assert_eq!(loaded.warnings.len(), 1, "{:?}", loaded.warnings);
+}

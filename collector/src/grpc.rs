@@ -1,0 +1,112 @@
+//! The gRPC listener: IngestService and QueryService, with health and reflection.
+
+use crate::ingest::limits::MESSAGE_BYTES_MAX;
+use crate::ingest::{Ingest, stopped};
+use crate::listen;
+use crate::metrics::Metrics;
+use crate::query::{Queries, REQUEST_BYTES_MAX};
+use proto::collector::ingest_service_server::IngestServiceServer;
+use proto::collector::query_service_server::QueryServiceServer;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tonic::codec::CompressionEncoding::Zstd;
+use tonic::transport::Server;
+
+/// Connections beside those of agents: commands, probes, agents that come back while their old
+/// connection lingers.
+const SPARE_CONNECTIONS: usize = 512;
+
+/// Requests at a time on one connection. An agent needs one.
+const REQUESTS_PER_CONNECTION_MAX: u32 = 16;
+
+/// Idle connections are pinged this often, so that peers that vanished give their place back.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Largest header list of a request. Unit: bytes.
+const HEADER_BYTES_MAX: u32 = 16 << 10;
+
+/// What may come on one connection, and on one of its streams, before it is read. Unit: bytes. A
+/// thousand agents hold up to 0.5 GiB of it.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+const STREAM_WINDOW_BYTES: u32 = 512 << 10;
+
+/// Why serving ended.
+#[derive(Debug, thiserror::Error)]
+pub enum GrpcError {
+    /// The reflection service refused the descriptors.
+    #[error("failed to build the reflection service")]
+    Reflection(#[source] tonic_reflection::server::Error),
+    /// The transport failed.
+    #[error("failed to serve gRPC")]
+    Transport(#[source] tonic::transport::Error),
+}
+
+/// Serves until `shutdown` is true, and then until every call has ended.
+///
+/// # Errors
+/// When the transport fails.
+pub async fn serve(
+    listener: TcpListener,
+    ingest: Ingest,
+    queries: Queries,
+    streams_max: usize,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Receiver<bool>,
+) -> Result<(), GrpcError> {
+    type Agents = IngestServiceServer<Ingest>;
+    type Questions = QueryServiceServer<Queries>;
+    let agents = Agents::new(ingest)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .accept_compressed(Zstd)
+        .send_compressed(Zstd);
+    let questions = Questions::new(queries)
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .accept_compressed(Zstd)
+        .send_compressed(Zstd);
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<Agents>().await;
+    health.set_serving::<Questions>().await;
+    let mut ending = shutdown.clone();
+    tokio::spawn(async move {
+        stopped(&mut ending).await;
+        health.set_not_serving::<Agents>().await;
+        health.set_not_serving::<Questions>().await;
+    });
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let v1 = reflection().build_v1().map_err(GrpcError::Reflection)?;
+    let v1alpha = reflection()
+        .build_v1alpha()
+        .map_err(GrpcError::Reflection)?;
+    let mut stop = shutdown;
+    let incoming = listen::accept(listener, streams_max + SPARE_CONNECTIONS, metrics);
+    builder()
+        .add_service(health_service)
+        .add_service(agents)
+        .add_service(questions)
+        .add_service(v1)
+        .add_service(v1alpha)
+        .serve_with_incoming_shutdown(incoming, async move {
+            stopped(&mut stop).await;
+        })
+        .await
+        .map_err(GrpcError::Transport)
+}
+
+/// How connections are served. The one place that builds the server's transport: TLS belongs here,
+/// and with it addresses beyond loopback.
+fn builder() -> Server {
+    Server::builder()
+        .max_concurrent_streams(REQUESTS_PER_CONNECTION_MAX)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+}

@@ -1,0 +1,314 @@
+//! `fleetprof-collector`: command line, configuration, logging and signals; the rest is the library.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use collector::config::{Config, Configuration, Loaded, LogFormat, LogLevel, effective_uid};
+use collector::listen::ListenError;
+use collector::server::{self, Addresses, ServeError};
+use collector::store;
+use collector::time::Clock;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use std::error::Error;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, reload};
+
+const EXAMPLES: &str = "\
+Examples:
+  fleetprof-collector                                   serve from /var/lib/fleetprof/collector
+  fleetprof-collector --data-dir /tmp/fleet             keep the data elsewhere
+  fleetprof-collector --set retention.disk_gib=100      override one key of the configuration
+  fleetprof-collector --check --config collector.yaml   tell whether a configuration is right
+
+Agents push to --listen-grpc, and `agent-ctl --collector` asks there; the page is at --listen-http.
+
+Exit codes: 0 stopped as asked, 1 failed, 2 usage, 3 configuration, 4 permission, 5 in use";
+
+/// Keeps the profiles of a fleet and answers questions about them.
+#[derive(Parser)]
+#[command(name = "fleetprof-collector", version, after_help = EXAMPLES)]
+struct Args {
+    /// Configuration file [default: /etc/fleetprof/collector.yaml when it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the embedded store keeps its data
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where agents and agent-ctl connect, loopback only
+    #[arg(long, value_name = "ADDR")]
+    listen_grpc: Option<SocketAddr>,
+    /// Where the page, downloads and metrics are, loopback only
+    #[arg(long, value_name = "ADDR")]
+    listen_http: Option<SocketAddr>,
+    /// Override a key of the configuration; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Check the configuration and end: exit code 0 when it is valid, 3 when it is not
+    #[arg(long)]
+    check: bool,
+}
+
+/// Exit codes.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Exit {
+    Failed = 1,
+    Config = 3,
+    Permission = 4,
+    InUse = 5,
+}
+
+/// Most threads of the runtime. Streams cost little; more only wake each other up.
+const WORKERS_MAX: usize = 8;
+
+/// Blocking threads beside those of queries: pushes, status, metrics, files being written.
+const BLOCKING_SPARE: usize = 24;
+
+/// Time for blocking calls to end after everything else has.
+const RUNTIME_END: Duration = Duration::from_secs(2);
+
+/// Where a configuration comes from, so that it can be read again.
+struct Source {
+    path: Option<PathBuf>,
+    sets: Vec<String>,
+}
+
+impl Source {
+    fn load(&self) -> Result<Loaded, collector::config::ConfigError> {
+        let (path, env) = (self.path.as_deref(), std::env::vars_os());
+        Config::load(path, env, &self.sets, effective_uid())
+    }
+}
+
+type SetLogLevel = Box<dyn Fn(&Config) + Send>;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let check = args.check;
+    let source = match source(args) {
+        Ok(source) => source,
+        Err(text) => {
+            let _ = writeln!(std::io::stderr(), "error: {text}");
+            return ExitCode::from(Exit::Config as u8);
+        }
+    };
+    let loaded = match source.load() {
+        Ok(loaded) => loaded,
+        Err(error) => return fail(&error, Exit::Config),
+    };
+    if check {
+        for warning in &loaded.warnings {
+            let _ = writeln!(std::io::stderr(), "warning: {warning}");
+        }
+        let file = loaded.file.as_ref();
+        let name = file.map_or("the configuration".into(), |file| file.to_string_lossy());
+        // A reader that is gone does not make it invalid.
+        let _ = writeln!(std::io::stdout(), "{name}: valid");
+        return ExitCode::SUCCESS;
+    }
+    let set_log_level = start_logging(&loaded.config);
+    match run(loaded, source, set_log_level) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&*error, exit(&*error)),
+    }
+}
+
+/// Flags are the last word: each stands for a key.
+fn source(args: Args) -> Result<Source, String> {
+    let mut sets = args.sets;
+    if let Some(dir) = args.data_dir {
+        let dir = std::path::absolute(&dir)
+            .map_err(|error| format!("failed to find `{}`: {error}", dir.display()))?;
+        sets.push(format!("data_dir={}", dir.display()));
+    }
+    let listen = [("grpc", args.listen_grpc), ("http", args.listen_http)];
+    for (name, address) in listen {
+        sets.extend(address.map(|address| format!("listen.{name}={address}")));
+    }
+    Ok(Source {
+        path: args.config,
+        sets,
+    })
+}
+
+fn run(loaded: Loaded, source: Source, set_log_level: SetLogLevel) -> Result<(), Box<dyn Error>> {
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    raise_descriptor_limit();
+    let config = loaded.config;
+    let clock = Clock::system();
+    let store = store::open::open(&config, clock.now_unix_ns())?;
+    let (engine, version) = store.engine();
+    tracing::info!(engine, version, "store opened");
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers.clamp(2, WORKERS_MAX))
+        .max_blocking_threads(config.query.concurrent as usize + BLOCKING_SPARE)
+        .thread_name("fp-collector")
+        .enable_all()
+        .build()?;
+    let (stop, stopping) = watch::channel(false);
+    let served = runtime.block_on(async {
+        let [term, int, hup] = [
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+        ]
+        .map(signal);
+        let signals = [term?, int?, hup?];
+        let active = config.clone();
+        let watching = tokio::spawn(watch_signals(signals, source, active, set_log_level, stop));
+        let served = server::serve(&config, store, clock, stopping, ready).await;
+        watching.abort();
+        Ok::<_, std::io::Error>(served)
+    })?;
+    runtime.shutdown_timeout(RUNTIME_END);
+    served?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn ready(addresses: Addresses) {
+    let Addresses { grpc, http } = addresses;
+    tracing::info!(%grpc, page = format!("http://{http}/"), "listening");
+    notify(&[NotifyState::Ready]);
+}
+
+/// Tells the service manager, where there is one.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "failed to notify the service manager");
+    }
+}
+
+/// Stops at SIGTERM and SIGINT, reads the configuration again at SIGHUP.
+async fn watch_signals(
+    [mut term, mut int, mut hup]: [Signal; 3],
+    source: Source,
+    mut active: Config,
+    set_log_level: SetLogLevel,
+    stop: watch::Sender<bool>,
+) {
+    loop {
+        tokio::select! {
+            _ = term.recv() => break,
+            _ = int.recv() => break,
+            _ = hup.recv() => match tokio::task::block_in_place(|| source.load()) {
+                Ok(new) => {
+                    let diff = active.adopt(&new.config);
+                    set_log_level(&active);
+                    let (changed, restart) = (diff.changed.join(" "), diff.needs_restart.join(" "));
+                    tracing::info!(changed, needs_restart = restart, "configuration read again");
+                }
+                Err(error) => {
+                    tracing::error!("configuration not taken: {}", causes(&error));
+                }
+            },
+        }
+    }
+    tracing::info!("stopping");
+    notify(&[NotifyState::Stopping]);
+    // Nobody listens when serving has ended already.
+    let _ = stop.send(true);
+    // Held until serving ends: dropped, the signals would end the process as by default.
+    std::future::pending::<()>().await;
+}
+
+/// Each agent takes a descriptor, each partition some.
+fn raise_descriptor_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return;
+    }
+    let most = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        tracing::warn!(%error, "failed to raise the limit of open files");
+    }
+}
+
+/// The code that stands for an error.
+fn exit(error: &(dyn Error + 'static)) -> Exit {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if let Some(ServeError::Listen(ListenError::NotLoopback { .. })) = error.downcast_ref() {
+            return Exit::Config;
+        }
+        if let Some(ServeError::Listen(ListenError::Bind { source, .. })) = error.downcast_ref() {
+            return exit_of(source);
+        }
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return exit_of(error);
+        }
+        at = error.source();
+    }
+    Exit::Failed
+}
+
+fn exit_of(error: &std::io::Error) -> Exit {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Exit::Permission,
+        std::io::ErrorKind::AddrInUse => Exit::InUse,
+        _ => Exit::Failed,
+    }
+}
+
+/// Prints the error and what caused it, each once. Where standard error takes nothing (a full disk,
+/// a reader that is gone) the exit code still tells.
+fn fail(error: &dyn Error, exit: Exit) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "error: {}", causes(error));
+    ExitCode::from(exit as u8)
+}
+
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Logs to standard error; the result changes the level later.
+fn start_logging(config: &Config) -> SetLogLevel {
+    use std::io::IsTerminal;
+    let (level, handle) = reload::Layer::new(filter(config));
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(level);
+    match config.log.format {
+        LogFormat::Json => registry.with(lines.json()).init(),
+        LogFormat::Text => {
+            registry
+                .with(lines.with_ansi(std::io::stderr().is_terminal()))
+                .init();
+        }
+    }
+    Box::new(move |config| {
+        if let Err(error) = handle.reload(filter(config)) {
+            tracing::error!(%error, "failed to change the log level");
+        }
+    })
+}
+
+fn filter(config: &Config) -> LevelFilter {
+    match config.log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}

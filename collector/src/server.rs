@@ -1,0 +1,209 @@
+//! The collector as a whole: what is started, in which order it ends, and what ends it.
+//!
+//! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for calls of
+//! the store; and `fp-upkeep`, which calls [`Store::maintain`](crate::store::Store::maintain).
+
+use crate::config::Config;
+use crate::grpc::{self, GrpcError};
+use crate::ingest::{Hosts, Ingest, IngestOptions, StorePanicked, stopped};
+use crate::listen::{self, ListenError};
+use crate::metrics::Metrics;
+use crate::query::{Facts, Queries, QueryOptions};
+use crate::store::{Store, StoreError};
+use crate::time::Clock;
+use crate::upkeep::Upkeep;
+use crate::web;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
+
+/// Most rows of totals by label that a query holds. A fleet of 10,000 hosts with 100 cgroups each has
+/// more cgroups than this only when it groups by host too.
+const LINES_MAX: usize = 1_000_000;
+
+/// Why the collector ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The transport of gRPC failed.
+    #[error(transparent)]
+    Grpc(#[from] GrpcError),
+    /// A call of the store panicked.
+    #[error(transparent)]
+    Store(#[from] StorePanicked),
+    /// A part ended on its own.
+    #[error("`{part}` ended on its own")]
+    Part {
+        /// Which.
+        part: &'static str,
+    },
+    /// A thread could not be started.
+    #[error("failed to start thread `{thread}`")]
+    Thread {
+        /// Its name.
+        thread: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// What was in memory is not in the store's files.
+    #[error("failed to close the store: what it acknowledged is in its log")]
+    Close(#[source] StoreError),
+}
+
+/// Where a collector listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// For agents and commands.
+    pub grpc: SocketAddr,
+    /// For browsers and scrapers.
+    pub http: SocketAddr,
+}
+
+/// Serves from `store` until `stop` is true, then drains and closes the store. `ready` is called when
+/// both addresses are listened on.
+///
+/// # Errors
+/// When it cannot begin, when a part of it fails, and when the store does not close.
+pub async fn serve(
+    config: &Config,
+    store: Arc<dyn Store>,
+    clock: Clock,
+    mut stop: watch::Receiver<bool>,
+    ready: impl FnOnce(Addresses),
+) -> Result<(), ServeError> {
+    let grpc = listen::bind(config.listen.grpc).await?;
+    let http = listen::bind(config.listen.http).await?;
+    let bound = |listener: &tokio::net::TcpListener, address| {
+        listener.local_addr().map_err(|source| {
+            let error = ListenError::Bind { address, source };
+            ServeError::Listen(error)
+        })
+    };
+    let addresses = Addresses {
+        grpc: bound(&grpc, config.listen.grpc)?,
+        http: bound(&http, config.listen.http)?,
+    };
+    let (shutdown, ending) = watch::channel(false);
+    let metrics = Arc::new(Metrics::default());
+    let hosts = Arc::new(Hosts::new(clock.clone(), metrics.clone()));
+    let upkeep = Upkeep::start(store.clone(), hosts.clone(), clock.clone(), metrics.clone());
+    let (upkeep, mut upkeep_ended) = upkeep.map_err(|source| ServeError::Thread {
+        thread: "fp-upkeep",
+        source,
+    })?;
+    let streams = config.ingest.streams_max as usize;
+    let (ingest, mut pushing) = Ingest::start(
+        store.clone(),
+        hosts.clone(),
+        IngestOptions {
+            streams,
+            memory_bytes: config.ingest.memory_bytes(),
+        },
+        clock.clone(),
+        metrics.clone(),
+        ending.clone(),
+    );
+    let queries = queries(config, &store, &hosts, clock, &metrics);
+    let mut grpc = tokio::spawn(grpc::serve(
+        grpc,
+        ingest.clone(),
+        queries.clone(),
+        streams,
+        metrics.clone(),
+        ending.clone(),
+    ));
+    let mut http = tokio::spawn(web::serve(http, queries, metrics, ending));
+    ready(addresses);
+    let failure = tokio::select! {
+        () = stopped(&mut stop) => None,
+        ended = &mut pushing => Some(pushing_failure(ended)),
+        ended = &mut grpc => Some(match ended {
+            Ok(Err(error)) => error.into(),
+            _ => ServeError::Part { part: "gRPC" },
+        }),
+        _ = &mut http => Some(ServeError::Part { part: "HTTP" }),
+        _ = &mut upkeep_ended => Some(ServeError::Part { part: "fp-upkeep" }),
+    };
+    // Receivers are alive: the tasks hold them.
+    let _ = shutdown.send(true);
+    if failure.is_none() {
+        drain(&ingest, &mut grpc, &mut http, config.shutdown.grace()).await;
+    }
+    grpc.abort();
+    http.abort();
+    upkeep.stop();
+    let closed = tokio::task::spawn_blocking(move || close(&*store, &hosts)).await;
+    match (failure, closed) {
+        (Some(failure), _) => Err(failure),
+        (None, Ok(Ok(()))) => Ok(()),
+        (None, Ok(Err(error))) => Err(ServeError::Close(error)),
+        (None, Err(_)) => Err(StorePanicked.into()),
+    }
+}
+
+fn queries(
+    config: &Config,
+    store: &Arc<dyn Store>,
+    hosts: &Arc<Hosts>,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+) -> Queries {
+    let options = QueryOptions {
+        concurrent: config.query.concurrent as usize,
+        timeout: config.query.timeout(),
+        memory_bytes: config.query.memory_bytes(),
+        nodes: config.query.nodes_max as usize,
+        lines: LINES_MAX,
+    };
+    let facts = Facts {
+        started_unix_ns: clock.now_unix_ns(),
+        store_bytes_max: config.retention.disk_bytes(),
+    };
+    Queries::new(
+        store.clone(),
+        hosts.clone(),
+        options,
+        facts,
+        clock,
+        metrics.clone(),
+    )
+}
+
+fn pushing_failure(ended: Result<Result<(), StorePanicked>, JoinError>) -> ServeError {
+    match ended {
+        Ok(Err(error)) => error.into(),
+        _ => ServeError::Part { part: "pushing" },
+    }
+}
+
+/// Lets what is under way come to its end, for so long.
+async fn drain(
+    ingest: &Ingest,
+    grpc: &mut JoinHandle<Result<(), GrpcError>>,
+    http: &mut JoinHandle<()>,
+    grace: Duration,
+) {
+    let all = async {
+        ingest.drained().await;
+        // How they end does not matter any more.
+        let _ = grpc.await;
+        let _ = http.await;
+    };
+    if tokio::time::timeout(grace, all).await.is_err() {
+        tracing::warn!(
+            grace_s = grace.as_secs_f64(),
+            "clients cut off: grace is over"
+        );
+    }
+}
+
+fn close(store: &dyn Store, hosts: &Hosts) -> Result<(), StoreError> {
+    if let Err(error) = hosts.flush(store) {
+        tracing::warn!("what hosts said last is not stored: {error}");
+    }
+    store.close()
+}

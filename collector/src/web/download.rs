@@ -1,0 +1,246 @@
+//! Profiles as files: `GET /api/profile.FORMAT?selector=…&from=…&to=…`.
+//!
+//! FORMAT is `pprof`, `folded`, `speedscope.json`, `svg`, `html` or `json`. `selector` is the text form
+//! of a selector; `from` and `to` are nanoseconds since the Unix epoch, with the same meaning when they
+//! are 0 or absent as in `Selection`; `frame=OP:REGEX`, which may come several times, is a frame filter
+//! (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels with `,` between them.
+
+use crate::query::{Queries, Selected};
+use crate::store::Answer;
+use hyper::body::Bytes;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    HeaderValue,
+};
+use hyper::{Response, StatusCode};
+use profile::formats::{Format, FormatError, Measure, Options, write};
+use profile::{Profile, key};
+use proto::{agent, collector as wire};
+use std::io;
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::{Code, Status};
+
+/// Largest file. Unit: bytes. The most stacks of a profile with long names are about half of it.
+const FILE_BYTES_MAX: usize = 256 << 20;
+
+/// The format a name asks for: `profile.svg`.
+fn format(name: &str) -> Option<Format> {
+    match name.strip_prefix("profile.")? {
+        "pprof" | "pb.gz" => Some(Format::Pprof),
+        "folded" => Some(Format::Folded),
+        "speedscope.json" | "speedscope" => Some(Format::Speedscope),
+        "svg" => Some(Format::Svg),
+        "html" => Some(Format::Html),
+        "json" => Some(Format::Json),
+        _ => None,
+    }
+}
+
+fn content_type(format: Format) -> &'static str {
+    match format {
+        Format::Folded => "text/plain; charset=utf-8",
+        Format::Pprof => "application/octet-stream",
+        Format::Speedscope | Format::Json => "application/json",
+        Format::Svg => "image/svg+xml",
+        Format::Html => "text/html; charset=utf-8",
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Default)]
+struct Asked {
+    selection: wire::Selection,
+    group_by: Vec<String>,
+}
+
+fn asked(pairs: Vec<(String, String)>) -> Result<Asked, Status> {
+    let mut asked = Asked::default();
+    let mut range: Option<agent::TimeRange> = None;
+    for (name, value) in pairs {
+        let time = || {
+            value.parse::<i64>().map_err(|_| {
+                Status::invalid_argument(format!(
+                    "failed to take `{name}`: expected nanoseconds since the Unix epoch"
+                ))
+            })
+        };
+        match name.as_str() {
+            "selector" => asked.selection.selector = value,
+            "from" => range.get_or_insert_default().start_unix_ns = time()?,
+            "to" => range.get_or_insert_default().end_unix_ns = time()?,
+            "frame" => asked.selection.frame_filters.push(filter(&value)?),
+            "group_by" => {
+                let labels = value.split(',').filter(|label| !label.is_empty());
+                asked.group_by.extend(labels.map(str::to_owned));
+            }
+            _ => {
+                return Err(Status::invalid_argument(format!(
+                    "unknown parameter `{name}`: there are selector, from, to, frame and group_by"
+                )));
+            }
+        }
+    }
+    asked.selection.range = range;
+    Ok(asked)
+}
+
+fn filter(text: &str) -> Result<agent::FrameFilter, Status> {
+    use agent::FrameFilterOp::{Collapse, Drop, Focus, Keep};
+    let (op, regex) = text.split_once(':').unwrap_or((text, ""));
+    let op = match op.to_ascii_lowercase().as_str() {
+        "keep" => Keep,
+        "drop" => Drop,
+        "focus" => Focus,
+        "collapse" => Collapse,
+        _ => {
+            return Err(Status::invalid_argument(
+                "failed to take `frame`: expected keep, drop, focus or collapse, `:` and a pattern",
+            ));
+        }
+    };
+    Ok(agent::FrameFilter {
+        op: op.into(),
+        regex: regex.to_owned(),
+    })
+}
+
+/// A file, and the place it holds until it is read.
+type File = (Response<Bytes>, OwnedSemaphorePermit);
+
+/// Makes the file `name`.
+///
+/// # Errors
+/// As the query; NOT_FOUND when there is no such file.
+pub(super) async fn make(
+    queries: &Queries,
+    name: &str,
+    pairs: Vec<(String, String)>,
+) -> Result<File, Status> {
+    let format = format(name).ok_or_else(|| {
+        Status::not_found(
+            "there are profile.pprof, .folded, .speedscope.json, .svg, .html and .json",
+        )
+    })?;
+    let asked = asked(pairs)?;
+    let selected = Selected::new(Some(asked.selection))?;
+    let query = selected.query(&asked.group_by)?;
+    let place = queries.place()?;
+    let Answer { data, .. } = queries.profile(&selected, query, 0).await?;
+    let start_s = data.info.start_unix_ns.div_euclid(1_000_000_000);
+    let written = tokio::task::spawn_blocking(move || file(&data, format, &asked.group_by));
+    let written = written.await;
+    let content = written.map_err(|_| Status::internal("failed to write the profile"))??;
+    let length = content.len();
+    let mut response = Response::new(Bytes::from(content));
+    let headers = response.headers_mut();
+    // So that a file that was given up in the middle does not look whole.
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type(format)));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A page of its own, with a script in it: it is kept, not opened here.
+    let policy = HeaderValue::from_static("default-src 'none'; sandbox");
+    headers.insert(CONTENT_SECURITY_POLICY, policy);
+    let name = format!(
+        "attachment; filename=\"fleetprof-{start_s}.{}\"",
+        format.extension()
+    );
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert(CONTENT_DISPOSITION, name);
+    }
+    Ok((response, place))
+}
+
+fn file(profile: &Profile, format: Format, group_by: &[String]) -> Result<Vec<u8>, Status> {
+    let options = Options {
+        title: "CPU profile of the fleet".to_owned(),
+        // Hosts may sample at different rates; only weights add up.
+        measure: Measure::Weight,
+        root_labels: group_by.to_vec(),
+        split_by: group_by
+            .iter()
+            .any(|label| label == key::HOST)
+            .then(|| key::HOST.to_owned()),
+        ..Options::default()
+    };
+    let mut out = Bounded(Vec::new());
+    match write(profile, format, &options, &mut out) {
+        Ok(()) => Ok(out.0),
+        Err(FormatError::TotalTooLarge { .. }) => Err(Status::out_of_range(
+            "the total is beyond what the format can count: ask for a shorter range",
+        )),
+        Err(_) => Err(Status::resource_exhausted(format!(
+            "the file has more than {FILE_BYTES_MAX} bytes: ask for fewer labels or a shorter range"
+        ))),
+    }
+}
+
+/// Memory up to [`FILE_BYTES_MAX`].
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > FILE_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The status of HTTP that stands for one of gRPC.
+pub(super) fn http_status(status: &Status) -> StatusCode {
+    match status.code() {
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::Unavailable | Code::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        let list = list.iter();
+        list.map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    }
+
+    #[test]
+    fn parameters_are_taken_or_refused() {
+        let found = asked(pairs(&[
+            ("selector", "unit=\"a\""),
+            ("from", "5"),
+            ("to", "9"),
+            ("frame", "focus:^main$"),
+            ("frame", "drop:a:b"),
+            ("group_by", "host,,unit"),
+        ]))
+        .expect("valid");
+        assert_eq!(found.group_by, ["host", "unit"]);
+        assert_eq!(found.selection.frame_filters[1].regex, "a:b");
+        let range = found.selection.range.expect("a range");
+        assert_eq!((range.start_unix_ns, range.end_unix_ns), (5, 9));
+        assert!(asked(Vec::new()).expect("valid").selection.range.is_none());
+        for wrong in [("from", "now"), ("frame", "x:y"), ("hello", "1")] {
+            assert!(asked(pairs(&[wrong])).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn every_format_has_a_name() {
+        for format in Format::ALL {
+            let name = format!("profile.{}", format.extension());
+            assert_eq!(super::format(&name), Some(format), "{name}");
+        }
+        assert_eq!(super::format("profile.exe"), None);
+        assert_eq!(super::format("x.svg"), None);
+    }
+}

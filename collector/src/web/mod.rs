@@ -1,0 +1,248 @@
+//! The HTTP listener: the page, QueryService over gRPC-Web, downloads, `/metrics` and `/healthz`.
+//!
+//! HTTP/1.1 on loopback only. No answer goes to pages of other sites (`guard.rs`); connections are
+//! bounded, and the oldest makes room when there are too many.
+
+mod download;
+mod guard;
+mod page;
+
+use crate::ingest::stopped;
+use crate::listen::AcceptTrouble;
+use crate::metrics::Metrics;
+use crate::query::{Queries, REQUEST_BYTES_MAX, STALL_TIMEOUT};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Method, StatusCode, Uri};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use proto::collector::query_service_server::{QueryServiceServer, SERVICE_NAME};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic_web::GrpcWebLayer;
+use tower::Layer;
+
+/// Most connections at a time. A browser has six; of more than this the oldest makes room.
+const CONNECTIONS_MAX: usize = 256;
+
+/// How long a client may take to send the head of a request, or to keep a connection idle.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Most of a request's head. Unit: bytes.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Longest query of an address. Unit: bytes. A selector may be as long as this.
+const QUERY_BYTES_MAX: usize = 32 << 10;
+
+/// Piece in which a file is sent. Unit: bytes.
+const PIECE_BYTES: usize = 128 << 10;
+
+#[derive(Clone)]
+struct Site {
+    queries: Queries,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Receiver<bool>,
+}
+
+/// Serves until `shutdown` is true, and then until every request under way has its answer.
+pub async fn serve(
+    listener: TcpListener,
+    queries: Queries,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Receiver<bool>,
+) {
+    let router = router(Site {
+        queries,
+        metrics: metrics.clone(),
+        shutdown: shutdown.clone(),
+    });
+    let mut connections = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+    let mut trouble = AcceptTrouble::default();
+    let mut stop = shutdown.clone();
+    loop {
+        tokio::select! {
+            () = stopped(&mut stop) => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    trouble.over();
+                    oldest_first.retain(|connection| !connection.is_finished());
+                    if oldest_first.len() >= CONNECTIONS_MAX
+                        && let Some(oldest) = oldest_first.pop_front()
+                    {
+                        metrics.connections_evicted.inc();
+                        oldest.abort();
+                    }
+                    let open = Open::new(metrics.clone());
+                    let served = connection(stream, router.clone(), shutdown.clone(), open);
+                    oldest_first.push_back(connections.spawn(served));
+                }
+                Err(error) => trouble.failed(&error).await,
+            },
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Counts a connection for as long as it is there.
+struct Open(Arc<Metrics>);
+
+impl Open {
+    fn new(metrics: Arc<Metrics>) -> Open {
+        metrics.connections_http.inc();
+        Open(metrics)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.connections_http.sub(1);
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    router: Router,
+    mut shutdown: watch::Receiver<bool>,
+    _open: Open,
+) {
+    // Answers are small or in large pieces: waiting for more only delays them.
+    let _ = stream.set_nodelay(true);
+    let serving = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    tokio::pin!(serving);
+    // What goes wrong with one connection is the client's affair.
+    tokio::select! {
+        _ = &mut serving => return,
+        () = stopped(&mut shutdown) => serving.as_mut().graceful_shutdown(),
+    }
+    let _ = serving.await;
+}
+
+fn router(site: Site) -> Router {
+    let questions =
+        QueryServiceServer::new(site.queries.clone()).max_decoding_message_size(REQUEST_BYTES_MAX);
+    Router::new()
+        .route_service(
+            &format!("/{SERVICE_NAME}/{{method}}"),
+            GrpcWebLayer::new().layer(questions),
+        )
+        .route("/metrics", get(metrics_text))
+        .route("/healthz", get(health))
+        .route("/api/{file}", get(file))
+        .fallback(page_file)
+        .layer(from_fn_with_state(site.clone(), guarded))
+        .with_state(site)
+}
+
+/// Refuses what the guard refuses, and tells browsers what they may do with the rest.
+async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Response {
+    site.metrics.http_requests.inc();
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    let mut response = match guard::refusal(method, uri, headers) {
+        Some(reason) => {
+            site.metrics.http_refused.inc();
+            plain(StatusCode::FORBIDDEN, reason).map(Body::from)
+        }
+        None => next.run(request).await,
+    };
+    guard::secure(response.headers_mut());
+    response
+}
+
+async fn metrics_text(State(site): State<Site>) -> Response {
+    // The store may look at its files.
+    let text = tokio::task::spawn_blocking(move || site.queries.metrics_text()).await;
+    let Ok(text) = text else {
+        return failed("failed to read the metrics").map(Body::from);
+    };
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    ([(CONTENT_TYPE, kind)], text).into_response()
+}
+
+async fn health(State(site): State<Site>) -> Response {
+    match *site.shutdown.borrow() {
+        true => plain(StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").map(Body::from),
+        false => plain(StatusCode::OK, "ok\n").map(Body::from),
+    }
+}
+
+async fn file(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    uri: Uri,
+    Query(pairs): Query<Vec<(String, String)>>,
+) -> Response {
+    if uri
+        .query()
+        .is_some_and(|query| query.len() > QUERY_BYTES_MAX)
+    {
+        let text = "the address is too long\n";
+        return plain(StatusCode::URI_TOO_LONG, text).map(Body::from);
+    }
+    match download::make(&site.queries, &name, pairs).await {
+        Ok((response, place)) => {
+            let (head, content) = response.into_parts();
+            let body = send(content, place, site.queries);
+            Response::from_parts(head, body)
+        }
+        Err(status) => {
+            let text = format!("{}\n", status.message());
+            plain(download::http_status(&status), text).map(Body::from)
+        }
+    }
+}
+
+/// Sends a file in pieces, so that one that is not read gives its place back.
+fn send(mut content: Bytes, place: OwnedSemaphorePermit, queries: Queries) -> Body {
+    let (tx, pieces) = mpsc::channel::<io::Result<Bytes>>(1);
+    tokio::spawn(async move {
+        while !content.is_empty() {
+            let piece = content.split_to(PIECE_BYTES.min(content.len()));
+            match tx.send_timeout(Ok(piece), STALL_TIMEOUT).await {
+                Ok(()) => {}
+                Err(mpsc::error::SendTimeoutError::Closed(_)) => break,
+                Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
+                    queries.count_stalled();
+                    break;
+                }
+            }
+        }
+        drop(place);
+    });
+    Body::from_stream(ReceiverStream::new(pieces))
+}
+
+async fn page_file(method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    page::respond(&method, uri.path(), &headers).map(Body::from)
+}
+
+fn failed(text: &'static str) -> hyper::Response<Bytes> {
+    plain(StatusCode::INTERNAL_SERVER_ERROR, text)
+}
+
+/// An answer of plain text.
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> hyper::Response<Bytes> {
+    let mut response = hyper::Response::new(text.into());
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

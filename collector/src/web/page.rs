@@ -1,0 +1,150 @@
+//! The page's files, which the program carries.
+
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
+use hyper::{HeaderMap, Method, Response, StatusCode};
+
+struct File {
+    name: &'static str,
+    etag: &'static str,
+    content: &'static [u8],
+}
+
+/// Every file of the page, by name. Empty when the page was not built.
+static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
+
+/// What stands where the page should be.
+const NOT_BUILT: &str = "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
+    <title>Fleetprof</title>\n<h1>Fleetprof</h1>\n<p>This collector was built without its page. \
+    Build it with <code>npm ci &amp;&amp; npm run build</code> in <code>collector/ui</code>, then \
+    build the collector again.</p>\n<p>Everything else works: gRPC, <a href=\"/metrics\">metrics</a>, \
+    <a href=\"/api/profile.folded\">profiles</a>, <a href=\"/healthz\">health</a>.</p></html>\n";
+
+/// Type of a file by its ending; `None` for one the page has no use for.
+fn content_type(name: &str) -> &'static str {
+    match name.rsplit('.').next() {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js" | "mjs") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("json" | "map") => "application/json",
+        Some("webmanifest") => "application/manifest+json",
+        Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        Some("ico") => "image/x-icon",
+        Some("woff2") => "font/woff2",
+        Some("txt") => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}
+
+/// True when the name changes with the content: `assets/app-1a2b3c4d.js`.
+fn is_hashed(name: &str) -> bool {
+    let stem = name
+        .strip_prefix("assets/")
+        .and_then(|name| name.rsplit_once('.'));
+    let hash = stem.and_then(|(stem, _)| stem.rsplit_once('-'));
+    hash.is_some_and(|(_, hash)| {
+        let known = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        hash.len() >= 8 && hash.bytes().all(known)
+    })
+}
+
+/// The file at `path` of the page, or the page itself for a path that is not one of a file.
+pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Response<Bytes> {
+    if method != Method::GET && method != Method::HEAD {
+        let mut response = super::plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+        let allow = HeaderValue::from_static("GET, HEAD");
+        response.headers_mut().insert(ALLOW, allow);
+        return response;
+    }
+    let name = path.trim_start_matches('/');
+    // State is in the address, so what looks like no file is the page.
+    let is_page = name.is_empty() || !name.rsplit('/').next().unwrap_or_default().contains('.');
+    let name = if is_page { "index.html" } else { name };
+    match FILES.iter().find(|file| file.name == name) {
+        Some(file) => send(file, headers),
+        None if is_page => {
+            let mut response = Response::new(Bytes::from_static(NOT_BUILT.as_bytes()));
+            let kind = HeaderValue::from_static("text/html; charset=utf-8");
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+            response
+        }
+        None => super::plain(StatusCode::NOT_FOUND, "there is no such file\n"),
+    }
+}
+
+fn send(file: &'static File, headers: &HeaderMap) -> Response<Bytes> {
+    let known = headers
+        .get(IF_NONE_MATCH)
+        .and_then(|tags| tags.to_str().ok())
+        .is_some_and(|tags| {
+            let mut tags = tags.split(',').map(str::trim);
+            tags.any(|tag| tag == "*" || tag.trim_start_matches("W/") == file.etag)
+        });
+    let mut response = if known {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        Response::new(Bytes::from_static(file.content))
+    };
+    let cache = match is_hashed(file.name) {
+        true => "public, max-age=31536000, immutable",
+        // Kept, but asked about each time: a new collector has a new page.
+        false => "no-cache",
+    };
+    let out = response.headers_mut();
+    out.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static(content_type(file.name)),
+    );
+    out.insert(CACHE_CONTROL, HeaderValue::from_static(cache));
+    out.insert(ETAG, HeaderValue::from_static(file.etag));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_change_with_the_content_are_kept_for_ever() {
+        assert!(is_hashed("assets/app-1a2b3c4d.js"));
+        assert!(!is_hashed("app.js"));
+        assert!(!is_hashed("assets/logo.svg"));
+        assert!(!is_hashed("assets/a-b.js"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_the_page() {
+        let headers = HeaderMap::new();
+        let get = |path| respond(&Method::GET, path, &headers);
+        for path in ["/", "/hosts", "/some/deep/link"] {
+            let response = get(path);
+            assert_eq!(response.status(), StatusCode::OK, "{path}");
+            let kind = response.headers().get(CONTENT_TYPE).expect("a type");
+            assert_eq!(kind, "text/html; charset=utf-8");
+        }
+        assert_eq!(get("/nothing.js").status(), StatusCode::NOT_FOUND);
+        assert_eq!(get("/../Cargo.toml").status(), StatusCode::NOT_FOUND);
+        let post = respond(&Method::POST, "/", &headers);
+        assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[test]
+    fn what_the_browser_has_is_not_sent_again() {
+        let file: &'static File = &File {
+            name: "app.js",
+            etag: "\"0011\"",
+            content: b"x",
+        };
+        let status = |tag: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(IF_NONE_MATCH, HeaderValue::from_static(tag));
+            send(file, &headers).status()
+        };
+        assert_eq!(status("\"0011\""), StatusCode::NOT_MODIFIED);
+        assert_eq!(status("\"9\", W/\"0011\""), StatusCode::NOT_MODIFIED);
+        assert_eq!(status("\"9\""), StatusCode::OK);
+    }
+}
