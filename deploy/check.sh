@@ -6,8 +6,9 @@ set -u
 cd "$(dirname "$0")" || exit 1
 
 # Exposure that `systemd-analyze security` may find, out of 100 (10.0 there). What is left is
-# mostly the capabilities the daemon lives on; see the reasons in the unit.
+# mostly the capabilities the daemon lives on; see the reasons in the unit. The collector has none.
 EXPOSURE_MAX=30
+COLLECTOR_EXPOSURE_MAX=20
 
 failed=0
 work=$(mktemp -d) || exit 1
@@ -28,26 +29,31 @@ check() {
     if out=$("$@" 2>&1) && [ -z "$out" ]; then ok "$name"; else fail "$name" "$out"; fi
 }
 
-unit=systemd/fleetprofd.service
-copy=$work/fleetprofd.service
-# verify wants the program to be there: without an installation something else stands for it.
-if [ -x /usr/bin/fleetprofd ]; then
-    cp "$unit" "$copy"
-else
-    sed 's|^ExecStart=/usr/bin/fleetprofd|ExecStart=/bin/true|' "$unit" >"$copy"
-fi
-
-if have systemd-analyze; then
-    check "systemd-analyze verify" systemd-analyze verify --man=no "$copy"
-    if out=$(systemd-analyze security --offline=yes --threshold="$EXPOSURE_MAX" --no-pager \
-        "$copy" 2>&1); then
-        ok "systemd-analyze security (exposure at most $EXPOSURE_MAX of 100)"
+# check_unit NAME EXPOSURE: the unit of the program NAME.
+check_unit() {
+    copy=$work/$1.service
+    # verify wants the program to be there: without an installation something else stands for it.
+    if [ -x "/usr/bin/$1" ]; then
+        cp "systemd/$1.service" "$copy"
     else
-        fail "systemd-analyze security" "$(printf '%s\n' "$out" | grep -E '✗|exposure|rror')"
+        sed "s|^ExecStart=/usr/bin/$1|ExecStart=/bin/true|" "systemd/$1.service" >"$copy"
     fi
-else
-    skip "systemd-analyze verify" systemd-analyze
-fi
+    if have systemd-analyze; then
+        check "systemd-analyze verify $1" systemd-analyze verify --man=no "$copy"
+        if out=$(systemd-analyze security --offline=yes --threshold="$2" --no-pager "$copy" 2>&1)
+        then
+            ok "systemd-analyze security $1 (exposure at most $2 of 100)"
+        else
+            fail "systemd-analyze security $1" \
+                "$(printf '%s\n' "$out" | grep -E '✗|exposure|rror')"
+        fi
+    else
+        skip "systemd-analyze verify $1" systemd-analyze
+    fi
+}
+check_unit fleetprofd "$EXPOSURE_MAX"
+check_unit fleetprof-collector "$COLLECTOR_EXPOSURE_MAX"
+unit=systemd/fleetprofd.service
 
 # The same capabilities wherever they are named; a test of the daemon compares them with its own.
 list() { tr ' ' '\n' | sed 's/^CAP_//' | sort; }
@@ -89,7 +95,8 @@ else
 fi
 if have yamllint; then
     check "yamllint" yamllint -d '{extends: default, rules: {document-start: disable,
-        brackets: {max-spaces-inside: 0}, line-length: {max: 110}}}' "$compose" ../config/agent.yaml
+        brackets: {max-spaces-inside: 0}, line-length: {max: 110}}}' "$compose" ../config/agent.yaml \
+        ../config/collector.yaml
 else
     skip "yamllint" yamllint
 fi

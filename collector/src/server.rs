@@ -5,6 +5,7 @@
 
 use crate::config::Config;
 use crate::grpc::{self, GrpcError};
+use crate::ingest::limits::Timeouts;
 use crate::ingest::{Hosts, Ingest, IngestOptions, StorePanicked, stopped};
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
@@ -102,6 +103,7 @@ pub async fn serve(
         IngestOptions {
             streams,
             memory_bytes: config.ingest.memory_bytes(),
+            timeouts: Timeouts::default(),
         },
         clock.clone(),
         metrics.clone(),

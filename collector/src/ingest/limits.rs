@@ -100,3 +100,30 @@ pub const CLOCK_WARNING_NS: i64 = 5_000_000_000;
 
 /// How long a warning about an id in double use stays after it was last seen.
 pub const TWINS_FOR: Duration = Duration::from_secs(3600);
+
+/// For how long an agent is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// See [`HELLO_TIMEOUT`].
+    pub hello: Duration,
+    /// See [`PARTS_TIMEOUT`].
+    pub parts: Duration,
+    /// See [`NEED_TIMEOUT`].
+    pub need: Duration,
+    /// See [`STALL_TIMEOUT`].
+    pub stall: Duration,
+    /// See [`MEMORY_TIMEOUT`].
+    pub memory: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            hello: HELLO_TIMEOUT,
+            parts: PARTS_TIMEOUT,
+            need: NEED_TIMEOUT,
+            stall: STALL_TIMEOUT,
+            memory: MEMORY_TIMEOUT,
+        }
+    }
+}

@@ -33,6 +33,8 @@ pub struct IngestOptions {
     pub streams: usize,
     /// Memory for windows on their way and for what streams carry. Unit: bytes.
     pub memory_bytes: usize,
+    /// For how long agents are waited for.
+    pub timeouts: limits::Timeouts,
 }
 
 /// Answers agents; clones share everything.

@@ -11,8 +11,8 @@ use super::Ingest;
 use super::batch::{Answered, Job};
 use super::hosts::Ticket;
 use super::limits::{
-    DEFINITIONS_BYTES_MAX, HELLO_TIMEOUT, HOST_ID_BYTES_MAX, MEMORY_TIMEOUT, MESSAGE_BYTES_MAX,
-    NEED_TIMEOUT, NEEDS_PER_WINDOW_MAX, PARTS_TIMEOUT, STALL_TIMEOUT, WINDOWS_IN_FLIGHT,
+    DEFINITIONS_BYTES_MAX, HOST_ID_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts,
+    WINDOWS_IN_FLIGHT,
 };
 use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
@@ -62,7 +62,9 @@ pub async fn run(
     if let Err(End::Cut(status)) = end {
         tracing::debug!(%peer, code = ?status.code(), "stream ended: {}", status.message());
         // It may be gone, or not read: then it learns by the end of the connection.
-        let _ = out.send_timeout(Err(status), STALL_TIMEOUT).await;
+        let _ = out
+            .send_timeout(Err(status), ingest.options.timeouts.stall)
+            .await;
     }
     drop(place);
 }
@@ -74,12 +76,13 @@ async fn serve(
     peer: &str,
 ) -> Result<(), End> {
     let mut shutdown = ingest.shutdown.clone();
+    let timeouts = ingest.options.timeouts;
     let first = tokio::select! {
-        first = tokio::time::timeout(HELLO_TIMEOUT, requests.message()) => first,
+        first = tokio::time::timeout(timeouts.hello, requests.message()) => first,
         () = super::stopped(&mut shutdown) => return Err(shutting_down()),
     };
     let Ok(first) = first else {
-        let text = format!("no Hello came within {} s", HELLO_TIMEOUT.as_secs());
+        let text = format!("no Hello came within {} s", timeouts.hello.as_secs());
         return Err(ingest.cut(|m| &m.cut_silent, Status::deadline_exceeded(text)));
     };
     let body = received(ingest, first)?.ok_or(End::Done)?.body;
@@ -162,6 +165,8 @@ struct Session<'s> {
     ready: VecDeque<Ready>,
     /// Windows with the store.
     in_store: usize,
+    /// Those of them that brought frames.
+    defining: usize,
     needing: Option<Needing>,
     /// When the unfinished window must be whole.
     parts_deadline: Option<Instant>,
@@ -199,6 +204,7 @@ impl<'s> Session<'s> {
             answers,
             ready: VecDeque::new(),
             in_store: 0,
+            defining: 0,
             needing: None,
             parts_deadline: None,
             last_message: Instant::now(),
@@ -242,6 +248,10 @@ impl<'s> Session<'s> {
         }
     }
 
+    fn timeouts(&self) -> Timeouts {
+        self.ingest.options.timeouts
+    }
+
     /// Windows without an answer.
     fn waiting(&self) -> usize {
         self.in_store + self.ready.len() + usize::from(self.needing.is_some())
@@ -262,14 +272,14 @@ impl<'s> Session<'s> {
             let sequence = needing.pending.window.origin.sequence;
             let status = Status::deadline_exceeded(format!(
                 "the stacks of window {sequence} were not defined within {} s",
-                NEED_TIMEOUT.as_secs()
+                self.timeouts().need.as_secs()
             ));
             return self.ingest.cut(|m| &m.cut_need, status);
         }
         let sequence = self.decoder.unfinished().unwrap_or_default();
         let status = Status::deadline_exceeded(format!(
             "the last part of window {sequence} did not come within {} s",
-            PARTS_TIMEOUT.as_secs()
+            self.timeouts().parts.as_secs()
         ));
         self.ingest.cut(|m| &m.cut_part, status)
     }
@@ -312,8 +322,8 @@ impl<'s> Session<'s> {
         let decoded = self.decoder.part(part, held);
         match decoded.map_err(|fault: Fault| self.ingest.fault(fault))? {
             Decoded::More => {
-                let deadline = || Instant::now() + PARTS_TIMEOUT;
-                self.parts_deadline.get_or_insert_with(deadline);
+                let deadline = Instant::now() + self.timeouts().parts;
+                self.parts_deadline.get_or_insert(deadline);
             }
             Decoded::Whole(pending) => {
                 self.parts_deadline = None;
@@ -338,7 +348,7 @@ impl<'s> Session<'s> {
         let memory = self.ingest.memory.clone();
         let take = memory.take(bytes);
         tokio::pin!(take);
-        let deadline = Instant::now() + MEMORY_TIMEOUT;
+        let deadline = Instant::now() + self.timeouts().memory;
         loop {
             let held = tokio::select! {
                 biased;
@@ -360,8 +370,10 @@ impl<'s> Session<'s> {
     /// Hands windows to the store's queue, unless one that came before waits for its stacks.
     async fn submit(&mut self) -> Result<(), End> {
         while self.needing.is_none()
-            && let Some(ready) = self.ready.pop_front()
+            && let Some(mut ready) = self.ready.pop_front()
         {
+            ready.pending.defines = ready.definitions.is_some();
+            self.defining += usize::from(ready.pending.defines);
             let job = Job {
                 pending: ready.pending,
                 definitions: ready.definitions,
@@ -378,16 +390,18 @@ impl<'s> Session<'s> {
     async fn answered(&mut self, answered: Answered) -> Result<(), End> {
         self.in_store -= 1;
         let Answered { pending, outcome } = answered;
+        self.defining -= usize::from(pending.defines);
         let sequence = pending.window.origin.sequence;
         match outcome {
             Ok(Taken::Stored) => self.ack(sequence, Outcome::Stored, String::new()).await,
             Ok(Taken::Repeated) => self.ack(sequence, Outcome::Repeated, String::new()).await,
             Ok(Taken::Refused(reason)) => self.ack(sequence, Outcome::Refused, reason).await,
-            Ok(Taken::Missing(missing)) if self.needing.is_none() => {
+            Ok(Taken::Missing(missing)) if self.needing.is_none() && self.defining == 0 => {
                 self.need(pending, missing).await
             }
             Ok(Taken::Missing(_)) => {
-                // Asked again when the stacks that are on their way have come.
+                // Stacks are on their way, from the agent or to the store: most likely these too. It
+                // comes to the store after them.
                 let at = self.ready.partition_point(|ready| {
                     ready.pending.window.range.start_unix_ns <= pending.window.range.start_unix_ns
                 });
@@ -436,7 +450,7 @@ impl<'s> Session<'s> {
             missing,
             tables: TableAssembler::with_limit(DEFINITIONS_BYTES_MAX),
             held: Held::default(),
-            deadline: Instant::now() + NEED_TIMEOUT,
+            deadline: Instant::now() + self.timeouts().need,
         });
         self.ingest.metrics.windows_needed.inc();
         self.send(push_response::Body::Need(Need { sequence, stacks }))
@@ -446,7 +460,7 @@ impl<'s> Session<'s> {
     /// Takes frames the agent was asked for. Nothing waits here: a window that waits for them holds
     /// memory that others may wait for.
     fn define(&mut self, definitions: Definitions) -> Result<(), End> {
-        let sequence = definitions.sequence;
+        let (sequence, parts) = (definitions.sequence, self.timeouts().parts);
         let asked = |needing: &&mut Needing| needing.pending.window.origin.sequence == sequence;
         let Some(needing) = self.needing.as_mut().filter(asked) else {
             return Err(self.ingest.fault(format!(
@@ -466,7 +480,7 @@ impl<'s> Session<'s> {
             needing.held.join(held);
         }
         if definitions.more {
-            needing.deadline = needing.deadline.max(Instant::now() + PARTS_TIMEOUT);
+            needing.deadline = needing.deadline.max(Instant::now() + parts);
             return Ok(());
         }
         let Some(needing) = self.needing.take() else {
@@ -502,7 +516,7 @@ impl<'s> Session<'s> {
     async fn send(&mut self, body: push_response::Body) -> Result<(), End> {
         use mpsc::error::SendTimeoutError::{Closed, Timeout};
         let response = Ok(PushResponse { body: Some(body) });
-        match self.out.send_timeout(response, STALL_TIMEOUT).await {
+        match self.out.send_timeout(response, self.timeouts().stall).await {
             Ok(()) => Ok(()),
             Err(Closed(_)) => Err(End::Gone),
             Err(Timeout(_)) => {

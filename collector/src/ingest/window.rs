@@ -99,6 +99,8 @@ pub struct Pending {
     pub stack_ids: Vec<u32>,
     /// Times that its stacks were asked for.
     pub needs: u32,
+    /// It goes to the store with frames.
+    pub defines: bool,
     /// The memory it holds.
     pub held: Held,
 }
@@ -366,6 +368,7 @@ impl Decoder {
             window,
             stack_ids: open.stack_ids,
             needs: 0,
+            defines: false,
             held: open.held,
         })))
     }

@@ -1,0 +1,8 @@
+//! The collector's server around a store in memory: what agents, commands and browsers get.
+
+mod ingest;
+mod lifecycle;
+mod memory;
+mod query;
+mod rig;
+mod web;

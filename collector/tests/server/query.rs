@@ -1,0 +1,492 @@
+//! QueryService: answers, limits, and what happens when a client goes away.
+
+use crate::rig::{NOW, Options, Rig, SECOND, begin, facts, hash, labels, until, window};
+use proto::collector as wire;
+use proto::{ProfileAssembler, agent};
+use std::time::Duration;
+use tonic::Code;
+
+/// A rig with two hosts: `a` has two windows of `main;read` and `main;write`, `b` one of `main;read`
+/// and a lost sample.
+async fn filled(options: Options) -> Rig {
+    let rig = Rig::with(options).await;
+    let mut a = rig.agent("a").await;
+    for sequence in [1, 2] {
+        a.store(sequence, &["main;read", "main;write"]).await;
+    }
+    let mut b = rig.agent("b").await;
+    let mut part = window(2, &["main;read"]);
+    part.label_sets.push(labels(&[("cgroup", "/user.slice")]));
+    part.sample_label_sets = vec![1, 2];
+    part.sample_stacks = vec![1, 0];
+    part.sample_ends = vec![0, profile::StackEnd::Lost as u32];
+    part.sample_counts = vec![3, 1];
+    part.facts = Some(facts(2));
+    b.part(part).await;
+    b.ack().await;
+    rig.hosts.flush(&*rig.store).expect("stored");
+    rig
+}
+
+fn selection(selector: &str) -> Option<wire::Selection> {
+    Some(wire::Selection {
+        range: Some(agent::TimeRange::default()),
+        selector: selector.to_owned(),
+        ..wire::Selection::default()
+    })
+}
+
+#[tokio::test]
+async fn a_profile_comes_with_its_quality_first() {
+    let rig = filled(Options::default()).await;
+    let mut client = rig.queries().await;
+    let request = wire::ProfileRequest {
+        selection: selection("unit=\"web.service\""),
+        group_by: vec!["host".to_owned()],
+        max_nodes: 0,
+    };
+    let mut parts = client
+        .profile(request)
+        .await
+        .expect("an answer")
+        .into_inner();
+    let first = parts.message().await.expect("a part").expect("a part");
+    let quality = first.quality.expect("quality first");
+    assert_eq!(
+        (quality.hosts, quality.windows, quality.total_count),
+        (2, 3, 7)
+    );
+    assert_eq!(quality.unit, "nanoseconds");
+    let mut assembler = ProfileAssembler::new();
+    while let Some(part) = parts.message().await.expect("a part") {
+        assembler.push(part.chunk.expect("a chunk")).expect("sound");
+    }
+    let found = assembler.finish().expect("whole");
+    assert_eq!(found.total().weight, 70);
+    let ids = found.dict.content_ids();
+    assert!(ids.contains(&hash("main;write")));
+}
+
+#[tokio::test]
+async fn tables_are_by_function_module_and_label() {
+    let rig = filled(Options::default()).await;
+    let mut client = rig.queries().await;
+    let mut top = async |by: &str, selector: &str, limit| {
+        let request = wire::TopRequest {
+            selection: selection(selector),
+            by: by.to_owned(),
+            sort_by_total: true,
+            limit,
+        };
+        let answer = client.top(request).await.expect("an answer").into_inner();
+        let rows = answer.rows.into_iter();
+        let rows: Vec<_> = rows.map(|row| (row.name, row.total_count)).collect();
+        (rows, answer.rows_left_out)
+    };
+    let owned = |rows: &[(&str, u64)]| -> Vec<_> {
+        let rows = rows.iter();
+        rows.map(|&(name, count)| (name.to_owned(), count))
+            .collect()
+    };
+    let web = "unit=\"web.service\"";
+    let by_function = owned(&[("main", 7), ("read", 5), ("write", 2)]);
+    assert_eq!(top("function", web, 0).await, (by_function, 0));
+    assert_eq!(top("function", web, 1).await, (owned(&[("main", 7)]), 2));
+    assert_eq!(top("module", web, 0).await.0, owned(&[("app", 7)]));
+    assert_eq!(top("host", "", 0).await.0, owned(&[("a", 4), ("b", 4)]));
+    let by_unit = owned(&[("web.service", 7), ("", 1)]);
+    assert_eq!(top("unit", "", 0).await.0, by_unit);
+}
+
+#[tokio::test]
+async fn a_table_of_a_label_honours_frame_filters() {
+    let rig = filled(Options::default()).await;
+    let mut selection = selection("").expect("some");
+    selection.frame_filters = vec![agent::FrameFilter {
+        op: agent::FrameFilterOp::Keep.into(),
+        regex: "^write$".to_owned(),
+    }];
+    let request = wire::TopRequest {
+        selection: Some(selection.clone()),
+        by: "host".to_owned(),
+        ..wire::TopRequest::default()
+    };
+    let mut client = rig.queries().await;
+    let answer = client.top(request).await.expect("an answer").into_inner();
+    assert_eq!(answer.rows.len(), 1);
+    assert_eq!(
+        (answer.rows[0].name.as_str(), answer.rows[0].self_count),
+        ("a", 2)
+    );
+    // Where an answer has no stacks they are refused, not left out.
+    let request = wire::CgroupsRequest {
+        selection: Some(selection),
+    };
+    let refused = client.cgroups(request).await.expect_err("no stacks");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_diff_shows_what_moved() {
+    let rig = filled(Options::default()).await;
+    let request = wire::DiffRequest {
+        before: selection("host=\"a\",unit=\"web.service\""),
+        after: selection("host=\"b\",unit=\"web.service\""),
+        limit: 0,
+    };
+    let mut client = rig.queries().await;
+    let answer = client.diff(request).await.expect("an answer").into_inner();
+    let write = answer.rows.iter().find(|row| row.name == "write");
+    let write = write.expect("a row");
+    assert!(write.vanished && !write.appeared);
+    assert!((write.share_change + 0.5).abs() < 1e-9, "{write:?}");
+    assert_eq!(answer.before.expect("quality").total_count, 4);
+    assert_eq!(answer.after.expect("quality").total_count, 3);
+}
+
+#[tokio::test]
+async fn series_have_whole_steps_and_a_rest() {
+    let rig = filled(Options::default()).await;
+    let request = wire::SeriesRequest {
+        selection: Some(wire::Selection {
+            range: Some(agent::TimeRange {
+                start_unix_ns: begin(0),
+                end_unix_ns: begin(6),
+            }),
+            ..wire::Selection::default()
+        }),
+        group_by: vec!["host".to_owned()],
+        step_ns: 1,
+        limit: 1,
+    };
+    let mut client = rig.queries().await;
+    let answer = client
+        .series(request)
+        .await
+        .expect("an answer")
+        .into_inner();
+    assert_eq!(answer.step_ns, 10 * SECOND as u64);
+    assert_eq!(answer.rest_lines, 1);
+    let rest = answer.lines.last().expect("a line");
+    assert!(rest.rest && rest.labels.is_empty());
+    let weights = answer.lines.iter().map(|line| line.total_weight);
+    assert_eq!(weights.sum::<u64>(), 80);
+}
+
+#[tokio::test]
+async fn labels_are_listed_by_prefix_and_limit() {
+    let rig = filled(Options::default()).await;
+    let mut client = rig.queries().await;
+    let request = wire::LabelNamesRequest {
+        selection: selection(""),
+    };
+    let names = client.label_names(request).await.expect("an answer");
+    let expected = ["cgroup", "host", "region", "unit"];
+    assert_eq!(names.into_inner().names, expected);
+    let mut request = wire::LabelValuesRequest {
+        selection: selection(""),
+        name: "host".to_owned(),
+        prefix: String::new(),
+        limit: 1,
+    };
+    let values = client
+        .label_values(request.clone())
+        .await
+        .expect("an answer");
+    let values = values.into_inner();
+    assert_eq!((values.values, values.more), (vec!["a".to_owned()], true));
+    request.prefix = "b".to_owned();
+    let values = client
+        .label_values(request.clone())
+        .await
+        .expect("an answer");
+    let values = values.into_inner();
+    assert_eq!((values.values, values.more), (vec!["b".to_owned()], false));
+    request.name.clear();
+    let refused = client.label_values(request).await.expect_err("no name");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn cgroups_are_rolled_up_over_hosts() {
+    let rig = filled(Options::default()).await;
+    let mut client = rig.queries().await;
+    let request = wire::CgroupsRequest {
+        selection: selection(""),
+    };
+    let answer = client
+        .cgroups(request)
+        .await
+        .expect("an answer")
+        .into_inner();
+    let rows: Vec<_> = answer
+        .cgroups
+        .iter()
+        .map(|row| {
+            (
+                row.path.as_str(),
+                row.self_count,
+                row.total_count,
+                row.expected_ns,
+            )
+        })
+        .collect();
+    let expected = [
+        ("/", 0, 8, 120),
+        ("/system.slice", 0, 7, 120),
+        ("/system.slice/web.service", 7, 7, 120),
+        ("/user.slice", 1, 1, 0),
+    ];
+    assert_eq!(rows, expected);
+    let lost = answer.cgroups.iter().map(|row| row.total_lost_count);
+    assert_eq!(lost.max(), Some(1));
+    // Of a part of the samples nothing is expected.
+    let request = wire::CgroupsRequest {
+        selection: selection("comm!=\"x\""),
+    };
+    let answer = client
+        .cgroups(request)
+        .await
+        .expect("an answer")
+        .into_inner();
+    assert!(answer.cgroups.iter().all(|row| row.expected_ns == 0));
+}
+
+#[tokio::test]
+async fn hosts_come_with_what_they_did_and_what_is_odd() {
+    let rig = filled(Options::default()).await;
+    // Another machine of the same name.
+    let mut twin = crate::rig::Agent::connect(rig.channel().await)
+        .await
+        .expect("a stream");
+    twin.hello(wire::Hello {
+        host_id: "other".to_owned(),
+        ..crate::rig::hello("a", 3)
+    })
+    .await;
+    rig.hosts.flush(&*rig.store).expect("stored");
+    let mut client = rig.queries().await;
+    let range = Some(agent::TimeRange::default());
+    let request = wire::HostsRequest { range };
+    let answer = client.hosts(request).await.expect("an answer").into_inner();
+    let hosts: Vec<_> = answer
+        .hosts
+        .iter()
+        .map(|host| {
+            let name = &host.facts.as_ref().expect("facts").hostname;
+            (
+                host.host_id.as_str(),
+                name.as_str(),
+                host.windows,
+                host.weight,
+            )
+        })
+        .collect();
+    let expected = [
+        ("id-a", "a", 2, 40),
+        ("id-b", "b", 1, 40),
+        ("other", "a", 0, 0),
+    ];
+    assert_eq!(hosts, expected);
+    assert_eq!(answer.hosts[0].boot_id, "01".repeat(16));
+    let warned: Vec<bool> = answer
+        .hosts
+        .iter()
+        .map(|host| !host.warnings.is_empty())
+        .collect();
+    assert_eq!(warned, [true, false, true]);
+    assert!(answer.hosts[2].connected);
+    assert_eq!(answer.quality.expect("quality").windows, 3);
+}
+
+#[tokio::test]
+async fn status_says_what_this_is() {
+    let rig = filled(Options::default()).await;
+    let mut client = rig.queries().await;
+    let request = wire::StatusRequest {};
+    let status = client
+        .status(request)
+        .await
+        .expect("an answer")
+        .into_inner();
+    assert_eq!(
+        (status.store.as_str(), status.store_version.as_str()),
+        ("memory", "1")
+    );
+    assert_eq!((status.store_bytes, status.store_bytes_max), (4096, 7));
+    assert_eq!((status.started_unix_ns, status.now_unix_ns), (NOW, NOW));
+    assert_eq!(status.kept.expect("kept").start_unix_ns, begin(1));
+    let stored = status
+        .counters
+        .iter()
+        .find(|counter| counter.labels == "outcome=\"stored\"");
+    assert_eq!(stored.expect("a counter").value, 3);
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_with_the_reason() {
+    let rig = Rig::start().await;
+    let mut client = rig.queries().await;
+    let mut check = async |selection: Option<wire::Selection>, group_by: &[&str], what: &str| {
+        let request = wire::SeriesRequest {
+            selection,
+            group_by: group_by.iter().map(|&label| label.to_owned()).collect(),
+            ..wire::SeriesRequest::default()
+        };
+        let refused = client.series(request).await.expect_err(what);
+        assert_eq!(refused.code(), Code::InvalidArgument, "{what}");
+        assert!(refused.message().contains(what), "{refused:?}");
+    };
+    check(selection("unit="), &[], "expected a value").await;
+    check(selection("unit=~\"(\""), &[], "failed to compile pattern").await;
+    let backwards = wire::Selection {
+        range: Some(agent::TimeRange {
+            start_unix_ns: 9,
+            end_unix_ns: 5,
+        }),
+        ..wire::Selection::default()
+    };
+    check(Some(backwards), &[], "ends before it begins").await;
+    let many = wire::Selection {
+        matchers: vec![agent::LabelMatcher::default(); 65],
+        ..wire::Selection::default()
+    };
+    check(Some(many), &[], "at most 64").await;
+    check(None, &[""], "name a label").await;
+}
+
+#[tokio::test]
+async fn a_year_in_short_steps_is_too_much() {
+    let rig = Rig::start().await;
+    let mut client = rig.queries().await;
+    let request = wire::SeriesRequest {
+        selection: Some(wire::Selection {
+            range: Some(agent::TimeRange {
+                start_unix_ns: NOW - 365 * 86_400 * SECOND,
+                end_unix_ns: NOW,
+            }),
+            ..wire::Selection::default()
+        }),
+        step_ns: 10 * SECOND as u64,
+        ..wire::SeriesRequest::default()
+    };
+    let refused = client.series(request).await.expect_err("too much");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("longer steps"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn limits_of_the_store_are_told_as_limits() {
+    let mut options = Options::default();
+    options.query.nodes = 2;
+    let rig = filled(options).await;
+    let request = wire::TopRequest {
+        selection: selection(""),
+        ..wire::TopRequest::default()
+    };
+    let refused = rig
+        .queries()
+        .await
+        .top(request)
+        .await
+        .expect_err("too many");
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(rig.metrics.queries_limited.get(), 1);
+}
+
+#[tokio::test]
+async fn a_query_that_takes_too_long_is_given_up() {
+    let mut options = Options::default();
+    options.query.timeout = Duration::from_millis(200);
+    let rig = filled(options).await;
+    rig.store.hold(true);
+    let request = wire::TopRequest::default();
+    let refused = rig
+        .queries()
+        .await
+        .top(request)
+        .await
+        .expect_err("too long");
+    assert_eq!(refused.code(), Code::DeadlineExceeded);
+    assert!(refused.message().contains("query.timeout_s"), "{refused:?}");
+    assert_eq!(rig.store.cancelled(), 1);
+    assert_eq!(rig.metrics.queries_late.get(), 1);
+}
+
+#[tokio::test]
+async fn a_query_ends_when_its_client_goes() {
+    let rig = filled(Options::default()).await;
+    rig.store.hold(true);
+    let mut client = rig.queries().await;
+    let asking = tokio::spawn(async move { client.top(wire::TopRequest::default()).await });
+    until("it runs", || rig.metrics.queries_running.get() == 1).await;
+    asking.abort();
+    until("it is given up", || rig.store.cancelled() == 1).await;
+    until("its place is free", || {
+        rig.metrics.queries_running.get() == 0
+    })
+    .await;
+    assert_eq!(rig.metrics.queries_cancelled.get(), 1);
+}
+
+#[tokio::test]
+async fn queries_beyond_the_limit_wait_for_a_place() {
+    let rig = filled(Options::default()).await;
+    rig.store.hold(true);
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let mut client = rig.queries().await;
+        asking.spawn(async move { client.top(wire::TopRequest::default()).await });
+    }
+    until("two run", || rig.metrics.queries_running.get() == 2).await;
+    // Status does not stand in that line.
+    let status = rig.queries().await.status(wire::StatusRequest {}).await;
+    assert!(status.is_ok());
+    rig.store.hold(false);
+    for answer in asking.join_all().await {
+        assert!(answer.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn health_and_reflection_are_there() {
+    let rig = Rig::start().await;
+    let channel = rig.channel().await;
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel.clone());
+    for service in [
+        "fleetprof.collector.v1.IngestService",
+        "fleetprof.collector.v1.QueryService",
+    ] {
+        let request = tonic_health::pb::HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        let answer = health.check(request).await.expect("an answer").into_inner();
+        assert_eq!(
+            answer.status(),
+            tonic_health::ServingStatus::Serving.into(),
+            "{service}"
+        );
+    }
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let request = tonic_reflection::pb::v1::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut client = ServerReflectionClient::new(channel);
+    let mut answers = client
+        .server_reflection_info(tokio_stream::iter([request]))
+        .await
+        .expect("an answer")
+        .into_inner();
+    let answer = answers.message().await.expect("one").expect("one");
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+        panic!("no list but {answer:?}");
+    };
+    let found = list
+        .service
+        .iter()
+        .any(|one| one.name.ends_with("IngestService"));
+    assert!(found, "{list:?}");
+}

@@ -1,0 +1,323 @@
+//! The HTTP listener: the page, its guard, gRPC-Web, downloads and metrics.
+
+use crate::rig::{Options, Rig, until};
+use prost::Message;
+use proto::collector as wire;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// An answer.
+struct Reply {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Reply {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (found, value) = line.split_once(": ")?;
+            found.eq_ignore_ascii_case(name).then_some(value.trim())
+        })
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Sends bytes and reads until the server ends the connection.
+async fn raw(address: SocketAddr, request: &[u8]) -> Reply {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    stream.write_all(request).await.expect("sent");
+    let mut answer = Vec::new();
+    // A server that refuses a request half read resets the connection after its answer.
+    let _ = stream.read_to_end(&mut answer).await;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.expect("a head");
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    let mut body = answer[end + 4..].to_vec();
+    if head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked")
+    {
+        body = unchunked(&body);
+    }
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    Reply {
+        status: status.expect("a status"),
+        head,
+        body,
+    }
+}
+
+fn unchunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let line = rest
+            .windows(2)
+            .position(|two| two == b"\r\n")
+            .expect("a size");
+        let size = std::str::from_utf8(&rest[..line]).expect("text");
+        let size = usize::from_str_radix(size, 16).expect("hex");
+        if size == 0 {
+            return body;
+        }
+        body.extend_from_slice(&rest[line + 2..line + 2 + size]);
+        rest = &rest[line + 4 + size..];
+    }
+}
+
+async fn get_with(rig: &Rig, path: &str, headers: &str) -> Reply {
+    let request = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+    raw(rig.http, request.as_bytes()).await
+}
+
+async fn get(rig: &Rig, path: &str) -> Reply {
+    let host = format!("Host: {}\r\n", rig.http);
+    get_with(rig, path, &host).await
+}
+
+/// Calls QueryService as a browser does; returns messages and trailers.
+async fn call(rig: &Rig, method: &str, request: &impl Message, headers: &str) -> Reply {
+    let message = request.encode_to_vec();
+    let mut body = vec![0];
+    body.extend((message.len() as u32).to_be_bytes());
+    body.extend(message);
+    let head = format!(
+        "POST /fleetprof.collector.v1.QueryService/{method} HTTP/1.1\r\nHost: {}\r\n\
+         Connection: close\r\nContent-Type: application/grpc-web+proto\r\nX-Grpc-Web: 1\r\n{headers}\
+         Content-Length: {}\r\n\r\n",
+        rig.http,
+        body.len()
+    );
+    raw(rig.http, &[head.into_bytes(), body].concat()).await
+}
+
+/// Messages and trailers of a gRPC-Web body.
+fn frames(mut body: &[u8]) -> (Vec<Vec<u8>>, String) {
+    let (mut messages, mut trailers) = (Vec::new(), String::new());
+    while let [flag, rest @ ..] = body {
+        let (size, rest) = rest.split_first_chunk::<4>().expect("a size");
+        let (content, rest) = rest.split_at(u32::from_be_bytes(*size) as usize);
+        match flag {
+            0x80 => trailers.push_str(&String::from_utf8_lossy(content)),
+            _ => messages.push(content.to_vec()),
+        }
+        body = rest;
+    }
+    (messages, trailers)
+}
+
+async fn filled() -> Rig {
+    let rig = Rig::start().await;
+    let mut agent = rig.agent("a").await;
+    agent.store(1, &["main;read", "main;write"]).await;
+    rig
+}
+
+#[tokio::test]
+async fn every_answer_tells_browsers_what_they_may_do() {
+    let rig = Rig::start().await;
+    for path in ["/", "/metrics", "/healthz", "/nothing.js", "/api/none"] {
+        let reply = get(&rig, path).await;
+        let policy = reply.header("content-security-policy").expect("a policy");
+        assert!(policy.starts_with("default-src 'none'"), "{path}: {policy}");
+        assert!(!policy.contains("unsafe"), "{path}: {policy}");
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(reply.header("x-frame-options"), Some("DENY"));
+        assert_eq!(reply.header("referrer-policy"), Some("no-referrer"));
+        assert_eq!(reply.header("access-control-allow-origin"), None, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_is_there_and_paths_do_not_lead_out_of_it() {
+    let rig = Rig::start().await;
+    let page = get(&rig, "/").await;
+    assert_eq!(page.status, 200);
+    assert!(page.text().contains("<title>"), "{}", page.text());
+    assert_eq!(get(&rig, "/a/link").await.body, page.body);
+    for path in ["/../Cargo.toml", "/%2e%2e/Cargo.toml", "//etc/passwd.txt"] {
+        assert_eq!(get(&rig, path).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn other_names_and_other_sites_get_nothing() {
+    let rig = filled().await;
+    for headers in [
+        "Host: example.com\r\n",
+        "Host: rebound.example.com:7610\r\n",
+        "Host: localhost\r\nOrigin: http://example.com\r\n",
+        "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n",
+        "",
+    ] {
+        for path in ["/", "/metrics", "/api/profile.folded"] {
+            let reply = get_with(&rig, path, headers).await;
+            assert!(matches!(reply.status, 400 | 403), "{path} {headers}");
+            assert!(!reply.text().contains("main"), "{path} {headers}");
+        }
+    }
+    assert!(rig.metrics.http_refused.get() >= 12);
+    assert_eq!(
+        get_with(&rig, "/", "Host: localhost:1\r\n").await.status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn grpc_web_answers_unary_and_streams() {
+    let rig = filled().await;
+    let all = wire::Selection {
+        range: Some(proto::agent::TimeRange::default()),
+        ..wire::Selection::default()
+    };
+    let request = wire::TopRequest {
+        selection: Some(all.clone()),
+        ..wire::TopRequest::default()
+    };
+    let reply = call(&rig, "Top", &request, "").await;
+    assert_eq!(reply.status, 200);
+    let (messages, trailers) = frames(&reply.body);
+    assert!(trailers.contains("grpc-status:0"), "{trailers}");
+    let top = wire::TopResponse::decode(messages[0].as_slice()).expect("a table");
+    assert_eq!(top.rows.len(), 3);
+
+    let request = wire::ProfileRequest {
+        selection: Some(all),
+        ..wire::ProfileRequest::default()
+    };
+    let own = format!(
+        "Origin: http://{}\r\nSec-Fetch-Site: same-origin\r\n",
+        rig.http
+    );
+    let reply = call(&rig, "Profile", &request, &own).await;
+    let (messages, trailers) = frames(&reply.body);
+    assert!(trailers.contains("grpc-status:0"), "{trailers}");
+    let mut assembler = proto::ProfileAssembler::new();
+    for message in &messages {
+        let part = wire::ProfileResponse::decode(message.as_slice()).expect("a part");
+        if let Some(chunk) = part.chunk {
+            assembler.push(chunk).expect("sound");
+        }
+    }
+    assert_eq!(assembler.finish().expect("whole").total().count, 2);
+}
+
+#[tokio::test]
+async fn grpc_web_errors_are_told_and_ingest_is_not_there() {
+    let rig = Rig::start().await;
+    let request = wire::LabelValuesRequest::default();
+    let reply = call(&rig, "LabelValues", &request, "").await;
+    let told = reply.header("grpc-status").map(str::to_owned);
+    let trailers = frames(&reply.body).1;
+    assert!(
+        told.as_deref() == Some("3") || trailers.contains("grpc-status:3"),
+        "{trailers}"
+    );
+    let from_elsewhere = "Origin: http://example.com\r\n";
+    let reply = call(&rig, "Status", &wire::StatusRequest {}, from_elsewhere).await;
+    assert_eq!(reply.status, 403);
+    let path = "/fleetprof.collector.v1.IngestService/Push";
+    let post = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    );
+    assert!(raw(rig.http, post.as_bytes()).await.status >= 400);
+}
+
+#[tokio::test]
+async fn profiles_are_downloaded_in_every_format() {
+    let rig = filled().await;
+    let url = |format: &str| format!("/api/profile.{format}?selector=unit%3Dweb.service&from=0");
+    let folded = get(&rig, &url("folded")).await;
+    assert_eq!(folded.status, 200, "{}", folded.text());
+    assert_eq!(folded.text(), "main;read 10\nmain;write 10\n");
+    let disposition = folded.header("content-disposition").expect("a file");
+    assert!(disposition.contains(".folded\""), "{disposition}");
+    for (format, kind) in [
+        ("pprof", "application/octet-stream"),
+        ("speedscope.json", "application/json"),
+        ("svg", "image/svg+xml"),
+        ("html", "text/html; charset=utf-8"),
+        ("json", "application/json"),
+    ] {
+        let reply = get(&rig, &url(format)).await;
+        assert_eq!(reply.status, 200, "{format}");
+        assert_eq!(reply.header("content-type"), Some(kind));
+        let policy = reply.header("content-security-policy").expect("a policy");
+        assert!(policy.contains("sandbox"), "{format}: {policy}");
+        assert!(!reply.body.is_empty());
+    }
+    let filtered = get(&rig, &(url("folded") + "&frame=keep:^write$&group_by=host")).await;
+    assert_eq!(filtered.text(), "a;main;write 10\n");
+    for (path, status) in [
+        ("/api/profile.exe", 404),
+        ("/api/profile.folded?from=yesterday", 400),
+        ("/api/profile.folded?selector=unit%3D", 400),
+        ("/api/profile.folded?x=1", 400),
+    ] {
+        assert_eq!(get(&rig, path).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_and_health_are_there() {
+    let rig = filled().await;
+    let metrics = get(&rig, "/metrics").await;
+    assert_eq!(metrics.status, 200);
+    let text = metrics.text();
+    for line in [
+        "fleetprof_collector_streams_begun_total 1\n",
+        "fleetprof_collector_windows_total{outcome=\"stored\"} 1\n",
+        "fleetprof_store_windows 1\n",
+        "# TYPE fleetprof_collector_push_seconds_total counter\n",
+    ] {
+        assert!(text.contains(line), "{line}{text}");
+    }
+    let health = get(&rig, "/healthz").await;
+    assert_eq!((health.status, health.text().as_str()), (200, "ok\n"));
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_shut_nobody_out() {
+    let rig = Rig::start().await;
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        idle.push(TcpStream::connect(rig.http).await.expect("a connection"));
+    }
+    assert_eq!(get(&rig, "/healthz").await.status, 200);
+    assert!(rig.metrics.connections_evicted.get() > 0);
+    drop(idle);
+    until("they are gone", || rig.metrics.connections_http.get() == 0).await;
+}
+
+#[tokio::test]
+async fn nonsense_is_refused() {
+    let rig = Rig::start().await;
+    assert_eq!(raw(rig.http, b"nonsense\r\n\r\n").await.status, 400);
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
+    assert!(raw(rig.http, long.as_bytes()).await.status >= 400);
+    let post =
+        "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(raw(rig.http, post.as_bytes()).await.status, 405);
+}
+
+#[tokio::test]
+async fn a_browser_that_leaves_ends_its_query() {
+    let mut options = Options::default();
+    options.query.timeout = Duration::from_secs(3600);
+    let rig = Rig::with(options).await;
+    rig.store.hold(true);
+    let head = format!(
+        "GET /api/profile.folded HTTP/1.1\r\nHost: {}\r\n\r\n",
+        rig.http
+    );
+    let mut stream = TcpStream::connect(rig.http).await.expect("a connection");
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    until("it runs", || rig.metrics.queries_running.get() == 1).await;
+    drop(stream);
+    until("it is given up", || rig.store.cancelled() == 1).await;
+}
