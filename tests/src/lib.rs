@@ -23,6 +23,7 @@ pub mod stats;
 pub mod sysctl;
 pub mod terminal;
 pub mod view;
+pub mod wire;
 pub mod workload;
 
 pub use cgroup::Cgroup;
