@@ -6,6 +6,7 @@
 
 mod answer;
 pub mod open;
+pub mod embedded;
 mod window;
 
 pub use answer::{
