@@ -106,32 +106,14 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
-        path: "retention.raw_days",
+        path: "retention.days",
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "Windows as agents send them, in steps of 10 s. A host of 16 busy CPUs takes about 35 MB \
-              a day.",
-        get: |c| Value::Int(c.retention.raw_days.into()),
-        put: |c, v| put_int(&mut c.retention.raw_days, &v),
-    },
-    Key {
-        path: "retention.minute_days",
-        kind: Kind::Int(1, 3650),
-        unit: "days",
-        reload: Reload::Restart,
-        doc: "Steps of 1 minute, about half of that.",
-        get: |c| Value::Int(c.retention.minute_days.into()),
-        put: |c, v| put_int(&mut c.retention.minute_days, &v),
-    },
-    Key {
-        path: "retention.ten_minutes_days",
-        kind: Kind::Int(1, 3650),
-        unit: "days",
-        reload: Reload::Restart,
-        doc: "Steps of 10 minutes, about a sixth of that. Older than this nothing is kept.",
-        get: |c| Value::Int(c.retention.ten_minutes_days.into()),
-        put: |c, v| put_int(&mut c.retention.ten_minutes_days, &v),
+        doc: "How long windows are kept. Older ones that agents still bring are refused and counted. A \
+              host of 16 busy CPUs takes about 35 MB a day.",
+        get: |c| Value::Int(c.retention.days.into()),
+        put: |c, v| put_int(&mut c.retention.days, &v),
     },
     Key {
         path: "retention.disk_gib",

@@ -79,26 +79,6 @@ impl Configuration for Config {
             let message = format!("is {}, as `listen.grpc` is", self.listen.http);
             return conflict("listen.http", message);
         }
-        let Retention {
-            raw_days,
-            minute_days,
-            ten_minutes_days,
-            ..
-        } = self.retention;
-        if minute_days < raw_days {
-            let message = format!(
-                "is {minute_days}, less than `retention.raw_days`, {raw_days}: coarser data is kept \
-                 at least as long as finer"
-            );
-            return conflict("retention.minute_days", message);
-        }
-        if ten_minutes_days < minute_days {
-            let message = format!(
-                "is {ten_minutes_days}, less than `retention.minute_days`, {minute_days}: coarser \
-                 data is kept at least as long as finer"
-            );
-            return conflict("retention.ten_minutes_days", message);
-        }
         let url = &self.clickhouse.url;
         if !url.starts_with("http://") && !url.starts_with("https://") {
             let url = config::shown(url);

@@ -31,12 +31,8 @@ pub struct Listen {
 /// Section `retention`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Retention {
-    /// Windows as they came, days.
-    pub raw_days: u32,
-    /// Steps of a minute, days.
-    pub minute_days: u32,
-    /// Steps of ten minutes, days.
-    pub ten_minutes_days: u32,
+    /// Age, days.
+    pub days: u32,
     /// Everything together, GiB.
     pub disk_gib: u32,
 }
@@ -131,9 +127,7 @@ impl Default for Config {
                 http: ([127, 0, 0, 1], 7610).into(),
             },
             retention: Retention {
-                raw_days: 2,
-                minute_days: 14,
-                ten_minutes_days: 90,
+                days: 14,
                 disk_gib: 32,
             },
             ingest: Ingest {

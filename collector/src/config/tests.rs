@@ -64,12 +64,6 @@ fn addresses_that_others_reach_are_refused() {
 }
 
 #[test]
-fn coarser_data_is_kept_as_long_as_finer() {
-    assert!(refused("retention: {raw_days: 15}\n").contains("`retention.minute_days`"));
-    assert!(refused("retention: {minute_days: 91}\n").contains("`retention.ten_minutes_days`"));
-}
-
-#[test]
 fn unknown_keys_are_refused_with_the_nearest_name() {
     assert_eq!(
         refused("query: {timeout: 3}\n"),

@@ -5,8 +5,9 @@
 //! the collector's callers: a store has no clock of its own.
 
 mod answer;
-pub mod open;
+pub mod clickhouse;
 pub mod embedded;
+pub mod open;
 mod window;
 
 pub use answer::{

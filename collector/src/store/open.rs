@@ -1,18 +1,27 @@
 //! Opens the engine that the configuration names: the one place that knows them all.
 
 use super::Store;
+use super::clickhouse::{self, ClickHouseStore};
+use super::embedded::{self, EmbeddedStore};
 use crate::config::{Config, Engine};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How far in the future windows may begin: a clock that is further ahead is wrong, and its windows
+/// would stand where nobody looks for them.
+const FUTURE: Duration = Duration::from_secs(600);
+/// Unit: nanoseconds.
+const DAY_NS: u64 = 86_400 * 1_000_000_000;
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// This build does not have the engine.
-    #[error("failed to open the store: this build has no engine `{engine}`")]
-    Absent {
-        /// Its name.
-        engine: &'static str,
-    },
+    /// Files of `data_dir`.
+    #[error("failed to open the embedded store")]
+    Embedded(#[from] embedded::OpenError),
+    /// The server, or what is in it.
+    #[error("failed to open the ClickHouse store")]
+    ClickHouse(#[from] clickhouse::OpenError),
 }
 
 /// The store of `config`. Blocks: it may replay a log.
@@ -20,10 +29,30 @@ pub enum OpenError {
 /// # Errors
 /// When the engine cannot be opened.
 pub fn open(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenError> {
-    let _ = now_unix_ns;
-    let engine = match config.store {
-        Engine::Embedded => "embedded",
-        Engine::ClickHouse => "clickhouse",
-    };
-    Err(OpenError::Absent { engine })
+    let retention_ns = u64::from(config.retention.days) * DAY_NS;
+    Ok(match config.store {
+        Engine::Embedded => {
+            let options = embedded::Options {
+                retention_ns,
+                future_ns: FUTURE.as_nanos() as u64,
+                disk_bytes: config.retention.disk_bytes(),
+                service_labels: config.service_labels.clone(),
+                ..embedded::Options::default()
+            };
+            Arc::new(EmbeddedStore::open(&config.data_dir, options, now_unix_ns)?)
+        }
+        Engine::ClickHouse => {
+            let from = &config.clickhouse;
+            let options = clickhouse::Options {
+                url: from.url.clone(),
+                database: from.database.clone(),
+                user: Some(from.user.clone()).filter(|user| !user.is_empty()),
+                password_file: from.password_file.clone(),
+                retention: Duration::from_nanos(retention_ns),
+                future: FUTURE,
+                ..clickhouse::Options::default()
+            };
+            Arc::new(ClickHouseStore::open(options)?)
+        }
+    })
 }

@@ -282,7 +282,8 @@ impl Dict {
         let slot = if end == StackEnd::Complete {
             let at = stack.0 as usize;
             if self.complete.len() <= at {
-                self.complete.resize(self.tables.stacks.len().max(at + 1), NONE);
+                self.complete
+                    .resize(self.tables.stacks.len().max(at + 1), NONE);
             }
             &mut self.complete[at]
         } else {
@@ -551,7 +552,9 @@ fn is(right: bool) -> Result<(), Damage> {
     if right {
         Ok(())
     } else {
-        Err(Damage("an entry of the dictionary is not what follows the one before"))
+        Err(Damage(
+            "an entry of the dictionary is not what follows the one before",
+        ))
     }
 }
 

@@ -171,7 +171,9 @@ impl PartitionFile {
         }
         let _mode: String =
             connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-        connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;")?;
+        connection.execute_batch(
+            "PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;",
+        )?;
         connection.set_prepared_statement_cache_capacity(32);
         Ok(PartitionFile { connection })
     }
@@ -269,8 +271,14 @@ impl PartitionFile {
             };
             insert("INSERT INTO block VALUES (?1, ?2)", &encoded.blocks)?;
             insert("INSERT INTO head VALUES (?1, ?2)", &encoded.heads)?;
-            insert("INSERT INTO service_block VALUES (?1, ?2)", &encoded.service_blocks)?;
-            insert("INSERT INTO service_head VALUES (?1, ?2)", &encoded.service_heads)?;
+            insert(
+                "INSERT INTO service_block VALUES (?1, ?2)",
+                &encoded.service_blocks,
+            )?;
+            insert(
+                "INSERT INTO service_head VALUES (?1, ?2)",
+                &encoded.service_heads,
+            )?;
             connection
                 .prepare_cached("INSERT INTO windows VALUES (?1, ?2)")?
                 .execute(params![key(*chunk, 0, part), encoded.windows])?;
@@ -323,7 +331,9 @@ impl PartitionFile {
         let mut statement = prepared.map_err(FileError::from)?;
         let low = key(chunk, from, 0);
         let high = key(chunk, 0, 0) + ((to.min(1 << 32) as i64) << 16);
-        let mut rows = statement.query(params![low, high]).map_err(FileError::from)?;
+        let mut rows = statement
+            .query(params![low, high])
+            .map_err(FileError::from)?;
         let mut any = false;
         while let Some(row) = rows.next().map_err(FileError::from)? {
             let id: i64 = row.get(0).map_err(FileError::from)?;
@@ -398,6 +408,8 @@ pub fn remove(path: &Path) -> std::io::Result<()> {
 
 /// Size on disk. Unit: bytes.
 pub fn bytes(path: &Path) -> u64 {
-    let sizes = names(path).into_iter().filter_map(|name| std::fs::metadata(name).ok());
+    let sizes = names(path)
+        .into_iter()
+        .filter_map(|name| std::fs::metadata(name).ok());
     sizes.map(|metadata| metadata.len()).sum()
 }

@@ -9,9 +9,7 @@ use super::super::file::{FileError, Table};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Partition, View, read};
 use super::quality::{Fleet, WINDOW_STEP_NS};
-use super::{
-    Guard, Piece, Stop, each_partition, kept_labels, pieces, select, service_answers,
-};
+use super::{Guard, Piece, Stop, each_partition, kept_labels, pieces, select, service_answers};
 use crate::store::{Answer, LabelSet, Limits, Rollup, StoreError, TimeRange};
 use ::profile::{
     GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackId,
@@ -62,7 +60,11 @@ impl Choice {
                 id
             })
         };
-        let bundles = if table == Table::Block { &dict.groups } else { &dict.services };
+        let bundles = if table == Table::Block {
+            &dict.groups
+        } else {
+            &dict.services
+        };
         let mut chosen = vec![false; bundles.len()];
         let kept: Vec<u32> = if table == Table::Block {
             let series = dict.series.iter();
@@ -87,7 +89,10 @@ impl Choice {
             table,
             chosen: chosen.iter().filter(|chosen| **chosen).count(),
             bundles: chosen,
-            periods: bundles.iter().map(|bundle| period(dict, Some(bundle.kind))).collect(),
+            periods: bundles
+                .iter()
+                .map(|bundle| period(dict, Some(bundle.kind)))
+                .collect(),
             kinds: bundles.iter().map(|bundle| bundle.kind).collect(),
             kept,
             sample_of,
@@ -95,7 +100,9 @@ impl Choice {
     }
 
     fn wants(&self, bundle: u32) -> bool {
-        self.bundles.get(bundle as usize).is_some_and(|chosen| *chosen)
+        self.bundles
+            .get(bundle as usize)
+            .is_some_and(|chosen| *chosen)
     }
 
     fn kept(&self, series: u32) -> u32 {
@@ -154,7 +161,9 @@ impl Sums {
             }
             Sums::Sparse(values) => {
                 let all = values.into_iter().filter(|(_, value)| some(value));
-                let mut all: Vec<_> = all.map(|((kept, leaf), value)| (kept, leaf, value)).collect();
+                let mut all: Vec<_> = all
+                    .map(|((kept, leaf), value)| (kept, leaf, value))
+                    .collect();
                 all.sort_unstable_by_key(|(kept, leaf, _)| (*kept, *leaf));
                 all
             }
@@ -306,7 +315,9 @@ fn read_partition(
     if by_group.chosen == 0 {
         return Ok(found);
     }
-    let view = partition.view((first.chunk, last.chunk), false, |group| by_group.wants(group))?;
+    let view = partition.view((first.chunk, last.chunk), false, |group| {
+        by_group.wants(group)
+    })?;
     guard.hold(view.heap_bytes())?;
     let mut reader = Reading {
         view: &view,
@@ -415,7 +426,11 @@ impl Reading<'_> {
             )?;
             return Ok(());
         }
-        let chosen = choice.bundles.iter().enumerate().filter(|(_, chosen)| **chosen);
+        let chosen = choice
+            .bundles
+            .iter()
+            .enumerate()
+            .filter(|(_, chosen)| **chosen);
         for (bundle, _) in chosen {
             let only = (bundle as u32, bundle as u64 + 1);
             file.each_blob(
@@ -440,7 +455,8 @@ impl Reading<'_> {
     ) -> Result<(), Stop> {
         guard.check()?;
         let period = choice.periods.get(bundle as usize).copied().unwrap_or(0);
-        self.block.read(&mut self.opener, body, period, piece.part)?;
+        self.block
+            .read(&mut self.opener, body, period, piece.part)?;
         let (mut begin, mut any) = (0, false);
         for &(series, end) in &self.block.series {
             let kept = choice.kept(series);
@@ -497,13 +513,20 @@ fn prune(profile: &mut Profile, nodes: usize, guard: &Guard<'_>) -> Result<u64, 
     }
     let mut kept = vec![false; trie.len()];
     kept[0] = true;
-    order.iter().take(nodes).for_each(|&id| kept[id as usize] = true);
+    order
+        .iter()
+        .take(nodes)
+        .for_each(|&id| kept[id as usize] = true);
     // By stack: itself, or the nearest caller that stays.
     let mut stays: Vec<StackId> = Vec::with_capacity(trie.len());
     stays.push(StackId::EMPTY);
     for (at, parent) in parents.iter().enumerate() {
         let own = StackId(at as u32 + 1);
-        let stay = if kept[at + 1] { own } else { stays[parent.0 as usize] };
+        let stay = if kept[at + 1] {
+            own
+        } else {
+            stays[parent.0 as usize]
+        };
         stays.push(stay);
     }
     guard.check()?;

@@ -13,9 +13,7 @@ use super::quality::{Fleet, WINDOW_STEP_NS};
 use super::{
     Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
 };
-use crate::store::{
-    Answer, LabelSet, Limits, Line, Lines, Rollup, Scope, StoreError, TimeRange,
-};
+use crate::store::{Answer, LabelSet, Limits, Line, Lines, Rollup, Scope, StoreError, TimeRange};
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -80,9 +78,15 @@ impl HeadChoice {
         let shared = HEADS_SHARED as usize;
         HeadChoice {
             table,
-            ranges: groups.chunks(shared).map(|range| range.contains(&true)).collect(),
+            ranges: groups
+                .chunks(shared)
+                .map(|range| range.contains(&true))
+                .collect(),
             groups,
-            periods: bundles.iter().map(|bundle| period(dict, Some(bundle.kind))).collect(),
+            periods: bundles
+                .iter()
+                .map(|bundle| period(dict, Some(bundle.kind)))
+                .collect(),
             kept,
             kinds,
             labels: labels_of,
@@ -90,7 +94,9 @@ impl HeadChoice {
     }
 
     fn wants_group(&self, group: u32) -> bool {
-        self.groups.get(group as usize).is_some_and(|wanted| *wanted)
+        self.groups
+            .get(group as usize)
+            .is_some_and(|wanted| *wanted)
     }
 
     /// True when nothing is chosen.
@@ -100,7 +106,10 @@ impl HeadChoice {
 
     /// Reads heads of pieces that `takes` takes: `each` is told kept labels, kind, chunk, begin after
     /// the chunk's, and sum. Whole chunks come as one when `whole`. Memory is read when `with_memory`.
-    #[expect(clippy::too_many_arguments, reason = "one reading of heads, for lines and for totals")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one reading of heads, for lines and for totals"
+    )]
     pub fn read(
         &self,
         view: &View,
@@ -124,15 +133,31 @@ impl HeadChoice {
         };
         for piece in pieces.iter().filter(|piece| takes(piece)) {
             let is_whole = whole && piece.part.is_none();
-            let wanted = |range: u32| self.ranges.get(range as usize).is_some_and(|wanted| *wanted);
+            let wanted = |range: u32| {
+                self.ranges
+                    .get(range as usize)
+                    .is_some_and(|wanted| *wanted)
+            };
             let all = (0, 1 << 32);
-            view.file.each_blob(self.table, piece.chunk, all, wanted, |_, body| -> Result<(), Stop> {
-                guard.check()?;
-                each_head(&mut opener, body, is_whole, period_of, |series, start, sum| {
-                    found(piece, series, start, sum, is_whole);
-                })?;
-                Ok(())
-            })?;
+            view.file.each_blob(
+                self.table,
+                piece.chunk,
+                all,
+                wanted,
+                |_, body| -> Result<(), Stop> {
+                    guard.check()?;
+                    each_head(
+                        &mut opener,
+                        body,
+                        is_whole,
+                        period_of,
+                        |series, start, sum| {
+                            found(piece, series, start, sum, is_whole);
+                        },
+                    )?;
+                    Ok(())
+                },
+            )?;
         }
         for mem in view.chunks.iter().filter(|_| with_memory) {
             let Some(piece) = pieces.iter().find(|piece| piece.chunk == mem.chunk) else {
@@ -245,7 +270,10 @@ fn axis(range: TimeRange, step_ns: u64) -> Result<Axis, StoreError> {
     let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
     let start = range.start_unix_ns.div_euclid(step).saturating_mul(step);
     let covered = i128::from(range.end_unix_ns) - i128::from(start);
-    let steps = covered.max(0).unsigned_abs().div_ceil(step.unsigned_abs().into());
+    let steps = covered
+        .max(0)
+        .unsigned_abs()
+        .div_ceil(step.unsigned_abs().into());
     if steps > STEPS_MAX.into() {
         return Err(StoreError::TooLarge(format!(
             "{steps} steps are more than {STEPS_MAX}; take a longer step or a shorter range"
@@ -279,7 +307,11 @@ fn read_partition(
         let choose = |table| HeadChoice::new(&dict, &scope.selector, group_by, table);
         let service = minutes && service_answers(&dict, &scope.selector, group_by);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
-        (choose(Table::Head), service.then(|| choose(Table::ServiceHead)), units)
+        (
+            choose(Table::Head),
+            service.then(|| choose(Table::ServiceHead)),
+            units,
+        )
     };
     let mut found = Found {
         labels: Vec::new(),
@@ -326,7 +358,13 @@ fn read_partition(
                 }
                 found.total += value;
                 kinds_used[usize::from(kind)] = true;
-                found.used[if !own { 1 } else if whole { 2 } else { 0 }] = true;
+                found.used[if !own {
+                    1
+                } else if whole {
+                    2
+                } else {
+                    0
+                }] = true;
                 Ok(())
             },
         );
@@ -345,13 +383,19 @@ fn read_partition(
 }
 
 fn into_lines(lines: HashMap<LabelSet, Vec<u64>>, axis: Axis, limit: usize) -> Lines {
-    let total = |weights: &[u64]| weights.iter().fold(0u64, |sum, weight| sum.saturating_add(*weight));
+    let total = |weights: &[u64]| {
+        weights
+            .iter()
+            .fold(0u64, |sum, weight| sum.saturating_add(*weight))
+    };
     let mut lines: Vec<(u64, Line)> = lines
         .into_iter()
         .map(|(labels, weights)| (total(&weights), Line { labels, weights }))
         .collect();
     lines.sort_by(|(left_total, left), (right_total, right)| {
-        right_total.cmp(left_total).then_with(|| left.labels.cmp(&right.labels))
+        right_total
+            .cmp(left_total)
+            .then_with(|| left.labels.cmp(&right.labels))
     });
     let left_out = lines.split_off(lines.len().min(limit));
     let mut rest = Vec::new();

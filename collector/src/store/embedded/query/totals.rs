@@ -92,7 +92,9 @@ pub fn totals(
         .collect();
     data.sort_by(|left, right| {
         let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
-        weight(right).cmp(&weight(left)).then_with(|| left.labels.cmp(&right.labels))
+        weight(right)
+            .cmp(&weight(left))
+            .then_with(|| left.labels.cmp(&right.labels))
     });
     data.truncate(limits.lines);
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
@@ -126,13 +128,21 @@ fn read_partition(
     let mut accounts: HashMap<u32, Account> = HashMap::new();
     let mut windows = false;
     let read_all = choice
-        .read(&view, &pieces, true, true, guard, |_| true, |kept, kind, chunk, _, sum| {
-            *sums[kept as usize].get_or_insert_default() += sum;
-            kinds_used[usize::from(kind)] = true;
-            let piece = pieces.iter().find(|piece| piece.chunk == chunk);
-            windows |= piece.is_none_or(|piece| piece.part.is_some());
-            Ok(())
-        })
+        .read(
+            &view,
+            &pieces,
+            true,
+            true,
+            guard,
+            |_| true,
+            |kept, kind, chunk, _, sum| {
+                *sums[kept as usize].get_or_insert_default() += sum;
+                kinds_used[usize::from(kind)] = true;
+                let piece = pieces.iter().find(|piece| piece.chunk == chunk);
+                windows |= piece.is_none_or(|piece| piece.part.is_some());
+                Ok(())
+            },
+        )
         .and_then(|()| {
             let range = (first, last);
             each_summary(partition, &view, &pieces, range, guard, |_, inside| {

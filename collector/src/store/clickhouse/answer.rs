@@ -1,0 +1,438 @@
+//! Answers without stacks: labels, lines over time, totals.
+
+use super::client::{Client, Fault, Param, Statement};
+use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
+use super::quality;
+use super::select::{Condition, Grouping, Labels, Unit, within};
+use crate::store::{
+    Answer, LabelSet, Labelled, Limits, Line, Lines, Rollup, Scope, StoreQuality, TimeRange,
+};
+use clickhouse::Row;
+use profile::{GroupBy, Value, key};
+use serde::Deserialize;
+use std::collections::HashMap;
+
+/// Most steps of a line. Beyond, a page has more points than pixels and the answer more than memory.
+const STEPS_MAX: i64 = 100_000;
+
+/// The windows' own step.
+pub(super) const RAW: Rollup = Rollup {
+    step_ns: STEP_NS as u64,
+    by_service: false,
+};
+
+/// SQL that leaves out rows whose window is not (or not yet) stored.
+pub(super) fn gate(span: Span) -> String {
+    format!(
+        "(chunk, slot, origin) IN (SELECT chunk, slot, origin FROM windows WHERE {})",
+        span.of_chunks()
+    )
+}
+
+#[derive(Row, Deserialize)]
+struct Text {
+    text: String,
+}
+
+/// Label sets of a range, as a condition on `series`.
+fn active(span: Span) -> String {
+    format!(
+        "series IN (SELECT series FROM totals WHERE {} AND {})",
+        span.of_steps(),
+        gate(span)
+    )
+}
+
+async fn texts(client: &Client, ask: &Statement, limits: &Limits) -> Result<Vec<String>, Fault> {
+    let (mut texts, mut bytes) = (Vec::new(), 0);
+    client
+        .each::<Text>(ask, limits, |row| {
+            bytes += row.text.len() + size_of::<String>();
+            within(bytes, limits)?;
+            texts.push(row.text);
+            Ok(())
+        })
+        .await?;
+    Ok(texts)
+}
+
+/// Names of labels.
+pub(super) async fn label_names(
+    client: &Client,
+    scope: &Scope,
+    limits: &Limits,
+) -> Result<Vec<String>, Fault> {
+    let Some(span) = Span::of(scope.range, STEP_NS) else {
+        return Ok(Vec::new());
+    };
+    let labels = Labels::Set("series");
+    let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
+    let mut ask = Statement::default();
+    let selected = condition.sql(&mut ask);
+    ask.sql = format!(
+        "SELECT DISTINCT toString(arrayJoin(mapKeys(labels))) AS text FROM series \
+         WHERE {} AND {selected} AND {} ORDER BY text",
+        span.of_days(),
+        active(span)
+    );
+    texts(client, &ask, limits).await
+}
+
+/// Values of one label.
+pub(super) async fn label_values(
+    client: &Client,
+    scope: &Scope,
+    name: &str,
+    prefix: &str,
+    limit: usize,
+    limits: &Limits,
+) -> Result<(Vec<String>, bool), Fault> {
+    let Some(span) = Span::of(scope.range, STEP_NS) else {
+        return Ok((Vec::new(), false));
+    };
+    let labels = Labels::Set("series");
+    let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
+    let mut ask = Statement::default();
+    let selected = condition.sql(&mut ask);
+    let label = ask.param(Param::Text(name.to_owned()));
+    let prefix = ask.param(Param::Text(prefix.to_owned()));
+    ask.sql = format!(
+        "SELECT DISTINCT labels[{label}] AS text FROM series \
+         WHERE {} AND {selected} AND {} AND text != '' AND startsWith(text, {prefix}) \
+         ORDER BY text LIMIT {}",
+        span.of_days(),
+        active(span),
+        limit.saturating_add(1)
+    );
+    let mut values = texts(client, &ask, limits).await?;
+    let more = values.len() > limit;
+    values.truncate(limit);
+    Ok((values, more))
+}
+
+/// SQL of the totals of selected label sets: `columns` by `by`.
+fn of_totals(
+    grouping: &Grouping<'_>,
+    span: Span,
+    condition: &Condition,
+    columns: &str,
+    by: &str,
+) -> Statement {
+    let mut ask = Statement::default();
+    let selected = grouping.selected("series", span, condition, &mut ask);
+    let narrowed = if condition.is_empty() {
+        String::new()
+    } else {
+        let chosen = condition.sql(&mut ask);
+        let days = span.of_days();
+        format!(" AND series IN (SELECT series FROM series WHERE {days} AND {chosen})")
+    };
+    ask.sql = format!(
+        "SELECT set.g AS g, toString(set.unit) AS unit, {columns} FROM \
+         (SELECT * FROM totals FINAL WHERE {} AND {}{narrowed}) AS total \
+         INNER JOIN ({selected}) AS set ON total.series = set.series GROUP BY {by}",
+        span.of_steps(),
+        gate(span)
+    );
+    ask
+}
+
+/// Steps of a range: the first begin, the length and how many there are.
+struct Steps {
+    start_s: i64,
+    step_s: i64,
+    count: usize,
+}
+
+impl Steps {
+    fn of(covered: TimeRange, step_ns: u64) -> Result<Steps, Fault> {
+        // Whole steps of windows: what begins within one cannot be divided.
+        let step_s = (step_ns / NS_PER_S as u64).clamp(STEP_S as u64, i64::MAX as u64 / 2) as i64;
+        let step_s = step_s.div_euclid(STEP_S) * STEP_S;
+        let wanted = i128::from(step_ns).max(i128::from(STEP_NS));
+        let step_s = match i128::from(step_s) * i128::from(NS_PER_S) < wanted {
+            true => step_s + STEP_S,
+            false => step_s,
+        };
+        let start_s = covered
+            .start_unix_ns
+            .div_euclid(NS_PER_S)
+            .div_euclid(step_s)
+            * step_s;
+        let end_s = covered.end_unix_ns.div_euclid(NS_PER_S);
+        let end_s = end_s + i64::from(covered.end_unix_ns.rem_euclid(NS_PER_S) > 0);
+        let count =
+            (i128::from(end_s) - i128::from(start_s) + i128::from(step_s) - 1) / i128::from(step_s);
+        if count > i128::from(STEPS_MAX) {
+            return Err(Fault::Limit(format!(
+                "the range has {count} steps and an answer at most {STEPS_MAX}; \
+                 narrow it or take longer steps"
+            )));
+        }
+        Ok(Steps {
+            start_s,
+            step_s,
+            count: count.max(0) as usize,
+        })
+    }
+
+    fn start_unix_ns(&self) -> i64 {
+        self.start_s.saturating_mul(NS_PER_S)
+    }
+
+    fn step_ns(&self) -> u64 {
+        (self.step_s as u64).saturating_mul(NS_PER_S as u64)
+    }
+}
+
+/// Lines over time.
+pub(super) async fn series(
+    client: &Client,
+    scope: &Scope,
+    group_by: &GroupBy,
+    step_ns: u64,
+    limits: &Limits,
+) -> Result<Answer<Lines>, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Point {
+        g: u64,
+        unit: String,
+        step: u64,
+        n: u64,
+        w: u64,
+    }
+    let Some(span) = Span::of(scope.range, STEP_NS) else {
+        let steps = Steps::of(
+            TimeRange {
+                end_unix_ns: scope.range.start_unix_ns,
+                ..scope.range
+            },
+            step_ns,
+        )?;
+        let data = Lines {
+            start_unix_ns: steps.start_unix_ns(),
+            step_ns: steps.step_ns(),
+            lines: Vec::new(),
+            rest: Vec::new(),
+            rest_lines: 0,
+        };
+        return Ok(Answer {
+            data,
+            quality: quality::nothing(scope.range, RAW),
+        });
+    };
+    let steps = Steps::of(span.covered, step_ns)?;
+    let labels = Labels::Set("series");
+    let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
+    let grouping = Grouping::new(group_by);
+    let ask = of_totals(
+        &grouping,
+        span,
+        &condition,
+        &format!(
+            "toUInt64(intDiv(toInt64(toUnixTimestamp(total.chunk)) + total.slot * {STEP_S} \
+             - ({}), {})) AS step, sum(total.n + total.lost_n) AS n, \
+             sum(total.w + total.lost_w) AS w",
+            steps.start_s, steps.step_s
+        ),
+        "g, unit, step",
+    );
+    let (mut unit, mut total) = (Unit::default(), Value::default());
+    let mut lines: HashMap<u64, Vec<u64>> = HashMap::new();
+    client
+        .each::<Point>(&ask, limits, |row| {
+            if row.n == 0 && row.w == 0 {
+                return Ok(());
+            }
+            unit.add(&row.unit)?;
+            within((lines.len() + 1) * (steps.count * 8 + 64), limits)?;
+            let line = lines.entry(row.g).or_insert_with(|| vec![0; steps.count]);
+            if let Some(weight) = line.get_mut(row.step as usize) {
+                *weight = weight.saturating_add(row.w);
+            }
+            total += Value {
+                count: row.n,
+                weight: row.w,
+            };
+            Ok(())
+        })
+        .await?;
+    let names = grouping
+        .labels(client, "series", span, &condition, limits)
+        .await?;
+    let data = heaviest_lines(lines, &names, &steps, limits.lines);
+    let (beside, _) = quality::of(client, span, &scope.selector, RAW, limits).await?;
+    let quality = StoreQuality {
+        total,
+        unit: unit.name(),
+        ..beside
+    };
+    Ok(Answer { data, quality })
+}
+
+/// The heaviest lines, and the sum of the others.
+fn heaviest_lines(
+    lines: HashMap<u64, Vec<u64>>,
+    names: &HashMap<u64, LabelSet>,
+    steps: &Steps,
+    limit: usize,
+) -> Lines {
+    let sum = |weights: &[u64]| {
+        weights
+            .iter()
+            .fold(0u64, |sum, &weight| sum.saturating_add(weight))
+    };
+    // Groups told apart by unit have the same labels.
+    let mut by_labels: HashMap<LabelSet, Vec<u64>> = HashMap::new();
+    for (group, weights) in lines {
+        let labels = names.get(&group).cloned().unwrap_or_default();
+        let line = by_labels
+            .entry(labels)
+            .or_insert_with(|| vec![0; steps.count]);
+        line.iter_mut()
+            .zip(&weights)
+            .for_each(|(sum, &more)| *sum = sum.saturating_add(more));
+    }
+    let mut lines: Vec<Line> = by_labels
+        .into_iter()
+        .map(|(labels, weights)| Line { labels, weights })
+        .collect();
+    lines.sort_by(|left, right| {
+        let (of_left, of_right) = (sum(&left.weights), sum(&right.weights));
+        of_right
+            .cmp(&of_left)
+            .then_with(|| left.labels.cmp(&right.labels))
+    });
+    let left_out = lines.split_off(lines.len().min(limit));
+    let mut rest = if left_out.is_empty() {
+        Vec::new()
+    } else {
+        vec![0u64; steps.count]
+    };
+    for line in &left_out {
+        rest.iter_mut()
+            .zip(&line.weights)
+            .for_each(|(sum, &weight)| *sum = sum.saturating_add(weight));
+    }
+    Lines {
+        start_unix_ns: steps.start_unix_ns(),
+        step_ns: steps.step_ns(),
+        lines,
+        rest,
+        rest_lines: left_out.len() as u64,
+    }
+}
+
+/// Totals by label set.
+pub(super) async fn totals(
+    client: &Client,
+    scope: &Scope,
+    group_by: &GroupBy,
+    limits: &Limits,
+) -> Result<Answer<Vec<Labelled>>, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Sums {
+        g: u64,
+        unit: String,
+        n: u64,
+        w: u64,
+        lost_n: u64,
+        lost_w: u64,
+        expected_ns: i64,
+        estimated_ns: i64,
+    }
+    let Some(span) = Span::of(scope.range, STEP_NS) else {
+        let quality = quality::nothing(scope.range, RAW);
+        return Ok(Answer {
+            data: Vec::new(),
+            quality,
+        });
+    };
+    let labels = Labels::Set("series");
+    let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
+    let grouping = Grouping::new(group_by);
+    // Accounts are of a cgroup and all below it: over several cgroups only what each has alone adds up.
+    let accounts = if group_by.keeps(key::CGROUP) {
+        "sum(total.expected_ns) AS expected_ns, sum(total.estimated_ns) AS estimated_ns"
+    } else {
+        "sum(total.alone_ns) AS expected_ns, sum(total.alone_estimated_ns) AS estimated_ns"
+    };
+    let columns = format!(
+        "sum(total.n) AS n, sum(total.w) AS w, sum(total.lost_n) AS lost_n, \
+         sum(total.lost_w) AS lost_w, {accounts}"
+    );
+    let ask = of_totals(&grouping, span, &condition, &columns, "g, unit");
+    let (mut unit, mut total) = (Unit::default(), Value::default());
+    let mut sums: Vec<(u64, Labelled)> = Vec::new();
+    client
+        .each::<Sums>(&ask, limits, |row| {
+            within((sums.len() + 1) * size_of::<Labelled>(), limits)?;
+            let taken = Value {
+                count: row.n,
+                weight: row.w,
+            };
+            let lost = Value {
+                count: row.lost_n,
+                weight: row.lost_w,
+            };
+            if taken != Value::default() || lost != Value::default() {
+                unit.add(&row.unit)?;
+            }
+            total += taken;
+            total += lost;
+            sums.push((
+                row.g,
+                Labelled {
+                    labels: LabelSet::default(),
+                    taken,
+                    lost,
+                    expected_ns: row.expected_ns.max(0) as u64,
+                    estimated_ns: row.estimated_ns.max(0) as u64,
+                },
+            ));
+            Ok(())
+        })
+        .await?;
+    let names = grouping
+        .labels(client, "series", span, &condition, limits)
+        .await?;
+    let data = heaviest_totals(sums, &names, limits.lines);
+    let (beside, _) = quality::of(client, span, &scope.selector, RAW, limits).await?;
+    let quality = StoreQuality {
+        total,
+        unit: unit.name(),
+        ..beside
+    };
+    Ok(Answer { data, quality })
+}
+
+fn heaviest_totals(
+    sums: Vec<(u64, Labelled)>,
+    names: &HashMap<u64, LabelSet>,
+    limit: usize,
+) -> Vec<Labelled> {
+    let mut by_labels: HashMap<LabelSet, Labelled> = HashMap::new();
+    for (group, row) in sums {
+        let labels = names.get(&group).cloned().unwrap_or_default();
+        let of = by_labels.entry(labels.clone()).or_insert_with(|| Labelled {
+            labels,
+            taken: Value::default(),
+            lost: Value::default(),
+            expected_ns: 0,
+            estimated_ns: 0,
+        });
+        of.taken += row.taken;
+        of.lost += row.lost;
+        of.expected_ns = of.expected_ns.saturating_add(row.expected_ns);
+        of.estimated_ns = of.estimated_ns.saturating_add(row.estimated_ns);
+    }
+    let mut rows: Vec<Labelled> = by_labels.into_values().collect();
+    let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
+    rows.sort_by(|left, right| {
+        weight(right)
+            .cmp(&weight(left))
+            .then_with(|| left.labels.cmp(&right.labels))
+    });
+    rows.truncate(limit);
+    rows
+}

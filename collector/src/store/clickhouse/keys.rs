@@ -1,0 +1,263 @@
+//! Names of things in the database: 64-bit keyed hashes, and the steps of time that rows are kept by.
+
+use crate::store::{HostKey, LabelSet, TimeRange};
+use profile::{ContentId, FrameRef};
+
+/// Step in which the begin of a window is kept. Unit: nanoseconds.
+///
+/// That of the agents' windows. Windows shorter than it share a step and stay apart by their origin.
+pub(super) const STEP_NS: i64 = 10_000_000_000;
+/// Unit: seconds.
+pub(super) const STEP_S: i64 = STEP_NS / NS_PER_S;
+/// Length of a chunk, by which rows are sorted first. Unit: seconds.
+pub(super) const CHUNK_S: i64 = 600;
+/// Unit: nanoseconds.
+pub(super) const NS_PER_S: i64 = 1_000_000_000;
+/// First second that the engine's 32-bit times cannot hold (in 2106).
+const SECONDS_END: i64 = 1 << 32;
+
+/// Makes the ids of one database.
+///
+/// The key is random and of the database: who chooses names of functions or labels cannot choose two
+/// that get one id, although ids have 64 bits only.
+#[derive(Clone)]
+pub(super) struct Keys([u8; 32]);
+
+impl Keys {
+    /// From its text: 64 hex digits.
+    pub fn parse(text: &str) -> Option<Keys> {
+        let mut key = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        for (byte, at) in key.iter_mut().zip((0..64).step_by(2)) {
+            *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+        }
+        Some(Keys(key))
+    }
+
+    fn hash(&self, domain: u8, parts: &[&[u8]]) -> u64 {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[domain]);
+        for part in parts {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        let mut id = [0; 8];
+        id.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        // 0 is the empty stack.
+        u64::from_le_bytes(id).max(1)
+    }
+
+    /// Id of a stack; 0 for the empty one.
+    pub fn stack(&self, id: ContentId) -> u64 {
+        if id == ContentId::default() {
+            return 0;
+        }
+        self.hash(1, &[&id.0])
+    }
+
+    /// Id of a frame.
+    pub fn frame(&self, frame: &FrameRef<'_>) -> u64 {
+        let kind = [frame.kind as u8, frame.unnamed as u8];
+        let line = frame.line.to_le_bytes();
+        let texts = [frame.function, frame.module, frame.file].map(str::as_bytes);
+        self.hash(2, &[&kind, &line, texts[0], texts[1], texts[2]])
+    }
+
+    /// Id of a label set whose samples weigh in `unit`.
+    pub fn series(&self, labels: &LabelSet, unit: &str) -> u64 {
+        let mut parts: Vec<&[u8]> = vec![unit.as_bytes()];
+        for (name, value) in labels.iter() {
+            parts.extend([name.as_bytes(), value.as_bytes()]);
+        }
+        self.hash(3, &parts)
+    }
+
+    /// Id of a host in one boot.
+    pub fn host(&self, host: &HostKey) -> u64 {
+        self.hash(4, &[host.host_id.as_bytes(), &host.boot_id])
+    }
+}
+
+/// What tells the rows of one window from those of others with the same series and step: the host
+/// and by how much the sequence is ahead of the step's number.
+///
+/// A host's windows follow one another, so this stays the same for hours and costs next to nothing
+/// compressed, where the sequence itself would cost a byte and more for each row.
+pub(super) fn origin(host: u64, sequence: u64, place: Place) -> u64 {
+    host.wrapping_add(sequence).wrapping_sub(place.step())
+}
+
+/// Where in time a window is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Begin of the chunk. Unit: seconds since the Unix epoch.
+    pub chunk: u32,
+    /// Step in the chunk.
+    pub slot: u8,
+}
+
+impl Place {
+    /// Of a window that begins then; `None` where the engine's times do not reach.
+    pub fn of(start_unix_ns: i64) -> Option<Place> {
+        let seconds = start_unix_ns.div_euclid(NS_PER_S);
+        let chunk = u32::try_from(seconds.div_euclid(CHUNK_S) * CHUNK_S).ok()?;
+        let slot = u8::try_from(seconds.rem_euclid(CHUNK_S) / STEP_S).ok()?;
+        Some(Place { chunk, slot })
+    }
+
+    /// Number of its step since the epoch.
+    pub fn step(self) -> u64 {
+        u64::from(self.chunk) / STEP_S as u64 + u64::from(self.slot)
+    }
+
+    /// Days since the epoch.
+    pub fn day(self) -> u16 {
+        (self.chunk / 86_400) as u16
+    }
+}
+
+/// A range in whole steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    /// Unit: seconds since the Unix epoch; a multiple of the step.
+    pub start_s: i64,
+    /// Unit: seconds since the Unix epoch; a multiple of the step.
+    pub end_s: i64,
+    /// What was asked for, widened to whole steps.
+    pub covered: TimeRange,
+}
+
+impl Span {
+    /// `range` widened to whole steps of `step_ns`; `None` when nothing can be in it.
+    pub fn of(range: TimeRange, step_ns: i64) -> Option<Span> {
+        let (start, end) = (range.start_unix_ns, range.end_unix_ns);
+        if start >= end {
+            return None;
+        }
+        let down = |at: i64| at.div_euclid(step_ns).checked_mul(step_ns);
+        let up = |at: i64| {
+            let floor = down(at)?;
+            if floor == at {
+                Some(at)
+            } else {
+                floor.checked_add(step_ns)
+            }
+        };
+        let covered = TimeRange {
+            start_unix_ns: down(start).unwrap_or(start),
+            end_unix_ns: up(end).unwrap_or(end),
+        };
+        let start_s = covered
+            .start_unix_ns
+            .div_euclid(NS_PER_S)
+            .clamp(0, SECONDS_END - 1);
+        let end_s = (covered.end_unix_ns / NS_PER_S).clamp(0, SECONDS_END - 1);
+        Some(Span {
+            start_s: start_s / STEP_S * STEP_S,
+            end_s,
+            covered,
+        })
+    }
+
+    /// The same with time before and after it.
+    pub fn widened(self, by_s: i64) -> Span {
+        Span {
+            start_s: (self.start_s - by_s).max(0),
+            end_s: (self.end_s + by_s).min(SECONDS_END - 1),
+            ..self
+        }
+    }
+
+    /// Condition on `chunk` and `slot`.
+    pub fn of_steps(self) -> String {
+        format!(
+            "{} AND toUnixTimestamp(chunk) + slot * {STEP_S} >= {} \
+             AND toUnixTimestamp(chunk) + slot * {STEP_S} < {}",
+            self.of_chunks(),
+            self.start_s,
+            self.end_s
+        )
+    }
+
+    /// Condition on `chunk` alone.
+    pub fn of_chunks(self) -> String {
+        format!(
+            "chunk >= toDateTime({}, 'UTC') AND chunk < toDateTime({}, 'UTC')",
+            self.start_s / CHUNK_S * CHUNK_S,
+            self.end_s
+        )
+    }
+
+    /// Condition on `day`.
+    pub fn of_days(self) -> String {
+        format!(
+            "day >= toDate({}) AND day <= toDate({})",
+            self.start_s / 86_400,
+            self.end_s / 86_400
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys() -> Keys {
+        Keys::parse(&"7f".repeat(32)).unwrap()
+    }
+
+    #[test]
+    fn keys_are_64_hex_digits() {
+        for text in ["", "7f", &"7g".repeat(32), &"é".repeat(32)] {
+            assert!(Keys::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn windows_in_a_row_share_an_origin() {
+        let host = 1 << 63;
+        let of = |sequence: u64| {
+            let start = 1_768_478_400 * NS_PER_S + sequence as i64 * STEP_NS;
+            origin(host, sequence, Place::of(start).unwrap())
+        };
+        assert!((0..1000).all(|sequence| of(sequence) == of(0)));
+    }
+
+    #[test]
+    fn text_cut_elsewhere_is_another_series() {
+        let set = |pairs: &[(&str, &str)]| {
+            LabelSet::new(pairs.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())))
+        };
+        let (left, right) = (set(&[("ab", "c")]), set(&[("a", "bc")]));
+        assert_ne!(keys().series(&left, "u"), keys().series(&right, "u"));
+        assert_ne!(keys().series(&left, "u"), keys().series(&left, "v"));
+    }
+
+    #[test]
+    fn ranges_are_widened_to_steps_and_never_overflow() {
+        let span = |start_unix_ns, end_unix_ns| {
+            let range = TimeRange {
+                start_unix_ns,
+                end_unix_ns,
+            };
+            Span::of(range, STEP_NS)
+        };
+        let of = span(15 * NS_PER_S, 15 * NS_PER_S + 1).unwrap();
+        assert_eq!((of.start_s, of.end_s), (10, 20));
+        let of = span(i64::MIN, i64::MAX).unwrap();
+        assert_eq!((of.start_s, of.end_s), (0, SECONDS_END - 1));
+        assert_eq!(span(5, 5), None);
+        assert_eq!(span(i64::MAX, i64::MIN), None);
+    }
+
+    #[test]
+    fn times_out_of_reach_have_no_place() {
+        for start in [i64::MIN, -1, SECONDS_END * NS_PER_S, i64::MAX] {
+            assert_eq!(Place::of(start), None, "{start}");
+        }
+        let place = Place::of(1_799 * NS_PER_S).unwrap();
+        assert_eq!((place.chunk, place.slot), (1200, 59));
+    }
+}

@@ -1,0 +1,515 @@
+//! Windows in ClickHouse, over HTTP, for fleets that one machine cannot hold.
+//!
+//! Collectors keep nothing: any number of them may work on one database. What makes a window count
+//! once, whoever inserts it how often, is told in [`schema`]. All calls block the caller's thread on a
+//! small runtime of the store's own; none may be made from asynchronous code.
+
+mod answer;
+mod client;
+mod keys;
+mod known;
+mod push;
+mod quality;
+mod rollup;
+mod rows;
+mod schema;
+mod select;
+mod stacks;
+
+use super::{
+    Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
+    Taken, TimeRange,
+};
+use client::{Client, Fault, Statement};
+use keys::{Keys, NS_PER_S, STEP_NS, Span};
+use known::Known;
+use profile::{Dictionary, GroupBy, Profile, Query};
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Builder, Runtime};
+
+/// Labels of the rollup by service: those of its questions that name no other are answered from it.
+/// Part of the schema: rows of rollups have these and no others.
+const SERVICE_LABELS: [&str; 2] = ["service", "unit"];
+/// First and longest time for which nothing is pushed after the server was away.
+const BACK_OFF_MIN: Duration = Duration::from_millis(100);
+const BACK_OFF_MAX: Duration = Duration::from_secs(10);
+/// Most bytes of a password file that are read.
+const PASSWORD_LEN_MAX: u64 = 4096;
+
+/// How to reach the database and how long to keep what is in it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `http://host:8123` or `https://host:8443`; certificates are checked against the system's.
+    pub url: String,
+    /// Name of the database: letters, digits and `_`. It is created when it is not there.
+    pub database: String,
+    /// User; `None`: the server's default.
+    pub user: Option<String>,
+    /// File with the user's password; white space at its end is not part of it.
+    pub password_file: Option<PathBuf>,
+    /// How long windows are kept. Older ones are refused, and dropped by days.
+    pub retention: Duration,
+    /// How far in the future windows may begin.
+    pub future: Duration,
+    /// Longest wait for one insert or look-up, after which the server is away.
+    pub write_timeout: Duration,
+}
+
+impl Default for Options {
+    /// The server on this machine, 30 days, 10 minutes, 30 seconds.
+    fn default() -> Self {
+        Options {
+            url: "http://127.0.0.1:8123".to_owned(),
+            database: "fleetprof".to_owned(),
+            user: None,
+            password_file: None,
+            retention: Duration::from_secs(30 * 86_400),
+            future: Duration::from_secs(600),
+            write_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why the store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An option makes no sense.
+    #[error("failed to take the option `{option}`: {reason}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The password could not be read.
+    #[error("failed to read the password file `{}`: {source}", path.display())]
+    Password {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The store's own threads could not be started.
+    #[error("failed to start the threads of the ClickHouse client: {0}")]
+    Threads(std::io::Error),
+    /// The server is not there, or does not let us in.
+    #[error(
+        "failed to reach ClickHouse at `{url}`: {reason}\n\
+         try: clickhouse-client --query 'SELECT 1' with the same user, or curl {url}/ping"
+    )]
+    Away {
+        /// Its address.
+        url: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The tables could not be made or are not ours.
+    #[error("failed to prepare the database `{database}`: {reason}")]
+    Schema {
+        /// Its name.
+        database: String,
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// What happened, for metrics.
+#[derive(Default)]
+struct Counters {
+    windows: AtomicU64,
+    rows: AtomicU64,
+    stacks: AtomicU64,
+    collisions: AtomicU64,
+    unavailable: AtomicU64,
+    partitions_dropped: AtomicU64,
+}
+
+/// The server does not take anything now.
+struct Outage {
+    until: Instant,
+    wait: Duration,
+    reason: String,
+}
+
+/// Locks what cannot be left half-changed by a panic.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A store in a ClickHouse database.
+pub struct ClickHouseStore {
+    /// `None` once dropped.
+    runtime: Option<Runtime>,
+    client: Client,
+    keys: Keys,
+    options: Options,
+    version: String,
+    known: Mutex<Known>,
+    counters: Counters,
+    outage: Mutex<Option<Outage>>,
+    closed: AtomicBool,
+}
+
+fn check(options: &Options) -> Result<(), OpenError> {
+    let wrong = |option, reason: &str| {
+        Err(OpenError::Option {
+            option,
+            reason: reason.to_owned(),
+        })
+    };
+    let name = &options.database;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+        return wrong(
+            "clickhouse.database",
+            "it must be 1 to 64 letters, digits and `_`",
+        );
+    }
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        return wrong("clickhouse.database", "it must not begin with a digit");
+    }
+    if !options.url.starts_with("http://") && !options.url.starts_with("https://") {
+        return wrong(
+            "clickhouse.url",
+            "it must begin with `http://` or `https://`",
+        );
+    }
+    if options.url.contains(['?', '#', '@']) {
+        return wrong(
+            "clickhouse.url",
+            "it has more than scheme, host, port and path",
+        );
+    }
+    Ok(())
+}
+
+fn password(options: &Options) -> Result<Option<String>, OpenError> {
+    use std::io::Read;
+    let Some(path) = &options.password_file else {
+        return Ok(None);
+    };
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(PASSWORD_LEN_MAX).read_to_string(&mut text))
+        .map_err(|source| OpenError::Password {
+            path: path.clone(),
+            source,
+        })?;
+    Ok(Some(text.trim_end().to_owned()))
+}
+
+/// 64 random hex digits, of which the first collector's become the database's key.
+fn fresh_key() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let mut hasher = blake3::Hasher::new();
+    for round in 0..8 {
+        // Each is seeded anew by the system's random numbers.
+        hasher.update(&RandomState::new().hash_one(round).to_le_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+impl ClickHouseStore {
+    /// Opens the database, makes it where it is not there, and brings its tables up to date.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(options: Options) -> Result<ClickHouseStore, OpenError> {
+        #[derive(::clickhouse::Row, serde::Deserialize)]
+        struct Version {
+            version: String,
+        }
+        check(&options)?;
+        let password = password(&options)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("fp-clickhouse")
+            .enable_all()
+            .build()
+            .map_err(OpenError::Threads)?;
+        let fresh_key = fresh_key();
+        let name = format!("fleetprof-{}", &fresh_key[..16]);
+        let client = Client::new(&options, password.as_deref(), name);
+        let opened = runtime.block_on(async {
+            let keys = schema::migrate(&client, &fresh_key).await?;
+            let version: Version = client.one("SELECT version() AS version").await?;
+            Ok((keys, version.version))
+        });
+        let (keys, version) = opened.map_err(|fault| match fault {
+            Fault::Away(reason) => OpenError::Away {
+                url: options.url.clone(),
+                reason,
+            },
+            fault => OpenError::Schema {
+                database: options.database.clone(),
+                reason: fault.to_string(),
+            },
+        })?;
+        Ok(ClickHouseStore {
+            runtime: Some(runtime),
+            client,
+            keys,
+            options,
+            version,
+            known: Mutex::default(),
+            counters: Counters::default(),
+            outage: Mutex::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    fn wait<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, StoreError> {
+        let Some(runtime) = &self.runtime else {
+            return Err(StoreError::Unavailable("the store is closed".to_owned()));
+        };
+        let done = runtime.block_on(work);
+        match &done {
+            Err(Fault::Away(reason)) => self.went_away(reason),
+            Ok(_) => *lock(&self.outage) = None,
+            Err(_) => {}
+        }
+        done.map_err(|fault| fault.of(operation))
+    }
+
+    fn went_away(&self, reason: &str) {
+        self.counters.unavailable.fetch_add(1, Ordering::Relaxed);
+        let mut outage = lock(&self.outage);
+        let wait = outage.as_ref().map_or(BACK_OFF_MIN, |last| last.wait * 2);
+        let wait = wait.min(BACK_OFF_MAX);
+        *outage = Some(Outage {
+            until: Instant::now() + wait,
+            wait,
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// Writes do not hammer a server that is away: they fail at once until it is time to try again.
+    fn may_write(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable("the store is closed".to_owned()));
+        }
+        match &*lock(&self.outage) {
+            Some(outage) if Instant::now() < outage.until => {
+                let reason = format!("ClickHouse: {}", outage.reason);
+                Err(StoreError::Unavailable(reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops what is over age, by days.
+    async fn retire(&self, now_unix_ns: i64) -> Result<u64, Fault> {
+        #[derive(::clickhouse::Row, serde::Deserialize)]
+        struct Partition {
+            of: String,
+            name: String,
+        }
+        let retention = i64::try_from(self.options.retention.as_secs()).unwrap_or(i64::MAX);
+        let oldest_s = (now_unix_ns / NS_PER_S).saturating_sub(retention);
+        let day = u16::try_from(oldest_s.div_euclid(86_400)).unwrap_or(0);
+        lock(&self.known).retire(day);
+        let ask = Statement::of(format!(
+            "SELECT DISTINCT table AS of, partition AS name FROM system.parts WHERE active \
+             AND database = currentDatabase() \
+             AND toUInt32OrZero(partition) BETWEEN 19700101 AND toYYYYMMDD(toDate({day})) - 1"
+        ));
+        let old = self.client.all::<Partition>(&ask).await?;
+        let mut dropped = 0;
+        for table in schema::BY_DAY {
+            for partition in old.iter().filter(|partition| partition.of == *table) {
+                if partition.name.bytes().all(|byte| byte.is_ascii_digit()) {
+                    let drop = format!("ALTER TABLE {table} DROP PARTITION {}", partition.name);
+                    self.client.execute(&drop).await?;
+                    dropped += 1;
+                }
+            }
+        }
+        let old_ns = oldest_s.saturating_mul(NS_PER_S);
+        let gaps = format!("ALTER TABLE gaps DELETE WHERE to_ns < {old_ns}");
+        let hosts = format!("ALTER TABLE hosts DELETE WHERE last_seen_ns < {old_ns}");
+        if dropped > 0 {
+            self.client.execute(&gaps).await?;
+            self.client.execute(&hosts).await?;
+        }
+        Ok(dropped)
+    }
+}
+
+impl Store for ClickHouseStore {
+    fn engine(&self) -> (&'static str, String) {
+        ("clickhouse", format!("ClickHouse {}", self.version))
+    }
+
+    fn push(
+        &self,
+        windows: &[NewWindow],
+        definitions: &Dictionary,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, StoreError> {
+        self.may_write()?;
+        let push = push::Push {
+            client: &self.client,
+            keys: &self.keys,
+            options: &self.options,
+            known: &self.known,
+            counters: &self.counters,
+        };
+        self.wait(
+            "store windows",
+            push.take(windows, definitions, now_unix_ns),
+        )
+    }
+
+    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError> {
+        self.may_write()?;
+        let row = [quality::row(host)];
+        self.wait("remember the host", self.client.insert("hosts", &row))
+    }
+
+    fn hosts(
+        &self,
+        range: TimeRange,
+        limits: &Limits,
+    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
+        let span = Span::of(range, STEP_NS);
+        self.wait("list hosts", quality::hosts(&self.client, span, limits))
+    }
+
+    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
+        #[derive(::clickhouse::Row, serde::Deserialize)]
+        struct Kept {
+            windows: u64,
+            first_ns: i64,
+            last_ns: i64,
+        }
+        let sql = "SELECT count() AS windows, min(start_ns) AS first_ns, max(end_ns) AS last_ns \
+                   FROM windows";
+        let kept: Kept = self.wait("tell what is kept", self.client.one(sql))?;
+        Ok((kept.windows > 0).then_some(TimeRange {
+            start_unix_ns: kept.first_ns,
+            end_unix_ns: kept.last_ns,
+        }))
+    }
+
+    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
+        self.wait(
+            "list labels",
+            answer::label_names(&self.client, scope, limits),
+        )
+    }
+
+    fn label_values(
+        &self,
+        scope: &Scope,
+        name: &str,
+        prefix: &str,
+        limit: usize,
+        limits: &Limits,
+    ) -> Result<(Vec<String>, bool), StoreError> {
+        let work = answer::label_values(&self.client, scope, name, prefix, limit, limits);
+        self.wait("list values", work)
+    }
+
+    fn series(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<Answer<Lines>, StoreError> {
+        let group_by = GroupBy::from_keys(group_by);
+        let work = answer::series(&self.client, scope, &group_by, step_ns, limits);
+        self.wait("add up a series", work)
+    }
+
+    fn profile(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        limits: &Limits,
+    ) -> Result<Answer<Profile>, StoreError> {
+        let work = stacks::profile(&self.client, range, query, limits);
+        self.wait("merge a profile", work)
+    }
+
+    fn totals(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        limits: &Limits,
+    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+        let group_by = GroupBy::from_keys(group_by);
+        let work = answer::totals(&self.client, scope, &group_by, limits);
+        self.wait("add up totals", work)
+    }
+
+    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.may_write()?;
+        let dropped = self.wait("drop what is over age", self.retire(now_unix_ns))?;
+        self.counters
+            .partitions_dropped
+            .fetch_add(dropped, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (known, forgotten) = {
+            let known = lock(&self.known);
+            (known.len() as u64, known.forgotten)
+        };
+        let named = [
+            ("windows_stored_total", of(&self.counters.windows)),
+            ("rows_stored_total", of(&self.counters.rows)),
+            ("stacks_defined_total", of(&self.counters.stacks)),
+            ("stack_id_collisions_total", of(&self.counters.collisions)),
+            (
+                "clickhouse_unavailable_total",
+                of(&self.counters.unavailable),
+            ),
+            (
+                "clickhouse_partitions_dropped_total",
+                of(&self.counters.partitions_dropped),
+            ),
+            ("clickhouse_known_ids", known),
+            ("clickhouse_known_ids_forgotten_total", forgotten),
+        ];
+        named
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let outage = lock(&self.outage);
+        let sentence = outage.as_ref().map(|outage| {
+            format!(
+                "ClickHouse at {} takes nothing: {}. Agents keep their windows until it does.",
+                self.options.url, outage.reason
+            )
+        });
+        sentence.into_iter().collect()
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for ClickHouseStore {
+    fn drop(&mut self) {
+        // A statement that hangs must not hang the process.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,631 @@
+//! From pushed windows to rows: what is refused, what is there already, which stacks are missing.
+
+use super::client::{Client, Fault, Param, Statement};
+use super::keys::{Keys, Place, origin};
+use super::known::Known;
+use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
+use super::{Counters, Options, SERVICE_LABELS};
+use crate::store::{LabelSet, NewWindow, Row, Taken};
+use clickhouse::Row as Fields;
+use profile::{ContentId, Dictionary, FrameId, StackEnd, StackId, Value, key};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+/// Longest window. Unit: nanoseconds.
+const WINDOW_NS_MAX: i64 = 3600 * super::keys::NS_PER_S;
+/// Longest host id. Unit: bytes.
+const HOST_ID_LEN_MAX: usize = 128;
+/// Most samples of one window, and most weight and accounted time. Sums are of 64 bits in the engine
+/// and wrap there, so what could make them wrap within 2,000 windows is refused. An hour of 2,500
+/// CPUs weighs as much.
+const COUNT_MAX: u64 = 1 << 40;
+const WEIGHT_MAX: u64 = 1 << 53;
+/// Ids of one look-up. Unit: ids, about 20 bytes each in the request.
+const LOOKUP_MAX: usize = 20_000;
+
+/// A window that is to be stored.
+struct Planned<'w> {
+    at: usize,
+    window: &'w NewWindow,
+    place: Place,
+    host: u64,
+}
+
+/// Why a window will never be taken.
+fn refusal(window: &NewWindow, options: &Options, now_unix_ns: i64) -> Option<String> {
+    let (start, end) = (window.range.start_unix_ns, window.range.end_unix_ns);
+    let ns = |of: std::time::Duration| i64::try_from(of.as_nanos()).unwrap_or(i64::MAX);
+    let sets = window.label_sets.len() as u64;
+    let host_id = &window.origin.host.host_id;
+    let mut total = Value::default();
+    for row in &window.rows {
+        total += row.value;
+    }
+    let accounted = window
+        .accounts
+        .iter()
+        .map(|account| account.ns.max(account.estimated_ns));
+    let named = window.rows.iter().map(|row| row.labels);
+    let named = named.chain(window.accounts.iter().map(|account| account.labels));
+    if host_id.is_empty() || host_id.len() > HOST_ID_LEN_MAX {
+        return Some(format!(
+            "its host id has {} bytes, not 1 to {HOST_ID_LEN_MAX}",
+            host_id.len()
+        ));
+    }
+    if end <= start || end.saturating_sub(start) > WINDOW_NS_MAX {
+        return Some("it ends before it begins or is longer than an hour".to_owned());
+    }
+    if start > now_unix_ns.saturating_add(ns(options.future)) {
+        return Some(format!(
+            "it begins more than {} s in the future: the host's clock is wrong",
+            options.future.as_secs()
+        ));
+    }
+    let oldest = now_unix_ns.saturating_sub(ns(options.retention));
+    if start < oldest || Place::of(start).is_none() {
+        return Some("it is older than what is kept".to_owned());
+    }
+    if named.into_iter().any(|labels| u64::from(labels) >= sets) {
+        return Some("a row names a label set that is not there".to_owned());
+    }
+    if total.count > COUNT_MAX || total.weight > WEIGHT_MAX {
+        return Some("it has more samples than any machine takes in an hour".to_owned());
+    }
+    if accounted.sum_saturating() > WEIGHT_MAX {
+        return Some("it accounts for more time than any machine has in an hour".to_owned());
+    }
+    None
+}
+
+trait SumSaturating {
+    fn sum_saturating(self) -> u64;
+}
+
+impl<I: Iterator<Item = u64>> SumSaturating for I {
+    fn sum_saturating(self) -> u64 {
+        self.fold(0, u64::saturating_add)
+    }
+}
+
+/// Labels that say which host: shared by all label sets of the window, and of no cgroup or process.
+fn host_labels(window: &NewWindow) -> LabelSet {
+    let of_samples = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
+    let sets = &window.label_sets;
+    let shared = sets.first().into_iter().flat_map(LabelSet::iter);
+    let shared = shared.filter(|&(name, value)| {
+        !key::OF_CGROUP.contains(&name)
+            && !of_samples.contains(&name)
+            && sets.iter().all(|set| set.get(name) == value)
+    });
+    LabelSet::new(shared.map(|(name, value)| (name.to_owned(), value.to_owned())))
+}
+
+/// Of each account what its cgroup has alone: its subtree less the nearest accounted ones below it.
+fn alone(window: &NewWindow) -> Vec<(i64, i64)> {
+    let path = |labels: u32| {
+        let set = window.label_sets.get(labels as usize);
+        set.map_or("", |labels| labels.get(key::CGROUP))
+    };
+    let mut by_path: HashMap<&str, usize> = HashMap::new();
+    for (at, account) in window.accounts.iter().enumerate() {
+        if account.ns > 0 {
+            by_path.entry(path(account.labels)).or_insert(at);
+        }
+    }
+    // Below WEIGHT_MAX each, so that sums of thousands fit.
+    let mut alone: Vec<(i64, i64)> = window
+        .accounts
+        .iter()
+        .map(|account| (account.ns as i64, account.estimated_ns as i64))
+        .collect();
+    for account in &window.accounts {
+        let mut above = profile::ancestors(path(account.labels));
+        if let Some(&above) = above.find_map(|path| by_path.get(path)) {
+            alone[above].0 -= account.ns as i64;
+            alone[above].1 -= account.estimated_ns as i64;
+        }
+    }
+    alone
+}
+
+fn pairs_of(labels: &LabelSet) -> Vec<(String, String)> {
+    let pairs = labels.iter();
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn service_of(labels: &LabelSet) -> LabelSet {
+    let kept = labels
+        .iter()
+        .filter(|(name, _)| SERVICE_LABELS.contains(name));
+    LabelSet::new(kept.map(|(name, value)| (name.to_owned(), value.to_owned())))
+}
+
+/// All rows of a push, by table.
+#[derive(Default)]
+struct Batch {
+    frames: Vec<FrameRow>,
+    stacks: Vec<StackRow>,
+    series: Vec<SeriesRow>,
+    services: Vec<SeriesRow>,
+    gaps: Vec<GapRow>,
+    totals: Vec<TotalRow>,
+    feed: Vec<FeedRow>,
+    windows: Vec<WindowRow>,
+    /// Ids that are in the dictionaries once the batch is.
+    learned: HashMap<u16, HashSet<u64>>,
+    /// Stacks to be copied to a day from others.
+    copies: BTreeMap<u16, BTreeSet<u64>>,
+}
+
+/// Stacks of the database that were looked up: what they are, and the days that have them.
+type Found = HashMap<u64, (ContentId, BTreeSet<u16>)>;
+
+/// Takes one push.
+pub(super) struct Push<'s> {
+    pub client: &'s Client,
+    pub keys: &'s Keys,
+    pub options: &'s Options,
+    pub known: &'s Mutex<Known>,
+    pub counters: &'s Counters,
+}
+
+impl Push<'_> {
+    /// Stores what can be stored; the answers in the order of `windows`.
+    pub async fn take(
+        &self,
+        windows: &[NewWindow],
+        definitions: &Dictionary,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, Fault> {
+        let mut answers: Vec<Option<Taken>> = vec![None; windows.len()];
+        let mut planned = Vec::new();
+        let mut first: HashMap<(u64, u64), usize> = HashMap::new();
+        let mut repeats = Vec::new();
+        for (at, window) in windows.iter().enumerate() {
+            let place = Place::of(window.range.start_unix_ns);
+            let (Some(place), None) = (place, refusal(window, self.options, now_unix_ns)) else {
+                let why = refusal(window, self.options, now_unix_ns);
+                let why = why.unwrap_or_else(|| "its time cannot be stored".to_owned());
+                answers[at] = Some(Taken::Refused(why));
+                continue;
+            };
+            let host = self.keys.host(&window.origin.host);
+            match first.entry((host, window.origin.sequence)) {
+                std::collections::hash_map::Entry::Occupied(same) => {
+                    repeats.push((at, *same.get()))
+                }
+                std::collections::hash_map::Entry::Vacant(new) => {
+                    new.insert(at);
+                    planned.push(Planned {
+                        at,
+                        window,
+                        place,
+                        host,
+                    });
+                }
+            }
+        }
+        let stored = self.stored(&planned).await?;
+        planned.retain(|plan| {
+            let is_stored = stored.contains(&(plan.host, plan.window.origin.sequence));
+            if is_stored {
+                answers[plan.at] = Some(Taken::Repeated);
+            }
+            !is_stored
+        });
+        self.store(&mut planned, definitions, &mut answers).await?;
+        for (at, first) in repeats {
+            answers[at] = match &answers[first] {
+                Some(Taken::Stored) => Some(Taken::Repeated),
+                other => other.clone(),
+            };
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Which of the windows are stored already.
+    async fn stored(&self, planned: &[Planned<'_>]) -> Result<HashSet<(u64, u64)>, Fault> {
+        #[derive(Fields, Deserialize)]
+        struct Origin {
+            host: u64,
+            sequence: u64,
+        }
+        let mut found = HashSet::new();
+        for some in planned.chunks(LOOKUP_MAX) {
+            let pairs = some
+                .iter()
+                .map(|plan| (plan.host, plan.window.origin.sequence));
+            let mut ask = Statement::default();
+            let pairs = ask.param(Param::Pairs(pairs.collect()));
+            ask.sql = format!(
+                "SELECT DISTINCT host, sequence FROM windows WHERE (host, sequence) IN \
+                 (SELECT pair.1, pair.2 FROM (SELECT arrayJoin({pairs}) AS pair))"
+            );
+            let rows: Vec<Origin> = self.client.all(&ask).await?;
+            found.extend(rows.into_iter().map(|row| (row.host, row.sequence)));
+        }
+        Ok(found)
+    }
+
+    /// What the database has of stacks that this collector does not know to be there.
+    async fn look_up(&self, ids: &[u64]) -> Result<Found, Fault> {
+        #[derive(Fields, Deserialize)]
+        struct Stack {
+            day: u16,
+            stack: u64,
+            hash: [u8; 16],
+        }
+        let mut found = Found::new();
+        for some in ids.chunks(LOOKUP_MAX) {
+            let mut ask = Statement::default();
+            let ids = ask.param(Param::Numbers(some.to_vec()));
+            ask.sql = format!(
+                "SELECT DISTINCT day, stack, hash FROM stacks \
+                 WHERE stack IN (SELECT arrayJoin({ids}))"
+            );
+            for row in self.client.all::<Stack>(&ask).await? {
+                let of = found.entry(row.stack);
+                let of = of.or_insert_with(|| (ContentId(row.hash), BTreeSet::new()));
+                of.1.insert(row.day);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn store(
+        &self,
+        planned: &mut Vec<Planned<'_>>,
+        definitions: &Dictionary,
+        answers: &mut [Option<Taken>],
+    ) -> Result<(), Fault> {
+        let given: HashMap<ContentId, StackId> = definitions
+            .content_ids()
+            .into_iter()
+            .enumerate()
+            .map(|(at, id)| (id, StackId(at as u32)))
+            .collect();
+        let mut ids: HashMap<ContentId, u64> = HashMap::new();
+        let mut unsure: BTreeSet<u64> = BTreeSet::new();
+        {
+            let known = super::lock(self.known);
+            for plan in planned.iter() {
+                for row in &plan.window.rows {
+                    let id = *ids
+                        .entry(row.stack)
+                        .or_insert_with(|| self.keys.stack(row.stack));
+                    if id != 0 && !known.has(plan.place.day(), id) {
+                        unsure.insert(id);
+                    }
+                }
+            }
+        }
+        let unsure: Vec<u64> = unsure.into_iter().collect();
+        let found = self.look_up(&unsure).await?;
+        planned.retain(|plan| {
+            let missing = self.missing(plan, &ids, &found, &given);
+            let complete = missing.is_empty();
+            answers[plan.at] = Some(if complete {
+                Taken::Stored
+            } else {
+                Taken::Missing(missing)
+            });
+            complete
+        });
+        let mut batch = Batch::default();
+        for plan in planned.iter() {
+            self.add(&mut batch, plan, definitions, &ids, &found, &given);
+        }
+        self.insert(batch).await
+    }
+
+    /// Stacks of a window that are neither defined nor in the database.
+    fn missing(
+        &self,
+        plan: &Planned<'_>,
+        ids: &HashMap<ContentId, u64>,
+        found: &Found,
+        given: &HashMap<ContentId, StackId>,
+    ) -> Vec<ContentId> {
+        let known = super::lock(self.known);
+        let mut seen = HashSet::new();
+        let mut missing = Vec::new();
+        for Row { stack, .. } in &plan.window.rows {
+            let id = ids.get(stack).copied().unwrap_or_default();
+            if id == 0 || !seen.insert(id) || known.has(plan.place.day(), id) {
+                continue;
+            }
+            if !found.contains_key(&id) && !given.contains_key(stack) {
+                missing.push(*stack);
+            }
+        }
+        missing
+    }
+
+    /// Adds the rows of one window.
+    fn add(
+        &self,
+        batch: &mut Batch,
+        plan: &Planned<'_>,
+        definitions: &Dictionary,
+        ids: &HashMap<ContentId, u64>,
+        found: &Found,
+        given: &HashMap<ContentId, StackId>,
+    ) {
+        let window = plan.window;
+        let place = plan.place;
+        let origin = origin(plan.host, window.origin.sequence, place);
+        let sets: Vec<(u64, u64)> = window
+            .label_sets
+            .iter()
+            .map(|labels| self.add_labels(batch, place.day(), labels, &window.unit))
+            .collect();
+        let mut cells: BTreeMap<(u64, u64, u64, u8), Value> = BTreeMap::new();
+        let mut totals: BTreeMap<u64, TotalRow> = BTreeMap::new();
+        let total_of = |series| TotalRow {
+            chunk: place.chunk,
+            series,
+            slot: place.slot,
+            origin,
+            n: 0,
+            w: 0,
+            lost_n: 0,
+            lost_w: 0,
+            expected_ns: 0,
+            estimated_ns: 0,
+            alone_ns: 0,
+            alone_estimated_ns: 0,
+        };
+        for row in &window.rows {
+            let (series, service) = sets[row.labels as usize];
+            let id = ids.get(&row.stack).copied().unwrap_or_default();
+            let stack = self.add_stack(batch, place.day(), id, row.stack, found, || {
+                given.get(&row.stack).map(|&stack| (definitions, stack))
+            });
+            *cells
+                .entry((series, service, stack, row.end as u8))
+                .or_default() += row.value;
+            let total = totals.entry(series).or_insert_with(|| total_of(series));
+            let (n, w) = if row.end == StackEnd::Lost {
+                (&mut total.lost_n, &mut total.lost_w)
+            } else {
+                (&mut total.n, &mut total.w)
+            };
+            *n += row.value.count;
+            *w += row.value.weight;
+        }
+        for (account, alone) in window.accounts.iter().zip(alone(window)) {
+            let series = sets[account.labels as usize].0;
+            let total = totals.entry(series).or_insert_with(|| total_of(series));
+            total.expected_ns += account.ns as i64;
+            total.estimated_ns += account.estimated_ns as i64;
+            total.alone_ns += alone.0;
+            total.alone_estimated_ns += alone.1;
+        }
+        let rows = cells.len() as u64;
+        let of_window = |((series, service, stack, end), value): (_, Value)| FeedRow {
+            chunk: place.chunk,
+            slot: place.slot,
+            series,
+            service,
+            stack,
+            end,
+            origin,
+            n: value.count,
+            w: value.weight,
+            period: window.period,
+        };
+        batch.feed.extend(cells.into_iter().map(of_window));
+        let sums = |of: fn(&TotalRow) -> u64| totals.values().map(of).sum::<u64>();
+        let value = Value {
+            count: sums(|total| total.n + total.lost_n),
+            weight: sums(|total| total.w + total.lost_w),
+        };
+        let ns = |of: fn(&TotalRow) -> i64| totals.values().map(of).sum::<i64>().max(0) as u64;
+        let expected = (
+            ns(|total| total.alone_ns),
+            ns(|total| total.alone_estimated_ns),
+        );
+        batch.totals.extend(totals.into_values());
+        add_window(batch, plan, origin, rows, value, expected);
+    }
+
+    /// Ids of a label set and of its service.
+    fn add_labels(&self, batch: &mut Batch, day: u16, labels: &LabelSet, unit: &str) -> (u64, u64) {
+        let service_labels = service_of(labels);
+        let series = self.keys.series(labels, unit);
+        let service = self.keys.series(&service_labels, unit);
+        let row = |series, labels| SeriesRow {
+            day,
+            series,
+            unit: unit.to_owned(),
+            labels: pairs_of(labels),
+        };
+        if self.is_new(batch, day, series) {
+            batch.series.push(row(series, labels));
+        }
+        // A service that is a label set as well has one id in two tables: told apart by a flip.
+        if self.is_new(batch, day, !service) {
+            batch.services.push(row(service, &service_labels));
+        }
+        (series, service)
+    }
+
+    /// True when neither the database nor the batch is known to have it; from now on the batch has.
+    fn is_new(&self, batch: &mut Batch, day: u16, id: u64) -> bool {
+        !super::lock(self.known).has(day, id) && batch.learned.entry(day).or_default().insert(id)
+    }
+
+    /// Sees to it that the day's dictionary has the stack; returns the id to store.
+    fn add_stack<'d>(
+        &self,
+        batch: &mut Batch,
+        day: u16,
+        id: u64,
+        content: ContentId,
+        found: &Found,
+        definition: impl FnOnce() -> Option<(&'d Dictionary, StackId)>,
+    ) -> u64 {
+        if let Some((other, days)) = found.get(&id) {
+            if *other != content {
+                // Two stacks with one id among 2^64: the later one keeps its samples, not its frames.
+                self.counters.collisions.fetch_add(1, Ordering::Relaxed);
+                return 0;
+            }
+            if self.is_new(batch, day, id) && !days.contains(&day) {
+                batch.copies.entry(day).or_default().insert(id);
+            }
+            return id;
+        }
+        if id == 0 || !self.is_new(batch, day, id) {
+            return id;
+        }
+        if let Some((dict, stack)) = definition() {
+            let mut path: Vec<FrameId> = dict.stacks.leaf_first(stack).collect();
+            path.reverse();
+            let frames = path
+                .into_iter()
+                .map(|id| self.add_frame(batch, day, dict, id));
+            let frames = frames.collect();
+            batch.stacks.push(StackRow {
+                day,
+                stack: id,
+                hash: content.0,
+                frames,
+            });
+        }
+        id
+    }
+
+    fn add_frame(&self, batch: &mut Batch, day: u16, dict: &Dictionary, id: FrameId) -> u64 {
+        let frame = dict.frame(id);
+        let id = self.keys.frame(&frame);
+        if self.is_new(batch, day, id) {
+            batch.frames.push(FrameRow {
+                day,
+                frame: id,
+                kind: frame.kind as u8,
+                unnamed: frame.unnamed as u8,
+                line: frame.line,
+                function: frame.function.to_owned(),
+                module: frame.module.to_owned(),
+                file: frame.file.to_owned(),
+            });
+        }
+        id
+    }
+
+    /// Writes the rows: dictionaries before what names them, windows last.
+    async fn insert(&self, batch: Batch) -> Result<(), Fault> {
+        if batch.windows.is_empty() {
+            return Ok(());
+        }
+        for (day, stacks) in &batch.copies {
+            self.copy(*day, stacks).await?;
+        }
+        self.client.insert("frames", &batch.frames).await?;
+        self.client.insert("stacks", &batch.stacks).await?;
+        self.client.insert("series", &batch.series).await?;
+        self.client.insert("services", &batch.services).await?;
+        self.client.insert("gaps", &batch.gaps).await?;
+        self.client.insert("totals", &batch.totals).await?;
+        self.client.insert("feed", &batch.feed).await?;
+        self.client.insert("windows", &batch.windows).await?;
+        let mut known = super::lock(self.known);
+        for (day, ids) in batch.learned {
+            known.add(day, ids);
+        }
+        let add = |counter: &std::sync::atomic::AtomicU64, more: usize| {
+            counter.fetch_add(more as u64, Ordering::Relaxed);
+        };
+        add(&self.counters.windows, batch.windows.len());
+        add(&self.counters.rows, batch.feed.len());
+        add(&self.counters.stacks, batch.stacks.len());
+        Ok(())
+    }
+
+    /// Copies stacks and their frames from the dictionaries of other days.
+    async fn copy(&self, day: u16, stacks: &BTreeSet<u64>) -> Result<(), Fault> {
+        let stacks: Vec<u64> = stacks.iter().copied().collect();
+        for some in stacks.chunks(LOOKUP_MAX) {
+            let mut frames = Statement::default();
+            let ids = frames.param(Param::Numbers(some.to_vec()));
+            frames.sql = format!(
+                "INSERT INTO frames SELECT toDate({day}), frame, kind, unnamed, line, function, \
+                 module, file FROM frames WHERE frame IN (SELECT arrayJoin(frames) FROM stacks \
+                 WHERE stack IN (SELECT arrayJoin({ids}))) LIMIT 1 BY frame"
+            );
+            self.client.run(&frames).await?;
+            let mut copy = Statement::default();
+            let ids = copy.param(Param::Numbers(some.to_vec()));
+            copy.sql = format!(
+                "INSERT INTO stacks SELECT toDate({day}), stack, hash, frames FROM stacks \
+                 WHERE stack IN (SELECT arrayJoin({ids})) LIMIT 1 BY stack"
+            );
+            self.client.run(&copy).await?;
+        }
+        Ok(())
+    }
+}
+
+fn add_window(
+    batch: &mut Batch,
+    plan: &Planned<'_>,
+    origin: u64,
+    rows: u64,
+    value: Value,
+    (expected_ns, estimated_ns): (u64, u64),
+) {
+    let (window, place) = (plan.window, plan.place);
+    let host_id = &window.origin.host.host_id;
+    let labels = pairs_of(&host_labels(window));
+    if let Some(gap) = &window.dropped_before {
+        batch.gaps.push(GapRow {
+            chunk: place.chunk,
+            host: plan.host,
+            sequence: window.origin.sequence,
+            host_id: host_id.clone(),
+            boot: window.origin.host.boot_id,
+            labels: labels.clone(),
+            from_ns: gap.range.start_unix_ns,
+            to_ns: gap.range.end_unix_ns,
+            windows: gap.windows,
+            samples: gap.samples,
+            cause: gap.cause.clone(),
+        });
+    }
+    // Counters of one window; larger ones are nonsense that must not make sums wrap.
+    let bounded = |counter: u64| counter.min(WEIGHT_MAX);
+    let quality = &window.quality;
+    batch.windows.push(WindowRow {
+        chunk: place.chunk,
+        slot: place.slot,
+        host: plan.host,
+        sequence: window.origin.sequence,
+        origin,
+        host_id: host_id.clone(),
+        boot: window.origin.host.boot_id,
+        start_ns: window.range.start_unix_ns,
+        end_ns: window.range.end_unix_ns,
+        event: window.event.clone(),
+        unit: window.unit.clone(),
+        period: window.period,
+        labels,
+        idle: bounded(quality.idle),
+        lost: bounded(quality.lost),
+        throttled: bounded(quality.throttled),
+        malformed: bounded(quality.malformed),
+        reduced: bounded(quality.reduced),
+        lost_late: bounded(quality.lost_late),
+        measured: u8::from(!window.accounts.is_empty()),
+        expected_ns,
+        estimated_ns,
+        n: value.count,
+        w: value.weight,
+        rows,
+    });
+}

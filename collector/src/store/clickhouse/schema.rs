@@ -1,0 +1,207 @@
+//! The tables, made and brought up to date by whichever collector comes first.
+//!
+//! Every statement of a migration does nothing when it was done before, so any number of collectors
+//! may run them at once and a collector that ends half-way is followed by one that ends the work.
+//!
+//! What keeps counts exact. `windows` says what is stored: a window counts when its row is there, and
+//! its row is written last. Rows of samples carry an origin, which with the step names their window;
+//! a window written twice gives equal rows under equal keys, of which the engine keeps one: at once
+//! where a query reads with FINAL, on disk when it merges. So no insert has to be exactly once, and
+//! no collector has to know of another. The rollups are fed by materialized views, which do see every
+//! repeat: each of their rows counts the rows it was made of, and a rollup answers for an hour only
+//! while it has as many as the windows of the hour say.
+
+use super::client::{Client, Fault};
+use super::keys::Keys;
+
+/// Version of the schema that this collector makes and understands.
+pub(super) const VERSION: u32 = 1;
+
+/// Statements by version, 1 first. A version that was published never changes.
+const MIGRATIONS: &[&[&str]] = &[FIRST];
+
+const FIRST: &[&str] = &[
+    // What is stored; everything else counts only with a row here.
+    "CREATE TABLE IF NOT EXISTS windows (
+        chunk DateTime('UTC') CODEC(Delta, ZSTD(1)), slot UInt8,
+        host UInt64 CODEC(ZSTD(1)), sequence UInt64 CODEC(Delta, ZSTD(1)),
+        origin UInt64 CODEC(ZSTD(1)),
+        host_id LowCardinality(String), boot FixedString(16),
+        start_ns Int64 CODEC(Delta, ZSTD(1)), end_ns Int64 CODEC(Delta, ZSTD(1)),
+        event LowCardinality(String), unit LowCardinality(String), period UInt64 CODEC(ZSTD(1)),
+        labels Map(LowCardinality(String), String) CODEC(ZSTD(1)),
+        idle UInt64, lost UInt64, throttled UInt64, malformed UInt64, reduced UInt64,
+        lost_late UInt64, measured UInt8, expected_ns UInt64, estimated_ns UInt64,
+        n UInt64, w UInt64, rows UInt64
+    ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMMDD(chunk) ORDER BY (host, sequence)
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
+    // When each host was alive, by day. Smallest and largest bear repeats.
+    "CREATE TABLE IF NOT EXISTS host_days (
+        day Date, host UInt64, host_id LowCardinality(String), boot FixedString(16),
+        labels_id UInt64,
+        labels SimpleAggregateFunction(anyLast, Map(String, String)),
+        first_ns SimpleAggregateFunction(min, Int64), last_ns SimpleAggregateFunction(max, Int64)
+    ) ENGINE = AggregatingMergeTree PARTITION BY toYYYYMMDD(day)
+    ORDER BY (host_id, boot, host, day, labels_id)",
+    "CREATE MATERIALIZED VIEW IF NOT EXISTS windows_to_host_days TO host_days AS
+    SELECT toDate(chunk) AS day, host, host_id, boot,
+        sipHash64(mapKeys(windows.labels), mapValues(windows.labels)) AS labels_id,
+        anyLast(windows.labels) AS labels, min(start_ns) AS first_ns, max(start_ns) AS last_ns
+    FROM windows GROUP BY day, host, host_id, boot, labels_id",
+    "CREATE TABLE IF NOT EXISTS gaps (
+        chunk DateTime('UTC'), host UInt64, sequence UInt64,
+        host_id LowCardinality(String), boot FixedString(16),
+        labels Map(LowCardinality(String), String),
+        from_ns Int64, to_ns Int64, windows UInt64, samples UInt64, cause LowCardinality(String)
+    ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(chunk) ORDER BY (host, sequence)
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
+    // Dictionaries of a day: they go with it, and nothing has to be collected as garbage.
+    "CREATE TABLE IF NOT EXISTS series (
+        day Date, series UInt64, unit LowCardinality(String),
+        labels Map(LowCardinality(String), String) CODEC(ZSTD(1))
+    ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY series
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
+    "CREATE TABLE IF NOT EXISTS services AS series",
+    "CREATE TABLE IF NOT EXISTS frames (
+        day Date, frame UInt64 CODEC(NONE), kind UInt8, unnamed UInt8, line UInt32 CODEC(ZSTD(1)),
+        function String CODEC(ZSTD(3)), module LowCardinality(String), file LowCardinality(String)
+    ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMMDD(day) PRIMARY KEY tuple()
+    ORDER BY (module, file, function, line, kind, unnamed, frame)
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
+    // Sorted by frames, neighbours share all but the last of them and compress to little.
+    "CREATE TABLE IF NOT EXISTS stacks (
+        day Date, stack UInt64 CODEC(NONE), hash FixedString(16) CODEC(NONE),
+        frames Array(UInt64) CODEC(ZSTD(3))
+    ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMMDD(day) PRIMARY KEY tuple()
+    ORDER BY (frames, stack)
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
+    // By label set without stacks, with the kernel's accounting.
+    "CREATE TABLE IF NOT EXISTS totals (
+        chunk DateTime('UTC') CODEC(Delta, ZSTD(1)), series UInt64 CODEC(ZSTD(1)), slot UInt8,
+        origin UInt64 CODEC(ZSTD(1)), n UInt64 CODEC(T64, ZSTD(1)), w UInt64 CODEC(ZSTD(1)),
+        lost_n UInt64 CODEC(ZSTD(1)), lost_w UInt64 CODEC(ZSTD(1)),
+        expected_ns Int64 CODEC(ZSTD(1)), estimated_ns Int64 CODEC(ZSTD(1)),
+        alone_ns Int64 CODEC(ZSTD(1)), alone_estimated_ns Int64 CODEC(ZSTD(1))
+    ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMMDD(chunk)
+    ORDER BY (chunk, series, slot, origin)
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
+    // The samples. A weight is n × period, and what it differs by (mostly nothing) in `extra`.
+    "CREATE TABLE IF NOT EXISTS samples (
+        chunk DateTime('UTC') CODEC(Delta, ZSTD(1)), series UInt64 CODEC(ZSTD(1)),
+        stack UInt64 CODEC(ZSTD(1)), end UInt8 CODEC(ZSTD(1)), slot UInt8 CODEC(ZSTD(1)),
+        origin UInt64 CODEC(ZSTD(1)), n UInt64 CODEC(T64, ZSTD(1)),
+        period UInt64 CODEC(ZSTD(1)), extra UInt64 CODEC(ZSTD(1))
+    ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMMDD(chunk)
+    ORDER BY (chunk, series, stack, end, slot, origin)
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
+    "CREATE TABLE IF NOT EXISTS service_1m (
+        time DateTime('UTC') CODEC(Delta, ZSTD(1)), service UInt64 CODEC(ZSTD(1)),
+        stack UInt64 CODEC(ZSTD(1)), end UInt8 CODEC(ZSTD(1)),
+        n SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+        w SimpleAggregateFunction(sum, UInt64) CODEC(ZSTD(1)),
+        rows SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1))
+    ) ENGINE = AggregatingMergeTree PARTITION BY toYYYYMMDD(time)
+    PRIMARY KEY (toStartOfHour(time), service, stack)
+    ORDER BY (toStartOfHour(time), service, stack, end, time)",
+    "CREATE TABLE IF NOT EXISTS service_1h (
+        time DateTime('UTC') CODEC(Delta, ZSTD(1)), service UInt64 CODEC(ZSTD(1)),
+        stack UInt64 CODEC(ZSTD(1)), end UInt8 CODEC(ZSTD(1)),
+        n SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+        w SimpleAggregateFunction(sum, UInt64) CODEC(ZSTD(1)),
+        rows SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1))
+    ) ENGINE = AggregatingMergeTree PARTITION BY toYYYYMMDD(time)
+    ORDER BY (time, service, stack, end)",
+    // What samples are inserted into; the views carry them on.
+    "CREATE TABLE IF NOT EXISTS feed (
+        chunk DateTime('UTC'), slot UInt8, series UInt64, service UInt64, stack UInt64, end UInt8,
+        origin UInt64, n UInt64, w UInt64, period UInt64
+    ) ENGINE = Null",
+    "CREATE MATERIALIZED VIEW IF NOT EXISTS feed_to_samples TO samples AS
+    SELECT chunk, series, stack, end, slot, origin, n, period, w - n * period AS extra FROM feed",
+    "CREATE MATERIALIZED VIEW IF NOT EXISTS feed_to_service_1m TO service_1m AS
+    SELECT toStartOfMinute(chunk + slot * 10) AS time, service, stack, end,
+        sum(feed.n) AS n, sum(feed.w) AS w, count() AS rows
+    FROM feed GROUP BY time, service, stack, end",
+    "CREATE MATERIALIZED VIEW IF NOT EXISTS feed_to_service_1h TO service_1h AS
+    SELECT toStartOfHour(chunk) AS time, service, stack, end,
+        sum(feed.n) AS n, sum(feed.w) AS w, count() AS rows
+    FROM feed GROUP BY time, service, stack, end",
+    "CREATE TABLE IF NOT EXISTS hosts (
+        host_id String, boot FixedString(16), hostname String, kernel String, arch String,
+        cpus_online UInt32, memory_bytes UInt64, agent_version String,
+        labels Map(String, String), spool_windows UInt64, spool_bytes UInt64,
+        spool_bytes_max UInt64, spool_oldest_ns Int64, dropped_windows UInt64,
+        first_seen_ns Int64, last_seen_ns Int64, clock_ahead_ns Int64
+    ) ENGINE = ReplacingMergeTree ORDER BY (host_id, boot)
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
+];
+
+/// Tables of which a day's partition is dropped when the day is over age, windows last: without its
+/// row a window does not count. The day is in the partition's name.
+pub(super) const BY_DAY: &[&str] = &[
+    "samples",
+    "totals",
+    "service_1m",
+    "service_1h",
+    "stacks",
+    "frames",
+    "series",
+    "services",
+    "host_days",
+    "windows",
+];
+
+#[derive(clickhouse::Row, serde::Deserialize)]
+struct Text {
+    text: String,
+}
+
+#[derive(clickhouse::Row, serde::Deserialize)]
+struct Number {
+    number: u32,
+}
+
+/// Makes the database what this collector understands and returns its key.
+pub(super) async fn migrate(client: &Client, fresh_key: &str) -> Result<Keys, Fault> {
+    let database = client.database();
+    // Who may not create databases may still use one that is there.
+    let created = client
+        .outside(&format!("CREATE DATABASE IF NOT EXISTS {database}"))
+        .await;
+    // Making a table that is not there yet happens once, whoever asks: so there is one key.
+    let identity = format!(
+        "CREATE TABLE IF NOT EXISTS identity (nothing UInt8) ENGINE = Null COMMENT '{fresh_key}'"
+    );
+    if let Err(fault) = client.execute(&identity).await {
+        return Err(created.err().unwrap_or(fault));
+    }
+    client
+        .execute(
+            "CREATE TABLE IF NOT EXISTS schema_version (version UInt32, at DateTime DEFAULT now())
+            ENGINE = ReplacingMergeTree ORDER BY version",
+        )
+        .await?;
+    let found: Number = client
+        .one("SELECT toUInt32(max(version)) AS number FROM schema_version")
+        .await?;
+    if found.number > VERSION {
+        return Err(Fault::Newer {
+            found: found.number,
+        });
+    }
+    for (at, statements) in MIGRATIONS.iter().enumerate().skip(found.number as usize) {
+        for statement in *statements {
+            client.execute(statement).await?;
+        }
+        let version = at + 1;
+        let done = format!("INSERT INTO schema_version (version) VALUES ({version})");
+        client.execute(&done).await?;
+    }
+    let key: Text = client
+        .one(
+            "SELECT comment AS text FROM system.tables
+            WHERE database = currentDatabase() AND name = 'identity'",
+        )
+        .await?;
+    Keys::parse(&key.text).ok_or(Fault::NoKey)
+}

@@ -1,0 +1,356 @@
+//! From selectors and groupings to SQL that selects exactly the same.
+//!
+//! Equality and subtrees are asked of the engine. Regular expressions are matched here, against the
+//! values that the label has, because two engines for them differ in what `\w` and the like mean.
+
+use super::client::{Client, Fault, Param, Statement};
+use super::keys::Span;
+use crate::store::{LabelSet, Limits};
+use clickhouse::Row;
+use profile::{GroupBy, LabelMatcher, MatchOp, Selector};
+use serde::Deserialize;
+use std::collections::HashMap;
+
+/// Most values of one label that a regular expression is matched against. Unit: values.
+const VALUES_MAX: usize = 200_000;
+
+/// Which column has the labels, and what they are of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Labels {
+    /// All labels of a label set, in `series` or `services`.
+    Set(&'static str),
+    /// Labels of the host alone, beside windows: a matcher on others says nothing of it.
+    Host,
+}
+
+impl Labels {
+    /// Where the values of a label are listed.
+    fn table(self) -> &'static str {
+        match self {
+            Labels::Set(table) => table,
+            Labels::Host => "host_days",
+        }
+    }
+}
+
+#[derive(Row, Deserialize)]
+struct Value {
+    value: String,
+}
+
+/// A matcher as it can be asked of the engine.
+#[derive(Clone)]
+enum Test {
+    Always,
+    Never,
+    Equal {
+        name: String,
+        value: String,
+        not: bool,
+    },
+    Subtree {
+        name: String,
+        path: String,
+    },
+    Among {
+        name: String,
+        values: Vec<String>,
+        not: bool,
+    },
+}
+
+/// A selector in a form that needs no more look-ups; used in any number of statements.
+#[derive(Clone)]
+pub(super) struct Condition {
+    tests: Vec<Test>,
+    of_host: bool,
+}
+
+impl Condition {
+    /// Resolves `selector` for label sets of the days of `span`.
+    pub async fn of(
+        client: &Client,
+        labels: Labels,
+        span: Span,
+        selector: &Selector,
+        limits: &Limits,
+    ) -> Result<Condition, Fault> {
+        let mut tests = Vec::new();
+        for matcher in selector.matchers() {
+            let (name, value) = (matcher.label().to_owned(), matcher.value().to_owned());
+            tests.push(match matcher.op() {
+                MatchOp::Equal => Test::Equal {
+                    name,
+                    value,
+                    not: false,
+                },
+                MatchOp::NotEqual => Test::Equal {
+                    name,
+                    value,
+                    not: true,
+                },
+                MatchOp::Subtree => Test::Subtree { name, path: value },
+                MatchOp::Regex | MatchOp::NotRegex => {
+                    match_values(client, labels, span, matcher, limits).await?
+                }
+            });
+        }
+        Ok(Condition {
+            tests,
+            of_host: matches!(labels, Labels::Host),
+        })
+    }
+
+    /// True when it takes everything.
+    pub fn is_empty(&self) -> bool {
+        self.tests.iter().all(|test| matches!(test, Test::Always))
+    }
+
+    /// SQL on the column `labels`.
+    pub fn sql(&self, statement: &mut Statement) -> String {
+        let mut all = String::from("1");
+        for test in &self.tests {
+            let mut named = |name: &str| {
+                let name = statement.param(Param::Text(name.to_owned()));
+                format!("labels[{name}]")
+            };
+            let (label, test) = match test {
+                Test::Always => continue,
+                Test::Never => (None, "0".to_owned()),
+                Test::Equal { name, value, not } => {
+                    let label = named(name);
+                    let value = statement.param(Param::Text(value.clone()));
+                    let op = if *not { "!=" } else { "=" };
+                    (Some(label.clone()), format!("{label} {op} {value}"))
+                }
+                Test::Subtree { name, path } if path == "/" => {
+                    let label = named(name);
+                    (Some(label.clone()), format!("startsWith({label}, '/')"))
+                }
+                Test::Subtree { name, path } => {
+                    let label = named(name);
+                    let same = statement.param(Param::Text(path.clone()));
+                    let below = statement.param(Param::Text(format!("{path}/")));
+                    let test = format!("({label} = {same} OR startsWith({label}, {below}))");
+                    (Some(label), test)
+                }
+                Test::Among { name, values, not } => {
+                    let label = named(name);
+                    let values = statement.param(Param::Texts(values.clone()));
+                    let op = if *not { "NOT IN" } else { "IN" };
+                    let test = format!("{label} {op} (SELECT arrayJoin({values}))");
+                    (Some(label), test)
+                }
+            };
+            match label {
+                Some(label) if self.of_host => {
+                    all.push_str(&format!(" AND ({label} = '' OR {test})"));
+                }
+                _ => all.push_str(&format!(" AND {test}")),
+            }
+        }
+        all
+    }
+}
+
+/// The values of its label that a regular expression takes.
+async fn match_values(
+    client: &Client,
+    labels: Labels,
+    span: Span,
+    matcher: &LabelMatcher,
+    limits: &Limits,
+) -> Result<Test, Fault> {
+    let name = matcher.label().to_owned();
+    let mut ask = Statement::default();
+    let label = ask.param(Param::Text(name.clone()));
+    let time = match labels {
+        Labels::Set(_) => span.of_days(),
+        // Hosts may have been alive before and after the range only.
+        Labels::Host => "1".to_owned(),
+    };
+    ask.sql = format!(
+        "SELECT DISTINCT labels[{label}] AS value FROM {} WHERE {time} LIMIT {}",
+        labels.table(),
+        VALUES_MAX + 1
+    );
+    let (mut takes, mut leaves, mut count) = (Vec::new(), Vec::new(), 0);
+    client
+        .each::<Value>(&ask, limits, |row| {
+            count += 1;
+            if count > VALUES_MAX {
+                return Err(Fault::Limit(format!(
+                    "the label `{name}` has more than {VALUES_MAX} values in the range: \
+                     select by `=` or `^=`, or narrow the range"
+                )));
+            }
+            let side = if matcher.matches(&row.value) {
+                &mut takes
+            } else {
+                &mut leaves
+            };
+            side.push(row.value);
+            Ok(())
+        })
+        .await?;
+    Ok(match (takes.is_empty(), leaves.is_empty()) {
+        // Nothing is known of the label: its value is empty wherever it is asked for.
+        (true, true) if matcher.matches("") => Test::Always,
+        (_, true) if !takes.is_empty() => Test::Always,
+        (true, _) => Test::Never,
+        _ if takes.len() <= leaves.len() => Test::Among {
+            name,
+            values: takes,
+            not: false,
+        },
+        _ => Test::Among {
+            name,
+            values: leaves,
+            not: true,
+        },
+    })
+}
+
+/// How label sets are put together.
+pub(super) struct Grouping<'g> {
+    group_by: &'g GroupBy,
+    /// Key of the hash by which groups are told apart, another for each query, so that nobody can
+    /// choose labels that fall into one group.
+    key: (u64, u64),
+}
+
+impl<'g> Grouping<'g> {
+    /// By the labels that `group_by` keeps.
+    pub fn new(group_by: &'g GroupBy) -> Grouping<'g> {
+        use std::hash::{BuildHasher, RandomState};
+        let random = || RandomState::new().hash_one(0);
+        Grouping {
+            group_by,
+            key: (random(), random()),
+        }
+    }
+
+    /// True when no label stays.
+    pub fn is_one(&self) -> bool {
+        matches!(self.group_by, GroupBy::Keys(keys) if keys.is_empty())
+    }
+
+    /// SQL for the group of a row of `series` or `services`.
+    pub fn sql(&self, statement: &mut Statement) -> String {
+        match self.group_by {
+            GroupBy::All => "series".to_owned(),
+            GroupBy::Keys(keys) if keys.is_empty() => "toUInt64(0)".to_owned(),
+            GroupBy::Keys(keys) => {
+                let names = statement.param(Param::Texts(keys.clone()));
+                let (left, right) = self.key;
+                format!(
+                    "sipHash64Keyed((toUInt64({left}), toUInt64({right})), \
+                     arrayMap(name -> labels[name], {names}))"
+                )
+            }
+        }
+    }
+
+    /// The labels of groups, as [`Grouping::sql`] names them.
+    pub async fn labels(
+        &self,
+        client: &Client,
+        table: &str,
+        span: Span,
+        condition: &Condition,
+        limits: &Limits,
+    ) -> Result<HashMap<u64, LabelSet>, Fault> {
+        #[derive(Row, Deserialize)]
+        struct Group {
+            g: u64,
+            labels: Vec<(String, String)>,
+        }
+        let mut groups = HashMap::new();
+        if self.is_one() {
+            groups.insert(0, LabelSet::default());
+            return Ok(groups);
+        }
+        let mut ask = Statement::default();
+        let (group, selected) = (self.sql(&mut ask), condition.sql(&mut ask));
+        let kept = match self.group_by {
+            GroupBy::All => "labels".to_owned(),
+            GroupBy::Keys(keys) => {
+                let names = ask.param(Param::Texts(keys.clone()));
+                format!("mapFilter((name, value) -> has({names}, name), labels)")
+            }
+        };
+        ask.sql = format!(
+            "SELECT {group} AS g, any({kept}) AS labels FROM {table} AS set \
+             WHERE {} AND {selected} GROUP BY g",
+            span.of_days()
+        );
+        let mut bytes = 0usize;
+        client
+            .each::<Group>(&ask, limits, |row| {
+                let pairs = row.labels.iter();
+                bytes += 64
+                    + pairs
+                        .map(|(name, value)| name.len() + value.len() + 48)
+                        .sum::<usize>();
+                within(bytes, limits)?;
+                groups.insert(row.g, LabelSet::new(row.labels));
+                Ok(())
+            })
+            .await?;
+        Ok(groups)
+    }
+
+    /// SQL of the label sets that are selected: `series`, `g`, `unit`.
+    pub fn selected(
+        &self,
+        table: &str,
+        span: Span,
+        condition: &Condition,
+        statement: &mut Statement,
+    ) -> String {
+        let (group, selected) = (self.sql(statement), condition.sql(statement));
+        format!(
+            "SELECT series, any({group}) AS g, any(unit) AS unit FROM {table} \
+             WHERE {} AND {selected} GROUP BY series",
+            span.of_days()
+        )
+    }
+}
+
+/// Fails when an answer passes the memory it may take.
+pub(super) fn within(bytes: usize, limits: &Limits) -> Result<(), Fault> {
+    if bytes > limits.memory_bytes {
+        return Err(Fault::Limit(format!(
+            "the answer passes the memory limit of {} bytes; narrow the range or the selection, \
+             or group by fewer labels",
+            limits.memory_bytes
+        )));
+    }
+    Ok(())
+}
+
+/// Units of what was added up: one, or none.
+#[derive(Default)]
+pub(super) struct Unit(Option<String>);
+
+impl Unit {
+    /// Takes one more.
+    pub fn add(&mut self, unit: &str) -> Result<(), Fault> {
+        match &self.0 {
+            None => self.0 = Some(unit.to_owned()),
+            Some(left) if left == unit => {}
+            Some(left) => {
+                return Err(Fault::Units(profile::MergeError::UnitMismatch {
+                    left: left.clone(),
+                    right: unit.to_owned(),
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The unit; empty when there was nothing.
+    pub fn name(self) -> String {
+        self.0.unwrap_or_default()
+    }
+}

@@ -1,0 +1,386 @@
+//! Answers with stacks: sums by stack from the engine, frames from the dictionaries, one profile.
+
+use super::answer::{RAW, gate};
+use super::client::{Client, Fault, Param, Statement};
+use super::keys::{STEP_NS, Span};
+use super::quality;
+use super::rollup::Source;
+use super::select::{Condition, Grouping, Labels, Unit, within};
+use crate::store::{Answer, Limits, StoreQuality, TimeRange};
+use clickhouse::Row;
+use profile::{
+    Dictionary, FrameId, FrameKind, FrameRef, GroupBy, Info, LabelSetId, MIXED_EVENTS, Profile,
+    Query, QueryRunner, Remap, SampleKey, StackEnd, StackId, Unnamed, Value,
+};
+use serde::Deserialize;
+use std::collections::HashMap;
+
+/// Taken for each sum of samples in memory, with its part of the tables. Unit: bytes.
+const CELL_BYTES: usize = 64;
+/// Most ids in one request for stacks or frames. Beyond, the engine is given the query they came
+/// from instead. Unit: ids.
+const IDS_MAX: usize = 20_000;
+/// Stands for a stack that the dictionary of its day does not have (any more).
+const UNKNOWN_STACK: &str = "[unknown stack]";
+
+/// A sum of samples.
+struct Cell {
+    group: u64,
+    stack: u64,
+    end: u8,
+    value: Value,
+}
+
+/// One merged profile.
+pub(super) async fn profile(
+    client: &Client,
+    range: TimeRange,
+    query: &Query,
+    limits: &Limits,
+) -> Result<Answer<Profile>, Fault> {
+    if Span::of(range, STEP_NS).is_none() {
+        let (data, quality) = (Profile::default(), quality::nothing(range, RAW));
+        return Ok(Answer { data, quality });
+    }
+    let source = Source::of(client, range, query, limits).await?;
+    let (table, span) = (source.label_table(), source.span);
+    let labels = Labels::Set(table);
+    let condition = Condition::of(client, labels, span, query.selector(), limits).await?;
+    let grouping = Grouping::new(query.group_by());
+    let mut unit = Unit::default();
+    let cells = read_cells(client, &source, &condition, &grouping, &mut unit, limits).await?;
+    let mut held = cells.len() * CELL_BYTES;
+    let names = grouping
+        .labels(client, table, span, &condition, limits)
+        .await?;
+    let mut dict = Dictionary::default();
+    let stacks = read_stacks(client, &source, &cells, &mut dict, &mut held, limits).await?;
+    let (beside, windows) =
+        quality::of(client, span, query.selector(), source.rollup, limits).await?;
+    if grouping.is_one() && condition.is_empty() {
+        // Without a look at label sets the units are those of the windows.
+        for name in &windows.units {
+            unit.add(name)?;
+        }
+    }
+    let unit = unit.name();
+
+    let label_sets: HashMap<u64, LabelSetId> = names
+        .iter()
+        .map(|(&group, labels)| (group, dict.intern_labels(labels.iter())))
+        .collect();
+    let whole = Query::new(
+        Default::default(),
+        query.frame_filters().to_vec(),
+        GroupBy::All,
+    )
+    .map_err(|error| Fault::Refused(error.to_string()))?;
+    let mut runner = QueryRunner::new(&whole);
+    for cell in cells {
+        let key = SampleKey {
+            labels: label_sets.get(&cell.group).copied().unwrap_or_default(),
+            stack: stacks.get(&cell.stack).copied().unwrap_or_default(),
+            end: StackEnd::from_u8(cell.end).unwrap_or_default(),
+        };
+        runner.add(&dict, key, cell.value);
+    }
+    let range = windows.range.unwrap_or(span.covered);
+    let mut answer = runner.finish(Info {
+        start_unix_ns: range.start_unix_ns,
+        duration_ns: range.end_unix_ns.abs_diff(range.start_unix_ns),
+        event: match windows.events.as_slice() {
+            [] => String::new(),
+            [event] => event.clone(),
+            _ => MIXED_EVENTS.to_owned(),
+        },
+        unit: unit.clone(),
+        period: match windows.periods.as_slice() {
+            [period] => *period,
+            _ => 0,
+        },
+        quality: beside.sampling,
+        ..Info::default()
+    });
+    if answer.samples.is_empty() && windows.windows == 0 {
+        answer.info = Info::default();
+    }
+    let total = answer.total();
+    let quality = StoreQuality {
+        total,
+        unit,
+        sampling: answer.info.quality,
+        pruned_weight: prune(&mut answer, limits.nodes),
+        ..beside
+    };
+    Ok(Answer {
+        data: answer,
+        quality,
+    })
+}
+
+/// SQL of the samples that are selected, before they are put together.
+fn from(
+    source: &Source,
+    condition: &Condition,
+    grouping: &Grouping<'_>,
+    ask: &mut Statement,
+) -> (String, &'static str) {
+    let span = source.span;
+    let rows = match source.is_raw() {
+        true => format!(
+            "SELECT series, stack, end, n, n * period + extra AS w FROM samples FINAL \
+             WHERE {} AND {}",
+            span.of_steps(),
+            gate(span)
+        ),
+        false => source.sql(),
+    };
+    if grouping.is_one() && condition.is_empty() {
+        return (
+            format!("({rows}) AS sample"),
+            "toUInt64(0) AS g, '' AS unit",
+        );
+    }
+    let table = source.label_table();
+    let narrowed = if condition.is_empty() {
+        String::new()
+    } else {
+        let chosen = condition.sql(ask);
+        let days = span.of_days();
+        format!(" AND series IN (SELECT series FROM {table} WHERE {days} AND {chosen})")
+    };
+    let selected = grouping.selected(table, span, condition, ask);
+    let from = format!(
+        "({rows}{narrowed}) AS sample INNER JOIN ({selected}) AS set \
+         ON sample.series = set.series"
+    );
+    (from, "set.g AS g, toString(set.unit) AS unit")
+}
+
+async fn read_cells(
+    client: &Client,
+    source: &Source,
+    condition: &Condition,
+    grouping: &Grouping<'_>,
+    unit: &mut Unit,
+    limits: &Limits,
+) -> Result<Vec<Cell>, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Sum {
+        g: u64,
+        unit: String,
+        stack: u64,
+        end: u8,
+        n: u64,
+        w: u64,
+    }
+    let mut ask = Statement::default();
+    let (from, group) = from(source, condition, grouping, &mut ask);
+    ask.sql = format!(
+        "SELECT {group}, sample.stack AS stack, sample.end AS end, sum(sample.n) AS n, \
+         sum(sample.w) AS w FROM {from} GROUP BY g, unit, stack, end"
+    );
+    let mut cells = Vec::new();
+    client
+        .each::<Sum>(&ask, limits, |row| {
+            within((cells.len() + 1) * CELL_BYTES, limits)?;
+            if !row.unit.is_empty() {
+                unit.add(&row.unit)?;
+            }
+            cells.push(Cell {
+                group: row.g,
+                stack: row.stack,
+                end: row.end,
+                value: Value {
+                    count: row.n,
+                    weight: row.w,
+                },
+            });
+            Ok(())
+        })
+        .await?;
+    Ok(cells)
+}
+
+/// The stacks of the cells, in `dict`.
+async fn read_stacks(
+    client: &Client,
+    source: &Source,
+    cells: &[Cell],
+    dict: &mut Dictionary,
+    held: &mut usize,
+    limits: &Limits,
+) -> Result<HashMap<u64, StackId>, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Stack {
+        stack: u64,
+        frames: Vec<u64>,
+    }
+    let mut wanted: Vec<u64> = cells
+        .iter()
+        .map(|cell| cell.stack)
+        .filter(|&id| id != 0)
+        .collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut paths: Vec<(u64, Vec<u64>)> = Vec::new();
+    for (mut ask, ids) in by_ids(&wanted, source, "stack") {
+        ask.sql = format!(
+            "SELECT stack, frames FROM stacks WHERE {} AND stack IN ({ids}) LIMIT 1 BY stack",
+            source.span.of_days()
+        );
+        client
+            .each::<Stack>(&ask, limits, |row| {
+                *held += CELL_BYTES + row.frames.len() * 8;
+                within(*held, limits)?;
+                paths.push((row.stack, row.frames));
+                Ok(())
+            })
+            .await?;
+    }
+    let frames = read_frames(client, source, &paths, dict, held, limits).await?;
+    let unknown = |dict: &mut Dictionary| {
+        let frame = dict.intern_frame(FrameRef {
+            kind: FrameKind::Synthetic,
+            function: UNKNOWN_STACK,
+            ..FrameRef::default()
+        });
+        dict.stacks.child(StackId::EMPTY, frame)
+    };
+    let mut stacks: HashMap<u64, StackId> = HashMap::new();
+    for (id, path) in paths {
+        let known: Option<Vec<FrameId>> = path.iter().map(|id| frames.get(id).copied()).collect();
+        let stack = match known {
+            Some(path) => dict.stacks.intern(path),
+            None => unknown(dict),
+        };
+        stacks.insert(id, stack);
+    }
+    for id in wanted {
+        if let std::collections::hash_map::Entry::Vacant(new) = stacks.entry(id) {
+            new.insert(unknown(dict));
+        }
+    }
+    Ok(stacks)
+}
+
+async fn read_frames(
+    client: &Client,
+    source: &Source,
+    paths: &[(u64, Vec<u64>)],
+    dict: &mut Dictionary,
+    held: &mut usize,
+    limits: &Limits,
+) -> Result<HashMap<u64, FrameId>, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Frame {
+        frame: u64,
+        kind: u8,
+        unnamed: u8,
+        line: u32,
+        function: String,
+        module: String,
+        file: String,
+    }
+    let mut wanted: Vec<u64> = paths.iter().flat_map(|(_, path)| path).copied().collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut frames = HashMap::new();
+    for (mut ask, ids) in by_ids(&wanted, source, "frame") {
+        ask.sql = format!(
+            "SELECT frame, kind, unnamed, line, function, toString(module) AS module, \
+             toString(file) AS file FROM frames WHERE {} AND frame IN ({ids}) LIMIT 1 BY frame",
+            source.span.of_days()
+        );
+        client
+            .each::<Frame>(&ask, limits, |row| {
+                *held += CELL_BYTES + row.function.len() + row.module.len() + row.file.len();
+                within(*held, limits)?;
+                let id = dict.intern_frame(FrameRef {
+                    kind: FrameKind::from_u8(row.kind).unwrap_or_default(),
+                    unnamed: Unnamed::from_u8(row.unnamed).unwrap_or_default(),
+                    function: &row.function,
+                    module: &row.module,
+                    file: &row.file,
+                    line: row.line,
+                });
+                frames.insert(row.frame, id);
+                Ok(())
+            })
+            .await?;
+    }
+    Ok(frames)
+}
+
+/// Statements for ids, with SQL that lists them: few are sent, of many the day's are read.
+fn by_ids(ids: &[u64], source: &Source, column: &str) -> Vec<(Statement, String)> {
+    if ids.len() > IDS_MAX {
+        let all = format!(
+            "SELECT {column} FROM {column}s WHERE {}",
+            source.span.of_days()
+        );
+        return vec![(Statement::default(), all)];
+    }
+    let chunks = ids.chunks(IDS_MAX.max(1));
+    chunks
+        .map(|some| {
+            let mut ask = Statement::default();
+            let ids = ask.param(Param::Numbers(some.to_vec()));
+            (ask, format!("SELECT arrayJoin({ids})"))
+        })
+        .collect()
+}
+
+/// Folds the lightest stacks into their callers until at most `nodes` are left; returns the weight
+/// that moved.
+fn prune(profile: &mut Profile, nodes: usize) -> u64 {
+    let trie = &profile.dict.stacks;
+    if trie.len() <= nodes.saturating_add(1) {
+        return 0;
+    }
+    let mut totals = vec![0u64; trie.len()];
+    for (key, value) in &profile.samples {
+        let total = &mut totals[key.stack.0 as usize];
+        *total = total.saturating_add(value.weight);
+    }
+    // Parents have smaller ids: one pass from the end adds every subtree up.
+    let parents: Vec<StackId> = std::iter::once(StackId::EMPTY)
+        .chain(trie.iter().map(|(_, parent, _)| parent))
+        .collect();
+    for at in (1..totals.len()).rev() {
+        let parent = parents[at].0 as usize;
+        totals[parent] = totals[parent].saturating_add(totals[at]);
+    }
+    // A parent is at least as heavy as its child and older, so what is kept is closed to the root.
+    let mut order: Vec<u32> = (1..totals.len() as u32).collect();
+    order.sort_unstable_by_key(|&id| (std::cmp::Reverse(totals[id as usize]), id));
+    let mut kept = vec![false; totals.len()];
+    kept[0] = true;
+    for &id in order.iter().take(nodes) {
+        kept[id as usize] = true;
+    }
+    let mut target: Vec<StackId> = Vec::with_capacity(totals.len());
+    for (at, &is_kept) in kept.iter().enumerate() {
+        let stack = StackId(at as u32);
+        target.push(if is_kept {
+            stack
+        } else {
+            target[parents[at].0 as usize]
+        });
+    }
+    let mut pruned = Profile {
+        info: profile.info.clone(),
+        ..Profile::default()
+    };
+    let (mut moved, mut remap) = (0u64, Remap::default());
+    for (mut key, value) in profile.sorted() {
+        let stack = target[key.stack.0 as usize];
+        if stack != key.stack {
+            moved = moved.saturating_add(value.weight);
+            key.stack = stack;
+        }
+        pruned.add_from(&profile.dict, &mut remap, key, value);
+    }
+    *profile = pruned;
+    moved
+}

@@ -1,0 +1,155 @@
+"""ClickHouse's HTTP interface for tests: the real engine from PyPI's `chdb`, in this process.
+
+Called as `clickhouse_front.py DATA_DIR [PORT]`; prints `port N version V` once it listens (on loopback
+only). What it does of the interface: statements in the body, the URL or a multipart form; parameters;
+settings; inserts of RowBinaryWithNamesAndTypes; errors with their codes. One statement runs at a time.
+"""
+
+import http.server
+import os
+import sys
+import tempfile
+import threading
+import urllib.parse
+
+from chdb import session
+
+# What of the URL is no setting of the engine.
+NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password"}
+
+
+class Engine:
+    """The one session of a data directory. Settings last for one statement."""
+
+    def __init__(self, directory):
+        self.session = session.Session(directory)
+        self.lock = threading.Lock()
+        self.version = self.run("SELECT version()", "TSV").decode().strip()
+
+    def run(self, sql, form, params=None):
+        result = self.session.query(sql, form, params=params or {})
+        data = result.bytes() if result is not None else None
+        return bytes(data) if data is not None else b""
+
+    def statement(self, sql, form, database, settings, params):
+        with self.lock:
+            # `default` has all that a statement outside of a database needs.
+            self.run(f"USE `{database or 'default'}`", "TSV")
+            for name, value in settings.items():
+                self.run(f"SET {name} = '{value}'", "TSV")
+            try:
+                return self.run(sql, form, params)
+            finally:
+                for name in settings:
+                    self.run(f"SET {name} = DEFAULT", "TSV")
+
+    def insert(self, sql, data, database, settings):
+        """`INSERT INTO table(columns) FORMAT F` with the rows beside it."""
+        head, form = sql.rsplit("FORMAT", 1)
+        target = head.split("INTO", 1)[1].strip()
+        table, _, columns = target.partition("(")
+        columns = columns.rpartition(")")[0] or "*"
+        with tempfile.NamedTemporaryFile(suffix=".rows") as file:
+            file.write(data)
+            file.flush()
+            names = "" if columns == "*" else f"({columns})"
+            source = f"file('{file.name}', '{form.strip()}')"
+            sql = f"INSERT INTO {table} {names} SELECT {columns} FROM {source}"
+            return self.statement(sql, "TSV", database, settings, {})
+
+
+class Front(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        if self.path.startswith("/ping"):
+            return self.answer(200, b"Ok.\n")
+        return self.answer(405, b"only POST\n")
+
+    def do_POST(self):
+        url = urllib.parse.urlparse(self.path)
+        options = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+        body = self.body()
+        sql = options.get("query", "")
+        fields = self.fields(body)
+        if fields is not None:
+            options.update(fields)
+            sql, body = fields.get("query", sql), b""
+        params = {k[6:]: v for k, v in options.items() if k.startswith("param_")}
+        settings = {
+            k: v for k, v in options.items() if k not in NOT_SETTINGS and not k.startswith("param_")
+        }
+        database = options.get("database")
+        try:
+            if sql[:6].upper() == "INSERT" and body:
+                data = self.engine.insert(sql, body, database, settings)
+            else:
+                sql = sql + body.decode()
+                form = options.get("default_format", "TabSeparated")
+                data = self.engine.statement(sql, form, database, settings, params)
+            self.answer(200, data)
+        except Exception as error:  # noqa: BLE001: the engine's errors have no class of their own
+            text = str(error)
+            code = text.partition("Code: ")[2].partition(".")[0] or "1001"
+            self.answer(500, text.encode(), {"X-ClickHouse-Exception-Code": code})
+
+    def body(self):
+        if self.headers.get("Transfer-Encoding", "") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while True:
+            size = int(self.rfile.readline().split(b";")[0], 16)
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+            if size == 0:
+                return b"".join(parts)
+
+    def fields(self, body):
+        """The fields of a multipart form; None when it is none."""
+        kind, _, rest = self.headers.get("Content-Type", "").partition("boundary=")
+        if not kind.startswith("multipart/form-data"):
+            return None
+        border = b"\r\n--" + rest.strip('"').encode()
+        fields = {}
+        for part in (b"\r\n" + body).split(border)[1:-1]:
+            head, _, value = part.partition(b"\r\n\r\n")
+            name = head.partition(b'name="')[2].partition(b'"')[0].decode()
+            fields[name] = value.decode()
+        return fields
+
+    def answer(self, status, data, headers=None):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+
+def main():
+    directory = sys.argv[1]
+    port = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    Front.engine = Engine(os.path.join(directory, "engine"))
+    server = Server(("127.0.0.1", port), Front)
+    print(f"port {server.server_address[1]} version {Front.engine.version}", flush=True)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    server.serve_forever()
+
+
+def end_with_parent():
+    """Ends when the test does, however it ends: its end of our standard input closes."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+//! The cases of the suite, by what they are about.
+
+pub mod hostile;
+pub mod limits;
+pub mod pushes;
+pub mod quality;
+pub mod queries;
+pub mod random;
+pub mod together;

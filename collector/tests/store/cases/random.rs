@@ -1,0 +1,266 @@
+//! Random windows and questions: an engine answers as the model does.
+
+use crate::store::draft::{Draft, definitions, windows};
+use crate::store::model::Model;
+use crate::store::text::{lines, samples, totals};
+use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, names, query, range, scope};
+use collector::store::{Store, Taken, TimeRange};
+use profile::{Dictionary, StackEnd};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+/// Rounds of random data; each is several pushes and questions.
+const ROUNDS: u32 = 6;
+
+#[derive(Clone, Debug)]
+struct Push {
+    windows: Vec<Choice>,
+    with_definitions: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Choice {
+    host: u8,
+    boot: u8,
+    sequence: u64,
+    length_s: i64,
+    measured: bool,
+    rows: Vec<(u8, u8, u8, u64)>,
+}
+
+#[derive(Clone, Debug)]
+struct Question {
+    start_s: i64,
+    length_s: i64,
+    selector: usize,
+    group_by: usize,
+    step_s: u64,
+}
+
+const SELECTORS: &[&str] = &[
+    "",
+    "host=h1",
+    "unit=web",
+    "unit!=web",
+    "unit=~\"w.*|\"",
+    "cgroup^=/s",
+    "host!=h0,comm=~\".+\"",
+    "unit=\"\"",
+];
+const GROUPS: &[&[&str]] = &[
+    &[],
+    &["unit"],
+    &["host", "cgroup"],
+    &["comm", "unit"],
+    &["*"],
+];
+const LABELS: &[&str] = &[
+    "unit=web,cgroup=/s/web",
+    "unit=web,cgroup=/s/web,comm=a",
+    "unit=db,cgroup=/s/db",
+    "cgroup=/",
+    "comm=b",
+];
+const STACKS: &[&str] = &[
+    "main",
+    "main;a",
+    "main;a;b",
+    "main;c",
+    "x;a;b",
+    "",
+    "main;a;b;c;d",
+    "?y",
+];
+
+fn choices() -> impl Strategy<Value = Choice> {
+    let row = (
+        0..LABELS.len() as u8,
+        0..STACKS.len() as u8,
+        0..16u8,
+        0..50u64,
+    );
+    let rows = proptest::collection::vec(row, 0..8);
+    let length = prop_oneof![Just(10i64), Just(1), Just(60)];
+    (0..3u8, 1..3u8, 0..40u64, length, any::<bool>(), rows).prop_map(
+        |(host, boot, sequence, length_s, measured, rows)| Choice {
+            host,
+            boot,
+            sequence,
+            length_s,
+            measured,
+            rows,
+        },
+    )
+}
+
+fn pushes() -> impl Strategy<Value = Vec<Push>> {
+    let push = (proptest::collection::vec(choices(), 1..6), any::<bool>());
+    let push = push.prop_map(|(windows, with_definitions)| Push {
+        windows,
+        with_definitions,
+    });
+    proptest::collection::vec(push, 2..8)
+}
+
+fn questions() -> impl Strategy<Value = Vec<Question>> {
+    let length = prop_oneof![Just(600i64), Just(3600), Just(7200), 10..4000i64];
+    let start = prop_oneof![Just(0i64), Just(600), Just(3600), 0..6000i64];
+    let step = prop_oneof![Just(10u64), Just(60), Just(600), Just(3600), Just(70)];
+    let question = (start, length, 0..SELECTORS.len(), 0..GROUPS.len(), step).prop_map(
+        |(start_s, length_s, selector, group_by, step_s)| Question {
+            start_s,
+            length_s,
+            selector,
+            group_by,
+            step_s,
+        },
+    );
+    proptest::collection::vec(question, 4..6)
+}
+
+fn draft(choice: &Choice) -> Draft {
+    // The time follows from the sequence, as it does for a repeat.
+    let start_s = choice.sequence as i64 * 170 + i64::from(choice.boot);
+    let host = format!("h{}", choice.host);
+    let mut draft = Draft::new(&host, choice.sequence, start_s)
+        .boot(choice.boot)
+        .lasting(choice.length_s);
+    for &(labels, stack, end, count) in &choice.rows {
+        let (labels, stack) = (LABELS[labels as usize], STACKS[stack as usize]);
+        draft = match StackEnd::from_u8(end) {
+            Some(StackEnd::Lost) | None => draft.lost(labels, count),
+            Some(end) => draft.ended(labels, stack, end, count),
+        };
+    }
+    if choice.measured {
+        draft = draft
+            .account("/s/web", choice.sequence * 1000, choice.sequence)
+            .account("/", choice.sequence * 2000 + 1, choice.sequence);
+    }
+    draft
+}
+
+fn same_taken(left: &[Taken], right: &[Taken]) {
+    let sorted = |taken: &Taken| match taken {
+        Taken::Missing(stacks) => {
+            let mut stacks = stacks.clone();
+            stacks.sort();
+            Taken::Missing(stacks)
+        }
+        other => other.clone(),
+    };
+    let sorted = |all: &[Taken]| all.iter().map(sorted).collect::<Vec<_>>();
+    assert_eq!(sorted(left), sorted(right));
+}
+
+fn ask(store: &dyn Store, model: &Model, question: &Question) {
+    let (text, by) = (SELECTORS[question.selector], GROUPS[question.group_by]);
+    let asked = range(question.start_s, question.start_s + question.length_s);
+    let widened = |covered: TimeRange, step_ns: u64| {
+        let step = step_ns as i64;
+        assert!(covered.start_unix_ns <= asked.start_unix_ns, "{question:?}");
+        assert!(covered.end_unix_ns >= asked.end_unix_ns, "{question:?}");
+        assert!(
+            asked.start_unix_ns - covered.start_unix_ns < step,
+            "{question:?}"
+        );
+        assert!(
+            covered.end_unix_ns - asked.end_unix_ns < step,
+            "{question:?}"
+        );
+        covered
+    };
+    let of_query = query(text, by);
+    let answer = store.profile(asked, &of_query, &ample()).unwrap();
+    let covered = widened(answer.quality.covered, answer.quality.rollup.step_ns);
+    let expected = model.profile(covered, &of_query, &ample()).unwrap();
+    assert_eq!(
+        samples(&answer.data),
+        samples(&expected.data),
+        "{question:?}"
+    );
+    let mut quality = answer.quality.clone();
+    quality.rollup = expected.quality.rollup;
+    if answer.data.samples.is_empty() {
+        quality.unit.clone_from(&expected.quality.unit);
+    }
+    if quality.gaps.len() < collector::store::GAPS_MAX {
+        let order = |of: &mut Vec<(_, collector::store::Gap)>| {
+            of.sort_by(|left, right| (&left.0, left.1.range).cmp(&(&right.0, right.1.range)));
+        };
+        let mut of_model = expected.quality.clone();
+        order(&mut quality.gaps);
+        order(&mut of_model.gaps);
+        assert_eq!(quality, of_model, "{question:?}");
+    }
+
+    let (of_scope, by) = (scope(asked, text), names(by));
+    let step_ns = question.step_s * SECOND as u64;
+    let answer = store.series(&of_scope, &by, step_ns, &ample()).unwrap();
+    let coarsest = answer.quality.rollup.step_ns.max(step_ns);
+    let covered = widened(answer.quality.covered, coarsest);
+    let expected = model
+        .series(&scope(covered, text), &by, step_ns, &ample())
+        .unwrap();
+    assert_eq!(lines(&answer.data), lines(&expected.data), "{question:?}");
+    assert_eq!(
+        answer.data.start_unix_ns, expected.data.start_unix_ns,
+        "{question:?}"
+    );
+    assert_eq!(answer.quality.total, expected.quality.total, "{question:?}");
+
+    let answer = store.totals(&of_scope, &by, &ample()).unwrap();
+    let covered = widened(answer.quality.covered, answer.quality.rollup.step_ns);
+    let expected = model.totals(&scope(covered, text), &by, &ample()).unwrap();
+    let expects = by.iter().any(|name| name == "cgroup" || name == "*");
+    let strip = |mut rows: Vec<collector::store::Labelled>| {
+        if !expects {
+            rows.iter_mut()
+                .for_each(|row| (row.expected_ns, row.estimated_ns) = (0, 0));
+        }
+        totals(&rows)
+    };
+    assert_eq!(strip(answer.data), strip(expected.data), "{question:?}");
+    assert_eq!(answer.quality.total, expected.quality.total, "{question:?}");
+}
+
+pub fn answers_are_those_of_the_model(engine: &dyn Engine, _: Box<dyn Place>) {
+    let config = Config {
+        cases: ROUNDS,
+        failure_persistence: None,
+        max_shrink_iters: 20,
+        ..Config::default()
+    };
+    let rounds = TestRunner::new_with_rng(
+        config,
+        proptest::test_runner::TestRng::deterministic_rng(
+            proptest::test_runner::RngAlgorithm::ChaCha,
+        ),
+    )
+    .run(
+        &(pushes(), questions(), 0..8usize),
+        |(pushes, questions, reopen_after)| {
+            let place = engine.place().expect("it was there a moment ago");
+            let (mut store, model) = (Fresh::of(place), Model::default());
+            for (at, push) in pushes.iter().enumerate() {
+                let drafts: Vec<_> = push.windows.iter().map(draft).collect();
+                let given = if push.with_definitions {
+                    definitions(&drafts)
+                } else {
+                    Dictionary::default()
+                };
+                let windows = windows(&drafts);
+                let taken = store.push(&windows, &given, NOW_NS).unwrap();
+                same_taken(&taken, &model.push(&windows, &given, NOW_NS).unwrap());
+                if at == reopen_after {
+                    store = store.reopened();
+                }
+            }
+            for question in &questions {
+                ask(&*store, &model, question);
+            }
+            Ok(())
+        },
+    );
+    rounds.unwrap();
+}

@@ -1,0 +1,200 @@
+//! Windows as tests write them: labels and stacks as text, with the definitions beside.
+
+use super::{BEGIN_NS, NOW_NS, SECOND};
+use collector::store::{
+    HostKey, LabelSet, NewWindow, Origin, Row, Store, Taken, TimeRange, WindowAccount,
+};
+use profile::{Dictionary, FrameKind, FrameRef, Quality, Remap, StackEnd, StackId, Unnamed, Value};
+
+/// Weight of a sample. Unit: nanoseconds.
+pub const PERIOD: u64 = 10_101_010;
+
+/// A window and the frames of its stacks.
+#[derive(Clone)]
+pub struct Draft {
+    /// The window.
+    pub window: NewWindow,
+    /// Its stacks.
+    pub stacks: Dictionary,
+    host: String,
+}
+
+impl Draft {
+    /// A window of 10 s that begins `start_s` seconds after the begin of the tests' time.
+    pub fn new(host: &str, sequence: u64, start_s: i64) -> Draft {
+        let start_unix_ns = BEGIN_NS + start_s * SECOND;
+        Draft {
+            window: NewWindow {
+                origin: Origin {
+                    host: HostKey {
+                        host_id: format!("id-of-{host}"),
+                        boot_id: [1; 16],
+                    },
+                    sequence,
+                },
+                range: TimeRange {
+                    start_unix_ns,
+                    end_unix_ns: start_unix_ns + 10 * SECOND,
+                },
+                event: "cpu-clock".to_owned(),
+                unit: "nanoseconds".to_owned(),
+                period: PERIOD,
+                quality: Quality::default(),
+                label_sets: Vec::new(),
+                rows: Vec::new(),
+                accounts: Vec::new(),
+                dropped_before: None,
+            },
+            stacks: Dictionary::default(),
+            host: host.to_owned(),
+        }
+    }
+
+    /// Another length.
+    pub fn lasting(mut self, seconds: i64) -> Draft {
+        self.window.range.end_unix_ns = self.window.range.start_unix_ns + seconds * SECOND;
+        self
+    }
+
+    /// Another boot.
+    pub fn boot(mut self, boot: u8) -> Draft {
+        self.window.origin.host.boot_id = [boot; 16];
+        self
+    }
+
+    /// What a closure changes in the window.
+    pub fn with(mut self, change: impl FnOnce(&mut NewWindow)) -> Draft {
+        change(&mut self.window);
+        self
+    }
+
+    /// Samples of complete stacks: `unit=web,comm=nginx`, `main;work`.
+    pub fn row(self, labels: &str, stack: &str, count: u64) -> Draft {
+        self.ended(labels, stack, StackEnd::Complete, count)
+    }
+
+    /// Samples of stacks that ended otherwise.
+    pub fn ended(self, labels: &str, stack: &str, end: StackEnd, count: u64) -> Draft {
+        let frames: Vec<_> = stack
+            .split(';')
+            .filter(|name| !name.is_empty())
+            .map(frame)
+            .collect();
+        let weight = count.saturating_mul(PERIOD);
+        let labels = self.labels(labels);
+        self.sample(&labels, &frames, end, Value { count, weight })
+    }
+
+    /// Samples that were lost.
+    pub fn lost(self, labels: &str, count: u64) -> Draft {
+        self.ended(labels, "[lost]", StackEnd::Lost, count)
+    }
+
+    /// Samples of anything.
+    pub fn sample(
+        mut self,
+        labels: &LabelSet,
+        root_first: &[FrameRef<'_>],
+        end: StackEnd,
+        value: Value,
+    ) -> Draft {
+        let labels = self.label_set(labels);
+        let mut stack = StackId::EMPTY;
+        for &frame in root_first {
+            let frame = self.stacks.intern_frame(frame);
+            stack = self.stacks.stacks.child(stack, frame);
+        }
+        self.window.rows.push(Row {
+            labels,
+            stack: self.stacks.content_ids()[stack.0 as usize],
+            end,
+            value,
+        });
+        self
+    }
+
+    /// The kernel's accounting of a cgroup.
+    pub fn account(mut self, cgroup: &str, ns: u64, estimated_ns: u64) -> Draft {
+        let labels = self.labels(&format!("cgroup={cgroup}"));
+        let labels = self.label_set(&labels);
+        self.window.accounts.push(WindowAccount {
+            labels,
+            ns,
+            estimated_ns,
+        });
+        self
+    }
+
+    /// A label set from text, with the host.
+    pub fn labels(&self, text: &str) -> LabelSet {
+        let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+        self.labels_of(pairs)
+    }
+
+    /// A label set from pairs, with the host.
+    pub fn labels_of<'a>(&self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> LabelSet {
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let host = std::iter::once(("host".to_owned(), self.host.clone()));
+        LabelSet::new(host.chain(pairs.into_iter().map(owned)))
+    }
+
+    fn label_set(&mut self, labels: &LabelSet) -> u32 {
+        let sets = &mut self.window.label_sets;
+        let at = sets.iter().position(|set| set == labels);
+        let at = at.unwrap_or_else(|| {
+            sets.push(labels.clone());
+            sets.len() - 1
+        });
+        at as u32
+    }
+}
+
+/// A frame from its name: `[…]` is synthetic, `?…` has no symbol.
+pub fn frame(name: &str) -> FrameRef<'_> {
+    let (kind, module) = match name {
+        _ if name.starts_with('[') => (FrameKind::Synthetic, ""),
+        _ if name.starts_with("do_") => (FrameKind::Kernel, "[kernel]"),
+        _ => (FrameKind::Native, "app"),
+    };
+    FrameRef {
+        kind,
+        module,
+        unnamed: if name.starts_with('?') {
+            Unnamed::NoSymbols
+        } else {
+            Unnamed::No
+        },
+        function: name,
+        ..FrameRef::default()
+    }
+}
+
+/// The definitions of all stacks of these windows.
+pub fn definitions(drafts: &[Draft]) -> Dictionary {
+    let mut all = Dictionary::default();
+    for draft in drafts {
+        let mut remap = Remap::default();
+        for (stack, _, _) in draft.stacks.stacks.iter() {
+            remap.stack(&draft.stacks, &mut all, stack);
+        }
+    }
+    all
+}
+
+/// The windows alone.
+pub fn windows(drafts: &[Draft]) -> Vec<NewWindow> {
+    drafts.iter().map(|draft| draft.window.clone()).collect()
+}
+
+/// Pushes windows with their definitions.
+pub fn push(store: &dyn Store, drafts: &[Draft]) -> Vec<Taken> {
+    store
+        .push(&windows(drafts), &definitions(drafts), NOW_NS)
+        .expect("the store takes windows")
+}
+
+/// Pushes windows that must all be taken.
+pub fn store_all(store: &dyn Store, drafts: &[Draft]) {
+    let taken = push(store, drafts);
+    assert_eq!(taken, vec![Taken::Stored; drafts.len()]);
+}
