@@ -8,13 +8,13 @@ use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
 use super::super::file::{FileError, Table};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Partition, View, read};
-use super::profile::grouping;
-use super::quality::{Fleet, WINDOW_STEP_NS};
+use super::profile::{Read, grouping};
+use super::quality::Fleet;
 use super::{
     Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
 };
 use crate::store::{
-    Answer, LabelSet, Limits, Line, Lines, Rollup, Scope, StoreError, TimeRange,
+    Answer, LabelSet, Limits, Line, Lines, Scope, StoreError, TimeRange,
 };
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
 use hashbrown::HashMap;
@@ -171,7 +171,7 @@ struct Found {
     lines: Vec<Option<Vec<u64>>>,
     total: Value,
     units: Vec<String>,
-    used: [bool; 3],
+    used: Read,
 }
 
 /// See [`Store::series`](crate::store::Store::series).
@@ -189,7 +189,7 @@ pub fn series(
     let mut lines: HashMap<LabelSet, Vec<u64>> = HashMap::new();
     let mut total = Value::default();
     let mut units = Units::default();
-    let mut used = [false; 3];
+    let mut used = Read::default();
     each_partition(
         store,
         scope.range,
@@ -200,9 +200,7 @@ pub fn series(
             for unit in &found.units {
                 units.add(unit)?;
             }
-            for (all, used_here) in used.iter_mut().zip(found.used) {
-                *all |= used_here;
-            }
+            used |= found.used;
             for (labels, line) in found.labels.into_iter().zip(found.lines) {
                 let Some(line) = line else { continue };
                 match lines.get_mut(&labels) {
@@ -217,28 +215,12 @@ pub fn series(
         },
     )?;
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let rollup = rollup(used);
+    let rollup = used.rollup();
     let quality = fleet.quality(store, scope.range, rollup, total, units.into_text());
     Ok(Answer {
         data: into_lines(lines, axis, limits.lines),
         quality,
     })
-}
-
-fn rollup([windows, minutes, chunks]: [bool; 3]) -> Rollup {
-    let (step_ns, by_service) = if windows {
-        (WINDOW_STEP_NS, false)
-    } else if minutes {
-        (SERVICE_STEP_NS, true)
-    } else if chunks {
-        (CHUNK_NS, false)
-    } else {
-        (WINDOW_STEP_NS, false)
-    };
-    Rollup {
-        step_ns,
-        by_service,
-    }
 }
 
 fn axis(range: TimeRange, step_ns: u64) -> Result<Axis, StoreError> {
@@ -286,7 +268,7 @@ fn read_partition(
         lines: Vec::new(),
         total: Value::default(),
         units: Vec::new(),
-        used: [false; 3],
+        used: Read::default(),
     };
     if own.is_empty() {
         return Ok(found);
@@ -326,7 +308,8 @@ fn read_partition(
                 }
                 found.total += value;
                 kinds_used[usize::from(kind)] = true;
-                found.used[if !own { 1 } else if whole { 2 } else { 0 }] = true;
+                found.used.services |= !own;
+                found.used.windows |= own;
                 Ok(())
             },
         );

@@ -4,7 +4,6 @@ use super::super::EmbeddedStore;
 use super::super::block::Sum;
 use super::super::file::Table;
 use super::super::meta::Account;
-use super::super::options::CHUNK_NS;
 use super::super::partition::{Partition, read};
 use super::profile::grouping;
 use super::quality::{Fleet, WINDOW_STEP_NS, each_summary};
@@ -25,7 +24,6 @@ struct Row {
 struct Found {
     rows: HashMap<LabelSet, Row>,
     units: Vec<String>,
-    windows: bool,
 }
 
 /// See [`Store::totals`](crate::store::Store::totals). Accounts are of cgroups with all below them;
@@ -41,14 +39,12 @@ pub fn totals(
     let group_by = grouping(group_by);
     let mut rows: HashMap<LabelSet, Row> = HashMap::new();
     let mut units = Units::default();
-    let mut windows = false;
     each_partition(
         store,
         scope.range,
         &mut guard,
         |partition, guard| read_partition(partition, scope, &group_by, guard),
         |found, guard| {
-            windows |= found.windows;
             for unit in &found.units {
                 units.add(unit)?;
             }
@@ -97,7 +93,7 @@ pub fn totals(
     data.truncate(limits.lines);
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
     let rollup = Rollup {
-        step_ns: if windows { WINDOW_STEP_NS } else { CHUNK_NS },
+        step_ns: WINDOW_STEP_NS,
         by_service: false,
     };
     let quality = fleet.quality(store, scope.range, rollup, total.all(), units.into_text());
@@ -124,13 +120,10 @@ fn read_partition(
     let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
     let mut kinds_used = vec![false; units.len()];
     let mut accounts: HashMap<u32, Account> = HashMap::new();
-    let mut windows = false;
     let read_all = choice
-        .read(&view, &pieces, true, true, guard, |_| true, |kept, kind, chunk, _, sum| {
+        .read(&view, &pieces, true, true, guard, |_| true, |kept, kind, _, _, sum| {
             *sums[kept as usize].get_or_insert_default() += sum;
             kinds_used[usize::from(kind)] = true;
-            let piece = pieces.iter().find(|piece| piece.chunk == chunk);
-            windows |= piece.is_none_or(|piece| piece.part.is_some());
             Ok(())
         })
         .and_then(|()| {
@@ -161,6 +154,5 @@ fn read_partition(
     Ok(Found {
         rows,
         units: used.map(|(unit, _)| unit).collect(),
-        windows,
     })
 }
