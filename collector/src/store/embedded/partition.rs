@@ -385,15 +385,20 @@ impl Partition {
     }
 
     /// File and memory as of now: chunks in `[from, to]`, of them the groups that `wanted` takes.
-    pub fn view(
+    ///
+    /// What is wanted is chosen while nothing can be added, so that the dictionary the choice is made
+    /// from has all that is seen: of a window all rows are known, or none is there.
+    pub fn view<C>(
         &self,
         (from, to): (u16, u16),
         with_windows: bool,
-        mut wanted: impl FnMut(u32) -> bool,
-    ) -> Result<View, FileError> {
+        choose: impl FnOnce() -> C,
+        wanted: impl Fn(&C, u32) -> bool,
+    ) -> Result<(View, C), FileError> {
         let file = self.reader()?;
         let mem = read(&self.mem);
         file.begin()?;
+        let choice = choose();
         let mut chunks = Vec::new();
         for (chunk, rows) in mem.chunks() {
             if !(from..=to).contains(&chunk) {
@@ -401,7 +406,7 @@ impl Partition {
             }
             let mut groups: Vec<(u32, GroupRows)> = Vec::new();
             for (&group, rows) in &rows.groups {
-                if wanted(group) {
+                if wanted(&choice, group) {
                     groups.push((group, rows.clone()));
                 }
             }
@@ -418,7 +423,7 @@ impl Partition {
             });
         }
         drop(mem);
-        Ok(View { file, chunks })
+        Ok((View { file, chunks }, choice))
     }
 
     /// A partition with a new file that has what memory has of this one: nothing is in its file yet,

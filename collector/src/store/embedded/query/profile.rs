@@ -294,27 +294,33 @@ fn read_partition(
     guard: &mut Guard<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
-    let (by_group, by_service, leaves, kinds) = {
+    let pieces = pieces(partition, range);
+    let mut found = Found {
+        dict: Arc::clone(&dict),
+        lists: Vec::new(),
+        kinds: Vec::new(),
+        read: Read::default(),
+    };
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
+        return Ok(found);
+    };
+    let choose = || {
         let dict = read(&dict);
         let by_group = Choice::new(&dict, query, Table::Block);
         let by_service = service_answers(&dict, query.selector(), query.group_by())
             .then(|| Choice::new(&dict, query, Table::ServiceBlock));
         (by_group, by_service, dict.leaves.len(), dict.kinds.len())
     };
-    let pieces = pieces(partition, range);
-    let mut found = Found {
-        dict,
-        lists: Vec::new(),
-        kinds: vec![false; kinds],
-        read: Read::default(),
-    };
-    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
-        return Ok(found);
-    };
+    let chunks = (first.chunk, last.chunk);
+    let (view, chosen) = partition.view(chunks, false, choose, |(by_group, ..), group| {
+        by_group.wants(group)
+    })?;
+    let (by_group, by_service, leaves, kinds) = chosen;
+    found.kinds.resize(kinds, false);
     if by_group.chosen == 0 {
+        view.close(partition);
         return Ok(found);
     }
-    let view = partition.view((first.chunk, last.chunk), false, |group| by_group.wants(group))?;
     guard.hold(view.heap_bytes())?;
     let mut reader = Reading {
         view: &view,

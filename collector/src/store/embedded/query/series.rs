@@ -89,7 +89,8 @@ impl HeadChoice {
         }
     }
 
-    fn wants_group(&self, group: u32) -> bool {
+    /// True when a series of the group is chosen.
+    pub fn wants_group(&self, group: u32) -> bool {
         self.groups.get(group as usize).is_some_and(|wanted| *wanted)
     }
 
@@ -148,13 +149,12 @@ impl HeadChoice {
         stopped?;
         Ok(())
     }
+}
 
-    /// A view of a partition with what is chosen.
-    pub fn view(&self, partition: &Partition, pieces: &[Piece]) -> Result<View, FileError> {
-        let first = pieces.first().map_or(0, |piece| piece.chunk);
-        let last = pieces.last().map_or(0, |piece| piece.chunk);
-        partition.view((first, last), false, |group| self.wants_group(group))
-    }
+/// The first and last chunk of a plan.
+pub fn ends(pieces: &[Piece]) -> (u16, u16) {
+    let first = pieces.first().map_or(0, |piece| piece.chunk);
+    (first, pieces.last().map_or(0, |piece| piece.chunk))
 }
 
 /// The time axis of lines.
@@ -256,13 +256,15 @@ fn read_partition(
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
     let minutes = axis.step_ns % SERVICE_STEP_NS == 0;
-    let (own, service, units) = {
+    let choose = || {
         let dict = read(&dict);
         let choose = |table| HeadChoice::new(&dict, &scope.selector, group_by, table);
         let service = minutes && service_answers(&dict, &scope.selector, group_by);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
         (choose(Table::Head), service.then(|| choose(Table::ServiceHead)), units)
     };
+    let (view, (own, service, units)) =
+        partition.view(ends(&pieces), false, choose, |(own, ..), group| own.wants_group(group))?;
     let mut found = Found {
         labels: Vec::new(),
         lines: Vec::new(),
@@ -271,9 +273,9 @@ fn read_partition(
         used: Read::default(),
     };
     if own.is_empty() {
+        view.close(partition);
         return Ok(found);
     }
-    let view = own.view(partition, &pieces)?;
     let whole = axis.step_ns % CHUNK_NS == 0;
     let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
     let mut kinds_used = vec![false; units.len()];

@@ -7,7 +7,7 @@ use super::super::meta::Account;
 use super::super::partition::{Partition, read};
 use super::profile::grouping;
 use super::quality::{Fleet, WINDOW_STEP_NS, each_summary};
-use super::series::HeadChoice;
+use super::series::{HeadChoice, ends};
 use super::{Guard, Stop, Units, each_partition, kept_labels, pieces, select};
 use crate::store::{Answer, LabelSet, Labelled, Limits, Rollup, Scope, StoreError};
 use ::profile::{GroupBy, LabelSetId, key};
@@ -108,15 +108,15 @@ fn read_partition(
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
-    let (choice, taken, units) = {
+    let choose = || {
         let dict = read(&dict);
         let choice = HeadChoice::new(&dict, &scope.selector, group_by, Table::Head);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
         (choice, select(&dict, &scope.selector), units)
     };
-    let first = pieces.first().map_or(0, |piece| piece.chunk);
-    let last = pieces.last().map_or(0, |piece| piece.chunk);
-    let view = partition.view((first, last), true, |_| !choice.is_empty())?;
+    let range = ends(&pieces);
+    let (view, (choice, taken, units)) =
+        partition.view(range, true, choose, |(choice, ..), group| choice.wants_group(group))?;
     let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
     let mut kinds_used = vec![false; units.len()];
     let mut accounts: HashMap<u32, Account> = HashMap::new();
@@ -127,7 +127,6 @@ fn read_partition(
             Ok(())
         })
         .and_then(|()| {
-            let range = (first, last);
             each_summary(partition, &view, &pieces, range, guard, |_, inside| {
                 for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
                     if taken.get(labels as usize).is_some_and(|taken| *taken) {
