@@ -387,7 +387,11 @@ impl Block {
         let saturated = flags & 2 != 0;
         let mut weights = input.clone();
         if !plain {
-            let written = if saturated { all } else { all - self.lens.len() };
+            let written = if saturated {
+                all
+            } else {
+                all - self.lens.len()
+            };
             for _ in 0..written {
                 weights.take()?;
             }

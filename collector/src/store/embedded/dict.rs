@@ -276,7 +276,8 @@ impl Dict {
         let slot = if end == StackEnd::Complete {
             let at = stack.0 as usize;
             if self.complete.len() <= at {
-                self.complete.resize(self.tables.stacks.len().max(at + 1), NONE);
+                self.complete
+                    .resize(self.tables.stacks.len().max(at + 1), NONE);
             }
             &mut self.complete[at]
         } else {
@@ -287,7 +288,8 @@ impl Dict {
             self.leaves.push((stack, end));
             let at = stack.0 as usize;
             if self.named.len() <= at {
-                self.named.resize(self.tables.stacks.len().max(at + 1), false);
+                self.named
+                    .resize(self.tables.stacks.len().max(at + 1), false);
             }
             self.named[at] = true;
         }
@@ -298,8 +300,8 @@ impl Dict {
     /// agent is asked for each stack it names, as other engines ask for it.
     pub fn find_named(&self, content: ContentId) -> Option<StackId> {
         let stack = self.find_stack(content)?;
-        let named = stack == StackId::EMPTY
-            || self.named.get(stack.0 as usize).is_some_and(|named| *named);
+        let named =
+            stack == StackId::EMPTY || self.named.get(stack.0 as usize).is_some_and(|named| *named);
         named.then_some(stack)
     }
 
@@ -559,7 +561,9 @@ fn is(right: bool) -> Result<(), Damage> {
     if right {
         Ok(())
     } else {
-        Err(Damage("an entry of the dictionary is not what follows the one before"))
+        Err(Damage(
+            "an entry of the dictionary is not what follows the one before",
+        ))
     }
 }
 

@@ -67,7 +67,10 @@ impl Mem {
     /// Every chunk with its number.
     pub fn chunks(&self) -> impl Iterator<Item = (u16, &ChunkRows)> {
         let frozen = self.frozen.iter().flat_map(|frozen| frozen.iter());
-        self.active.iter().chain(frozen).map(|(&chunk, rows)| (chunk, rows))
+        self.active
+            .iter()
+            .chain(frozen)
+            .map(|(&chunk, rows)| (chunk, rows))
     }
 
     /// Memory held, in bytes.
@@ -143,7 +146,7 @@ impl Partition {
 
     /// A partition whose file is there.
     pub fn open(path: PathBuf, range: (i64, i64)) -> Result<Partition, FileError> {
-        let file = PartitionFile::open(&path)?;
+        let file = PartitionFile::open_to_read(&path)?;
         let opened = file.read_opened()?;
         let partition = Partition::empty(path, range, &opened.service_labels);
         let mut hosts = HashMap::new();
@@ -226,14 +229,14 @@ impl Partition {
         let kept = lock(&self.readers).pop();
         match kept {
             Some(file) => Ok(file),
-            None => PartitionFile::open(&self.path),
+            None => PartitionFile::open_to_read(&self.path),
         }
     }
 
     /// Gives a connection back.
     pub fn give_back(&self, file: PartitionFile) {
         let mut readers = lock(&self.readers);
-        if readers.len() < READERS_KEPT {
+        if readers.len() < READERS_KEPT && !file.is_alone() {
             readers.push(file);
         }
     }
@@ -299,8 +302,10 @@ impl Partition {
             match &mem.frozen {
                 Some(frozen) => Arc::clone(frozen),
                 None => {
-                    let taken: BTreeMap<u16, ChunkRows> =
-                        mem.active.extract_if(.., |&chunk, rows| which(chunk, rows)).collect();
+                    let taken: BTreeMap<u16, ChunkRows> = mem
+                        .active
+                        .extract_if(.., |&chunk, rows| which(chunk, rows))
+                        .collect();
                     if taken.is_empty() {
                         return Ok(0);
                     }
@@ -313,7 +318,9 @@ impl Partition {
         let written = self.write_frozen(&frozen);
         if written.is_err() {
             // What was taken for written is written next time.
-            write(&self.hosts).values_mut().for_each(|state| state.dirty = true);
+            write(&self.hosts)
+                .values_mut()
+                .for_each(|state| state.dirty = true);
         }
         written
     }
@@ -351,8 +358,8 @@ impl Partition {
         let tables = Tables::of(&read(dict));
         let mut chunks = Vec::new();
         for (&chunk, rows) in frozen {
-            let encoded = encode_chunk(&tables, rows)
-                .map_err(|error| FileError::Other(error.to_string()))?;
+            let encoded =
+                encode_chunk(&tables, rows).map_err(|error| FileError::Other(error.to_string()))?;
             chunks.push((chunk, rows.last_record, encoded));
         }
         let mut sealer = Sealer::new()?;

@@ -16,7 +16,13 @@ pub fn names(
     limits: &Limits,
 ) -> Result<Vec<String>, StoreError> {
     let mut all = BTreeSet::new();
-    collect(store, scope, limits, |name, _| Some(name.to_owned()), &mut all)?;
+    collect(
+        store,
+        scope,
+        limits,
+        |name, _| Some(name.to_owned()),
+        &mut all,
+    )?;
     Ok(all.into_iter().collect())
 }
 

@@ -8,9 +8,7 @@ use super::super::encode::{SERVICE_STEP_NS, period};
 use super::super::file::{FileError, Table};
 use super::super::partition::{Partition, View, read};
 use super::quality::{Fleet, WINDOW_STEP_NS};
-use super::{
-    Guard, Piece, Stop, each_partition, kept_labels, pieces, select, service_answers,
-};
+use super::{Guard, Piece, Stop, each_partition, kept_labels, pieces, select, service_answers};
 use crate::store::{Answer, LabelSet, Limits, Rollup, StoreError, TimeRange};
 use ::profile::{
     GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackId,
@@ -61,7 +59,11 @@ impl Choice {
                 id
             })
         };
-        let bundles = if table == Table::Block { &dict.groups } else { &dict.services };
+        let bundles = if table == Table::Block {
+            &dict.groups
+        } else {
+            &dict.services
+        };
         let mut chosen = vec![false; bundles.len()];
         let kept: Vec<u32> = if table == Table::Block {
             let series = dict.series.iter();
@@ -86,7 +88,10 @@ impl Choice {
             table,
             chosen: chosen.iter().filter(|chosen| **chosen).count(),
             bundles: chosen,
-            periods: bundles.iter().map(|bundle| period(dict, Some(bundle.kind))).collect(),
+            periods: bundles
+                .iter()
+                .map(|bundle| period(dict, Some(bundle.kind)))
+                .collect(),
             kinds: bundles.iter().map(|bundle| bundle.kind).collect(),
             kept,
             sample_of,
@@ -94,7 +99,9 @@ impl Choice {
     }
 
     fn wants(&self, bundle: u32) -> bool {
-        self.bundles.get(bundle as usize).is_some_and(|chosen| *chosen)
+        self.bundles
+            .get(bundle as usize)
+            .is_some_and(|chosen| *chosen)
     }
 
     fn kept(&self, series: u32) -> u32 {
@@ -167,7 +174,9 @@ impl Sums {
             }
             Sums::Sparse(values) => {
                 let all = values.into_iter();
-                let mut all: Vec<_> = all.map(|((kept, leaf), value)| (kept, leaf, value)).collect();
+                let mut all: Vec<_> = all
+                    .map(|((kept, leaf), value)| (kept, leaf, value))
+                    .collect();
                 all.sort_unstable_by_key(|(kept, leaf, _)| (*kept, *leaf));
                 all
             }
@@ -175,10 +184,13 @@ impl Sums {
     }
 }
 
+/// Sums of one partition: label sets that stand for kept labels, and values by (kept labels, leaf).
+type Counts = (Vec<LabelSetId>, Vec<(u32, u32, Value)>);
+
 /// What one partition adds to the answer.
 struct Found {
     dict: Arc<RwLock<Dict>>,
-    lists: Vec<(Vec<LabelSetId>, Vec<(u32, u32, Value)>)>,
+    lists: Vec<Counts>,
     kinds: Vec<bool>,
     read: Read,
 }
@@ -197,7 +209,11 @@ impl Read {
     pub fn rollup(self) -> Rollup {
         let by_service = self.services && !self.windows;
         Rollup {
-            step_ns: if by_service { SERVICE_STEP_NS } else { WINDOW_STEP_NS },
+            step_ns: if by_service {
+                SERVICE_STEP_NS
+            } else {
+                WINDOW_STEP_NS
+            },
             by_service,
         }
     }
@@ -428,7 +444,11 @@ impl Reading<'_> {
             )?;
             return Ok(());
         }
-        let chosen = choice.bundles.iter().enumerate().filter(|(_, chosen)| **chosen);
+        let chosen = choice
+            .bundles
+            .iter()
+            .enumerate()
+            .filter(|(_, chosen)| **chosen);
         for (bundle, _) in chosen {
             let only = (bundle as u32, bundle as u64 + 1);
             file.each_blob(
@@ -453,7 +473,8 @@ impl Reading<'_> {
     ) -> Result<(), Stop> {
         guard.check()?;
         let period = choice.periods.get(bundle as usize).copied().unwrap_or(0);
-        self.block.read(&mut self.opener, body, period, piece.part)?;
+        self.block
+            .read(&mut self.opener, body, period, piece.part)?;
         let (mut begin, mut any) = (0, false);
         for &(series, end) in &self.block.series {
             let kept = choice.kept(series);
@@ -504,13 +525,20 @@ fn prune(profile: &mut Profile, nodes: usize, guard: &Guard<'_>) -> Result<u64, 
     }
     let mut kept = vec![false; trie.len()];
     kept[0] = true;
-    order.iter().take(nodes).for_each(|&id| kept[id as usize] = true);
+    order
+        .iter()
+        .take(nodes)
+        .for_each(|&id| kept[id as usize] = true);
     // By stack: itself, or the nearest caller that stays.
     let mut stays: Vec<StackId> = Vec::with_capacity(trie.len());
     stays.push(StackId::EMPTY);
     for (at, parent) in parents.iter().enumerate() {
         let own = StackId(at as u32 + 1);
-        let stay = if kept[at + 1] { own } else { stays[parent.0 as usize] };
+        let stay = if kept[at + 1] {
+            own
+        } else {
+            stays[parent.0 as usize]
+        };
         stays.push(stay);
     }
     guard.check()?;

@@ -13,9 +13,7 @@ use super::quality::Fleet;
 use super::{
     Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
 };
-use crate::store::{
-    Answer, LabelSet, Limits, Line, Lines, Scope, StoreError, TimeRange,
-};
+use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, StoreError, TimeRange};
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -80,9 +78,15 @@ impl HeadChoice {
         let shared = HEADS_SHARED as usize;
         HeadChoice {
             table,
-            ranges: groups.chunks(shared).map(|range| range.contains(&true)).collect(),
+            ranges: groups
+                .chunks(shared)
+                .map(|range| range.contains(&true))
+                .collect(),
             groups,
-            periods: bundles.iter().map(|bundle| period(dict, Some(bundle.kind))).collect(),
+            periods: bundles
+                .iter()
+                .map(|bundle| period(dict, Some(bundle.kind)))
+                .collect(),
             kept,
             kinds,
             labels: labels_of,
@@ -91,7 +95,9 @@ impl HeadChoice {
 
     /// True when a series of the group is chosen.
     pub fn wants_group(&self, group: u32) -> bool {
-        self.groups.get(group as usize).is_some_and(|wanted| *wanted)
+        self.groups
+            .get(group as usize)
+            .is_some_and(|wanted| *wanted)
     }
 
     /// True when nothing is chosen.
@@ -101,7 +107,10 @@ impl HeadChoice {
 
     /// Reads heads of pieces that `takes` takes: `each` is told kept labels, kind, chunk, begin after
     /// the chunk's, and sum. Whole chunks come as one when `whole`. Memory is read when `with_memory`.
-    #[expect(clippy::too_many_arguments, reason = "one reading of heads, for lines and for totals")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one reading of heads, for lines and for totals"
+    )]
     pub fn read(
         &self,
         view: &View,
@@ -125,15 +134,31 @@ impl HeadChoice {
         };
         for piece in pieces.iter().filter(|piece| takes(piece)) {
             let is_whole = whole && piece.part.is_none();
-            let wanted = |range: u32| self.ranges.get(range as usize).is_some_and(|wanted| *wanted);
+            let wanted = |range: u32| {
+                self.ranges
+                    .get(range as usize)
+                    .is_some_and(|wanted| *wanted)
+            };
             let all = (0, 1 << 32);
-            view.file.each_blob(self.table, piece.chunk, all, wanted, |_, body| -> Result<(), Stop> {
-                guard.check()?;
-                each_head(&mut opener, body, is_whole, period_of, |series, start, sum| {
-                    found(piece, series, start, sum, is_whole);
-                })?;
-                Ok(())
-            })?;
+            view.file.each_blob(
+                self.table,
+                piece.chunk,
+                all,
+                wanted,
+                |_, body| -> Result<(), Stop> {
+                    guard.check()?;
+                    each_head(
+                        &mut opener,
+                        body,
+                        is_whole,
+                        period_of,
+                        |series, start, sum| {
+                            found(piece, series, start, sum, is_whole);
+                        },
+                    )?;
+                    Ok(())
+                },
+            )?;
         }
         for mem in view.chunks.iter().filter(|_| with_memory) {
             let Some(piece) = pieces.iter().find(|piece| piece.chunk == mem.chunk) else {
@@ -227,7 +252,10 @@ fn axis(range: TimeRange, step_ns: u64) -> Result<Axis, StoreError> {
     let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
     let start = range.start_unix_ns.div_euclid(step).saturating_mul(step);
     let covered = i128::from(range.end_unix_ns) - i128::from(start);
-    let steps = covered.max(0).unsigned_abs().div_ceil(step.unsigned_abs().into());
+    let steps = covered
+        .max(0)
+        .unsigned_abs()
+        .div_ceil(step.unsigned_abs().into());
     if steps > STEPS_MAX.into() {
         return Err(StoreError::TooLarge(format!(
             "{steps} steps are more than {STEPS_MAX}; take a longer step or a shorter range"
@@ -255,16 +283,22 @@ fn read_partition(
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
-    let minutes = axis.step_ns % SERVICE_STEP_NS == 0;
+    let minutes = axis.step_ns.is_multiple_of(SERVICE_STEP_NS);
     let choose = || {
         let dict = read(&dict);
         let choose = |table| HeadChoice::new(&dict, &scope.selector, group_by, table);
         let service = minutes && service_answers(&dict, &scope.selector, group_by);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
-        (choose(Table::Head), service.then(|| choose(Table::ServiceHead)), units)
+        (
+            choose(Table::Head),
+            service.then(|| choose(Table::ServiceHead)),
+            units,
+        )
     };
     let (view, (own, service, units)) =
-        partition.view(ends(&pieces), false, choose, |(own, ..), group| own.wants_group(group))?;
+        partition.view(ends(&pieces), false, choose, |(own, ..), group| {
+            own.wants_group(group)
+        })?;
     let mut found = Found {
         labels: Vec::new(),
         lines: Vec::new(),
@@ -276,7 +310,7 @@ fn read_partition(
         view.close(partition);
         return Ok(found);
     }
-    let whole = axis.step_ns % CHUNK_NS == 0;
+    let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
     let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
     let mut kinds_used = vec![false; units.len()];
     let mut read_all = Ok(());
@@ -330,13 +364,19 @@ fn read_partition(
 }
 
 fn into_lines(lines: HashMap<LabelSet, Vec<u64>>, axis: Axis, limit: usize) -> Lines {
-    let total = |weights: &[u64]| weights.iter().fold(0u64, |sum, weight| sum.saturating_add(*weight));
+    let total = |weights: &[u64]| {
+        weights
+            .iter()
+            .fold(0u64, |sum, weight| sum.saturating_add(*weight))
+    };
     let mut lines: Vec<(u64, Line)> = lines
         .into_iter()
         .map(|(labels, weights)| (total(&weights), Line { labels, weights }))
         .collect();
     lines.sort_by(|(left_total, left), (right_total, right)| {
-        right_total.cmp(left_total).then_with(|| left.labels.cmp(&right.labels))
+        right_total
+            .cmp(left_total)
+            .then_with(|| left.labels.cmp(&right.labels))
     });
     let left_out = lines.split_off(lines.len().min(limit));
     let mut rest = Vec::new();

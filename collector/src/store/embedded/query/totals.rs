@@ -88,7 +88,9 @@ pub fn totals(
         .collect();
     data.sort_by(|left, right| {
         let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
-        weight(right).cmp(&weight(left)).then_with(|| left.labels.cmp(&right.labels))
+        weight(right)
+            .cmp(&weight(left))
+            .then_with(|| left.labels.cmp(&right.labels))
     });
     data.truncate(limits.lines);
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
@@ -116,16 +118,26 @@ fn read_partition(
     };
     let range = ends(&pieces);
     let (view, (choice, taken, units)) =
-        partition.view(range, true, choose, |(choice, ..), group| choice.wants_group(group))?;
+        partition.view(range, true, choose, |(choice, ..), group| {
+            choice.wants_group(group)
+        })?;
     let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
     let mut kinds_used = vec![false; units.len()];
     let mut accounts: HashMap<u32, Account> = HashMap::new();
     let read_all = choice
-        .read(&view, &pieces, true, true, guard, |_| true, |kept, kind, _, _, sum| {
-            *sums[kept as usize].get_or_insert_default() += sum;
-            kinds_used[usize::from(kind)] = true;
-            Ok(())
-        })
+        .read(
+            &view,
+            &pieces,
+            true,
+            true,
+            guard,
+            |_| true,
+            |kept, kind, _, _, sum| {
+                *sums[kept as usize].get_or_insert_default() += sum;
+                kinds_used[usize::from(kind)] = true;
+                Ok(())
+            },
+        )
         .and_then(|()| {
             each_summary(partition, &view, &pieces, range, guard, |_, inside| {
                 for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
