@@ -289,32 +289,31 @@ impl HeadsWriter {
             put(section, runs().count() as u64);
         }
         let mut before = 0;
-        let mut by_slot = vec![Sum::default(); starts.len()];
+        let mut by_slot: Vec<Option<Sum>> = vec![None; starts.len()];
         for run in runs() {
             let series = run[0].entry.series;
             for section in [&mut self.totals, &mut self.times] {
                 put(section, (series - before).into());
             }
             before = series;
-            by_slot.fill(Sum::default());
+            by_slot.fill(None);
             let mut total = Sum::default();
             for row in run {
                 let lost = dict.is_lost(row.entry.leaf);
-                for sum in [&mut total, &mut by_slot[usize::from(row.slot)]] {
+                let slot = by_slot[usize::from(row.slot)].get_or_insert_default();
+                for sum in [&mut total, slot] {
                     let part = if lost { &mut sum.lost } else { &mut sum.taken };
                     *part += row.entry.value;
                 }
             }
             put_sum(&mut self.totals, total, period);
             let filled = || {
-                by_slot
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, sum)| **sum != Sum::default())
+                let slots = by_slot.iter().enumerate();
+                slots.filter_map(|(slot, sum)| Some((slot, (*sum)?)))
             };
             put(&mut self.times, filled().count() as u64);
             let mut slot_before = 0;
-            for (slot, &sum) in filled() {
+            for (slot, sum) in filled() {
                 put(&mut self.times, (slot - slot_before) as u64);
                 slot_before = slot;
                 put_sum(&mut self.times, sum, period);

@@ -130,6 +130,7 @@ pub struct Opened {
 /// A connection to a partition's file.
 pub struct PartitionFile {
     connection: Connection,
+    alone: bool,
 }
 
 impl PartitionFile {
@@ -159,9 +160,31 @@ impl PartitionFile {
 
     /// Opens a file that is there.
     pub fn open(path: &Path) -> Result<PartitionFile, FileError> {
+        PartitionFile::open_as(path, false)
+    }
+
+    /// Opens a file that is there for reading. SQLite shares an index of its log between connections
+    /// in a file of its own; where the disk has no room even for that, this connection is alone.
+    pub fn open_to_read(path: &Path) -> Result<PartitionFile, FileError> {
+        match PartitionFile::open(path) {
+            Err(FileError::Unavailable(_)) => PartitionFile::open_as(path, true),
+            opened => opened,
+        }
+    }
+
+    /// True when it keeps others from the file: not to be kept longer than needed.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    fn open_as(path: &Path, alone: bool) -> Result<PartitionFile, FileError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        if alone {
+            let _mode: String =
+                connection.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |row| row.get(0))?;
+        }
         let id: i32 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
         let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if id != APPLICATION_ID || version != VERSION {
@@ -175,7 +198,10 @@ impl PartitionFile {
             "PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;",
         )?;
         connection.set_prepared_statement_cache_capacity(32);
-        Ok(PartitionFile { connection })
+        // What SQLite puts off until something is read, such as that index, shall fail here.
+        let _rows: i64 =
+            connection.query_row("SELECT count(*) FROM about", [], |row| row.get(0))?;
+        Ok(PartitionFile { connection, alone })
     }
 
     /// Reads what is needed at once.

@@ -146,7 +146,7 @@ impl Partition {
 
     /// A partition whose file is there.
     pub fn open(path: PathBuf, range: (i64, i64)) -> Result<Partition, FileError> {
-        let file = PartitionFile::open(&path)?;
+        let file = PartitionFile::open_to_read(&path)?;
         let opened = file.read_opened()?;
         let partition = Partition::empty(path, range, &opened.service_labels);
         let mut hosts = HashMap::new();
@@ -229,14 +229,14 @@ impl Partition {
         let kept = lock(&self.readers).pop();
         match kept {
             Some(file) => Ok(file),
-            None => PartitionFile::open(&self.path),
+            None => PartitionFile::open_to_read(&self.path),
         }
     }
 
     /// Gives a connection back.
     pub fn give_back(&self, file: PartitionFile) {
         let mut readers = lock(&self.readers);
-        if readers.len() < READERS_KEPT {
+        if readers.len() < READERS_KEPT && !file.is_alone() {
             readers.push(file);
         }
     }
@@ -392,15 +392,20 @@ impl Partition {
     }
 
     /// File and memory as of now: chunks in `[from, to]`, of them the groups that `wanted` takes.
-    pub fn view(
+    ///
+    /// What is wanted is chosen while nothing can be added, so that the dictionary the choice is made
+    /// from has all that is seen: of a window all rows are known, or none is there.
+    pub fn view<C>(
         &self,
         (from, to): (u16, u16),
         with_windows: bool,
-        mut wanted: impl FnMut(u32) -> bool,
-    ) -> Result<View, FileError> {
+        choose: impl FnOnce() -> C,
+        wanted: impl Fn(&C, u32) -> bool,
+    ) -> Result<(View, C), FileError> {
         let file = self.reader()?;
         let mem = read(&self.mem);
         file.begin()?;
+        let choice = choose();
         let mut chunks = Vec::new();
         for (chunk, rows) in mem.chunks() {
             if !(from..=to).contains(&chunk) {
@@ -408,7 +413,7 @@ impl Partition {
             }
             let mut groups: Vec<(u32, GroupRows)> = Vec::new();
             for (&group, rows) in &rows.groups {
-                if wanted(group) {
+                if wanted(&choice, group) {
                     groups.push((group, rows.clone()));
                 }
             }
@@ -425,7 +430,7 @@ impl Partition {
             });
         }
         drop(mem);
-        Ok(View { file, chunks })
+        Ok((View { file, chunks }, choice))
     }
 
     /// A partition with a new file that has what memory has of this one: nothing is in its file yet,

@@ -194,7 +194,7 @@ pub fn prepare(
 }
 
 fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<u32> {
-    let find = |content| dict.find_stack(content).map_or(NONE, |stack| stack.0);
+    let find = |content| dict.find_named(content).map_or(NONE, |stack| stack.0);
     window.rows.iter().map(|row| find(row.stack)).collect()
 }
 
@@ -222,9 +222,9 @@ fn find_missing(
         let mut remap = Remap::default();
         open.retain(|&at| {
             let content = window.rows[at].stack;
-            if let Some(own) = target.find_stack(content) {
+            if let Some(own) = target.find_named(content) {
                 stacks[at] = own.0;
-            } else if let Some(stack) = source.find_stack(content) {
+            } else if let Some(stack) = source.find_named(content) {
                 stacks[at] = if is_full(store, &target) {
                     store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
                     target.other_stack().0
@@ -291,7 +291,7 @@ fn adopt_defined(
             since_asked = 0;
             full = is_full(store, dict);
         }
-        *slot = match (dict.find_stack(row.stack), by_id.get(&row.stack)) {
+        *slot = match (dict.find_named(row.stack), by_id.get(&row.stack)) {
             (Some(known), _) => known.0,
             (None, Some(&stack)) if !full => {
                 dict.adopt(source, |stack| ids[stack.0 as usize], remap, stack)

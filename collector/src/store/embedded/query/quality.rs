@@ -154,7 +154,7 @@ impl Fleet {
         guard: &mut Guard<'_>,
     ) -> Result<(), Stop> {
         let dict = partition.dict(false)?;
-        let view = partition.view((0, u16::MAX), true, |_| false)?;
+        let (view, ()) = partition.view((0, u16::MAX), true, || (), |(), _| false)?;
         let pieces = pieces(partition, range);
         let mut known: HashMap<u32, bool> = HashMap::new();
         // Put together aside, so that a partition that turns out to be damaged adds nothing.

@@ -8,12 +8,12 @@ use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
 use super::super::file::{FileError, Table};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Partition, View, read};
-use super::profile::grouping;
-use super::quality::{Fleet, WINDOW_STEP_NS};
+use super::profile::{Read, grouping};
+use super::quality::Fleet;
 use super::{
     Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
 };
-use crate::store::{Answer, LabelSet, Limits, Line, Lines, Rollup, Scope, StoreError, TimeRange};
+use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, StoreError, TimeRange};
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -93,7 +93,8 @@ impl HeadChoice {
         }
     }
 
-    fn wants_group(&self, group: u32) -> bool {
+    /// True when a series of the group is chosen.
+    pub fn wants_group(&self, group: u32) -> bool {
         self.groups
             .get(group as usize)
             .is_some_and(|wanted| *wanted)
@@ -173,13 +174,12 @@ impl HeadChoice {
         stopped?;
         Ok(())
     }
+}
 
-    /// A view of a partition with what is chosen.
-    pub fn view(&self, partition: &Partition, pieces: &[Piece]) -> Result<View, FileError> {
-        let first = pieces.first().map_or(0, |piece| piece.chunk);
-        let last = pieces.last().map_or(0, |piece| piece.chunk);
-        partition.view((first, last), false, |group| self.wants_group(group))
-    }
+/// The first and last chunk of a plan.
+pub fn ends(pieces: &[Piece]) -> (u16, u16) {
+    let first = pieces.first().map_or(0, |piece| piece.chunk);
+    (first, pieces.last().map_or(0, |piece| piece.chunk))
 }
 
 /// The time axis of lines.
@@ -196,7 +196,7 @@ struct Found {
     lines: Vec<Option<Vec<u64>>>,
     total: Value,
     units: Vec<String>,
-    used: [bool; 3],
+    used: Read,
 }
 
 /// See [`Store::series`](crate::store::Store::series).
@@ -214,7 +214,7 @@ pub fn series(
     let mut lines: HashMap<LabelSet, Vec<u64>> = HashMap::new();
     let mut total = Value::default();
     let mut units = Units::default();
-    let mut used = [false; 3];
+    let mut used = Read::default();
     each_partition(
         store,
         scope.range,
@@ -225,9 +225,7 @@ pub fn series(
             for unit in &found.units {
                 units.add(unit)?;
             }
-            for (all, used_here) in used.iter_mut().zip(found.used) {
-                *all |= used_here;
-            }
+            used |= found.used;
             for (labels, line) in found.labels.into_iter().zip(found.lines) {
                 let Some(line) = line else { continue };
                 match lines.get_mut(&labels) {
@@ -242,28 +240,12 @@ pub fn series(
         },
     )?;
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let rollup = rollup(used);
+    let rollup = used.rollup();
     let quality = fleet.quality(store, scope.range, rollup, total, units.into_text());
     Ok(Answer {
         data: into_lines(lines, axis, limits.lines),
         quality,
     })
-}
-
-fn rollup([windows, minutes, chunks]: [bool; 3]) -> Rollup {
-    let (step_ns, by_service) = if windows {
-        (WINDOW_STEP_NS, false)
-    } else if minutes {
-        (SERVICE_STEP_NS, true)
-    } else if chunks {
-        (CHUNK_NS, false)
-    } else {
-        (WINDOW_STEP_NS, false)
-    };
-    Rollup {
-        step_ns,
-        by_service,
-    }
 }
 
 fn axis(range: TimeRange, step_ns: u64) -> Result<Axis, StoreError> {
@@ -301,8 +283,8 @@ fn read_partition(
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
-    let minutes = axis.step_ns % SERVICE_STEP_NS == 0;
-    let (own, service, units) = {
+    let minutes = axis.step_ns.is_multiple_of(SERVICE_STEP_NS);
+    let choose = || {
         let dict = read(&dict);
         let choose = |table| HeadChoice::new(&dict, &scope.selector, group_by, table);
         let service = minutes && service_answers(&dict, &scope.selector, group_by);
@@ -313,18 +295,22 @@ fn read_partition(
             units,
         )
     };
+    let (view, (own, service, units)) =
+        partition.view(ends(&pieces), false, choose, |(own, ..), group| {
+            own.wants_group(group)
+        })?;
     let mut found = Found {
         labels: Vec::new(),
         lines: Vec::new(),
         total: Value::default(),
         units: Vec::new(),
-        used: [false; 3],
+        used: Read::default(),
     };
     if own.is_empty() {
+        view.close(partition);
         return Ok(found);
     }
-    let view = own.view(partition, &pieces)?;
-    let whole = axis.step_ns % CHUNK_NS == 0;
+    let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
     let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
     let mut kinds_used = vec![false; units.len()];
     let mut read_all = Ok(());
@@ -358,13 +344,8 @@ fn read_partition(
                 }
                 found.total += value;
                 kinds_used[usize::from(kind)] = true;
-                found.used[if !own {
-                    1
-                } else if whole {
-                    2
-                } else {
-                    0
-                }] = true;
+                found.used.services |= !own;
+                found.used.windows |= own;
                 Ok(())
             },
         );
