@@ -16,23 +16,50 @@ impl std::fmt::Display for ContentId {
     }
 }
 
+/// The content identities of a dictionary that grows: only what is new is hashed.
+#[derive(Clone, Default)]
+pub struct ContentIds {
+    frames: Vec<ContentId>,
+    stacks: Vec<ContentId>,
+}
+
+impl ContentIds {
+    /// Takes in what `dict` got since the last call; it must be the same dictionary every time.
+    pub fn update(&mut self, dict: &Dictionary) {
+        for id in self.frames.len()..dict.frames.len() {
+            self.frames.push(dict.frame_content_id(id as u32));
+        }
+        if self.stacks.is_empty() {
+            self.stacks.push(ContentId::default());
+        }
+        for id in self.stacks.len()..dict.stacks.len() {
+            let Some((parent, frame)) = dict.stacks.node(crate::StackId(id as u32)) else {
+                continue;
+            };
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(&self.stacks[parent.0 as usize].0);
+            hasher.update(&self.frames[frame.0 as usize].0);
+            self.stacks.push(cut(hasher));
+        }
+    }
+
+    /// The identity of a stack; that of the empty one for ids that were not taken in.
+    pub fn stack(&self, id: crate::StackId) -> ContentId {
+        self.stacks.get(id.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Heap memory held, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        (self.frames.capacity() + self.stacks.capacity()) * size_of::<ContentId>()
+    }
+}
+
 impl Dictionary {
     /// The content identity of every stack, indexed by `StackId`.
     pub fn content_ids(&self) -> Vec<ContentId> {
-        let frames: Vec<ContentId> = self
-            .frames
-            .iter()
-            .enumerate()
-            .map(|(id, _)| self.frame_content_id(id as u32))
-            .collect();
-        let mut ids = vec![ContentId::default(); self.stacks.len()];
-        for (stack, parent, frame) in self.stacks.iter() {
-            let mut hasher = blake3::Hasher::new();
-            hasher.update(&ids[parent.0 as usize].0);
-            hasher.update(&frames[frame.0 as usize].0);
-            ids[stack.0 as usize] = cut(hasher);
-        }
-        ids
+        let mut ids = ContentIds::default();
+        ids.update(self);
+        ids.stacks
     }
 
     fn frame_content_id(&self, id: u32) -> ContentId {
