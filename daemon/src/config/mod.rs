@@ -15,8 +15,8 @@ mod value;
 pub use keys::{KEYS, Key, Reload};
 pub use sample::sample_yaml;
 pub use sections::{
-    Budget, Jit, Log, LogFormat, LogLevel, Metrics, Recorder, Sampling, SamplingEvent, Server,
-    Shutdown, Symbols, Tls, Unwind, UnwindMode, Windows,
+    Budget, Collector, Jit, Log, LogFormat, LogLevel, Metrics, Recorder, Sampling, SamplingEvent,
+    Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
 pub use value::{CpuShare, Kind, Listen, SocketMode, Value};
 
@@ -52,6 +52,8 @@ pub struct Config {
     pub server: Server,
     /// The Prometheus endpoint.
     pub metrics: Metrics,
+    /// Where closed windows are pushed.
+    pub collector: Collector,
     /// The daemon's own log.
     pub log: Log,
     /// The end of the daemon.

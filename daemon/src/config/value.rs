@@ -17,6 +17,8 @@ pub enum Value {
     Text(String),
     /// A list of texts.
     List(Vec<String>),
+    /// Names and texts, in the order given.
+    Map(Vec<(String, String)>),
 }
 
 /// What a key may hold.
@@ -48,6 +50,14 @@ pub enum Kind {
     PathOrNull,
     /// Absolute paths, at most this many; `:` between them outside of files.
     Paths(usize),
+    /// An absolute path.
+    Path,
+    /// Some of these words; `,` between them outside of files.
+    Words(&'static [&'static str]),
+    /// Labels of the host, at most this many; `a=b,c=d` outside of files.
+    Labels(usize),
+    /// An identity of printable characters without spaces, at most this many bytes, or `null`.
+    IdOrNull(usize),
 }
 
 impl Kind {
@@ -73,7 +83,22 @@ impl Kind {
             (Kind::Paths(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|path| is_path(path))
             }
-            (Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull, Value::Null) => true,
+            (Kind::Path, Value::Text(text)) => is_path(text),
+            (Kind::Words(words), Value::List(list)) => {
+                let known = |word: &String| words.contains(&word.as_str());
+                list.iter().all(known) && list.len() <= words.len()
+            }
+            (Kind::Labels(max), Value::Map(labels)) => {
+                let each = |(name, value): &(String, String)| is_host_label(name, value);
+                labels.len() <= *max && labels.iter().all(each)
+            }
+            (Kind::IdOrNull(max), Value::Text(text)) => {
+                (1..=*max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+            }
+            (
+                Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull | Kind::IdOrNull(_),
+                Value::Null,
+            ) => true,
             _ => false,
         }
     }
@@ -112,6 +137,15 @@ impl Kind {
             Kind::GroupOrNull => "the name or number of a group, or null".to_owned(),
             Kind::PathOrNull => "an absolute path, or null".to_owned(),
             Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
+            Kind::Path => "an absolute path".to_owned(),
+            Kind::Words(words) => format!("a list of {}", words.join(", ")),
+            Kind::Labels(max) => format!(
+                "a map of at most {max} labels: names of lower-case letters, digits and _ that no \
+                 sample has by itself, values of 1 to {LABEL_VALUE_MAX} bytes"
+            ),
+            Kind::IdOrNull(max) => {
+                format!("1 to {max} printable characters without spaces, or null")
+            }
         }
     }
 
@@ -129,13 +163,27 @@ impl Kind {
             | Kind::DivisorOf(_) => text
                 .parse()
                 .map_or_else(|_| Value::Text(text.to_owned()), Value::Int),
-            Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull
+            Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull | Kind::IdOrNull(_)
                 if text.is_empty() || text == "null" =>
             {
                 Value::Null
             }
             Kind::Paths(_) if text.is_empty() => Value::List(Vec::new()),
             Kind::Paths(_) => Value::List(text.split(':').map(str::to_owned).collect()),
+            Kind::Words(_) if text.is_empty() => Value::List(Vec::new()),
+            Kind::Words(_) => {
+                let words = text.split(',').map(|word| word.trim().to_owned());
+                Value::List(words.collect())
+            }
+            Kind::Labels(_) if text.is_empty() => Value::Map(Vec::new()),
+            Kind::Labels(_) => {
+                let pair = |text: &str| {
+                    let (name, value) = text.split_once('=')?;
+                    Some((name.trim().to_owned(), value.trim().to_owned()))
+                };
+                let labels: Option<Vec<_>> = text.split(',').map(pair).collect();
+                labels.map_or_else(|| Value::Text(text.to_owned()), Value::Map)
+            }
             _ => Value::Text(text.to_owned()),
         }
     }
@@ -154,6 +202,10 @@ impl std::fmt::Display for Value {
             }
             Value::Text(text) => f.write_str(text),
             Value::List(list) => write!(f, "[{}]", list.join(", ")),
+            Value::Map(pairs) => {
+                let pairs: Vec<String> = pairs.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+                write!(f, "{{{}}}", pairs.join(", "))
+            }
         }
     }
 }
@@ -312,6 +364,26 @@ pub(super) fn socket_address(text: &str) -> Option<SocketAddr> {
         )),
         None => text.parse().ok(),
     }
+}
+
+/// Longest value of a label of the host. Unit: bytes.
+pub(super) const LABEL_VALUE_MAX: usize = 256;
+
+/// Longest name of a label of the host. Unit: bytes.
+const LABEL_NAME_MAX: usize = 64;
+
+/// True for a label that may be given to all samples of a host: none that samples have themselves.
+fn is_host_label(name: &str, value: &str) -> bool {
+    use profile::key;
+    let taken = [key::COMM, key::THREAD, key::PID, key::CONTEXT, key::HOST];
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+    (1..=LABEL_NAME_MAX).contains(&name.len())
+        && name.bytes().all(plain)
+        && !name.as_bytes()[0].is_ascii_digit()
+        && !taken.contains(&name)
+        && !key::OF_CGROUP.contains(&name)
+        && (1..=LABEL_VALUE_MAX).contains(&value.len())
+        && !value.chars().any(char::is_control)
 }
 
 fn is_path(text: &str) -> bool {
