@@ -82,6 +82,10 @@ const NAMER_STUCK: Duration = Duration::from_secs(300);
 /// Part of the shutdown's grace that clients get to finish what they asked.
 const SERVING_GRACE_SHARE: f64 = 0.6;
 
+/// Part of the shutdown's grace in which the last windows may reach the collector. What does not is in
+/// the spool.
+const PUSHING_GRACE_SHARE: f64 = 0.8;
+
 /// Threads for what takes long: the queries that may run at once, and status, reload and scrapes
 /// beside them.
 const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 2;
@@ -501,7 +505,7 @@ impl Stages {
         // What is left to name has the grace and no more.
         self.agent.namer_pace.hurry(Mono::now());
         if let Some(exporter) = &self.agent.export {
-            exporter.stop(Mono::now().plus(grace.mul_f64(SERVING_GRACE_SHARE)));
+            exporter.stop(Mono::now().plus(grace.mul_f64(PUSHING_GRACE_SHARE)));
         }
         // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);
