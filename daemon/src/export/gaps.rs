@@ -173,7 +173,7 @@ impl Gaps {
     }
 
     /// The file's text when it has to be written anew.
-    pub fn to_save(&mut self, boot: &str) -> Option<String> {
+    pub fn take_unsaved(&mut self, boot: &str) -> Option<String> {
         std::mem::take(&mut self.changed).then(|| self.text(boot))
     }
 
@@ -286,8 +286,8 @@ mod tests {
         gaps.add(gap(Cause::SpoolBytes, 5, 3));
         gaps.add(gap(Cause::Damaged, 1, 1));
         gaps.bind(9, 100);
-        let text = gaps.to_save("b1").expect("it has changed");
-        assert_eq!(gaps.to_save("b1"), None);
+        let text = gaps.take_unsaved("b1").expect("it has changed");
+        assert_eq!(gaps.take_unsaved("b1"), None);
         let mut same = Gaps::default();
         same.load(&text, "b1");
         assert_eq!(same, gaps);

@@ -8,9 +8,9 @@
 //!                               fp-push ─ gRPC stream ─▶ collector
 //! ```
 //!
-//! [`tap`] copies a window as the recorder closes it; [`writer`] makes it durable and keeps the
-//! spool's bounds; [`push`] sends what waits, the newest first as it comes, the backlog behind it,
-//! and takes the answers. What is shared is the [`index`](spool) of what waits: no thread waits for
+//! `tap` copies a window as the recorder closes it; `writer` makes it durable and keeps the spool's
+//! bounds; `push` sends what waits, the newest first as it comes, the backlog behind it, and takes
+//! the answers. What is shared is the index of what waits (`spool`): no thread waits for
 //! another's disk or network. A window given up is counted by cause and told to the collector as a
 //! gap. Without a collector in the configuration nothing of this exists.
 

@@ -26,6 +26,9 @@ const PERIOD: u64 = 10_101_010;
 /// A sample as text: labels, functions from the leaf, end; and its value.
 type Text = (BTreeMap<String, String>, Vec<String>, StackEnd, Value);
 
+/// What is added up.
+type TextKey = (BTreeMap<String, String>, Vec<String>, u8);
+
 /// What is put into a window: cgroup, pid, functions from the root, number of samples.
 type Given = (u8, u8, Vec<u8>, u64);
 
@@ -201,7 +204,7 @@ fn texts(tables: &Tables, window: &Window) -> Vec<Text> {
 
 /// What should come out: without pids, added up.
 fn expected(samples: &[Given]) -> Vec<Text> {
-    let mut sums: BTreeMap<(BTreeMap<String, String>, Vec<String>, u8), Value> = BTreeMap::new();
+    let mut sums: BTreeMap<TextKey, Value> = BTreeMap::new();
     for (cgroup, pid, functions, count) in samples {
         let labels = BTreeMap::from([("cgroup".to_owned(), format!("/c{cgroup}"))]);
         let frames = functions.iter().rev().map(|f| format!("f{f}")).collect();

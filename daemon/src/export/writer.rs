@@ -351,7 +351,7 @@ impl Shared {
         let Some(dir) = self.dir() else {
             return;
         };
-        let text = lock(&self.index).gaps.to_save(&identity.boot());
+        let text = lock(&self.index).gaps.take_unsaved(&identity.boot());
         if let Some(text) = text
             && dir.write_gaps(&text).is_err()
         {
