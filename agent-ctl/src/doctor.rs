@@ -339,6 +339,29 @@ impl Finding {
     }
 }
 
+/// A collector that cannot be reached now. The agent itself tells when it has been for minutes.
+fn collector_away(status: &GetStatusResponse) -> Option<Finding> {
+    let export = status.export.as_ref()?;
+    let told = |found: &proto::agent::Degradation| found.id == "collector_away";
+    if export.connected_since_unix_ns != 0 || status.degradations.iter().any(told) {
+        return None;
+    }
+    let why = match export.last_error.as_str() {
+        "" => "no connection has come about yet",
+        why => why,
+    };
+    Some(Finding {
+        id: "collector_away".to_owned(),
+        message: format!(
+            "the collector at {} is not reached now ({why}): {} windows wait for it",
+            export.collector,
+            units::count(export.waiting_windows)
+        ),
+        remedy: String::new(),
+        severity: Severity::Info,
+    })
+}
+
 /// What the agent says of itself, the worst first, and what its numbers say.
 fn findings(status: &GetStatusResponse) -> Vec<Finding> {
     let mut findings: Vec<Finding> = status
@@ -351,6 +374,7 @@ fn findings(status: &GetStatusResponse) -> Vec<Finding> {
             severity: found.severity(),
         })
         .collect();
+    findings.extend(collector_away(status));
     let sampling = status.sampling.clone().unwrap_or_default();
     if sampling.cpus_sampled < sampling.cpus_online
         && !findings.iter().any(|found| found.id.contains("cpu"))

@@ -139,6 +139,30 @@ fn status_for_people() {
 }
 
 #[test]
+fn status_tells_what_waits_for_the_collector() {
+    let running = Running::start(Behaviour {
+        noted: true,
+        ..Behaviour::default()
+    });
+    let ended = ask(&running, &["status"]);
+    let lines: Vec<&str> = ended
+        .out
+        .lines()
+        .skip_while(|line| !line.starts_with("collector"))
+        .take(3)
+        .collect();
+    insta::assert_snapshot!("status_collector", lines.join("\n"));
+    let ended = ask(&running, &["status", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(json["export"]["waiting_windows"], 4);
+    assert_eq!(json["export"]["connected"], false);
+    assert_eq!(json["export"]["dropped"][0]["cause"], "spool_bytes");
+    let ended = ask(&sound(), &["status", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert!(json["export"].is_null());
+}
+
+#[test]
 fn status_without_samples_is_partial() {
     let running = Running::start(Behaviour {
         empty: true,
@@ -577,6 +601,18 @@ fn doctor_does_not_say_that_nothing_is_degraded_below_a_line_that_says_so() {
         "{}",
         ended.all()
     );
+}
+
+#[test]
+fn doctor_tells_that_the_collector_is_away() {
+    let running = Running::start(Behaviour {
+        noted: true,
+        ..Behaviour::default()
+    });
+    let ended = ask(&running, &["doctor", "--burn", "50ms"]);
+    let told = "the collector at 127.0.0.1:9096 is not reached now (failed to connect: ";
+    assert!(ended.out.contains(told), "{}", ended.all());
+    assert!(ended.out.contains("4 windows wait for it"));
 }
 
 #[test]

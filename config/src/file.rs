@@ -5,7 +5,7 @@
 //! as for flags and variables.
 
 use crate::key::{Key, nearest_path};
-use crate::value::{Value, shown};
+use crate::value::{Kind, Value, shown};
 use crate::{ConfigError, Configuration, FILE_BYTES_MAX, Place};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fs::File;
@@ -355,8 +355,23 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
         self.check(Value::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
-        self.refuse("{…}".to_owned())
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let Kind::Labels(max, _) = self.key.kind else {
+            return self.refuse("{…}".to_owned());
+        };
+        let mut labels: Vec<(String, String)> = Vec::new();
+        while let Some((name, value)) = map.next_entry::<String, String>()? {
+            if labels.iter().any(|(known, _)| *known == name) {
+                *self.problem = Some(Problem::Duplicate(format!("{}.{name}", self.key.path)));
+                return Err(de::Error::custom("given twice"));
+            }
+            // What is over the bound is refused whole, not kept.
+            if labels.len() > max {
+                return self.refuse("{…}".to_owned());
+            }
+            labels.push((name, value));
+        }
+        self.check(Value::Map(labels))
     }
 }
 

@@ -17,6 +17,8 @@ pub enum Value {
     Text(String),
     /// A list of texts.
     List(Vec<String>),
+    /// Names and texts, in the order given.
+    Map(Vec<(String, String)>),
 }
 
 /// What a key may hold.
@@ -56,6 +58,12 @@ pub enum Kind {
     Names(usize),
     /// Absolute paths, at most this many; `:` between them outside of files.
     Paths(usize),
+    /// Some of these words; `,` between them outside of files.
+    Words(&'static [&'static str]),
+    /// Labels of the host, at most this many, by none of these names; `a=b,c=d` outside of files.
+    Labels(usize, &'static [&'static str]),
+    /// An identity of printable characters without spaces, at most this many bytes, or `null`.
+    IdOrNull(usize),
 }
 
 impl Kind {
@@ -86,7 +94,21 @@ impl Kind {
             (Kind::Paths(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|path| is_path(path))
             }
-            (Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull, Value::Null) => true,
+            (Kind::Words(words), Value::List(list)) => {
+                let known = |word: &String| words.contains(&word.as_str());
+                list.iter().all(known) && list.len() <= words.len()
+            }
+            (Kind::Labels(max, taken), Value::Map(labels)) => {
+                let each = |(name, value): &(String, String)| is_host_label(name, value, taken);
+                labels.len() <= *max && labels.iter().all(each)
+            }
+            (Kind::IdOrNull(max), Value::Text(text)) => {
+                (1..=*max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+            }
+            (
+                Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull | Kind::IdOrNull(_),
+                Value::Null,
+            ) => true,
             _ => false,
         }
     }
@@ -131,6 +153,14 @@ impl Kind {
                 format!("a list of at most {max} names of letters, digits, `_` and `.`")
             }
             Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
+            Kind::Words(words) => format!("a list of {}", words.join(", ")),
+            Kind::Labels(max, _) => format!(
+                "a map of at most {max} labels: names of lower-case letters, digits and _ that no \
+                 sample has by itself, values of 1 to {LABEL_VALUE_MAX} bytes"
+            ),
+            Kind::IdOrNull(max) => {
+                format!("1 to {max} printable characters without spaces, or null")
+            }
         }
     }
 
@@ -148,7 +178,7 @@ impl Kind {
             | Kind::DivisorOf(_) => text
                 .parse()
                 .map_or_else(|_| Value::Text(text.to_owned()), Value::Int),
-            Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull
+            Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull | Kind::IdOrNull(_)
                 if text.is_empty() || text == "null" =>
             {
                 Value::Null
@@ -158,6 +188,20 @@ impl Kind {
                 Value::List(text.split(',').map(|name| name.trim().to_owned()).collect())
             }
             Kind::Paths(_) => Value::List(text.split(':').map(str::to_owned).collect()),
+            Kind::Words(_) if text.is_empty() => Value::List(Vec::new()),
+            Kind::Words(_) => {
+                let words = text.split(',').map(|word| word.trim().to_owned());
+                Value::List(words.collect())
+            }
+            Kind::Labels(..) if text.is_empty() => Value::Map(Vec::new()),
+            Kind::Labels(..) => {
+                let pair = |text: &str| {
+                    let (name, value) = text.split_once('=')?;
+                    Some((name.trim().to_owned(), value.trim().to_owned()))
+                };
+                let labels: Option<Vec<_>> = text.split(',').map(pair).collect();
+                labels.map_or_else(|| Value::Text(text.to_owned()), Value::Map)
+            }
             _ => Value::Text(text.to_owned()),
         }
     }
@@ -176,6 +220,10 @@ impl std::fmt::Display for Value {
             }
             Value::Text(text) => f.write_str(text),
             Value::List(list) => write!(f, "[{}]", list.join(", ")),
+            Value::Map(pairs) => {
+                let pairs: Vec<String> = pairs.iter().map(|(k, v)| format!("{k}: {v}")).collect();
+                write!(f, "{{{}}}", pairs.join(", "))
+            }
         }
     }
 }
@@ -334,6 +382,23 @@ pub fn socket_address(text: &str) -> Option<SocketAddr> {
         )),
         None => text.parse().ok(),
     }
+}
+
+/// Longest value of a label of the host. Unit: bytes.
+const LABEL_VALUE_MAX: usize = 256;
+
+/// Longest name of a label of the host. Unit: bytes.
+const LABEL_NAME_MAX: usize = 64;
+
+/// True for a label that may be given to all samples of a host: none that samples have themselves.
+fn is_host_label(name: &str, value: &str, taken: &[&str]) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+    (1..=LABEL_NAME_MAX).contains(&name.len())
+        && name.bytes().all(plain)
+        && !name.as_bytes()[0].is_ascii_digit()
+        && !taken.contains(&name)
+        && (1..=LABEL_VALUE_MAX).contains(&value.len())
+        && !value.chars().any(char::is_control)
 }
 
 fn is_path(text: &str) -> bool {

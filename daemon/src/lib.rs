@@ -2,7 +2,8 @@
 //!
 //! One folder a stage, in the order data flows: [`perf`] → [`process`] → [`unwind`] → [`aggregate`]
 //! (fold) → [`symbolize`], [`jit`], [`cgroup`] (name) → [`aggregate`] (flight recorder) → [`grpc`].
-//! ARCHITECTURE.md has the threads.
+//! [`export`] pushes what the recorder
+//! has closed to a collector. ARCHITECTURE.md has the threads.
 
 pub mod agent;
 pub mod aggregate;
@@ -10,6 +11,7 @@ pub mod bounds;
 pub mod cgroup;
 pub mod config;
 pub mod cpus;
+pub mod export;
 pub mod grpc;
 pub mod heartbeat;
 pub mod helpers;

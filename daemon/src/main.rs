@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   fleetprofd                                       sample this host with the defaults
   fleetprofd --listen unix:/tmp/agent.sock         answer on another socket
+  fleetprofd --collector 127.0.0.1:9096            push closed windows to a collector
   fleetprofd --set sampling.rate_hz=49             override one key of the configuration
   fleetprofd --check-config /etc/fleetprof/agent.yaml
 
@@ -33,11 +34,14 @@ struct Args {
     /// Where to answer: unix:PATH, or HOST:PORT with a token and TLS
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Push closed windows to this collector: the key collector.address
+    #[arg(long, value_name = "HOST:PORT")]
+    collector: Option<String>,
     /// Override a key of the configuration; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Check a configuration file and end: exit code 0 when it is valid, 3 when it is not
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "listen", "sets"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "listen", "collector", "sets"])]
     check_config: Option<PathBuf>,
 }
 
@@ -60,6 +64,10 @@ fn main() -> ExitCode {
     sets.extend(
         args.listen
             .map(|address| format!("server.listen={address}")),
+    );
+    sets.extend(
+        args.collector
+            .map(|address| format!("collector.address={address}")),
     );
     let source = ConfigSource {
         path: args.config,

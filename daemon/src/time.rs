@@ -148,6 +148,13 @@ impl Anchor {
         mono.saturating_add(offset.map_or(self.offset, |(_, offset)| offset))
     }
 
+    fn to_boot_ns(&self, mono: i64) -> i64 {
+        let mut suspended = self.suspended.iter().rev();
+        let found = suspended.find(|at| at.since <= mono);
+        let total = found.or(self.suspended.front()).map_or(0, |at| at.total);
+        mono.saturating_add(total)
+    }
+
     fn to_mono(&self, unix_ns: i64) -> i64 {
         let mut resumed = i64::MAX;
         for (since, offset) in self.offsets() {
@@ -181,6 +188,11 @@ impl WallAnchor {
     /// Wall time of a monotonic time, in nanoseconds since the Unix epoch.
     pub fn to_unix_ns(&self, time: Mono) -> i64 {
         self.anchor().to_unix_ns(time.0 as i64)
+    }
+
+    /// `CLOCK_BOOTTIME` at a monotonic time. Unit: nanoseconds since the boot.
+    pub fn to_boot_ns(&self, time: Mono) -> u64 {
+        self.anchor().to_boot_ns(time.0 as i64).max(0) as u64
     }
 
     /// Monotonic time of a wall time; zero when it lies before boot.
@@ -238,6 +250,8 @@ mod tests {
         assert_eq!(moved, Moved { stepped, slept });
         assert_eq!(anchor.to_unix_ns(150 * S), BOOTED + 150 * S);
         assert_eq!(anchor.to_unix_ns(250 * S), BOOTED + (250 + 3600) * S);
+        assert_eq!(anchor.to_boot_ns(150 * S), 150 * S);
+        assert_eq!(anchor.to_boot_ns(250 * S), (250 + 3600) * S);
         assert_eq!(anchor.to_mono(BOOTED + 150 * S), 150 * S);
         assert_eq!(anchor.to_mono(BOOTED + (250 + 3600) * S), 250 * S);
     }

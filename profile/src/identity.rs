@@ -46,17 +46,50 @@ impl ContentId {
     }
 }
 
+/// The content identities of a dictionary that grows: only what is new is hashed.
+#[derive(Clone, Default)]
+pub struct ContentIds {
+    frames: Vec<ContentId>,
+    stacks: Vec<ContentId>,
+}
+
+impl ContentIds {
+    /// Takes in what `dict` got since the last call; it must be the same dictionary every time.
+    pub fn update(&mut self, dict: &Dictionary) {
+        for id in self.frames.len()..dict.frames.len() {
+            let frame = dict.frame(FrameId(id as u32));
+            self.frames.push(ContentId::of_frame(frame));
+        }
+        if self.stacks.is_empty() {
+            self.stacks.push(ContentId::default());
+        }
+        for id in self.stacks.len()..dict.stacks.len() {
+            let Some((parent, frame)) = dict.stacks.node(crate::StackId(id as u32)) else {
+                continue;
+            };
+            let parent = self.stacks[parent.0 as usize];
+            self.stacks
+                .push(parent.child(self.frames[frame.0 as usize]));
+        }
+    }
+
+    /// The identity of a stack; that of the empty one for ids that were not taken in.
+    pub fn stack(&self, id: crate::StackId) -> ContentId {
+        self.stacks.get(id.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Heap memory held, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        (self.frames.capacity() + self.stacks.capacity()) * size_of::<ContentId>()
+    }
+}
+
 impl Dictionary {
     /// The content identity of every stack, indexed by `StackId`.
     pub fn content_ids(&self) -> Vec<ContentId> {
-        let frames: Vec<ContentId> = (0..self.frames.len() as u32)
-            .map(|id| ContentId::of_frame(self.frame(FrameId(id))))
-            .collect();
-        let mut ids = vec![ContentId::default(); self.stacks.len()];
-        for (stack, parent, frame) in self.stacks.iter() {
-            ids[stack.0 as usize] = ids[parent.0 as usize].child(frames[frame.0 as usize]);
-        }
-        ids
+        let mut ids = ContentIds::default();
+        ids.update(self);
+        ids.stacks
     }
 }
 

@@ -35,7 +35,7 @@ pub use filter::{
     PATTERN_SIZE_MAX, Selector,
 };
 pub use frame::{Frame, FrameId, FrameKind, FrameRef, FrameTable};
-pub use identity::ContentId;
+pub use identity::{ContentId, ContentIds};
 pub use labels::{LabelSetId, LabelSetTable, key};
 pub use ledger::{Account, Coverage, Expected, Ledger, LedgerBuilder, LedgerRow, Tally, ancestors};
 pub use merge::{GroupBy, MIXED_EVENTS, MergeError};

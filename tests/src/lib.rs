@@ -10,6 +10,7 @@ pub mod browser;
 pub mod cgroup;
 pub mod client;
 pub mod clock;
+pub mod collector;
 pub mod cpu;
 pub mod ctl;
 pub mod daemon;
@@ -28,6 +29,7 @@ pub mod workload;
 
 pub use cgroup::Cgroup;
 pub use client::Client;
+pub use collector::Collector;
 pub use daemon::Daemon;
 pub use require::{Live, Need, live, met, skip};
 pub use view::{View, ViewFrame, ViewSample};

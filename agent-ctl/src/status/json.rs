@@ -1,6 +1,6 @@
 //! The status as JSON: every field of the agent's answer, under names that scripts rely on.
 
-use super::{own_share, severity};
+use super::{export, own_share, severity};
 use crate::when::rfc3339;
 use profile::{Coverage, Quality};
 use proto::agent::{GetStatusResponse, Governed, Outcome, Severity};
@@ -16,6 +16,8 @@ pub(super) struct Json<'a> {
     now: String,
     sampling: Sampling<'a>,
     recorder: Recorder,
+    /// Null without a collector.
+    export: Option<export::Json<'a>>,
     own_cost: OwnCost<'a>,
     budget: BudgetJson<'a>,
     stack_ends: Vec<OutcomeJson<'a>>,
@@ -240,6 +242,7 @@ impl<'a> Json<'a> {
                 coarse_windows: recorder.coarse_windows,
                 dropped_windows: recorder.dropped_windows,
             },
+            export: status.export.as_ref().map(export::Json::of),
             own_cost: OwnCost {
                 cpu_ns: cost.map_or(0, |cost| cost.cpu_ns),
                 cpu_share: own_share(status),

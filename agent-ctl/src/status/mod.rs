@@ -1,5 +1,6 @@
 //! `agent-ctl status`: what the agent is doing, what it costs and what is degraded.
 
+mod export;
 mod json;
 
 pub use json::Degradation;
@@ -160,6 +161,11 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
                 clock.show_time(recorder.newest_unix_ns)
             ),
         );
+    }
+    if let Some(export) = &status.export {
+        for (number, text) in export::lines(export, age).into_iter().enumerate() {
+            line(if number == 0 { "collector" } else { "" }, text);
+        }
     }
     let cost = status.own_cost.clone().unwrap_or_default();
     line(

@@ -386,6 +386,27 @@ impl AgentService for Fake {
             }),
             coverage: Some(profile(1).info.coverage.into()),
             recent_lost_samples: 2,
+            export: self.behaviour.noted.then(|| Export {
+                collector: "127.0.0.1:9096".into(),
+                host_id: "d2c1".into(),
+                away_since_unix_ns: NOW_NS - 30 * S,
+                last_error: "failed to connect: \x1b[2Jrefused".into(),
+                last_ack_unix_ns: NOW_NS - 40 * S,
+                waiting_windows: 4,
+                waiting_bytes: 200 << 10,
+                bytes_max: 1 << 30,
+                oldest_unix_ns: NOW_NS - 45 * S,
+                taken_windows: 104,
+                taken_samples: 104_000,
+                acked_windows: 98,
+                acked_samples: 98_000,
+                dropped: vec![ExportDrop {
+                    cause: "spool_bytes".into(),
+                    windows: 2,
+                    samples: 2_000,
+                }],
+                ..Export::default()
+            }),
         }))
     }
 

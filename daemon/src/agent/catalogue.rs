@@ -4,6 +4,7 @@ use super::coverage::Cause;
 use super::{Agent, Budget, lock};
 use crate::aggregate::recorder::{Outcomes, RecorderStats};
 use crate::cgroup::usage::UsageStats;
+use crate::export::{Cause as DropCause, ExportCounts};
 use crate::metrics::{Kind, Registry, register_own_cost};
 use profile::{Quality, StackEnd, Unnamed};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,9 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     budget(&registry, agent);
     usage(&registry, agent);
     coverage(&registry, agent);
+    if agent.export.is_some() {
+        export(&registry, agent);
+    }
     for (name, help, _) in agent.symbols.all() {
         let full = symbol_metric_name(name);
         let weak = Arc::downgrade(agent);
@@ -650,4 +654,102 @@ fn usage(registry: &Registry, agent: &Arc<Agent>) {
             .into()
         },
     );
+}
+
+fn export(registry: &Registry, agent: &Arc<Agent>) {
+    type Pick = fn(&ExportCounts) -> u64;
+    let counts = |agent: &Agent| {
+        let exporter = agent.export.as_ref();
+        exporter
+            .map(|exporter| exporter.counts())
+            .unwrap_or_default()
+    };
+    let rows: [(&str, &str, Kind, Pick); 9] = [
+        (
+            "fleetprof_export_windows_total",
+            "Windows that closed and are to reach the collector.",
+            Kind::Counter,
+            |c| c.taken_windows,
+        ),
+        (
+            "fleetprof_export_acked_windows_total",
+            "Windows the collector has acknowledged.",
+            Kind::Counter,
+            |c| c.acked_windows,
+        ),
+        (
+            "fleetprof_export_acked_samples_total",
+            "Samples in windows the collector has acknowledged.",
+            Kind::Counter,
+            |c| c.acked_samples,
+        ),
+        (
+            "fleetprof_export_repeated_windows_total",
+            "Windows the collector had already when they were sent again.",
+            Kind::Counter,
+            |c| c.repeated_windows,
+        ),
+        (
+            "fleetprof_export_connections_total",
+            "Times a stream to the collector began.",
+            Kind::Counter,
+            |c| c.connections,
+        ),
+        (
+            "fleetprof_export_definitions_total",
+            "Messages with frames of stacks the collector did not know.",
+            Kind::Counter,
+            |c| c.definitions,
+        ),
+        (
+            "fleetprof_export_connected",
+            "1 while there is a stream to the collector.",
+            Kind::Gauge,
+            |c| c.connected,
+        ),
+        (
+            "fleetprof_export_waiting_windows",
+            "Windows in the spool that the collector has not acknowledged.",
+            Kind::Gauge,
+            |c| c.waiting_windows,
+        ),
+        (
+            "fleetprof_export_waiting_bytes",
+            "Their bytes.",
+            Kind::Gauge,
+            |c| c.waiting_bytes,
+        ),
+    ];
+    for (name, help, kind, pick) in rows {
+        one(registry, agent, name, help, kind, move |agent| {
+            pick(&counts(agent))
+        });
+    }
+    for (name, help, samples) in [
+        (
+            "fleetprof_export_dropped_windows_total",
+            "Windows given up on their way to the collector since the boot, by cause.",
+            false,
+        ),
+        (
+            "fleetprof_export_dropped_samples_total",
+            "Samples in windows given up on their way to the collector since the boot, by cause.",
+            true,
+        ),
+    ] {
+        let weak = Arc::downgrade(agent);
+        registry.read(name, help, Kind::Counter, move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let dropped = counts(&agent).dropped;
+            let causes = DropCause::ALL.iter().zip(dropped);
+            causes
+                .map(|(cause, (windows, in_them))| {
+                    let value = if samples { in_them } else { windows };
+                    (vec![("cause", cause.word().to_owned())], value)
+                })
+                .collect()
+        });
+    }
 }

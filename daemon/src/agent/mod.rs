@@ -15,6 +15,7 @@ use crate::bounds::{Bounds, CacheBounds};
 use crate::cgroup::hierarchy::Hierarchy;
 use crate::config::{Config, ConfigError, Configuration, Loaded, SamplingEvent};
 use crate::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
+use crate::export::{self, Exporter};
 use crate::heartbeat::{Heartbeat, Pace};
 use crate::ids::CpuId;
 use crate::metrics::Registry;
@@ -210,7 +211,7 @@ pub struct Agent {
     /// The flight recorder.
     pub recorder: RwLock<Recorder>,
     /// The anchor of wall time.
-    pub clock: WallAnchor,
+    pub clock: Arc<WallAnchor>,
     /// Wall time of the start, nanoseconds since the Unix epoch.
     pub started_unix_ns: i64,
     /// The active configuration.
@@ -243,6 +244,8 @@ pub struct Agent {
     pub namer_pace: Pace,
     /// The work of `fp-files` on one request.
     pub files: Arc<Heartbeat>,
+    /// The way to the collector; none without one.
+    pub export: Option<Arc<Exporter>>,
     /// Applies `log.level`.
     pub set_log_level: SetLogLevel,
     /// Live clients.
@@ -459,6 +462,9 @@ impl Agent {
         }
         if touches("windows.") || touches("recorder.") || touches("budget.") {
             self.configure_budget(&new.config);
+        }
+        if let (true, Some(exporter)) = (touches("collector."), &self.export) {
+            exporter.configure(export::Settings::of(&new.config.collector));
         }
         if touches("log.") {
             (self.set_log_level)(&new.config);

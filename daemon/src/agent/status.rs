@@ -77,6 +77,7 @@ impl Agent {
             unnamed_leaves: stacks::unnamed_leaves(&outcomes),
             coverage: Some(recent.0.coverage().into()),
             recent_lost_samples: recent.0.host.lost,
+            export: self.export.as_ref().map(|exporter| exporter.status()),
         }
     }
 
@@ -291,6 +292,9 @@ impl Agent {
         let losses = lock(&self.losses).degradations(now, quality, Duration::from_nanos(longest));
         list.extend(losses);
         list.extend(self.coverage_low(recent).map(coverage::degradation));
+        if let Some(exporter) = &self.export {
+            list.extend(exporter.degradations(now));
+        }
         list
     }
 }

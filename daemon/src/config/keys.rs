@@ -6,6 +6,7 @@ use config::{
     CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, put_bool, put_int, put_word,
     socket_address, word,
 };
+use profile::key;
 use std::path::{Path, PathBuf};
 
 /// Sections with a sentence each, in the order of the file.
@@ -23,8 +24,31 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("server", "The gRPC server that agent-ctl talks to."),
     ("server.tls", "Certificates for TCP. All null: no TLS."),
     ("metrics", "Prometheus metrics of the daemon itself."),
+    (
+        "collector",
+        "Where closed windows are pushed, so that the fleet can be asked.",
+    ),
+    (
+        "collector.spool",
+        "What waits for the collector, on disk: it survives a restart and a reboot.",
+    ),
     ("log", "The daemon's own log, on standard error."),
     ("shutdown", "The end of the daemon."),
+];
+
+/// Names of labels that samples have themselves.
+const OWN_LABELS: &[&str] = &[
+    key::CGROUP,
+    key::SLICE,
+    key::UNIT,
+    key::CONTAINER,
+    key::RUNTIME,
+    key::POD_UID,
+    key::COMM,
+    key::THREAD,
+    key::PID,
+    key::CONTEXT,
+    key::HOST,
 ];
 
 /// Every key, in the order of the file.
@@ -332,6 +356,97 @@ pub const KEYS: &[Key<Config>] = &[
                 .map_or(Value::Null, |at| Value::Text(at.to_string()))
         },
         put: |c, v| c.metrics.listen = as_text(&v).and_then(socket_address),
+    },
+    Key {
+        path: "collector.address",
+        kind: Kind::LoopbackOrNull,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Collector that gets every closed window; null: none, no spool and no thread for it. \
+              Loopback only: there is no TLS to it in this version.",
+        get: |c| {
+            c.collector
+                .address
+                .map_or(Value::Null, |at| Value::Text(at.to_string()))
+        },
+        put: |c, v| c.collector.address = as_text(&v).and_then(socket_address),
+    },
+    Key {
+        path: "collector.host_id",
+        kind: Kind::IdOrNull(128),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Who this host is to the collector: the same after a reboot, another on every other \
+              machine. null: a hash of /etc/machine-id, or the host name where there is none.",
+        get: |c| {
+            let id = c.collector.host_id.clone();
+            id.map_or(Value::Null, Value::Text)
+        },
+        put: |c, v| c.collector.host_id = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "collector.labels",
+        kind: Kind::Labels(32, OWN_LABELS),
+        unit: "",
+        reload: Reload::Live,
+        doc: "Labels that all samples of this host get at the collector: {region: eu, cluster: a}.",
+        get: |c| {
+            let labels = c.collector.labels.iter();
+            Value::Map(labels.map(|(k, v)| (k.clone(), v.clone())).collect())
+        },
+        put: |c, v| {
+            if let Value::Map(labels) = v {
+                c.collector.labels = labels.into_iter().collect();
+            }
+        },
+    },
+    Key {
+        path: "collector.drop_labels",
+        kind: Kind::Words(&[key::PID, key::THREAD, key::COMM, key::CONTEXT]),
+        unit: "",
+        reload: Reload::Live,
+        doc: "Labels that are merged away before a window is sent. Process ids and names of threads \
+              multiply what a fleet stores; on the host itself they can still be asked for.",
+        get: |c| Value::List(c.collector.drop_labels.clone()),
+        put: |c, v| {
+            if let Value::List(names) = v {
+                c.collector.drop_labels = names;
+            }
+        },
+    },
+    Key {
+        path: "collector.spool.dir",
+        kind: Kind::Path,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Directory of the daemon alone: made with mode 0700, refused when others own it or may \
+              write to it. One daemon each.",
+        get: |c| Value::Text(text(&c.collector.spool.dir)),
+        put: |c, v| {
+            if let Some(dir) = as_text(&v) {
+                c.collector.spool.dir = PathBuf::from(dir);
+            }
+        },
+    },
+    Key {
+        path: "collector.spool.max_mib",
+        kind: Kind::Int(16, 1 << 20),
+        unit: "MiB",
+        reload: Reload::Live,
+        doc: "Most disk the windows that wait may take; beyond it the oldest are given up, a \
+              sixteenth of this at a time, and the collector is told. A window of a busy host takes \
+              some 20 to 100 KiB.",
+        get: |c| Value::Int(c.collector.spool.max_mib),
+        put: |c, v| put_int(&mut c.collector.spool.max_mib, &v),
+    },
+    Key {
+        path: "collector.spool.max_age_s",
+        kind: Kind::Int(600, 31_536_000),
+        unit: "seconds",
+        reload: Reload::Live,
+        doc: "How long a window may wait; older ones are given up, and the collector is told.",
+        get: |c| Value::Int(c.collector.spool.max_age_s),
+        put: |c, v| put_int(&mut c.collector.spool.max_age_s, &v),
     },
     Key {
         path: "log.level",

@@ -10,8 +10,8 @@ pub use config::{
 };
 pub use keys::KEYS;
 pub use sections::{
-    Budget, Jit, Log, LogFormat, LogLevel, Metrics, Recorder, Sampling, SamplingEvent, Server,
-    Shutdown, Symbols, Tls, Unwind, UnwindMode, Windows,
+    Budget, Collector, Jit, Log, LogFormat, LogLevel, Metrics, Recorder, Sampling, SamplingEvent,
+    Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
 
 use serde::Serialize;
@@ -37,6 +37,8 @@ pub struct Config {
     pub server: Server,
     /// The Prometheus endpoint.
     pub metrics: Metrics,
+    /// Where closed windows are pushed.
+    pub collector: Collector,
     /// The daemon's own log.
     pub log: Log,
     /// The end of the daemon.

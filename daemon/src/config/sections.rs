@@ -3,7 +3,9 @@
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
 use config::{CpuShare, Listen, SocketMode};
+use profile::key;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -134,6 +136,32 @@ pub struct Tls {
 pub struct Metrics {
     /// Where it listens; none: not at all.
     pub listen: Option<std::net::SocketAddr>,
+}
+
+/// Section `collector`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Collector {
+    /// The collector; none: windows stay on the host.
+    pub address: Option<std::net::SocketAddr>,
+    /// Who the host is; none: derived from the machine id.
+    pub host_id: Option<String>,
+    /// Labels of all samples of the host.
+    pub labels: BTreeMap<String, String>,
+    /// Labels merged away before sending.
+    pub drop_labels: Vec<String>,
+    /// Section `collector.spool`.
+    pub spool: Spool,
+}
+
+/// Section `collector.spool`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Spool {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Most bytes on disk, in MiB.
+    pub max_mib: u64,
+    /// Longest wait of a window, in seconds.
+    pub max_age_s: u64,
 }
 
 /// Least important line that is logged.
@@ -326,6 +354,40 @@ impl Budget {
             CpuShare::Auto => 10_000 * (cpus.max(1) as u64).div_ceil(CPUS_PER_PERCENT),
             CpuShare::Hundredths(share) => u64::from(share) * 100,
         }
+    }
+}
+
+impl Default for Collector {
+    fn default() -> Self {
+        Collector {
+            address: None,
+            host_id: None,
+            labels: BTreeMap::new(),
+            drop_labels: vec![key::PID.to_owned(), key::THREAD.to_owned()],
+            spool: Spool::default(),
+        }
+    }
+}
+
+impl Default for Spool {
+    fn default() -> Self {
+        Spool {
+            dir: PathBuf::from("/var/lib/fleetprof/spool"),
+            max_mib: 1024,
+            max_age_s: 86_400,
+        }
+    }
+}
+
+impl Spool {
+    /// Most bytes on disk.
+    pub fn max_bytes(&self) -> u64 {
+        self.max_mib << 20
+    }
+
+    /// Longest wait of a window.
+    pub fn max_age(&self) -> Duration {
+        Duration::from_secs(self.max_age_s)
     }
 }
 

@@ -59,12 +59,17 @@ fn every_field_has_a_key() {
     let yaml: serde_yaml::Value = serde_yaml::from_str(&Config::default().to_yaml()).unwrap();
     let mut paths = Vec::new();
     for (section, keys) in yaml.as_mapping().unwrap() {
-        for (name, _) in keys.as_mapping().unwrap() {
-            paths.push(format!(
-                "{}.{}",
-                section.as_str().unwrap(),
-                name.as_str().unwrap()
-            ));
+        let section = section.as_str().unwrap();
+        for (name, value) in keys.as_mapping().unwrap() {
+            let path = format!("{section}.{}", name.as_str().unwrap());
+            // A map is a section of its own, labels aside.
+            match value.as_mapping() {
+                Some(keys) if path != "collector.labels" => paths.extend(
+                    keys.keys()
+                        .map(|name| format!("{path}.{}", name.as_str().unwrap())),
+                ),
+                _ => paths.push(path),
+            }
         }
     }
     // `server.tls` is a section that is null by default.

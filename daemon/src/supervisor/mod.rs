@@ -12,11 +12,12 @@ use crate::agent::{
 };
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::namer::Namer;
-use crate::aggregate::recorder::Recorder;
+use crate::aggregate::recorder::{ClosedSink, Recorder};
 use crate::bounds::CacheBounds;
 use crate::cgroup::CgroupTable;
 use crate::config::{self, Loaded};
 use crate::cpus::{CpuWatch, Notice};
+use crate::export::{self, Exporter};
 use crate::grpc::{self, ServeOptions};
 use crate::heartbeat::{Heartbeat, Pace};
 use crate::jit::{PerfMapOptions, PerfMaps};
@@ -40,7 +41,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -81,6 +82,10 @@ const NAMER_STUCK: Duration = Duration::from_secs(300);
 /// Part of the shutdown's grace that clients get to finish what they asked.
 const SERVING_GRACE_SHARE: f64 = 0.6;
 
+/// Part of the shutdown's grace in which the last windows may reach the collector. What does not is in
+/// the spool.
+const PUSHING_GRACE_SHARE: f64 = 0.8;
+
 /// Threads for what takes long: the queries that may run at once, and status, reload and scrapes
 /// beside them.
 const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 2;
@@ -115,6 +120,8 @@ struct Stages {
     ends: Ends,
     /// Sampling and naming, which drain; then the rest.
     draining: Vec<JoinHandle<()>>,
+    /// What sends to the collector: it ends by itself, in its part of the grace.
+    pushing: Vec<JoinHandle<()>>,
     stop_serving: watch::Sender<bool>,
     serving: JoinHandle<()>,
     manager: Notifier,
@@ -128,7 +135,7 @@ impl Stages {
     ) -> Result<Stages, RunError> {
         let config = loaded.config.clone();
         let setup = RunError::Setup;
-        let clock = WallAnchor::new();
+        let clock = Arc::new(WallAnchor::new());
         let (rings, facts) = agent::open_sampling(&config, Limits::NONE)?;
         tracing::info!(
             event = facts.event.name(),
@@ -156,6 +163,11 @@ impl Stages {
         let bounds = budget.memory.bounds();
         let mut recorder = Recorder::new(agent::recorder_options(&config, bounds));
         recorder.set_event(facts.event.name(), facts.event.unit());
+        let exporting = exporter(&config, &environment, &clock).map(|(exporter, sink, queue)| {
+            recorder.set_sink(sink);
+            (Arc::new(exporter), queue)
+        });
+        let export = exporting.as_ref().map(|(exporter, _)| Arc::clone(exporter));
         let agent = Arc::new(Agent {
             sampler: Arc::clone(&shared),
             recorder: RwLock::new(recorder),
@@ -176,6 +188,7 @@ impl Stages {
             namer: Heartbeat::default(),
             namer_pace: Pace::default(),
             files: Arc::default(),
+            export,
             set_log_level,
             watchers: Arc::default(),
             registry: OnceLock::new(),
@@ -240,10 +253,31 @@ impl Stages {
                     named.namer_pace.done(took.unwrap_or_default(), now);
                     named.namer.end();
                 });
+                let recorder = named.recorder.write();
+                let mut recorder = recorder.unwrap_or_else(PoisonError::into_inner);
+                recorder.drop_sink();
+                let samples = recorder.totals_of_quality().taken;
+                let windows = recorder.stats().totals.windows_closed;
+                tracing::info!(samples, windows, "closed the last window");
                 Ok(())
             })
             .map_err(setup)?,
         );
+        let mut pushing = Vec::new();
+        if let Some((exporter, queue)) = exporting {
+            let pusher = Arc::clone(&exporter);
+            draining.push(
+                ends.spawn("fp-spool", move || {
+                    exporter.run_spool(&queue);
+                    Ok(())
+                })
+                .map_err(setup)?,
+            );
+            pushing.push(
+                ends.spawn("fp-push", move || Ok(pusher.run_push()?))
+                    .map_err(setup)?,
+            );
+        }
         let looks = match config.unwind.look {
             true => {
                 let (ask, asked) = sync_channel(looker::QUEUED_MAX);
@@ -296,6 +330,7 @@ impl Stages {
             agent,
             ends,
             draining,
+            pushing,
             stop_serving,
             serving,
             manager: Notifier::from_env(),
@@ -469,9 +504,13 @@ impl Stages {
         self.agent.sampler.stop();
         // What is left to name has the grace and no more.
         self.agent.namer_pace.hurry(Mono::now());
+        if let Some(exporter) = &self.agent.export {
+            exporter.stop(Mono::now().plus(grace.mul_f64(PUSHING_GRACE_SHARE)));
+        }
         // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);
         let drained = wait_for(&self.draining, deadline)
+            & wait_for(&self.pushing, deadline)
             & wait_for(std::slice::from_ref(&self.serving), deadline);
         // What ended after it was asked to may still have failed.
         match cause.or_else(|| self.ends.failure()) {
@@ -492,6 +531,23 @@ fn wait_for(threads: &[JoinHandle<()>], deadline: Mono) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// The way to the collector, where the configuration names one.
+fn exporter(
+    config: &config::Config,
+    environment: &Environment,
+    clock: &Arc<WallAnchor>,
+) -> Option<(Exporter, Box<dyn ClosedSink>, export::Queue)> {
+    let collector = &config.collector;
+    let options = export::Options {
+        address: collector.address?,
+        dir: collector.spool.dir.clone(),
+        settings: export::Settings::of(collector),
+        identity: export::Identity::of_this_host(collector.host_id.as_deref(), &environment.host),
+        host: export::HostInfo::of(environment),
+    };
+    Some(Exporter::new(options, Arc::clone(clock)))
 }
 
 /// Where the configuration says to listen.

@@ -28,6 +28,7 @@ mod ledger;
 mod ledger_tests;
 mod outcomes;
 mod query;
+mod sink;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +47,7 @@ use tokio::sync::watch;
 pub use block::Row;
 pub use outcomes::Outcomes;
 pub use query::{Answer, Covered, QueryError, Span, query, read};
+pub use sink::{ClosedSink, ClosedWindow};
 
 /// Smallest budget that is taken. Unit: bytes. Below this the fixed cost of a window and of the
 /// hash tables would leave no room for samples.
@@ -206,6 +208,7 @@ pub struct Recorder {
     outcomes: Outcomes,
     usage: UsageStats,
     progress: watch::Sender<Progress>,
+    sink: Option<Box<dyn ClosedSink>>,
 }
 
 impl Recorder {
@@ -234,6 +237,7 @@ impl Recorder {
             outcomes: Outcomes::default(),
             usage: UsageStats::default(),
             progress: watch::Sender::new(Progress::default()),
+            sink: None,
         }
     }
 
@@ -417,6 +421,7 @@ impl Recorder {
             merged
         };
         if let Some(whole) = whole {
+            self.show(&whole);
             self.windows.push_back(Window {
                 windows: (number, number),
                 whole,

@@ -1,0 +1,81 @@
+//! The way out for closed windows: each is shown to the sink once, whole, as it closes.
+//!
+//! The sink sees a window after its parts were added up and before the recorder coarsens, cuts or
+//! drops anything for its budget, so what leaves the daemon is what was taken, whatever the recorder
+//! does with its own copy.
+
+use super::accounts::Accounts;
+use super::block::{Block, Row};
+use super::{Part, Recorder};
+use crate::time::Mono;
+use profile::{Account, Dictionary, Quality};
+
+/// A window that has just closed.
+pub struct ClosedWindow<'a> {
+    /// Begin.
+    pub start: Mono,
+    /// End.
+    pub end: Mono,
+    /// Weight of one sample at the configured rate; 0 when it varies.
+    pub period: u64,
+    /// What was taken and missed.
+    pub quality: Quality,
+    /// The event that was sampled.
+    pub event: &'a str,
+    /// Unit of weights.
+    pub unit: &'a str,
+    /// What the ids of rows and accounts mean.
+    pub dict: &'a Dictionary,
+    /// [`Recorder::epoch`]: ids of `dict` mean the same while it stays.
+    pub epoch: u64,
+    block: &'a Block,
+    accounts: &'a Accounts,
+}
+
+impl ClosedWindow<'_> {
+    /// The samples in key order.
+    pub fn rows(&self) -> impl Iterator<Item = Row> + '_ {
+        self.block.iter()
+    }
+
+    /// The kernel's accounting; empty when nothing was measured.
+    pub fn accounts(&self) -> impl Iterator<Item = Account> + '_ {
+        self.accounts.iter()
+    }
+}
+
+/// Takes closed windows. Called by the namer's thread with the recorder locked: never blocks.
+pub trait ClosedSink: Send + Sync {
+    /// Takes the next window.
+    fn take(&mut self, window: &ClosedWindow<'_>);
+}
+
+impl Recorder {
+    /// Shows every window that closes from now on to `sink`.
+    pub fn set_sink(&mut self, sink: Box<dyn ClosedSink>) {
+        self.sink = Some(sink);
+    }
+
+    /// Ends what [`Recorder::set_sink`] began: no window closes any more.
+    pub fn drop_sink(&mut self) {
+        self.sink = None;
+    }
+
+    pub(super) fn show(&mut self, whole: &Part) {
+        let Some(sink) = &mut self.sink else {
+            return;
+        };
+        sink.take(&ClosedWindow {
+            start: whole.start,
+            end: whole.end,
+            period: whole.period,
+            quality: whole.quality,
+            event: &self.event,
+            unit: &self.unit,
+            dict: &self.dict,
+            epoch: self.epoch,
+            block: &whole.block,
+            accounts: &whole.accounts,
+        });
+    }
+}

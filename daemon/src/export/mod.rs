@@ -1,0 +1,243 @@
+//! Export: every closed window goes through a spool on disk to the collector, and is the daemon's
+//! until the collector acknowledged it.
+//!
+//! ```text
+//! recorder ─ tap ─▶ queue ─▶ fp-spool ─▶ segments (disk, or memory while there is none)
+//!  (fp-namer)                                │ index
+//!                                            ▼
+//!                               fp-push ─ gRPC stream ─▶ collector
+//! ```
+//!
+//! `tap` copies a window as the recorder closes it; `writer` makes it durable and keeps the spool's
+//! bounds; `push` sends what waits, the newest first as it comes, the backlog behind it, and takes
+//! the answers. What is shared is the index of what waits (`spool`): no thread waits for
+//! another's disk or network. A window given up is counted by cause and told to the collector as a
+//! gap. Without a collector in the configuration nothing of this exists.
+
+mod disk;
+mod gaps;
+mod identity;
+mod push;
+mod reader;
+mod record;
+mod session;
+mod spool;
+mod status;
+mod stream;
+mod tap;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use gaps::{Cause, Gap};
+pub use identity::{HostInfo, Identity};
+pub use status::{ExportCounts, degradation};
+
+use crate::aggregate::recorder::ClosedSink;
+use crate::config;
+use crate::time::{Mono, WallAnchor};
+use spool::Index;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tap::{About, Parcel};
+use tokio::sync::{Notify, watch};
+
+/// Windows between the recorder and the spool's thread. Beyond it the disk has been late by as many
+/// windows, and the next ones are dropped and counted.
+const QUEUE_MAX: usize = 4;
+
+/// Losses of the tap that the spool's thread has not seen yet; of more the last is widened.
+const LOST_MAX: usize = 64;
+
+/// What a reload may change.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// Labels of the host.
+    pub labels: BTreeMap<String, String>,
+    /// Labels merged away.
+    pub drop_labels: Vec<String>,
+    /// Bound of the spool. Unit: bytes.
+    pub max_bytes: u64,
+    /// Longest wait of a window. Unit: nanoseconds.
+    pub max_age_ns: i64,
+}
+
+impl Settings {
+    /// Those of a configuration.
+    pub fn of(config: &config::Collector) -> Settings {
+        Settings {
+            labels: config.labels.clone(),
+            drop_labels: config.drop_labels.clone(),
+            max_bytes: config.spool.max_bytes(),
+            max_age_ns: i64::try_from(config.spool.max_age().as_nanos()).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+/// What the exporter's threads, the tap and the status have in common.
+pub struct Shared {
+    /// The next window begins a new generation.
+    rotate: AtomicBool,
+    settings: Mutex<Settings>,
+    settings_version: AtomicU64,
+    last_sequence: AtomicU64,
+    /// What the tap lost, until the spool's thread takes it.
+    lost: Mutex<Vec<Gap>>,
+    index: Mutex<Index>,
+    /// The spool's directory, once it could be opened.
+    dir: Mutex<Option<Arc<disk::Dir>>>,
+    progress: Mutex<status::Progress>,
+    /// Something new waits, or the end has come.
+    wake: Notify,
+    /// Set at the end: until when the sender may go on.
+    stop: watch::Sender<Option<Mono>>,
+    /// The spool's thread has written its last.
+    written: AtomicBool,
+}
+
+impl Shared {
+    fn new(settings: Settings) -> Shared {
+        Shared {
+            rotate: AtomicBool::new(false),
+            settings: Mutex::new(settings),
+            settings_version: AtomicU64::new(0),
+            last_sequence: AtomicU64::new(0),
+            lost: Mutex::default(),
+            index: Mutex::default(),
+            dir: Mutex::default(),
+            progress: Mutex::default(),
+            wake: Notify::new(),
+            stop: watch::Sender::new(None),
+            written: AtomicBool::new(false),
+        }
+    }
+
+    fn settings_version(&self) -> u64 {
+        self.settings_version.load(Ordering::Acquire)
+    }
+
+    fn dir(&self) -> Option<Arc<disk::Dir>> {
+        lock(&self.dir).clone()
+    }
+
+    fn set_dir(&self, dir: Arc<disk::Dir>) {
+        *lock(&self.dir) = Some(dir);
+    }
+
+    fn settings(&self) -> Settings {
+        lock(&self.settings).clone()
+    }
+
+    /// A sequence of at least `wanted`, above all before.
+    fn next_sequence(&self, wanted: u64) -> u64 {
+        let next = |last: u64| Some(wanted.max(last.saturating_add(1)));
+        let before = self
+            .last_sequence
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let (Ok(before) | Err(before)) = before;
+        wanted.max(before.saturating_add(1))
+    }
+
+    /// Counts a window of which nothing reached the spool. From the tap: holds a lock for a moment.
+    fn lost(&self, cause: Cause, about: About) {
+        let gap = Gap::of(cause, &about);
+        let mut lost = lock(&self.lost);
+        if lost.len() < LOST_MAX {
+            lost.push(gap);
+        } else if let Some(last) = lost.last_mut() {
+            last.widen(&gap);
+        }
+    }
+
+    fn count_taken(&self, about: About) {
+        let mut progress = lock(&self.progress);
+        progress.taken_windows += 1;
+        progress.taken_samples += about.samples;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the exporter is made with.
+pub struct Options {
+    /// The collector.
+    pub address: SocketAddr,
+    /// Directory of the spool.
+    pub dir: PathBuf,
+    /// What a reload may change.
+    pub settings: Settings,
+    /// Who this host is.
+    pub identity: Identity,
+    /// What the collector is told of it.
+    pub host: HostInfo,
+}
+
+/// The handle of the exporter: what the supervisor and the status see of it.
+pub struct Exporter {
+    address: SocketAddr,
+    dir: PathBuf,
+    identity: Arc<Identity>,
+    host: HostInfo,
+    clock: Arc<WallAnchor>,
+    shared: Arc<Shared>,
+}
+
+/// Windows on their way to the spool's thread.
+pub struct Queue(Receiver<Parcel>);
+
+impl Exporter {
+    /// An exporter whose threads do not run yet, the sink for the recorder, and the queue between.
+    pub fn new(options: Options, clock: Arc<WallAnchor>) -> (Exporter, Box<dyn ClosedSink>, Queue) {
+        let shared = Arc::new(Shared::new(options.settings));
+        let (queue, parcels) = sync_channel(QUEUE_MAX);
+        let tap = tap::Tap::new(queue, Arc::clone(&shared), Arc::clone(&clock));
+        lock(&shared.progress).away_since = Some(Mono::now());
+        let exporter = Exporter {
+            address: options.address,
+            dir: options.dir,
+            identity: Arc::new(options.identity),
+            host: options.host,
+            clock,
+            shared,
+        };
+        (exporter, Box::new(tap), Queue(parcels))
+    }
+
+    /// The body of `fp-spool`: ends when the recorder has dropped its sink.
+    pub fn run_spool(&self, queue: &Queue) {
+        let shared = Arc::clone(&self.shared);
+        let (dir, identity) = (self.dir.clone(), Arc::clone(&self.identity));
+        writer::Writer::new(shared, dir, identity, Arc::clone(&self.clock)).run(&queue.0);
+    }
+
+    /// The body of `fp-push`: ends soon after [`Exporter::stop`].
+    ///
+    /// # Errors
+    /// When the runtime cannot be made.
+    pub fn run_push(&self) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(push::run(self));
+        Ok(())
+    }
+
+    /// Puts new settings in force: labels with the next window, bounds with the next one written.
+    pub fn configure(&self, settings: Settings) {
+        *lock(&self.shared.settings) = settings;
+        self.shared.settings_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Has the sender end: at once when it is away, else when the last windows are acknowledged or
+    /// `deadline` has come. What waits then stays in the spool.
+    pub fn stop(&self, deadline: Mono) {
+        self.shared.stop.send_replace(Some(deadline));
+        self.shared.wake.notify_one();
+    }
+}

@@ -1,0 +1,529 @@
+//! One stream to the collector: Hello, Welcome, then windows and their answers until it ends.
+//!
+//! The newest windows go first, as they come; the backlog fills what is left of the windows in flight,
+//! oldest first, at a bounded rate. Whatever the collector says is checked: an answer to nothing is
+//! passed over, a question about what it never got ends the stream, and so does silence.
+
+use super::gaps::{Cause, Gap};
+use super::identity::Identity;
+use super::reader::{ReadError, Readers};
+use super::spool::Picked;
+use super::stream::{MESSAGE_BYTES_MIN, Stream, UnknownStack};
+use super::{Exporter, lock};
+use crate::time::Mono;
+use proto::collector as wire;
+use proto::collector::ingest_service_client::IngestServiceClient;
+use proto::collector::push_request::Body as Ask;
+use proto::collector::push_response::Body as Answer;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::codec::CompressionEncoding;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+/// Longest wait for an answer while windows are in flight. A collector that stores to a slow disk
+/// takes seconds; one that says nothing for so long is gone, or stuck.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Most windows in flight, whatever the collector admits. Each may be asked about.
+const IN_FLIGHT_MAX: usize = 16;
+
+/// Shortest time between two windows of the backlog: 20 a second. A day of windows of 10 s takes seven
+/// minutes, and a fleet that comes back does not bury its collector.
+const BACKLOG_PACE: Duration = Duration::from_millis(50);
+
+/// Times one window may be asked about. Each answer defines all that was asked, so a second question
+/// is a restart in between; more is a collector that does not listen.
+const NEEDS_MAX: u32 = 8;
+
+/// Messages between the session and the connection.
+const OUTGOING: usize = 2;
+
+/// Shortest time between two reports of what waits.
+const FACTS_PACE: Duration = Duration::from_secs(60);
+
+/// Why a stream ended.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The collector ended it with an error.
+    #[error("{}: {}", code(.0), .0.message())]
+    Status(Status),
+    /// The collector ended it.
+    #[error("the collector ended the stream")]
+    Ended,
+    /// It says nothing.
+    #[error("the collector has not answered for {} s", ANSWER_MAX.as_secs())]
+    Silent,
+    /// It does not answer the Hello with a Welcome.
+    #[error("the collector did not welcome the agent")]
+    NoWelcome,
+    /// It takes no message of a useful size.
+    #[error("the collector takes messages of {0} bytes, {MESSAGE_BYTES_MIN} are needed")]
+    SmallMessages(u64),
+    /// It asks for what it never got.
+    #[error(transparent)]
+    UnknownStack(#[from] UnknownStack),
+    /// It asks again and again.
+    #[error("the collector asked {NEEDS_MAX} times for the stacks of one window")]
+    Needy,
+}
+
+impl SessionError {
+    /// True when the collector says that the agent breaks the protocol: the window in flight may be
+    /// to blame.
+    pub fn blames_agent(&self) -> bool {
+        match self {
+            SessionError::Status(status) => {
+                matches!(status.code(), Code::InvalidArgument | Code::OutOfRange)
+            }
+            SessionError::Needy => true,
+            _ => false,
+        }
+    }
+}
+
+fn code(status: &Status) -> &'static str {
+    match status.code() {
+        Code::Unavailable => "the collector is unavailable",
+        Code::InvalidArgument => "the collector says that the agent breaks the protocol",
+        Code::ResourceExhausted => "the collector has no room",
+        Code::Unimplemented => "this is no collector of this version",
+        Code::Unauthenticated | Code::PermissionDenied => "the collector does not admit this host",
+        _ => "the connection failed",
+    }
+}
+
+/// A window without an answer.
+struct InFlight {
+    picked: Picked,
+    needs: u32,
+}
+
+/// See the module.
+pub struct Session<'a> {
+    exporter: &'a Exporter,
+    identity: Arc<Identity>,
+    stream: Stream,
+    readers: Readers,
+    in_flight: Vec<InFlight>,
+    in_flight_max: usize,
+    outgoing: VecDeque<Ask>,
+    backlog_at: Instant,
+    facts_at: Instant,
+    /// Settings and spool as they were last told.
+    told: (u64, u64, u64),
+    /// When the collector last answered or was last asked something new.
+    heard: Instant,
+    /// A window that was answered: the connection is worth having.
+    pub acked: bool,
+}
+
+impl<'a> Session<'a> {
+    /// A session for the windows of `identity`.
+    pub fn new(exporter: &'a Exporter, identity: Arc<Identity>) -> Session<'a> {
+        let now = Instant::now();
+        Session {
+            exporter,
+            identity,
+            stream: Stream::new(MESSAGE_BYTES_MIN),
+            readers: Readers::default(),
+            in_flight: Vec::new(),
+            in_flight_max: 1,
+            outgoing: VecDeque::new(),
+            backlog_at: now,
+            facts_at: now,
+            told: (0, 0, 0),
+            heard: now,
+            acked: false,
+        }
+    }
+
+    fn is_own(&self) -> bool {
+        *self.identity == *self.exporter.identity
+    }
+
+    /// The window that has waited longest for its answer.
+    pub fn oldest_in_flight(&self) -> Option<Picked> {
+        self.in_flight.first().map(|window| window.picked)
+    }
+
+    /// Runs until the stream fails, or, at the end of the daemon or for another boot's windows, until
+    /// all are sent.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub async fn run(&mut self, channel: Channel) -> Result<(), SessionError> {
+        let (requests, receiver) = mpsc::channel(OUTGOING);
+        let send = |body| wire::PushRequest { body: Some(body) };
+        let hello = send(Ask::Hello(self.hello()));
+        // There is room for it.
+        let _ = requests.try_send(hello);
+        let mut client = IngestServiceClient::new(channel)
+            .send_compressed(CompressionEncoding::Zstd)
+            .accept_compressed(CompressionEncoding::Zstd);
+        let call = timeout(ANSWER_MAX, client.push(ReceiverStream::new(receiver)));
+        let response = call.await.map_err(|_| SessionError::Silent)?;
+        let mut answers = response.map_err(SessionError::Status)?.into_inner();
+        let first = timeout(ANSWER_MAX, answers.message())
+            .await
+            .map_err(|_| SessionError::Silent)?;
+        let first = first.map_err(SessionError::Status)?;
+        match first.and_then(|response| response.body) {
+            Some(Answer::Welcome(welcome)) => self.welcome(&welcome)?,
+            _ => return Err(SessionError::NoWelcome),
+        }
+        let mut stop = self.exporter.shared.stop.subscribe();
+        loop {
+            let idle = self.fill();
+            if idle && self.is_finished() || self.is_late() {
+                return Ok(());
+            }
+            let until = self.next_deadline();
+            tokio::select! {
+                biased;
+                answer = answers.message() => {
+                    let answer = answer.map_err(SessionError::Status)?.ok_or(SessionError::Ended)?;
+                    self.take(answer)?;
+                }
+                permit = requests.reserve(), if !self.outgoing.is_empty() => {
+                    let Ok(permit) = permit else {
+                        return Err(self.end_of(&mut answers).await);
+                    };
+                    if let Some(body) = self.outgoing.pop_front() {
+                        permit.send(send(body));
+                    }
+                }
+                () = self.exporter.shared.wake.notified(), if self.is_own() => {}
+                changed = stop.changed() => {
+                    // The sender is part of what this session borrows.
+                    let _ = changed;
+                }
+                () = sleep_until(until) => {
+                    if !self.in_flight.is_empty() && self.heard.elapsed() >= ANSWER_MAX {
+                        return Err(SessionError::Silent);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The request side is closed: the answers say why.
+    async fn end_of(&self, answers: &mut tonic::Streaming<wire::PushResponse>) -> SessionError {
+        match timeout(ANSWER_MAX, answers.message()).await {
+            Ok(Err(status)) => SessionError::Status(status),
+            _ => SessionError::Ended,
+        }
+    }
+
+    fn hello(&mut self) -> wire::Hello {
+        wire::Hello {
+            host_id: self.identity.host_id.clone(),
+            boot_id: self.identity.boot_id.to_vec(),
+            facts: Some(self.facts()),
+            now_unix_ns: self.exporter.clock.to_unix_ns(Mono::now()),
+        }
+    }
+
+    fn facts(&mut self) -> wire::HostFacts {
+        let shared = &self.exporter.shared;
+        let version = shared.settings_version();
+        let settings = shared.settings();
+        let (waiting, dropped) = {
+            let index = lock(&shared.index);
+            (index.waiting(), index.gaps.totals())
+        };
+        let dropped_windows = dropped.iter().map(|(windows, _)| windows).sum();
+        self.told = (version, waiting.windows, dropped_windows);
+        self.facts_at = Instant::now() + FACTS_PACE;
+        wire::HostFacts {
+            labels: settings.labels.into_iter().collect(),
+            spool: Some(wire::SpoolState {
+                windows: waiting.windows,
+                bytes: waiting.bytes,
+                bytes_max: settings.max_bytes,
+                oldest_unix_ns: waiting.oldest_unix_ns.unwrap_or(0),
+                dropped_windows,
+            }),
+            ..self.exporter.host.to_wire()
+        }
+    }
+
+    fn welcome(&mut self, welcome: &wire::Welcome) -> Result<(), SessionError> {
+        if welcome.message_bytes_max < MESSAGE_BYTES_MIN {
+            return Err(SessionError::SmallMessages(welcome.message_bytes_max));
+        }
+        self.stream = Stream::new(welcome.message_bytes_max);
+        self.in_flight_max = (welcome.windows_in_flight as usize).clamp(1, IN_FLIGHT_MAX);
+        self.heard = Instant::now();
+        if !self.is_own() {
+            return Ok(());
+        }
+        let version: String = welcome.collector_version.chars().take(64).collect();
+        tracing::info!(collector = %self.exporter.address, version, "connected to the collector");
+        let mut progress = lock(&self.exporter.shared.progress);
+        progress.connected_since = Some(Mono::now());
+        progress.away_since = None;
+        progress.connections += 1;
+        progress.collector_version = version;
+        Ok(())
+    }
+
+    /// Puts the next messages into `outgoing`; true when there is nothing to send.
+    fn fill(&mut self) -> bool {
+        if !self.outgoing.is_empty() {
+            return false;
+        }
+        self.tell_facts();
+        while self.outgoing.is_empty() && self.in_flight.len() < self.in_flight_max {
+            if self.stream.is_full() {
+                // Questions about windows in flight are asked in ids of the old dictionary.
+                if !self.in_flight.is_empty() {
+                    return false;
+                }
+                self.stream.begin_dictionary();
+            }
+            let Some(picked) = self.pick() else {
+                break;
+            };
+            self.pack(picked);
+        }
+        self.outgoing.is_empty()
+    }
+
+    fn pick(&mut self) -> Option<Picked> {
+        let backlog = Instant::now() >= self.backlog_at && self.takes_backlog();
+        let picked = lock(&self.exporter.shared.index).pick(&self.identity, backlog)?;
+        if !picked.live || !self.is_own() {
+            self.backlog_at = Instant::now() + BACKLOG_PACE;
+        }
+        Some(picked)
+    }
+
+    fn pack(&mut self, picked: Picked) {
+        let shared = &self.exporter.shared;
+        let read = self.readers.window(shared, &picked, &self.stream);
+        let (window, reader) = match read {
+            Ok(found) => found,
+            Err(ReadError::Gone) => return,
+            Err(ReadError::Damaged(from, error)) => {
+                tracing::warn!(segment = picked.segment, %error, "windows of the spool are damaged");
+                let (lost, remove) = {
+                    let mut index = lock(&shared.index);
+                    index.unsend_one(picked.segment, picked.record);
+                    index.damaged(picked.segment, from)
+                };
+                // Noted like acknowledged ones, so that a restart does not count them again.
+                self.exporter.forget(picked.segment, &lost, remove);
+                return;
+            }
+        };
+        let gap = match *self.identity == *self.exporter.identity {
+            true => {
+                let about = picked.about;
+                let mut index = lock(&shared.index);
+                index.gaps.bind(about.sequence, about.start_unix_ns)
+            }
+            false => None,
+        };
+        if gap.is_some() {
+            // Before it is sent: a repeat after a restart must say the same.
+            shared.save_gaps(&self.exporter.identity);
+        }
+        let parts = self
+            .stream
+            .parts(&reader.tables, &mut reader.remap, &window, gap);
+        self.outgoing.extend(parts.into_iter().map(Ask::Part));
+        if self.in_flight.is_empty() {
+            self.heard = Instant::now();
+        }
+        self.in_flight.push(InFlight { picked, needs: 0 });
+    }
+
+    fn tell_facts(&mut self) {
+        if !self.is_own() {
+            return;
+        }
+        let shared = &self.exporter.shared;
+        let labels_changed = shared.settings_version() != self.told.0;
+        if !labels_changed && Instant::now() < self.facts_at {
+            return;
+        }
+        let now = {
+            let index = lock(&shared.index);
+            let dropped = index.gaps.totals().iter().map(|(windows, _)| windows).sum();
+            (self.told.0, index.waiting().windows, dropped)
+        };
+        if labels_changed || now != self.told {
+            let facts = self.facts();
+            self.outgoing.push_back(Ask::Facts(facts));
+        }
+    }
+
+    fn take(&mut self, answer: wire::PushResponse) -> Result<(), SessionError> {
+        match answer.body {
+            Some(Answer::Ack(ack)) => self.acked(&ack),
+            Some(Answer::Need(need)) => return self.need(&need),
+            // What a later version may say.
+            Some(Answer::Welcome(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    fn acked(&mut self, ack: &wire::Ack) {
+        let waits = |window: &InFlight| window.picked.about.sequence == ack.sequence;
+        let Some(at) = self.in_flight.iter().position(waits) else {
+            return;
+        };
+        let picked = self.in_flight.remove(at).picked;
+        self.heard = Instant::now();
+        self.acked = true;
+        match ack.outcome() {
+            wire::Outcome::Stored => self.exporter.acked(&picked, false),
+            wire::Outcome::Repeated => self.exporter.acked(&picked, true),
+            wire::Outcome::Refused => self.exporter.refused(&picked, &ack.reason),
+            // Of a later version: whatever it means, the window is not said to be safe.
+            wire::Outcome::Unspecified => {
+                self.exporter
+                    .refused(&picked, "it answered with an unknown outcome");
+            }
+        }
+    }
+
+    fn need(&mut self, need: &wire::Need) -> Result<(), SessionError> {
+        let waits = |window: &&mut InFlight| window.picked.about.sequence == need.sequence;
+        let Some(window) = self.in_flight.iter_mut().find(waits) else {
+            return Ok(());
+        };
+        window.needs += 1;
+        if window.needs > NEEDS_MAX {
+            return Err(SessionError::Needy);
+        }
+        let messages = self.stream.definitions(need.sequence, &need.stacks)?;
+        lock(&self.exporter.shared.progress).definitions += messages.len() as u64;
+        self.heard = Instant::now();
+        // Before parts of windows behind it: it is the one that waits.
+        for message in messages.into_iter().rev() {
+            self.outgoing.push_front(Ask::Definitions(message));
+        }
+        Ok(())
+    }
+
+    /// At the end of the daemon the backlog stays where it is, unless that is memory.
+    fn takes_backlog(&self) -> bool {
+        !self.is_stopping() || lock(&self.exporter.shared.index).only_in_memory() > 0
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.exporter.shared.stop.borrow().is_some()
+    }
+
+    /// The time for the last windows is over.
+    fn is_late(&self) -> bool {
+        let deadline = *self.exporter.shared.stop.borrow();
+        deadline.is_some_and(|deadline| Mono::now() >= deadline)
+    }
+
+    /// Nothing is to be sent any more.
+    fn is_finished(&self) -> bool {
+        let shared = &self.exporter.shared;
+        if !self.in_flight.is_empty() {
+            return false;
+        }
+        match (self.is_own(), self.is_stopping()) {
+            (true, false) => false,
+            (true, true) => shared.written.load(Ordering::Acquire),
+            (false, stopping) => stopping || !lock(&shared.index).has_waiting(&self.identity),
+        }
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let far = Instant::now() + Duration::from_secs(3600);
+        let mut until = far;
+        if !self.in_flight.is_empty() {
+            until = until.min(self.heard + ANSWER_MAX);
+        }
+        let room = self.outgoing.is_empty()
+            && self.in_flight.len() < self.in_flight_max
+            && !self.stream.is_full()
+            && self.takes_backlog();
+        if room && lock(&self.exporter.shared.index).has_waiting(&self.identity) {
+            until = until.min(self.backlog_at);
+        }
+        if let Some(deadline) = *self.exporter.shared.stop.borrow() {
+            until = until.min(Instant::now() + deadline.since(Mono::now()));
+        }
+        until
+    }
+}
+
+impl Exporter {
+    fn acked(&self, picked: &Picked, repeated: bool) {
+        let there = self.finish(picked, None);
+        let mut progress = lock(&self.shared.progress);
+        progress.last_ack = Some(Mono::now());
+        if there {
+            progress.acked_windows += 1;
+            progress.acked_samples += picked.about.samples;
+            progress.repeated_windows += u64::from(repeated);
+        }
+    }
+
+    /// A window that the collector will never take.
+    pub(super) fn refused(&self, picked: &Picked, reason: &str) {
+        self.finish(picked, Some(Gap::of(Cause::Refused, &picked.about)));
+        let reason: String = reason
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(200)
+            .collect();
+        let mut progress = lock(&self.shared.progress);
+        if progress.last_refusal.is_empty() {
+            tracing::warn!(reason, "the collector refused a window");
+        }
+        progress.last_refusal = match reason.is_empty() {
+            true => "of a reason it did not say".to_owned(),
+            false => reason,
+        };
+    }
+
+    /// Takes a window out of the spool; true when it was there.
+    fn finish(&self, picked: &Picked, lost: Option<Gap>) -> bool {
+        let sequence = picked.about.sequence;
+        let (there, remove) = {
+            let mut index = lock(&self.shared.index);
+            let done = index.done(picked.segment, picked.record);
+            match lost {
+                Some(gap) if done.0 => {
+                    index.gaps.release(sequence);
+                    index.gaps.add(gap);
+                }
+                _ => index.gaps.told(sequence),
+            }
+            done
+        };
+        let done = [picked.record as u32];
+        self.forget(picked.segment, if there { &done } else { &[] }, remove);
+        there
+    }
+
+    /// Notes on disk that records do not wait any more, or that their whole segment does not.
+    fn forget(&self, segment: u64, records: &[u32], remove: bool) {
+        let Some(dir) = self.shared.dir() else {
+            return;
+        };
+        self.shared.save_gaps(&self.identity);
+        if remove {
+            return dir.remove(segment);
+        }
+        for &record in records {
+            if let Err(error) = dir.ack(segment, record) {
+                tracing::debug!(%error, "an acknowledgement was not noted: it costs a repeat");
+            }
+        }
+    }
+}

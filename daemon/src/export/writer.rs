@@ -1,0 +1,361 @@
+//! The spool's thread: makes each window durable, keeps the bounds, and goes on in memory while the
+//! disk takes nothing.
+//!
+//! A window is one append and one fdatasync. When that fails, the generation goes on in memory, under
+//! a bound, and the next generation after [`DISK_RETRY`] tries the disk again. Nothing the disk does
+//! is seen by the sampler or the namer but a full queue, which they count and pass by.
+
+use super::disk::{self, Dir, SegmentFile};
+use super::gaps::{Cause, Gap};
+use super::identity::Identity;
+use super::spool::Place;
+use super::tap::{About, Parcel};
+use super::{Shared, lock, record};
+use crate::agent::with_causes;
+use crate::time::{Mono, WallAnchor};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+/// How soon a disk that failed is tried again.
+const DISK_RETRY: Duration = Duration::from_secs(60);
+
+/// Most bytes of windows that are kept in memory while the disk takes none. Unit: bytes. About half
+/// an hour of a small host; it comes out of the daemon's memory budget.
+const MEMORY_BYTES_MAX: u64 = 8 << 20;
+
+/// Windows of a segment in memory: what is given up at once there.
+const MEMORY_SEGMENT_WINDOWS: usize = 6;
+
+/// Most segments of a spool that is full: a segment is at most this part of the bound, so that no more
+/// is given up at once.
+const SEGMENTS_MIN: u64 = 16;
+
+/// Ids of segments that have no file: above all of those that have one.
+const MEMORY_IDS: u64 = 1 << 62;
+
+/// How hard windows are packed. zstd's default: 20 to 100 KiB pack in under a millisecond.
+const ZSTD_LEVEL: i32 = 3;
+
+struct Current {
+    id: u64,
+    generation: u64,
+    file: Option<SegmentFile>,
+    in_memory: usize,
+}
+
+/// See the module.
+pub struct Writer {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    identity: Arc<Identity>,
+    clock: Arc<WallAnchor>,
+    dir: Option<Arc<Dir>>,
+    /// When the disk last failed.
+    failed: Option<Mono>,
+    next_id: u64,
+    next_memory_id: u64,
+    memory_bytes_max: u64,
+    current: Option<Current>,
+    /// A generation whose tables are incomplete: its windows cannot be kept.
+    broken: Option<u64>,
+}
+
+impl Writer {
+    /// A writer that has not looked at the disk yet.
+    pub fn new(
+        shared: Arc<Shared>,
+        path: PathBuf,
+        identity: Arc<Identity>,
+        clock: Arc<WallAnchor>,
+    ) -> Writer {
+        Writer {
+            shared,
+            path,
+            identity,
+            clock,
+            dir: None,
+            failed: None,
+            next_id: 1,
+            next_memory_id: MEMORY_IDS,
+            memory_bytes_max: MEMORY_BYTES_MAX,
+            current: None,
+            broken: None,
+        }
+    }
+
+    /// Takes windows until the tap is gone.
+    pub fn run(mut self, parcels: &Receiver<Parcel>) {
+        self.open_dir();
+        self.shared.wake.notify_one();
+        while let Ok(parcel) = parcels.recv() {
+            self.take(parcel);
+        }
+        self.take_lost();
+        self.save_gaps();
+        let only_in_memory = lock(&self.shared.index).only_in_memory();
+        if only_in_memory > 0 {
+            tracing::warn!(
+                windows = only_in_memory,
+                "windows are in memory only: what the collector does not take now is lost"
+            );
+        }
+        self.shared.written.store(true, Ordering::Release);
+        self.shared.wake.notify_one();
+    }
+
+    /// Makes one window durable.
+    pub(super) fn take(&mut self, parcel: Parcel) {
+        self.take_lost();
+        if self.dir.is_none() && self.may_try() {
+            self.open_dir();
+        }
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|current| current.generation != parcel.generation)
+        {
+            self.begin(parcel.generation);
+        }
+        let payload = record::join(&parcel.tables, &parcel.body);
+        self.keep(parcel.generation, &payload, &parcel.about);
+        self.save_gaps();
+        self.shared.wake.notify_one();
+    }
+
+    fn keep(&mut self, generation: u64, payload: &[u8], about: &About) {
+        if self.broken == Some(generation) {
+            lock(&self.shared.index)
+                .gaps
+                .add(Gap::of(Cause::DiskFull, about));
+            return;
+        }
+        let packed = zstd::bulk::Compressor::new(ZSTD_LEVEL)
+            .and_then(|mut compressor| disk::pack(&mut compressor, payload, about));
+        let packed = match packed {
+            Ok(packed) => packed,
+            Err(error) => {
+                tracing::warn!(%error, "a window cannot be packed: it is dropped");
+                return self.refuse(generation, about);
+            }
+        };
+        if let Some(offset) = self.write(&packed) {
+            let len = packed.len() as u32;
+            lock(&self.shared.index).push(Place::Disk { offset, len }, *about);
+        } else {
+            self.keep_in_memory(generation, packed, about);
+        }
+    }
+
+    /// Appends to the current segment's file; none when the disk does not take it.
+    fn write(&mut self, packed: &[u8]) -> Option<u64> {
+        let settings = self.shared.settings();
+        let need = packed.len() as u64;
+        let oldest = self.now_unix_ns().saturating_sub(settings.max_age_ns);
+        let removed = lock(&self.shared.index).make_room(need, settings.max_bytes, oldest);
+        self.remove(&removed);
+        let fits = lock(&self.shared.index).disk_bytes() + need <= settings.max_bytes;
+        let current = self.current.as_mut()?;
+        let file = current.file.as_mut()?;
+        if !fits {
+            // One window fills the whole spool.
+            current.file = None;
+            self.shared.rotate.store(true, Ordering::Release);
+            return None;
+        }
+        match file.append(packed) {
+            Ok(offset) => {
+                if file.len() >= settings.max_bytes / SEGMENTS_MIN {
+                    self.shared.rotate.store(true, Ordering::Release);
+                }
+                Some(offset)
+            }
+            Err(error) => {
+                current.file = None;
+                self.disk_failed(format!("failed to write to the spool: {error}"));
+                None
+            }
+        }
+    }
+
+    fn keep_in_memory(&mut self, generation: u64, packed: Vec<u8>, about: &About) {
+        let (fits, removed) =
+            lock(&self.shared.index).make_memory(packed.len() as u64, self.memory_bytes_max);
+        self.remove(&removed);
+        if !fits {
+            return self.refuse(generation, about);
+        }
+        lock(&self.shared.index).push(Place::Memory(packed.into()), *about);
+        if let Some(current) = &mut self.current {
+            current.in_memory += 1;
+            if current.in_memory >= MEMORY_SEGMENT_WINDOWS {
+                self.shared.rotate.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Drops a window; what its generation defined there is missing from now on.
+    fn refuse(&mut self, generation: u64, about: &About) {
+        lock(&self.shared.index)
+            .gaps
+            .add(Gap::of(Cause::DiskFull, about));
+        self.broken = Some(generation);
+        self.shared.rotate.store(true, Ordering::Release);
+    }
+
+    fn begin(&mut self, generation: u64) {
+        if let Some(before) = self.current.take() {
+            let finished = lock(&self.shared.index).close(before.id);
+            if finished {
+                self.remove(&[before.id]);
+            }
+        }
+        let mut file = None;
+        if let Some(dir) = self.dir.clone()
+            && self.may_try()
+        {
+            match dir.create(self.next_id, &self.identity) {
+                Ok(made) => {
+                    file = Some(made);
+                    self.disk_works();
+                }
+                Err(error) => {
+                    self.disk_failed(format!("failed to make a segment of the spool: {error}"));
+                }
+            }
+        }
+        let ids = match file {
+            Some(_) => &mut self.next_id,
+            None => &mut self.next_memory_id,
+        };
+        let id = *ids;
+        *ids += 1;
+        let bytes = file.as_ref().map_or(0, SegmentFile::len);
+        lock(&self.shared.index).begin(id, &self.identity, bytes);
+        self.current = Some(Current {
+            id,
+            generation,
+            file,
+            in_memory: 0,
+        });
+    }
+
+    fn may_try(&self) -> bool {
+        self.failed
+            .is_none_or(|at| Mono::now().since(at) >= DISK_RETRY)
+    }
+
+    fn disk_failed(&mut self, reason: String) {
+        self.failed = Some(Mono::now());
+        let mut progress = lock(&self.shared.progress);
+        if progress.spool_error.is_none() {
+            tracing::warn!(reason, "windows wait for the collector in memory");
+        }
+        progress.spool_error = Some(reason);
+    }
+
+    fn disk_works(&mut self) {
+        self.failed = None;
+        if lock(&self.shared.progress).spool_error.take().is_some() {
+            tracing::info!("windows wait for the collector on disk again");
+        }
+    }
+
+    /// Opens the directory and takes in what earlier runs left there.
+    pub(super) fn open_dir(&mut self) {
+        let dir = match Dir::open(&self.path) {
+            Ok(dir) => Arc::new(dir),
+            Err(error) => return self.disk_failed(with_causes(&error)),
+        };
+        let ids = match dir.segments() {
+            Ok(ids) => ids,
+            Err(error) => return self.disk_failed(format!("failed to read the spool: {error}")),
+        };
+        let mut last = 0;
+        for (at, &id) in ids.iter().enumerate() {
+            last = id;
+            let scanned = match dir.scan(id, at + 1 == ids.len()) {
+                Ok(scanned) => scanned,
+                Err(error) => {
+                    tracing::warn!(segment = id, %error, "failed to read a segment of the spool");
+                    continue;
+                }
+            };
+            if scanned.damaged {
+                tracing::warn!(segment = id, "a segment of the spool is damaged");
+            }
+            let newest = scanned
+                .records
+                .iter()
+                .filter(|_| scanned.identity.as_ref() == Some(&*self.identity))
+                .map(|found| found.about.sequence);
+            if let Some(newest) = newest.max() {
+                self.shared
+                    .last_sequence
+                    .fetch_max(newest, Ordering::AcqRel);
+            }
+            let end = |found: &disk::FoundRecord| found.offset + u64::from(found.len);
+            let len = scanned.records.last().map_or(0, end);
+            let waits = lock(&self.shared.index).add_found(id, &scanned, len);
+            if !waits {
+                dir.remove(id);
+            }
+        }
+        lock(&self.shared.index)
+            .gaps
+            .load(&dir.read_gaps(), &self.identity.boot());
+        self.next_id = self.next_id.max(last.saturating_add(1)).min(MEMORY_IDS - 1);
+        self.shared.set_dir(Arc::clone(&dir));
+        self.dir = Some(dir);
+        self.disk_works();
+    }
+
+    /// Has the disk tried again at once.
+    #[cfg(test)]
+    pub(super) fn forget_failure(&mut self) {
+        self.failed = None;
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_memory_max(&mut self, bytes: u64) {
+        self.memory_bytes_max = bytes;
+    }
+
+    fn take_lost(&mut self) {
+        let lost = std::mem::take(&mut *lock(&self.shared.lost));
+        let mut index = lock(&self.shared.index);
+        lost.into_iter().for_each(|gap| index.gaps.add(gap));
+    }
+
+    fn save_gaps(&mut self) {
+        self.shared.save_gaps(&self.identity);
+    }
+
+    fn remove(&self, segments: &[u64]) {
+        if let Some(dir) = &self.dir {
+            segments.iter().for_each(|&id| dir.remove(id));
+        }
+    }
+
+    fn now_unix_ns(&self) -> i64 {
+        self.clock.to_unix_ns(Mono::now())
+    }
+}
+
+impl Shared {
+    /// Writes the gaps anew when they have changed. What cannot be written is tried again with the
+    /// next window.
+    pub(super) fn save_gaps(&self, identity: &Identity) {
+        let Some(dir) = self.dir() else {
+            return;
+        };
+        let text = lock(&self.index).gaps.take_unsaved(&identity.boot());
+        if let Some(text) = text
+            && dir.write_gaps(&text).is_err()
+        {
+            lock(&self.index).gaps.unsaved();
+        }
+    }
+}

@@ -1,0 +1,560 @@
+//! The way to the collector: every window reaches it once and whole, whatever happens to collector,
+//! daemon and disk, and sampling does not notice.
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
+
+use fixtures::collector::{Behaviour, Collector, Memory};
+use fixtures::process::wait_for;
+use fixtures::{Daemon, Need, live};
+use proto::agent::{Export, StreamProfilesRequest};
+use rustix::process::Signal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for windows to arrive: a back-off and a backlog.
+const ARRIVE: Duration = Duration::from_secs(90);
+/// The grace that daemons are given here, and what a loaded machine adds.
+const GRACE: Duration = Duration::from_secs(75);
+
+/// Daemons that are started to send what the one before could not.
+const ENDS_MAX: usize = 5;
+
+/// Two threads that keep CPUs busy until dropped.
+struct Load(Arc<AtomicBool>);
+
+impl Load {
+    fn start() -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        for _ in 0..2 {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::black_box((0..10_000u64).fold(0, |a, b| a ^ b));
+                }
+            });
+        }
+        Load(stop)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A daemon with windows of a second that pushes to `collector` and spools in `dir`.
+fn daemon(collector: &Collector, dir: &Path) -> fixtures::daemon::Options {
+    Daemon::with()
+        .set("windows.length_s=1")
+        .set("shutdown.grace_s=60")
+        .set(&format!("collector.address={}", collector.address()))
+        .set(&format!("collector.spool.dir={}", dir.display()))
+        .set("collector.host_id=under-test")
+}
+
+fn export(daemon: &Daemon) -> Export {
+    daemon
+        .client()
+        .status()
+        .unwrap()
+        .export
+        .expect("it exports")
+}
+
+/// Waits until `windows` closed in this run.
+fn closed(daemon: &Daemon, windows: u64) -> Export {
+    let reached = wait_for(ARRIVE, || {
+        let export = export(daemon);
+        (export.taken_windows >= windows).then_some(export)
+    });
+    reached.unwrap_or_else(|| panic!("no windows close: {}", daemon.log()))
+}
+
+/// Ends the daemon; the samples that were in all the windows it closed.
+fn stop(mut daemon: Daemon) -> u64 {
+    daemon.signal(Signal::TERM);
+    let status = daemon.wait(GRACE).expect("it ends within its grace");
+    assert!(status.success(), "{status}: {}", daemon.log());
+    let log = daemon.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("closed the last window"))
+        .unwrap_or_else(|| panic!("it says what it closed: {log}"));
+    let plain: String = line.replace("\u{1b}[3m", "").replace("\u{1b}[0m", "");
+    let plain = plain.replace("\u{1b}[2m", "");
+    let (_, rest) = plain.split_once("samples=").expect("samples");
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    digits.parse().unwrap()
+}
+
+/// Waits until the collector has so many samples, and checks that it has no more and that the agent
+/// kept to the protocol. Where a daemon's grace was over before its last window was through, the next
+/// one sends it.
+fn arrives(collector: &Collector, dir: &Path, mut samples: u64) {
+    for _ in 0..ENDS_MAX {
+        if collector.memory().taken() >= samples {
+            break;
+        }
+        let next = daemon(collector, dir).start();
+        let drained = wait_for(ARRIVE, || {
+            (export(&next).waiting_windows == 0).then_some(())
+        });
+        assert!(drained.is_some(), "{:?}", export(&next));
+        samples += stop(next);
+    }
+    let memory = collector.memory();
+    assert_eq!(memory.taken(), samples);
+    check(&memory);
+}
+
+/// Waits until everything that was taken is acknowledged, and checks that the collector has it.
+fn settles(collector: &Collector, daemon: &Daemon) -> Export {
+    let settled = wait_for(ARRIVE, || {
+        let export = export(daemon);
+        (export.acked_windows == export.taken_windows).then_some(export)
+    });
+    let settled = settled.unwrap_or_else(|| panic!("{:?}", export(daemon)));
+    let memory = collector.memory();
+    check(&memory);
+    assert!(memory.taken() >= settled.taken_samples);
+    settled
+}
+
+fn check(memory: &Memory) {
+    assert_eq!(memory.violations, Vec::<String>::new());
+    for (key, window) in &memory.windows {
+        assert_eq!(window.taken, window.quality_taken, "window {key:?}");
+    }
+}
+
+#[test]
+fn every_window_arrives_once_whatever_is_asked_meanwhile_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let collector = Collector::start();
+    let dir = spool.path().join("spool");
+    let daemon = daemon(&collector, &dir)
+        .set("recorder.budget_mib=4")
+        .start()
+        .sampling();
+    let _load = Load::start();
+    // Somebody who watches live makes parts of windows.
+    let watcher = daemon.client();
+    let watching = std::thread::spawn(move || {
+        let request = StreamProfilesRequest {
+            interval_ms: 500,
+            ..StreamProfilesRequest::default()
+        };
+        watcher.stream(request, 6)
+    });
+    let export = closed(&daemon, 6);
+    // How far it came is not this test's matter.
+    let _ = watching.join();
+    assert_eq!(export.host_id, "under-test");
+    assert!(export.connected_since_unix_ns > 0, "{export:?}");
+    assert_eq!(export.spool_error, "");
+    assert_eq!(export.collector_version, "fake");
+    settles(&collector, &daemon);
+    let samples = stop(daemon);
+    assert!(collector.memory().needs > 0, "it asked for stacks");
+    assert_eq!(collector.memory().repeats, 0);
+    arrives(&collector, &dir, samples);
+    let memory = collector.memory();
+    let names: Vec<_> = memory
+        .windows
+        .values()
+        .flat_map(|w| &w.label_names)
+        .collect();
+    assert!(names.iter().any(|name| *name == "comm"));
+    assert!(!names.iter().any(|name| *name == "pid" || *name == "thread"));
+    // Windows of a run meet: no time is missing between them.
+    let mut ends = memory.windows.values().map(|window| {
+        let end = window.start_unix_ns + window.duration_ns as i64;
+        (window.start_unix_ns, end)
+    });
+    let mut last = ends.next().unwrap().1;
+    for (start, end) in ends.take(5) {
+        assert!((start - last).abs() < 2_000_000, "{start} after {last}");
+        last = end;
+    }
+}
+
+#[test]
+fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let mut collector = Collector::start();
+    let daemon = daemon(&collector, &dir).start().sampling();
+    let _load = Load::start();
+    closed(&daemon, 2);
+    collector.kill();
+    let export = closed(&daemon, 6);
+    assert!(export.waiting_windows >= 2, "{export:?}");
+    assert!(export.away_since_unix_ns > 0 && !export.last_error.is_empty());
+    collector.restart();
+    let caught_up = wait_for(ARRIVE, || {
+        let export = self::export(&daemon);
+        (export.waiting_windows <= 1).then_some(())
+    });
+    assert!(caught_up.is_some(), "{:?}", self::export(&daemon));
+    collector.behave(|behaviour| behaviour.ends_after = Some(2));
+    closed(&daemon, 10);
+    collector.behave(|behaviour| behaviour.ends_after = None);
+    let samples = stop(daemon);
+    arrives(&collector, &dir, samples);
+}
+
+#[test]
+fn a_daemon_that_ends_without_a_collector_leaves_its_windows_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let mut collector = Collector::start();
+    collector.kill();
+    let _load = Load::start();
+    let mut samples = 0;
+    for _ in 0..2 {
+        let daemon = daemon(&collector, &dir).start().sampling();
+        closed(&daemon, 3);
+        samples += stop(daemon);
+    }
+    assert_eq!(collector.memory().taken(), 0);
+    collector.restart();
+    let daemon = daemon(&collector, &dir).start().sampling();
+    closed(&daemon, 2);
+    samples += stop(daemon);
+    arrives(&collector, &dir, samples);
+}
+
+#[test]
+fn a_killed_daemon_loses_no_window_that_had_closed_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let mut collector = Collector::start();
+    let _load = Load::start();
+    let (mut windows, mut samples) = (0, 0);
+    for round in 0..3 {
+        if round == 1 {
+            collector.kill();
+        }
+        let mut daemon = daemon(&collector, &dir).start().sampling();
+        closed(&daemon, 3);
+        // All that closed are on disk or acknowledged.
+        let spooled = wait_for(ARRIVE, || {
+            let export = export(&daemon);
+            let kept = export.waiting_windows + export.acked_windows;
+            (kept >= export.taken_windows).then_some(export)
+        });
+        let spooled = spooled.expect("windows are spooled");
+        daemon.signal(Signal::KILL);
+        daemon.wait(GRACE).expect("it is gone");
+        windows += spooled.taken_windows;
+        samples += spooled.taken_samples;
+        if round == 1 {
+            collector.restart();
+        }
+    }
+    let daemon = daemon(&collector, &dir).start().sampling();
+    let drained = wait_for(ARRIVE, || {
+        (export(&daemon).waiting_windows == 0).then_some(())
+    });
+    assert!(drained.is_some());
+    let last = stop(daemon);
+    let memory = collector.memory();
+    check(&memory);
+    // Each killed daemon may have closed one window more between the question and its end.
+    assert!(memory.windows.len() as u64 >= windows, "{windows}");
+    assert!(memory.taken() >= samples + last, "{samples} + {last}");
+    let most = memory.windows.values().map(|window| window.taken).max();
+    assert!(memory.taken() <= samples + last + 3 * most.unwrap());
+}
+
+#[test]
+fn a_collector_that_misbehaves_costs_nothing_but_time_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let behaviour = Behaviour {
+        asks_nonsense: true,
+        message_bytes_max: 64 << 10,
+        windows_in_flight: 1,
+        ..Behaviour::default()
+    };
+    let collector = Collector::with(behaviour);
+    let daemon = daemon(&collector, &dir).start().sampling();
+    let _load = Load::start();
+    let export = closed(&daemon, 3);
+    assert!(export.last_error.contains("never sent"), "{export:?}");
+    collector.behave(|behaviour| {
+        behaviour.asks_nonsense = false;
+        behaviour.unavailable = true;
+    });
+    let told = wait_for(ARRIVE, || {
+        let export = self::export(&daemon);
+        export.last_error.contains("unavailable").then_some(())
+    });
+    assert!(told.is_some(), "{:?}", self::export(&daemon));
+    collector.behave(|behaviour| {
+        behaviour.unavailable = false;
+        behaviour.message_bytes_max = 1000;
+    });
+    let told = wait_for(ARRIVE, || {
+        let export = self::export(&daemon);
+        export.last_error.contains("1000 bytes").then_some(())
+    });
+    assert!(told.is_some(), "{:?}", self::export(&daemon));
+    collector.behave(|behaviour| behaviour.message_bytes_max = 64 << 10);
+    let drained = wait_for(ARRIVE, || {
+        (self::export(&daemon).waiting_windows <= 1).then_some(())
+    });
+    assert!(drained.is_some(), "{:?}", self::export(&daemon));
+    let samples = stop(daemon);
+    arrives(&collector, &dir, samples);
+}
+
+#[test]
+fn a_collector_that_never_answers_is_left_and_gets_the_windows_again_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let collector = Collector::with(Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    });
+    let daemon = daemon(&collector, &dir).start().sampling();
+    let left = wait_for(ARRIVE, || {
+        let export = export(&daemon);
+        export.last_error.contains("not answered").then_some(())
+    });
+    assert!(left.is_some(), "{:?}", export(&daemon));
+    collector.behave(|behaviour| behaviour.silent = false);
+    let drained = wait_for(ARRIVE, || {
+        (export(&daemon).waiting_windows <= 1).then_some(())
+    });
+    assert!(drained.is_some(), "{:?}", export(&daemon));
+    let samples = stop(daemon);
+    arrives(&collector, &dir, samples);
+    assert!(collector.memory().repeats > 0);
+}
+
+#[test]
+fn refused_windows_are_a_gap_and_the_next_ones_go_on_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let collector = Collector::with(Behaviour {
+        refuses: true,
+        ..Behaviour::default()
+    });
+    let daemon = daemon(&collector, &dir).start().sampling();
+    let refused = wait_for(ARRIVE, || {
+        let export = export(&daemon);
+        (!export.dropped.is_empty()).then_some(export)
+    });
+    let refused = refused.expect("windows are refused");
+    assert_eq!(refused.dropped[0].cause, "refused");
+    let status = daemon.client().status().unwrap();
+    let told = status
+        .degradations
+        .iter()
+        .find(|d| d.id == "collector_refuses");
+    assert!(told.expect("it says so").message.contains("it is too old"));
+    collector.behave(|behaviour| behaviour.refuses = false);
+    let begun = export(&daemon).acked_windows;
+    let again = wait_for(ARRIVE, || {
+        (export(&daemon).acked_windows > begun + 1).then_some(())
+    });
+    assert!(again.is_some(), "{:?}", export(&daemon));
+    // The last refused one has to be told of too.
+    let told = wait_for(ARRIVE, || {
+        let memory = collector.memory();
+        let gaps = memory.windows.values().filter_map(|w| w.gap.as_ref());
+        (gaps.map(|gap| gap.windows).sum::<u64>() == memory.refused).then_some(())
+    });
+    assert!(told.is_some());
+    let samples = stop(daemon);
+    let lost: u64 = {
+        let memory = collector.memory();
+        let gaps = memory.windows.values().filter_map(|w| w.gap.as_ref());
+        gaps.inspect(|gap| assert_eq!(gap.cause, "refused"))
+            .map(|gap| gap.samples)
+            .sum()
+    };
+    assert!(lost > 0);
+    arrives(&collector, &dir, samples - lost);
+}
+
+#[test]
+fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let collector = Collector::with(Behaviour {
+        objects: true,
+        windows_in_flight: 1,
+        ..Behaviour::default()
+    });
+    let daemon = daemon(&collector, &dir).start().sampling();
+    let given_up = wait_for(ARRIVE, || {
+        (!export(&daemon).dropped.is_empty()).then_some(())
+    });
+    assert!(given_up.is_some(), "{:?}", export(&daemon));
+    collector.behave(|behaviour| behaviour.objects = false);
+    let again = wait_for(ARRIVE, || {
+        (export(&daemon).waiting_windows <= 1).then_some(())
+    });
+    assert!(again.is_some(), "{:?}", export(&daemon));
+    let told = wait_for(ARRIVE, || {
+        let lost: u64 = export(&daemon)
+            .dropped
+            .iter()
+            .map(|drop| drop.windows)
+            .sum();
+        let memory = collector.memory();
+        let gaps = memory.windows.values().filter_map(|w| w.gap.as_ref());
+        let gaps: Vec<_> = gaps.cloned().collect();
+        let windows: u64 = gaps.iter().map(|gap| gap.windows).sum();
+        (windows == lost).then(|| gaps.iter().map(|gap| gap.samples).sum::<u64>())
+    });
+    let lost = told.expect("the gap is told");
+    let samples = stop(daemon);
+    arrives(&collector, &dir, samples - lost);
+}
+
+#[test]
+fn a_spool_that_cannot_be_used_is_told_and_windows_go_from_memory_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    std::fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::chown(&dir, Some(12345), None).unwrap();
+    let collector = Collector::start();
+    let daemon = daemon(&collector, &dir).start().sampling();
+    let export = closed(&daemon, 3);
+    assert!(export.spool_error.contains("user 12345"), "{export:?}");
+    let status = daemon.client().status().unwrap();
+    assert!(status.degradations.iter().any(|d| d.id == "spool_unusable"));
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    settles(&collector, &daemon);
+}
+
+#[test]
+fn a_full_disk_costs_no_window_while_the_collector_answers_needs_root() {
+    let Some(_live) = live(&[Need::Root, Need::Program("mount")]) else {
+        return;
+    };
+    let place = tempfile::tempdir().unwrap();
+    let Some(_mounted) = Mounted::small(place.path()) else {
+        return;
+    };
+    let collector = Collector::start();
+    let daemon = daemon(&collector, &place.path().join("spool"))
+        .start()
+        .sampling();
+    closed(&daemon, 2);
+    let filler = place.path().join("filler");
+    let filled = std::fs::write(&filler, vec![7; 4 << 20]);
+    assert!(filled.is_err(), "the disk is full");
+    let before = export(&daemon).taken_windows;
+    let export = closed(&daemon, before + 4);
+    assert!(export.spool_error.contains("No space left"), "{export:?}");
+    assert_eq!(export.dropped, vec![]);
+    let settled = settles(&collector, &daemon);
+    assert_eq!(settled.dropped, vec![]);
+}
+
+/// A file system of 256 KiB.
+struct Mounted<'a>(&'a Path);
+
+impl Mounted<'_> {
+    fn small(at: &Path) -> Option<Mounted<'_>> {
+        let mut mount = std::process::Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+            .arg(at);
+        match mount.status() {
+            Ok(status) if status.success() => Some(Mounted(at)),
+            _ => {
+                fixtures::skip("needs the right to mount a file system");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(self.0)
+            .status();
+    }
+}
+
+#[test]
+fn without_a_collector_there_is_no_spool_and_no_thread_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let setting = format!("collector.spool.dir={}", dir.display());
+    let daemon = Daemon::with().set(&setting).start().sampling();
+    let status = daemon.client().status().unwrap();
+    assert_eq!(status.export, None);
+    let threads = status.own_cost.unwrap().cpu_ns_by_thread;
+    assert!(!threads.contains_key("fp-spool") && !threads.contains_key("fp-push"));
+    assert!(!dir.exists());
+}
+
+#[test]
+fn labels_follow_a_reload_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let collector = Collector::start();
+    let yaml =
+        |labels: &str| format!("windows: {{length_s: 1}}\ncollector: {{labels: {labels}}}\n");
+    let daemon = daemon(&collector, &spool.path().join("spool"))
+        .config(&yaml("{region: eu}"))
+        .start()
+        .sampling();
+    closed(&daemon, 1);
+    let begin = Instant::now();
+    std::fs::write(daemon.config_path(), yaml("{region: us, rack: r7}")).unwrap();
+    let reloaded = daemon.client().reload().unwrap();
+    assert_eq!(reloaded.changed, ["collector.labels"]);
+    let told = wait_for(ARRIVE, || {
+        let memory = collector.memory();
+        let facts = memory.facts.last()?;
+        (facts.labels.get("rack").map(String::as_str) == Some("r7")).then_some(())
+    });
+    assert!(told.is_some(), "not within {:?}", begin.elapsed());
+    let hello = collector.memory().hellos[0].clone();
+    let facts = hello.facts.unwrap();
+    assert_eq!(facts.labels["region"], "eu");
+    assert!(facts.cpus_online > 0 && facts.memory_bytes > 0 && !facts.kernel.is_empty());
+}
