@@ -69,16 +69,17 @@ impl Collector {
         self.route.answer("get status", call).await
     }
 
-    /// `Hosts`, and what it is made of.
-    pub async fn hosts(&mut self, range: Range) -> Result<(Vec<Host>, Fleet)> {
+    /// `Hosts`, how many more there are, and what it is made of.
+    pub async fn hosts(&mut self, range: Range) -> Result<(Vec<Host>, u64, Fleet)> {
         const WHAT: &str = "list hosts";
         let range = Some(range.into());
         let call = self.service.hosts(HostsRequest { range });
         let answer = self.route.answer(WHAT, call).await?;
-        Ok((answer.hosts, Fleet::told(WHAT, answer.quality)?))
+        let fleet = Fleet::told(WHAT, answer.quality)?;
+        Ok((answer.hosts, answer.hosts_left_out, fleet))
     }
 
-    /// `Cgroups`, how many more there are, and what it is made of.
+    /// `Cgroups`, how many more there are, and what it is made of. Refused with frame filters.
     pub async fn cgroups(&mut self, selection: Selection) -> Result<(Vec<Cgroup>, u64, Fleet)> {
         const WHAT: &str = "list cgroups";
         let selection = Some(selection);

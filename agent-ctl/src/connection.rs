@@ -137,8 +137,8 @@ impl Route {
                 "\nis it an agent of this version? `agent-ctl status` shows it".to_owned()
             }
             Code::ResourceExhausted | Code::DeadlineExceeded | Code::OutOfRange if fleet => {
-                "\nask for less: a shorter time (--since), fewer hosts (--host), or part of the \
-                 samples (--unit, --selector)"
+                "\nwhere the question is the cause, ask for less: a shorter time (--since), fewer hosts \
+                 (--host), or part of the samples (--unit, --selector)"
                     .to_owned()
             }
             _ => String::new(),

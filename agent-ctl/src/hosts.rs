@@ -74,8 +74,11 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let mut collector = Collector::connect(connection, &peer).await?;
     let clock = collector.clock().await?;
     let range = args.when.range(&clock)?;
-    let (hosts, fleet) = collector.hosts(range).await?;
-    let table = Known::of(hosts, fleet, &clock, &args);
+    let (hosts, left_out, fleet) = collector.hosts(range).await?;
+    let table = Known {
+        left_out,
+        ..Known::of(hosts, fleet, &clock, &args)
+    };
     let code = match table.troubled() {
         0 => fleet::code(table.rows.is_empty(), Some(&table.fleet)),
         _ => exit::PARTIAL,
@@ -92,7 +95,12 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         out.write(&table.show(&args).show(out))?;
     }
     note!("{}", table.line());
-    table.fleet.note();
+    if left_out > 0 {
+        let left_out = units::count(left_out);
+        note!("{left_out} hosts that were heard of longest ago are left out");
+    }
+    // How many hosts and which gaps is in the table.
+    table.fleet.note_damage();
     Ok(code)
 }
 
@@ -139,6 +147,8 @@ impl Row {
 /// What is known of all hosts.
 struct Known {
     rows: Vec<Row>,
+    /// Hosts beyond what a collector lists.
+    left_out: u64,
     fleet: Fleet,
 }
 
@@ -166,7 +176,11 @@ impl Known {
                 Sort::Seen => right.age.cmp(&left.age).then_with(by_name),
             }
         });
-        Known { rows, fleet }
+        Known {
+            rows,
+            left_out: 0,
+            fleet,
+        }
     }
 
     /// The rows to show.
@@ -296,6 +310,7 @@ impl Known {
             gone_after_s: args.gone_after.as_secs(),
             silent: self.count(State::Silent),
             gone: self.count(State::Gone),
+            hosts_left_out: self.left_out,
             hosts: self.shown(args).map(host).collect(),
             fleet: self.fleet.json(),
         }
@@ -376,6 +391,7 @@ struct Json<'a> {
     gone_after_s: u64,
     silent: u64,
     gone: u64,
+    hosts_left_out: u64,
     hosts: Vec<JsonHost<'a>>,
     fleet: fleet::Json,
 }

@@ -2,14 +2,14 @@
 //! processes would fill is too much for a second's profile, so each view is a question of its own.
 
 use super::Sort;
-use super::model::{Row, View};
+use super::model::{Row, Rows, View};
 use crate::collector::{Collector, Samples};
 use crate::fleet::Fleet;
 use crate::when::Range;
 use anyhow::Result;
 use profile::{FrameKind, key};
 use proto::agent::Cgroup;
-use proto::collector::{TopRequest, TopRow};
+use proto::collector::{ProfileRequest, Selection, TopRequest, TopRow};
 use std::time::Duration;
 
 /// What is asked for.
@@ -52,6 +52,10 @@ pub async fn ask(
         View::Functions => "function",
         View::Processes => key::COMM,
         View::Hosts => key::HOST,
+        // The tree of cgroups is added up without looking at stacks.
+        View::Cgroups if !question.samples.filters.is_empty() => {
+            return filtered_cgroups(collector, question, selection, sort).await;
+        }
         View::Cgroups => {
             let (cgroups, left_out, fleet) = collector.cgroups(selection).await?;
             let mut rows: Vec<Row> = cgroups.into_iter().map(cgroup).collect();
@@ -78,6 +82,30 @@ pub async fn ask(
         view,
         rows: rows.into_iter().map(row).collect(),
         left_out,
+        fleet,
+    })
+}
+
+/// The cgroups of samples with certain frames.
+async fn filtered_cgroups(
+    collector: &mut Collector,
+    question: &Question,
+    selection: Selection,
+    sort: Sort,
+) -> Result<Table> {
+    let request = ProfileRequest {
+        selection: Some(selection),
+        group_by: [key::CGROUP, key::UNIT].map(str::to_owned).into(),
+        max_nodes: 0,
+    };
+    let (profile, fleet) = collector.profile(request).await?;
+    let all = Rows::of(&profile);
+    let sorted = all.sorted(View::Cgroups, sort);
+    let limit = usize::try_from(question.limit).unwrap_or(usize::MAX);
+    Ok(Table {
+        view: View::Cgroups,
+        left_out: sorted.len().saturating_sub(limit) as u64,
+        rows: sorted.into_iter().take(limit).cloned().collect(),
         fleet,
     })
 }

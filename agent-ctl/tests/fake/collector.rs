@@ -26,6 +26,12 @@ pub struct Behaviour {
     pub healthy: bool,
     /// Calls are never answered.
     pub mute: bool,
+    /// Answers come without data quality.
+    pub untold: bool,
+    /// The parts of a profile are empty, for ever.
+    pub hollow: bool,
+    /// The data quality of a profile comes twice.
+    pub twice: bool,
 }
 
 /// What was asked, by call, in order.
@@ -78,6 +84,10 @@ impl Fake {
             Some(code) => Err(Status::new(code, "the fake refuses\x1b[2J")),
             None => Ok(()),
         }
+    }
+
+    fn told(&self, profile: &Profile) -> Option<DataQuality> {
+        (!self.behaviour.untold).then(|| self.quality(profile))
     }
 
     fn quality(&self, profile: &Profile) -> DataQuality {
@@ -248,15 +258,23 @@ impl QueryService for Fake {
         );
         self.admit("profile", details).await?;
         let profile = self.selected(&request.selection, &request.group_by)?;
+        if self.behaviour.hollow {
+            let nothing = std::iter::repeat_with(|| Ok(ProfileResponse::default()));
+            return Ok(Response::new(Box::pin(tokio_stream::iter(nothing))));
+        }
         let first = ProfileResponse {
-            quality: Some(self.quality(&profile)),
+            quality: self.told(&profile),
             chunk: None,
         };
         let chunks = chunks(profile).map(|chunk| ProfileResponse {
             quality: None,
             chunk: Some(chunk),
         });
-        let answers: Vec<_> = std::iter::once(first).chain(chunks).map(Ok).collect();
+        // Without data quality the first message has nothing to say.
+        let begin = if self.behaviour.untold { 1 } else { 0 };
+        let twice = self.behaviour.twice.then(|| first.clone());
+        let first = twice.into_iter().chain([first]);
+        let answers: Vec<_> = first.skip(begin).chain(chunks).map(Ok).collect();
         Ok(Response::new(Box::pin(tokio_stream::iter(answers))))
     }
 
@@ -290,7 +308,7 @@ impl QueryService for Fake {
         Ok(Response::new(TopResponse {
             rows: all.iter().take(limit).map(row).collect(),
             rows_left_out: all.len().saturating_sub(limit) as u64,
-            quality: Some(self.quality(&profile)),
+            quality: self.told(&profile),
         }))
     }
 
@@ -306,7 +324,14 @@ impl QueryService for Fake {
                 true => Vec::new(),
                 false => hosts(self.behaviour.healthy),
             },
-            quality: Some(self.quality(&profile)),
+            // As a collector does: gaps are those of the hosts.
+            quality: self.told(&profile).map(|quality| DataQuality {
+                covered: quality.covered,
+                hosts: quality.hosts,
+                damaged: quality.damaged,
+                ..DataQuality::default()
+            }),
+            hosts_left_out: 0,
         }))
     }
 
@@ -317,6 +342,12 @@ impl QueryService for Fake {
         let selection = request.into_inner().selection;
         self.admit("cgroups", format!("[{}]", shown(&selection)))
             .await?;
+        if selection
+            .as_ref()
+            .is_some_and(|one| !one.frame_filters.is_empty())
+        {
+            return Err(Status::invalid_argument("cgroups are without stacks"));
+        }
         let profile = self.selected(&selection, &["*".to_owned()])?;
         let mut by_path: BTreeMap<String, Cgroup> = BTreeMap::new();
         for (sample, value) in profile.sorted() {
@@ -335,7 +366,7 @@ impl QueryService for Fake {
         Ok(Response::new(CgroupsResponse {
             cgroups: by_path.into_values().collect(),
             rows_left_out: 7,
-            quality: Some(self.quality(&profile)),
+            quality: self.told(&profile),
         }))
     }
 

@@ -131,7 +131,7 @@ fn hosts_for_scripts() {
         .find(|host| host["host_id"] == "id-db")
         .unwrap();
     assert_eq!(db["spool"]["dropped_windows"], 3);
-    assert_eq!(json["fleet"]["gaps"][0]["cause"], "absent");
+    assert_eq!(json["fleet"]["hosts"], 3);
 }
 
 #[test]
@@ -284,6 +284,24 @@ fn top_prints_a_table_of_each_view() {
     insta::assert_snapshot!(all);
     let by: Vec<String> = running.asked("top");
     assert_eq!(by, ["[] by function", "[] by comm", "[] by host"]);
+}
+
+#[test]
+fn top_takes_frame_filters_in_every_view() {
+    for (view, name) in [
+        ("functions", "tcp_sendmsg"),
+        ("cgroups", "/system.slice/nginx.service"),
+        ("processes", "nginx"),
+        ("hosts", "web-2"),
+    ] {
+        let args = ["top", "--json", "--keep", "tcp", "--view", view];
+        let ended = sound().ask(&args);
+        assert_eq!(ended.code, 0, "{}", ended.all());
+        let json = json(&ended);
+        let rows = json["rows"].as_array().unwrap();
+        assert!(rows.iter().any(|row| row["name"] == name), "{}", ended.out);
+        assert_eq!(json["samples"], 600, "{view}");
+    }
 }
 
 #[test]
@@ -462,6 +480,41 @@ fn refusals_have_their_codes_and_say_what_to_do() {
             refused(&running.ask(args), code, expected);
         }
     }
+}
+
+#[test]
+fn an_answer_that_does_not_say_what_it_is_made_of_is_none() {
+    let untold = Running::start(Behaviour {
+        untold: true,
+        ..Behaviour::default()
+    });
+    for args in [
+        &["profile"] as &[&str],
+        &["top", "--once"],
+        &["top", "--once", "--view", "cgroups"],
+        &["cgroups"],
+        &["hosts"],
+    ] {
+        refused(
+            &untold.ask(args),
+            1,
+            "did not say what its answer is made of",
+        );
+    }
+    let twice = Running::start(Behaviour {
+        twice: true,
+        ..Behaviour::default()
+    });
+    refused(&twice.ask(&["profile"]), 1, "told its data quality twice");
+}
+
+#[test]
+fn a_stream_of_nothing_is_given_up() {
+    let running = Running::start(Behaviour {
+        hollow: true,
+        ..Behaviour::default()
+    });
+    refused(&running.ask(&["profile"]), 1, "the collector sent nothing");
 }
 
 #[test]
