@@ -107,13 +107,13 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 
 /// Which samples of a fleet. An agent's tree is of the whole host.
 fn samples(args: &Args, peer: &Peer) -> Result<Samples> {
-    args.hosts.check(peer)?;
+    let mut samples = Samples::default();
+    samples.matchers.extend(args.hosts.matchers());
+    select::check(&samples.matchers, peer)?;
     if !peer.is_collector() && !args.selector.is_empty() {
         let why = "an agent's tree is of its whole host";
         return Err(fleet_option("--selector", why));
     }
-    let mut samples = Samples::default();
-    samples.matchers.extend(args.hosts.matchers());
     for text in &args.selector {
         samples.matchers.extend(select::selected(text)?);
     }

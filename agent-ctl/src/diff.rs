@@ -5,7 +5,7 @@ use crate::exit::{self, fail};
 use crate::peer::Connection;
 use crate::profile_cmd::deliver;
 use crate::render::{self, DiffFormat};
-use crate::select::{Frames, Labels};
+use crate::select::{self, Frames, Labels};
 use crate::source::{Answer, Question, Source};
 use crate::summary::{self, Covered};
 use crate::terminal::{Out, Table};
@@ -122,10 +122,16 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let mut clock = Clock::local();
     if !is_file(before_text) || !is_file(after_text) {
         let peer = connection.peer()?;
-        args.labels.hosts.check(&peer)?;
-        // Malformed selectors are told before anybody is asked.
-        samples(&args, args.before_selector.as_deref())?;
-        samples(&args, args.after_selector.as_deref())?;
+        // What cannot be asked is told before anybody is.
+        for (text, selector) in [
+            (before_text, &args.before_selector),
+            (after_text, &args.after_selector),
+        ] {
+            let samples = samples(&args, selector.as_deref())?;
+            if !is_file(text) {
+                select::check(&samples.matchers, &peer)?;
+            }
+        }
         let source = source.insert(Source::connect(connection, &peer).await?);
         clock = source.clock().await?;
     }

@@ -265,8 +265,13 @@ impl Known {
         };
         let warned = self.rows.iter().filter(|row| !row.host.warnings.is_empty());
         format!(
-            "{} hosts, {cpus}, {} silent, {} gone, {} with warnings",
+            "{} {}, {cpus}, {} silent, {} gone, {} with warnings",
             units::count(self.rows.len() as u64),
+            if self.rows.len() == 1 {
+                "host"
+            } else {
+                "hosts"
+            },
             self.count(State::Silent),
             self.count(State::Gone),
             warned.count()

@@ -24,6 +24,10 @@ mod connection;
 mod diff;
 mod doctor;
 mod exit;
+#[cfg(test)]
+#[path = "../tests/fake/mod.rs"]
+#[expect(dead_code, reason = "tests in here need the fake collector alone")]
+mod fake;
 mod fleet;
 mod hosts;
 mod local;

@@ -5,7 +5,7 @@ use crate::exit::{self, fail};
 use crate::fleet;
 use crate::peer::{Connection, Peer};
 use crate::render::{self, Format, Look};
-use crate::select::{Frames, Labels, When, fleet_option};
+use crate::select::{self, Frames, Labels, When, fleet_option};
 use crate::source::{Answer, Question, Source};
 use crate::summary;
 use crate::terminal::{Out, clean, write_stdout};
@@ -84,6 +84,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         matchers: args.labels.matchers()?,
         filters: args.frames.filters()?,
     };
+    select::check(&samples.matchers, &peer)?;
     let group_by = group_by(&args.group_by, format, &peer);
     let mut source = Source::connect(connection, &peer).await?;
     let clock = source.clock().await?;
@@ -147,7 +148,6 @@ fn check(args: &Args, peer: &Peer) -> Result<()> {
             false => Ok(()),
         };
     }
-    args.labels.hosts.check(peer)?;
     if args.max_nodes.is_some() {
         let why = "an agent answers with every stack it has";
         return Err(fleet_option("--max-nodes", why));

@@ -90,22 +90,24 @@ impl Hosts {
         let service = any_of(SERVICE, MatchOp::Equal, &self.service);
         host.into_iter().chain(service)
     }
+}
 
-    /// Refuses what an agent does not know.
-    ///
-    /// # Errors
-    /// When an agent is to be asked for hosts or services.
-    pub fn check(&self, peer: &Peer) -> Result<()> {
-        let option = match (self.host.is_empty(), self.service.is_empty()) {
-            _ if peer.is_collector() => return Ok(()),
-            (true, true) => return Ok(()),
-            (false, _) => "--host",
-            (true, false) => "--service",
-        };
-        Err(fleet_option(
-            option,
-            "an agent knows its own host alone, without such a label",
-        ))
+/// Refuses labels that the samples of an agent do not have: nothing, or everything, would match.
+///
+/// # Errors
+/// When an agent is to be asked for hosts or services.
+pub fn check(matchers: &[LabelMatcher], peer: &Peer) -> Result<()> {
+    let of_fleet = |matcher: &&LabelMatcher| matches!(&*matcher.label, key::HOST | SERVICE);
+    match matchers.iter().find(of_fleet) {
+        Some(matcher) if !peer.is_collector() => Err(fail(
+            exit::USAGE,
+            format!(
+                "failed to select by `{}`: an agent knows its own host alone, without such a label\n\
+                 ask a collector with --collector HOST:PORT",
+                matcher.label
+            ),
+        )),
+        _ => Ok(()),
     }
 }
 

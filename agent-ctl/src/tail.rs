@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::peer::Connection;
-use crate::select::{Frames, Labels};
+use crate::select::{self, Frames, Labels};
 use crate::summary::{self, Covered};
 use crate::terminal::{Out, Tone, clean, fit, json};
 use crate::when::Clock;
@@ -56,9 +56,10 @@ struct Share<'a> {
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let instead = "`agent-ctl top --collector HOST:PORT` follows a fleet";
     let agent = connection.agent_only("tail", instead)?;
-    args.labels.hosts.check(&agent)?;
+    let matchers = args.labels.matchers()?;
+    select::check(&matchers, &agent)?;
     let request = StreamProfilesRequest {
-        matchers: args.labels.matchers()?,
+        matchers,
         frame_filters: args.frames.filters()?,
         group_by: vec![key::CGROUP.to_owned()],
         interval_ms: 0,

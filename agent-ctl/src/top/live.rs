@@ -248,3 +248,98 @@ fn first_line(error: &anyhow::Error) -> String {
         .unwrap_or_default()
         .to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collector::Samples;
+    use crate::fake::collector::{Behaviour, serve};
+    use crate::top::Sort;
+    use crate::top::model::View;
+    use std::net::{SocketAddr, TcpListener};
+    use tokio::sync::oneshot;
+
+    /// A fake collector on a port of its own, or one that it had before; stops when it is dropped.
+    struct Running {
+        address: SocketAddr,
+        stop: Option<oneshot::Sender<()>>,
+        thread: Option<std::thread::JoinHandle<()>>,
+    }
+
+    impl Running {
+        fn start(address: Option<SocketAddr>) -> Running {
+            let address = address.unwrap_or(([127, 0, 0, 1], 0).into());
+            let listener = TcpListener::bind(address).unwrap();
+            let address = listener.local_addr().unwrap();
+            let (stop, stopped) = oneshot::channel();
+            let run = || serve(listener, Behaviour::default(), Default::default(), stopped);
+            Running {
+                address,
+                stop: Some(stop),
+                thread: Some(std::thread::spawn(run)),
+            }
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            drop(self.stop.take());
+            if let Some(thread) = self.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    async fn connected(to: SocketAddr) -> Collector {
+        let words = ["agent-ctl", "--collector", &to.to_string(), "top"].map(Into::into);
+        let connection = crate::cli::parse(words).unwrap().connection;
+        let peer = connection.peer().unwrap();
+        Collector::connect(&connection, &peer).await.unwrap()
+    }
+
+    /// The view of the next rows, whatever is lost before.
+    async fn next_view(events: &mut mpsc::Receiver<Event>) -> View {
+        loop {
+            match events.recv().await.unwrap() {
+                Event::Rows(table) => return table.view,
+                Event::Lost(..) => {}
+                _ => panic!("nothing else comes of a collector"),
+            }
+        }
+    }
+
+    fn wanted(view: View) -> Wanted {
+        Wanted {
+            view,
+            sort: Sort::Own,
+            paused: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn each_view_is_asked_for_and_again_when_the_collector_is_back() {
+        let running = Running::start(None);
+        let address = running.address;
+        let question = Question {
+            range: Duration::from_secs(60),
+            samples: Samples::default(),
+            limit: 10,
+        };
+        let (sender, mut events) = mpsc::channel(EVENTS_MAX);
+        let (asking, asked) = watch::channel(wanted(View::Functions));
+        let collector = connected(address).await;
+        let poller = tokio::spawn(poll(collector, question, asked, sender));
+        for view in [View::Functions, View::Hosts, View::Cgroups] {
+            asking.send_replace(wanted(view));
+            // A question that was answered in between is of the view before.
+            while next_view(&mut events).await != view {}
+        }
+        drop(running);
+        asking.send_replace(wanted(View::Processes));
+        assert!(matches!(events.recv().await, Some(Event::Lost(..))));
+        let _again = Running::start(Some(address));
+        assert_eq!(next_view(&mut events).await, View::Processes);
+        drop(asking);
+        poller.await.unwrap();
+    }
+}

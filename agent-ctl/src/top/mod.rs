@@ -13,7 +13,7 @@ mod view;
 
 use crate::collector::{Collector, Samples};
 use crate::peer::{Connection, Kind, Peer};
-use crate::select::{Frames, Labels, fleet_option};
+use crate::select::{self, Frames, Labels, fleet_option};
 use crate::source::{Answer, Source};
 use crate::summary::{self, Covered};
 use crate::terminal::{Out, Table};
@@ -109,13 +109,13 @@ const ROWS_MAX: u32 = 10_000;
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let peer = connection.peer()?;
-    args.labels.hosts.check(&peer)?;
     let once = args.once || args.json || !out.is_terminal();
     let range = range(&args, peer.kind, once)?;
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: args.frames.filters()?,
     };
+    select::check(&samples.matchers, &peer)?;
     match (peer.kind, once) {
         (Kind::Collector, once) => {
             let most = if once { args.limit } else { LIVE_ROWS as usize };

@@ -110,7 +110,7 @@ fn healthy_hosts_are_no_trouble() {
     for args in [&["hosts"] as &[&str], &["hosts", "--trouble"]] {
         let ended = running.ask(args);
         assert_eq!(ended.code, 0, "{}", ended.all());
-        assert!(ended.err.starts_with("1 hosts, "), "{}", ended.all());
+        assert!(ended.err.starts_with("1 host, "), "{}", ended.all());
     }
 }
 
@@ -359,22 +359,58 @@ fn what_only_an_agent_answers_is_refused_with_what_to_use() {
 
 #[test]
 fn what_only_a_collector_understands_is_refused_by_its_name() {
-    for (args, option) in [
-        (&["profile", "--host", "a"] as &[&str], "--host"),
-        (&["profile", "--service", "a"], "--service"),
-        (&["profile", "--max-nodes", "9"], "--max-nodes"),
-        (&["profile", "--group-by", "host"], "--group-by host"),
-        (&["cgroups", "--host", "a"], "--host"),
-        (&["cgroups", "--selector", "a=\"b\""], "--selector"),
-        (&["top", "--host", "a"], "--host"),
-        (&["top", "--view", "hosts"], "--view hosts"),
-        (&["diff", "--before", "-1h..-30m", "--host", "a"], "--host"),
-        (&["tail", "--host", "a"], "--host"),
+    for (args, expected) in [
+        (&["profile", "--host", "a"] as &[&str], "select by `host`"),
+        (&["profile", "--service", "a"], "select by `service`"),
+        (
+            &["profile", "--selector", "host!=\"a\""],
+            "select by `host`",
+        ),
+        (&["profile", "--max-nodes", "9"], "use --max-nodes"),
+        (&["profile", "--group-by", "host"], "use --group-by host"),
+        (&["cgroups", "--host", "a"], "select by `host`"),
+        (&["cgroups", "--selector", "a=\"b\""], "use --selector"),
+        (&["top", "--host", "a"], "select by `host`"),
+        (&["top", "--view", "hosts"], "use --view hosts"),
+        (
+            &["diff", "--before", "..-1h", "--host", "a"],
+            "select by `host`",
+        ),
+        (
+            &["diff", "--before-selector", "host=\"a\""],
+            "select by `host`",
+        ),
+        (&["tail", "--host", "a"], "select by `host`"),
     ] {
         let ended = run(command("unix:/nobody", args));
-        refused(&ended, 2, &format!("failed to use {option}: "));
+        refused(&ended, 2, &format!("failed to {expected}: "));
         assert!(ended.err.contains("--collector HOST:PORT"), "{}", ended.err);
     }
+}
+
+#[test]
+fn files_of_a_fleet_are_compared_by_host_without_a_collector() {
+    let running = sound();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("fleet.pb.gz");
+    let path = path.to_str().unwrap();
+    let ended = running.ask(&["profile", "-o", path]);
+    assert_eq!(ended.code, 0, "{}", ended.all());
+    let args = [
+        "diff",
+        "--before",
+        path,
+        "--after",
+        path,
+        "--before-selector",
+        "host=\"web-1\"",
+        "--after-selector",
+        "host=~\"db.*\"",
+        "--json",
+    ];
+    let ended = run(command("unix:/nobody", &args));
+    assert_eq!(ended.code, 0, "{}", ended.all());
+    assert_eq!(json(&ended)["after"]["samples"], 1900);
 }
 
 /// A command with both addresses, or one, in the environment.
