@@ -88,7 +88,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         out.write(&table(&answer, &args).show(out))?;
         note!(
             "{} samples, {} CPU, {} to {}; {}",
-            units::count(answer.quality.taken),
+            units::count(answer.samples),
             units::weight(answer.total_weight, &answer.unit),
             clock.show(answer.covered.start_unix_ns),
             clock.show_time(answer.covered.end_unix_ns),

@@ -51,6 +51,8 @@ pub struct Tree {
     pub covered: TimeRange,
     /// What was missed while sampling.
     pub quality: Quality,
+    /// Samples of all cgroups.
+    pub samples: u64,
     /// Over all cgroups.
     pub total_weight: u64,
     /// Unit of weights.
@@ -126,10 +128,12 @@ impl Source {
             Source::Agent(client) => {
                 let range = Some(range.into());
                 let answer = client.cgroups(ListCgroupsRequest { range }).await?;
+                let quality = Quality::from(answer.quality.unwrap_or_default());
                 Ok(Tree {
                     cgroups: answer.cgroups,
                     covered: answer.covered.unwrap_or_default(),
-                    quality: answer.quality.unwrap_or_default().into(),
+                    samples: quality.taken,
+                    quality,
                     total_weight: answer.total_weight,
                     unit: answer.unit,
                     rows_left_out: 0,
@@ -143,6 +147,7 @@ impl Source {
                     cgroups,
                     covered: fleet.covered(),
                     quality: fleet.sampling(),
+                    samples: fleet.total().count,
                     total_weight: fleet.total_weight(),
                     unit: fleet.unit().to_owned(),
                     rows_left_out,

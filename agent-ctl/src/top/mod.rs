@@ -242,7 +242,10 @@ fn plain(rows: &Rows, detail: &str, args: &Args, out: &Out) -> String {
         table.row([
             units::percent(row.own, rows.total),
             units::percent(row.total, rows.total),
-            row.name.clone(),
+            match row.name.as_str() {
+                "" => "(none)".to_owned(),
+                name => name.to_owned(),
+            },
             row.detail.clone(),
         ]);
     }
