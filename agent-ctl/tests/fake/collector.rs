@@ -26,6 +26,8 @@ pub struct Behaviour {
     pub healthy: bool,
     /// Calls are never answered.
     pub mute: bool,
+    /// The bearer token that every call must have.
+    pub token: Option<&'static str>,
     /// Answers come without data quality.
     pub untold: bool,
     /// The parts of a profile are empty, for ever.
@@ -432,8 +434,19 @@ pub fn serve(
         listener.set_nonblocking(true).expect("a socket");
         let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
         let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let token = behaviour.token.map(|token| format!("Bearer {token}"));
+        let admitted = move |request: Request<()>| {
+            let given = request.metadata().get("authorization");
+            match &token {
+                Some(token) if given.is_none_or(|given| given != token.as_str()) => {
+                    Err(Status::unauthenticated("no token, or a wrong one"))
+                }
+                _ => Ok(request),
+            }
+        };
         let fake = Fake { behaviour, asked };
-        let server = Server::builder().add_service(QueryServiceServer::new(fake));
+        let service = QueryServiceServer::with_interceptor(fake, admitted);
+        let server = Server::builder().add_service(service);
         tokio::select! {
             served = server.serve_with_incoming(incoming) => served.expect("to serve"),
             _ = stopped => {}

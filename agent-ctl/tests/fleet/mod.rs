@@ -488,6 +488,40 @@ fn a_token_stays_off_clear_text() {
 }
 
 #[test]
+fn a_token_goes_with_every_call() {
+    let running = Running::start(Behaviour {
+        token: Some("s3cret"),
+        healthy: true,
+        ..Behaviour::default()
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let file = file.to_str().unwrap();
+    let ended = running.ask(&["hosts", "--token-file", file]);
+    assert_eq!(ended.code, 0, "{}", ended.all());
+    refused(&running.ask(&["hosts"]), 4, "give the collector's token");
+}
+
+#[test]
+fn an_interrupt_ends_a_question_at_once() {
+    let running = Running::start(Behaviour {
+        mute: true,
+        ..Behaviour::default()
+    });
+    let args = ["--collector", running.address.as_str(), "hosts"];
+    let mut child = command("unix:/nobody", &args).spawn().unwrap();
+    while running.asked("status").is_empty() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended unasked");
+        std::thread::yield_now();
+    }
+    let kill = format!("kill -INT {}", child.id());
+    let killed = Command::new("sh").args(["-c", &kill]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
 fn refusals_have_their_codes_and_say_what_to_do() {
     for (refusal, code, expected) in [
         (Code::ResourceExhausted, 1, "ask for less"),
