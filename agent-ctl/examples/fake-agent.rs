@@ -1,5 +1,6 @@
-//! A FAKE agent to look at the command with: `cargo run -p agent-ctl --example fake-agent -- SOCKET`.
-//! It samples nothing; what it tells is made up. Ends with Ctrl-C.
+//! A FAKE agent to look at the command with: `cargo run -p agent-ctl --example fake-agent -- SOCKET`,
+//! or with `HOST:PORT` in place of the socket a FAKE collector. They sample and store nothing; what they
+//! tell is made up. Ends with Ctrl-C.
 
 #[path = "../tests/fake/mod.rs"]
 mod fake;
@@ -8,6 +9,13 @@ fn main() {
     let socket = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "/tmp/fake-agent.sock".to_owned());
+    let (_stop, stopped) = tokio::sync::oneshot::channel();
+    if !socket.contains('/') {
+        let listener = std::net::TcpListener::bind(&socket).expect("a port");
+        println!("a fake collector listens at {socket}");
+        let behaviour = fake::collector::Behaviour::default();
+        return fake::collector::serve(listener, behaviour, Default::default(), stopped);
+    }
     let _ = std::fs::remove_file(&socket);
     let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
     println!("a fake agent listens at unix:{socket}");
@@ -16,6 +24,5 @@ fn main() {
         degraded: true,
         ..fake::Behaviour::default()
     };
-    let (_stop, stopped) = tokio::sync::oneshot::channel();
     fake::serve(listener, behaviour, stopped);
 }

@@ -1,30 +1,38 @@
 //! `agent-ctl cgroups`: the tree of cgroups with their CPU time.
 
-use crate::client::{Client, Connection};
-use crate::select::When;
+use crate::collector::Samples;
+use crate::fleet::{self, Fleet};
+use crate::peer::{Connection, Peer};
+use crate::select::{self, Hosts, When, fleet_option};
+use crate::source::{Source, Tree};
 use crate::terminal::{Out, Table, clean};
 use crate::when::rfc3339;
-use crate::{exit, summary, units};
+use crate::{summary, units};
 use anyhow::Result;
 use profile::{Coverage, Expected, LedgerRow, Quality, Tally};
-use proto::agent::{
-    Cgroup, GetLedgerRequest, GetLedgerResponse, ListCgroupsRequest, ListCgroupsResponse,
-};
+use proto::agent::{Cgroup, GetLedgerRequest, GetLedgerResponse};
 use serde::Serialize;
 use std::collections::HashMap;
 
 /// Shows the tree of cgroups with their CPU time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Shares are of all CPU time sampled in the range. Exit code 6: there is none.
+Shares are of all CPU time sampled in the range. A collector adds the trees of its hosts up by path.
+Exit code 6: there is none, or a collector misses part of what it should have.
 
 Examples:
   agent-ctl cgroups --since 10m
   agent-ctl cgroups --sort self --flat --limit 20
-  agent-ctl cgroups --json | jq '.cgroups[] | select(.unit == \"nginx.service\")'")]
+  agent-ctl cgroups --json | jq '.cgroups[] | select(.unit == \"nginx.service\")'
+  agent-ctl --collector c1 cgroups --since 1h --host web-1 --depth 3")]
 pub struct Args {
     #[command(flatten)]
     when: When,
+    #[command(flatten)]
+    hosts: Hosts,
+    /// Label matchers, such as `region="eu"` (with --collector)
+    #[arg(long, value_name = "MATCHERS", help_heading = "Samples")]
+    selector: Vec<String>,
     /// Order of cgroups with the same parent; of all of them with --flat
     #[arg(long, value_enum, default_value_t = Sort::Total)]
     sort: Sort,
@@ -55,45 +63,64 @@ enum Sort {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let mut client = Client::connect(connection).await?;
-    let clock = client.clock().await?;
+    let peer = connection.peer()?;
+    let samples = samples(&args, &peer)?;
+    let mut source = Source::connect(connection, &peer).await?;
+    let clock = source.clock().await?;
     let range = args.when.range(&clock)?;
-    let answer = client
-        .cgroups(ListCgroupsRequest {
-            range: Some(range.into()),
-        })
-        .await?;
-    let code = if answer.total_weight == 0 {
-        exit::PARTIAL
-    } else {
-        exit::OK
-    };
+    let answer = source.cgroups(range, &samples).await?;
+    let code = fleet::code(answer.total_weight == 0, answer.fleet.as_ref());
     if args.json {
-        let range = Some(range.into());
-        let matchers = Vec::new();
-        let ledger = client.ledger(GetLedgerRequest { range, matchers }).await?;
+        let ledger = match &mut source {
+            Source::Agent(client) => {
+                let range = Some(range.into());
+                let matchers = Vec::new();
+                Some(client.ledger(GetLedgerRequest { range, matchers }).await?)
+            }
+            Source::Collector(_) => None,
+        };
         out.write_json(&Json::of(&answer, ledger))?;
         return Ok(code);
     }
     if answer.total_weight == 0 {
         note!("agent-ctl: no samples in the range");
-        return Ok(code);
+    } else {
+        out.write(&table(&answer, &args).show(out))?;
+        note!(
+            "{} samples, {} CPU, {} to {}; {}",
+            units::count(answer.samples),
+            units::weight(answer.total_weight, &answer.unit),
+            clock.show(answer.covered.start_unix_ns),
+            clock.show_time(answer.covered.end_unix_ns),
+            summary::missing(&answer.quality)
+        );
     }
-    out.write(&table(&answer, &args).show(out))?;
-    let quality = Quality::from(answer.quality.unwrap_or_default());
-    let covered = answer.covered.unwrap_or_default();
-    note!(
-        "{} samples, {} CPU, {} to {}; {}",
-        units::count(quality.taken),
-        units::weight(answer.total_weight, &answer.unit),
-        clock.show(covered.start_unix_ns),
-        clock.show_time(covered.end_unix_ns),
-        summary::missing(&quality)
-    );
+    if answer.rows_left_out > 0 {
+        let left_out = units::count(answer.rows_left_out);
+        note!("{left_out} cgroups with the least CPU time are left out");
+    }
+    if let Some(fleet) = &answer.fleet {
+        fleet.note();
+    }
     Ok(code)
 }
 
-fn table(answer: &ListCgroupsResponse, args: &Args) -> Table {
+/// Which samples of a fleet. An agent's tree is of the whole host.
+fn samples(args: &Args, peer: &Peer) -> Result<Samples> {
+    let mut samples = Samples::default();
+    samples.matchers.extend(args.hosts.matchers());
+    select::check(&samples.matchers, peer)?;
+    if !peer.is_collector() && !args.selector.is_empty() {
+        let why = "an agent's tree is of its whole host";
+        return Err(fleet_option("--selector", why));
+    }
+    for text in &args.selector {
+        samples.matchers.extend(select::selected(text)?);
+    }
+    Ok(samples)
+}
+
+fn table(answer: &Tree, args: &Args) -> Table {
     let mut table = Table::new(&[
         ">TOTAL",
         ">CPU",
@@ -151,7 +178,7 @@ fn order(sort: Sort, left: &Cgroup, right: &Cgroup) -> std::cmp::Ordering {
     by_size.then_with(|| left.path.cmp(&right.path))
 }
 
-fn flat(answer: &ListCgroupsResponse, sort: Sort) -> Vec<(String, &Cgroup)> {
+fn flat(answer: &Tree, sort: Sort) -> Vec<(String, &Cgroup)> {
     let mut all: Vec<&Cgroup> = answer.cgroups.iter().collect();
     all.sort_by(|left, right| order(sort, left, right));
     all.into_iter()
@@ -161,7 +188,7 @@ fn flat(answer: &ListCgroupsResponse, sort: Sort) -> Vec<(String, &Cgroup)> {
 
 /// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on its
 /// nearest listed ancestor, or stands at the top.
-fn tree<'a>(answer: &'a ListCgroupsResponse, args: &Args) -> Vec<(String, &'a Cgroup)> {
+fn tree<'a>(answer: &'a Tree, args: &Args) -> Vec<(String, &'a Cgroup)> {
     let by_path: HashMap<&str, &Cgroup> = answer
         .cgroups
         .iter()
@@ -230,8 +257,14 @@ struct Json<'a> {
     unit: &'a str,
     total_weight: u64,
     quality: Quality,
+    rows_left_out: u64,
     cgroups: Vec<JsonCgroup<'a>>,
-    ledger: JsonLedger,
+    /// Of an agent only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ledger: Option<JsonLedger>,
+    /// Of a collector only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet: Option<fleet::Json>,
 }
 
 /// The loss ledger of the same time.
@@ -304,15 +337,17 @@ struct JsonCgroup<'a> {
 }
 
 impl<'a> Json<'a> {
-    fn of(answer: &'a ListCgroupsResponse, ledger: GetLedgerResponse) -> Json<'a> {
-        let covered = answer.covered.unwrap_or_default();
+    fn of(answer: &'a Tree, ledger: Option<GetLedgerResponse>) -> Json<'a> {
+        let covered = answer.covered;
         Json {
             start: rfc3339(covered.start_unix_ns),
             end: rfc3339(covered.end_unix_ns),
             unit: &answer.unit,
             total_weight: answer.total_weight,
-            quality: answer.quality.unwrap_or_default().into(),
-            ledger: JsonLedger::of(ledger),
+            quality: answer.quality,
+            rows_left_out: answer.rows_left_out,
+            ledger: ledger.map(JsonLedger::of),
+            fleet: answer.fleet.as_ref().map(Fleet::json),
             cgroups: answer
                 .cgroups
                 .iter()
@@ -343,21 +378,23 @@ impl<'a> Json<'a> {
 mod tests {
     use super::*;
 
-    fn answer(paths: &[(&str, u64)]) -> ListCgroupsResponse {
+    fn answer(paths: &[(&str, u64)]) -> Tree {
         let cgroup = |&(path, total_weight): &(&str, u64)| Cgroup {
             path: path.to_owned(),
             total_weight,
             ..Cgroup::default()
         };
-        ListCgroupsResponse {
+        Tree {
             cgroups: paths.iter().map(cgroup).collect(),
-            ..ListCgroupsResponse::default()
+            ..Tree::default()
         }
     }
 
     fn args(sort: Sort, depth: Option<usize>) -> Args {
         Args {
             when: When::default(),
+            hosts: Hosts::default(),
+            selector: Vec::new(),
             sort,
             flat: false,
             depth,

@@ -1,12 +1,13 @@
 //! The command line.
 
-use crate::client::Connection;
+use crate::peer::Connection;
 use crate::{
-    cgroups, completions, config, diff, doctor, exit, man, profile_cmd, status, tail, top,
+    cgroups, completions, config, diff, doctor, exit, hosts, man, profile_cmd, status, tail, top,
 };
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 
-/// Asks the Fleetprof agent of a host: what it does, and what the host's CPUs did.
+/// Asks the Fleetprof agent of a host, or the collector of a fleet, what CPUs did.
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-ctl",
@@ -18,12 +19,25 @@ use clap::{Parser, Subcommand};
     after_long_help = long_help()
 )]
 pub struct Cli {
-    /// How to reach the agent.
+    /// How to reach the agent or the collector.
     #[command(flatten)]
     pub connection: Connection,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// When it is not understood, or asks for help.
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(words)?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let noted = cli.connection.note(&matches);
+    noted.map_err(|error| error.format(&mut command))?;
+    Ok(cli)
 }
 
 fn long_help() -> String {
@@ -35,6 +49,11 @@ Examples:
   agent-ctl profile --since 5m --unit nginx -o nginx.svg
   agent-ctl diff --before -1h..-30m --after -5m..
   agent-ctl --agent db1:4317 --tls-ca ca.pem status
+  agent-ctl --collector c1 hosts
+  agent-ctl --collector c1 profile --since 1h --host web-1 -o web-1.svg
+
+A collector answers status, hosts, cgroups, top, profile and diff; the other commands ask an agent.
+FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not.
 
 {}",
         exit::HELP
@@ -44,15 +63,17 @@ Examples:
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what the agent is doing, what it costs and what is degraded
+    /// Show what the agent or collector is doing, what it costs and what is degraded
     Status(status::Args),
     /// Prove that samples arrive and name whatever is degraded, with the command that mends it
     Doctor(doctor::Args),
+    /// List the hosts of a fleet: when they were heard of, their CPU time, what is missing of them
+    Hosts(hosts::Args),
     /// Show the tree of cgroups with their CPU time
     Cgroups(cgroups::Args),
-    /// Watch functions, cgroups and processes live
+    /// Watch functions, cgroups and processes live, or those of a fleet and its hosts
     Top(top::Args),
-    /// Save or print a profile of a time in the last hour
+    /// Save or print a profile of a time in the past
     Profile(profile_cmd::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),

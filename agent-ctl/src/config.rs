@@ -3,8 +3,9 @@
 //! What a valid configuration is only the daemon knows, so `check` runs the daemon's own check and
 //! passes its words and its exit code on.
 
-use crate::client::{Client, Connection};
+use crate::client::Client;
 use crate::exit::{self, fail};
+use crate::peer::Connection;
 use crate::terminal::{Out, Tone, clean};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -50,10 +51,12 @@ Example:
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let instead = "a collector shows and checks its own: `fleetprof-collector --help`";
+    let agent = connection.agent_only("config", instead)?;
     match args.command {
         ConfigCommand::Check { file } => check(&daemon(), &file),
         ConfigCommand::Show => {
-            let config = Client::connect(connection).await?.config().await?;
+            let config = Client::connect(connection, &agent).await?.config().await?;
             let path = if config.path.is_empty() {
                 "# no file: defaults, environment and flags".to_owned()
             } else {
@@ -64,7 +67,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             Ok(exit::OK)
         }
         ConfigCommand::Reload => {
-            let answer = Client::connect(connection).await?.reload().await?;
+            let answer = Client::connect(connection, &agent).await?.reload().await?;
             let mut text = String::new();
             if answer.changed.is_empty() && answer.needs_restart.is_empty() {
                 text.push_str("nothing changed\n");

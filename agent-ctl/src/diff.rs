@@ -1,16 +1,17 @@
 //! `agent-ctl diff`: what changed between two times, two selections or two files.
 
-use crate::client::{Client, Connection};
+use crate::collector::Samples;
 use crate::exit::{self, fail};
+use crate::peer::Connection;
 use crate::profile_cmd::deliver;
 use crate::render::{self, DiffFormat};
-use crate::select::{Frames, Labels};
+use crate::select::{self, Frames, Labels};
+use crate::source::{Answer, Question, Source};
 use crate::summary::{self, Covered};
 use crate::terminal::{Out, Table};
 use crate::when::{Clock, Range};
 use anyhow::Result;
-use profile::{Change, Diff, FunctionChange, GroupBy, Profile, ShareChange};
-use proto::agent::QueryProfileRequest;
+use profile::{Change, Diff, FunctionChange, GroupBy, ShareChange};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -20,12 +21,13 @@ use std::path::{Path, PathBuf};
 A side is a range `FROM..TO` (either end may be left out) or a file that `agent-ctl profile` wrote
 as pprof, JSON or folded stacks. Deltas are of shares, in percentage points, with their 95 % statistical
 error; `*` marks those beyond it. Of a hundred functions about five are marked by chance alone.
-Exit code 6: a side has no samples.
+Exit code 6: a side has no samples, or a collector misses part of what it should have.
 
 Examples:
   agent-ctl diff --before -1h..-30m --after -5m.. --unit nginx
   agent-ctl diff --before-selector 'container=~\"a1.*\"' --after-selector 'container=~\"b2.*\"'
-  agent-ctl diff --before monday.pb.gz --after -5m.. --format svg -o diff.svg")]
+  agent-ctl diff --before monday.pb.gz --after -5m.. --format svg -o diff.svg
+  agent-ctl --collector c1 diff --before-selector 'host!=\"web-1\"' --after-selector 'host=\"web-1\"'")]
 pub struct Args {
     /// The first side; left out, the same as the second
     #[arg(
@@ -116,32 +118,47 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     };
     let after_text = args.after.as_deref().unwrap_or(DEFAULT_RANGE);
     let before_text = args.before.as_deref().unwrap_or(after_text);
-    let mut client = None;
+    let mut source = None;
     let mut clock = Clock::local();
     if !is_file(before_text) || !is_file(after_text) {
-        let client = client.insert(Client::connect(connection).await?);
-        clock = client.clock().await?;
+        let peer = connection.peer()?;
+        // What cannot be asked is told before anybody is.
+        for (text, selector) in [
+            (before_text, &args.before_selector),
+            (after_text, &args.after_selector),
+        ] {
+            let samples = samples(&args, selector.as_deref())?;
+            if !is_file(text) {
+                select::check(&samples.matchers, &peer)?;
+            }
+        }
+        let source = source.insert(Source::connect(connection, &peer).await?);
+        clock = source.clock().await?;
     }
     let mut sides = Vec::with_capacity(2);
     for (name, text, selector) in [
         ("before", before_text, &args.before_selector),
         ("after", after_text, &args.after_selector),
     ] {
-        let profile = match (side(text, &clock)?, &mut client) {
+        let answer = match (side(text, &clock)?, &mut source) {
             (Side::File(path), _) => from_file(&path, &args, selector.as_deref())?,
-            (Side::Range(range), Some(client)) => {
-                client
-                    .query(request(range, &args, selector.as_deref())?)
-                    .await?
+            (Side::Range(range), Some(source)) => {
+                let samples = samples(&args, selector.as_deref())?;
+                source.profile(question(range, samples)).await?
             }
-            (Side::Range(_), None) => unreachable!("a range always has a client"),
+            (Side::Range(_), None) => unreachable!("a range always has a source"),
         };
-        note!("{name}: {}", summary::line(&profile, &clock));
-        sides.push(profile);
+        note!("{name}: {}", summary::line(&answer.profile, &clock));
+        if let Some(fleet) = &answer.fleet {
+            note!("{name}: fleet {}", fleet.line());
+            fleet.note_damage();
+        }
+        sides.push(answer);
     }
-    let [before, after] = &sides[..] else {
+    let [before_side, after_side] = &sides[..] else {
         unreachable!("two sides were taken")
     };
+    let (before, after) = (&before_side.profile, &after_side.profile);
     let empty = before.samples.is_empty() || after.samples.is_empty();
     let overlap_ns = overlap_ns(&before.info, &after.info);
     let shorter_ns = before.info.duration_ns.min(after.info.duration_ns) as i64;
@@ -162,7 +179,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let text = match format {
         None => table(&diff, &args).show(out).into_bytes(),
         Some(DiffFormat::Json) => {
-            let json = Json::of(&diff, before, after, &args);
+            let json = Json::of(&diff, before_side, after_side, &args);
             (crate::terminal::json(&json, true)? + "\n").into_bytes()
         }
         Some(_) if empty => {
@@ -172,7 +189,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         Some(format) => render::write_diff(&diff, format, !args.absolute)?,
     };
     deliver(&args.output, &text)?;
-    Ok(if empty || overlapping {
+    let partial = sides.iter().filter_map(|side| side.fleet.as_ref());
+    let partial = partial.into_iter().any(|fleet| fleet.is_partial());
+    Ok(if empty || overlapping || partial {
         exit::PARTIAL
     } else {
         exit::OK
@@ -207,25 +226,32 @@ fn labels(args: &Args, selector: Option<&str>) -> Labels {
     labels
 }
 
-fn request(range: Range, args: &Args, selector: Option<&str>) -> Result<QueryProfileRequest> {
-    Ok(QueryProfileRequest {
-        range: Some(range.into()),
+fn samples(args: &Args, selector: Option<&str>) -> Result<Samples> {
+    Ok(Samples {
         matchers: labels(args, selector).matchers()?,
-        frame_filters: args.frames.filters()?,
-        group_by: Vec::new(),
-        fresh: true,
+        filters: args.frames.filters()?,
     })
 }
 
+fn question(range: Range, samples: Samples) -> Question {
+    Question {
+        range,
+        samples,
+        group_by: Vec::new(),
+        fresh: true,
+        max_nodes: 0,
+    }
+}
+
 /// Reads a file and selects in it what the agent would have selected.
-fn from_file(path: &Path, args: &Args, selector: Option<&str>) -> Result<Profile> {
+fn from_file(path: &Path, args: &Args, selector: Option<&str>) -> Result<Answer> {
     let profile = render::read(path)?;
-    let query = render::query(
-        &labels(args, selector).matchers()?,
-        &args.frames.filters()?,
-        GroupBy::Keys(Vec::new()),
-    )?;
-    Ok(profile.query(&query))
+    let Samples { matchers, filters } = samples(args, selector)?;
+    let query = render::query(&matchers, &filters, GroupBy::Keys(Vec::new()))?;
+    Ok(Answer {
+        profile: profile.query(&query),
+        fleet: None,
+    })
 }
 
 fn rows<'a>(
@@ -326,7 +352,7 @@ impl JsonShare {
 }
 
 impl Json {
-    fn of(diff: &Diff, before: &Profile, after: &Profile, args: &Args) -> Json {
+    fn of(diff: &Diff, before: &Answer, after: &Answer, args: &Args) -> Json {
         let row = |(row, own, total): (&FunctionChange, ShareChange, ShareChange)| JsonRow {
             function: row.function.clone(),
             module: row.module.clone(),
@@ -337,8 +363,8 @@ impl Json {
             total: JsonShare::of(row.total, total),
         };
         Json {
-            before: Covered::of(before),
-            after: Covered::of(after),
+            before: Covered::of(&before.profile).with(before.fleet.as_ref()),
+            after: Covered::of(&after.profile).with(after.fleet.as_ref()),
             functions: rows(diff, args).map(row).collect(),
         }
     }

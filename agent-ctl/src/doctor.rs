@@ -3,8 +3,9 @@
 //! The proof: this process burns CPU and looks itself up in the agent's answer. Works without an
 //! agent too: then it says how to start one and checks what the agent would need of this machine.
 
-use crate::client::{Client, Connection};
+use crate::client::Client;
 use crate::local::{self, Local};
+use crate::peer::{Connection, Target};
 use crate::status::{Degradation, severity};
 use crate::terminal::{Out, Tone, clean};
 use crate::when::Range;
@@ -67,7 +68,9 @@ pub struct Finding {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    match Client::connect(connection).await {
+    let instead = "`agent-ctl status --collector HOST:PORT` and `agent-ctl hosts` tell of a fleet";
+    let agent = connection.agent_only("doctor", instead)?;
+    match Client::connect(connection, &agent).await {
         Ok(mut client) => examine(out, &mut client, &args).await,
         Err(error) => without_agent(out, connection, &error, &args),
     }
@@ -503,8 +506,8 @@ fn without_agent(
         return Err(exit::fail(code, format!("{error:#}")));
     }
     let findings = match &connection.agent {
-        crate::client::Target::Unix(_) => local::findings(&Local::read("/".as_ref())),
-        crate::client::Target::Tcp(_) => Vec::new(),
+        Target::Unix(_) => local::findings(&Local::read("/".as_ref())),
+        Target::Tcp(_) => Vec::new(),
     };
     if args.json {
         out.write_json(&Json {
@@ -522,7 +525,7 @@ fn without_agent(
     let why = format!("{error:#}");
     let why = why.lines().next().unwrap_or_default();
     let _ = writeln!(text, "{} {}", mark(out, Severity::Error), clean(why));
-    if let crate::client::Target::Unix(path) = &connection.agent {
+    if let Target::Unix(path) = &connection.agent {
         let _ = writeln!(
             text,
             "        start it: systemctl enable --now fleetprofd\n        \

@@ -12,9 +12,12 @@ pub const USAGE: u8 = 2;
 pub const CONFIG: u8 = 3;
 /// The agent, its socket or a file refused access.
 pub const PERMISSION: u8 = 4;
-/// No agent answers.
+/// No agent or collector answers.
 pub const UNREACHABLE: u8 = 5;
-/// There is a result, but it misses something: `doctor` found problems, a range holds no samples.
+/// There is a result, but it misses something: `doctor` found problems, a range holds no samples. Of a
+/// fleet: partitions are damaged, more than a tenth of the time of its hosts has no data (the newest
+/// windows are always on their way, so not any gap), or a host is silent or has warnings. What a bound
+/// pruned is no part of it: its weight is in the answer, under the callers.
 pub const PARTIAL: u8 = 6;
 /// Ended by SIGINT, as shells count it.
 pub const INTERRUPTED: u8 = 130;
@@ -29,7 +32,7 @@ Exit codes:
   2  usage: the command line, a selector, a time or a file name is wrong
   3  configuration invalid
   4  permission denied
-  5  no agent answers
+  5  no agent or collector answers
   6  partial: there is an answer, but it is empty or something is degraded";
 
 /// An error that says with which code the command ends.

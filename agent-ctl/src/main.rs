@@ -1,4 +1,4 @@
-//! `agent-ctl`: asks the agent of one host over gRPC. This file runs the command and turns its
+//! `agent-ctl`: asks the agent of one host, or the collector of a fleet, over gRPC. This file runs the command and turns its
 //! result into an exit code; see `exit.rs` for the codes.
 #![forbid(unsafe_code)]
 #![deny(
@@ -17,18 +17,28 @@ macro_rules! note {
 mod cgroups;
 mod cli;
 mod client;
+mod collector;
 mod completions;
 mod config;
+mod connection;
 mod diff;
 mod doctor;
 mod exit;
+#[cfg(test)]
+#[path = "../tests/fake/mod.rs"]
+#[expect(dead_code, reason = "tests in here need the fake collector alone")]
+mod fake;
+mod fleet;
+mod hosts;
 mod local;
 mod man;
+mod peer;
 #[path = "profile.rs"]
 mod profile_cmd;
 mod read_json;
 mod render;
 mod select;
+mod source;
 mod status;
 mod summary;
 mod tail;
@@ -38,14 +48,13 @@ mod units;
 mod when;
 
 use anyhow::Context;
-use clap::Parser;
 use cli::{Cli, Command};
 use std::process::ExitCode;
 use terminal::{Out, clean_lines};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match cli::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(refused) => return show(&refused).into(),
     };
@@ -76,6 +85,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Status(args) => status::run(&out, &connection, args).await,
         Command::Doctor(args) => doctor::run(&out, &connection, args).await,
+        Command::Hosts(args) => hosts::run(&out, &connection, args).await,
         Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,

@@ -1,28 +1,32 @@
 //! `agent-ctl profile`: a profile of a time in the recorder, in a file or on standard output.
 
-use crate::client::{Client, Connection};
+use crate::collector::Samples;
 use crate::exit::{self, fail};
+use crate::fleet;
+use crate::peer::{Connection, Peer};
 use crate::render::{self, Format, Look};
-use crate::select::{Frames, Labels, When};
+use crate::select::{self, Frames, Labels, When, fleet_option};
+use crate::source::{Answer, Question, Source};
 use crate::summary;
 use crate::terminal::{Out, clean, write_stdout};
 use anyhow::{Context, Result};
 use profile::key;
-use proto::agent::QueryProfileRequest;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Saves or prints a profile of a time in the last hour.
+/// Saves or prints a profile of a time in the past.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Lines about what the profile covers and misses go to standard error. Exit code 6: there are no
-samples in the range; nothing is written.
+samples in the range and nothing is written, or a collector misses part of what it should have.
 
 Examples:
   agent-ctl profile --since 5m -o cpu.svg
   agent-ctl profile --from 14:03 --to 14:08 --unit nginx -o nginx.pb.gz
   agent-ctl profile --container 3f2a --focus '^handle_' --format folded
-  agent-ctl profile --selector 'comm=~\"java|node\"' --group-by comm,thread -o jit.html")]
+  agent-ctl profile --selector 'comm=~\"java|node\"' --group-by comm,thread -o jit.html
+  agent-ctl --collector c1 profile --since 1h --service checkout -o checkout.svg
+  agent-ctl --collector c1 profile --host web-1 --host web-2 --group-by host -o web.html")]
 pub struct Args {
     #[command(flatten)]
     when: When,
@@ -32,15 +36,23 @@ pub struct Args {
     frames: Frames,
     /// Labels to tell samples apart by, `*` for all, `none` for none; in text and flame graphs they
     /// become root frames. Left out: `comm` there, and cgroup, unit, container, comm and thread in
-    /// pprof and JSON
+    /// pprof and JSON; host, unit, container and comm of a collector
     #[arg(
         long,
         value_name = "LABEL,…",
         value_delimiter = ',',
-        value_parser = label,
         help_heading = "Output"
     )]
     group_by: Vec<String>,
+    /// Most stacks in the answer of a collector; the lightest beyond are added to their callers.
+    /// Left out: 200,000
+    #[arg(
+        long,
+        value_name = "STACKS",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Output"
+    )]
+    max_nodes: Option<u32>,
     /// Format; left out, the file name says it, or else folded
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
@@ -53,7 +65,7 @@ pub struct Args {
         help_heading = "Output"
     )]
     output: PathBuf,
-    /// Only windows that are closed, without what was sampled since
+    /// Only windows that are closed, without what was sampled since; a collector has no others
     #[arg(long, help_heading = "Time")]
     closed: bool,
     #[command(flatten)]
@@ -66,31 +78,47 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let format = choose(out, args.format, &args.output)?;
-    let group_by = group_by(args.group_by, format);
-    let matchers = args.labels.matchers()?;
-    let frame_filters = args.frames.filters()?;
-    let mut client = Client::connect(connection).await?;
-    let clock = client.clock().await?;
+    let peer = connection.peer()?;
+    check(&args, &peer)?;
+    let samples = Samples {
+        matchers: args.labels.matchers()?,
+        filters: args.frames.filters()?,
+    };
+    select::check(&samples.matchers, &peer)?;
+    let group_by = group_by(&args.group_by, format, &peer);
+    let mut source = Source::connect(connection, &peer).await?;
+    let clock = source.clock().await?;
     let range = args.when.range(&clock)?;
-    let request = QueryProfileRequest {
-        range: Some(range.into()),
-        matchers,
-        frame_filters,
+    if let Source::Collector(collector) = &mut source {
+        let unknown = |label: &String| !is_word(label) && label != key::HOST;
+        if args.group_by.iter().any(unknown) {
+            known(&args.group_by, &collector.label_names(range).await?)?;
+        }
+    }
+    let question = Question {
+        range,
+        samples,
         group_by: group_by.clone(),
         fresh: !args.closed,
+        max_nodes: args.max_nodes.unwrap_or(0),
     };
-    let profile = client.query(request).await?;
+    let Answer { profile, fleet } = source.profile(question).await?;
     let summary = summary::line(&profile, &clock);
     let coverage = summary::coverage(&profile.info.coverage);
+    let code = fleet::code(profile.samples.is_empty(), fleet.as_ref());
     if profile.samples.is_empty() {
         note!("agent-ctl: no samples in the range: nothing written");
-        return Ok(exit::PARTIAL);
+        if let Some(fleet) = fleet {
+            fleet.note();
+        }
+        return Ok(code);
     }
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
     let mut labels = group_by;
     labels.retain(|label| label != "*");
     let look = args.look;
-    let written = move || render::write(&profile, format, &look, labels);
+    let told = fleet.clone();
+    let written = move || render::write(&profile, format, &look, labels, told.as_ref());
     let bytes = tokio::task::spawn_blocking(written).await??;
     deliver(&args.output, &bytes)?;
     if !args.quiet {
@@ -102,8 +130,36 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         if let Some(coverage) = coverage {
             note!("coverage {coverage}");
         }
+        if let Some(fleet) = fleet {
+            fleet.note();
+        }
     }
-    Ok(exit::OK)
+    Ok(code)
+}
+
+/// Refuses options that the one who is asked does not understand.
+fn check(args: &Args, peer: &Peer) -> Result<()> {
+    if peer.is_collector() {
+        return match args.closed {
+            true => Err(fail(
+                exit::USAGE,
+                "failed to use --closed: a collector has no windows but closed ones\nleave it out",
+            )),
+            false => Ok(()),
+        };
+    }
+    if args.max_nodes.is_some() {
+        let why = "an agent answers with every stack it has";
+        return Err(fleet_option("--max-nodes", why));
+    }
+    if args.group_by.iter().any(|label| label == key::HOST) {
+        return Err(fleet_option(
+            "--group-by host",
+            "an agent knows its own host alone",
+        ));
+    }
+    let names = LABELS.map(str::to_owned);
+    known(&args.group_by, &names)
 }
 
 /// Labels that agents give samples.
@@ -120,26 +176,52 @@ const LABELS: [&str; 10] = [
     key::CONTEXT,
 ];
 
-/// Reads one word of `--group-by`. A label that no agent gives would put every sample under
-/// `[no LABEL]`: most likely a slip of the pen.
-fn label(word: &str) -> Result<String, String> {
-    if matches!(word, "*" | "none") || LABELS.contains(&word) {
-        return Ok(word.to_owned());
+/// True for words of `--group-by` that are no label.
+fn is_word(word: &str) -> bool {
+    matches!(word, "*" | "none")
+}
+
+/// Labels named in an error.
+const LABELS_NAMED: usize = 30;
+
+/// Refuses a label of `--group-by` that no sample has: it would put every sample under `[no LABEL]`,
+/// and is most likely a slip of the pen. Where there are no labels there are no samples either, and
+/// that is said later.
+fn known(asked: &[String], names: &[String]) -> Result<()> {
+    for word in asked {
+        if is_word(word) || names.is_empty() || names.contains(word) {
+            continue;
+        }
+        let alike = |name: &&String| strsim::jaro_winkler(name, &word.to_lowercase());
+        let nearest = names
+            .iter()
+            .max_by(|a, b| alike(a).total_cmp(&alike(b)))
+            .map_or("", String::as_str);
+        let mut listed = names[..names.len().min(LABELS_NAMED)].join(", ");
+        if names.len() > LABELS_NAMED {
+            listed.push_str(", …");
+        }
+        return Err(fail(
+            exit::USAGE,
+            format!(
+                "failed to group by `{}`: no sample has this label: the nearest is `{}`\n\
+                 labels are {}",
+                clean(word),
+                clean(nearest),
+                clean(&listed)
+            ),
+        ));
     }
-    let alike = |label: &&str| strsim::jaro_winkler(label, &word.to_lowercase());
-    let nearest = LABELS
-        .into_iter()
-        .max_by(|a, b| alike(a).total_cmp(&alike(b)))
-        .unwrap_or_default();
-    Err(format!(
-        "no sample has this label: the nearest is `{nearest}`; labels are {}",
-        LABELS.join(", ")
-    ))
+    Ok(())
 }
 
 /// The labels to keep: what was asked for, or what suits the format.
-fn group_by(asked: Vec<String>, format: Format) -> Vec<String> {
+fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
     let defaults: &[&str] = match format {
+        // A fleet has too many cgroups and threads for all of them to be told apart unasked.
+        Format::Pprof | Format::Json if peer.is_collector() => {
+            &[key::HOST, key::UNIT, key::CONTAINER, key::COMM]
+        }
         Format::Pprof | Format::Json => &[
             key::CGROUP,
             key::UNIT,
@@ -149,10 +231,10 @@ fn group_by(asked: Vec<String>, format: Format) -> Vec<String> {
         ],
         _ => &[key::COMM],
     };
-    match asked.as_slice() {
+    match asked {
         [] => defaults.iter().map(|&label| label.to_owned()).collect(),
         [none] if none == "none" => Vec::new(),
-        _ => asked,
+        _ => asked.to_vec(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one place that calls the profile crate's writers and readers.
 
 use crate::exit::{self, fail};
+use crate::fleet::Fleet;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use profile::formats::{self, Annotations, Measure, Options};
@@ -116,7 +117,8 @@ pub enum MeasureBy {
     Weight,
 }
 
-/// The bytes of a profile in a format; `root_labels` stand as frames below the root.
+/// The bytes of a profile in a format; `root_labels` stand as frames below the root. JSON has what an
+/// answer of a collector is made of too, under the key `fleet`.
 ///
 /// # Errors
 /// When the writer fails.
@@ -125,6 +127,7 @@ pub fn write(
     format: Format,
     look: &Look,
     root_labels: Vec<String>,
+    fleet: Option<&Fleet>,
 ) -> Result<Vec<u8>> {
     let options = Options {
         title: look.title.clone(),
@@ -143,6 +146,20 @@ pub fn write(
     };
     let mut bytes = Vec::new();
     formats::write(profile, format.to_profile(), &options, &mut bytes)?;
+    match fleet {
+        Some(fleet) if format == Format::Json => with_fleet(&bytes, fleet),
+        _ => Ok(bytes),
+    }
+}
+
+/// A JSON object with one key more, before all others.
+fn with_fleet(object: &[u8], fleet: &Fleet) -> Result<Vec<u8>> {
+    let rest = object
+        .strip_prefix(b"{")
+        .context("failed to write JSON: it is no object")?;
+    let fleet = crate::terminal::json(&fleet.json(), false)?;
+    let mut bytes = format!("{{\n\"fleet\": {fleet},").into_bytes();
+    bytes.extend_from_slice(rest);
     Ok(bytes)
 }
 

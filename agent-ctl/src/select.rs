@@ -1,6 +1,7 @@
 //! The options that choose time and samples, and what they become on the wire.
 
 use crate::exit::{self, fail};
+use crate::peer::Peer;
 use crate::when::{Clock, Range, WhenError};
 use anyhow::Result;
 use clap::builder::TypedValueParser as _;
@@ -38,7 +39,7 @@ pub struct When {
 pub const DEFAULT_SINCE: Duration = Duration::from_secs(300);
 
 impl When {
-    /// The range on the agent's clock.
+    /// The range on the clock of the agent or collector.
     ///
     /// # Errors
     /// When a time cannot be read, or the range ends before it begins.
@@ -68,6 +69,56 @@ impl When {
     }
 }
 
+/// Which hosts of a fleet. Only a collector knows these labels.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Hosts {
+    /// Host, by its name (with --collector)
+    #[arg(long, value_name = "NAME", help_heading = "Samples")]
+    pub host: Vec<String>,
+    /// Value of the label `service` that the configuration of agents gives (with --collector)
+    #[arg(long, value_name = "NAME", help_heading = "Samples")]
+    pub service: Vec<String>,
+}
+
+/// Label by which services are told apart, where the configuration of agents gives it.
+pub const SERVICE: &str = "service";
+
+impl Hosts {
+    /// The matchers; all of them must hold.
+    pub fn matchers(&self) -> impl Iterator<Item = LabelMatcher> {
+        let host = any_of(key::HOST, MatchOp::Equal, &self.host);
+        let service = any_of(SERVICE, MatchOp::Equal, &self.service);
+        host.into_iter().chain(service)
+    }
+}
+
+/// Refuses labels that the samples of an agent do not have: nothing, or everything, would match.
+///
+/// # Errors
+/// When an agent is to be asked for hosts or services.
+pub fn check(matchers: &[LabelMatcher], peer: &Peer) -> Result<()> {
+    let of_fleet = |matcher: &&LabelMatcher| matches!(&*matcher.label, key::HOST | SERVICE);
+    match matchers.iter().find(of_fleet) {
+        Some(matcher) if !peer.is_collector() => Err(fail(
+            exit::USAGE,
+            format!(
+                "failed to select by `{}`: an agent knows its own host alone, without such a label\n\
+                 ask a collector with --collector HOST:PORT",
+                matcher.label
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The error of an option that only a collector understands.
+pub fn fleet_option(option: &str, why: &str) -> anyhow::Error {
+    fail(
+        exit::USAGE,
+        format!("failed to use {option}: {why}\nask a collector with --collector HOST:PORT"),
+    )
+}
+
 /// Which samples, by their labels. Options add up; one given several times takes any of its values.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Labels {
@@ -86,7 +137,7 @@ pub struct Labels {
     /// Process name
     #[arg(long, value_name = "NAME", help_heading = "Samples")]
     pub comm: Vec<String>,
-    /// Process id, as the agent's host sees it
+    /// Process id, as its host sees it
     #[arg(long, value_name = "PID", help_heading = "Samples")]
     pub pid: Vec<u32>,
     /// Thread name
@@ -95,6 +146,9 @@ pub struct Labels {
     /// Label matchers: `comm=~"ja.*",unit!="cron.service"`; operators = != =~ !~ ^= (subtree)
     #[arg(long, value_name = "MATCHERS", help_heading = "Samples")]
     pub selector: Vec<String>,
+    /// Which hosts of a fleet.
+    #[command(flatten)]
+    pub hosts: Hosts,
 }
 
 impl Labels {
@@ -139,21 +193,31 @@ impl Labels {
             let value = format!("(?:{}).*", prefixes.join("|"));
             all.push(matcher(key::CONTAINER, MatchOp::Regex, value));
         }
+        all.extend(self.hosts.matchers());
         for text in &self.selector {
-            let selector: profile::Selector = text.parse().map_err(usage)?;
-            for found in selector.matchers() {
-                let op = match found.op() {
-                    profile::MatchOp::Equal => MatchOp::Equal,
-                    profile::MatchOp::NotEqual => MatchOp::NotEqual,
-                    profile::MatchOp::Regex => MatchOp::Regex,
-                    profile::MatchOp::NotRegex => MatchOp::NotRegex,
-                    profile::MatchOp::Subtree => MatchOp::Subtree,
-                };
-                all.push(matcher(found.label(), op, found.value().to_owned()));
-            }
+            all.extend(selected(text)?);
         }
         Ok(all)
     }
+}
+
+/// The matchers of a selector.
+///
+/// # Errors
+/// When it is malformed.
+pub fn selected(text: &str) -> Result<Vec<LabelMatcher>> {
+    let selector: profile::Selector = text.parse().map_err(usage)?;
+    let wire = |found: &profile::LabelMatcher| {
+        let op = match found.op() {
+            profile::MatchOp::Equal => MatchOp::Equal,
+            profile::MatchOp::NotEqual => MatchOp::NotEqual,
+            profile::MatchOp::Regex => MatchOp::Regex,
+            profile::MatchOp::NotRegex => MatchOp::NotRegex,
+            profile::MatchOp::Subtree => MatchOp::Subtree,
+        };
+        matcher(found.label(), op, found.value().to_owned())
+    };
+    Ok(selector.matchers().iter().map(wire).collect())
 }
 
 /// Takes a path of any bytes, as shells complete it, in the form in which the agent shows and compares

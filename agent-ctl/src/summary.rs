@@ -1,24 +1,38 @@
 //! What a profile covers and what it misses, in one line or as JSON.
 
+use crate::fleet::{self, Fleet};
 use crate::units;
 use crate::when::{Clock, rfc3339};
-use profile::{Coverage, Info, Profile, Quality};
+use profile::{Coverage, Info, Profile, Quality, Value};
 use serde::Serialize;
 use std::time::Duration;
 
 /// The line that goes with every profile: samples, time covered, what is missing.
 pub fn line(profile: &Profile, clock: &Clock) -> String {
+    of(&profile.info, profile.total(), clock)
+}
+
+/// The same of an answer of a collector that is no profile.
+pub fn fleet_line(fleet: &Fleet, clock: &Clock) -> String {
+    let mut info = Info {
+        unit: fleet.unit().to_owned(),
+        ..Info::default()
+    };
+    fleet.describe(&mut info);
+    of(&info, fleet.total(), clock)
+}
+
+fn of(info: &Info, total: Value, clock: &Clock) -> String {
     let Info {
         start_unix_ns,
         duration_ns,
         unit,
         quality,
         ..
-    } = &profile.info;
-    let total = profile.total();
+    } = info;
     let covered = units::duration(Duration::from_nanos(*duration_ns));
     let begin = clock.show(*start_unix_ns);
-    let end = clock.show_time(end_ns(&profile.info));
+    let end = clock.show_time(end_ns(info));
     let weight = match unit.as_str() {
         "nanoseconds" => format!("{} CPU", units::weight(total.weight, unit)),
         _ => units::weight(total.weight, unit),
@@ -115,6 +129,8 @@ pub struct Covered {
     quality: Quality,
     coverage: Coverage,
     coverage_share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet: Option<fleet::Json>,
 }
 
 impl Covered {
@@ -132,7 +148,27 @@ impl Covered {
             quality: profile.info.quality,
             coverage: profile.info.coverage,
             coverage_share: profile.info.coverage.share(),
+            fleet: None,
         }
+    }
+
+    /// The facts of an answer of a collector that is no profile.
+    pub fn of_fleet(fleet: &Fleet) -> Covered {
+        let mut profile = Profile::default();
+        fleet.describe(&mut profile.info);
+        let total = fleet.total();
+        Covered {
+            unit: fleet.unit().to_owned(),
+            samples: total.count,
+            weight: total.weight,
+            ..Covered::of(&profile).with(Some(fleet))
+        }
+    }
+
+    /// With what an answer of a collector is made of.
+    pub fn with(self, fleet: Option<&Fleet>) -> Covered {
+        let fleet = fleet.map(Fleet::json);
+        Covered { fleet, ..self }
     }
 }
 

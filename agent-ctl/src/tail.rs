@@ -1,7 +1,8 @@
 //! `agent-ctl tail`: a line for each window as it closes.
 
-use crate::client::{Client, Connection};
-use crate::select::{Frames, Labels};
+use crate::client::Client;
+use crate::peer::Connection;
+use crate::select::{self, Frames, Labels};
 use crate::summary::{self, Covered};
 use crate::terminal::{Out, Tone, clean, fit, json};
 use crate::when::Clock;
@@ -53,13 +54,20 @@ struct Share<'a> {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let instead = "`agent-ctl top --collector HOST:PORT` follows a fleet";
+    let agent = connection.agent_only("tail", instead)?;
+    let matchers = args.labels.matchers()?;
+    select::check(&matchers, &agent)?;
     let request = StreamProfilesRequest {
-        matchers: args.labels.matchers()?,
+        matchers,
         frame_filters: args.frames.filters()?,
         group_by: vec![key::CGROUP.to_owned()],
         interval_ms: 0,
     };
-    let mut stream = Client::connect(connection).await?.stream(request).await?;
+    let mut stream = Client::connect(connection, &agent)
+        .await?
+        .stream(request)
+        .await?;
     let clock = Clock::local();
     let mut left = args.count.unwrap_or(u64::MAX);
     while left > 0 {

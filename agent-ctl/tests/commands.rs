@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod fake;
+mod fleet;
 
 use fake::Behaviour;
 use std::io::{BufRead, BufReader, Read};
@@ -73,6 +74,7 @@ fn command(agent: &str, args: &[&str]) -> Command {
     command
         .args(args)
         .env("FLEETPROF_AGENT", agent)
+        .env_remove("FLEETPROF_COLLECTOR")
         .env("TZ", "UTC")
         .env_remove("COLUMNS");
     command.stdin(Stdio::null());
@@ -118,7 +120,7 @@ fn empty() -> Running {
 #[test]
 fn help_of_every_command() {
     let subcommands = [
-        "status", "doctor", "cgroups", "top", "profile", "diff", "tail", "config",
+        "status", "doctor", "hosts", "cgroups", "top", "profile", "diff", "tail", "config",
     ];
     insta::assert_snapshot!("help", run(command("unix:/x", &["--help"])).out);
     for name in subcommands.into_iter().chain(["completions", "man"]) {
@@ -810,6 +812,7 @@ fn completions_and_manual_pages_are_written() {
     for page in [
         "agent-ctl.1",
         "agent-ctl-profile.1",
+        "agent-ctl-hosts.1",
         "agent-ctl-config-check.1",
     ] {
         assert!(dir.path().join("man1").join(page).is_file(), "{page}");

@@ -165,11 +165,23 @@ struct Cpu {
     away_ns: u64,
 }
 
+/// A counter as JSON.
 #[derive(Serialize)]
-struct Counter<'a> {
+pub(super) struct Counter<'a> {
     name: &'a str,
     labels: &'a str,
     value: u64,
+}
+
+impl<'a> Counter<'a> {
+    /// One of the status.
+    pub(super) fn of(found: &'a proto::agent::Counter) -> Counter<'a> {
+        Counter {
+            name: &found.name,
+            labels: &found.labels,
+            value: found.value,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -280,15 +292,7 @@ impl<'a> Json<'a> {
                     away_ns: cpu.away_ns,
                 })
                 .collect(),
-            counters: status
-                .counters
-                .iter()
-                .map(|found| Counter {
-                    name: &found.name,
-                    labels: &found.labels,
-                    value: found.value,
-                })
-                .collect(),
+            counters: status.counters.iter().map(Counter::of).collect(),
             environment: status.environment.as_ref().map(|env| Environment {
                 perf_event_paranoid: env.perf_event_paranoid,
                 perf_event_max_stack: env.perf_event_max_stack,

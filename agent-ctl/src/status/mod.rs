@@ -1,11 +1,14 @@
-//! `agent-ctl status`: what the agent is doing, what it costs and what is degraded.
+//! `agent-ctl status`: what the agent is doing, what it costs and what is degraded. `collector.rs`
+//! shows a collector's.
 
+mod collector;
 mod export;
 mod json;
 
 pub use json::Degradation;
 
-use crate::client::{Client, Connection};
+use crate::client::Client;
+use crate::peer::{Connection, Peer};
 use crate::terminal::{Out, Table, Tone, clean};
 use crate::when::Clock;
 use crate::{exit, summary, units};
@@ -16,17 +19,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Shows what the agent is doing, what it costs and what is degraded.
+/// Shows what the agent or collector is doing, what it costs and what is degraded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit code 6: the agent answers, but no samples arrive.
+Exit code 6: the agent answers, but no samples arrive; a collector has a warning or an error.
 
 Examples:
   agent-ctl status
   agent-ctl status --cpus --counters
-  agent-ctl status --json | jq .own_cost.rss_bytes")]
+  agent-ctl status --json | jq .own_cost.rss_bytes
+  agent-ctl --collector c1 status")]
 pub struct Args {
-    /// Add a row for each CPU
+    /// Add a row for each CPU of an agent
     #[arg(long)]
     cpus: bool,
     /// Add the counters of everything dropped or bounded that are not zero
@@ -39,7 +43,15 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let status = Client::connect(connection).await?.status().await?;
+    let peer = connection.peer()?;
+    if peer.is_collector() {
+        return collector::run(out, connection, &peer, args).await;
+    }
+    agent(out, connection, &peer, args).await
+}
+
+async fn agent(out: &Out, connection: &Connection, peer: &Peer, args: Args) -> Result<u8> {
+    let status = Client::connect(connection, peer).await?.status().await?;
     if args.json {
         out.write_json(&json::Json::of(&status))?;
     } else {
@@ -217,19 +229,7 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
             clean(&sampling.missing_features.join(", ")).into_owned(),
         );
     }
-    for degradation in &status.degradations {
-        let (word, tone) = severity(degradation.severity());
-        let _ = writeln!(
-            text,
-            "{} {}: {}",
-            out.tone(tone, &format!("{word:<10}")),
-            clean(&degradation.id),
-            clean(&degradation.message)
-        );
-        if !degradation.remedy.is_empty() {
-            let _ = writeln!(text, "{:<10} mend it: {}", "", clean(&degradation.remedy));
-        }
-    }
+    text.push_str(&degradations(out, &status.degradations));
     if args.cpus {
         let mut table = Table::new(&[
             ">CPU",
@@ -252,20 +252,44 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
         let _ = write!(text, "\n{}", table.show(out));
     }
     if args.counters {
-        let mut table = Table::new(&["COUNTER", ">VALUE"]);
-        for counter in status.counters.iter().filter(|counter| counter.value > 0) {
-            let labels = match counter.labels.as_str() {
-                "" => String::new(),
-                labels => format!("{{{labels}}}"),
-            };
-            table.row([
-                format!("{}{labels}", counter.name),
-                units::count(counter.value),
-            ]);
-        }
-        let _ = write!(text, "\n{}", table.show(out));
+        let _ = write!(text, "\n{}", counters(&status.counters).show(out));
     }
     text
+}
+
+/// What is degraded, with what mends it.
+fn degradations(out: &Out, degradations: &[proto::agent::Degradation]) -> String {
+    let mut text = String::new();
+    for degradation in degradations {
+        let (word, tone) = severity(degradation.severity());
+        let _ = writeln!(
+            text,
+            "{} {}: {}",
+            out.tone(tone, &format!("{word:<10}")),
+            clean(&degradation.id),
+            clean(&degradation.message)
+        );
+        if !degradation.remedy.is_empty() {
+            let _ = writeln!(text, "{:<10} mend it: {}", "", clean(&degradation.remedy));
+        }
+    }
+    text
+}
+
+/// The counters that are not zero.
+fn counters(counters: &[proto::agent::Counter]) -> Table {
+    let mut table = Table::new(&["COUNTER", ">VALUE"]);
+    for counter in counters.iter().filter(|counter| counter.value > 0) {
+        let labels = match counter.labels.as_str() {
+            "" => String::new(),
+            labels => format!("{{{labels}}}"),
+        };
+        table.row([
+            format!("{}{labels}", counter.name),
+            units::count(counter.value),
+        ]);
+    }
+    table
 }
 
 /// How user stacks are walked, and why by less than what is configured.

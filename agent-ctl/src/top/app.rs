@@ -1,7 +1,9 @@
 //! What `top` knows and what keys do to it. No terminal here.
 
 use super::Sort;
+use super::fleet::Table;
 use super::model::{Row, Rows, Sliding, View};
+use crate::fleet::Fleet;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use profile::{Info, Profile};
 use proto::agent::GetStatusResponse;
@@ -55,10 +57,33 @@ impl Agent {
 pub enum Event {
     /// A profile came, and so many were missed before it.
     Profile(Box<Profile>, u32),
+    /// The rows of a view of a fleet came.
+    Rows(Box<Table>),
     /// The agent told about itself.
     Agent(Agent),
     /// The connection is gone; the reason, and the wait before the next try.
     Lost(String, Duration),
+}
+
+/// What the person wants to see of a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// View.
+    pub view: View,
+    /// Order: the heaviest rows are other ones in another.
+    pub sort: Sort,
+    /// Nothing new of the same.
+    pub paused: bool,
+}
+
+/// A fleet in place of an agent.
+pub struct OfFleet {
+    /// Where the collector listens.
+    pub address: String,
+    /// What the rows are made of; `None` before the first.
+    pub made_of: Option<Fleet>,
+    /// View of the rows that are there.
+    shown: Option<View>,
 }
 
 /// The state.
@@ -77,6 +102,8 @@ pub struct App {
     pub scroll: usize,
     /// Facts about the agent.
     pub agent: Agent,
+    /// A fleet, when a collector is asked.
+    pub fleet: Option<OfFleet>,
     /// Facts about what is shown.
     pub info: Info,
     /// Why there is nothing new; `None` while connected.
@@ -98,12 +125,49 @@ impl App {
             paused: false,
             scroll: 0,
             agent: Agent::default(),
+            fleet: None,
             info: Info::default(),
             trouble: Some("waiting for the first samples".to_owned()),
             missed: 0,
             rows: Rows::default(),
             sliding: Sliding::new(range),
         }
+    }
+
+    /// Nothing came yet of a fleet.
+    pub fn of_fleet(view: View, sort: Sort, address: String) -> App {
+        App {
+            fleet: Some(OfFleet {
+                address,
+                made_of: None,
+                shown: None,
+            }),
+            trouble: Some("waiting for the collector".to_owned()),
+            ..App::new(view, sort, Duration::ZERO)
+        }
+    }
+
+    /// The views there are.
+    pub fn views(&self) -> &'static [View] {
+        match self.fleet {
+            None => &View::ALL,
+            Some(_) => &View::FLEET,
+        }
+    }
+
+    /// What a collector is to be asked for.
+    pub fn wanted(&self) -> Wanted {
+        Wanted {
+            view: self.view,
+            sort: self.sort,
+            paused: self.paused,
+        }
+    }
+
+    /// True while the rows of a view that was just chosen are on their way.
+    pub fn is_asking(&self) -> bool {
+        let fleet = self.fleet.as_ref();
+        fleet.is_some_and(|fleet| fleet.shown != Some(self.view))
     }
 
     /// Takes an event in.
@@ -115,6 +179,7 @@ impl App {
                 self.sliding.push(*profile);
                 self.refresh();
             }
+            Event::Rows(table) => self.take_rows(*table),
             Event::Agent(agent) => self.agent = agent,
             Event::Lost(why, wait) => {
                 let wait = crate::units::duration(wait);
@@ -124,7 +189,29 @@ impl App {
         }
     }
 
+    fn take_rows(&mut self, table: Table) {
+        let Some(fleet) = &mut self.fleet else {
+            return;
+        };
+        self.trouble = None;
+        if self.paused && fleet.shown == Some(table.view) && table.view == self.view {
+            return;
+        }
+        fleet.shown = Some(table.view);
+        self.rows = Rows::only(table.view, table.rows, table.fleet.total_weight());
+        self.info = Info {
+            unit: table.fleet.unit().to_owned(),
+            ..Info::default()
+        };
+        table.fleet.describe(&mut self.info);
+        fleet.made_of = Some(table.fleet);
+    }
+
     fn refresh(&mut self) {
+        // Rows of a fleet come ready.
+        if self.fleet.is_some() {
+            return;
+        }
         if self.paused {
             return;
         }
@@ -154,6 +241,9 @@ impl App {
     /// Samples that came and idle time, of what all CPUs should have given; `None` before the rate
     /// is known.
     pub fn coverage(&self) -> Option<f64> {
+        if let Some(fleet) = &self.fleet {
+            return fleet.made_of.as_ref()?.coverage().share();
+        }
         let seconds = self.info.duration_ns as f64 / 1e9;
         let expected = seconds * f64::from(self.agent.rate_hz) * f64::from(self.agent.cpus_online);
         let quality = &self.info.quality;
@@ -177,9 +267,11 @@ impl App {
             KeyCode::Esc if self.filter.is_empty() => return true,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Tab | KeyCode::Right => self.turn(1),
-            KeyCode::BackTab | KeyCode::Left => self.turn(View::ALL.len() - 1),
-            KeyCode::Char(digit @ '1'..='3') => {
-                self.show(View::ALL[digit as usize - '1' as usize]);
+            KeyCode::BackTab | KeyCode::Left => self.turn(self.views().len() - 1),
+            KeyCode::Char(digit @ '1'..='9') => {
+                if let Some(&view) = self.views().get(digit as usize - '1' as usize) {
+                    self.show(view);
+                }
             }
             KeyCode::Char('/') => self.typing = true,
             KeyCode::Char('s') => {
@@ -224,11 +316,9 @@ impl App {
     }
 
     fn turn(&mut self, by: usize) {
-        let at = View::ALL
-            .iter()
-            .position(|&view| view == self.view)
-            .unwrap_or(0);
-        self.show(View::ALL[(at + by) % View::ALL.len()]);
+        let views = self.views();
+        let at = views.iter().position(|&view| view == self.view);
+        self.show(views[(at.unwrap_or(0) + by) % views.len()]);
     }
 
     fn show(&mut self, view: View) {
@@ -339,6 +429,50 @@ mod tests {
             0,
         ));
         assert_eq!((app.trouble.is_none(), app.total()), (true, 5));
+    }
+
+    fn rows(view: View, name: &str) -> Event {
+        let row = Row {
+            name: name.into(),
+            detail: String::new(),
+            own: 1,
+            total: 1,
+            kind: None,
+        };
+        Event::Rows(Box::new(Table {
+            view,
+            rows: vec![row],
+            left_out: 0,
+            fleet: Fleet::of(Default::default()),
+        }))
+    }
+
+    #[test]
+    fn a_fleet_has_a_view_of_hosts_and_asks_for_each() {
+        let mut app = App::of_fleet(View::Functions, Sort::Own, "c1:7600".into());
+        assert!(app.is_asking());
+        app.take(rows(View::Functions, "f"));
+        assert_eq!((names(&app), app.is_asking()), (vec!["f"], false));
+        press(&mut app, KeyCode::Char('4'));
+        assert_eq!((app.view, app.is_asking()), (View::Hosts, true));
+        assert_eq!(app.wanted().view, View::Hosts);
+        press(&mut app, KeyCode::Tab);
+        assert_eq!(app.view, View::Functions);
+        press(&mut app, KeyCode::Char('9'));
+        assert_eq!(app.view, View::Functions, "there is no such view");
+    }
+
+    #[test]
+    fn a_pause_holds_a_fleet_but_another_view_is_shown() {
+        let mut app = App::of_fleet(View::Functions, Sort::Own, "c1:7600".into());
+        app.take(rows(View::Functions, "f"));
+        press(&mut app, KeyCode::Char('p'));
+        assert!(app.wanted().paused);
+        app.take(rows(View::Functions, "g"));
+        assert_eq!(names(&app), ["f"]);
+        press(&mut app, KeyCode::Char('4'));
+        app.take(rows(View::Hosts, "h"));
+        assert_eq!(names(&app), ["h"]);
     }
 
     #[test]

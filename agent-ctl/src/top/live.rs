@@ -1,14 +1,18 @@
-//! Runs `top` on a terminal: keys, the stream, drawing; reconnects while the agent is away.
+//! Runs `top` on a terminal: keys, the stream or the questions, drawing; goes on when the agent or
+//! the collector is back.
 
-use super::app::{Agent, App, Event};
+use super::app::{Agent, App, Event, Wanted};
+use super::fleet::{self, Question};
 use super::view;
-use crate::client::{Client, Connection};
+use crate::client::Client;
+use crate::collector::Collector;
 use crate::exit;
+use crate::peer::{Connection, Peer};
 use anyhow::{Context, Result};
 use crossterm::event::{Event as Input, EventStream, KeyEventKind};
 use proto::agent::StreamProfilesRequest;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
 
 /// Events that may wait for the screen. A slow terminal then slows the stream, which the agent
@@ -17,6 +21,9 @@ const EVENTS_MAX: usize = 4;
 
 /// Time between questions for the agent's own cost.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time between questions to a collector: the length of a window, before which there is nothing new.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// First and longest wait before connecting again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
@@ -33,16 +40,47 @@ impl Drop for Restore {
 /// Runs until the person quits. `colour` is false where `NO_COLOR` asks for that.
 pub async fn run(
     connection: &Connection,
+    peer: &Peer,
     request: StreamProfilesRequest,
-    mut app: App,
+    app: App,
     colour: bool,
 ) -> Result<u8> {
     // The first connection fails as any command does; later ones are tried again.
-    let client = Client::connect(connection).await?;
-    let (sender, mut events) = mpsc::channel(EVENTS_MAX);
-    let connection = connection.clone();
-    let watcher = tokio::spawn(async move { watch(client, connection, request, sender).await });
+    let client = Client::connect(connection, peer).await?;
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let (connection, peer) = (connection.clone(), peer.clone());
+    let watcher =
+        tokio::spawn(async move { watch(client, connection, peer, request, sender).await });
+    let (wanted, _) = watch::channel(app.wanted());
+    let ended = screen(app, colour, events, &wanted).await;
+    watcher.abort();
+    ended
+}
 
+/// The same for a fleet, of which a collector is asked for the rows of the view.
+pub async fn run_fleet(
+    connection: &Connection,
+    peer: &Peer,
+    question: Question,
+    app: App,
+    colour: bool,
+) -> Result<u8> {
+    let collector = Collector::connect(connection, peer).await?;
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let (wanted, asked) = watch::channel(app.wanted());
+    let poller = tokio::spawn(async move { poll(collector, question, asked, sender).await });
+    let ended = screen(app, colour, events, &wanted).await;
+    poller.abort();
+    ended
+}
+
+/// Draws and takes keys and events until the person quits; tells what is wanted of a fleet.
+async fn screen(
+    mut app: App,
+    colour: bool,
+    mut events: mpsc::Receiver<Event>,
+    wanted: &watch::Sender<Wanted>,
+) -> Result<u8> {
     // Sets a panic hook too that restores the terminal before the message is printed.
     let mut terminal = ratatui::try_init().context("failed to set up the terminal")?;
     let _restore = Restore;
@@ -55,6 +93,9 @@ pub async fn run(
                     if app.key(key, view::page(terminal.size()?.height)) {
                         break;
                     }
+                    wanted.send_if_modified(|now| {
+                        std::mem::replace(now, app.wanted()) != app.wanted()
+                    });
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(error).context("failed to read the terminal"),
@@ -67,14 +108,63 @@ pub async fn run(
             },
         }
     }
-    watcher.abort();
     Ok(exit::OK)
+}
+
+/// Asks a collector for the rows of the view that is wanted: at once when that changes, and again each
+/// window; until nobody listens.
+async fn poll(
+    mut collector: Collector,
+    question: Question,
+    mut asked: watch::Receiver<Wanted>,
+    sender: mpsc::Sender<Event>,
+) {
+    let mut wait = RETRY.0;
+    let mut before: Option<Wanted> = None;
+    loop {
+        let wanted = *asked.borrow_and_update();
+        let same =
+            before.is_some_and(|before| (before.view, before.sort) == (wanted.view, wanted.sort));
+        let mut pause = POLL_INTERVAL;
+        if !(wanted.paused && same) {
+            let rows = tokio::select! {
+                rows = fleet::ask(&mut collector, &question, wanted.view, wanted.sort) => rows,
+                // Something else is wanted: this question is given up, there too.
+                changed = asked.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                },
+            };
+            let event = match rows {
+                Ok(rows) => {
+                    before = Some(wanted);
+                    wait = RETRY.0;
+                    Event::Rows(Box::new(rows))
+                }
+                Err(error) => {
+                    pause = wait;
+                    wait = (wait * 2).min(RETRY.1);
+                    Event::Lost(first_line(&error), pause)
+                }
+            };
+            if sender.send(event).await.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            changed = asked.changed() => if changed.is_err() {
+                return;
+            },
+        }
+    }
 }
 
 /// Feeds events from the agent, for ever.
 async fn watch(
     client: Client,
     connection: Connection,
+    peer: Peer,
     request: StreamProfilesRequest,
     sender: mpsc::Sender<Event>,
 ) {
@@ -83,7 +173,7 @@ async fn watch(
     loop {
         let connected = match client.take() {
             Some(client) => Ok(client),
-            None => Client::connect(&connection).await,
+            None => Client::connect(&connection, &peer).await,
         };
         let why = match connected {
             Ok(client) => {
@@ -157,4 +247,99 @@ fn first_line(error: &anyhow::Error) -> String {
         .next()
         .unwrap_or_default()
         .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collector::Samples;
+    use crate::fake::collector::{Behaviour, serve};
+    use crate::top::Sort;
+    use crate::top::model::View;
+    use std::net::{SocketAddr, TcpListener};
+    use tokio::sync::oneshot;
+
+    /// A fake collector on a port of its own, or one that it had before; stops when it is dropped.
+    struct Running {
+        address: SocketAddr,
+        stop: Option<oneshot::Sender<()>>,
+        thread: Option<std::thread::JoinHandle<()>>,
+    }
+
+    impl Running {
+        fn start(address: Option<SocketAddr>) -> Running {
+            let address = address.unwrap_or(([127, 0, 0, 1], 0).into());
+            let listener = TcpListener::bind(address).unwrap();
+            let address = listener.local_addr().unwrap();
+            let (stop, stopped) = oneshot::channel();
+            let run = || serve(listener, Behaviour::default(), Default::default(), stopped);
+            Running {
+                address,
+                stop: Some(stop),
+                thread: Some(std::thread::spawn(run)),
+            }
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            drop(self.stop.take());
+            if let Some(thread) = self.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    async fn connected(to: SocketAddr) -> Collector {
+        let words = ["agent-ctl", "--collector", &to.to_string(), "top"].map(Into::into);
+        let connection = crate::cli::parse(words).unwrap().connection;
+        let peer = connection.peer().unwrap();
+        Collector::connect(&connection, &peer).await.unwrap()
+    }
+
+    /// The view of the next rows, whatever is lost before.
+    async fn next_view(events: &mut mpsc::Receiver<Event>) -> View {
+        loop {
+            match events.recv().await.unwrap() {
+                Event::Rows(table) => return table.view,
+                Event::Lost(..) => {}
+                _ => panic!("nothing else comes of a collector"),
+            }
+        }
+    }
+
+    fn wanted(view: View) -> Wanted {
+        Wanted {
+            view,
+            sort: Sort::Own,
+            paused: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn each_view_is_asked_for_and_again_when_the_collector_is_back() {
+        let running = Running::start(None);
+        let address = running.address;
+        let question = Question {
+            range: Duration::from_secs(60),
+            samples: Samples::default(),
+            limit: 10,
+        };
+        let (sender, mut events) = mpsc::channel(EVENTS_MAX);
+        let (asking, asked) = watch::channel(wanted(View::Functions));
+        let collector = connected(address).await;
+        let poller = tokio::spawn(poll(collector, question, asked, sender));
+        for view in [View::Functions, View::Hosts, View::Cgroups] {
+            asking.send_replace(wanted(view));
+            // A question that was answered in between is of the view before.
+            while next_view(&mut events).await != view {}
+        }
+        drop(running);
+        asking.send_replace(wanted(View::Processes));
+        assert!(matches!(events.recv().await, Some(Event::Lost(..))));
+        let _again = Running::start(Some(address));
+        assert_eq!(next_view(&mut events).await, View::Processes);
+        drop(asking);
+        poller.await.unwrap();
+    }
 }

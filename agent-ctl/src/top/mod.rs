@@ -1,22 +1,26 @@
 //! `agent-ctl top`: functions, cgroups and processes live; a table once where no terminal is.
 //!
 //! The agent streams a small profile a second; the last few are kept and merged, so the view covers
-//! a range that slides. `model.rs` turns profiles into rows, `app.rs` holds what the person at the
-//! terminal chose, `view.rs` draws, `live.rs` runs it all.
+//! a range that slides. `model.rs` turns profiles into rows; a collector is asked for the rows of a
+//! view each window (`fleet.rs`). `app.rs` holds what the person at the terminal chose, `view.rs`
+//! draws, `live.rs` runs it all.
 
 mod app;
+mod fleet;
 mod live;
 mod model;
 mod view;
 
-use crate::client::{Client, Connection};
-use crate::select::{Frames, Labels};
+use crate::collector::{Collector, Samples};
+use crate::peer::{Connection, Kind, Peer};
+use crate::select::{self, Frames, Labels, fleet_option};
+use crate::source::{Answer, Source};
 use crate::summary::{self, Covered};
-use crate::terminal::{Out, Table, json};
+use crate::terminal::{Out, Table};
 use crate::{exit, units};
 use anyhow::Result;
 use model::{Row, Rows, View};
-use proto::agent::{QueryProfileRequest, StreamProfilesRequest};
+use proto::agent::StreamProfilesRequest;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -24,16 +28,20 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Keys: Tab or 1 2 3 view, / filter, s sort by self or total, p pause, arrows and Page keys scroll,
-q quit. Where standard output is no terminal, one table is printed. Exit code 6: no samples.
+q quit. Where standard output is no terminal, one table is printed. A collector is asked again each ten
+seconds, when a window has closed; the fourth view is its hosts, and processes are told apart by name
+alone. Exit code 6: no samples, or a collector misses part of what it should have.
 
 Examples:
   agent-ctl top
   agent-ctl top --range 30s --unit nginx
-  agent-ctl top --once --view cgroups --json")]
+  agent-ctl top --once --view cgroups --json
+  agent-ctl --collector c1 top --view hosts
+  agent-ctl --collector c1 top --once --range 1h --service checkout")]
 pub struct Args {
-    /// How much of the past the view covers, up to now
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::when::duration)]
-    range: Duration,
+    /// How much of the past the view covers, up to now; left out: 10s, and 1m of a collector
+    #[arg(long, value_name = "DURATION", value_parser = crate::when::duration)]
+    range: Option<Duration>,
     /// View to begin with
     #[arg(long, value_enum, default_value_t = View::Functions)]
     view: View,
@@ -65,62 +73,167 @@ pub enum Sort {
     Total,
 }
 
+impl Sort {
+    /// Largest first, then by name.
+    fn order(self, left: &Row, right: &Row) -> std::cmp::Ordering {
+        let size = |row: &Row| match self {
+            Sort::Own => (row.own, row.total),
+            Sort::Total => (row.total, row.own),
+        };
+        size(right)
+            .cmp(&size(left))
+            .then_with(|| (&left.name, &left.detail).cmp(&(&right.name, &right.detail)))
+    }
+}
+
 /// Longest range of the view: what is kept of the stream grows with it.
 const RANGE_MAX: Duration = Duration::from_secs(600);
 
 /// Time between profiles of the stream. Unit: milliseconds.
 const INTERVAL_MS: u32 = 1000;
 
+/// Longest range of a view of a fleet that is asked for again each window: what it costs the
+/// collector grows with it. One table may be of any time.
+const FLEET_RANGE_MAX: Duration = Duration::from_secs(3600);
+
+/// Range of the view that nobody asked for otherwise. The windows of a fleet come ten to twenty
+/// seconds late, so a range of ten would often be empty.
+const RANGE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+
+/// Rows of a view of a fleet on a terminal. More than anybody scrolls through.
+const LIVE_ROWS: u32 = 1000;
+
+/// Most rows a collector gives.
+const ROWS_MAX: u32 = 10_000;
+
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    if args.range > RANGE_MAX || args.range < Duration::from_secs(1) {
-        let most = units::duration(RANGE_MAX);
-        let message = format!("failed to use --range: it must be between 1 s and {most}");
-        return Err(exit::fail(exit::USAGE, message));
-    }
-    let matchers = args.labels.matchers()?;
-    let frame_filters = args.frames.filters()?;
-    let group_by = model::GROUP_BY.map(str::to_owned).to_vec();
-    if args.once || args.json || !out.is_terminal() {
-        let mut client = Client::connect(connection).await?;
-        let clock = client.clock().await?;
-        let range = crate::when::Range {
-            start_ns: clock.ago_ns(args.range),
-            end_ns: 0,
-        };
-        let request = QueryProfileRequest {
-            range: Some(range.into()),
-            matchers,
-            frame_filters,
-            group_by,
-            fresh: true,
-        };
-        let profile = client.query(request).await?;
-        let rows = Rows::of(&profile);
-        if args.json {
-            out.write(&(json(&Json::of(&profile, &rows, &args), true)? + "\n"))?;
-        } else {
-            out.write(&plain(&rows, &args, out))?;
-            note!("{}", summary::line(&profile, &clock));
-        }
-        return Ok(if profile.samples.is_empty() {
-            exit::PARTIAL
-        } else {
-            exit::OK
-        });
-    }
-    let request = StreamProfilesRequest {
-        matchers,
-        frame_filters,
-        group_by,
-        interval_ms: INTERVAL_MS,
+    let peer = connection.peer()?;
+    let once = args.once || args.json || !out.is_terminal();
+    let range = range(&args, peer.kind, once)?;
+    let samples = Samples {
+        matchers: args.labels.matchers()?,
+        filters: args.frames.filters()?,
     };
-    let app = app::App::new(args.view, args.sort, args.range);
-    live::run(connection, request, app, out.colour()).await
+    select::check(&samples.matchers, &peer)?;
+    match (peer.kind, once) {
+        (Kind::Collector, once) => {
+            let most = if once { args.limit } else { LIVE_ROWS as usize };
+            let question = fleet::Question {
+                range,
+                samples,
+                limit: u32::try_from(most).unwrap_or(ROWS_MAX).clamp(1, ROWS_MAX),
+            };
+            if once {
+                return fleet_once(out, connection, &peer, &question, &args).await;
+            }
+            let app = app::App::of_fleet(args.view, args.sort, peer.target.to_string());
+            live::run_fleet(connection, &peer, question, app, out.colour()).await
+        }
+        (Kind::Agent, _) if args.view == View::Hosts => Err(fleet_option(
+            "--view hosts",
+            "an agent knows its own host alone",
+        )),
+        (Kind::Agent, true) => agent_once(out, connection, &peer, range, samples, &args).await,
+        (Kind::Agent, false) => {
+            let request = StreamProfilesRequest {
+                matchers: samples.matchers,
+                frame_filters: samples.filters,
+                group_by: model::GROUP_BY.map(str::to_owned).to_vec(),
+                interval_ms: INTERVAL_MS,
+            };
+            let app = app::App::new(args.view, args.sort, range);
+            live::run(connection, &peer, request, app, out.colour()).await
+        }
+    }
 }
 
-fn plain(rows: &Rows, args: &Args, out: &Out) -> String {
-    let mut table = Table::new(&[">SELF", ">TOTAL", args.view.heading(), args.view.detail()]);
+/// The range asked for, or the one that suits who is asked.
+fn range(args: &Args, kind: Kind, once: bool) -> Result<Duration> {
+    let (default, most) = match (kind, once) {
+        (Kind::Agent, _) => (RANGE.0, RANGE_MAX),
+        (Kind::Collector, true) => (RANGE.1, Duration::MAX),
+        (Kind::Collector, false) => (RANGE.1, FLEET_RANGE_MAX),
+    };
+    let range = args.range.unwrap_or(default);
+    if range > most || range < Duration::from_secs(1) {
+        let bounds = match most {
+            Duration::MAX => "at least 1 s".to_owned(),
+            most => format!("between 1 s and {}", units::duration(most)),
+        };
+        let message = format!("failed to use --range: it must be {bounds}");
+        return Err(exit::fail(exit::USAGE, message));
+    }
+    Ok(range)
+}
+
+async fn agent_once(
+    out: &Out,
+    connection: &Connection,
+    peer: &Peer,
+    range: Duration,
+    samples: Samples,
+    args: &Args,
+) -> Result<u8> {
+    let mut source = Source::connect(connection, peer).await?;
+    let clock = source.clock().await?;
+    let question = crate::source::Question {
+        range: crate::when::Range {
+            start_ns: clock.ago_ns(range),
+            end_ns: 0,
+        },
+        samples,
+        group_by: model::GROUP_BY.map(str::to_owned).to_vec(),
+        fresh: true,
+        max_nodes: 0,
+    };
+    let Answer { profile, .. } = source.profile(question).await?;
+    let rows = Rows::of(&profile);
+    if args.json {
+        let covered = Covered::of(&profile);
+        out.write_json(&Json::of(covered, &rows, 0, args))?;
+    } else {
+        out.write(&plain(&rows, args.view.detail(), args, out))?;
+        note!("{}", summary::line(&profile, &clock));
+    }
+    Ok(if profile.samples.is_empty() {
+        exit::PARTIAL
+    } else {
+        exit::OK
+    })
+}
+
+async fn fleet_once(
+    out: &Out,
+    connection: &Connection,
+    peer: &Peer,
+    question: &fleet::Question,
+    args: &Args,
+) -> Result<u8> {
+    let mut collector = Collector::connect(connection, peer).await?;
+    let clock = collector.clock().await?;
+    let table = fleet::ask(&mut collector, question, args.view, args.sort).await?;
+    let made_of = table.fleet;
+    let rows = Rows::only(args.view, table.rows, made_of.total_weight());
+    if args.json {
+        let covered = Covered::of_fleet(&made_of);
+        out.write_json(&Json::of(covered, &rows, table.left_out, args))?;
+    } else {
+        out.write(&plain(&rows, args.view.fleet_detail(), args, out))?;
+        if table.left_out > 0 {
+            note!("{} rows more", units::count(table.left_out));
+        }
+        note!("{}", summary::fleet_line(&made_of, &clock));
+        made_of.note();
+    }
+    Ok(crate::fleet::code(
+        made_of.total_weight() == 0,
+        Some(&made_of),
+    ))
+}
+
+fn plain(rows: &Rows, detail: &str, args: &Args, out: &Out) -> String {
+    let mut table = Table::new(&[">SELF", ">TOTAL", args.view.heading(), detail]);
     for row in rows
         .sorted(args.view, args.sort)
         .into_iter()
@@ -129,7 +242,10 @@ fn plain(rows: &Rows, args: &Args, out: &Out) -> String {
         table.row([
             units::percent(row.own, rows.total),
             units::percent(row.total, rows.total),
-            row.name.clone(),
+            match row.name.as_str() {
+                "" => "(none)".to_owned(),
+                name => name.to_owned(),
+            },
             row.detail.clone(),
         ]);
     }
@@ -141,6 +257,8 @@ struct Json<'a> {
     #[serde(flatten)]
     covered: Covered,
     view: &'static str,
+    /// Rows beyond --limit.
+    rows_left_out: u64,
     rows: Vec<JsonRow<'a>>,
 }
 
@@ -155,7 +273,8 @@ struct JsonRow<'a> {
 }
 
 impl<'a> Json<'a> {
-    fn of(profile: &profile::Profile, rows: &'a Rows, args: &Args) -> Json<'a> {
+    /// `left_out` are rows that never came here.
+    fn of(covered: Covered, rows: &'a Rows, left_out: u64, args: &Args) -> Json<'a> {
         let row = |row: &'a Row| JsonRow {
             name: &row.name,
             detail: &row.detail,
@@ -164,15 +283,13 @@ impl<'a> Json<'a> {
             self_share: units::share(row.own, rows.total),
             total_share: units::share(row.total, rows.total),
         };
+        let all = rows.sorted(args.view, args.sort);
+        let beyond = all.len().saturating_sub(args.limit) as u64;
         Json {
-            covered: Covered::of(profile),
+            covered,
             view: args.view.word(),
-            rows: rows
-                .sorted(args.view, args.sort)
-                .into_iter()
-                .take(args.limit)
-                .map(row)
-                .collect(),
+            rows_left_out: left_out.saturating_add(beyond),
+            rows: all.into_iter().take(args.limit).map(row).collect(),
         }
     }
 }

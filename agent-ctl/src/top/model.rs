@@ -17,11 +17,16 @@ pub enum View {
     Cgroups,
     /// Processes
     Processes,
+    /// Hosts of a fleet (with --collector)
+    Hosts,
 }
 
 impl View {
-    /// Every view, in the order of Tab.
+    /// Every view of an agent, in the order of Tab.
     pub const ALL: [View; 3] = [View::Functions, View::Cgroups, View::Processes];
+
+    /// Every view of a fleet, in the order of Tab.
+    pub const FLEET: [View; 4] = [View::Functions, View::Cgroups, View::Processes, View::Hosts];
 
     /// Lower-case name.
     pub fn word(self) -> &'static str {
@@ -29,6 +34,7 @@ impl View {
             View::Functions => "functions",
             View::Cgroups => "cgroups",
             View::Processes => "processes",
+            View::Hosts => "hosts",
         }
     }
 
@@ -38,6 +44,7 @@ impl View {
             View::Functions => "FUNCTION",
             View::Cgroups => "CGROUP",
             View::Processes => "PROCESS",
+            View::Hosts => "HOST",
         }
     }
 
@@ -47,6 +54,15 @@ impl View {
             View::Functions => "MODULE",
             View::Cgroups => "UNIT",
             View::Processes => "CGROUP",
+            View::Hosts => "",
+        }
+    }
+
+    /// Heading of the details of a fleet: its processes are told apart by name, so they have none.
+    pub fn fleet_detail(self) -> &'static str {
+        match self {
+            View::Processes => "",
+            other => other.detail(),
         }
     }
 }
@@ -74,9 +90,25 @@ pub struct Rows {
     functions: Vec<Row>,
     cgroups: Vec<Row>,
     processes: Vec<Row>,
+    hosts: Vec<Row>,
 }
 
 impl Rows {
+    /// The rows of one view, and none of the others.
+    pub fn only(view: View, rows: Vec<Row>, total: u64) -> Rows {
+        let mut all = Rows {
+            total,
+            ..Rows::default()
+        };
+        match view {
+            View::Functions => all.functions = rows,
+            View::Cgroups => all.cgroups = rows,
+            View::Processes => all.processes = rows,
+            View::Hosts => all.hosts = rows,
+        }
+        all
+    }
+
     /// The rows of a profile grouped by [`GROUP_BY`].
     pub fn of(profile: &Profile) -> Rows {
         let functions = profile.top(&TopBy::Function, TopSort::Own, usize::MAX).rows;
@@ -126,6 +158,7 @@ impl Rows {
             functions,
             cgroups: cgroups.into_values().collect(),
             processes: processes.into_values().collect(),
+            hosts: Vec::new(),
         }
     }
 
@@ -135,17 +168,10 @@ impl Rows {
             View::Functions => &self.functions,
             View::Cgroups => &self.cgroups,
             View::Processes => &self.processes,
+            View::Hosts => &self.hosts,
         };
         let mut rows: Vec<&Row> = rows.iter().collect();
-        let size = |row: &Row| match sort {
-            Sort::Own => (row.own, row.total),
-            Sort::Total => (row.total, row.own),
-        };
-        rows.sort_unstable_by(|left, right| {
-            size(right)
-                .cmp(&size(left))
-                .then_with(|| (&left.name, &left.detail).cmp(&(&right.name, &right.detail)))
-        });
+        rows.sort_unstable_by(|left, right| sort.order(left, right));
         rows
     }
 }

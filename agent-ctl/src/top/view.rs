@@ -1,8 +1,9 @@
 //! Draws the state of `top`. Everything that came from outside is cleaned here.
 
 use super::Sort;
-use super::app::App;
-use super::model::{Row, View};
+use super::app::{App, OfFleet};
+use super::live::POLL_INTERVAL;
+use super::model::Row;
 use crate::terminal::{clean, fit, width};
 use crate::units;
 use profile::FrameKind;
@@ -51,6 +52,7 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, colour: bool) {
     if rows.is_empty() {
         let text = match (&app.trouble, app.filter.is_empty()) {
             (Some(_), _) => "",
+            _ if app.is_asking() => "asking the collector",
             (None, true) => "no samples: every CPU was idle",
             (None, false) => "nothing matches the filter",
         };
@@ -94,6 +96,43 @@ impl Paint {
 }
 
 fn header(app: &App, paint: &Paint, cells: usize) -> Line<'static> {
+    match &app.fleet {
+        None => agent_header(app, paint, cells),
+        Some(fleet) => fleet_header(app, fleet, paint, cells),
+    }
+}
+
+fn fleet_header(app: &App, fleet: &OfFleet, paint: &Paint, cells: usize) -> Line<'static> {
+    let address = clean(&fleet.address);
+    let Some(made_of) = &fleet.made_of else {
+        return Line::raw(fit(&address, cells).into_owned());
+    };
+    let rate = units::share(app.total(), app.info.duration_ns);
+    let busy = match app.info.unit.as_str() {
+        "nanoseconds" => format!("  {rate:.2} CPUs busy"),
+        _ => String::new(),
+    };
+    let coverage = app
+        .coverage()
+        .map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
+    let (hosts, alive) = made_of.hosts();
+    let text = format!(
+        "{address}  {} of {} hosts{busy}  over {}  coverage {coverage}  gaps {}  asked every {}",
+        units::count(hosts),
+        units::count(alive),
+        units::duration(Duration::from_nanos(app.info.duration_ns)),
+        units::count(made_of.gaps()),
+        units::duration(POLL_INTERVAL),
+    );
+    let style = if made_of.is_partial() {
+        paint.fg(Color::Yellow)
+    } else {
+        Style::new()
+    };
+    Line::styled(fit(&text, cells).into_owned(), style)
+}
+
+fn agent_header(app: &App, paint: &Paint, cells: usize) -> Line<'static> {
     let agent = &app.agent;
     let quality = &app.info.quality;
     let rate = units::share(app.total(), app.info.duration_ns);
@@ -125,7 +164,7 @@ fn header(app: &App, paint: &Paint, cells: usize) -> Line<'static> {
 
 fn tabs(app: &App, paint: &Paint, cells: usize) -> Line<'static> {
     let mut spans = Vec::new();
-    for (at, view) in View::ALL.into_iter().enumerate() {
+    for (at, view) in app.views().iter().copied().enumerate() {
         let style = if view == app.view {
             Style::new().add_modifier(Modifier::REVERSED)
         } else {
@@ -215,8 +254,13 @@ fn footer(app: &App, paint: &Paint, cells: usize) -> Line<'static> {
 #[cfg(test)]
 mod tests {
     use super::super::app::{Agent, Event};
+    use super::super::fleet::Table;
+    use super::super::model::View;
     use super::super::model::tests::profile;
     use super::*;
+    use crate::fleet::Fleet;
+    use proto::agent::TimeRange;
+    use proto::collector::DataQuality;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -291,6 +335,47 @@ mod tests {
         insta::assert_snapshot!(screen(&app, 60, 6));
     }
 
+    fn fleet(view: View) -> App {
+        let mut app = App::of_fleet(view, Sort::Own, "c1:7600".into());
+        let row = |name: &str, own| Row {
+            name: name.into(),
+            detail: "libx.so\x07".into(),
+            own,
+            total: 3_000_000_000,
+            kind: None,
+        };
+        app.take(Event::Rows(Box::new(Table {
+            view,
+            rows: vec![row("work", 2_000_000_000), row("db\x1b[31m", 1_000_000_000)],
+            left_out: 4,
+            fleet: Fleet::of(DataQuality {
+                covered: Some(TimeRange {
+                    start_unix_ns: 0,
+                    end_unix_ns: 60_000_000_000,
+                }),
+                hosts: 48,
+                hosts_alive: 50,
+                gaps_total: 3,
+                total_weight: 3_000_000_000,
+                unit: "nanoseconds".into(),
+                ..DataQuality::default()
+            }),
+        })));
+        app
+    }
+
+    #[test]
+    fn hosts_of_a_fleet() {
+        insta::assert_snapshot!(screen(&fleet(View::Hosts), 110, 7));
+    }
+
+    #[test]
+    fn a_view_of_a_fleet_that_was_just_chosen_is_on_its_way() {
+        let mut app = fleet(View::Hosts);
+        app.view = View::Functions;
+        insta::assert_snapshot!(screen(&app, 80, 6));
+    }
+
     #[test]
     fn no_terminal_is_too_small_to_draw() {
         let mut app = app(View::Functions);
@@ -304,8 +389,10 @@ mod tests {
 
     #[test]
     fn nothing_hostile_reaches_the_screen() {
-        for view in View::ALL {
-            let screen = screen(&app(view), 120, 10);
+        let agents = View::ALL.map(app);
+        let fleets = View::FLEET.map(fleet);
+        for app in agents.into_iter().chain(fleets) {
+            let screen = screen(&app, 120, 10);
             assert!(!screen.contains(['\x1b', '\x07', '\u{202e}']), "{screen}");
         }
     }

@@ -1,6 +1,8 @@
 //! A FAKE agent: it speaks `AgentService` on a unix socket but samples nothing. Its answers are made
 //! up, with hostile names among them. For tests of the command alone; nothing here shows that the
-//! real agent works.
+//! real agent works. `collector.rs` is a FAKE collector in the same sense.
+
+pub mod collector;
 
 use profile::{
     Coverage, FrameFilter, FrameFilterOp, FrameKind, FrameRef, GroupBy, Info, LabelMatcher,
@@ -173,6 +175,41 @@ pub fn profile(scale: u64) -> Profile {
     profile
 }
 
+/// What a question selects of a profile.
+fn select(
+    profile: &Profile,
+    matchers: &[proto::agent::LabelMatcher],
+    filters: &[proto::agent::FrameFilter],
+    group_by: &[String],
+) -> Result<Profile, Status> {
+    let refused = |error: profile::FilterError| Status::invalid_argument(error.to_string());
+    let op = |op| match op {
+        proto::agent::MatchOp::NotEqual => MatchOp::NotEqual,
+        proto::agent::MatchOp::Regex => MatchOp::Regex,
+        proto::agent::MatchOp::NotRegex => MatchOp::NotRegex,
+        proto::agent::MatchOp::Subtree => MatchOp::Subtree,
+        _ => MatchOp::Equal,
+    };
+    let matchers = matchers
+        .iter()
+        .map(|m| LabelMatcher::new(&m.label, op(m.op()), &m.value));
+    let matchers = matchers.collect::<Result<_, _>>().map_err(refused)?;
+    let op = |op| match op {
+        proto::agent::FrameFilterOp::Drop => FrameFilterOp::Drop,
+        proto::agent::FrameFilterOp::Focus => FrameFilterOp::Focus,
+        proto::agent::FrameFilterOp::Collapse => FrameFilterOp::Collapse,
+        _ => FrameFilterOp::Keep,
+    };
+    let filters = filters
+        .iter()
+        .map(|f| FrameFilter::new(op(f.op()), &f.regex));
+    let filters = filters.collect::<Result<_, _>>().map_err(refused)?;
+    let selector = Selector::new(matchers).map_err(refused)?;
+    let query = Query::new(selector, filters, GroupBy::from_keys(group_by)).map_err(refused)?;
+    Ok(profile.query(&query))
+}
+
+/// An answer in parts.
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Fake {
@@ -181,40 +218,6 @@ impl Fake {
             Some(code) => Err(Status::new(code, "the fake refuses\x1b[2J")),
             None => Ok(()),
         }
-    }
-
-    fn select(
-        &self,
-        profile: &Profile,
-        matchers: &[proto::agent::LabelMatcher],
-        filters: &[proto::agent::FrameFilter],
-        group_by: &[String],
-    ) -> Result<Profile, Status> {
-        let refused = |error: profile::FilterError| Status::invalid_argument(error.to_string());
-        let op = |op| match op {
-            proto::agent::MatchOp::NotEqual => MatchOp::NotEqual,
-            proto::agent::MatchOp::Regex => MatchOp::Regex,
-            proto::agent::MatchOp::NotRegex => MatchOp::NotRegex,
-            proto::agent::MatchOp::Subtree => MatchOp::Subtree,
-            _ => MatchOp::Equal,
-        };
-        let matchers = matchers
-            .iter()
-            .map(|m| LabelMatcher::new(&m.label, op(m.op()), &m.value));
-        let matchers = matchers.collect::<Result<_, _>>().map_err(refused)?;
-        let op = |op| match op {
-            proto::agent::FrameFilterOp::Drop => FrameFilterOp::Drop,
-            proto::agent::FrameFilterOp::Focus => FrameFilterOp::Focus,
-            proto::agent::FrameFilterOp::Collapse => FrameFilterOp::Collapse,
-            _ => FrameFilterOp::Keep,
-        };
-        let filters = filters
-            .iter()
-            .map(|f| FrameFilter::new(op(f.op()), &f.regex));
-        let filters = filters.collect::<Result<_, _>>().map_err(refused)?;
-        let selector = Selector::new(matchers).map_err(refused)?;
-        let query = Query::new(selector, filters, GroupBy::from_keys(group_by)).map_err(refused)?;
-        Ok(profile.query(&query))
     }
 
     /// The samples of the process that asks: none at first, a second's worth from then on.
@@ -521,7 +524,7 @@ impl AgentService for Fake {
                 all.samples.clear();
                 all.info.quality = Quality::default();
             }
-            self.select(
+            select(
                 &all,
                 &request.matchers,
                 &request.frame_filters,
@@ -538,7 +541,7 @@ impl AgentService for Fake {
     ) -> Result<Response<Self::StreamProfilesStream>, Status> {
         self.admit()?;
         let request = request.into_inner();
-        let mut profile = self.select(
+        let mut profile = select(
             &profile(1),
             &request.matchers,
             &request.frame_filters,

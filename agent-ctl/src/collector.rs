@@ -1,0 +1,136 @@
+//! What a collector is asked.
+
+use crate::connection::{self, Route, Transport};
+use crate::fleet::Fleet;
+use crate::peer::{Connection, Peer};
+use crate::when::{Clock, Range};
+use anyhow::{Result, anyhow};
+use profile::Profile;
+use proto::ProfileAssembler;
+use proto::agent::{Cgroup, FrameFilter, LabelMatcher};
+use proto::collector::query_service_client::QueryServiceClient;
+use proto::collector::{
+    CgroupsRequest, Host, HostsRequest, LabelNamesRequest, ProfileRequest, Selection,
+    StatusRequest, StatusResponse, TopRequest, TopRow,
+};
+
+/// Largest message taken. Unit: bytes. The host table of ten thousand hosts with long labels is
+/// below 20 MiB; a profile comes in many small messages.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// An open connection to a collector.
+#[derive(Clone)]
+pub struct Collector {
+    service: QueryServiceClient<Transport>,
+    route: Route,
+}
+
+/// Which samples.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    /// All must hold.
+    pub matchers: Vec<LabelMatcher>,
+    /// In the order in which they are applied.
+    pub filters: Vec<FrameFilter>,
+}
+
+impl Samples {
+    /// On the wire.
+    pub fn selection(&self, range: Range) -> Selection {
+        Selection {
+            range: Some(range.into()),
+            matchers: self.matchers.clone(),
+            selector: String::new(),
+            frame_filters: self.filters.clone(),
+        }
+    }
+}
+
+impl Collector {
+    /// Connects.
+    ///
+    /// # Errors
+    /// See [`connection::open`].
+    pub async fn connect(connection: &Connection, collector: &Peer) -> Result<Collector> {
+        let (transport, route) = connection::open(connection, collector).await?;
+        let service =
+            QueryServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        Ok(Collector { service, route })
+    }
+
+    /// The clock that relative times count from: the collector's own.
+    pub async fn clock(&mut self) -> Result<Clock> {
+        Ok(Clock::at(self.status().await?.now_unix_ns))
+    }
+
+    /// `Status`.
+    pub async fn status(&mut self) -> Result<StatusResponse> {
+        let call = self.service.status(StatusRequest {});
+        self.route.answer("get status", call).await
+    }
+
+    /// `Hosts`, how many more there are, and what it is made of.
+    pub async fn hosts(&mut self, range: Range) -> Result<(Vec<Host>, u64, Fleet)> {
+        const WHAT: &str = "list hosts";
+        let range = Some(range.into());
+        let call = self.service.hosts(HostsRequest { range });
+        let answer = self.route.answer(WHAT, call).await?;
+        let fleet = Fleet::told(WHAT, answer.quality)?;
+        Ok((answer.hosts, answer.hosts_left_out, fleet))
+    }
+
+    /// `Cgroups`, how many more there are, and what it is made of. Refused with frame filters.
+    pub async fn cgroups(&mut self, selection: Selection) -> Result<(Vec<Cgroup>, u64, Fleet)> {
+        const WHAT: &str = "list cgroups";
+        let selection = Some(selection);
+        let call = self.service.cgroups(CgroupsRequest { selection });
+        let answer = self.route.answer(WHAT, call).await?;
+        let fleet = Fleet::told(WHAT, answer.quality)?;
+        Ok((answer.cgroups, answer.rows_left_out, fleet))
+    }
+
+    /// `Top`, how many more rows there are, and what it is made of.
+    pub async fn top(&mut self, request: TopRequest) -> Result<(Vec<TopRow>, u64, Fleet)> {
+        const WHAT: &str = "get top";
+        let call = self.service.top(request);
+        let answer = self.route.answer(WHAT, call).await?;
+        let fleet = Fleet::told(WHAT, answer.quality)?;
+        Ok((answer.rows, answer.rows_left_out, fleet))
+    }
+
+    /// `LabelNames` of all samples in a range.
+    pub async fn label_names(&mut self, range: Range) -> Result<Vec<String>> {
+        let selection = Some(Samples::default().selection(range));
+        let call = self.service.label_names(LabelNamesRequest { selection });
+        Ok(self.route.answer("list labels", call).await?.names)
+    }
+
+    /// `Profile`, put together, and what it is made of. The facts about the profile are those of its
+    /// data quality, which every answer of a collector is held to.
+    pub async fn profile(&mut self, request: ProfileRequest) -> Result<(Profile, Fleet)> {
+        const WHAT: &str = "query profile";
+        let call = self.service.profile(request);
+        let mut stream = self.route.answer(WHAT, call).await?;
+        let mut assembler = ProfileAssembler::new();
+        let mut quality = None;
+        while let Some(response) = self.route.part(WHAT, stream.message()).await? {
+            let told = response.quality.is_some();
+            if told && quality.is_some() {
+                return Err(anyhow!(
+                    "failed to {WHAT}: the collector told its data quality twice"
+                ));
+            }
+            quality = quality.or(response.quality);
+            match response.chunk {
+                Some(chunk) => assembler.push(chunk)?,
+                None if told => {}
+                // Else a stream of nothing would never end.
+                None => return Err(anyhow!("failed to {WHAT}: the collector sent nothing")),
+            }
+        }
+        let mut profile = assembler.finish()?;
+        let fleet = Fleet::told(WHAT, quality)?;
+        fleet.describe(&mut profile.info);
+        Ok((profile, fleet))
+    }
+}

@@ -1,0 +1,324 @@
+//! Opens a connection and says what its errors mean, with one set of rules for agents and collectors:
+//! TLS, token, deadlines.
+//!
+//! Every unary call and every wait for the next part of a query has the deadline of `--timeout`;
+//! live streams have none once they run. Text in errors of the other side is cleaned here.
+
+use crate::exit::{self, fail};
+use crate::peer::{Connection, Kind, Peer, Target};
+use crate::terminal::clean;
+use anyhow::{Context, Result};
+use std::error::Error;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request, Status};
+
+/// Largest token or certificate file read. Unit: bytes. Anything larger is another kind of file.
+const SECRET_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Time between signs of life asked of the other side, and how long to wait for one: a stream from a
+/// machine that is gone ends after twice this, not never.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Adds the bearer token to every call.
+#[derive(Clone)]
+pub struct Token(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Token {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request
+                .metadata_mut()
+                .insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// What calls go over.
+pub type Transport = InterceptedService<Channel, Token>;
+
+/// Whom calls go to and how long they may take.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Who is asked.
+    pub peer: Peer,
+    timeout: Duration,
+}
+
+/// Connects.
+///
+/// # Errors
+/// With code 5 when nobody listens, 4 when the socket may not be opened, 2 when the options do not go
+/// together.
+pub async fn open(connection: &Connection, peer: &Peer) -> Result<(Transport, Route)> {
+    let endpoint = endpoint(connection, peer)?;
+    let token = connection.token_file.as_deref().map(read_token);
+    let token = Token(token.transpose()?);
+    let connecting = tokio::time::timeout(connection.timeout, endpoint.connect());
+    let channel = match connecting.await {
+        Ok(Ok(channel)) => channel,
+        Ok(Err(error)) => return Err(connect_error(peer, &error)),
+        Err(_) => return Err(unreachable(peer, "no answer in time")),
+    };
+    let route = Route {
+        peer: peer.clone(),
+        timeout: connection.timeout,
+    };
+    Ok((InterceptedService::new(channel, token), route))
+}
+
+impl Route {
+    /// Waits for the answer of a call; `what` says in errors what was to be done.
+    ///
+    /// # Errors
+    /// When it does not come in time, or is a refusal.
+    pub async fn answer<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T> {
+        match self.within(what, call).await? {
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) => Err(self.refused(what, &status)),
+        }
+    }
+
+    /// Waits for the next message of a stream; `None` when it ends.
+    ///
+    /// # Errors
+    /// As [`Route::answer`].
+    pub async fn part<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<Option<T>, Status>>,
+    ) -> Result<Option<T>> {
+        let part = self.within(what, call).await?;
+        part.map_err(|status| self.refused(what, &status))
+    }
+
+    async fn within<T>(&self, what: &str, call: impl Future<Output = T>) -> Result<T> {
+        tokio::time::timeout(self.timeout, call).await.map_err(|_| {
+            let limit = crate::units::duration(self.timeout);
+            fail(
+                exit::UNREACHABLE,
+                format!("failed to {what}: no answer within {limit} (--timeout)"),
+            )
+        })
+    }
+
+    /// What a refused call means for the person who made it.
+    pub fn refused(&self, what: &str, status: &Status) -> anyhow::Error {
+        let Peer { kind, target } = &self.peer;
+        let message = clean(status.message());
+        let fleet = *kind == Kind::Collector;
+        let code = match status.code() {
+            // A collector that says so is there: the question was too large, or its answer.
+            Code::DeadlineExceeded | Code::OutOfRange if fleet => exit::FAILURE,
+            Code::Unavailable | Code::DeadlineExceeded => exit::UNREACHABLE,
+            Code::PermissionDenied | Code::Unauthenticated => exit::PERMISSION,
+            Code::InvalidArgument | Code::OutOfRange => exit::USAGE,
+            Code::FailedPrecondition => exit::CONFIG,
+            _ => exit::FAILURE,
+        };
+        let hint = match status.code() {
+            Code::Unauthenticated => format!("\ngive the {kind}'s token with --token-file"),
+            Code::Unimplemented if fleet => format!(
+                "\nwhat listens there is no collector, or one of another version than this agent-ctl \
+                 ({})",
+                env!("CARGO_PKG_VERSION")
+            ),
+            Code::Unimplemented => {
+                "\nis it an agent of this version? `agent-ctl status` shows it".to_owned()
+            }
+            Code::ResourceExhausted | Code::DeadlineExceeded | Code::OutOfRange if fleet => {
+                "\nwhere the question is the cause, ask for less: a shorter time (--since), fewer hosts \
+                 (--host), or part of the samples (--unit, --selector)"
+                    .to_owned()
+            }
+            _ => String::new(),
+        };
+        let why = match status.code() {
+            Code::Unavailable if is_gone(status) => format!("the {kind} went away").into(),
+            _ if message.is_empty() => format!("{:?}", status.code()).into(),
+            _ => message,
+        };
+        fail(code, format!("failed to {what} at `{target}`: {why}{hint}"))
+    }
+}
+
+fn endpoint(connection: &Connection, peer: &Peer) -> Result<Endpoint> {
+    let tls = connection.tls_ca.is_some() || connection.tls_cert.is_some();
+    let endpoint = match &peer.target {
+        Target::Unix(path) => {
+            if tls {
+                return Err(fail(
+                    exit::USAGE,
+                    "failed to use TLS: the agent is a unix socket",
+                ));
+            }
+            let path = path.to_str().ok_or_else(|| {
+                fail(
+                    exit::USAGE,
+                    "failed to use socket path: it is not valid UTF-8",
+                )
+            })?;
+            Endpoint::from_shared(format!("unix:{path}"))?
+        }
+        Target::Tcp(address) => {
+            if connection.token_file.is_some() && !tls && !is_loopback(address) {
+                return Err(fail(
+                    exit::USAGE,
+                    format!(
+                        "failed to use token: it would cross the network in clear text\n\
+                         give --tls-ca with the authority of the {}'s certificate",
+                        peer.kind
+                    ),
+                ));
+            }
+            let scheme = if tls { "https" } else { "http" };
+            Endpoint::from_shared(format!("{scheme}://{address}"))
+                .map_err(|_| fail(exit::USAGE, format!("failed to use address `{address}`")))?
+        }
+    };
+    let endpoint = endpoint
+        .connect_timeout(connection.timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE);
+    if !tls {
+        return Ok(endpoint);
+    }
+    let mut config = ClientTlsConfig::new();
+    if let Some(path) = &connection.tls_ca {
+        config = config.ca_certificate(Certificate::from_pem(read_secret(path)?));
+    }
+    if let (Some(certificate), Some(key)) = (&connection.tls_cert, &connection.tls_key) {
+        let identity = Identity::from_pem(read_secret(certificate)?, read_secret(key)?);
+        config = config.identity(identity);
+    }
+    endpoint
+        .tls_config(config)
+        .context("failed to use TLS files")
+}
+
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
+}
+
+fn read_secret(path: &Path) -> Result<String> {
+    use std::io::Read;
+    let failed = || format!("failed to read `{}`", path.display());
+    let file = std::fs::File::open(path).with_context(failed)?;
+    let mut text = String::new();
+    file.take(SECRET_FILE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .with_context(failed)?;
+    Ok(text)
+}
+
+fn read_token(path: &Path) -> Result<MetadataValue<Ascii>> {
+    let text = read_secret(path)?;
+    let unfit = || {
+        fail(
+            exit::USAGE,
+            format!("failed to use token of `{}`", path.display()),
+        )
+    };
+    if text.trim().is_empty() {
+        return Err(unfit());
+    }
+    let mut token: MetadataValue<Ascii> = format!("Bearer {}", text.trim())
+        .parse()
+        .map_err(|_| unfit())?;
+    token.set_sensitive(true);
+    Ok(token)
+}
+
+fn unreachable(peer: &Peer, why: &str) -> anyhow::Error {
+    let Peer { kind, target } = peer;
+    let mut message = format!("failed to reach {kind} at `{target}`: {why}");
+    match (kind, target) {
+        (Kind::Agent, Target::Unix(_)) => message.push_str(
+            "\nstart it (`systemctl start fleetprofd`) or say with --agent where it listens; \
+             `agent-ctl doctor` tells more",
+        ),
+        (Kind::Collector, _) => message.push_str(
+            "\nstart it (`systemctl start fleetprof-collector`) or say with --collector where it \
+             listens",
+        ),
+        (Kind::Agent, Target::Tcp(_)) => {}
+    }
+    fail(exit::UNREACHABLE, message)
+}
+
+/// What an error of connecting means for somebody who does not know sockets.
+fn meaning(target: &Target, error: &std::io::Error) -> Option<&'static str> {
+    match (target, error.kind()) {
+        (Target::Unix(_), ErrorKind::NotFound) => {
+            Some("there is no such socket: the agent does not run, or listens elsewhere")
+        }
+        (Target::Unix(_), ErrorKind::ConnectionRefused) => {
+            Some("nobody listens on this socket: the agent that made it has ended")
+        }
+        _ => None,
+    }
+}
+
+fn connect_error(peer: &Peer, error: &tonic::transport::Error) -> anyhow::Error {
+    let target = &peer.target;
+    let mut cause: Option<&dyn Error> = Some(error);
+    let mut last = error.to_string();
+    while let Some(error) = cause {
+        last = error.to_string();
+        let io = error.downcast_ref::<std::io::Error>();
+        let denied = io.is_some_and(|io| io.kind() == ErrorKind::PermissionDenied);
+        if denied && matches!(target, Target::Unix(_)) {
+            return fail(
+                exit::PERMISSION,
+                format!(
+                    "failed to open agent socket `{target}`: permission denied\n\
+                     run as root, or join the group of the socket (server.socket_group)"
+                ),
+            );
+        }
+        if let Some(why) = io.and_then(|io| meaning(target, io)) {
+            return unreachable(peer, why);
+        }
+        cause = error.source();
+    }
+    unreachable(peer, &clean(&last))
+}
+
+/// The connection broke, as opposed to somebody who says that they are unavailable.
+fn is_gone(status: &Status) -> bool {
+    status.source().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_is_loopback() {
+        for (address, expected) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("localhost:1", true),
+            ("10.0.0.1:1", false),
+            ("localhost.example:1", false),
+        ] {
+            assert_eq!(is_loopback(address), expected, "{address}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! What an answer of a collector is made of and what it misses: in a line for people, as JSON, and
+//! whether that makes it partial.
+
+use crate::terminal::clean;
+use crate::when::rfc3339;
+use crate::{exit, units};
+use anyhow::{Context, Result};
+use profile::{Coverage, Info, Quality, Value};
+use proto::agent::TimeRange;
+use proto::collector::DataQuality;
+use serde::Serialize;
+use std::time::Duration;
+
+/// An answer is partial when gaps are more than one part in this many of the time of its hosts. The
+/// newest windows are always on their way, and in a large fleet a host is always being restarted; a
+/// tenth is neither.
+const GAP_PART_MAX: u64 = 10;
+
+/// Damaged partitions named in a line. JSON has all.
+const DAMAGED_NAMED: usize = 3;
+
+/// See the file.
+#[derive(Clone, Debug)]
+pub struct Fleet(DataQuality);
+
+impl Fleet {
+    /// What a collector told.
+    #[cfg(test)]
+    pub fn of(quality: DataQuality) -> Fleet {
+        Fleet(quality)
+    }
+
+    /// What a collector told with the answer to `what`.
+    ///
+    /// # Errors
+    /// When it told nothing: an answer of which nobody knows what it misses is none.
+    pub fn told(what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
+        quality.map(Fleet).with_context(|| {
+            format!("failed to {what}: the collector did not say what its answer is made of")
+        })
+    }
+
+    /// The time the answer covers.
+    pub fn covered(&self) -> TimeRange {
+        self.0.covered.unwrap_or_default()
+    }
+
+    /// Length of the time covered. Unit: nanoseconds.
+    pub fn covered_ns(&self) -> u64 {
+        let TimeRange {
+            start_unix_ns: start,
+            end_unix_ns: end,
+        } = self.covered();
+        end.saturating_sub(start).max(0).unsigned_abs()
+    }
+
+    /// What was missed while sampling.
+    pub fn sampling(&self) -> Quality {
+        self.0.sampling.unwrap_or_default().into()
+    }
+
+    /// The kernel's accounting of the same CPU time.
+    pub fn coverage(&self) -> Coverage {
+        self.0.coverage.unwrap_or_default().into()
+    }
+
+    /// Weight of everything selected.
+    pub fn total_weight(&self) -> u64 {
+        self.0.total_weight
+    }
+
+    /// Everything selected.
+    pub fn total(&self) -> Value {
+        Value {
+            count: self.0.total_count,
+            weight: self.0.total_weight,
+        }
+    }
+
+    /// Unit of weights.
+    pub fn unit(&self) -> &str {
+        &self.0.unit
+    }
+
+    /// Hosts with windows in the answer, and hosts that were alive.
+    pub fn hosts(&self) -> (u64, u64) {
+        (self.0.hosts, self.0.hosts_alive)
+    }
+
+    /// Number of gaps.
+    pub fn gaps(&self) -> u64 {
+        self.0.gaps_total
+    }
+
+    /// Writes what is told here into the facts about a profile.
+    pub fn describe(&self, info: &mut Info) {
+        if self.0.covered.is_some() {
+            info.start_unix_ns = self.covered().start_unix_ns;
+            info.duration_ns = self.covered_ns();
+        }
+        if self.0.sampling.is_some() {
+            info.quality = self.sampling();
+        }
+        if self.0.coverage.is_some() {
+            info.coverage = self.coverage();
+        }
+    }
+
+    /// Time of the hosts that gaps leave empty, as a share.
+    fn gap_share(&self) -> f64 {
+        let hosts_ns = self.covered_ns().saturating_mul(self.0.hosts_alive);
+        units::share(self.0.gap_ns_total, hosts_ns)
+    }
+
+    /// True when stored data is missing, or too much time of the hosts. Pruned weight is in the
+    /// answer, under the callers of what was pruned, so it does not count.
+    pub fn is_partial(&self) -> bool {
+        !self.0.damaged.is_empty() || self.gap_share() > 1.0 / GAP_PART_MAX as f64
+    }
+
+    /// The line that goes with every answer.
+    pub fn line(&self) -> String {
+        let quality = &self.0;
+        let span = |ns| units::duration(Duration::from_nanos(ns));
+        let gaps = match quality.gaps_total {
+            0 => "no gaps".to_owned(),
+            gaps => {
+                let word = if gaps == 1 { "gap" } else { "gaps" };
+                let all = span(quality.gap_ns_total);
+                let share = self.gap_share() * 100.0;
+                let longest = quality.gaps.first().map_or(String::new(), |gap| {
+                    let ns = gap.end_unix_ns.saturating_sub(gap.start_unix_ns).max(0);
+                    format!(
+                        "; longest {} of {}, {}",
+                        span(ns.unsigned_abs()),
+                        clean(&gap.hostname),
+                        clean(&gap.cause)
+                    )
+                });
+                let gaps = units::count(gaps);
+                format!("{gaps} {word} ({all}, {share:.1} % of the time of hosts{longest})")
+            }
+        };
+        format!(
+            "{} of {} hosts, steps of {}, {gaps}, pruned {}",
+            units::count(quality.hosts),
+            units::count(quality.hosts_alive),
+            span(quality.resolution_ns),
+            units::percent(quality.pruned_weight, quality.total_weight),
+        )
+    }
+
+    /// What is wrong with the store, when something is.
+    pub fn damage(&self) -> Option<String> {
+        let damaged = &self.0.damaged;
+        let names: Vec<_> = damaged.iter().map(|name| clean(name)).collect();
+        let (named, more) = match names.get(DAMAGED_NAMED..) {
+            Some(more) if !more.is_empty() => (
+                names[..DAMAGED_NAMED].join(", "),
+                format!(" and {} more", more.len()),
+            ),
+            _ => (names.join(", "), String::new()),
+        };
+        (!damaged.is_empty())
+            .then(|| format!("damaged partitions are set aside and missing here: {named}{more}"))
+    }
+
+    /// Says to standard error what the answer is made of.
+    pub fn note(&self) {
+        note!("fleet {}", self.line());
+        self.note_damage();
+    }
+
+    /// Says to standard error what is wrong with the store.
+    pub fn note_damage(&self) {
+        if let Some(damage) = self.damage() {
+            note!("agent-ctl: {damage}");
+        }
+    }
+
+    /// All of it for scripts.
+    pub fn json(&self) -> Json {
+        let DataQuality {
+            covered: _,
+            resolution_ns,
+            hosts,
+            hosts_alive,
+            windows,
+            gaps,
+            gaps_total,
+            gap_ns_total,
+            sampling: _,
+            coverage: _,
+            total_count,
+            total_weight,
+            unit,
+            pruned_weight,
+            damaged,
+        } = self.0.clone();
+        let gap = |gap: proto::collector::HostGap| Gap {
+            host_id: gap.host_id,
+            host: gap.hostname,
+            start: rfc3339(gap.start_unix_ns),
+            end: rfc3339(gap.end_unix_ns),
+            cause: gap.cause,
+        };
+        Json {
+            start: rfc3339(self.covered().start_unix_ns),
+            end: rfc3339(self.covered().end_unix_ns),
+            resolution_ns,
+            hosts,
+            hosts_alive,
+            windows,
+            gaps: gaps.into_iter().map(gap).collect(),
+            gaps_total,
+            gap_ns_total,
+            gap_share: self.gap_share(),
+            quality: self.sampling(),
+            coverage: self.coverage(),
+            coverage_share: self.coverage().share(),
+            total_count,
+            total_weight,
+            pruned_weight,
+            pruned_share: units::share(pruned_weight, total_weight),
+            unit,
+            damaged,
+            partial: self.is_partial(),
+        }
+    }
+}
+
+/// The code of an answer: partial when it is empty, or its data quality says so.
+pub fn code(empty: bool, fleet: Option<&Fleet>) -> u8 {
+    if empty || fleet.is_some_and(Fleet::is_partial) {
+        exit::PARTIAL
+    } else {
+        exit::OK
+    }
+}
+
+/// Data quality as JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct Json {
+    start: String,
+    end: String,
+    resolution_ns: u64,
+    hosts: u64,
+    hosts_alive: u64,
+    windows: u64,
+    gaps: Vec<Gap>,
+    gaps_total: u64,
+    gap_ns_total: u64,
+    gap_share: f64,
+    quality: Quality,
+    coverage: Coverage,
+    coverage_share: Option<f64>,
+    total_count: u64,
+    total_weight: u64,
+    pruned_weight: u64,
+    pruned_share: f64,
+    unit: String,
+    damaged: Vec<String>,
+    partial: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Gap {
+    host_id: String,
+    host: String,
+    start: String,
+    end: String,
+    cause: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::collector::HostGap;
+
+    const S: u64 = 1_000_000_000;
+
+    fn sound() -> DataQuality {
+        DataQuality {
+            covered: Some(TimeRange {
+                start_unix_ns: 0,
+                end_unix_ns: 300 * S as i64,
+            }),
+            resolution_ns: 10 * S,
+            hosts: 4,
+            hosts_alive: 5,
+            total_weight: 1000,
+            ..DataQuality::default()
+        }
+    }
+
+    #[test]
+    fn a_sound_answer_is_said_in_a_line() {
+        let fleet = Fleet::of(sound());
+        assert_eq!(
+            fleet.line(),
+            "4 of 5 hosts, steps of 10 s, no gaps, pruned 0.0 %"
+        );
+        assert_eq!((fleet.is_partial(), fleet.damage()), (false, None));
+    }
+
+    #[test]
+    fn gaps_are_said_with_the_longest() {
+        let gap = HostGap {
+            hostname: "w\x1b1".into(),
+            end_unix_ns: 90 * S as i64,
+            cause: "absent".into(),
+            ..HostGap::default()
+        };
+        let fleet = Fleet::of(DataQuality {
+            gaps: vec![gap],
+            gaps_total: 2,
+            gap_ns_total: 120 * S,
+            pruned_weight: 5,
+            ..sound()
+        });
+        assert_eq!(
+            fleet.line(),
+            "4 of 5 hosts, steps of 10 s, 2 gaps (2 min, 8.0 % of the time of hosts; longest 1 min 30 s \
+             of w\\x1b1, absent), pruned 0.5 %"
+        );
+        assert!(!fleet.is_partial());
+    }
+
+    #[test]
+    fn many_gaps_or_damage_make_an_answer_partial() {
+        let gaps = DataQuality {
+            gaps_total: 1,
+            gap_ns_total: 151 * S,
+            ..sound()
+        };
+        assert!(Fleet::of(gaps).is_partial());
+        let names = ["a", "b", "c", "d", "e"];
+        let damaged = Fleet::of(DataQuality {
+            damaged: names.map(str::to_owned).into(),
+            ..sound()
+        });
+        assert!(damaged.is_partial());
+        assert_eq!(
+            damaged.damage().as_deref(),
+            Some("damaged partitions are set aside and missing here: a, b, c and 2 more")
+        );
+    }
+
+    #[test]
+    fn absurd_numbers_do_no_harm() {
+        let fleet = Fleet::of(DataQuality {
+            covered: Some(TimeRange {
+                start_unix_ns: i64::MIN,
+                end_unix_ns: i64::MAX,
+            }),
+            hosts_alive: u64::MAX,
+            gap_ns_total: u64::MAX,
+            gaps_total: u64::MAX,
+            pruned_weight: u64::MAX,
+            ..DataQuality::default()
+        });
+        assert!(!fleet.line().is_empty());
+    }
+}

@@ -1,0 +1,539 @@
+//! `agent-ctl hosts`: every host a collector has heard of, and what is wrong with it.
+
+use crate::collector::Collector;
+use crate::fleet::{self, Fleet};
+use crate::peer::Connection;
+use crate::select::When;
+use crate::terminal::{Out, Table};
+use crate::when::{Clock, rfc3339};
+use crate::{exit, units};
+use anyhow::Result;
+use profile::Coverage;
+use proto::collector::{Host, HostFacts};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// Lists the hosts of a fleet.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Only a collector knows hosts: --collector, or FLEETPROF_COLLECTOR. CPU is the mean number of CPUs in use
+over the range, COVERAGE the part of the kernel's accounting that was sampled, GAPS the time without data
+while the host was alive, SPOOL what waits on the host's disk. A host that was not heard of for three
+minutes is silent; after --gone-after it is gone, and no longer counts as trouble. Exit code 6: a host is
+silent or has warnings, or data of the range is missing.
+
+Examples:
+  agent-ctl --collector c1 hosts
+  agent-ctl --collector c1 hosts --trouble
+  agent-ctl --collector c1 hosts --since 1h --sort cpu
+  agent-ctl --collector c1 hosts --json | jq -r '.hosts[] | select(.state == \"silent\").host'")]
+pub struct Args {
+    #[command(flatten)]
+    when: When,
+    /// Order of the rows
+    #[arg(long, value_enum, default_value_t = Sort::Name)]
+    sort: Sort,
+    /// Only hosts that are silent or have warnings
+    #[arg(long)]
+    trouble: bool,
+    /// A host that was not heard of for this long is gone for good
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::when::duration)]
+    gone_after: Duration,
+    /// Most rows
+    #[arg(long, value_name = "ROWS")]
+    limit: Option<usize>,
+    /// Print JSON, whatever --limit says
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Sort {
+    /// Name
+    Name,
+    /// CPU time in the range, most first
+    Cpu,
+    /// When it was heard of, longest ago first
+    Seen,
+}
+
+/// A host that was not heard of for so long is silent. Agents send a window each ten seconds and the
+/// collector notes that it heard of them at least once a minute, so three minutes are no hiccup.
+const SILENT_AFTER: Duration = Duration::from_secs(180);
+
+/// A clock that is wrong by less is not worth a word. Unit: nanoseconds.
+const CLOCK_AHEAD_NS: u64 = 1_000_000_000;
+
+/// Characters of an id that tell hosts of one name apart.
+const ID_CHARS: usize = 12;
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let peer = connection.collector_only("hosts")?;
+    let mut collector = Collector::connect(connection, &peer).await?;
+    let clock = collector.clock().await?;
+    let range = args.when.range(&clock)?;
+    let (hosts, left_out, fleet) = collector.hosts(range).await?;
+    let table = Known {
+        left_out,
+        ..Known::of(hosts, fleet, &clock, &args)
+    };
+    let code = match table.troubled() {
+        0 => fleet::code(table.rows.is_empty(), Some(&table.fleet)),
+        _ => exit::PARTIAL,
+    };
+    if args.json {
+        out.write_json(&table.json(&clock, &args))?;
+        return Ok(code);
+    }
+    if table.rows.is_empty() {
+        note!("agent-ctl: the collector has heard of no host");
+        return Ok(code);
+    }
+    if table.shown(&args).next().is_some() {
+        out.write(&table.show(&args).show(out))?;
+    }
+    note!("{}", table.line());
+    if left_out > 0 {
+        let left_out = units::count(left_out);
+        note!("{left_out} hosts that were heard of longest ago are left out");
+    }
+    // How many hosts and which gaps is in the table.
+    table.fleet.note_damage();
+    Ok(code)
+}
+
+/// Whether a host is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Alive,
+    Silent,
+    Gone,
+}
+
+/// A host, all its boots in one.
+struct Row {
+    host: Host,
+    facts: HostFacts,
+    boots: u64,
+    age: Duration,
+    state: State,
+    coverage: Coverage,
+}
+
+impl Row {
+    fn is_troubled(&self) -> bool {
+        match self.state {
+            State::Alive => !self.host.warnings.is_empty(),
+            State::Silent => true,
+            State::Gone => false,
+        }
+    }
+
+    /// Warnings of the collector, after what is seen here.
+    fn warnings(&self) -> String {
+        let mut all: Vec<&str> = match self.state {
+            State::Alive => Vec::new(),
+            State::Silent => vec!["silent"],
+            State::Gone => vec!["gone"],
+        };
+        all.extend(self.host.warnings.iter().map(String::as_str));
+        all.join("; ")
+    }
+}
+
+/// What is known of all hosts.
+struct Known {
+    rows: Vec<Row>,
+    /// Hosts beyond what a collector lists.
+    left_out: u64,
+    fleet: Fleet,
+}
+
+impl Known {
+    fn of(hosts: Vec<Host>, fleet: Fleet, clock: &Clock, args: &Args) -> Known {
+        let mut by_id: BTreeMap<String, Row> = BTreeMap::new();
+        for host in hosts {
+            let id = host.host_id.clone();
+            let row = row(host, clock, args.gone_after);
+            match by_id.entry(id) {
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    entry.insert(row);
+                }
+                std::collections::btree_map::Entry::Occupied(mut entry) => {
+                    merge(entry.get_mut(), row);
+                }
+            }
+        }
+        let mut rows: Vec<Row> = by_id.into_values().collect();
+        rows.sort_by(|left, right| {
+            let by_name = || left.facts.hostname.cmp(&right.facts.hostname);
+            match args.sort {
+                Sort::Name => by_name(),
+                Sort::Cpu => right.host.weight.cmp(&left.host.weight).then_with(by_name),
+                Sort::Seen => right.age.cmp(&left.age).then_with(by_name),
+            }
+        });
+        Known {
+            rows,
+            left_out: 0,
+            fleet,
+        }
+    }
+
+    /// The rows to show.
+    fn shown(&self, args: &Args) -> impl Iterator<Item = &Row> {
+        let troubled = args.trouble;
+        let rows = self.rows.iter();
+        rows.filter(move |row| !troubled || row.is_troubled())
+    }
+
+    fn troubled(&self) -> usize {
+        self.rows.iter().filter(|row| row.is_troubled()).count()
+    }
+
+    fn count(&self, state: State) -> u64 {
+        self.rows.iter().filter(|row| row.state == state).count() as u64
+    }
+
+    /// CPUs in use on the mean over the range; another unit than time has none.
+    fn cpus(&self, weight: u64) -> Option<f64> {
+        let covered_ns = self.fleet.covered_ns();
+        let is_time = matches!(self.fleet.unit(), "nanoseconds" | "");
+        (is_time && covered_ns > 0).then(|| units::share(weight, covered_ns))
+    }
+
+    fn show(&self, args: &Args) -> Table {
+        let mut table = Table::new(&[
+            "HOST",
+            "LAST SEEN",
+            ">CPU",
+            ">COVERAGE",
+            ">GAPS",
+            "SPOOL",
+            "CLOCK",
+            "VERSION",
+            "WARNINGS",
+        ]);
+        let mut names: HashMap<&str, u32> = HashMap::new();
+        for row in &self.rows {
+            *names.entry(&row.facts.hostname).or_default() += 1;
+        }
+        for row in self.shown(args).take(args.limit.unwrap_or(usize::MAX)) {
+            let name = row.facts.hostname.as_str();
+            let short: String = row.host.host_id.chars().take(ID_CHARS).collect();
+            let name = match (name.is_empty(), names.get(name)) {
+                (true, _) => short,
+                (_, Some(2..)) => format!("{name} ({short})"),
+                _ => name.to_owned(),
+            };
+            let cpus = match self.cpus(row.host.weight) {
+                Some(cpus) => format!("{cpus:.2}"),
+                None => units::weight(row.host.weight, self.fleet.unit()),
+            };
+            let coverage = row.coverage.share();
+            let coverage = coverage.map(|share| format!("{:.1} %", share * 100.0));
+            let dash = || "-".to_owned();
+            table.row([
+                name,
+                format!("{} ago", units::duration(row.age)),
+                cpus,
+                coverage.unwrap_or_else(dash),
+                match row.host.gap_ns {
+                    0 => dash(),
+                    ns => units::duration(Duration::from_nanos(ns)),
+                },
+                spool(&row.facts),
+                ahead(row.host.clock_ahead_ns),
+                row.facts.agent_version.clone(),
+                row.warnings(),
+            ]);
+        }
+        table
+    }
+
+    fn line(&self) -> String {
+        let weight = self
+            .rows
+            .iter()
+            .fold(0u64, |sum, row| sum.saturating_add(row.host.weight));
+        let cpus = match self.cpus(weight) {
+            Some(cpus) => format!("{cpus:.2} CPUs in use"),
+            None => units::weight(weight, self.fleet.unit()),
+        };
+        let warned = self.rows.iter().filter(|row| !row.host.warnings.is_empty());
+        format!(
+            "{} {}, {cpus}, {} silent, {} gone, {} with warnings",
+            units::count(self.rows.len() as u64),
+            if self.rows.len() == 1 {
+                "host"
+            } else {
+                "hosts"
+            },
+            self.count(State::Silent),
+            self.count(State::Gone),
+            warned.count()
+        )
+    }
+
+    fn json<'a>(&'a self, clock: &Clock, args: &Args) -> Json<'a> {
+        let host = |row: &'a Row| JsonHost {
+            host: &row.facts.hostname,
+            host_id: &row.host.host_id,
+            boot_id: &row.host.boot_id,
+            boots: row.boots,
+            state: row.state,
+            connected: row.host.connected,
+            first_seen: rfc3339(row.host.first_seen_unix_ns),
+            last_seen: rfc3339(row.host.last_seen_unix_ns),
+            clock_ahead_ns: row.host.clock_ahead_ns,
+            windows: row.host.windows,
+            weight: row.host.weight,
+            cpus_used: self.cpus(row.host.weight),
+            coverage: row.coverage,
+            coverage_share: row.coverage.share(),
+            gap_ns: row.host.gap_ns,
+            kernel: &row.facts.kernel,
+            arch: &row.facts.arch,
+            cpus_online: row.facts.cpus_online,
+            memory_bytes: row.facts.memory_bytes,
+            agent_version: &row.facts.agent_version,
+            labels: row.facts.labels.iter().map(pair).collect(),
+            spool: row.facts.spool.as_ref().map(|spool| Spool {
+                windows: spool.windows,
+                bytes: spool.bytes,
+                bytes_max: spool.bytes_max,
+                oldest: (spool.oldest_unix_ns != 0).then(|| rfc3339(spool.oldest_unix_ns)),
+                dropped_windows: spool.dropped_windows,
+            }),
+            warnings: &row.host.warnings,
+        };
+        Json {
+            now: rfc3339(clock.now_ns()),
+            gone_after_s: args.gone_after.as_secs(),
+            silent: self.count(State::Silent),
+            gone: self.count(State::Gone),
+            hosts_left_out: self.left_out,
+            hosts: self.shown(args).map(host).collect(),
+            fleet: self.fleet.json(),
+        }
+    }
+}
+
+fn pair<'a>((name, value): (&'a String, &'a String)) -> (&'a str, &'a str) {
+    (name, value)
+}
+
+fn row(mut host: Host, clock: &Clock, gone_after: Duration) -> Row {
+    let age_ns = clock.now_ns().saturating_sub(host.last_seen_unix_ns);
+    // Whole seconds: a heartbeat is no stop-watch.
+    let age = Duration::from_secs(age_ns.max(0).unsigned_abs() / 1_000_000_000);
+    let state = match age {
+        age if age > gone_after.max(SILENT_AFTER) => State::Gone,
+        age if age > SILENT_AFTER => State::Silent,
+        _ => State::Alive,
+    };
+    Row {
+        facts: host.facts.take().unwrap_or_default(),
+        coverage: host.coverage.take().unwrap_or_default().into(),
+        boots: 1,
+        age,
+        state,
+        host,
+    }
+}
+
+/// Adds another boot of the same host: what was counted is added up, the rest is of the boot that was
+/// heard of last.
+fn merge(row: &mut Row, mut other: Row) {
+    if other.host.last_seen_unix_ns > row.host.last_seen_unix_ns {
+        std::mem::swap(row, &mut other);
+    }
+    let (host, more) = (&mut row.host, &other.host);
+    host.windows = host.windows.saturating_add(more.windows);
+    host.weight = host.weight.saturating_add(more.weight);
+    host.gap_ns = host.gap_ns.saturating_add(more.gap_ns);
+    host.first_seen_unix_ns = host.first_seen_unix_ns.min(more.first_seen_unix_ns);
+    for warning in other.host.warnings {
+        if !host.warnings.contains(&warning) {
+            host.warnings.push(warning);
+        }
+    }
+    row.coverage += other.coverage;
+    row.boots = row.boots.saturating_add(other.boots);
+}
+
+/// What waits on a host's disk, and what it gave up.
+fn spool(facts: &HostFacts) -> String {
+    let Some(spool) = &facts.spool else {
+        return "-".to_owned();
+    };
+    let waiting = match spool.windows {
+        0 => "empty".to_owned(),
+        windows => format!("{} ({})", units::count(windows), units::bytes(spool.bytes)),
+    };
+    match spool.dropped_windows {
+        0 => waiting,
+        dropped => format!("{waiting}, {} dropped", units::count(dropped)),
+    }
+}
+
+/// By how much a clock is wrong.
+fn ahead(ns: i64) -> String {
+    if ns.unsigned_abs() < CLOCK_AHEAD_NS {
+        return "ok".to_owned();
+    }
+    let sign = if ns > 0 { '+' } else { '-' };
+    let by = units::duration(Duration::from_nanos(ns.unsigned_abs()));
+    format!("{sign}{by}")
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    now: String,
+    gone_after_s: u64,
+    silent: u64,
+    gone: u64,
+    hosts_left_out: u64,
+    hosts: Vec<JsonHost<'a>>,
+    fleet: fleet::Json,
+}
+
+#[derive(Serialize)]
+struct JsonHost<'a> {
+    host: &'a str,
+    host_id: &'a str,
+    boot_id: &'a str,
+    boots: u64,
+    state: State,
+    connected: bool,
+    first_seen: String,
+    last_seen: String,
+    clock_ahead_ns: i64,
+    windows: u64,
+    weight: u64,
+    cpus_used: Option<f64>,
+    coverage: Coverage,
+    coverage_share: Option<f64>,
+    gap_ns: u64,
+    kernel: &'a str,
+    arch: &'a str,
+    cpus_online: u32,
+    memory_bytes: u64,
+    agent_version: &'a str,
+    labels: BTreeMap<&'a str, &'a str>,
+    spool: Option<Spool>,
+    warnings: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Spool {
+    windows: u64,
+    bytes: u64,
+    bytes_max: u64,
+    oldest: Option<String>,
+    dropped_windows: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+    const NOW: i64 = 1_000_000 * S;
+
+    fn host(id: &str, name: &str, seen_s: i64, weight: u64) -> Host {
+        Host {
+            host_id: id.to_owned(),
+            last_seen_unix_ns: NOW - seen_s * S,
+            weight,
+            facts: Some(HostFacts {
+                hostname: name.to_owned(),
+                ..HostFacts::default()
+            }),
+            ..Host::default()
+        }
+    }
+
+    fn known(hosts: Vec<Host>, sort: Sort) -> Known {
+        let fleet = Fleet::of(Default::default());
+        let args = Args {
+            when: When::default(),
+            sort,
+            trouble: false,
+            gone_after: Duration::from_secs(3600),
+            limit: None,
+            json: false,
+        };
+        Known::of(hosts, fleet, &Clock::at(NOW), &args)
+    }
+
+    fn names(known: &Known) -> Vec<&str> {
+        let rows = known.rows.iter();
+        rows.map(|row| row.facts.hostname.as_str()).collect()
+    }
+
+    #[test]
+    fn a_host_is_alive_then_silent_then_gone() {
+        let hosts = vec![
+            host("1", "a", 180, 0),
+            host("2", "b", 181, 0),
+            host("3", "c", 3601, 0),
+            host("4", "d", -60, 0),
+        ];
+        let known = known(hosts, Sort::Name);
+        let states: Vec<State> = known.rows.iter().map(|row| row.state).collect();
+        let expected = [State::Alive, State::Silent, State::Gone, State::Alive];
+        assert_eq!(states, expected);
+        assert_eq!(known.troubled(), 1);
+    }
+
+    #[test]
+    fn boots_of_a_host_are_one_row_of_the_newest() {
+        let old = Host {
+            warnings: vec!["x".into(), "y".into()],
+            ..host("1", "old", 900, 5)
+        };
+        let new = Host {
+            warnings: vec!["x".into()],
+            ..host("1", "new", 1, 7)
+        };
+        for hosts in [vec![old.clone(), new.clone()], vec![new, old]] {
+            let known = known(hosts, Sort::Name);
+            assert_eq!(names(&known), ["new"]);
+            let row = &known.rows[0];
+            assert_eq!(
+                (row.boots, row.host.weight, row.state),
+                (2, 12, State::Alive)
+            );
+            assert_eq!(row.host.warnings, ["x", "y"]);
+        }
+    }
+
+    #[test]
+    fn hosts_are_sorted_as_asked() {
+        let hosts = vec![
+            host("1", "b", 5, 1),
+            host("2", "a", 9, 2),
+            host("3", "c", 1, 3),
+        ];
+        assert_eq!(names(&known(hosts.clone(), Sort::Name)), ["a", "b", "c"]);
+        assert_eq!(names(&known(hosts.clone(), Sort::Cpu)), ["c", "a", "b"]);
+        assert_eq!(names(&known(hosts, Sort::Seen)), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn a_clock_is_said_when_it_is_wrong() {
+        for (ns, expected) in [
+            (0, "ok"),
+            (-999_999_999, "ok"),
+            (90 * S, "+1 min 30 s"),
+            (-2 * S, "-2 s"),
+            (i64::MIN, "-106751 d 23 h"),
+        ] {
+            assert_eq!(ahead(ns), expected);
+        }
+    }
+}

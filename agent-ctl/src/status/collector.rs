@@ -1,0 +1,134 @@
+//! The status of a collector: version, store, what is kept, what is degraded.
+
+use super::json::Counter;
+use super::{Args, Degradation, counters, degradations};
+use crate::collector::Collector;
+use crate::exit::{self, fail};
+use crate::peer::{Connection, Peer};
+use crate::terminal::{Out, Tone, clean};
+use crate::units;
+use crate::when::{Clock, rfc3339};
+use anyhow::Result;
+use proto::agent::{Severity, TimeRange};
+use proto::collector::StatusResponse;
+use serde::Serialize;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, peer: &Peer, args: Args) -> Result<u8> {
+    if args.cpus {
+        return Err(fail(
+            exit::USAGE,
+            "failed to use --cpus: a collector samples no CPUs\n`agent-ctl hosts` tells of its hosts",
+        ));
+    }
+    let status = Collector::connect(connection, peer).await?.status().await?;
+    if args.json {
+        out.write_json(&Json::of(&status))?;
+    } else {
+        out.write(&show(out, &status, &args))?;
+    }
+    let mut severities = status.degradations.iter().map(|found| found.severity());
+    Ok(
+        if severities.any(|severity| severity >= Severity::Warning) {
+            exit::PARTIAL
+        } else {
+            exit::OK
+        },
+    )
+}
+
+fn show(out: &Out, status: &StatusResponse, args: &Args) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let name = out.tone(Tone::Strong, &format!("{name:<10}"));
+        let _ = writeln!(text, "{name} {value}");
+    };
+    let clock = Clock::at(status.now_unix_ns);
+    let age = |ns: i64| {
+        let age = status.now_unix_ns.saturating_sub(ns).max(0).unsigned_abs();
+        units::duration(Duration::from_secs(age / 1_000_000_000))
+    };
+    let up = age(status.started_unix_ns);
+    let version = clean(&status.version);
+    line(
+        "collector",
+        format!("fleetprof-collector {version}, up {up}"),
+    );
+    let engine = clean(&status.store_version);
+    line("store", format!("{} ({engine})", clean(&status.store)));
+    let bytes = units::bytes(status.store_bytes);
+    let size = match status.store_bytes_max {
+        0 => bytes,
+        max => format!("{bytes} of {}", units::bytes(max)),
+    };
+    line("size", size);
+    let kept = match kept(status) {
+        None => "nothing yet".to_owned(),
+        Some(kept) => format!(
+            "from {} ({} ago) to {}",
+            clock.show(kept.start_unix_ns),
+            age(kept.start_unix_ns),
+            clock.show(kept.end_unix_ns)
+        ),
+    };
+    line("kept", kept);
+    let streams = units::count(status.streams);
+    line("agents", format!("{streams} connected"));
+    text.push_str(&degradations(out, &status.degradations));
+    if args.counters {
+        let _ = write!(text, "\n{}", counters(&status.counters).show(out));
+    }
+    text
+}
+
+/// Time that can be asked for; `None` while the store is empty.
+fn kept(status: &StatusResponse) -> Option<TimeRange> {
+    status
+        .kept
+        .filter(|kept| kept.end_unix_ns > kept.start_unix_ns)
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    version: &'a str,
+    store: &'a str,
+    store_version: &'a str,
+    started: String,
+    now: String,
+    kept: Option<Kept>,
+    store_bytes: u64,
+    /// `null`: there is no bound.
+    store_bytes_max: Option<u64>,
+    streams: u64,
+    degradations: Vec<Degradation<'a>>,
+    counters: Vec<Counter<'a>>,
+}
+
+#[derive(Serialize)]
+struct Kept {
+    start: String,
+    end: String,
+}
+
+impl<'a> Json<'a> {
+    fn of(status: &'a StatusResponse) -> Json<'a> {
+        Json {
+            version: &status.version,
+            store: &status.store,
+            store_version: &status.store_version,
+            started: rfc3339(status.started_unix_ns),
+            now: rfc3339(status.now_unix_ns),
+            kept: kept(status).map(|kept| Kept {
+                start: rfc3339(kept.start_unix_ns),
+                end: rfc3339(kept.end_unix_ns),
+            }),
+            store_bytes: status.store_bytes,
+            store_bytes_max: (status.store_bytes_max > 0).then_some(status.store_bytes_max),
+            streams: status.streams,
+            degradations: status.degradations.iter().map(Degradation::of).collect(),
+            counters: status.counters.iter().map(Counter::of).collect(),
+        }
+    }
+}
