@@ -1,10 +1,12 @@
 // Builds the page into few files with stable names, which the collector carries in its binary.
 
 import { defineConfig } from 'vite';
+import { licences } from './scripts/licences';
 
 export default defineConfig({
   // Relative, so that the page works below any path.
   base: './',
+  plugins: [licences()],
   oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
   build: {
     outDir: 'dist',

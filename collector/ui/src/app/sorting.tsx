@@ -93,7 +93,8 @@ export function SortedTable<R>(props: SortedTableProps<R>) {
 
 function Head<R>({ column, sort, onSort }: { column: ColumnOf<R>; sort: string; onSort: (sort: string) => void }) {
   const is = sort.replace(/^-/, '') === column.key;
-  const direction = !is ? undefined : sort.startsWith('-') ? 'ascending' : 'descending';
+  // Numbers fall and words rise at first.
+  const direction = !is ? undefined : sort.startsWith('-') === !!column.number ? 'ascending' : 'descending';
   return (
     <th scope="col" class={`${column.number ? 'number' : ''} col-${column.key}`} aria-sort={direction}>
       {column.by ? (

@@ -323,31 +323,25 @@ function Tools(props: FlamePanelProps & { problem: string | undefined; matched: 
         onChange={(panel) => setState({ panel })}
       />
       {!diff && (
-        <label class="inline">
-          Colour
-          <select value={state.colours} onChange={(event) => setState({ colours: event.currentTarget.value as State['colours'] })}>
-            <option value="kind">by kind</option>
-            <option value="module">by module</option>
-          </select>
-        </label>
+        <select aria-label="Colours" value={state.colours} onChange={(event) => setState({ colours: event.currentTarget.value as State['colours'] })}>
+          <option value="kind">Colour by kind</option>
+          <option value="module">Colour by module</option>
+        </select>
       )}
-      <label class="inline">
-        Split
-        <select value={state.root} title="Stand stacks under the values of a label" onChange={(event) => setState({ root: event.currentTarget.value })}>
-          <option value="">no label</option>
+      <select aria-label="Split by a label" value={state.root} title="Stand stacks under the values of a label" onChange={(event) => setState({ root: event.currentTarget.value })}>
+          <option value="">No split</option>
           {[...new Set([...props.labels, ...(state.root ? [state.root] : [])])].map((label) => (
             <option key={label} value={label}>
-              by {label.slice(0, 40)}
+              Split by {label.slice(0, 40)}
             </option>
           ))}
         </select>
-      </label>
       <span class="group" role="group" aria-label="Shape">
         <Toggle pressed={state.flame} title="Root at the bottom (flame), or at the top (icicle)" onChange={(flame) => setState({ flame })}>
           Flame
         </Toggle>
         <Toggle pressed={state.collapse} title="Show a run of the same function as one frame" onChange={(collapse) => setState({ collapse })}>
-          Fold recursion
+          Fold
         </Toggle>
         <Toggle pressed={state.samples} title="Width is the number of samples, not CPU time" onChange={(samples) => setState({ samples })}>
           Samples

@@ -57,6 +57,7 @@ export function layOut(tree: Tree, measure: Measure = single): Layout {
     whole: wide[0],
   };
   out.width[0] = wide[0];
+  out.name[0] = tree.name[0];
   const levels = [0];
   let placed = 1;
   let levelStart = 0;

@@ -58,8 +58,8 @@ export function findNodes(layout: Layout, nameMask: Uint8Array): Found {
   const inside = new Uint8Array(size);
   let [width, nodes] = [0, 0];
   for (let node = 0; node < size; node++) {
-    const found = node > 0 && nameMask[layout.name[node]] === 1;
-    const within = node > 0 && inside[layout.parent[node]] === 1;
+    const found = nameMask[layout.name[node]] === 1;
+    const within = inside[layout.parent[node]] === 1;
     if (found) {
       mask[node] = 1;
       nodes++;

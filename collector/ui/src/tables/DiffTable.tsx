@@ -39,7 +39,7 @@ export function DiffTable({ answer, state, setState }: Props) {
       key: 'sure',
       title: 'Sure',
       hint: 'Larger than chance would make it in 19 of 20 cases',
-      by: (row) => Number(row.significant),
+      by: (row) => (row.significant ? 'a' : 'b'),
       cell: (row) => <span class={row.significant ? 'sure' : 'soft'}>{row.significant ? 'yes' : 'chance'}</span>,
     },
     {

@@ -101,7 +101,7 @@ function columns(range: Range, now: number, state: State, setState: SetState): C
     { key: 'clock', title: 'Clock', hint: 'By how much it is ahead of the collector’s', number: true, by: (host) => Math.abs(Number(host.clockAheadNs)), cell: (host) => <Clock host={host} /> },
     { key: 'version', title: 'Agent', by: (host) => host.facts?.agentVersion ?? '', cell: (host) => <Name text={host.facts?.agentVersion ?? ''} max={24} empty="–" /> },
     { key: 'kernel', title: 'Kernel', by: (host) => host.facts?.kernel ?? '', cell: (host) => <Name text={[host.facts?.kernel, host.facts?.arch].filter(Boolean).join(' ')} max={48} empty="–" /> },
-    { key: 'labels', title: 'Labels and warnings', cell: (host) => <Notes host={host} /> },
+    { key: 'labels', title: 'Warnings and labels', cell: (host) => <Notes host={host} /> },
   ];
 }
 
@@ -143,14 +143,14 @@ function Clock({ host }: { host: Host }) {
 function Notes({ host }: { host: Host }) {
   return (
     <span class="notes">
-      {Object.entries(host.facts?.labels ?? {}).map(([name, value]) => (
-        <span class="chip small" key={name}>
-          <Name text={`${name}=${value}`} max={60} />
-        </span>
-      ))}
       {host.warnings.map((warning) => (
         <span class="warned" key={warning}>
           <Name text={warning} max={160} />
+        </span>
+      ))}
+      {Object.entries(host.facts?.labels ?? {}).map(([name, value]) => (
+        <span class="chip small" key={name}>
+          <Name text={`${name}=${value}`} max={60} />
         </span>
       ))}
     </span>
