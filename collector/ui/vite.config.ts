@@ -1,7 +1,7 @@
 // Builds the page into few files with stable names, which the collector carries in its binary.
 
 import { defineConfig } from 'vite';
-import { licences } from './scripts/licences';
+import { licences } from './scripts/licences.ts';
 
 export default defineConfig({
   // Relative, so that the page works below any path.

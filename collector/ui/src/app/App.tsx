@@ -8,9 +8,9 @@ import { Collector } from '../tables/Collector';
 import { Hosts } from '../tables/Hosts';
 import * as format from '../text/format';
 import { TimePicker } from '../time/TimePicker';
-import { resolve, toMs } from '../time/range';
+import { absoluteSpec, resolve, toMs } from '../time/range';
 import { ComparePage } from './ComparePage';
-import { Answer, CopyButton, Icon, TroubleBox } from './parts';
+import { Answer, CopyButton, Icon, Popover, TroubleBox, say } from './parts';
 import { ProfilePage } from './ProfilePage';
 import { QueryBar } from './QueryBar';
 import { QualityLine } from './QualityLine';
@@ -48,6 +48,10 @@ export function App() {
   const now = () => Date.now() + skew;
   useLive(state.live, () => setTurn((value) => value + 1));
   useShortcut('r', () => setTurn((value) => value + 1));
+  useEffect(() => {
+    const view = VIEWS.find(([one]) => one === state.view)?.[1] ?? '';
+    document.title = [state.query && say(state.query), view, 'Fleetprof'].filter(Boolean).join(' · ');
+  }, [state.view, state.query]);
   // Relative ranges stand still until something asks again.
   const resolved = useMemo(() => resolve({ from: state.from, to: state.to }, now()), [state.from, state.to, turn, skew]);
   const range = typeof resolved === 'string' ? undefined : resolved;
@@ -83,9 +87,26 @@ export function App() {
           onRefresh={() => setTurn(turn + 1)}
         />
         <div class="head-end">
-          <CopyButton title="Copy a link to exactly this page" text={() => location.href}>
-            <Icon of="link" /> <span class="wide-only">Link</span>
-          </CopyButton>
+          <Popover
+            title="Copy a link to this page"
+            align="right"
+            label={
+              <>
+                <Icon of="link" /> <span class="wide-only">Link</span>
+              </>
+            }
+          >
+            {() => (
+              <div class="menu">
+                <CopyButton title="Copy a link that shows these very samples" text={() => `${location.href.split('#')[0]}${linkTo(state, range ? absoluteSpec(range) : {})}`}>
+                  <b>Copy, with exact times</b> <span class="soft">for others to see the same</span>
+                </CopyButton>
+                <CopyButton title="Copy the address as it is" text={() => location.href}>
+                  <b>Copy as it is</b> <span class="soft">{state.to.startsWith('now') ? 'moves with the clock' : 'the times are exact'}</span>
+                </CopyButton>
+              </div>
+            )}
+          </Popover>
           <button type="button" class="square" title={theme === 'dark' ? 'Light' : 'Dark'} aria-label={theme === 'dark' ? 'Light theme' : 'Dark theme'} onClick={flipTheme}>
             <Icon of="theme" />
           </button>

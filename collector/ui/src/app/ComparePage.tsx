@@ -51,6 +51,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   const table = useAsked(`diff\n${bothKey}`, (signal) => diff(beforeSubject, subject, signal));
   return (
     <>
+      <h2 class="hidden">Comparison</h2>
       <Sides {...props} before={pair.data?.before} after={pair.data?.after} />
       <Answer asked={pair} what="both profiles" unit="stacks">
         {(data) => (

@@ -22,15 +22,18 @@ export function ProfilePage(props: PageProps) {
   const { state, setState, subject, subjectKey, theme, labels } = props;
   const chart = useAsked(`series ${state.by}\n${subjectKey}`, (signal) => series(subject, state.by, signal));
   const stacks = useAsked(`profile ${state.root}\n${subjectKey}`, (signal, progress) => profile(subject, state.root, signal, progress));
+  // What is wrong with both is told once.
+  const told = chart.trouble !== undefined && chart.trouble.code === stacks.trouble?.code && chart.trouble.detail === stacks.trouble.detail;
   const quality = stacks.data?.quality ?? chart.data?.quality;
   return (
     <>
+      <h2 class="hidden">Profile</h2>
       <section class="chart-panel" aria-label="CPU over time">
         <div class="tools">
           <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
           <QualityLine quality={quality} />
         </div>
-        <Answer asked={chart} what="the chart">
+        <Answer asked={told ? { ...chart, trouble: undefined } : chart} what="the chart">
           {(answer) => (
             <ChartPanel
               answer={answer}
@@ -52,6 +55,11 @@ export function ProfilePage(props: PageProps) {
   );
 }
 
+function prunedPart(profile: Profile): number {
+  const total = Number(profile.quality?.totalWeight ?? 0n);
+  return total > 0 ? Number(profile.quality?.prunedWeight ?? 0n) / total : 0;
+}
+
 function Stacks(props: PageProps & { profile: Profile }) {
   const { state, setState, theme, labels, subject, subjectKey } = props;
   const tree = useMemo(
@@ -68,7 +76,7 @@ function Stacks(props: PageProps & { profile: Profile }) {
       diff={false}
       labels={labels}
       tools={<Download subject={subject} />}
-      table={<TopTable tree={tree} unit={props.profile.unit} state={state} setState={setState} subject={subject} subjectKey={subjectKey} labels={labels} />}
+      table={<TopTable tree={tree} unit={props.profile.unit} state={state} setState={setState} subject={subject} subjectKey={subjectKey} labels={labels} pruned={prunedPart(props.profile)} />}
     />
   );
 }

@@ -74,7 +74,7 @@ export function Toggle(props: { pressed: boolean; title: string; children: Compo
 }
 
 /** A button that opens a panel under it. Closes on Escape, and when the focus or a click goes elsewhere. */
-export function Popover(props: { label: ComponentChildren; title: string; class?: string; align?: 'left' | 'right'; children: (close: () => void) => ComponentChildren }) {
+export function Popover(props: { label: ComponentChildren; title: string; class?: string; align?: 'left' | 'right'; above?: boolean; children: (close: () => void) => ComponentChildren }) {
   const [open, setOpen] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const button = useRef<HTMLButtonElement>(null);
@@ -107,7 +107,7 @@ export function Popover(props: { label: ComponentChildren; title: string; class?
         {props.label}
       </button>
       {open && (
-        <div id={id} class={`panel floating ${props.align ?? 'left'}`} role="dialog" aria-label={props.title}>
+        <div id={id} class={`panel floating ${props.align ?? 'left'}${props.above ? ' above' : ''}`} role="dialog" aria-label={props.title}>
           {props.children(close)}
         </div>
       )}

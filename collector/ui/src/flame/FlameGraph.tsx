@@ -18,7 +18,7 @@ export interface FlameGraphProps {
   inverted: boolean;
   zoom: string;
   pan: string;
-  onView: (view: { zoom: string; pan: string }) => void;
+  onView: (view: { zoom: string; pan: string }, how?: { replace?: boolean }) => void;
   /** A frame was chosen: undefined, none is. */
   onSelect: (node: number | undefined) => void;
   /** What is said of a frame, beside its name. */
@@ -52,19 +52,26 @@ export function FlameGraph(props: FlameGraphProps) {
     if (!box.current || !canvas.current || !spacer.current) return;
     const made = new Graph(box.current, canvas.current, spacer.current, layout, look, {
       zoom: zoomTo,
-      pan: (from, to) => latest.current.onView({ zoom: latest.current.zoom, pan: writePan(from, to) }),
+      pan: (from, to) => latest.current.onView({ zoom: latest.current.zoom, pan: writePan(from, to) }, { replace: true }),
       select: choose,
       hover: (node, x, y) => setHover(node === undefined ? undefined : { node, x, y }),
     });
     graph.current = made;
     return () => made.destroy();
   }, []);
+  const shown = useRef(layout);
   useEffect(() => {
+    // In newer data the chosen frame stays chosen, as long as it is there.
+    const path = selected !== undefined && selected < shown.current.name.length ? writePath(shown.current, selected) : '';
+    const again = path === '' ? 0 : readPath(layout, path);
+    const same = again !== 0 && writePath(layout, again) === path;
+    shown.current = layout;
     graph.current?.setLayout(layout, inverted);
     graph.current?.setFound(found);
     graph.current?.setView(zoomed, part);
+    graph.current?.setSelected(same ? again : undefined);
     setHover(undefined);
-    choose(undefined);
+    choose(same ? again : undefined);
   }, [layout, inverted]);
   useEffect(() => graph.current?.setLook(look), [look]);
   useEffect(() => graph.current?.setFound(found), [found]);

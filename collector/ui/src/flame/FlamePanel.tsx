@@ -6,7 +6,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { State } from '../app/state';
 import type { SetState } from '../app/store';
 import type { Theme } from '../app/theme';
-import { Choice, CopyButton, Empty, Icon, Name, Toggle } from '../app/parts';
+import { Choice, CopyButton, Empty, Icon, Name, Popover, Toggle } from '../app/parts';
 import { KIND } from '../query/outcome';
 import * as format from '../text/format';
 import { About, type Describing, Numbers, sentence } from './describe';
@@ -140,7 +140,7 @@ function Whole(props: FlamePanelProps & { layout: Layout; found: ReturnType<type
         inverted={state.flame}
         zoom={state.zoom}
         pan={state.pan}
-        onView={(view) => setState(view)}
+        onView={(view, how) => setState(view, how)}
         onSelect={setSelected}
         describe={tipOf(of)}
         onKey={onKey}
@@ -150,6 +150,21 @@ function Whole(props: FlamePanelProps & { layout: Layout; found: ReturnType<type
   );
 }
 
+const KEYS: readonly (readonly [string, string])[] = [
+  ['click, Enter', 'zoom into a frame'],
+  ['Esc', 'end the search, then zoom out'],
+  ['Backspace', 'zoom out to the caller'],
+  ['arrows', 'caller, callee, neighbours'],
+  ['Home, 0', 'the whole width'],
+  ['Ctrl + wheel', 'zoom around the pointer'],
+  ['drag, Shift + wheel', 'move sideways'],
+  ['/', 'search'],
+  ['n, N', 'next match, the one before'],
+  ['s', 'callers and callees of the chosen frame'],
+  ['f', 'focus on the chosen frame'],
+  ['r', 'ask again'],
+];
+
 /** The chosen frame and what can be done with it; without one, what colours mean. */
 function Detail(props: { of: Describing; node: number | undefined; setState: SetState; diff: boolean; state: State; theme: Theme }) {
   const { of, node, setState } = props;
@@ -157,7 +172,18 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
     return (
       <div class="detail">
         <Legend diff={props.diff} state={props.state} theme={props.theme} />
-        <span class="soft keys">click zooms · Ctrl + wheel or drag pans · / searches</span>
+        <Popover title="Keys" class="plain soft keys" align="right" above label="Mouse and keys">
+          {() => (
+            <dl class="keys-list">
+              {KEYS.map(([key, what]) => (
+                <>
+                  <dt>{key}</dt>
+                  <dd>{what}</dd>
+                </>
+              ))}
+            </dl>
+          )}
+        </Popover>
       </div>
     );
   }

@@ -44,7 +44,7 @@ export function moduleColour(module: string, theme: Theme): string {
   const mixed = hash(module);
   // The golden angle spreads hues; few modules of one stack look alike.
   const hue = (mixed % 360) * 137.508;
-  return `hsl(${(hue % 360).toFixed(0)} ${44 + ((mixed >>> 12) % 24)}% ${dimmed(66 + ((mixed >>> 20) % 12), theme).toFixed(0)}%)`;
+  return `hsl(${(hue % 360).toFixed(0)} ${36 + ((mixed >>> 12) % 22)}% ${dimmed(69 + ((mixed >>> 20) % 10), theme).toFixed(0)}%)`;
 }
 
 /** Colours by name id. */

@@ -73,10 +73,13 @@ export class Graph {
   /** Shows other data. */
   setLayout(layout: Layout, inverted: boolean): void {
     const turned = inverted !== this.scene.inverted;
+    // A flame graph stands on its root: where it is looked at is counted from there.
+    const fromRoot = this.box.scrollHeight - this.box.scrollTop;
     Object.assign(this.scene, { layout, inverted, hovered: undefined, selected: undefined, zoomed: 0 });
     this.show(0, layout.whole || 1);
     this.resize();
-    if (turned || inverted) this.box.scrollTop = inverted ? this.box.scrollHeight : 0;
+    if (turned) this.box.scrollTop = inverted ? this.box.scrollHeight : 0;
+    else if (inverted) this.box.scrollTop = this.box.scrollHeight - fromRoot;
   }
 
   setLook(look: Look): void {

@@ -13,7 +13,6 @@ import { toMs } from '../time/range';
 const SEVERITY = ['', 'note', 'warning', 'error'];
 
 export function Collector({ answer, state, setState }: { answer: StatusResponse; state: State; setState: SetState }) {
-  const now = toMs(answer.nowUnixNs);
   const kept = answer.kept;
   const [used, most] = [Number(answer.storeBytes), Number(answer.storeBytesMax)];
   const wanted = state.filter.toLowerCase();
@@ -29,7 +28,7 @@ export function Collector({ answer, state, setState }: { answer: StatusResponse;
           <Name text={answer.version} empty="not said" />
         </dd>
         <dt>Running</dt>
-        <dd title={format.stamp(toMs(answer.startedUnixNs))}>since {format.ago(toMs(answer.startedUnixNs), now)}</dd>
+        <dd title={format.stamp(toMs(answer.startedUnixNs))}>for {format.duration(Number(answer.nowUnixNs - answer.startedUnixNs))}</dd>
         <dt>Store</dt>
         <dd>
           <Name text={[answer.store, answer.storeVersion].filter(Boolean).join(', ')} empty="not said" />

@@ -31,7 +31,12 @@ interface Props {
   subject: Subject;
   subjectKey: string;
   labels: readonly string[];
+  /** Part of the weight that the tree has not where it belongs. */
+  pruned: number;
 }
+
+/** Rows that are no label's values. */
+const BUILT_IN = ['function', 'exact', 'module'];
 
 export function TopTable(props: Props) {
   const { state, setState } = props;
@@ -42,8 +47,9 @@ export function TopTable(props: Props) {
           Table of
           <select value={state.rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
             <option value="function">functions</option>
+            <option value="exact">functions, as summed by the collector</option>
             <option value="module">modules</option>
-            {[...new Set([...props.labels, ...(['function', 'module'].includes(state.rows) ? [] : [state.rows])])].map((label) => (
+            {[...new Set([...props.labels, ...(BUILT_IN.includes(state.rows) ? [] : [state.rows])])].map((label) => (
               <option key={label} value={label}>
                 {label.slice(0, 40)}
               </option>
@@ -60,7 +66,7 @@ export function TopTable(props: Props) {
 }
 
 function Functions(props: Props) {
-  const { tree, state } = props;
+  const { tree, state, setState } = props;
   const rows = useMemo(() => {
     const { names } = tree;
     return functionRows(tree).map((row) => ({
@@ -72,13 +78,25 @@ function Functions(props: Props) {
       total: row.total,
     }));
   }, [tree]);
-  return <Rows {...props} rows={rows} whole={tree.total[0][0]} samples={state.samples} />;
+  return (
+    <>
+      <Rows {...props} rows={rows} whole={tree.total[0][0]} samples={state.samples} />
+      {props.pruned > 0 && (
+        <p class="more">
+          {format.percent(props.pruned)} of the weight was cut to callers to keep the graph small, and counts as theirs here.{' '}
+          <button type="button" class="plain link" onClick={() => setState({ rows: 'exact' })}>
+            Sums of the collector
+          </button>
+        </p>
+      )}
+    </>
+  );
 }
 
 function Others(props: Props) {
   const { state, subject } = props;
   const byTotal = state.sort.endsWith('total');
-  const asked = useAsked(`top-${state.rows}\n${props.subjectKey}\n${byTotal}`, (signal) => top(subject, state.rows, byTotal, signal));
+  const asked = useAsked(`top-${state.rows}\n${props.subjectKey}\n${byTotal}`, (signal) => top(subject, state.rows === 'exact' ? 'function' : state.rows, byTotal, signal));
   return (
     <Answer asked={asked} what="the table">
       {(answer) => (
@@ -106,7 +124,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
   const wanted = state.filter.toLowerCase();
   const kept = useMemo(() => (wanted === '' ? rows : rows.filter((row) => row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted))), [rows, wanted]);
   const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.unit));
-  const isFunction = state.rows === 'function';
+  const isFunction = state.rows === 'function' || state.rows === 'exact';
   const columns: ColumnOf<TopRow>[] = [
     { key: 'own', title: 'Self', hint: 'Time in the function itself', number: true, by: (row) => row.own, cell: (row) => <Bar fraction={row.own / whole}>{amount(row.own)}</Bar> },
     { key: 'own%', title: '%', number: true, cell: (row) => <span class="soft">{format.share(row.own, whole)}</span> },

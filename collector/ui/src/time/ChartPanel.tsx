@@ -28,6 +28,7 @@ export function ChartPanel(props: Props) {
   const chart = useMemo(() => chartOf(answer, by), [answer, by]);
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
   const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden.join('\n')]);
+  if (!chart.lines.length) return <p class="soft">No CPU time was sampled in this selection.</p>;
   return (
     <div class="chart">
       <Drawing {...props} chart={chart} lines={lines} gaps={gaps} />
@@ -131,13 +132,19 @@ function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Char
           <col class="col-share" />
           <col class="col-add" />
         </colgroup>
-        <thead class="hidden">
+        <thead>
           <tr>
-            <th>Shown</th>
-            <th>{by || 'all'}</th>
-            <th>{rateUnit(chart)} on average</th>
-            <th>Share</th>
-            <th>Filter</th>
+            <th scope="col">
+              <span class="hidden">Shown</span>
+            </th>
+            <th scope="col">{(by || 'all').slice(0, 40)}</th>
+            <th scope="col" class="number" title="On average over the range">
+              {rateUnit(chart)}
+            </th>
+            <th scope="col" class="number">share</th>
+            <th scope="col">
+              <span class="hidden">Select</span>
+            </th>
           </tr>
         </thead>
         <tbody>
