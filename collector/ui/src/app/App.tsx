@@ -176,7 +176,15 @@ function useLive(live: boolean, ask: () => void): void {
     const timer = setInterval(() => {
       if (!document.hidden) latest.current();
     }, LIVE_MS);
-    return () => clearInterval(timer);
+    // Who comes back sees what is now, not what was when the page was left.
+    const back = () => {
+      if (!document.hidden) latest.current();
+    };
+    document.addEventListener('visibilitychange', back);
+    return () => {
+      clearInterval(timer);
+      document.removeEventListener('visibilitychange', back);
+    };
   }, [live]);
 }
 

@@ -135,6 +135,7 @@ function Sides(props: PageProps & { beforeRange: Range; before: Profile | undefi
             by={state.by}
             hidden={state.hidden}
             dark={theme === 'dark'}
+            now={props.now()}
             marks={[
               { ...beforeRange, tone: 'before' },
               { ...range, tone: 'after' },

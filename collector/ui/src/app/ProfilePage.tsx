@@ -40,6 +40,7 @@ export function ProfilePage(props: PageProps) {
               by={state.by}
               hidden={state.hidden}
               dark={theme === 'dark'}
+              now={props.now()}
               brushHint="Drag to zoom into a part of the time"
               onHidden={(hidden) => setState({ hidden })}
               onBrush={(range) => setState(absoluteSpec(range))}

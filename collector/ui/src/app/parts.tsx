@@ -137,7 +137,7 @@ export function TroubleBox({ trouble, again }: { trouble: Trouble; again?: () =>
 export function Answer<T>(props: { asked: Asked<T>; what: string; unit?: string; children: (data: T) => ComponentChildren }) {
   const { asked } = props;
   return (
-    <div class={`answer${asked.slow && asked.data !== undefined ? ' stale' : ''}`} aria-busy={asked.waiting}>
+    <div class={`answer${(asked.slow || asked.trouble) && asked.data !== undefined ? ' stale' : ''}`} aria-busy={asked.waiting}>
       {asked.slow && (
         <div class="waiting" role="status">
           <progress aria-label={`Loading ${props.what}`} />
@@ -149,6 +149,7 @@ export function Answer<T>(props: { asked: Asked<T>; what: string; unit?: string;
         </div>
       )}
       {asked.trouble && <TroubleBox trouble={asked.trouble} again={asked.again} />}
+      {asked.trouble && asked.data !== undefined && <p class="notice">Below is the answer before this question.</p>}
       {asked.data !== undefined ? props.children(asked.data) : asked.slow ? <Skeleton /> : !asked.trouble && <div class="quiet-box" />}
     </div>
   );

@@ -45,6 +45,8 @@ export interface State {
   focus: string;
   /** Function of the sandwich; empty: none. */
   fn: string;
+  /** As `zoom`, in the graph of its callers; `zoom` is in that of its callees. */
+  callers: string;
   /** What rows of the table are: `function`, `module` or a label. */
   rows: string;
   sort: string;
@@ -80,6 +82,7 @@ export const DEFAULTS: State = {
   pan: '',
   focus: '',
   fn: '',
+  callers: '',
   rows: 'function',
   sort: '',
   filter: '',
@@ -106,7 +109,7 @@ const CHOICES = {
 } as const;
 
 const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex'] as const;
-const TEXTS = ['from', 'to', 'query', 'by', 'root', 'search', 'zoom', 'pan', 'focus', 'fn', 'rows', 'sort', 'filter', 'bfrom', 'bto'] as const;
+const TEXTS = ['from', 'to', 'query', 'by', 'root', 'search', 'zoom', 'pan', 'focus', 'fn', 'callers', 'rows', 'sort', 'filter', 'bfrom', 'bto'] as const;
 const LISTS = ['hidden', 'toggled'] as const;
 
 /** The state that an address (without `#`) has. */
@@ -152,6 +155,7 @@ export function changed(state: State, change: Partial<State>): State {
   const next = { ...state, ...change };
   const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view'] as const).some((key) => next[key] !== state[key]);
   if (moved && change.zoom === undefined) next.zoom = '';
+  if (moved && change.callers === undefined) next.callers = '';
   if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';
   if (next.by !== state.by && change.hidden === undefined) next.hidden = [];
   if (next.view !== state.view) {

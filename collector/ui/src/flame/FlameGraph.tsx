@@ -84,6 +84,11 @@ export function FlameGraph(props: FlameGraphProps) {
     const go = (node: number | undefined) => {
       if (node === undefined) return;
       choose(node);
+      // What is chosen is to be seen: out to the nearest frame that has both.
+      let around = zoomed;
+      while (around !== 0 && !overlaps(layout, around, node)) around = layout.parent[around];
+      if (around !== zoomed) zoomTo(around);
+      else if (part && (layout.x[node] >= part[1] * layout.whole || layout.x[node] + layout.width[node] <= part[0] * layout.whole)) zoomTo(zoomed);
       graph.current?.reveal(node);
     };
     if (handleKey(event, { layout, found, inverted, at, selected, zoomed, go, zoomTo }) || props.onKey?.(event.key, selected)) {
@@ -114,6 +119,11 @@ export function FlameGraph(props: FlameGraphProps) {
       {hover && hover.node < layout.name.length && <Tip x={hover.x} y={hover.y} children={props.describe(hover.node).tip} />}
     </div>
   );
+}
+
+/** True when a node is above or below another. */
+function overlaps(layout: Layout, one: number, other: number): boolean {
+  return layout.x[other] < layout.x[one] + layout.width[one] && layout.x[other] + layout.width[other] > layout.x[one];
 }
 
 interface KeyContext {

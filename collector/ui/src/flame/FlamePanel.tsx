@@ -280,13 +280,19 @@ function Half(props: FlamePanelProps & { title: string; layout: Layout; mask: Ui
   const { layout, mask, setState } = props;
   const look = useLook(layout, props);
   const found = useMemo(() => (mask ? findNodes(layout, mask) : undefined), [layout, mask]);
-  // Two graphs, one address: the zoom of halves is not in it, the function is.
-  const [view, setView] = useState({ zoom: '', pan: '' });
-  useEffect(() => setView({ zoom: '', pan: '' }), [props.state.fn]);
+  // Two graphs, one address: the frames that fill them are in it, parts of the width are not.
+  const field = props.inverted ? 'callers' : 'zoom';
+  const [pan, setPan] = useState('');
+  const zoom = props.state[field];
+  useEffect(() => setPan(''), [props.state.fn, zoom]);
+  const setView = (view: { zoom: string; pan: string }) => {
+    setPan(view.pan);
+    if (view.zoom !== zoom) setState({ [field]: view.zoom });
+  };
   const of = describing(layout, props);
   const onKey = (key: string, node: number | undefined): boolean => {
     if (key === 'Escape') {
-      if (view.zoom === '' && view.pan === '') setState({ fn: '' });
+      if (zoom === '' && pan === '') setState({ fn: '' });
       else setView({ zoom: '', pan: '' });
       return true;
     }
@@ -297,7 +303,7 @@ function Half(props: FlamePanelProps & { title: string; layout: Layout; mask: Ui
   return (
     <div class="half">
       <h3>{props.title}</h3>
-      <FlameGraph label={props.title} layout={layout} look={look} found={found} inverted={props.inverted} zoom={view.zoom} pan={view.pan} onView={setView} onSelect={() => undefined} describe={tipOf(of)} onKey={onKey} fitted />
+      <FlameGraph label={props.title} layout={layout} look={look} found={found} inverted={props.inverted} zoom={zoom} pan={pan} onView={setView} onSelect={() => undefined} describe={tipOf(of)} onKey={onKey} fitted />
     </div>
   );
 }
@@ -322,7 +328,7 @@ function Tools(props: FlamePanelProps & { problem: string | undefined; matched: 
         <input
           ref={field}
           type="search"
-          placeholder={state.regex ? 'Search: regular expression' : 'Search functions, modules'}
+          placeholder={state.regex ? 'Regular expression' : 'Search functions'}
           aria-label="Search functions and modules"
           aria-invalid={!!problem}
           spellcheck={false}
@@ -350,8 +356,8 @@ function Tools(props: FlamePanelProps & { problem: string | undefined; matched: 
       />
       {!diff && (
         <select aria-label="Colours" value={state.colours} onChange={(event) => setState({ colours: event.currentTarget.value as State['colours'] })}>
-          <option value="kind">Colour by kind</option>
-          <option value="module">Colour by module</option>
+          <option value="kind">Colour: kind</option>
+          <option value="module">Colour: module</option>
         </select>
       )}
       <select aria-label="Split by a label" value={state.root} title="Stand stacks under the values of a label" onChange={(event) => setState({ root: event.currentTarget.value })}>
@@ -374,7 +380,7 @@ function Tools(props: FlamePanelProps & { problem: string | undefined; matched: 
         </Toggle>
       </span>
       {props.tools}
-      <button type="button" title="Whole profile, no search, no focus" disabled={!state.zoom && !state.pan && !state.search && !state.focus && !state.fn && !state.filters.length} onClick={() => setState({ zoom: '', pan: '', search: '', focus: '', fn: '', filters: [] })}>
+      <button type="button" title="Whole profile, no search, no focus" disabled={!state.zoom && !state.pan && !state.search && !state.focus && !state.fn && !state.callers && !state.filters.length} onClick={() => setState({ zoom: '', pan: '', search: '', focus: '', fn: '', callers: '', filters: [] })}>
         Reset
       </button>
     </div>
@@ -402,6 +408,7 @@ function Narrowed({ state, setState }: { state: State; setState: SetState }) {
           </button>
         </li>
       ))}
+      <li class="soft">the chart is of all stacks</li>
     </ul>
   );
 }

@@ -69,7 +69,9 @@ function Functions(props: Props) {
   const { tree, state, setState } = props;
   const rows = useMemo(() => {
     const { names } = tree;
-    return functionRows(tree).map((row) => ({
+    // The heavier of two without time of their own stands first.
+    const sums = functionRows(tree).sort((left, right) => right.total - left.total);
+    return sums.map((row) => ({
       key: String(row.name),
       name: names.text[row.name],
       module: names.module[row.name],

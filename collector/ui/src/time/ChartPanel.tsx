@@ -18,6 +18,8 @@ interface Props {
   dark: boolean;
   marks?: readonly Mark[];
   brushHint: string;
+  /** When the answer was asked for. Unit: milliseconds. */
+  now: number;
   onHidden: (hidden: string[]) => void;
   onBrush: (range: Range) => void;
   onFilter: (value: string) => void;
@@ -25,7 +27,7 @@ interface Props {
 
 export function ChartPanel(props: Props) {
   const { answer, by, hidden } = props;
-  const chart = useMemo(() => chartOf(answer, by), [answer, by]);
+  const chart = useMemo(() => chartOf(answer, by, props.now), [answer, by]);
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
   const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden.join('\n')]);
   if (!chart.lines.length) return <p class="soft">No CPU time was sampled in this selection.</p>;

@@ -35,12 +35,20 @@ export const REST_COLOUR = '#9aa3ae';
 /** Most steps taken: more than a screen has columns. */
 export const STEPS_MAX = 20_000;
 
+/**
+ * How long windows may be under way: one that is open, and one that is being sent. Unit: milliseconds.
+ * Steps that end later and have nothing yet are not drawn: they would look as if all had stopped.
+ */
+export const ARRIVING_MS = 20_000;
+
 /** The chart of an answer. Lines stand heaviest first, the rest last. */
-export function chartOf(answer: SeriesResponse, by: string): Chart {
+export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Chart {
   const stepMs = Number(answer.stepNs) / 1e6;
   const longest = answer.lines.reduce((most, line) => Math.max(most, line.weights.length), 0);
-  const steps = stepMs > 0 ? Math.min(STEPS_MAX, longest) : 0;
   const startMs = toMs(answer.startUnixNs);
+  let steps = stepMs > 0 ? Math.min(STEPS_MAX, longest) : 0;
+  const empty = (step: number) => answer.lines.every((line) => (line.weights[step] ?? 0n) === 0n);
+  while (steps > 1 && startMs + steps * stepMs > nowMs - ARRIVING_MS && empty(steps - 1)) steps--;
   const times = Array.from({ length: steps + 1 }, (_, at) => (startMs + at * stepMs) / 1000);
   const lines = answer.lines.map((line) => ({
     name: line.rest ? 'rest' : (line.labels[by] ?? ''),

@@ -79,6 +79,13 @@ describe('the profile', () => {
     expect(await page.locator('.half').count()).toBe(2);
     expect(param(page, 'fn')).toBeTruthy();
     await site.shot(page, 'sandwich');
+    const box = await page.locator('.half .flame-box').first().boundingBox();
+    if (!box) throw new Error('no callers');
+    await page.mouse.click(box.x + box.width / 2, box.y + box.height - 4 - 27);
+    await page.waitForSelector('.half .crumbs');
+    const other = await site.open(new URL(page.url()).hash.slice(1));
+    await other.waitForSelector('.half .crumbs');
+    expect(await other.locator('.half .crumbs').textContent()).toBe(await page.locator('.half .crumbs').textContent());
     await page.getByRole('button', { name: 'Back to all stacks' }).click();
     await page.waitForSelector('.sandwich', { state: 'detached' });
   });
@@ -127,6 +134,25 @@ describe('the profile', () => {
     for (const seen of ['.crumbs', '.search output']) expect(await other.locator(seen).textContent()).toBe(await page.locator(seen).textContent());
     expect(await other.getByRole('button', { name: 'Flame', exact: true }).getAttribute('aria-pressed')).toBe('true');
     expect(await other.locator('.flame-box canvas').getAttribute('data-zoomed')).toBe(await page.locator('.flame-box canvas').getAttribute('data-zoomed'));
+  });
+
+  test('a range can be written, chosen and moved', async () => {
+    const page = await site.open();
+    await drawn(page);
+    const choose = page.getByTitle('Choose the time range');
+    await choose.click();
+    await page.getByLabel('From', { exact: true }).fill('now-2h');
+    await page.getByLabel('To', { exact: true }).fill('nonsense');
+    expect(await page.locator('.range-panel .wrong').textContent()).toContain('end of the range');
+    await page.getByLabel('To', { exact: true }).fill('now-1h');
+    await page.getByRole('button', { name: 'Apply' }).click();
+    await page.waitForFunction(() => /from=now-2h&to=now-1h/.test(location.hash));
+    await choose.click();
+    await page.getByRole('button', { name: 'Last 15 minutes' }).click();
+    await page.waitForFunction(() => location.hash === '#from=now-15m');
+    await page.getByRole('button', { name: 'Earlier' }).click();
+    await page.waitForFunction(() => /from=20.*Z&to=20.*Z/.test(location.hash));
+    await settled(page);
   });
 
   test('the selector completes names and values, and tells a mistake', async () => {

@@ -13,15 +13,22 @@ const SECOND = 1_000_000_000n;
 test('weights become cores, the rest is last, colours stay with names', () => {
   const line = (host: string, weights: bigint[]) => ({ labels: { host }, weights, totalWeight: weights.reduce((sum, one) => sum + one, 0n) });
   const answer = (lines: object[]) => create(SeriesResponseSchema, { startUnixNs: 0n, stepNs: 10n * SECOND, lines, quality: { unit: 'nanoseconds' } });
-  const chart = chartOf(answer([{ weights: [90n * SECOND], totalWeight: 90n * SECOND, rest: true }, line('a', [5n * SECOND, 20n * SECOND]), line('b', [40n * SECOND])]), 'host');
+  const chart = chartOf(answer([{ weights: [90n * SECOND], totalWeight: 90n * SECOND, rest: true }, line('a', [5n * SECOND, 20n * SECOND]), line('b', [40n * SECOND])]), 'host', 1e9);
   expect(chart.lines.map((one) => one.name)).toEqual(['b', 'a', 'rest']);
   expect([...chart.lines[1].rates]).toEqual([0.5, 2]);
   expect([...chart.lines[0].rates]).toEqual([4, 0]);
   expect(chart.times).toEqual([0, 10, 20]);
   expect(stacked(chart.lines, 2).map((edge) => [...edge])).toEqual([[4, 0], [4.5, 2], [13.5, 2]]);
-  const alone = chartOf(answer([line('a', [SECOND])]), 'host');
+  const alone = chartOf(answer([line('a', [SECOND])]), 'host', 1e9);
   expect(alone.lines[0].colour).toBe(chart.lines[1].colour);
-  expect(chartOf(answer([]), 'host').times).toEqual([0]);
+  expect(chartOf(answer([]), 'host', 1e9).times).toEqual([0]);
+});
+
+test('steps that have nothing yet are not drawn, those that have nothing any more are', () => {
+  const answer = create(SeriesResponseSchema, { stepNs: 10n * SECOND, lines: [{ weights: [SECOND, 0n, 0n], totalWeight: SECOND }] });
+  expect(chartOf(answer, '', 30_000).times).toEqual([0, 10]);
+  expect(chartOf(answer, '', 45_000).times).toEqual([0, 10, 20]);
+  expect(chartOf(answer, '', 60_000).times).toEqual([0, 10, 20, 30]);
 });
 
 test('gaps that touch are one', () => {

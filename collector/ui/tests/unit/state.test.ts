@@ -9,7 +9,7 @@ test('the defaults are an empty address', () => {
 test('what is written is read back', () => {
   const state: State = {
     view: 'compare', from: '2026-11-21T10:00:00Z', to: 'now', live: true, query: 'host=~"a|b", comm="x & y = z #%"', filters: [{ op: 'drop', regex: '^a:b$' }, { op: 'keep', regex: 'new\nline' }],
-    by: '', hidden: ['a,b', '\u0000rest', ''], root: 'unit', panel: 'table', colours: 'module', flame: true, collapse: true, samples: true, search: '<script>\u202e', regex: true, zoom: '1a.2b', pan: '0.1-0.2', focus: 'f(x)', fn: 'g',
+    by: '', hidden: ['a,b', '\u0000rest', ''], root: 'unit', panel: 'table', colours: 'module', flame: true, collapse: true, samples: true, search: '<script>\u202e', regex: true, zoom: '1a.2b', pan: '0.1-0.2', focus: 'f(x)', fn: 'g', callers: '3c',
     rows: 'module', sort: '-own', filter: 'ü', bfrom: 'now-2h', bto: 'now-1h', bquery: '', compare: 'sum', width: 'after', toggled: ['/a', '/b'],
   };
   expect(read(write(state))).toEqual(state);
