@@ -99,10 +99,10 @@ export function FlameGraph(props: FlameGraphProps) {
   const about = selected === undefined ? undefined : props.describe(selected);
   const rows = Math.min(14, Math.max(3, levelCount(layout)));
   return (
-    <div class="flame">
+    <div class={`flame${props.fitted ? ' fitted' : ''}`}>
       <Crumbs layout={layout} zoomed={zoomed} onZoom={zoomTo} />
       <div
-        class={`flame-box${props.fitted ? ' fitted' : ''}`}
+        class="flame-box"
         style={props.fitted ? { height: `${rows * 18 + 4}px` } : undefined}
         ref={box}
         tabIndex={0}
