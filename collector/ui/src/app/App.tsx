@@ -1,0 +1,224 @@
+// The page: its head, the selection, and one of its views. Everything shown follows from the address.
+
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { cgroups, hosts, labelNames, status } from '../query/client';
+import { useAsked } from '../query/use';
+import { Cgroups } from '../tables/Cgroups';
+import { Collector } from '../tables/Collector';
+import { Hosts } from '../tables/Hosts';
+import * as format from '../text/format';
+import { TimePicker } from '../time/TimePicker';
+import { absoluteSpec, resolve, toMs } from '../time/range';
+import { ComparePage } from './ComparePage';
+import { Answer, CopyButton, Icon, Popover, TroubleBox, say } from './parts';
+import { ProfilePage } from './ProfilePage';
+import { QueryBar } from './QueryBar';
+import { QualityLine } from './QualityLine';
+import { type PageProps, keyOf } from './page';
+import type { View } from './state';
+import { linkTo, useAddress } from './store';
+import { useTheme } from './theme';
+
+/** Time between questions in live mode: the length of a window. Unit: milliseconds. */
+export const LIVE_MS = 10_000;
+
+/** A clock that differs from the collector's by more is corrected. Unit: milliseconds. */
+const SKEW_FROM_MS = 2000;
+
+/** Labels offered first where they exist, in this order. */
+const FIRST_LABELS = ['host', 'unit', 'container', 'comm', 'slice', 'cgroup', 'thread', 'context'];
+
+const VIEWS: readonly (readonly [View, string])[] = [
+  ['profile', 'Profile'],
+  ['compare', 'Compare'],
+  ['cgroups', 'Containers'],
+  ['hosts', 'Hosts'],
+  ['collector', 'Collector'],
+];
+
+export function App() {
+  const [state, setState] = useAddress();
+  const [theme, flipTheme] = useTheme();
+  const [turn, setTurn] = useState(0);
+  const about = useAsked('status\n', async (signal) => ({ status: await status(signal), at: Date.now() }));
+  const skew = useMemo(() => {
+    const by = about.data && about.data.status.nowUnixNs > 0n ? toMs(about.data.status.nowUnixNs) - about.data.at : 0;
+    return Math.abs(by) > SKEW_FROM_MS ? by : 0;
+  }, [about.data]);
+  const now = () => Date.now() + skew;
+  useLive(state.live, () => setTurn((value) => value + 1));
+  useShortcut('r', () => setTurn((value) => value + 1));
+  useEffect(() => {
+    const view = VIEWS.find(([one]) => one === state.view)?.[1] ?? '';
+    document.title = [state.query && say(state.query), view, 'Fleetprof'].filter(Boolean).join(' · ');
+  }, [state.view, state.query]);
+  // Relative ranges stand still until something asks again.
+  const resolved = useMemo(() => resolve({ from: state.from, to: state.to }, now()), [state.from, state.to, turn, skew]);
+  const range = typeof resolved === 'string' ? undefined : resolved;
+  const names = useAsked(range && `labels\n${Math.floor(range.from / 60_000)}`, (signal) => labelNames(range ?? { from: 0, to: 1 }, signal));
+  const labels = useMemo(() => ordered(names.data ?? FIRST_LABELS.slice(0, 5)), [names.data]);
+  const subject = range && { range, query: state.query, filters: state.filters };
+  const page: PageProps | undefined = range && subject && { state, setState, theme, range, subject, subjectKey: keyOf(subject, turn), labels, now };
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(event) => skip(event)}>
+        To the content
+      </a>
+      <header class="head">
+        <h1>
+          <a href={linkTo(state, { view: 'profile', query: '', zoom: '', focus: '', fn: '', search: '', filters: [] })} title="Everything">
+            <Mark /> Fleetprof
+          </a>
+        </h1>
+        <nav aria-label="Pages">
+          {VIEWS.map(([view, title]) => (
+            <a key={view} href={linkTo(state, { view })} aria-current={state.view === view ? 'page' : undefined}>
+              {title}
+            </a>
+          ))}
+        </nav>
+        <TimePicker
+          spec={{ from: state.from, to: state.to }}
+          range={range}
+          live={state.live}
+          now={now}
+          onRange={(spec) => setState(spec)}
+          onLive={(live) => setState(live && state.to !== 'now' ? { live, from: 'now-15m', to: 'now' } : { live })}
+          onRefresh={() => setTurn(turn + 1)}
+        />
+        <div class="head-end">
+          <Popover
+            title="Copy a link to this page"
+            align="right"
+            label={
+              <>
+                <Icon of="link" /> <span class="wide-only">Link</span>
+              </>
+            }
+          >
+            {() => (
+              <div class="menu">
+                <CopyButton title="Copy a link that shows these very samples" text={() => `${location.href.split('#')[0]}${linkTo(state, range ? absoluteSpec(range) : {})}`}>
+                  <b>Copy, with exact times</b> <span class="soft">for others to see the same</span>
+                </CopyButton>
+                <CopyButton title="Copy the address as it is" text={() => location.href}>
+                  <b>Copy as it is</b> <span class="soft">{state.to.startsWith('now') ? 'moves with the clock' : 'the times are exact'}</span>
+                </CopyButton>
+              </div>
+            )}
+          </Popover>
+          <button type="button" class="square" title={theme === 'dark' ? 'Light' : 'Dark'} aria-label={theme === 'dark' ? 'Light theme' : 'Dark theme'} onClick={flipTheme}>
+            <Icon of="theme" />
+          </button>
+        </div>
+      </header>
+      <main id="main" tabIndex={-1} class={`view-${state.view}`}>
+        {skew !== 0 && <p class="notice">This browser’s clock differs from the collector’s by {format.duration(Math.abs(skew) * 1e6)}; ranges follow the collector’s.</p>}
+        {state.view !== 'compare' && state.view !== 'hosts' && state.view !== 'collector' && <QueryBar label="Selector" query={state.query} range={range} onChange={(query) => setState({ query })} />}
+        {typeof resolved === 'string' && <TroubleBox trouble={{ title: 'The time range is not valid', detail: '', advice: `In short: ${resolved}.`, retry: false, code: 'range' }} />}
+        {page && <Page {...page} />}
+      </main>
+    </>
+  );
+}
+
+function Page(props: PageProps) {
+  switch (props.state.view) {
+    case 'profile':
+      return <ProfilePage {...props} />;
+    case 'compare':
+      return <ComparePage {...props} />;
+    case 'cgroups':
+      return <CgroupsView {...props} />;
+    case 'hosts':
+      return <HostsView {...props} />;
+    case 'collector':
+      return <CollectorView {...props} />;
+  }
+}
+
+function CgroupsView(props: PageProps) {
+  const asked = useAsked(`cgroups\n${props.subjectKey}`, (signal) => cgroups(props.subject, signal));
+  return (
+    <>
+      <QualityLine quality={asked.data?.quality} />
+      <Answer asked={asked} what="the cgroups">
+        {(answer) => <Cgroups answer={answer} range={props.range} state={props.state} setState={props.setState} />}
+      </Answer>
+    </>
+  );
+}
+
+function HostsView(props: PageProps) {
+  const asked = useAsked(`hosts\n${props.subjectKey}`, (signal) => hosts(props.range, signal));
+  return (
+    <Answer asked={asked} what="the hosts">
+      {(answer) => <Hosts answer={answer} range={props.range} now={props.now()} state={props.state} setState={props.setState} />}
+    </Answer>
+  );
+}
+
+function CollectorView(props: PageProps) {
+  const asked = useAsked(`status\n${props.subjectKey}`, status);
+  return (
+    <Answer asked={asked} what="the status">
+      {(answer) => <Collector answer={answer} state={props.state} setState={props.setState} />}
+    </Answer>
+  );
+}
+
+/** Asks again with every window, as long as somebody can see the page. */
+function useLive(live: boolean, ask: () => void): void {
+  const latest = useRef(ask);
+  latest.current = ask;
+  useEffect(() => {
+    if (!live) return;
+    const timer = setInterval(() => {
+      if (!document.hidden) latest.current();
+    }, LIVE_MS);
+    // Who comes back sees what is now, not what was when the page was left.
+    const back = () => {
+      if (!document.hidden) latest.current();
+    };
+    document.addEventListener('visibilitychange', back);
+    return () => {
+      clearInterval(timer);
+      document.removeEventListener('visibilitychange', back);
+    };
+  }, [live]);
+}
+
+function useShortcut(key: string, act: () => void): void {
+  const latest = useRef(act);
+  latest.current = act;
+  useEffect(() => {
+    const listen = (event: KeyboardEvent) => {
+      const target = event.target as HTMLElement;
+      if (event.key !== key || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
+      latest.current();
+    };
+    addEventListener('keydown', listen);
+    return () => removeEventListener('keydown', listen);
+  }, [key]);
+}
+
+function skip(event: Event): void {
+  // The hash is the state of the page: an anchor would overwrite it.
+  event.preventDefault();
+  document.getElementById('main')?.focus();
+}
+
+function ordered(names: readonly string[]): string[] {
+  const first = FIRST_LABELS.filter((label) => names.includes(label));
+  return [...first, ...names.filter((name) => !first.includes(name))];
+}
+
+function Mark() {
+  return (
+    <svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true" focusable="false">
+      <rect x="1" y="3" width="18" height="4" rx="1" fill="#e2803a" />
+      <rect x="1" y="8" width="12" height="4" rx="1" fill="#3f7fd6" />
+      <rect x="1" y="13" width="7" height="4" rx="1" fill="#4aa568" />
+    </svg>
+  );
+}

@@ -1,0 +1,214 @@
+// Two ranges or selections against each other: where they are on the time axis, one graph of both, and
+// the table of changes with its error.
+
+import { useMemo, useState } from 'preact/hooks';
+import { FlamePanel } from '../flame/FlamePanel';
+import { Names } from '../flame/names';
+import { buildDiffTree } from '../flame/tree';
+import { type Subject, diff, profile, series } from '../query/client';
+import type { Profile } from '../query/profile';
+import { withMatcher } from '../query/selector';
+import { useAsked } from '../query/use';
+import { DiffTable } from '../tables/DiffTable';
+import * as format from '../text/format';
+import { ChartPanel } from '../time/ChartPanel';
+import { type Range, absoluteSpec, before as rightBefore, resolve, shifted } from '../time/range';
+import { GroupBy } from './GroupBy';
+import { Answer, Choice, Empty, TroubleBox } from './parts';
+import { QueryBar } from './QueryBar';
+import { QualityLine } from './QualityLine';
+import { type PageProps, keyOf } from './page';
+
+/** How much more than both ranges the chart shows, so that they can be moved. */
+const AROUND = 0.25;
+
+export function ComparePage(props: PageProps) {
+  const { state, setState, range } = props;
+  const spec = state.bfrom !== '' && state.bto !== '' ? { from: state.bfrom, to: state.bto } : undefined;
+  const resolved = spec ? resolve(spec, range.to) : rightBefore(range);
+  if (typeof resolved === 'string') {
+    return (
+      <TroubleBox trouble={{ title: 'The range before is not valid', detail: '', advice: `In short: ${resolved}.`, retry: false, code: 'range' }} again={() => setState({ bfrom: '', bto: '' })} />
+    );
+  }
+  return <Compared {...props} beforeRange={resolved} />;
+}
+
+function Compared(props: PageProps & { beforeRange: Range }) {
+  const { state, setState, subject, subjectKey, beforeRange, labels } = props;
+  const beforeSubject: Subject = { range: beforeRange, query: state.bquery ?? state.query, filters: state.filters };
+  const beforeKey = keyOf(beforeSubject, 0);
+  const bothKey = `${subjectKey}\n${beforeKey}`;
+  const pair = useAsked(`pair ${state.root}\n${bothKey}`, async (signal, progress) => {
+    const stacks = [0, 0];
+    const part = (which: 0 | 1) => (value: number) => {
+      stacks[which] = value;
+      progress(stacks[0] + stacks[1]);
+    };
+    const [before, after] = await Promise.all([profile(beforeSubject, state.root, signal, part(0)), profile(subject, state.root, signal, part(1))]);
+    return { before, after };
+  });
+  const table = useAsked(`diff\n${bothKey}`, (signal) => diff(beforeSubject, subject, signal));
+  return (
+    <>
+      <h2 class="hidden">Comparison</h2>
+      <Sides {...props} before={pair.data?.before} after={pair.data?.after} />
+      <Answer asked={pair} what="both profiles" unit="stacks">
+        {(data) => (
+          <Both
+            {...props}
+            before={data.before}
+            after={data.after}
+            labels={labels}
+            table={
+              <Answer asked={table} what="the table of changes">
+                {(answer) => <DiffTable answer={answer} state={state} setState={setState} />}
+              </Answer>
+            }
+          />
+        )}
+      </Answer>
+    </>
+  );
+}
+
+function Sides(props: PageProps & { beforeRange: Range; before: Profile | undefined; after: Profile | undefined }) {
+  const { state, setState, range, beforeRange, theme, labels } = props;
+  const [brushes, setBrushes] = useState<'before' | 'after'>('before');
+  const around = useMemo(() => {
+    const [from, to] = [Math.min(range.from, beforeRange.from), Math.max(range.to, beforeRange.to)];
+    return { from: Math.max(0, Math.round(from - AROUND * (to - from))), to: Math.round(Math.max(to, Math.min(props.now(), to + AROUND * (to - from)))) };
+  }, [range.from, range.to, beforeRange.from, beforeRange.to]);
+  const subject: Subject = { range: around, query: state.query, filters: [] };
+  const chart = useAsked(`series ${state.by}\n${keyOf(subject, 0)}`, (signal) => series(subject, state.by, signal));
+  const setBefore = (to: Range) => {
+    const spec = absoluteSpec(to);
+    setState({ bfrom: spec.from, bto: spec.to });
+  };
+  return (
+    <section class="chart-panel compare" aria-label="What is compared">
+      <div class="sides">
+        <div class="side before">
+          <h3>Before</h3>
+          <QueryBar label="Selector of the side before" query={state.bquery ?? state.query} range={beforeRange} onChange={(query) => setState({ bquery: query === state.query ? undefined : query })} />
+          <div class="side-line">
+            <span>{format.span(beforeRange.from, beforeRange.to)}</span>
+            <button type="button" title="The same length right before the range after" onClick={() => setState({ bfrom: '', bto: '' })}>
+              Right before
+            </button>
+            {[['1 day', 86_400_000], ['1 week', 7 * 86_400_000]].map(([label, back]) => (
+              <button key={label} type="button" title={`The same time ${label} earlier`} onClick={() => setBefore(shifted(range, -Number(back) / (range.to - range.from), props.now()))}>
+                −{label}
+              </button>
+            ))}
+            <QualityLine quality={props.before?.quality} />
+          </div>
+        </div>
+        <div class="side after">
+          <h3>After</h3>
+          <QueryBar label="Selector of the side after" query={state.query} range={range} onChange={(query) => setState({ query, bquery: state.bquery ?? state.query })} />
+          <div class="side-line">
+            <span>{format.span(range.from, range.to)}</span>
+            <QualityLine quality={props.after?.quality} />
+          </div>
+        </div>
+      </div>
+      <div class="tools">
+        <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
+        <span class="inline">
+          Dragging sets
+          <Choice
+            label="Which side dragging sets"
+            value={brushes}
+            of={[
+              ['before', 'Before'],
+              ['after', 'After'],
+            ]}
+            onChange={setBrushes}
+          />
+        </span>
+      </div>
+      <Answer asked={chart} what="the chart">
+        {(answer) => (
+          <ChartPanel
+            answer={answer}
+            by={state.by}
+            hidden={state.hidden}
+            dark={theme === 'dark'}
+            now={props.now()}
+            marks={[
+              { ...beforeRange, tone: 'before' },
+              { ...range, tone: 'after' },
+            ]}
+            brushHint={`Drag to set the range ${brushes}`}
+            onHidden={(hidden) => setState({ hidden })}
+            onBrush={(brushed) => {
+              if (brushes === 'before') setBefore(brushed);
+              else setState({ ...absoluteSpec(brushed), bfrom: absoluteSpec(beforeRange).from, bto: absoluteSpec(beforeRange).to });
+            }}
+            onFilter={(value) => setState({ query: withMatcher(state.query, { label: state.by, op: '=', value }) })}
+          />
+        )}
+      </Answer>
+    </section>
+  );
+}
+
+function Both(props: PageProps & { before: Profile; after: Profile; table: preact.ComponentChildren }) {
+  const { state, setState, before, after } = props;
+  const tree = useMemo(
+    () => buildDiffTree(new Names(), before, after, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }),
+    [before, after, state.samples, state.collapse, state.focus, state.root],
+  );
+  if (before.stack.length === 0 || after.stack.length === 0) {
+    return (
+      <Empty title={`No samples ${before.stack.length === 0 ? 'before' : 'after'}`}>
+        <p>There is nothing to compare with: choose another range, or another selector for that side.</p>
+      </Empty>
+    );
+  }
+  if (before.unit !== after.unit) {
+    return (
+      <Empty title="The two sides cannot be compared">
+        <p>
+          Before is in {before.unit}, after in {after.unit}.
+        </p>
+      </Empty>
+    );
+  }
+  return (
+    <FlamePanel
+      tree={tree}
+      unit={after.unit}
+      state={state}
+      setState={setState}
+      theme={props.theme}
+      diff
+      labels={props.labels}
+      table={props.table}
+      tools={
+        <>
+          <Choice
+            label="What is compared"
+            value={state.compare}
+            of={[
+              ['share', 'Shares', 'Each side is 100 %'],
+              ['sum', 'Sums', 'CPU time as it is'],
+            ]}
+            onChange={(compare) => setState({ compare })}
+          />
+          <Choice
+            label="Width of frames"
+            value={state.width}
+            of={[
+              ['both', 'Wider', 'The larger of both: what vanished keeps its place'],
+              ['before', 'Before', 'Width is before'],
+              ['after', 'After', 'Width is after; what vanished has none'],
+            ]}
+            onChange={(width) => setState({ width })}
+          />
+        </>
+      }
+    />
+  );
+}

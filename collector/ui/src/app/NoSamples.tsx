@@ -1,0 +1,46 @@
+// Said where a selection has nothing: why that may be, and ways out.
+
+import { Empty } from './parts';
+import type { PageProps } from './page';
+import { status } from '../query/client';
+import { useAsked } from '../query/use';
+import * as format from '../text/format';
+import { absoluteSpec, toMs, widened } from '../time/range';
+
+export function NoSamples({ state, setState, range, now }: PageProps) {
+  const asked = useAsked('status\n', status);
+  const kept = asked.data?.kept;
+  const [from, to] = kept ? [toMs(kept.startUnixNs), toMs(kept.endUnixNs)] : [0, 0];
+  const outside = to > from && (range.to <= from || range.from >= to);
+  return (
+    <Empty title="No samples in this selection">
+      <p>
+        {outside
+          ? `The collector keeps ${format.span(from, to)}, and the range is outside of it.`
+          : state.query || state.filters.length
+            ? 'Nothing matches the selector and the filters in this range.'
+            : 'Nothing came from any host in this range.'}
+      </p>
+      <p class="buttons">
+        {outside && (
+          <button type="button" class="primary" onClick={() => setState(absoluteSpec({ from: Math.max(from, to - 3_600_000), to }))}>
+            Show the newest hour there is
+          </button>
+        )}
+        {(state.query !== '' || state.filters.length > 0) && (
+          <button type="button" onClick={() => setState({ query: '', filters: [] })}>
+            Select everything
+          </button>
+        )}
+        {!outside && (
+          <button type="button" onClick={() => setState(absoluteSpec(widened(range, now())))}>
+            Twice the range
+          </button>
+        )}
+        <button type="button" onClick={() => setState({ view: 'hosts' })}>
+          See the hosts
+        </button>
+      </p>
+    </Empty>
+  );
+}

@@ -1,0 +1,87 @@
+// One line on what the answer is made of; the numbers behind it on a click.
+
+import { Icon, Name, Popover } from './parts';
+import type { DataQuality } from '../gen/fleetprof/collector/v1/query_pb';
+import { details, notesOf } from '../query/quality';
+import * as format from '../text/format';
+import { toMs } from '../time/range';
+import { causeText } from '../time/series';
+
+/** Most gaps written out. */
+const GAPS_SHOWN = 40;
+
+export function QualityLine({ quality }: { quality: DataQuality | undefined }) {
+  if (!quality) return <div class="quality" />;
+  const notes = notesOf(quality);
+  const warns = notes.filter((note) => note.warn).length;
+  return (
+    <div class="quality" aria-label="Data quality">
+      <Popover
+        title="What this answer is made of and what it misses"
+        class={`plain quality-button ${warns ? 'warned' : ''}`}
+        label={
+          <>
+            {warns > 0 && <Icon of="warn" />} Data quality <Icon of="down" />
+          </>
+        }
+      >
+        {() => <Details quality={quality} />}
+      </Popover>
+      <ul>
+        {notes.map((note) => (
+          <li key={note.text} class={note.warn ? 'warned' : ''} title={note.title}>
+            {note.text}
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function Details({ quality }: { quality: DataQuality }) {
+  const covered = quality.covered;
+  return (
+    <div class="quality-details">
+      <h3>What this answer is made of</h3>
+      {covered && <p>{format.span(toMs(covered.startUnixNs), toMs(covered.endUnixNs))}, the range widened to whole steps.</p>}
+      <table>
+        <tbody>
+          {details(quality).map(([name, value]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              <td class="number">{value}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {quality.gaps.length > 0 && (
+        <>
+          <h3>Time without data</h3>
+          <ul class="gaps">
+            {quality.gaps.slice(0, GAPS_SHOWN).map((gap, at) => (
+              <li key={`${at}`}>
+                <Name text={gap.hostname || gap.hostId} max={60} /> {format.span(toMs(gap.startUnixNs), toMs(gap.endUnixNs))} <span class="soft">({format.duration(Number(gap.endUnixNs - gap.startUnixNs))})</span>
+                <div class="soft">
+                  <Name text={causeText(gap.cause)} max={160} />
+                </div>
+              </li>
+            ))}
+          </ul>
+          {quality.gapsTotal > BigInt(Math.min(GAPS_SHOWN, quality.gaps.length)) && <p class="soft">and {format.count(Number(quality.gapsTotal) - Math.min(GAPS_SHOWN, quality.gaps.length))} shorter ones</p>}
+        </>
+      )}
+      {quality.damaged.length > 0 && (
+        <>
+          <h3>Set aside</h3>
+          <ul>
+            {quality.damaged.slice(0, GAPS_SHOWN).map((one) => (
+              <li key={one}>
+                <Name text={one} />
+              </li>
+            ))}
+          </ul>
+        </>
+      )}
+    </div>
+  );
+}

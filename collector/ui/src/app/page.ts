@@ -1,0 +1,25 @@
+// What every page is given.
+
+import type { Range } from '../time/range';
+import type { Subject } from '../query/client';
+import type { State } from './state';
+import type { SetState } from './store';
+import type { Theme } from './theme';
+
+export interface PageProps {
+  state: State;
+  setState: SetState;
+  theme: Theme;
+  range: Range;
+  subject: Subject;
+  /** Says what is asked about; changes when it is to be asked again. */
+  subjectKey: string;
+  /** Names of labels that there are. */
+  labels: readonly string[];
+  now: () => number;
+}
+
+/** A text that is the same for equal subjects. */
+export function keyOf(subject: Subject, turn: number): string {
+  return JSON.stringify([subject.range, subject.query, subject.filters, turn]);
+}

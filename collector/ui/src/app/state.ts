@@ -1,0 +1,167 @@
+// The page as it stands in its address: everything that a link must carry, and nothing else.
+//
+// The address is a stranger's text: what is unknown or too long is left out, and every field has a default.
+
+import type { Compare, Width } from '../flame/diff';
+
+export type View = 'profile' | 'compare' | 'cgroups' | 'hosts' | 'collector';
+export type Colours = 'kind' | 'module';
+export type Panel = 'flame' | 'both' | 'table';
+
+export interface FrameFilter {
+  op: 'keep' | 'drop';
+  regex: string;
+}
+
+export interface State {
+  view: View;
+  /** The range, as written. */
+  from: string;
+  to: string;
+  /** Refreshes with every window. */
+  live: boolean;
+  /** Selector text. */
+  query: string;
+  /** Applied by the collector, in order. */
+  filters: FrameFilter[];
+  /** Label that the chart is grouped by; empty: one line. */
+  by: string;
+  /** Lines of the chart that are hidden, by name. */
+  hidden: string[];
+  /** Label between root and stacks; empty: none. */
+  root: string;
+  panel: Panel;
+  colours: Colours;
+  /** Root at the bottom. */
+  flame: boolean;
+  collapse: boolean;
+  samples: boolean;
+  search: string;
+  regex: boolean;
+  /** Path of hashes to the frame that fills the width. */
+  zoom: string;
+  /** A part of the width that is no frame's: begin and end as fractions. */
+  pan: string;
+  focus: string;
+  /** Function of the sandwich; empty: none. */
+  fn: string;
+  /** As `zoom`, in the graph of its callers; `zoom` is in that of its callees. */
+  callers: string;
+  /** What rows of the table are: `function`, `module` or a label. */
+  rows: string;
+  sort: string;
+  filter: string;
+  /** The other side of a comparison; empty: the range before, the same selector. */
+  bfrom: string;
+  bto: string;
+  bquery: string | undefined;
+  compare: Compare;
+  width: Width;
+  /** Rows of a tree that were opened or closed by hand. */
+  toggled: string[];
+}
+
+export const DEFAULTS: State = {
+  view: 'profile',
+  from: 'now-1h',
+  to: 'now',
+  live: false,
+  query: '',
+  filters: [],
+  by: 'host',
+  hidden: [],
+  root: '',
+  panel: 'both',
+  colours: 'kind',
+  flame: false,
+  collapse: false,
+  samples: false,
+  search: '',
+  regex: false,
+  zoom: '',
+  pan: '',
+  focus: '',
+  fn: '',
+  callers: '',
+  rows: 'function',
+  sort: '',
+  filter: '',
+  bfrom: '',
+  bto: '',
+  bquery: undefined,
+  compare: 'share',
+  width: 'both',
+  toggled: [],
+};
+
+/** Longest text of one field. Unit: UTF-16 units. A link longer than this is not one that this page wrote. */
+export const FIELD_LEN_MAX = 64 << 10;
+
+/** Most entries of a list in the address. */
+export const LIST_MAX = 200;
+
+const CHOICES = {
+  view: ['profile', 'compare', 'cgroups', 'hosts', 'collector'],
+  colours: ['kind', 'module'],
+  panel: ['flame', 'both', 'table'],
+  compare: ['share', 'sum'],
+  width: ['both', 'after', 'before'],
+} as const;
+
+const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex'] as const;
+const TEXTS = ['from', 'to', 'query', 'by', 'root', 'search', 'zoom', 'pan', 'focus', 'fn', 'callers', 'rows', 'sort', 'filter', 'bfrom', 'bto'] as const;
+const LISTS = ['hidden', 'toggled'] as const;
+
+/** The state that an address (without `#`) has. */
+export function read(address: string): State {
+  const params = new URLSearchParams(address);
+  const state: State = structuredClone(DEFAULTS);
+  const text = (key: string) => {
+    const value = params.get(key);
+    return value === null || value.length > FIELD_LEN_MAX ? undefined : value;
+  };
+  for (const [key, values] of Object.entries(CHOICES)) {
+    const value = text(key);
+    if (value !== undefined && (values as readonly string[]).includes(value)) (state as unknown as Record<string, string>)[key] = value;
+  }
+  for (const key of FLAGS) if (params.has(key)) state[key] = params.get(key) === '1';
+  for (const key of TEXTS) state[key] = text(key) ?? state[key];
+  for (const key of LISTS) state[key] = params.getAll(key).filter((one) => one.length <= FIELD_LEN_MAX).slice(0, LIST_MAX);
+  state.bquery = text('bquery');
+  state.filters = params.getAll('frame').slice(0, LIST_MAX).flatMap(readFilter);
+  return state;
+}
+
+function readFilter(text: string): FrameFilter[] {
+  const found = /^(keep|drop):([^]+)$/.exec(text);
+  return found ? [{ op: found[1] as FrameFilter['op'], regex: found[2] }] : [];
+}
+
+/** The address (without `#`) of a state; defaults are left out. */
+export function write(state: State): string {
+  const params = new URLSearchParams();
+  for (const key of ['view', ...TEXTS.slice(0, 2)] as const) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
+  for (const key of FLAGS) if (state[key] !== DEFAULTS[key]) params.set(key, state[key] ? '1' : '0');
+  for (const key of TEXTS.slice(2)) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
+  for (const key of ['colours', 'panel', 'compare', 'width'] as const) if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
+  for (const key of LISTS) for (const one of state[key].slice(0, LIST_MAX)) params.append(key, one);
+  if (state.bquery !== undefined) params.set('bquery', state.bquery);
+  for (const filter of state.filters) params.append('frame', `${filter.op}:${filter.regex}`);
+  return params.toString().replace(/%2C/g, ',').replace(/%3A/g, ':').replace(/%2F/g, '/');
+}
+
+/** A change of the state. What pointed into the old data and means nothing in the new is taken back. */
+export function changed(state: State, change: Partial<State>): State {
+  const next = { ...state, ...change };
+  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view'] as const).some((key) => next[key] !== state[key]);
+  if (moved && change.zoom === undefined) next.zoom = '';
+  if (moved && change.callers === undefined) next.callers = '';
+  if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';
+  if (next.by !== state.by && change.hidden === undefined) next.hidden = [];
+  if (next.view !== state.view) {
+    if (change.filter === undefined) next.filter = '';
+    if (change.sort === undefined) next.sort = '';
+  }
+  if (next.to !== 'now' && !next.to.startsWith('now')) next.live = false;
+  return next;
+}

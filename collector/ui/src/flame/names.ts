@@ -1,0 +1,82 @@
+// What frames are called: a frame of the graph is a function of a module, of one kind; files and lines
+// are told beside it, but do not make another frame.
+
+import { KIND, LOST, OTHER, TRUNCATED } from '../query/outcome';
+import type { Profile } from '../query/profile';
+
+/** Names as dense ids. Name 0 is the root of all. */
+export class Names {
+  readonly text: string[] = [];
+  readonly module: string[] = [];
+  readonly file: string[] = [];
+  readonly line: number[] = [];
+  readonly kind: number[] = [];
+  readonly unnamed: number[] = [];
+  private readonly ids = new Map<string, number>();
+
+  constructor() {
+    this.intern('all', '', KIND.synthetic);
+  }
+
+  get length(): number {
+    return this.text.length;
+  }
+
+  /** The id of a name; file and line stay those that were given first. */
+  intern(text: string, module: string, kind: number, unnamed = 0, file = '', line = 0): number {
+    const key = `${kind}\0${module.length}\0${module}${text}`;
+    const known = this.ids.get(key);
+    if (known !== undefined) {
+      if (this.file[known] === '' && file !== '') {
+        this.file[known] = file;
+        this.line[known] = line;
+      }
+      return known;
+    }
+    const id = this.text.length;
+    this.ids.set(key, id);
+    this.text.push(text);
+    this.module.push(module);
+    this.kind.push(kind);
+    this.unnamed.push(unnamed);
+    this.file.push(file);
+    this.line.push(line);
+    return id;
+  }
+
+  /** Name ids by frame id of a profile. */
+  ofFrames(profile: Profile): Uint32Array {
+    const { strings } = profile;
+    return profile.fn.map((fn, frame) => {
+      const text = strings[fn] || '[unknown]';
+      const [module, file] = [strings[profile.module[frame]], strings[profile.file[frame]]];
+      return this.intern(text, module, profile.kind[frame], profile.unnamed[frame], file, profile.line[frame]);
+    });
+  }
+
+  /** Ids of all names with this text, whatever module and kind. */
+  withText(text: string): Set<number> {
+    const found = new Set<number>();
+    this.text.forEach((one, id) => {
+      if (one === text) found.add(id);
+    });
+    return found;
+  }
+
+  /** Position of each name in the order in which neighbours are drawn: by text, what is no code last. */
+  ranks(): Uint32Array {
+    const last = (id: number) => (this.kind[id] === KIND.synthetic ? 1 + [OTHER, TRUNCATED, LOST].indexOf(this.text[id]) : 0);
+    const order = this.text.map((_, id) => id);
+    const compare = (left: string, right: string) => (left < right ? -1 : left > right ? 1 : 0);
+    order.sort(
+      (left, right) =>
+        last(left) - last(right) ||
+        compare(this.text[left], this.text[right]) ||
+        compare(this.module[left], this.module[right]) ||
+        this.kind[left] - this.kind[right],
+    );
+    const ranks = new Uint32Array(order.length);
+    order.forEach((id, rank) => (ranks[id] = rank));
+    return ranks;
+  }
+}

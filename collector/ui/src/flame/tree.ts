@@ -1,0 +1,272 @@
+// From stacks to the tree that a flame graph draws: equal names under equal parents are one node.
+//
+// All in typed arrays; a node's parent has a smaller id, so sums run without recursion. A tree has two
+// columns of values: the second is used where two profiles are compared.
+
+import { KIND, TRUNCATED, isTruncated } from '../query/outcome';
+import type { Profile } from '../query/profile';
+import type { Names } from './names';
+
+/** How stacks become paths. */
+export interface Options {
+  /** Width is samples or weight. */
+  measure: 'count' | 'weight';
+  /** A run of the same function is one node. */
+  collapse: boolean;
+  /** Only stacks with a function of this name; empty: all. */
+  focus: string;
+  /** A label whose values stand between root and stacks; empty: none. */
+  root: string;
+}
+
+/** Nodes by id; node 0 is the root. */
+export interface Tree {
+  names: Names;
+  parent: Uint32Array;
+  name: Uint32Array;
+  /** Ending here. */
+  own: [Float64Array, Float64Array];
+  /** Here and below. */
+  total: [Float64Array, Float64Array];
+}
+
+/** Builds a tree from paths. */
+export class TreeBuilder {
+  private size = 1;
+  private parent = new Uint32Array(1024);
+  private name = new Uint32Array(1024);
+  private own: [Float64Array, Float64Array] = [new Float64Array(1024), new Float64Array(1024)];
+  // Open addressing: node id + 1 of the child with (parent, name); 0 is free.
+  private table = new Uint32Array(4096);
+
+  constructor(readonly names: Names) {}
+
+  /** The child of a node with this name. */
+  child(parent: number, name: number): number {
+    const mask = this.table.length - 1;
+    let slot = (Math.imul(parent, 0x9e3779b1) ^ Math.imul(name + 1, 0x85ebca6b)) >>> 0;
+    slot = (slot ^ (slot >>> 15)) & mask;
+    for (;;) {
+      const found = this.table[slot];
+      if (found === 0) break;
+      if (this.parent[found - 1] === parent && this.name[found - 1] === name) return found - 1;
+      slot = (slot + 1) & mask;
+    }
+    const id = this.size++;
+    if (id === this.parent.length) this.grow();
+    this.parent[id] = parent;
+    this.name[id] = name;
+    if (this.size * 2 > this.table.length) this.rehash();
+    else this.table[slot] = id + 1;
+    return id;
+  }
+
+  /** Adds to what ends at a node. */
+  add(node: number, column: 0 | 1, value: number): void {
+    this.own[column][node] += value;
+  }
+
+  /** What a node is called. */
+  nameOf(node: number): number {
+    return this.name[node];
+  }
+
+  private grow(): void {
+    const length = this.parent.length * 2;
+    const copy = <T extends Uint32Array | Float64Array>(from: T, to: T): T => (to.set(from as never), to);
+    this.parent = copy(this.parent, new Uint32Array(length));
+    this.name = copy(this.name, new Uint32Array(length));
+    this.own = [copy(this.own[0], new Float64Array(length)), copy(this.own[1], new Float64Array(length))];
+  }
+
+  private rehash(): void {
+    const table = new Uint32Array(this.table.length * 2);
+    const mask = table.length - 1;
+    for (let id = 1; id < this.size; id++) {
+      let slot = (Math.imul(this.parent[id], 0x9e3779b1) ^ Math.imul(this.name[id] + 1, 0x85ebca6b)) >>> 0;
+      slot = (slot ^ (slot >>> 15)) & mask;
+      while (table[slot] !== 0) slot = (slot + 1) & mask;
+      table[slot] = id + 1;
+    }
+    this.table = table;
+  }
+
+  /** The tree with its sums. */
+  finish(): Tree {
+    const { size } = this;
+    const own: [Float64Array, Float64Array] = [this.own[0].slice(0, size), this.own[1].slice(0, size)];
+    const total: [Float64Array, Float64Array] = [own[0].slice(), own[1].slice()];
+    const parent = this.parent.slice(0, size);
+    for (let id = size - 1; id > 0; id--) {
+      total[0][parent[id]] += total[0][id];
+      total[1][parent[id]] += total[1][id];
+    }
+    return { names: this.names, parent, name: this.name.slice(0, size), own, total };
+  }
+}
+
+/** Not reached yet, in a table of nodes by stack. */
+const NONE = 0xffffffff;
+
+/** Puts a profile's samples into a column of a tree. */
+export function addProfile(builder: TreeBuilder, profile: Profile, column: 0 | 1, options: Options): void {
+  const { names } = builder;
+  const nameOf = names.ofFrames(profile);
+  const unknown = names.intern('[unknown]', '', KIND.synthetic);
+  const values = options.measure === 'count' ? profile.count : profile.weight;
+  const holds = options.focus === '' ? undefined : stacksWith(profile, nameOf, names.withText(options.focus));
+  const rootOf = rootOfSamples(builder, profile, options.root);
+  const roots = profile.stack.map((_, sample) => rootOf(sample));
+  // Root by root, so that one table from stack to node serves all and each stack is walked once a root.
+  const order = roots.map((_, sample) => sample).sort((left, right) => roots[left] - roots[right]);
+  const nodes = new Uint32Array(profile.parent.length);
+  let current = NONE;
+  for (const sample of order) {
+    const stack = profile.stack[sample];
+    if (holds && !holds[stack]) continue;
+    if (roots[sample] !== current) {
+      current = roots[sample];
+      nodes.fill(NONE);
+      nodes[0] = current;
+    }
+    const node = stack === 0 ? builder.child(current, unknown) : walk(builder, profile, nameOf, nodes, stack, options.collapse);
+    builder.add(node, column, values[sample]);
+  }
+}
+
+/** The node of a stack, its callers first. */
+function walk(
+  builder: TreeBuilder,
+  profile: Profile,
+  nameOf: Uint32Array,
+  nodes: Uint32Array,
+  stack: number,
+  collapse: boolean,
+): number {
+  const path: number[] = [];
+  let at = stack;
+  while (nodes[at] === NONE) {
+    path.push(at);
+    at = profile.parent[at];
+  }
+  let node = nodes[at];
+  for (let step = path.length - 1; step >= 0; step--) {
+    const name = nameOf[profile.frame[path[step]]];
+    if (!(collapse && builder.nameOf(node) === name)) node = builder.child(node, name);
+    nodes[path[step]] = node;
+  }
+  return node;
+}
+
+/** Stacks that have one of the names anywhere. */
+function stacksWith(profile: Profile, nameOf: Uint32Array, wanted: Set<number>): Uint8Array {
+  const holds = new Uint8Array(profile.parent.length);
+  for (let stack = 1; stack < holds.length; stack++) {
+    holds[stack] = holds[profile.parent[stack]] || wanted.has(nameOf[profile.frame[stack]]) ? 1 : 0;
+  }
+  return holds;
+}
+
+/** The node that a sample's stack begins at: the root, its label, and the mark of a cut stack. */
+function rootOfSamples(builder: TreeBuilder, profile: Profile, label: string): (sample: number) => number {
+  const { names } = builder;
+  const truncated = names.intern(TRUNCATED, '', KIND.synthetic);
+  const ofSet = new Map<number, number>();
+  const labelNode = (set: number): number => {
+    if (label === '') return 0;
+    const known = ofSet.get(set);
+    if (known !== undefined) return known;
+    const value = labelOf(profile, set, label);
+    const node = builder.child(0, names.intern(value === '' ? `[no ${label}]` : value, '', KIND_LABEL));
+    ofSet.set(set, node);
+    return node;
+  };
+  return (sample) => {
+    const node = labelNode(profile.labels[sample]);
+    return isTruncated(profile.end[sample]) ? builder.child(node, truncated) : node;
+  };
+}
+
+/** Kind of nodes that are values of a label. */
+export const KIND_LABEL = 254;
+
+function labelOf(profile: Profile, set: number, label: string): string {
+  const pairs = profile.labelSets[set];
+  for (let at = 0; at < pairs.length; at += 2) {
+    if (profile.strings[pairs[at]] === label) return profile.strings[pairs[at + 1]];
+  }
+  return '';
+}
+
+/** The tree of one profile. */
+export function buildTree(names: Names, profile: Profile, options: Options): Tree {
+  const builder = new TreeBuilder(names);
+  addProfile(builder, profile, 0, options);
+  return builder.finish();
+}
+
+/** The tree of two profiles: column 0 is before, column 1 is after. */
+export function buildDiffTree(names: Names, before: Profile, after: Profile, options: Options): Tree {
+  const builder = new TreeBuilder(names);
+  addProfile(builder, before, 0, options);
+  addProfile(builder, after, 1, options);
+  return builder.finish();
+}
+
+/** Values of one function. */
+export interface Row {
+  name: number;
+  own: number;
+  total: number;
+}
+
+/** Functions by name id with their own and total values; recursion counts once. */
+export function functionRows(tree: Tree, column: 0 | 1 = 0): Row[] {
+  const { names, parent, name } = tree;
+  const own = new Float64Array(names.length);
+  const total = new Float64Array(names.length);
+  const outermost = outermostNodes(tree);
+  for (let node = 1; node < parent.length; node++) {
+    own[name[node]] += tree.own[column][node];
+    if (outermost[node]) total[name[node]] += tree.total[column][node];
+  }
+  const rows: Row[] = [];
+  for (let id = 1; id < names.length; id++) {
+    if (total[id] > 0 && names.kind[id] !== KIND_LABEL) rows.push({ name: id, own: own[id], total: total[id] });
+  }
+  return rows;
+}
+
+/** 1 for nodes without a node of the same name above them. */
+export function outermostNodes(tree: Tree): Uint8Array {
+  const { parent, name } = tree;
+  const size = parent.length;
+  const outermost = new Uint8Array(size).fill(1);
+  // Depth first over the tree with a count of open nodes by name: linear, where walking up from each
+  // node would take as long as stacks are deep.
+  const first = new Uint32Array(size).fill(NONE);
+  const next = new Uint32Array(size).fill(NONE);
+  for (let node = size - 1; node > 0; node--) {
+    next[node] = first[parent[node]];
+    first[parent[node]] = node;
+  }
+  const open = new Uint32Array(tree.names.length);
+  let node = 0;
+  for (;;) {
+    outermost[node] = open[name[node]] === 0 ? 1 : 0;
+    open[name[node]]++;
+    if (first[node] !== NONE) {
+      node = first[node];
+      continue;
+    }
+    for (;;) {
+      open[name[node]]--;
+      if (node === 0) return outermost;
+      if (next[node] !== NONE) {
+        node = next[node];
+        break;
+      }
+      node = parent[node];
+    }
+  }
+}

@@ -1,0 +1,11 @@
+// Starts the page.
+
+import 'uplot/dist/uPlot.min.css';
+import './app/base.css';
+import './app/pages.css';
+import './flame/flame.css';
+import { render } from 'preact';
+import { App } from './app/App';
+
+const place = document.getElementById('app');
+if (place) render(<App />, place);

@@ -1,0 +1,162 @@
+// Where a selector is written: with completion of names and values, and a mistake told where it is.
+
+import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import { say } from '../app/parts';
+import { clipped } from '../text/printable';
+import type { Range } from '../time/range';
+import { labelNames, labelValues } from './client';
+import { type Place, parse, placeAt, problem, quote, writeAll } from './selector';
+
+/** How long after a key the collector is asked. Unit: milliseconds. */
+const DEBOUNCE_MS = 120;
+
+interface Props {
+  value: string;
+  range: Range | undefined;
+  label: string;
+  onChange: (value: string) => void;
+}
+
+export function SelectorInput({ value, range, label, onChange }: Props) {
+  const [text, setText] = useState(value);
+  const [place, setPlace] = useState<Place>();
+  const [active, setActive] = useState(-1);
+  const input = useRef<HTMLInputElement>(null);
+  const id = useId();
+  useEffect(() => setText(value), [value]);
+  const suggestions = useSuggestions(text, place, range);
+  const wrong = problem(text);
+  const open = place !== undefined && suggestions.length > 0;
+
+  const look = () => {
+    const field = input.current;
+    setActive(-1);
+    setPlace(field ? placeAt(field.value, field.selectionStart ?? field.value.length) : undefined);
+  };
+  const commit = () => {
+    setPlace(undefined);
+    if (!wrong && text.trim() !== value.trim()) onChange(text.trim());
+  };
+  const choose = (chosen: string) => {
+    if (!place) return;
+    const plain = /^[A-Za-z_][A-Za-z0-9_.]*$/.test(chosen);
+    const isValue = place.kind === 'value';
+    const rest = text.slice(place.end);
+    const inserted = isValue ? quote(chosen) : `${plain ? chosen : quote(chosen)}${/^\s*[=!^]/.test(rest) ? '' : '="'}`;
+    const next = text.slice(0, place.start) + inserted + rest;
+    setText(next);
+    const caret = place.start + inserted.length;
+    requestAnimationFrame(() => {
+      input.current?.setSelectionRange(caret, caret);
+      if (isValue) setPlace(undefined);
+      else setPlace(placeAt(next, caret));
+      setActive(-1);
+    });
+    if (isValue && !problem(next)) onChange(next);
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
+      event.preventDefault();
+      if (!open) return look();
+      const step = event.key === 'ArrowDown' ? 1 : -1;
+      setActive((active + step + suggestions.length + (active < 0 && step < 0 ? 1 : 0)) % suggestions.length);
+    } else if (event.key === 'Enter') {
+      event.preventDefault();
+      if (open && active >= 0) choose(suggestions[active]);
+      else commit();
+    } else if (event.key === 'Tab' && open && active >= 0) {
+      event.preventDefault();
+      choose(suggestions[active]);
+    } else if (event.key === 'Escape') {
+      event.stopPropagation();
+      if (place) setPlace(undefined);
+      else setText(value);
+    }
+  };
+  return (
+    <div class="selector">
+      <input
+        ref={input}
+        type="text"
+        role="combobox"
+        aria-label={label}
+        aria-expanded={open}
+        aria-controls={`${id}-list`}
+        aria-activedescendant={open && active >= 0 ? `${id}-${active}` : undefined}
+        aria-autocomplete="list"
+        aria-invalid={!!wrong && !place}
+        aria-describedby={`${id}-note`}
+        placeholder={'all samples: write a selector such as unit="nginx.service", host=~"web.*"'}
+        spellcheck={false}
+        autocomplete="off"
+        dir="ltr"
+        value={text}
+        onInput={(event) => {
+          setText(event.currentTarget.value);
+          look();
+        }}
+        onClick={look}
+        onFocus={look}
+        onKeyUp={(event) => (event.key === 'ArrowLeft' || event.key === 'ArrowRight' || event.key === 'Home' || event.key === 'End') && look()}
+        onKeyDown={onKeyDown}
+        onBlur={commit}
+      />
+      <ul id={`${id}-list`} class={open ? 'panel floating suggestions' : 'hidden'} role="listbox" aria-label="Completions">
+        {suggestions.map((one, at) => (
+          <li key={one} id={`${id}-${at}`} role="option" aria-selected={at === active} class={at === active ? 'active' : ''} onPointerDown={(event) => event.preventDefault()} onClick={() => choose(one)}>
+            <bdi dir="ltr">{clipped(one, 120)}</bdi>
+          </li>
+        ))}
+      </ul>
+      <p id={`${id}-note`} class={wrong && !place ? 'wrong' : 'hidden'} aria-live="polite">
+        {wrong && !place ? `At character ${wrong.at + 1}: ${say(wrong.message)}` : ''}
+      </p>
+    </div>
+  );
+}
+
+/** Names or values for what is being written; what is not known yet is an empty list. */
+function useSuggestions(text: string, place: Place | undefined, range: Range | undefined): string[] {
+  const [found, setFound] = useState<{ key: string; values: string[] }>({ key: '', values: [] });
+  const key = place && range ? JSON.stringify([place.kind, place.label, place.op, place.prefix]) : '';
+  useEffect(() => {
+    if (!place || !range || key === '') return;
+    const control = new AbortController();
+    const timer = setTimeout(() => {
+      suggest(text, place, range, control.signal).then(
+        (values) => !control.signal.aborted && setFound({ key, values }),
+        // Completion is a help: without an answer there is none, and the question itself will say why.
+        () => !control.signal.aborted && setFound({ key, values: [] }),
+      );
+    }, DEBOUNCE_MS);
+    return () => {
+      clearTimeout(timer);
+      control.abort();
+    };
+  }, [key]);
+  return found.key === key ? found.values : [];
+}
+
+async function suggest(text: string, place: Place, range: Range, signal: AbortSignal): Promise<string[]> {
+  if (place.kind === 'label') {
+    const names = await labelNames(range, signal);
+    const matching = names.filter((name) => name.startsWith(place.prefix));
+    return matching.length === 1 && matching[0] === place.prefix ? [] : matching;
+  }
+  // A pattern is not a prefix beyond its first special character.
+  const prefix = place.op === '=~' || place.op === '!~' ? (/^[^\\.^$*+?()[\]{}|]*/.exec(place.prefix)?.[0] ?? '') : place.prefix;
+  const answer = await labelValues(range, others(text, place), place.label, prefix, signal);
+  return answer.values.length === 1 && answer.values[0] === place.prefix ? [] : answer.values;
+}
+
+/** The matchers beside the one that is being written; none where the text cannot be read. */
+function others(text: string, place: Place): string {
+  for (const attempt of [text, `${text.slice(0, place.start)}""${text.slice(place.end)}`]) {
+    try {
+      return writeAll(parse(attempt).filter((one) => !(one.start <= place.start && one.end >= place.start)));
+    } catch {
+      continue;
+    }
+  }
+  return '';
+}

@@ -1,0 +1,100 @@
+// Asks the collector, over gRPC-Web, at the address that the page came from.
+
+import { create } from '@bufbuild/protobuf';
+import { createClient } from '@connectrpc/connect';
+import { createGrpcWebTransport } from '@connectrpc/connect-web';
+import { FrameFilterOp, FrameFilterSchema, TimeRangeSchema } from '../gen/fleetprof/agent/v1/agent_pb';
+import type { CgroupsResponse, DiffResponse, HostsResponse, LabelValuesResponse, Selection, SeriesResponse, StatusResponse, TopResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { QueryService, SelectionSchema } from '../gen/fleetprof/collector/v1/query_pb';
+import type { Range } from '../time/range';
+import { toNs } from '../time/range';
+import { Assembler, type Profile } from './profile';
+
+/** Longest a question waits. Unit: milliseconds. The collector has a limit of its own below it. */
+export const DEADLINE_MS = 60_000;
+
+/** Most lines of a chart. More than this nobody tells apart; the rest is one line. */
+export const LINES_MAX = 15;
+
+/** Most rows of a table that the collector is asked for. */
+export const ROWS_MAX = 1000;
+
+/** What is asked about. */
+export interface Subject {
+  range: Range;
+  query: string;
+  filters: readonly { op: 'keep' | 'drop'; regex: string }[];
+}
+
+const transport = createGrpcWebTransport({
+  // Beside the page, so that it works below a path of a reverse proxy.
+  baseUrl: new URL('.', document.baseURI).href.replace(/\/$/, ''),
+  defaultTimeoutMs: DEADLINE_MS,
+});
+
+const client = createClient(QueryService, transport);
+
+function timeRange(range: Range) {
+  return create(TimeRangeSchema, { startUnixNs: toNs(range.from), endUnixNs: toNs(range.to) });
+}
+
+function selection(subject: Subject, withFrames = true): Selection {
+  const OPS = { keep: FrameFilterOp.KEEP, drop: FrameFilterOp.DROP };
+  return create(SelectionSchema, {
+    range: timeRange(subject.range),
+    selector: subject.query,
+    frameFilters: withFrames ? subject.filters.map((one) => create(FrameFilterSchema, { op: OPS[one.op], regex: one.regex })) : [],
+  });
+}
+
+/** CPU over time. Frame filters do not reach it: series have no stacks. */
+export function series(subject: Subject, by: string, signal: AbortSignal): Promise<SeriesResponse> {
+  return client.series({ selection: selection(subject, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX }, { signal });
+}
+
+/** One merged profile. `progress` is told how many stacks have come. */
+export async function profile(subject: Subject, groupBy: string, signal: AbortSignal, progress: (stacks: number) => void): Promise<Profile> {
+  const assembler = new Assembler();
+  const answers = client.profile({ selection: selection(subject), groupBy: groupBy === '' ? [] : [groupBy] }, { signal });
+  for await (const message of answers) {
+    assembler.add(message);
+    progress(assembler.stacks);
+  }
+  return assembler.finish();
+}
+
+/** A table by function, module or label, from the collector's own sums. */
+export function top(subject: Subject, by: string, byTotal: boolean, signal: AbortSignal): Promise<TopResponse> {
+  return client.top({ selection: selection(subject), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal });
+}
+
+/** Two selections against each other, with the statistical error. */
+export function diff(before: Subject, after: Subject, signal: AbortSignal): Promise<DiffResponse> {
+  return client.diff({ before: selection(before), after: selection(after), limit: ROWS_MAX }, { signal });
+}
+
+/** Every host heard of. */
+export function hosts(range: Range, signal: AbortSignal): Promise<HostsResponse> {
+  return client.hosts({ range: timeRange(range) }, { signal });
+}
+
+/** CPU by cgroup. */
+export function cgroups(subject: Subject, signal: AbortSignal): Promise<CgroupsResponse> {
+  return client.cgroups({ selection: selection(subject, false) }, { signal });
+}
+
+/** What this collector is. */
+export function status(signal: AbortSignal): Promise<StatusResponse> {
+  return client.status({}, { signal });
+}
+
+/** Names of labels. */
+export async function labelNames(range: Range, signal: AbortSignal): Promise<string[]> {
+  const answer = await client.labelNames({ selection: { range: timeRange(range) } }, { signal });
+  return answer.names;
+}
+
+/** Values of a label among what the other matchers select. */
+export function labelValues(range: Range, query: string, name: string, prefix: string, signal: AbortSignal): Promise<LabelValuesResponse> {
+  return client.labelValues({ selection: { range: timeRange(range), selector: query }, name, prefix, limit: 50 }, { signal });
+}

@@ -1,0 +1,52 @@
+// What went wrong, as a sentence, and what can be done about it.
+
+import { Code, ConnectError } from '@connectrpc/connect';
+import { ProfileError } from './profile';
+
+export interface Trouble {
+  /** What happened. */
+  title: string;
+  /** What the collector said; text from outside. */
+  detail: string;
+  /** What to do. */
+  advice: string;
+  /** Asking again may help. */
+  retry: boolean;
+  /** Word of the gRPC code. */
+  code: string;
+}
+
+const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
+  [Code.InvalidArgument]: ['The question is not valid', 'Mend the selector, the pattern or the time range.', false],
+  [Code.ResourceExhausted]: ['The answer would be too large', 'Narrow the time range, or select fewer hosts or units.', false],
+  [Code.DeadlineExceeded]: ['It took too long', 'Narrow the time range or the selection, or try again when the collector is less busy.', true],
+  [Code.Unavailable]: ['The collector does not answer', 'See whether it runs and can be reached from here; then try again.', true],
+  [Code.Unauthenticated]: ['You are not known here', 'Sign in as this collector’s operator has set it up, then load the page again.', false],
+  [Code.PermissionDenied]: ['You may not see this', 'Ask the operator of this collector for the right to.', false],
+  [Code.Unimplemented]: ['This collector does not know the question', 'The page and the collector are of different versions: load the page again, or upgrade the collector.', false],
+  [Code.NotFound]: ['There is no such thing', 'It may have gone with the retention: see which time is kept on the Collector page.', false],
+  [Code.FailedPrecondition]: ['The collector cannot answer this as it is', 'See the Collector page for what is degraded.', true],
+  [Code.DataLoss]: ['Stored data is damaged', 'See the Collector page for partitions that were set aside; a range without them still answers.', false],
+  [Code.Internal]: ['The collector failed', 'Its log has the cause. Try again; if it stays, report it with what is said here.', true],
+  [Code.Aborted]: ['The question was given up', 'Try again.', true],
+};
+
+/** Undefined for what was given up on purpose. */
+export function troubleOf(error: unknown): Trouble | undefined {
+  if (error instanceof DOMException && error.name === 'AbortError') return undefined;
+  if (error instanceof ProfileError) {
+    return {
+      title: 'The answer cannot be read',
+      detail: error.message,
+      advice: 'Load the page again; if it stays, the page and the collector are of different versions.',
+      retry: true,
+      code: 'bad_answer',
+    };
+  }
+  const connect = ConnectError.from(error);
+  if (connect.code === Code.Canceled) return undefined;
+  // A request that no server took: the browser says only that it failed.
+  const code = connect.code === Code.Unknown && /fetch|network|load failed/i.test(connect.rawMessage) ? Code.Unavailable : connect.code;
+  const [title, advice, retry] = SENTENCES[code] ?? ['Something went wrong', 'Try again; if it stays, report it with what is said here.', true];
+  return { title, detail: connect.rawMessage, advice, retry, code: Code[code] };
+}

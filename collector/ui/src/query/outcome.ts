@@ -1,0 +1,62 @@
+// The tables of the profile format that the page shows: kinds of frames, ends of stacks, reasons for
+// a missing name. Ids are stable; an id that is not in a table is of a newer agent.
+
+export const KIND = { native: 0, kernel: 1, jit: 2, interpreted: 3, inlined: 4, synthetic: 5 } as const;
+
+/** Of rows that stand for labels. */
+export const KIND_NONE = 255;
+
+export const KIND_WORDS: readonly string[] = ['native', 'kernel', 'jit', 'interpreted', 'inlined', 'synthetic'];
+
+/** Name of the frame over stacks that are known to be cut. */
+export const TRUNCATED = '[truncated]';
+
+/** Name of the frame that has the estimated weight of lost samples. */
+export const LOST = '[lost]';
+
+/** Name of the frame that has what a bound refused. */
+export const OTHER = '[other]';
+
+const COMPLETE = [0, 13];
+const NOT_KNOWN = [8, 9];
+
+/** True when callers are known to be missing. */
+export function isTruncated(end: number): boolean {
+  return !COMPLETE.includes(end) && !NOT_KNOWN.includes(end);
+}
+
+const UNNAMED: readonly string[] = [
+  '',
+  'the file is stripped and no separate debug file was found',
+  'the file has symbols, but none covers the address',
+  'the file was gone before it could be opened',
+  'the file at the path is not the one that ran',
+  'the file could not be read or is damaged',
+  'the address is in no mapping of the process that is known',
+  'generated code, and the runtime writes no perf map',
+  'generated code that the runtime’s perf map does not list',
+  'the perf map is not a plain file of the process’s owner, or is over the size limit',
+  'kernel symbols are hidden by kernel.kptr_restrict',
+  'the process ended before anything was known of it',
+  'a bound of the symbolizer was reached',
+  'the kernel lists no symbol for the address',
+  'generated code of a process that ended before its perf map was read',
+  'generated code whose perf map could not be read in time',
+];
+
+/** Why a frame has no symbol; empty when it has one. */
+export function unnamedReason(id: number): string {
+  return UNNAMED[id] ?? `reason ${id}, which this page does not know`;
+}
+
+const SYNTHETIC: Record<string, string> = {
+  [LOST]: 'samples that were lost before their stack was seen; the weight is an estimate',
+  [TRUNCATED]: 'stacks of which the callers are not known: the copy of the stack ended, or the unwinder could not go on',
+  [OTHER]: 'what was folded together because a bound was reached',
+  '[unknown]': 'code without a name in a file that is not known',
+};
+
+/** What a frame that is not code stands for; empty for others. */
+export function syntheticMeaning(name: string): string {
+  return SYNTHETIC[name] ?? '';
+}

@@ -1,0 +1,207 @@
+// Puts a profile together from the chunks of an answer, and checks them as an attacker's.
+
+import type { DataQuality, ProfileResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import type { ProfileChunk } from '../gen/fleetprof/profile/v1/profile_pb';
+
+/** Most stacks taken. The server folds beyond 200,000 by default; more than this would freeze the page. */
+export const NODES_MAX = 2_000_000;
+
+/** Most samples (stack × labels × end) taken. */
+export const SAMPLES_MAX = 4_000_000;
+
+/** Most strings taken. */
+export const STRINGS_MAX = 2_000_000;
+
+/** What is wrong with an answer. */
+export class ProfileError extends Error {
+  override name = 'ProfileError';
+}
+
+/** A profile in columns. Ids are dense; stack 0 is the empty stack, label set 0 the empty set. */
+export interface Profile {
+  strings: string[];
+  /** By frame id. */
+  kind: Uint8Array;
+  unnamed: Uint8Array;
+  fn: Uint32Array;
+  module: Uint32Array;
+  file: Uint32Array;
+  line: Uint32Array;
+  /** By stack id; of stack 0 nothing means anything. */
+  parent: Uint32Array;
+  frame: Uint32Array;
+  /** String ids of keys and values, alternating. */
+  labelSets: Uint32Array[];
+  /** By sample. */
+  labels: Uint32Array;
+  stack: Uint32Array;
+  end: Uint8Array;
+  count: Float64Array;
+  weight: Float64Array;
+  unit: string;
+  quality: DataQuality | undefined;
+}
+
+/** Typed arrays that grow. */
+class Column<T extends Uint8Array | Uint32Array | Float64Array> {
+  length = 0;
+  constructor(
+    private data: T,
+    private readonly make: (length: number) => T,
+  ) {}
+
+  reserve(more: number): void {
+    if (this.length + more <= this.data.length) return;
+    const larger = this.make(Math.max(this.data.length * 2, this.length + more, 64));
+    larger.set(this.data as never);
+    this.data = larger;
+  }
+
+  push(value: number): void {
+    if (this.length === this.data.length) this.reserve(1);
+    this.data[this.length++] = value;
+  }
+
+  finish(): T {
+    return this.data.slice(0, this.length) as T;
+  }
+}
+
+const bytes = () => new Column(new Uint8Array(64), (length) => new Uint8Array(length));
+const words = () => new Column(new Uint32Array(64), (length) => new Uint32Array(length));
+const floats = () => new Column(new Float64Array(64), (length) => new Float64Array(length));
+
+/** Takes chunks in order. */
+export class Assembler {
+  private readonly strings: string[] = [];
+  private readonly kind = bytes();
+  private readonly unnamed = bytes();
+  private readonly fn = words();
+  private readonly module = words();
+  private readonly file = words();
+  private readonly line = words();
+  private readonly parent = words();
+  private readonly frame = words();
+  private readonly labelSets: Uint32Array[] = [new Uint32Array()];
+  private readonly labels = words();
+  private readonly stack = words();
+  private readonly end = bytes();
+  private readonly count = floats();
+  private readonly weight = floats();
+  private unit = '';
+  private last = false;
+  private quality: DataQuality | undefined;
+
+  constructor() {
+    this.parent.push(0);
+    this.frame.push(0);
+  }
+
+  /** Stacks so far, for showing progress. */
+  get stacks(): number {
+    return this.parent.length - 1;
+  }
+
+  /**
+   * Takes one message.
+   * @throws ProfileError when it contradicts itself or those before.
+   */
+  add(message: ProfileResponse): void {
+    if (message.quality) this.quality = message.quality;
+    if (message.chunk) this.addChunk(message.chunk);
+  }
+
+  private addChunk(chunk: ProfileChunk): void {
+    if (this.last) throw new ProfileError('a chunk came after the last one');
+    if (chunk.info) this.unit = chunk.info.unit;
+    bound(this.strings.length + chunk.strings.length, STRINGS_MAX, 'strings');
+    for (const text of chunk.strings) this.strings.push(text);
+    this.addFrames(chunk);
+    this.addStacks(chunk);
+    for (const set of chunk.labelSets) {
+      if (set.keyValues.length % 2) throw new ProfileError('a label without a value');
+      set.keyValues.forEach((id) => below(id, this.strings.length, 'string'));
+      this.labelSets.push(Uint32Array.from(set.keyValues));
+    }
+    this.addSamples(chunk);
+    this.last = chunk.last;
+  }
+
+  private addFrames(chunk: ProfileChunk): void {
+    const strings = this.strings.length;
+    bound(this.fn.length + chunk.frames.length, NODES_MAX, 'frames');
+    for (const frame of chunk.frames) {
+      this.kind.push(Math.min(frame.kind, 255));
+      this.unnamed.push(Math.min(frame.unnamed, 255));
+      this.fn.push(below(frame.function, strings, 'string'));
+      this.module.push(below(frame.module, strings, 'string'));
+      this.file.push(below(frame.file, strings, 'string'));
+      this.line.push(frame.line);
+    }
+  }
+
+  private addStacks(chunk: ProfileChunk): void {
+    const [parents, frames] = [chunk.stackParents, chunk.stackFrames];
+    if (parents.length !== frames.length) throw new ProfileError('stacks without frames');
+    bound(this.parent.length + parents.length, NODES_MAX, 'stacks');
+    this.parent.reserve(parents.length);
+    this.frame.reserve(parents.length);
+    for (let at = 0; at < parents.length; at++) {
+      // A parent before its child: every walk towards the root ends.
+      this.parent.push(below(parents[at], this.parent.length, 'stack'));
+      this.frame.push(below(frames[at], this.fn.length, 'frame'));
+    }
+  }
+
+  private addSamples(chunk: ProfileChunk): void {
+    const rows = chunk.sampleStacks.length;
+    const { sampleLabelSets, sampleStacks, sampleEnds, sampleCounts, sampleWeights } = chunk;
+    if ([sampleLabelSets, sampleEnds, sampleCounts, sampleWeights].some((column) => column.length !== rows)) {
+      throw new ProfileError('columns of samples differ in length');
+    }
+    bound(this.stack.length + rows, SAMPLES_MAX, 'samples');
+    for (let at = 0; at < rows; at++) {
+      this.labels.push(below(sampleLabelSets[at], this.labelSets.length, 'label set'));
+      this.stack.push(below(sampleStacks[at], this.parent.length, 'stack'));
+      this.end.push(Math.min(sampleEnds[at], 255));
+      this.count.push(Number(sampleCounts[at]));
+      this.weight.push(Number(sampleWeights[at]));
+    }
+  }
+
+  /**
+   * The profile.
+   * @throws ProfileError when the last chunk never came.
+   */
+  finish(): Profile {
+    if (!this.last) throw new ProfileError('the answer ended before its last part');
+    return {
+      strings: this.strings,
+      kind: this.kind.finish(),
+      unnamed: this.unnamed.finish(),
+      fn: this.fn.finish(),
+      module: this.module.finish(),
+      file: this.file.finish(),
+      line: this.line.finish(),
+      parent: this.parent.finish(),
+      frame: this.frame.finish(),
+      labelSets: this.labelSets,
+      labels: this.labels.finish(),
+      stack: this.stack.finish(),
+      end: this.end.finish(),
+      count: this.count.finish(),
+      weight: this.weight.finish(),
+      unit: this.unit || this.quality?.unit || '',
+      quality: this.quality,
+    };
+  }
+}
+
+function below(id: number, end: number, what: string): number {
+  if (id >= end) throw new ProfileError(`${what} ${id} of ${end}`);
+  return id;
+}
+
+function bound(count: number, most: number, what: string): void {
+  if (count > most) throw new ProfileError(`more than ${most.toLocaleString('en')} ${what}: narrow the selection or the time range`);
+}

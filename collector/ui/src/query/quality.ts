@@ -1,0 +1,92 @@
+// What an answer is made of and what it misses, as short notes.
+
+import type { DataQuality } from '../gen/fleetprof/collector/v1/query_pb';
+import * as format from '../text/format';
+
+export interface Note {
+  text: string;
+  /** What it means. */
+  title: string;
+  warn: boolean;
+}
+
+/** From which part on something that is missing is told as a warning. */
+const WARN_FROM = { lost: 0.01, truncated: 0.1, unnamed: 0.1, folded: 0.01, pruned: 0.01, coverage: 0.95 } as const;
+
+/** The notes, the most important first. */
+export function notesOf(quality: DataQuality): Note[] {
+  const [hosts, alive] = [Number(quality.hosts), Number(quality.hostsAlive)];
+  const notes: Note[] = [
+    {
+      text: `${format.count(hosts)}/${format.count(alive)} hosts`,
+      title: `Hosts with windows in the answer, of those that were alive in the range; ${format.plural(Number(quality.windows), 'window')}`,
+      warn: hosts < alive,
+    },
+    { text: `steps of ${format.duration(Number(quality.resolutionNs))}`, title: 'Length of the windows that were read; the range is widened to them', warn: false },
+  ];
+  if (quality.gapsTotal > 0n) {
+    notes.push({ text: `${format.plural(Number(quality.gapsTotal), 'gap')}, ${format.duration(Number(quality.gapNsTotal))}`, title: 'Time without data of hosts that were alive', warn: true });
+  }
+  notes.push(...samplingNotes(quality));
+  const pruned = Number(quality.prunedWeight);
+  if (pruned > 0) {
+    const part = pruned / Number(quality.totalWeight || 1n);
+    notes.push({ text: `${format.percent(part)} pruned`, title: 'Weight of stacks that were cut to a parent, or folded, to keep the answer within its limits: narrow the selection to see them', warn: part > WARN_FROM.pruned });
+  }
+  if (quality.damaged.length) {
+    notes.push({ text: `${format.plural(quality.damaged.length, 'partition')} set aside`, title: 'Damaged partitions do not answer', warn: true });
+  }
+  return notes;
+}
+
+function samplingNotes(quality: DataQuality): Note[] {
+  const notes: Note[] = [];
+  const { sampling, coverage } = quality;
+  if (sampling) {
+    const taken = Number(sampling.taken);
+    const part = (text: string, value: bigint, of: number, from: number, title: string) => {
+      if (value > 0n && of > 0) notes.push({ text: `${text} ${format.percent(Number(value) / of)}`, title, warn: Number(value) / of > from });
+    };
+    part('lost', sampling.lostSamples, taken + Number(sampling.lostSamples), WARN_FROM.lost, 'Samples lost before their stack was seen, an estimate: they stand under [lost]');
+    part('truncated', sampling.truncated, taken, WARN_FROM.truncated, 'Samples whose callers are not all known: they stand under [truncated]');
+    part('unnamed', sampling.unnamed, taken, WARN_FROM.unnamed, 'Samples whose leaf frame has no symbol');
+    part('folded', sampling.folded, taken, WARN_FROM.folded, 'Samples put under [other] because a bound was reached');
+  }
+  const expected = Number(coverage?.expectedNs ?? 0n);
+  if (coverage && expected > 0) {
+    const fraction = Number(coverage.takenNs) / expected;
+    notes.push({ text: `coverage ${format.percent(fraction)}`, title: 'CPU time of the samples over what the kernel accounts for', warn: fraction < WARN_FROM.coverage });
+  }
+  return notes;
+}
+
+/** All numbers, for those who want them. */
+export function details(quality: DataQuality): [name: string, value: string][] {
+  const { sampling, coverage, unit } = quality;
+  const rows: [string, string][] = [
+    ['Samples', format.count(Number(quality.totalCount))],
+    ['Weight', format.weight(Number(quality.totalWeight), unit)],
+    ['Windows of hosts', format.count(Number(quality.windows))],
+  ];
+  if (sampling) {
+    const names: [string, bigint][] = [
+      ['Taken', sampling.taken],
+      ['Idle, left out on purpose', sampling.idle],
+      ['Lost, estimated samples', sampling.lostSamples],
+      ['Lost records', sampling.lost],
+      ['Lost while the agent came late', sampling.lostLate],
+      ['Throttle events', sampling.throttled],
+      ['Truncated stacks', sampling.truncated],
+      ['Of those by the depth limit', sampling.depthLimit],
+      ['Without a symbol at the leaf', sampling.unnamed],
+      ['Folded under [other]', sampling.folded],
+      ['Damaged records, skipped', sampling.malformed],
+      ['Taken at a lowered rate', sampling.reduced],
+    ];
+    for (const [name, value] of names) rows.push([name, format.count(Number(value))]);
+  }
+  if (coverage && coverage.expectedNs > 0n) {
+    rows.push(['Accounted by the kernel', format.duration(Number(coverage.expectedNs))], ['Of it taken', format.duration(Number(coverage.takenNs))], ['Of it not measured but estimated', format.duration(Number(coverage.estimatedNs))], ['Windows without accounting', format.count(Number(coverage.windowsUnmeasured))]);
+  }
+  return rows;
+}

@@ -1,0 +1,93 @@
+// Asks while a page is shown: one question at a time for each place, superseded ones are cancelled.
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { type Trouble, troubleOf } from './errors';
+
+/** How long an answer may take before the page shows that it waits. Unit: milliseconds. */
+export const PATIENCE_MS = 300;
+
+/** What has come of a question. */
+export interface Asked<T> {
+  /** The newest answer; of the question before while the new one is under way. */
+  data: T | undefined;
+  /** Of the newest question. */
+  trouble: Trouble | undefined;
+  /** The newest question has no answer yet. */
+  waiting: boolean;
+  /** It has had none for longer than {@link PATIENCE_MS}. */
+  slow: boolean;
+  /** What has come so far, in the question's own unit. */
+  progress: number;
+  /** Asks the same again. */
+  again: () => void;
+}
+
+interface Held<T> {
+  /** Of the newest question that was answered; undefined when it is to be asked again. */
+  key: string | undefined;
+  /** What `data` is of. */
+  kind: string | undefined;
+  data?: T;
+  trouble?: Trouble;
+}
+
+const kindOf = (key: string) => key.split('\n', 1)[0];
+
+/**
+ * Asks whenever `key` changes, and never while it is undefined. Answers of another `kind` are not shown
+ * while waiting: what a key is of is told by what stands before its first newline.
+ */
+export function useAsked<T>(key: string | undefined, ask: (signal: AbortSignal, progress: (value: number) => void) => Promise<T>): Asked<T> {
+  const [held, setHeld] = useState<Held<T>>({ key: undefined, kind: undefined });
+  const [slow, setSlow] = useState(false);
+  const [progress, setProgress] = useState(0);
+  const [turn, setTurn] = useState(0);
+  const asker = useRef(ask);
+  asker.current = ask;
+
+  useEffect(() => {
+    if (key === undefined) return;
+    const control = new AbortController();
+    setProgress(0);
+    const patience = setTimeout(() => setSlow(true), PATIENCE_MS);
+    let shown = 0;
+    const tell = (value: number) => {
+      // Each message of a large answer would draw the page again.
+      const now = performance.now();
+      if (control.signal.aborted || now - shown < 100) return;
+      shown = now;
+      setProgress(value);
+    };
+    const settle = (next: (before: Held<T>) => Held<T>) => {
+      if (control.signal.aborted) return;
+      clearTimeout(patience);
+      setSlow(false);
+      setHeld(next);
+    };
+    asker.current(control.signal, tell).then(
+      (data) => settle(() => ({ key, kind: kindOf(key), data })),
+      (error: unknown) => {
+        const trouble = troubleOf(error);
+        if (trouble) settle((before) => ({ key, kind: kindOf(key), data: before.kind === kindOf(key) ? before.data : undefined, trouble }));
+      },
+    );
+    return () => {
+      clearTimeout(patience);
+      setSlow(false);
+      control.abort();
+    };
+  }, [key, turn]);
+
+  const waiting = key !== undefined && held.key !== key;
+  return {
+    data: key !== undefined && held.kind === kindOf(key) ? held.data : undefined,
+    trouble: waiting ? undefined : held.trouble,
+    waiting,
+    slow: slow && waiting,
+    progress,
+    again: () => {
+      setHeld((before) => ({ ...before, key: undefined, trouble: undefined }));
+      setTurn((value) => value + 1);
+    },
+  };
+}

@@ -1,0 +1,116 @@
+// CPU by slice, service and container: the tree of cgroups, added up over the hosts that are selected.
+
+import { useMemo, useState } from 'preact/hooks';
+import { Bar, Empty, Icon, Name } from '../app/parts';
+import { ROWS_DRAWN } from '../app/sorting';
+import type { State } from '../app/state';
+import type { SetState } from '../app/store';
+import type { CgroupsResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { withMatcher } from '../query/selector';
+import * as format from '../text/format';
+import type { Range } from '../time/range';
+import { COVERAGE_LOW } from './Hosts';
+import { type CgroupRow, isOpen, treeOf, visible } from './cgroupTree';
+
+interface Props {
+  answer: CgroupsResponse;
+  range: Range;
+  state: State;
+  setState: SetState;
+}
+
+export function Cgroups({ answer, range, state, setState }: Props) {
+  const roots = useMemo(() => treeOf(answer.cgroups), [answer]);
+  const whole = Number(answer.quality?.totalWeight ?? 0n) || roots.reduce((sum, row) => sum + Number(row.cgroup.totalWeight), 0);
+  const toggled = useMemo(() => new Set(state.toggled), [state.toggled.join('\n')]);
+  const rows = useMemo(() => visible(roots, whole, toggled, state.filter), [roots, whole, toggled, state.filter]);
+  const [drawn, setDrawn] = useState(ROWS_DRAWN);
+  const toggle = (path: string) => setState({ toggled: toggled.has(path) ? state.toggled.filter((one) => one !== path) : [...state.toggled, path] });
+  const rangeNs = (range.to - range.from) * 1e6;
+  const unit = answer.quality?.unit ?? 'nanoseconds';
+  return (
+    <section class="page" aria-label="Containers and services">
+      <header class="page-head">
+        <h2>Containers and services</h2>
+        <span class="soft">{format.plural(answer.cgroups.length, 'cgroup')}, paths of all selected hosts added up</span>
+        <input type="search" class="filter" placeholder="Filter by path, unit, container or pod" aria-label="Filter cgroups" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
+      </header>
+      {!rows.length ? (
+        <Empty title={answer.cgroups.length ? 'No cgroup has this text' : 'No samples in this selection'} />
+      ) : (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Table of cgroups">
+          <table class="rows tree">
+            <caption class="hidden">CPU by cgroup</caption>
+            <thead>
+              <tr>
+                <th scope="col" class="col-name">Cgroup</th>
+                <th scope="col" class="number" title="In it and all below it">Total</th>
+                <th scope="col" class="number">Share</th>
+                <th scope="col" class="number">{unit === 'nanoseconds' ? 'Cores' : 'Per second'}</th>
+                <th scope="col" class="number" title="In this cgroup alone">Self</th>
+                <th scope="col" class="number" title="Estimate of what was lost before its stack was seen">Lost</th>
+                <th scope="col" class="number" title="CPU time of samples over what the kernel accounts for">Coverage</th>
+              </tr>
+            </thead>
+            <tbody>
+              {rows.slice(0, drawn).map((row) => (
+                <Row key={row.cgroup.path} row={row} whole={whole} rangeNs={rangeNs} unit={unit} open={isOpen(row, whole, toggled)} filtered={state.filter !== ''} onToggle={() => toggle(row.cgroup.path)} onOpen={() => setState({ view: 'profile', query: withMatcher(state.query, { label: 'cgroup', op: '^=', value: row.cgroup.path }) })} />
+              ))}
+            </tbody>
+          </table>
+          {rows.length > drawn && (
+            <p class="more">
+              <button type="button" onClick={() => setDrawn(drawn * 4)}>
+                Show more
+              </button>{' '}
+              {format.count(drawn)} of {format.count(rows.length)} rows
+            </p>
+          )}
+          {answer.rowsLeftOut > 0n && <p class="more">The collector left {format.count(Number(answer.rowsLeftOut))} lighter cgroups out.</p>}
+        </div>
+      )}
+    </section>
+  );
+}
+
+/** Deepest indent drawn: a path may have more parts than a screen has room. */
+const INDENT_MAX = 12;
+
+function Row(props: { row: CgroupRow; whole: number; rangeNs: number; unit: string; open: boolean; filtered: boolean; onToggle: () => void; onOpen: () => void }) {
+  const { row, whole, unit } = props;
+  const { cgroup } = row;
+  const [total, own, lost, expected] = [cgroup.totalWeight, cgroup.selfWeight, cgroup.totalLostWeight, cgroup.expectedNs].map(Number);
+  const coverage = expected > 0 ? (total - lost) / expected : undefined;
+  const about = [cgroup.runtime, cgroup.container.slice(0, 12), cgroup.podUid && `pod ${cgroup.podUid.slice(0, 13)}`].filter(Boolean).join(' · ');
+  return (
+    <tr>
+      <td class="col-name">
+        <span class={`cell-name indent-${Math.min(INDENT_MAX, row.depth)}`}>
+          {row.children.length > 0 ? (
+            <button type="button" class={`plain square-small ${props.open ? 'opened' : ''}`} aria-expanded={props.open} aria-label={`${props.open ? 'Close' : 'Open'} ${row.name.slice(0, 80)}`} disabled={props.filtered} onClick={props.onToggle}>
+              <Icon of="right" />
+            </button>
+          ) : (
+            <span class="square-small" />
+          )}
+          <button type="button" class="plain grow" title="Its profile" onClick={props.onOpen}>
+            <Name text={row.name === '/' ? '/ (all)' : row.name} max={120} />
+          </button>
+          {about !== '' && (
+            <span class="soft">
+              <Name text={about} max={60} />
+            </span>
+          )}
+        </span>
+      </td>
+      <td class="number">
+        <Bar fraction={total / whole}>{format.weight(total, unit)}</Bar>
+      </td>
+      <td class="number soft">{format.share(total, whole)}</td>
+      <td class="number">{format.significant((total / props.rangeNs) * (unit === 'nanoseconds' ? 1 : 1e9))}</td>
+      <td class="number soft">{own > 0 ? format.weight(own, unit) : '–'}</td>
+      <td class={`number ${lost > 0.01 * total ? 'warned' : 'soft'}`}>{lost > 0 ? format.share(lost, total) : '–'}</td>
+      <td class={`number ${coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}>{coverage === undefined ? '–' : format.percent(coverage)}</td>
+    </tr>
+  );
+}

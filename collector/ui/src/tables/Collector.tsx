@@ -1,0 +1,71 @@
+// What this collector is, what it keeps, and what is wrong with it.
+
+import { type ColumnOf, SortedTable } from '../app/sorting';
+import { Bar, Empty, Name } from '../app/parts';
+import type { State } from '../app/state';
+import type { SetState } from '../app/store';
+import type { Counter } from '../gen/fleetprof/agent/v1/agent_pb';
+import type { StatusResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { shown } from '../text/printable';
+import * as format from '../text/format';
+import { toMs } from '../time/range';
+
+const SEVERITY = ['', 'note', 'warning', 'error'];
+
+export function Collector({ answer, state, setState }: { answer: StatusResponse; state: State; setState: SetState }) {
+  const kept = answer.kept;
+  const [used, most] = [Number(answer.storeBytes), Number(answer.storeBytesMax)];
+  const wanted = state.filter.toLowerCase();
+  const counters = answer.counters.filter((one) => `${one.name}${one.labels}`.toLowerCase().includes(wanted));
+  return (
+    <section class="page" aria-label="Collector">
+      <header class="page-head">
+        <h2>Collector</h2>
+      </header>
+      <dl class="facts">
+        <dt>Version</dt>
+        <dd>
+          <Name text={answer.version} empty="not said" />
+        </dd>
+        <dt>Running</dt>
+        <dd title={format.stamp(toMs(answer.startedUnixNs))}>for {format.duration(Number(answer.nowUnixNs - answer.startedUnixNs))}</dd>
+        <dt>Store</dt>
+        <dd>
+          <Name text={[answer.store, answer.storeVersion].filter(Boolean).join(', ')} empty="not said" />
+        </dd>
+        <dt>On disk</dt>
+        <dd>{most > 0 ? <Bar fraction={used / most} tone={used > 0.95 * most ? 'bad' : ''}>{`${format.bytes(used)} of ${format.bytes(most)}`}</Bar> : format.bytes(used)}</dd>
+        <dt>Kept</dt>
+        <dd>{kept && kept.endUnixNs > kept.startUnixNs ? `${format.span(toMs(kept.startUnixNs), toMs(kept.endUnixNs))} (${format.duration(Number(kept.endUnixNs - kept.startUnixNs))})` : 'nothing yet'}</dd>
+        <dt>Agents connected</dt>
+        <dd>{format.count(Number(answer.streams))}</dd>
+      </dl>
+      <h3>What is degraded</h3>
+      {!answer.degradations.length ? (
+        <p class="soft">Nothing.</p>
+      ) : (
+        <ul class="degradations">
+          {answer.degradations.map((one, at) => (
+            <li key={`${at}`} class={`severity-${one.severity}`}>
+              <b>{SEVERITY[one.severity] ?? ''}</b> {shown(one.message)}
+              {one.remedy !== '' && <code>{shown(one.remedy)}</code>}
+            </li>
+          ))}
+        </ul>
+      )}
+      <header class="page-head">
+        <h3>Counters</h3>
+        <input type="search" class="filter" placeholder="Filter counters" aria-label="Filter counters" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
+      </header>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Table of counters">
+        <SortedTable caption="Counters" columns={COUNTERS} rows={counters} sort={state.sort || 'name'} onSort={(sort) => setState({ sort })} keyOf={(one) => `${one.name}{${one.labels}}`} empty={<Empty title="No counters" />} />
+      </div>
+    </section>
+  );
+}
+
+const COUNTERS: ColumnOf<Counter>[] = [
+  { key: 'name', title: 'Name', by: (one) => one.name, cell: (one) => <Name text={one.name} max={120} /> },
+  { key: 'labels', title: 'Labels', by: (one) => one.labels, cell: (one) => <Name text={one.labels} max={120} empty="–" /> },
+  { key: 'value', title: 'Value', number: true, by: (one) => Number(one.value), cell: (one) => format.count(Number(one.value)) },
+];

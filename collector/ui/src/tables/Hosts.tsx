@@ -1,0 +1,158 @@
+// Every host ever heard of: who is there, who is not, and what is wrong with their data.
+
+import { type ColumnOf, SortedTable } from '../app/sorting';
+import { Bar, Empty, Icon, Name } from '../app/parts';
+import type { State } from '../app/state';
+import type { SetState } from '../app/store';
+import type { Host, HostsResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { withMatcher } from '../query/selector';
+import * as format from '../text/format';
+import { shown } from '../text/printable';
+import type { Range } from '../time/range';
+import { toMs } from '../time/range';
+
+/** A clock that is wrong by more is told of. Unit: nanoseconds. */
+const CLOCK_WRONG_NS = 2e9;
+
+/** Below this the kernel accounts for time that no sample has. */
+export const COVERAGE_LOW = 0.95;
+
+interface Props {
+  answer: HostsResponse;
+  range: Range;
+  now: number;
+  state: State;
+  setState: SetState;
+}
+
+const hostname = (host: Host) => host.facts?.hostname || host.hostId;
+
+/** Part of what the kernel accounts for that samples have; undefined when it is not known. */
+export function coverageOf(host: Host): number | undefined {
+  const [taken, expected] = [Number(host.coverage?.takenNs ?? 0n), Number(host.coverage?.expectedNs ?? 0n)];
+  return expected > 0 ? taken / expected : undefined;
+}
+
+export function Hosts({ answer, range, now, state, setState }: Props) {
+  const wanted = state.filter.toLowerCase();
+  const hosts = answer.hosts.filter((host) => [hostname(host), host.hostId, host.facts?.kernel ?? '', ...Object.values(host.facts?.labels ?? {})].some((text) => text.toLowerCase().includes(wanted)));
+  const warned = answer.hosts.filter((host) => host.warnings.length > 0).length;
+  const away = answer.hosts.filter((host) => !host.connected).length;
+  return (
+    <section class="page" aria-label="Hosts">
+      <header class="page-head">
+        <h2>Hosts</h2>
+        <span class="soft">
+          {format.plural(answer.hosts.length, 'host')}
+          {away > 0 && `, ${format.count(away)} not connected`}
+          {warned > 0 && `, ${format.count(warned)} with warnings`}
+        </span>
+        <input type="search" class="filter" placeholder="Filter by name, id, kernel or label" aria-label="Filter hosts" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
+      </header>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Table of hosts">
+        <SortedTable
+          caption="Hosts"
+          columns={columns(range, now, state, setState)}
+          rows={hosts}
+          sort={state.sort || 'host'}
+          onSort={(sort) => setState({ sort })}
+          keyOf={(host) => `${host.hostId} ${host.bootId}`}
+          rowClass={(host) => (host.connected ? '' : 'away')}
+          empty={
+            <Empty title={answer.hosts.length ? 'No host has this text' : 'No host has pushed anything yet'}>
+              {!answer.hosts.length && <p>Start an agent with `fleetprofd --collector HOST:PORT`; it is here after its first window of ten seconds.</p>}
+            </Empty>
+          }
+        />
+      </div>
+    </section>
+  );
+}
+
+function columns(range: Range, now: number, state: State, setState: SetState): ColumnOf<Host>[] {
+  const rangeNs = (range.to - range.from) * 1e6;
+  const seen = (host: Host) => toMs(host.lastSeenUnixNs);
+  const spool = (host: Host) => Number(host.facts?.spool?.bytes ?? 0n);
+  const openHost = (host: Host) => setState({ view: 'profile', query: withMatcher(state.query, { label: 'host', op: '=', value: hostname(host) }) });
+  return [
+    {
+      key: 'host',
+      title: 'Host',
+      by: hostname,
+      cell: (host) => (
+        <span class="cell-name">
+          <span class={`dot ${host.connected ? 'on' : ''}`} title={host.connected ? 'connected' : 'no stream is open'} />
+          <button type="button" class="plain grow" title="Its profile" onClick={() => openHost(host)}>
+            <Name text={hostname(host)} max={80} />
+          </button>
+          {host.warnings.length > 0 && (
+            <span class="badge warn" title={host.warnings.map((one) => shown(one)).join('\n')}>
+              <Icon of="warn" /> {host.warnings.length}
+            </span>
+          )}
+        </span>
+      ),
+    },
+    { key: 'seen', title: 'Last seen', number: true, by: seen, cell: (host) => <span title={format.stamp(seen(host))}>{host.connected && now - seen(host) < 60e3 ? 'now' : format.ago(seen(host), now)}</span> },
+    { key: 'cpu', title: 'CPU', hint: 'Cores in use on average, and of how many', number: true, by: (host) => Number(host.weight), cell: (host) => <Cpu host={host} rangeNs={rangeNs} /> },
+    { key: 'coverage', title: 'Coverage', hint: 'CPU time of samples over what the kernel accounts for', number: true, by: (host) => coverageOf(host) ?? -1, cell: (host) => <CoverageCell host={host} /> },
+    { key: 'gap', title: 'Gaps', hint: 'Time without data in the range', number: true, by: (host) => Number(host.gapNs), cell: (host) => (host.gapNs > 0n ? <span class="warned">{format.duration(Number(host.gapNs))}</span> : <span class="soft">none</span>) },
+    { key: 'spool', title: 'Spool', hint: 'What waits on the host', number: true, by: spool, cell: (host) => <Spool host={host} now={now} /> },
+    { key: 'clock', title: 'Clock', hint: 'By how much it is ahead of the collector’s', number: true, by: (host) => Math.abs(Number(host.clockAheadNs)), cell: (host) => <Clock host={host} /> },
+    { key: 'version', title: 'Agent', by: (host) => host.facts?.agentVersion ?? '', cell: (host) => <Name text={host.facts?.agentVersion ?? ''} max={24} empty="–" /> },
+    { key: 'kernel', title: 'Kernel', by: (host) => host.facts?.kernel ?? '', cell: (host) => <Name text={[host.facts?.kernel, host.facts?.arch].filter(Boolean).join(' ')} max={48} empty="–" /> },
+    { key: 'labels', title: 'Warnings and labels', cell: (host) => <Notes host={host} /> },
+  ];
+}
+
+function Cpu({ host, rangeNs }: { host: Host; rangeNs: number }) {
+  const cores = Number(host.weight) / rangeNs;
+  const online = host.facts?.cpusOnline ?? 0;
+  return (
+    <Bar fraction={online > 0 ? cores / online : 0}>
+      {format.significant(cores, 2)}
+      {online > 0 && <span class="soft"> / {online}</span>}
+    </Bar>
+  );
+}
+
+function CoverageCell({ host }: { host: Host }) {
+  const coverage = coverageOf(host);
+  if (coverage === undefined) return <span class="soft">–</span>;
+  return <span class={coverage < COVERAGE_LOW ? 'warned' : ''}>{format.percent(Math.min(coverage, 9.99))}</span>;
+}
+
+function Spool({ host, now }: { host: Host; now: number }) {
+  const spool = host.facts?.spool;
+  if (!spool) return <span class="soft">–</span>;
+  const title = `${format.plural(Number(spool.windows), 'window')} of at most ${format.bytes(Number(spool.bytesMax))}${spool.oldestUnixNs > 0n ? `, oldest ${format.ago(toMs(spool.oldestUnixNs), now)}` : ''}; given up since boot: ${format.count(Number(spool.droppedWindows))}`;
+  return (
+    <span title={title} class={spool.droppedWindows > 0n ? 'warned' : spool.windows > 0n ? '' : 'soft'}>
+      {spool.windows > 0n ? format.bytes(Number(spool.bytes)) : 'empty'}
+      {spool.droppedWindows > 0n && ` (−${format.count(Number(spool.droppedWindows))})`}
+    </span>
+  );
+}
+
+function Clock({ host }: { host: Host }) {
+  const ahead = Number(host.clockAheadNs);
+  const wrong = Math.abs(ahead) > CLOCK_WRONG_NS;
+  return <span class={wrong ? 'warned' : 'soft'}>{Math.abs(ahead) < 1e6 ? '0 s' : `${ahead > 0 ? '+' : ''}${format.duration(ahead)}`}</span>;
+}
+
+function Notes({ host }: { host: Host }) {
+  return (
+    <span class="notes">
+      {host.warnings.map((warning) => (
+        <span class="warned" key={warning}>
+          <Name text={warning} max={160} />
+        </span>
+      ))}
+      {Object.entries(host.facts?.labels ?? {}).map(([name, value]) => (
+        <span class="chip small" key={name}>
+          <Name text={`${name}=${value}`} max={60} />
+        </span>
+      ))}
+    </span>
+  );
+}

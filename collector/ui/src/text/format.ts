@@ -1,0 +1,120 @@
+// Numbers, times and sizes as people read them. Nothing here knows where they come from.
+
+const NS_PER_S = 1e9;
+
+/** An integer with separators of thousands. */
+export function count(value: number): string {
+  return Math.round(value).toLocaleString('en');
+}
+
+/** Three significant digits, without an exponent for what people meet. */
+export function significant(value: number, digits = 3): string {
+  if (!Number.isFinite(value)) return '–';
+  const size = Math.abs(value);
+  if (size === 0) return '0';
+  if (size >= 10 ** digits) return Math.round(value).toLocaleString('en');
+  const places = Math.max(0, Math.min(6, digits - 1 - Math.floor(Math.log10(size))));
+  return value.toFixed(places);
+}
+
+/** A part of a whole, as `12.3 %`; small parts do not become `0`. */
+export function share(part: number, whole: number): string {
+  if (!(whole > 0) || !Number.isFinite(part)) return '–';
+  return percent(part / whole);
+}
+
+/** A fraction as `12.3 %`. */
+export function percent(fraction: number): string {
+  const value = fraction * 100;
+  const size = Math.abs(value);
+  if (size === 0) return '0 %';
+  if (size < 0.01) return value < 0 ? '>−0.01 %' : '<0.01 %';
+  const text = size < 1 ? size.toFixed(2) : size.toFixed(1);
+  // 99.97 % is not all of it.
+  return `${value < 0 ? '−' : ''}${text === '100.0' && size < 100 ? '99.9' : text} %`;
+}
+
+/** A change of a share in percentage points: `+1.2 pp`. */
+export function points(fraction: number): string {
+  const value = fraction * 100;
+  const size = Math.abs(value);
+  const text = size >= 10 ? size.toFixed(1) : size.toFixed(2);
+  return `${value < 0 ? '−' : '+'}${text} pp`;
+}
+
+/** A length of time: `850 µs`, `1.24 s`, `4 min 03 s`, `2 h 05 min`, `3 d 04 h`. Unit: nanoseconds. */
+export function duration(ns: number): string {
+  if (!Number.isFinite(ns)) return '–';
+  if (ns < 0) return `−${duration(-ns)}`;
+  if (ns === 0) return '0 s';
+  if (ns < 1e3) return `${Math.round(ns)} ns`;
+  if (ns < 1e6) return `${significant(ns / 1e3)} µs`;
+  if (ns < 999.5e6) return `${significant(ns / 1e6)} ms`;
+  const seconds = ns / NS_PER_S;
+  if (seconds < 59.95) return `${significant(seconds)} s`;
+  return longDuration(Math.round(seconds));
+}
+
+function longDuration(seconds: number): string {
+  const two = (value: number) => String(value).padStart(2, '0');
+  const [minutes, hours, days] = [Math.floor(seconds / 60), Math.floor(seconds / 3600), Math.floor(seconds / 86_400)];
+  if (minutes < 60) return seconds % 60 ? `${minutes} min ${two(seconds % 60)} s` : `${minutes} min`;
+  if (hours < 48) return minutes % 60 ? `${hours} h ${two(minutes % 60)} min` : `${hours} h`;
+  return hours % 24 ? `${days} d ${two(hours % 24)} h` : `${days} d`;
+}
+
+/** CPU time or events, by the unit the data has. */
+export function weight(value: number, unit: string): string {
+  return unit === 'nanoseconds' ? duration(value) : `${compact(value)} ${unit || 'samples'}`;
+}
+
+/** A large number with a decimal prefix: `1.2 G`. */
+export function compact(value: number): string {
+  const size = Math.abs(value);
+  for (const [limit, prefix] of [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e4, 'k']] as const) {
+    if (size >= limit) return `${significant(value / (prefix === 'k' ? 1e3 : limit))} ${prefix}`;
+  }
+  return significant(value, 4);
+}
+
+/** Bytes with a binary prefix. */
+export function bytes(value: number): string {
+  if (value < 1024) return `${value} B`;
+  const prefixes = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
+  const power = Math.min(prefixes.length, Math.floor(Math.log2(value) / 10));
+  return `${significant(value / 1024 ** power)} ${prefixes[power - 1]}`;
+}
+
+const two = (value: number) => String(value).padStart(2, '0');
+
+/** Local date and time to the second: `2026-11-21 22:55:10`. */
+export function stamp(ms: number): string {
+  const at = new Date(ms);
+  if (Number.isNaN(at.getTime())) return '–';
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)}`;
+}
+
+/** Local time to the second. */
+export function clock(ms: number): string {
+  const at = new Date(ms);
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+/** Two times, the second without what it has in common with the first. */
+export function span(fromMs: number, toMs: number): string {
+  const [from, to] = [stamp(fromMs), stamp(toMs)];
+  return from.slice(0, 10) === to.slice(0, 10) ? `${from} – ${to.slice(11)}` : `${from} – ${to}`;
+}
+
+/** How long ago: `12 s ago`; in the future: `in 3 s`. */
+export function ago(ms: number, nowMs: number): string {
+  const passed = nowMs - ms;
+  if (Math.abs(passed) < 1000) return 'now';
+  const text = duration(Math.round(Math.abs(passed) / 1000) * NS_PER_S);
+  return passed < 0 ? `in ${text}` : `${text} ago`;
+}
+
+/** `1 host`, `2 hosts`. */
+export function plural(value: number, one: string, many = `${one}s`): string {
+  return `${count(value)} ${Math.round(value) === 1 ? one : many}`;
+}

@@ -1,0 +1,180 @@
+// CPU over time: the chart, its legend, what stands under the pointer, and its table for those who do
+// not see it.
+
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { Icon, Name } from '../app/parts';
+import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import * as format from '../text/format';
+import type { Mark } from './plot';
+import { Plot } from './plot';
+import type { Range } from './range';
+import type { Chart, Gap, Line } from './series';
+import { causeText, chartOf, colourOf, gapsOf, idOf } from './series';
+
+interface Props {
+  answer: SeriesResponse;
+  by: string;
+  hidden: readonly string[];
+  dark: boolean;
+  marks?: readonly Mark[];
+  brushHint: string;
+  /** When the answer was asked for. Unit: milliseconds. */
+  now: number;
+  onHidden: (hidden: string[]) => void;
+  onBrush: (range: Range) => void;
+  onFilter: (value: string) => void;
+}
+
+export function ChartPanel(props: Props) {
+  const { answer, by, hidden } = props;
+  const chart = useMemo(() => chartOf(answer, by, props.now), [answer, by]);
+  const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
+  const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden.join('\n')]);
+  if (!chart.lines.length) return <p class="soft">No CPU time was sampled in this selection.</p>;
+  return (
+    <div class="chart">
+      <Drawing {...props} chart={chart} lines={lines} gaps={gaps} />
+      <Legend {...props} chart={chart} />
+    </div>
+  );
+}
+
+/** What rates are called. */
+function rateUnit(chart: Chart): string {
+  return chart.unit === 'nanoseconds' ? 'cores' : `${chart.unit || 'samples'}/s`;
+}
+
+function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: readonly Gap[] }) {
+  const { chart, lines, gaps, dark, marks } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<Plot | undefined>(undefined);
+  const brush = useRef(props.onBrush);
+  brush.current = props.onBrush;
+  const [point, setPoint] = useState<{ step: number; x: number }>();
+  useEffect(() => {
+    if (!box.current) return;
+    const made = new Plot(box.current, {
+      brush: (range) => brush.current(range),
+      point: (step, x) => setPoint(step === undefined ? undefined : { step, x }),
+    });
+    plot.current = made;
+    return () => made.destroy();
+  }, []);
+  const unit = rateUnit(chart);
+  useEffect(() => {
+    if (chart.times.length > 1) plot.current?.show(chart, lines, gaps, marks ?? [], { dark, axis: unit });
+  }, [chart, lines, gaps, dark, JSON.stringify(marks)]);
+  const under = point && point.step >= 0 && point.step < chart.times.length - 1 ? point : undefined;
+  return (
+    <div class="plot-area" role="img" aria-label={`CPU over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}>
+      <span class="axis-name">{unit}</span>
+      <div class="plot" ref={box} title={under ? undefined : props.brushHint} data-lines={lines.length} data-gaps={gaps.length} />
+      {under && <Under chart={chart} lines={lines} gaps={gaps} step={under.step} x={under.x} width={box.current?.clientWidth ?? 0} />}
+    </div>
+  );
+}
+
+/** Most lines told of under the pointer. */
+const UNDER_MAX = 8;
+
+function Under(props: { chart: Chart; lines: readonly Line[]; gaps: readonly Gap[]; step: number; x: number; width: number }) {
+  const { chart, lines, gaps, step } = props;
+  const from = chart.times[step] * 1000;
+  const rows = lines.map((line) => ({ line, rate: line.rates[step] })).filter((row) => row.rate > 0);
+  rows.sort((left, right) => right.rate - left.rate);
+  const sum = rows.reduce((total, row) => total + row.rate, 0);
+  const gap = gaps.find((one) => one.fromMs < from + chart.stepMs && one.toMs > from);
+  const side = props.x > props.width / 2 ? { right: `${Math.round(props.width - props.x + 12)}px` } : { left: `${Math.round(props.x + 12)}px` };
+  return (
+    <div class="tip under" style={side}>
+      <div class="tip-head">
+        {format.stamp(from)} <span class="soft">+{format.duration(chart.stepMs * 1e6)}</span>
+      </div>
+      {rows.slice(0, UNDER_MAX).map(({ line, rate }) => (
+        <div class="tip-row" key={idOf(line)}>
+          <Swatch line={line} /> <LineName line={line} restLines={chart.restLines} /> <b>{format.significant(rate)}</b>
+        </div>
+      ))}
+      {rows.length > UNDER_MAX && <div class="soft">and {rows.length - UNDER_MAX} more</div>}
+      <div class="tip-row sum">
+        <span>sum</span> <b>{`${format.significant(sum)} ${rateUnit(chart)}`}</b>
+      </div>
+      {gap && (
+        <div class="gap-note">
+          <Icon of="warn" /> no data of {gap.hosts.length > 3 ? format.plural(gap.hosts.length, 'host') : gap.hosts.map((host) => <Name key={host} text={host} max={40} />)}: {gap.causes.map(causeText).join('; ')}
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Swatch({ line }: { line: Line }) {
+  return <span class="swatch" style={{ background: colourOf(line) }} />;
+}
+
+function LineName({ line, restLines }: { line: Line; restLines: number }) {
+  if (line.rest) return <span class="name none">rest{restLines > 0 ? ` (${format.plural(restLines, 'line')})` : ''}</span>;
+  return <Name text={line.name} empty="(none)" max={80} />;
+}
+
+function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Chart }) {
+  const seconds = (chart.times.length - 1) * chart.stepMs * 1e6;
+  const factor = chart.unit === 'nanoseconds' ? 1 : 1e9;
+  const shown = (line: Line) => !hidden.includes(idOf(line));
+  const alone = (line: Line) => shown(line) && chart.lines.every((one) => one === line || !shown(one));
+  const toggle = (line: Line) => onHidden(shown(line) ? [...hidden, idOf(line)] : hidden.filter((id) => id !== idOf(line)));
+  const isolate = (line: Line) => onHidden(alone(line) ? [] : chart.lines.filter((one) => one !== line).map(idOf));
+  return (
+    <div class="legend" role="group" aria-label="Lines of the chart" tabIndex={-1}>
+      <table>
+        <colgroup>
+          <col class="col-swatch" />
+          <col />
+          <col class="col-rate" />
+          <col class="col-share" />
+          <col class="col-add" />
+        </colgroup>
+        <thead>
+          <tr>
+            <th scope="col">
+              <span class="hidden">Shown</span>
+            </th>
+            <th scope="col">{(by || 'all').slice(0, 40)}</th>
+            <th scope="col" class="number" title="On average over the range">
+              {rateUnit(chart)}
+            </th>
+            <th scope="col" class="number">share</th>
+            <th scope="col">
+              <span class="hidden">Select</span>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {chart.lines.map((line) => (
+            <tr key={idOf(line)} class={shown(line) ? '' : 'off'}>
+              <td>
+                <button type="button" class="swatch-button" aria-pressed={shown(line)} aria-label={`Show ${line.rest ? 'the rest' : line.name || 'lines without a value'}`} title="Show or hide" onClick={() => toggle(line)}>
+                  <Swatch line={line} />
+                </button>
+              </td>
+              <td class="wide">
+                <button type="button" class="plain" title="Only this line; again for all" onClick={() => isolate(line)}>
+                  {by === '' ? <span class="name">all</span> : <LineName line={line} restLines={chart.restLines} />}
+                </button>
+              </td>
+              <td class="number">{format.significant(seconds > 0 ? (line.total / seconds) * factor : 0)}</td>
+              <td class="number soft">{format.share(line.total, chart.total)}</td>
+              <td>
+                {!line.rest && by !== '' && (
+                  <button type="button" class="plain square-small" title="Select only this" aria-label={`Select only ${line.name || 'what has no value'}`} onClick={() => onFilter(line.name)}>
+                    <Icon of="plus" />
+                  </button>
+                )}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,91 @@
+// A headless Chromium on the page, and what every test of it watches for.
+
+import { existsSync, mkdirSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { type Browser, type BrowserContext, type Page, chromium } from 'playwright-core';
+import { afterAll, afterEach, beforeAll, expect } from 'vitest';
+import { type Mock, startMock } from '../mock/server';
+
+/** A collector that runs elsewhere: tests of seeded data are reported as skipped then. */
+// The test runner sets the same name to `/`.
+export const BASE_URL = /^https?:/.test(process.env.BASE_URL ?? '') ? process.env.BASE_URL?.replace(/\/$/, '') : undefined;
+export const SEEDED = BASE_URL === undefined;
+
+const CHROMIUM = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'].find((path) => path && existsSync(path));
+const OUT = fileURLToPath(new URL('./out', import.meta.url));
+const DIST = process.env.DIST ?? fileURLToPath(new URL('../../node_modules/.cache/e2e-dist', import.meta.url));
+
+export interface Site {
+  url: string;
+  mock: Mock | undefined;
+  open: (address?: string, options?: Parameters<Browser['newContext']>[0]) => Promise<Page>;
+  shot: (page: Page, name: string) => Promise<void>;
+}
+
+/** Prepares a browser for a file of tests. No page may ask elsewhere, log an error, or be refused by the policy. */
+export function useSite(): Site {
+  let browser: Browser;
+  let contexts: BrowserContext[] = [];
+  let faults: string[] = [];
+  const site: Site = {
+    url: '',
+    mock: undefined,
+    open: async (address = '', options = {}) => {
+      const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, timezoneId: 'UTC', locale: 'en', ...options });
+      contexts.push(context);
+      const page = await context.newPage();
+      page.on('pageerror', (error) => faults.push(`error: ${error.message}`));
+      page.on('console', (message) => message.type() === 'error' && !/Failed to load resource/.test(message.text()) && faults.push(`console: ${message.text()}`));
+      page.on('request', (request) => !request.url().startsWith(site.url) && !request.url().startsWith('data:') && faults.push(`asked elsewhere: ${request.url()}`));
+      await page.goto(`${site.url}/#${address}`);
+      return page;
+    },
+    shot: async (page, name) => {
+      mkdirSync(OUT, { recursive: true });
+      await page.screenshot({ path: `${OUT}/${name}.png` });
+    },
+  };
+  beforeAll(async () => {
+    if (!CHROMIUM) throw new Error('failed to find Chromium: install the package `chromium`, or name it in CHROMIUM');
+    browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] });
+    if (SEEDED) site.mock = await startMock(DIST);
+    site.url = BASE_URL ?? site.mock?.url ?? '';
+  });
+  afterEach(async () => {
+    for (const context of contexts) await context.close();
+    contexts = [];
+    const found = faults;
+    faults = [];
+    expect(found).toEqual([]);
+  });
+  afterAll(async () => {
+    await browser?.close();
+    await site.mock?.close();
+  });
+  return site;
+}
+
+/** Waits until the graph has data and has drawn it. */
+export async function drawn(page: Page): Promise<void> {
+  await page.waitForFunction(() => {
+    const canvas = document.querySelector<HTMLCanvasElement>('.flame-box canvas');
+    return canvas !== null && Number(canvas.dataset.nodes) > 1 && Number(canvas.dataset.drawn) > 0;
+  });
+}
+
+/** Waits until nothing is asked any more. */
+export async function settled(page: Page): Promise<void> {
+  await page.waitForFunction(() => document.querySelector('[aria-busy="true"]') === null);
+}
+
+/** A parameter of the page's address. */
+export function param(page: Page, name: string): string | null {
+  return new URLSearchParams(new URL(page.url()).hash.slice(1)).get(name);
+}
+
+/** Where the middle of a level of the first graph is, in the window. */
+export async function levelPoint(page: Page, level: number, part = 0.5): Promise<{ x: number; y: number }> {
+  const box = await page.locator('.flame-box').first().boundingBox();
+  if (!box) throw new Error('no graph');
+  return { x: box.x + box.width * part, y: box.y + level * 18 + 9 };
+}

@@ -1,0 +1,385 @@
+// The answers of the fleet that is not there.
+
+import { create } from '@bufbuild/protobuf';
+import { CgroupsResponseSchema, DataQualitySchema, DiffResponseSchema, HostsResponseSchema, type ProfileResponse, ProfileResponseSchema, type Selection, SeriesResponseSchema, StatusResponseSchema, TopResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
+import { parse } from '../../src/query/selector';
+import { DEPLOYED_MS, type Entity, FLEET, GAP_HOST, HOSTILE, HOSTS, coresAt, gaps, noise } from './fleet';
+import { HUGE_NODES, huge } from './huge';
+import { type Stack, hostileStacks, stacksOf } from './stacks';
+
+const WINDOW_MS = 10_000;
+const DAY_MS = 86_400_000;
+const PERIOD_NS = 1e9 / 99;
+const ns = (ms: number) => BigInt(Math.round(ms)) * 1_000_000n;
+
+export interface Asked {
+  from: number;
+  to: number;
+  entities: Entity[];
+  scenario: string;
+  drop: RegExp[];
+  keep: RegExp[];
+}
+
+/** What a selection selects. */
+export function asked(selection: Selection | undefined): Asked {
+  const now = Date.now();
+  const at = (value: bigint | undefined, otherwise: number) => (value ? Number(value / 1_000_000n) : otherwise);
+  const to = Math.min(Math.ceil(at(selection?.range?.endUnixNs, now) / WINDOW_MS) * WINDOW_MS, Math.floor(now / WINDOW_MS) * WINDOW_MS);
+  const from = Math.max(Math.floor(at(selection?.range?.startUnixNs, now - 3_600_000) / WINDOW_MS) * WINDOW_MS, Math.floor(now / WINDOW_MS) * WINDOW_MS - 40 * DAY_MS);
+  const matchers = parse(selection?.selector ?? '');
+  const scenario = matchers.find((one) => one.label === 'scenario')?.value ?? '';
+  const others = matchers.filter((one) => one.label !== 'scenario');
+  const holds = (entity: Entity) =>
+    others.every(({ label, op, value }) => {
+      const has = entity.labels[label] ?? '';
+      switch (op) {
+        case '=':
+          return has === value;
+        case '!=':
+          return has !== value;
+        case '=~':
+          return new RegExp(`^(?:${value})$`, 'u').test(has);
+        case '!~':
+          return !new RegExp(`^(?:${value})$`, 'u').test(has);
+        case '^=':
+          return has === value || has.startsWith(value === '/' ? '/' : `${value}/`);
+      }
+    });
+  const filters = (op: number) => (selection?.frameFilters ?? []).filter((one) => one.op === op).map((one) => new RegExp(one.regex, 'u'));
+  return { from, to, scenario, entities: scenario === 'empty' ? [] : FLEET.filter(holds), keep: filters(1), drop: filters(2) };
+}
+
+function windows(of: Asked): number {
+  return Math.max(0, Math.round((of.to - of.from) / WINDOW_MS));
+}
+
+/** CPU time of an entity in a part of time, from at most 60 windows of it. Unit: nanoseconds. */
+function weightOf(entity: Entity, from: number, to: number): number {
+  if (to <= from) return 0;
+  const step = Math.max(WINDOW_MS, Math.ceil((to - from) / 60 / WINDOW_MS) * WINDOW_MS);
+  let sum = 0;
+  for (let at = from; at < to; at += step) sum += coresAt(entity, at) * Math.min(step, to - at) * 1e6;
+  return sum;
+}
+
+export function quality(of: Asked, weight: number, more: { prunedWeight?: bigint } = {}) {
+  const hosts = new Set(of.entities.map((entity) => entity.labels.host));
+  const missing = hosts.has(GAP_HOST) ? gaps(of.from, of.to) : [];
+  const taken = Math.round(weight / PERIOD_NS);
+  return create(DataQualitySchema, {
+    covered: { startUnixNs: ns(of.from), endUnixNs: ns(of.to) },
+    resolutionNs: of.to - of.from > DAY_MS ? 600_000_000_000n : of.to - of.from > DAY_MS / 8 ? 60_000_000_000n : 10_000_000_000n,
+    hosts: BigInt(hosts.size),
+    hostsAlive: BigInt(hosts.size + (hosts.size === HOSTS.length ? 1 : 0)),
+    windows: BigInt(windows(of) * hosts.size),
+    gaps: missing.map((gap) => ({ hostId: `id-${GAP_HOST}`, hostname: GAP_HOST, startUnixNs: ns(gap.from), endUnixNs: ns(gap.to), cause: gap.cause })),
+    gapsTotal: BigInt(missing.length),
+    gapNsTotal: missing.reduce((sum, gap) => sum + ns(gap.to - gap.from), 0n),
+    sampling: { taken: BigInt(taken), idle: BigInt(taken * 3), lostSamples: BigInt(Math.round(taken * 0.006)), lost: 12n, truncated: BigInt(Math.round(taken * 0.052)), unnamed: BigInt(Math.round(taken * 0.021)), folded: BigInt(Math.round(taken * 0.002)) },
+    coverage: { expectedNs: BigInt(Math.round(weight * 1.003)), takenNs: BigInt(Math.round(weight * 0.994)), windows: BigInt(windows(of)) },
+    totalCount: BigInt(taken),
+    totalWeight: BigInt(Math.round(weight)),
+    unit: 'nanoseconds',
+    ...more,
+  });
+}
+
+export function series(of: Asked, groupBy: readonly string[], limit: number) {
+  const stepMs = Math.max(WINDOW_MS, Math.ceil((of.to - of.from) / 300 / WINDOW_MS) * WINDOW_MS);
+  const from = Math.floor(of.from / stepMs) * stepMs;
+  const steps = Math.max(0, Math.ceil((of.to - from) / stepMs));
+  const lines = new Map<string, { labels: Record<string, string>; weights: number[] }>();
+  for (const entity of of.entities) {
+    const labels = Object.fromEntries(groupBy.filter((label) => entity.labels[label]).map((label) => [label, entity.labels[label]]));
+    const key = JSON.stringify(labels);
+    const line = lines.get(key) ?? { labels, weights: new Array<number>(steps).fill(0) };
+    lines.set(key, line);
+    for (let step = 0; step < steps; step++) line.weights[step] += coresAt(entity, from + step * stepMs) * stepMs * 1e6;
+  }
+  const sum = (weights: number[]) => weights.reduce((total, weight) => total + weight, 0);
+  const all = [...lines.values()].sort((left, right) => sum(right.weights) - sum(left.weights));
+  const rest = all.splice(limit || 20);
+  const wire = (line: { labels: Record<string, string>; weights: number[] }, isRest = false) => ({ labels: line.labels, weights: line.weights.map((weight) => BigInt(Math.round(weight))), totalWeight: BigInt(Math.round(sum(line.weights))), rest: isRest });
+  const restLine = rest.length ? [wire({ labels: {}, weights: Array.from({ length: steps }, (_, step) => rest.reduce((total, line) => total + line.weights[step], 0)) }, true)] : [];
+  const total = [...all, ...rest].reduce((so, line) => so + sum(line.weights), 0);
+  return create(SeriesResponseSchema, { startUnixNs: ns(from), stepNs: ns(stepMs), lines: [...all.map((line) => wire(line)), ...restLine], quality: quality(of, total), restLines: BigInt(rest.length) });
+}
+
+interface Sample {
+  labels: Record<string, string>;
+  stack: Stack;
+  weight: number;
+}
+
+/** Every stack of what is selected, with its weight. */
+export function samples(of: Asked): Sample[] {
+  if (of.scenario === 'hostile') return hostileStacks().map((stack) => ({ labels: { host: HOSTILE.bidi }, stack, weight: stack.share * 1e9 }));
+  const kept = (stack: Stack) => {
+    const has = (pattern: RegExp) => stack.frames.some((frame) => pattern.test(frame[2]));
+    return of.keep.every(has) && !of.drop.some(has);
+  };
+  return of.entities.flatMap((entity) => {
+    const middle = Math.min(Math.max(DEPLOYED_MS, of.from), of.to);
+    const parts = { before: weightOf(entity, of.from, middle), after: weightOf(entity, middle, of.to) };
+    return stacksOf(entity.app)
+      .filter(kept)
+      .map((stack) => {
+        const jitter = 0.9 + 0.2 * noise(`${entity.labels.host}${stack.share}${of.from}`);
+        const weight = stack.when ? parts[stack.when] : parts.before + parts.after;
+        return { labels: entity.labels, stack, weight: weight * stack.share * jitter };
+      })
+      .filter((sample) => sample.weight >= 1);
+  });
+}
+
+/** The messages of a profile: its quality, then chunks. */
+export function* profile(of: Asked, groupBy: readonly string[]): Generator<ProfileResponse> {
+  if (of.scenario === 'huge') {
+    yield* hugeProfile(of);
+    return;
+  }
+  const all = samples(of);
+  const table = new Tables();
+  const rows = all.map((sample) => ({ set: table.labels(sample.labels, groupBy), stack: table.stack(sample.stack), end: sample.stack.end, weight: sample.weight }));
+  const total = rows.reduce((sum, row) => sum + row.weight, 0);
+  yield create(ProfileResponseSchema, { quality: quality(of, total, { prunedWeight: BigInt(Math.round(total * 0.004)) }) });
+  yield create(ProfileResponseSchema, { chunk: { info: { unit: 'nanoseconds', event: 'cpu-clock', period: BigInt(Math.round(PERIOD_NS)) }, ...table.wire() } });
+  yield create(ProfileResponseSchema, {
+    chunk: {
+      sampleLabelSets: rows.map((row) => row.set),
+      sampleStacks: rows.map((row) => row.stack),
+      sampleEnds: rows.map((row) => row.end),
+      sampleCounts: rows.map((row) => BigInt(Math.max(1, Math.round(row.weight / PERIOD_NS)))),
+      sampleWeights: rows.map((row) => BigInt(Math.round(row.weight))),
+      // An answer that breaks off, and one that contradicts itself.
+      last: of.scenario !== 'broken-end',
+      ...(of.scenario === 'broken-ids' ? { sampleStacks: rows.map(() => 4_000_000_000) } : {}),
+    },
+  });
+}
+
+class Tables {
+  private readonly strings = new Map<string, number>([['', 0]]);
+  private readonly frames = new Map<string, number>();
+  private readonly frameRows: { kind: number; unnamed: number; function: number; module: number; file: number; line: number }[] = [];
+  private readonly nodes = new Map<string, number>();
+  private readonly parents: number[] = [];
+  private readonly stackFrames: number[] = [];
+  private readonly sets = new Map<string, number>([['[]', 0]]);
+
+  private string(text: string): number {
+    const id = this.strings.get(text) ?? this.strings.size;
+    this.strings.set(text, id);
+    return id;
+  }
+
+  labels(labels: Record<string, string>, groupBy: readonly string[]): number {
+    const pairs = groupBy.filter((label) => labels[label]).flatMap((label) => [this.string(label), this.string(labels[label])]);
+    const key = JSON.stringify(pairs);
+    const id = this.sets.get(key) ?? this.sets.size;
+    this.sets.set(key, id);
+    return id;
+  }
+
+  stack(stack: Stack): number {
+    let node = 0;
+    for (const [kind, module, fn] of stack.frames) {
+      const key = `${kind} ${module} ${fn}`;
+      let frame = this.frames.get(key);
+      if (frame === undefined) {
+        frame = this.frameRows.length;
+        this.frames.set(key, frame);
+        const source = kind === 0 && module.endsWith('api-server');
+        this.frameRows.push({ kind, unnamed: fn === '[unknown]' ? 1 : 0, function: this.string(fn), module: this.string(module), file: source ? this.string(`src/${fn.split('::')[1] ?? 'lib'}.rs`) : 0, line: source ? 1 + (fn.length * 37) % 900 : 0 });
+      }
+      const place = `${node} ${frame}`;
+      const known = this.nodes.get(place);
+      if (known === undefined) {
+        this.parents.push(node);
+        this.stackFrames.push(frame);
+        node = this.parents.length;
+        this.nodes.set(place, node);
+      } else node = known;
+    }
+    return node;
+  }
+
+  wire() {
+    return {
+      strings: [...this.strings.keys()],
+      frames: this.frameRows,
+      stackParents: this.parents,
+      stackFrames: this.stackFrames,
+      labelSets: [...this.sets.keys()].slice(1).map((key) => ({ keyValues: JSON.parse(key) as number[] })),
+    };
+  }
+}
+
+function* hugeProfile(of: Asked): Generator<ProfileResponse> {
+  const made = huge();
+  const total = made.weights.reduce((sum, weight) => sum + weight, 0);
+  yield create(ProfileResponseSchema, { quality: quality(of, total) });
+  const step = 10_000;
+  for (let at = 0; at < HUGE_NODES; at += step) {
+    const slice = made.weights.slice(at, at + step);
+    yield create(ProfileResponseSchema, {
+      chunk: {
+        ...(at === 0 ? { info: { unit: 'nanoseconds' }, strings: ['', '/usr/bin/huge', ...made.functions], frames: made.functions.map((_, fn) => ({ kind: fn % 9 === 0 ? 1 : fn % 7 === 0 ? 4 : 0, function: fn + 2, module: 1 })) } : {}),
+        stackParents: made.parents.slice(at, at + step),
+        stackFrames: made.frames.slice(at, at + step),
+        sampleLabelSets: slice.map(() => 0),
+        sampleStacks: slice.map((_, index) => at + index + 1),
+        sampleEnds: slice.map(() => 0),
+        sampleCounts: slice.map(() => 1n),
+        sampleWeights: slice.map((weight) => BigInt(weight)),
+        last: at + step >= HUGE_NODES,
+      },
+    });
+  }
+}
+
+interface Sums {
+  name: string;
+  module: string;
+  kind: number;
+  own: number;
+  total: number;
+}
+
+function functionSums(all: readonly Sample[], by: 'function' | 'module'): Map<string, Sums> {
+  const rows = new Map<string, Sums>();
+  for (const { stack, weight } of all) {
+    const seen = new Set<string>();
+    stack.frames.forEach(([kind, module, fn], at) => {
+      const key = by === 'function' ? `${module}\0${fn}` : module;
+      const row = rows.get(key) ?? { name: by === 'function' ? fn : module, module: by === 'function' ? module : '', kind: by === 'function' ? kind : 255, own: 0, total: 0 };
+      rows.set(key, row);
+      if (at === stack.frames.length - 1) row.own += weight;
+      if (!seen.has(key)) row.total += weight;
+      seen.add(key);
+    });
+  }
+  return rows;
+}
+
+const counted = (weight: number) => BigInt(Math.round(weight / PERIOD_NS));
+
+export function top(of: Asked, by: string, byTotal: boolean, limit: number) {
+  const all = samples(of);
+  let rows: Sums[];
+  if (by === 'function' || by === 'module') rows = [...functionSums(all, by).values()];
+  else {
+    const sums = new Map<string, number>();
+    for (const { labels, weight } of all) sums.set(labels[by] ?? '', (sums.get(labels[by] ?? '') ?? 0) + weight);
+    rows = [...sums].map(([name, weight]) => ({ name, module: '', kind: 255, own: weight, total: weight }));
+  }
+  rows.sort((left, right) => (byTotal ? right.total - left.total : right.own - left.own));
+  const wire = rows.slice(0, limit || 50).map((row) => ({ name: row.name, module: row.module, kind: row.kind, selfCount: counted(row.own), selfWeight: BigInt(Math.round(row.own)), totalCount: counted(row.total), totalWeight: BigInt(Math.round(row.total)) }));
+  return create(TopResponseSchema, { rows: wire, rowsLeftOut: BigInt(rows.length - wire.length), quality: quality(of, all.reduce((sum, one) => sum + one.weight, 0)) });
+}
+
+export function diff(before: Asked, after: Asked, limit: number) {
+  const [was, is] = [samples(before), samples(after)];
+  const sum = (all: readonly Sample[]) => all.reduce((total, one) => total + one.weight, 0) || 1;
+  const [totalWas, totalIs] = [sum(was), sum(is)];
+  const [rowsWas, rowsIs] = [functionSums(was, 'function'), functionSums(is, 'function')];
+  const rows = [...new Set([...rowsWas.keys(), ...rowsIs.keys()])].map((key) => {
+    const [one, two] = [rowsWas.get(key), rowsIs.get(key)];
+    const name = one ?? two;
+    const pretended = (weight: number, total: number) => {
+      const n = total / PERIOD_NS + 2;
+      const p = (weight / PERIOD_NS + 1) / n;
+      return (p * (1 - p)) / n;
+    };
+    const change = (two?.own ?? 0) / totalIs - (one?.own ?? 0) / totalWas;
+    const error = Math.sqrt(pretended(one?.own ?? 0, totalWas) + pretended(two?.own ?? 0, totalIs));
+    const whole = (value: number | undefined) => BigInt(Math.round(value ?? 0));
+    return { name: name?.name, module: name?.module, kind: name?.kind, beforeSelfWeight: whole(one?.own), afterSelfWeight: whole(two?.own), beforeTotalWeight: whole(one?.total), afterTotalWeight: whole(two?.total), shareChange: change, shareError: error, significant: Math.abs(change) > 1.96 * error, appeared: !one, vanished: !two };
+  });
+  rows.sort((left, right) => Math.abs(right.shareChange) - Math.abs(left.shareChange));
+  return create(DiffResponseSchema, { rows: rows.slice(0, limit || 100), rowsLeftOut: BigInt(Math.max(0, rows.length - (limit || 100))), before: quality(before, totalWas), after: quality(after, totalIs) });
+}
+
+export function hosts(from: number, to: number, hostile: boolean) {
+  const of = { ...asked(undefined), from, to };
+  const names = hostile ? [...HOSTS, ...Object.values(HOSTILE)] : [...HOSTS, 'old-1'];
+  const list = names.map((name, at) => {
+    const mine = FLEET.filter((entity) => entity.labels.host === name);
+    const weight = mine.reduce((sum, entity) => sum + weightOf(entity, from, to), 0);
+    const away = name === 'old-1';
+    const low = name === 'batch-2';
+    const missing = name === GAP_HOST ? gaps(from, to).reduce((sum, gap) => sum + gap.to - gap.from, 0) : 0;
+    return {
+      hostId: `id-${name}`,
+      bootId: '5f2d9c7be8a14f0c9d3b',
+      facts: {
+        hostname: name, kernel: at % 4 ? '6.8.0-45-generic' : '5.15.0-124-generic', arch: 'x86_64', cpusOnline: name.startsWith('batch') ? 16 : 8, memoryBytes: 32n << 30n, agentVersion: at % 5 ? '0.4.1' : '0.4.0',
+        labels: { region: name.startsWith('batch') ? 'eu-west' : 'eu-central' },
+        spool: { windows: away ? 400n : name === GAP_HOST ? 24n : 0n, bytes: away ? 31_000_000n : name === GAP_HOST ? 1_900_000n : 0n, bytesMax: 1n << 28n, oldestUnixNs: name === GAP_HOST ? ns(to - 240_000) : 0n, droppedWindows: name === GAP_HOST ? 9n : 0n },
+      },
+      firstSeenUnixNs: ns(from - 30 * DAY_MS),
+      lastSeenUnixNs: ns(away ? Date.now() - 5.3 * DAY_MS : Date.now() - 4000),
+      connected: !away,
+      clockAheadNs: name === 'cache-1' ? 73_000_000_000n : BigInt(Math.round(noise(name) * 8e6 - 4e6)),
+      windows: BigInt(Math.round((to - from) / WINDOW_MS)),
+      weight: BigInt(Math.round(weight)),
+      coverage: { expectedNs: BigInt(Math.round(weight * (low ? 1.12 : 1.004))), takenNs: BigInt(Math.round(weight)) },
+      gapNs: ns(missing),
+      warnings: name === 'cache-1' ? ['the clock is 1 min 13 s ahead: windows are stored by the time of the host'] : away ? ['nothing heard for 5 days'] : [],
+    };
+  });
+  return create(HostsResponseSchema, { hosts: list, quality: quality(of, 0) });
+}
+
+export function cgroups(of: Asked) {
+  const rows = new Map<string, { path: string; slice: string; unit: string; container: string; runtime: string; podUid: string; own: number; total: number }>();
+  const row = (path: string) => {
+    const found = rows.get(path) ?? { path, slice: '', unit: '', container: '', runtime: '', podUid: '', own: 0, total: 0 };
+    rows.set(path, found);
+    return found;
+  };
+  row('/');
+  if (of.scenario === 'hostile') for (const name of Object.values(HOSTILE)) row(`/evil.slice/${name.replaceAll('/', '_')}`).own += 1e9;
+  for (const entity of of.scenario === 'hostile' ? [] : of.entities) {
+    const { labels } = entity;
+    const mine = row(labels.cgroup);
+    Object.assign(mine, { slice: labels.slice ?? '', unit: labels.unit ?? '', container: labels.container ?? '', runtime: labels.runtime ?? '', podUid: labels.pod_uid ?? '' });
+    mine.own += weightOf(entity, of.from, of.to);
+  }
+  for (const { path, own } of [...rows.values()]) {
+    if (own === 0) continue;
+    const parts = path === '/' ? [] : path.slice(1).split('/');
+    row('/').total += own;
+    for (let at = 1; at <= parts.length; at++) row(`/${parts.slice(0, at).join('/')}`).total += own;
+  }
+  const whole = (value: number) => BigInt(Math.round(value));
+  const list = [...rows.values()]
+    .sort((left, right) => (left.path < right.path ? -1 : 1))
+    .map((one) => ({ ...one, own: undefined, total: undefined, selfWeight: whole(one.own), selfCount: counted(one.own), totalWeight: whole(one.total), totalCount: counted(one.total), totalLostWeight: whole(one.total * 0.006), totalLostCount: counted(one.total * 0.006), expectedNs: whole(one.total * (one.path.includes('cron') ? 1.1 : 1.004)) }));
+  return create(CgroupsResponseSchema, { cgroups: list, quality: quality(of, row('/').total) });
+}
+
+export function status(startedMs: number, skewMs: number) {
+  const now = Date.now();
+  return create(StatusResponseSchema, {
+    version: '0.4.1', store: 'embedded', storeVersion: 'SQLite 3.51', startedUnixNs: ns(startedMs), nowUnixNs: ns(now + skewMs),
+    kept: { startUnixNs: ns(now - 40 * DAY_MS), endUnixNs: ns(now) }, storeBytes: 7_340_000_000n, storeBytesMax: 21_474_836_480n, streams: BigInt(HOSTS.length),
+    degradations: [{ id: 'partition_damaged', message: 'the partition 2026-11-02T06 was damaged and set aside; six hours do not answer', remedy: 'rm -r /var/lib/fleetprof/damaged/2026-11-02T06', severity: 2 }],
+    counters: [
+      { name: 'fleetprof_collector_windows_total', labels: 'outcome="stored"', value: 1_284_331n },
+      { name: 'fleetprof_collector_windows_total', labels: 'outcome="repeated"', value: 211n },
+      { name: 'fleetprof_collector_windows_total', labels: 'outcome="refused"', value: 4n },
+      { name: 'fleetprof_collector_ack_latency_p99_us', labels: '', value: 8_120n },
+    ],
+  });
+}
+
+/** Values of a label among what is selected. */
+export function labelValues(of: Asked, name: string): string[] {
+  return [...new Set(of.entities.map((entity) => entity.labels[name]).filter((value) => value !== undefined))].sort();
+}
+
+export function labelNames(): string[] {
+  return [...new Set(FLEET.flatMap((entity) => Object.keys(entity.labels)))].sort();
+}

@@ -1,0 +1,145 @@
+// A collector without a store: QueryService over gRPC-Web, the page, and the downloads.
+//
+// What goes wrong is asked for by selector: `scenario="slow"`, `scenario="error-unavailable"`, …, so
+// that a link has it too.
+
+import { createReadStream, existsSync, statSync } from 'node:fs';
+import { type IncomingMessage, type ServerResponse, createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { extname, join, normalize } from 'node:path';
+import { Code, ConnectError, type ConnectRouter } from '@connectrpc/connect';
+import { connectNodeAdapter } from '@connectrpc/connect-node';
+import { QueryService, type Selection } from '../../src/gen/fleetprof/collector/v1/query_pb';
+import * as answers from './answers';
+
+/** As the collector sends it. */
+export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const TYPES: Record<string, string> = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml', '.txt': 'text/plain; charset=utf-8' };
+
+/** How long a slow answer takes. Unit: milliseconds. */
+export const SLOW_MS = 1200;
+
+export interface Mock {
+  url: string;
+  /** Calls so far, by method. */
+  calls: Map<string, number>;
+  /** Calls that their client gave up. */
+  cancelled: Map<string, number>;
+  /** By how much its clock is ahead. Unit: milliseconds. */
+  skewMs: number;
+  close: () => Promise<void>;
+}
+
+const ERRORS: Record<string, [Code, string]> = {
+  'error-invalid': [Code.InvalidArgument, 'failed to compile pattern `(`: unclosed group'],
+  'error-exhausted': [Code.ResourceExhausted, 'the answer has more than 200000 stacks: narrow the range'],
+  'error-deadline': [Code.DeadlineExceeded, 'the query took longer than 30 s'],
+  'error-unavailable': [Code.Unavailable, 'the store takes nothing for now: the disk is full'],
+  'error-internal': [Code.Internal, 'failed to read partition `2026-11-21T12`: <script>window.__pwned = 1</script>'],
+};
+
+/** Starts on a free port of the loopback, or on the one that is given. */
+export async function startMock(dist: string, port = 0): Promise<Mock> {
+  const started = Date.now();
+  const mock: Mock = { url: '', calls: new Map(), cancelled: new Map(), skewMs: 0, close: async () => undefined };
+  const routes = (router: ConnectRouter) => service(router, mock, started);
+  const rpc = connectNodeAdapter({ routes, connect: false, grpc: false, grpcWeb: true });
+  const server = createServer((request, response) => {
+    if (request.url?.startsWith('/fleetprof.')) rpc(request, response);
+    else if (request.url?.startsWith('/api/profile.')) download(request, response);
+    else file(dist, request, response);
+  });
+  await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve));
+  mock.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  mock.close = () =>
+    new Promise((resolve) => {
+      server.closeAllConnections();
+      server.close(() => resolve());
+    });
+  return mock;
+}
+
+function service(router: ConnectRouter, mock: Mock, started: number): void {
+  const begin = async (method: string, selection: Selection | undefined, signal: AbortSignal) => {
+    mock.calls.set(method, (mock.calls.get(method) ?? 0) + 1);
+    let of: answers.Asked;
+    try {
+      of = answers.asked(selection);
+    } catch (error) {
+      throw new ConnectError((error as Error).message, Code.InvalidArgument);
+    }
+    if (of.scenario === 'slow' && method !== 'labelNames') {
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, SLOW_MS);
+        signal.addEventListener('abort', () => {
+          clearTimeout(timer);
+          mock.cancelled.set(method, (mock.cancelled.get(method) ?? 0) + 1);
+          resolve();
+        });
+      });
+    }
+    const error = ERRORS[of.scenario];
+    if (error) throw new ConnectError(error[1], error[0]);
+    return of;
+  };
+  router.service(QueryService, {
+    async labelNames(request, context) {
+      await begin('labelNames', request.selection, context.signal);
+      return { names: answers.labelNames() };
+    },
+    async labelValues(request, context) {
+      const of = await begin('labelValues', request.selection, context.signal);
+      const values = answers.labelValues(of, request.name).filter((value) => value.startsWith(request.prefix));
+      const limit = request.limit || 100;
+      return { values: values.slice(0, limit), more: values.length > limit };
+    },
+    async series(request, context) {
+      return answers.series(await begin('series', request.selection, context.signal), request.groupBy, request.limit);
+    },
+    async *profile(request, context) {
+      yield* answers.profile(await begin('profile', request.selection, context.signal), request.groupBy);
+    },
+    async top(request, context) {
+      return answers.top(await begin('top', request.selection, context.signal), request.by, request.sortByTotal, request.limit);
+    },
+    async diff(request, context) {
+      const before = await begin('diff', request.before, context.signal);
+      return answers.diff(before, answers.asked(request.after), request.limit);
+    },
+    async hosts(request, context) {
+      const of = await begin('hosts', undefined, context.signal);
+      const at = (value: bigint | undefined, otherwise: number) => (value ? Number(value / 1_000_000n) : otherwise);
+      return answers.hosts(at(request.range?.startUnixNs, of.from), at(request.range?.endUnixNs, of.to), false);
+    },
+    async cgroups(request, context) {
+      return answers.cgroups(await begin('cgroups', request.selection, context.signal));
+    },
+    async status() {
+      mock.calls.set('status', (mock.calls.get('status') ?? 0) + 1);
+      return answers.status(started - 7 * 3_600_000, mock.skewMs);
+    },
+  });
+}
+
+function download(request: IncomingMessage, response: ServerResponse): void {
+  const url = new URL(request.url ?? '/', 'http://mock');
+  const extension = url.pathname.slice('/api/profile.'.length);
+  response.setHeader('content-disposition', `attachment; filename="profile.${extension}"`);
+  response.setHeader('content-type', 'application/octet-stream');
+  response.end(JSON.stringify(Object.fromEntries(url.searchParams)));
+}
+
+function file(dist: string, request: IncomingMessage, response: ServerResponse): void {
+  const path = normalize(new URL(request.url ?? '/', 'http://mock').pathname);
+  const name = join(dist, path === '/' ? 'index.html' : path);
+  response.setHeader('content-security-policy', CSP);
+  response.setHeader('x-content-type-options', 'nosniff');
+  if (!name.startsWith(dist) || !existsSync(name) || !statSync(name).isFile()) {
+    response.statusCode = 404;
+    response.end('not found');
+    return;
+  }
+  response.setHeader('content-type', TYPES[extname(name)] ?? 'application/octet-stream');
+  createReadStream(name).pipe(response);
+}

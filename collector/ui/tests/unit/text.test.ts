@@ -1,0 +1,39 @@
+import { expect, test } from 'vitest';
+import * as format from '../../src/text/format';
+import { clipped, printable, shown } from '../../src/text/printable';
+import { HOSTILE } from '../mock/fleet';
+
+test('hostile characters are written out', () => {
+  expect(printable(HOSTILE.newline)).toBe('two\\nlines\\tand a tab');
+  expect(printable(HOSTILE.escape)).toBe('\\x1b[31mred\\x1b[0m');
+  expect(printable(HOSTILE.bidi)).toBe('abc\\u{202e}gnirts\\u{202c}');
+  expect(printable(HOSTILE.zero)).toBe('zero\\u{200b}width\\u{2060}joined');
+  expect(printable('\u0085\u2028\ufeff\u{e0041}\ud800')).toBe('\\u{85}\\u{2028}\\u{feff}\\u{e0041}\\u{d800}');
+  for (const fine of ['std::vec<int>', 'שלום', '🔥', HOSTILE.quote]) expect(printable(fine)).toBe(fine);
+});
+
+test('long texts are cut and say how long they are', () => {
+  expect(shown('x'.repeat(5000))).toHaveLength(600 + '… (5,000 characters)'.length);
+  expect(clipped('x'.repeat(500), 10)).toBe('xxxxxxxxxx…');
+});
+
+test('durations', () => {
+  const cases: [number, string][] = [[0, '0 s'], [12, '12 ns'], [1500, '1.50 µs'], [2.5e6, '2.50 ms'], [1.234e9, '1.23 s'], [59.97e9, '1 min'], [243e9, '4 min 03 s'], [3600e9, '1 h'], [7500e9, '2 h 05 min'], [280_800e9, '3 d 06 h'], [-5e9, '−5.00 s']];
+  for (const [ns, text] of cases) expect(format.duration(ns)).toBe(text);
+});
+
+test('shares do not round to nothing or to all', () => {
+  const cases: [number, string][] = [[0, '0 %'], [0.00001, '<0.01 %'], [0.0042, '0.42 %'], [0.1234, '12.3 %'], [0.99996, '99.9 %'], [1, '100.0 %'], [-0.05, '−5.0 %']];
+  for (const [fraction, text] of cases) expect(format.percent(fraction)).toBe(text);
+  expect(format.share(1, 0)).toBe('–');
+});
+
+test('sizes, counts and times', () => {
+  expect(format.bytes(1 << 20)).toBe('1.00 MiB');
+  expect(format.compact(1_234_567)).toBe('1.23 M');
+  expect(format.points(0.0123)).toBe('+1.23 pp');
+  expect(format.plural(1, 'host')).toBe('1 host');
+  expect(format.plural(2000, 'host')).toBe('2,000 hosts');
+  expect(format.ago(1000, 64_000)).toBe('1 min 03 s ago');
+  expect(format.weight(5e9, 'cycles')).toBe('5.00 G cycles');
+});

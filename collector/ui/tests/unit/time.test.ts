@@ -1,0 +1,48 @@
+import { expect, test } from 'vitest';
+import { absolute, absoluteSpec, before, instant, lengthMs, resolve, shifted, title, toMs, toNs, widened } from '../../src/time/range';
+
+const NOW = Date.UTC(2026, 10, 21, 12);
+
+test('lengths', () => {
+  expect(lengthMs('1h30m')).toBe(5_400_000);
+  expect(lengthMs('7d')).toBe(604_800_000);
+  for (const text of ['', '1', 'h', '1h x', '1y', '-1h', '1e9d']) expect(lengthMs(text)).toBeUndefined();
+});
+
+test('instants', () => {
+  expect(instant('now', NOW)).toBe(NOW);
+  expect(instant(' now - 90m ', NOW)).toBe(NOW - 5_400_000);
+  expect(instant('2026-11-21T10:00:00Z', NOW)).toBe(NOW - 7_200_000);
+  expect(instant('2026-11-21 10:00:00+02:00', NOW)).toBe(NOW - 4 * 3_600_000);
+  expect(instant(String(NOW), NOW)).toBe(NOW);
+  expect(instant('2026-11-21 09:30', NOW)).toBe(new Date(2026, 10, 21, 9, 30).getTime());
+  expect(instant('2026-11-21 9:30', NOW)).toBe(new Date(2026, 10, 21, 9, 30).getTime());
+  for (const text of ['', 'then', '2026-13-01', '2026-11-21 25:00', '9999-01-01', 'now+1h', 'now-99999d', '1']) expect(instant(text, NOW)).toBeUndefined();
+});
+
+test('a range that is none has a sentence', () => {
+  expect(resolve({ from: 'now-1h', to: 'now' }, NOW)).toEqual({ from: NOW - 3_600_000, to: NOW });
+  expect(resolve({ from: 'x', to: 'now' }, NOW)).toContain('begin');
+  expect(resolve({ from: 'now', to: 'x' }, NOW)).toContain('end');
+  expect(resolve({ from: 'now', to: 'now-1h' }, NOW)).toContain('swap');
+});
+
+test('ranges move, widen and stay before now', () => {
+  const range = { from: NOW - 3_600_000, to: NOW - 1_800_000 };
+  expect(shifted(range, 0.5, NOW)).toEqual({ from: NOW - 2_700_000, to: NOW - 900_000 });
+  expect(shifted(range, 5, NOW)).toEqual({ from: NOW - 1_800_000, to: NOW });
+  expect(widened(range, NOW).to - widened(range, NOW).from).toBe(3_600_000);
+  expect(before(range)).toEqual({ from: NOW - 5_400_000, to: NOW - 3_600_000 });
+});
+
+test('addresses and the protocol keep an instant', () => {
+  expect(absolute(NOW)).toBe('2026-11-21T12:00:00Z');
+  expect(instant(absolute(NOW + 123), 0)).toBe(NOW + 123);
+  expect(toMs(toNs(NOW))).toBe(NOW);
+  expect(resolve(absoluteSpec({ from: NOW - 1000, to: NOW }), 0)).toEqual({ from: NOW - 1000, to: NOW });
+});
+
+test('titles', () => {
+  expect(title({ from: 'now-1h', to: 'now' })).toBe('Last hour');
+  expect(title({ from: 'now-2h', to: 'now-1h' })).toBe('now-2h – now-1h');
+});

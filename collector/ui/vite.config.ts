@@ -1,0 +1,31 @@
+// Builds the page into few files with stable names, which the collector carries in its binary.
+
+import { defineConfig } from 'vite';
+import { licences } from './scripts/licences.ts';
+
+export default defineConfig({
+  // Relative, so that the page works below any path.
+  base: './',
+  plugins: [licences()],
+  oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
+  build: {
+    outDir: 'dist',
+    emptyOutDir: true,
+    target: 'es2022',
+    assetsInlineLimit: 0,
+    cssCodeSplit: false,
+    modulePreload: false,
+    reportCompressedSize: false,
+    rollupOptions: {
+      output: {
+        entryFileNames: 'app.js',
+        assetFileNames: (asset) => (asset.names.some((name) => name.endsWith('.css')) ? 'app.css' : '[name][extname]'),
+        codeSplitting: false,
+      },
+    },
+  },
+  server: {
+    // The mock, or a collector on its default address.
+    proxy: { '/fleetprof.collector.v1.QueryService': 'http://127.0.0.1:7071', '/api': 'http://127.0.0.1:7071' },
+  },
+});

@@ -1,0 +1,7 @@
+// Tests of the page in a headless Chromium, against the mock or, with BASE_URL, a real collector.
+
+import { defineConfig } from 'vitest/config';
+
+export default defineConfig({
+  test: { include: ['tests/e2e/**/*.test.ts'], environment: 'node', fileParallelism: false, testTimeout: 60_000, hookTimeout: 60_000 },
+});
