@@ -1,7 +1,7 @@
 //! 128-bit content identity: what a stack is called where dense ids mean nothing.
 
 use crate::dictionary::Dictionary;
-use crate::frame::FrameRef;
+use crate::frame::{FrameId, FrameRef};
 
 /// Truncated BLAKE3 of a stack's frames, root to leaf. The empty stack is all zeros.
 ///
@@ -16,26 +16,17 @@ impl std::fmt::Display for ContentId {
     }
 }
 
-impl Dictionary {
-    /// The content identity of every stack, indexed by `StackId`.
-    pub fn content_ids(&self) -> Vec<ContentId> {
-        let frames: Vec<ContentId> = self
-            .frames
-            .iter()
-            .enumerate()
-            .map(|(id, _)| self.frame_content_id(id as u32))
-            .collect();
-        let mut ids = vec![ContentId::default(); self.stacks.len()];
-        for (stack, parent, frame) in self.stacks.iter() {
-            let mut hasher = blake3::Hasher::new();
-            hasher.update(&ids[parent.0 as usize].0);
-            hasher.update(&frames[frame.0 as usize].0);
-            ids[stack.0 as usize] = cut(hasher);
-        }
-        ids
+impl ContentId {
+    /// The identity of this stack with a frame called on top, given by its own identity.
+    pub fn child(self, frame: ContentId) -> ContentId {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.0);
+        hasher.update(&frame.0);
+        cut(hasher)
     }
 
-    fn frame_content_id(&self, id: u32) -> ContentId {
+    /// The identity of one frame.
+    pub fn of_frame(frame: FrameRef<'_>) -> ContentId {
         let FrameRef {
             kind,
             unnamed,
@@ -43,7 +34,7 @@ impl Dictionary {
             module,
             file,
             line,
-        } = self.frame(crate::FrameId(id));
+        } = frame;
         let mut hasher = blake3::Hasher::new();
         hasher.update(&[kind as u8, unnamed as u8]);
         hasher.update(&line.to_le_bytes());
@@ -52,6 +43,20 @@ impl Dictionary {
             hasher.update(text.as_bytes());
         }
         cut(hasher)
+    }
+}
+
+impl Dictionary {
+    /// The content identity of every stack, indexed by `StackId`.
+    pub fn content_ids(&self) -> Vec<ContentId> {
+        let frames: Vec<ContentId> = (0..self.frames.len() as u32)
+            .map(|id| ContentId::of_frame(self.frame(FrameId(id))))
+            .collect();
+        let mut ids = vec![ContentId::default(); self.stacks.len()];
+        for (stack, parent, frame) in self.stacks.iter() {
+            ids[stack.0 as usize] = ids[parent.0 as usize].child(frames[frame.0 as usize]);
+        }
+        ids
     }
 }
 

@@ -90,6 +90,14 @@ impl LabelSetTable {
         LabelSetId(id)
     }
 
+    /// Returns the id of this set when it is known. Sorts `set`, which has no key twice.
+    pub fn find(&self, set: &mut [(StrId, StrId)]) -> Option<LabelSetId> {
+        set.sort_by_key(|&(key, _)| key);
+        let hash = self.hasher.hash_one(&*set);
+        let same = |&id: &u32| slice(&self.pairs, &self.ends, id) == set;
+        self.index.find(hash, same).map(|&id| LabelSetId(id))
+    }
+
     /// The pairs of a set, sorted by key id.
     ///
     /// # Panics

@@ -5,6 +5,7 @@
 //! the collector's callers: a store has no clock of its own.
 
 mod answer;
+pub mod embedded;
 pub mod open;
 mod window;
 

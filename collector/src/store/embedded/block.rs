@@ -1,0 +1,499 @@
+//! Columns of samples: packed rows of one window, and blocks of many windows.
+//!
+//! A block holds the samples of one bundle of series in one chunk of time. It has two sections:
+//!
+//! - totals: for each series its stacks, ascending, and what each adds up to over the block. A reader
+//!   that wants the whole chunk reads no more, so a block is its own coarsest rollup;
+//! - times: when the windows began, and for each stack in which of them it was and how often. What the
+//!   last of them has follows from the total and is not written.
+//!
+//! A weight is written as what it has more than count × period: nothing at all where that is zero
+//! throughout. All arithmetic on columns wraps; sums that saturated are marked and written in full.
+
+use super::codec::{Damage, Opener, Reader, Sealer, put, put_signed};
+use profile::Value;
+
+/// Most begins of windows that one block tells apart. Windows beyond are put in the last one: their
+/// time is then known to the chunk only.
+pub const SLOTS_MAX: usize = 1 << 16;
+
+/// Samples of one series with one stack in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Series, or service.
+    pub series: u32,
+    /// Stack and how it ended.
+    pub leaf: u32,
+    /// What was counted.
+    pub value: Value,
+}
+
+/// What a weight has beyond count × period.
+fn beyond(value: Value, period: u64) -> i64 {
+    value.weight.wrapping_sub(value.count.wrapping_mul(period)) as i64
+}
+
+fn weight(count: u64, beyond: i64, period: u64) -> u64 {
+    count.wrapping_mul(period).wrapping_add(beyond as u64)
+}
+
+/// Packs the rows of one window, ordered by (series, leaf), each once.
+pub fn put_rows(out: &mut Vec<u8>, rows: &[Entry], period: u64) {
+    let plain = rows.iter().all(|row| beyond(row.value, period) == 0);
+    out.push(u8::from(!plain));
+    let mut before = 0;
+    for run in rows.chunk_by(|left, right| left.series == right.series) {
+        put(out, (run[0].series - before).into());
+        before = run[0].series;
+        put(out, run.len() as u64);
+        let mut leaf = 0;
+        for row in run {
+            put(out, (row.leaf - leaf).into());
+            leaf = row.leaf;
+            put(out, row.value.count);
+            if !plain {
+                put_signed(out, beyond(row.value, period));
+            }
+        }
+    }
+}
+
+/// Reads what [`put_rows`] wrote.
+pub fn each_row(bytes: &[u8], period: u64, mut row: impl FnMut(Entry)) -> Result<(), Damage> {
+    let mut input = Reader::new(bytes);
+    let plain = input.take_exact(1)?[0] == 0;
+    let mut series = 0u32;
+    while !input.is_empty() {
+        series = step(series, input.take_u32()?)?;
+        let mut leaf = 0u32;
+        for _ in 0..input.take_count()? {
+            leaf = step(leaf, input.take_u32()?)?;
+            let count = input.take()?;
+            let beyond = if plain { 0 } else { input.take_signed()? };
+            let weight = weight(count, beyond, period);
+            row(Entry {
+                series,
+                leaf,
+                value: Value { count, weight },
+            });
+        }
+    }
+    Ok(())
+}
+
+fn step(before: u32, by: u32) -> Result<u32, Damage> {
+    before.checked_add(by).ok_or(Damage("an id is too large"))
+}
+
+/// What one series adds up to in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Sum {
+    /// Samples taken.
+    pub taken: Value,
+    /// Samples lost, an estimate.
+    pub lost: Value,
+}
+
+impl std::ops::AddAssign for Sum {
+    fn add_assign(&mut self, other: Sum) {
+        self.taken += other.taken;
+        self.lost += other.lost;
+    }
+}
+
+impl Sum {
+    /// Taken and lost together.
+    pub fn all(self) -> Value {
+        let mut all = self.taken;
+        all += self.lost;
+        all
+    }
+}
+
+/// Appends a sum.
+pub fn put_sum(out: &mut Vec<u8>, sum: Sum, period: u64) {
+    put(out, sum.taken.count);
+    put_signed(out, beyond(sum.taken, period));
+    put(out, sum.lost.count);
+    put_signed(out, beyond(sum.lost, period));
+}
+
+/// Reads what [`put_sum`] wrote.
+pub fn take_sum(input: &mut Reader<'_>, period: u64) -> Result<Sum, Damage> {
+    let mut value = || -> Result<Value, Damage> {
+        let count = input.take()?;
+        let weight = weight(count, input.take_signed()?, period);
+        Ok(Value { count, weight })
+    };
+    Ok(Sum {
+        taken: value()?,
+        lost: value()?,
+    })
+}
+
+/// A row on its way into a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    /// The series and what it counted.
+    pub entry: Entry,
+    /// Index of the window's begin.
+    pub slot: u16,
+}
+
+/// Orders rows for a block and adds up equal ones.
+pub fn sort_rows(rows: &mut Vec<Timed>) {
+    let key = |row: &Timed| {
+        let low = u64::from(row.entry.leaf) << 16 | u64::from(row.slot);
+        (row.entry.series, low)
+    };
+    rows.sort_unstable_by_key(key);
+    rows.dedup_by(|later, first| {
+        let same = key(later) == key(first);
+        if same {
+            first.entry.value += later.entry.value;
+        }
+        same
+    });
+}
+
+/// Writes a block of rows that [`sort_rows`] ordered. `starts` has the begin of each slot after the
+/// begin of the chunk, ascending. Unit: nanoseconds.
+pub fn put_block(
+    out: &mut Vec<u8>,
+    sealer: &mut Sealer,
+    rows: &[Timed],
+    starts: &[u64],
+    period: u64,
+) -> std::io::Result<()> {
+    let same = |left: &Timed, right: &Timed| {
+        (left.entry.series, left.entry.leaf) == (right.entry.series, right.entry.leaf)
+    };
+    let mut totals = Vec::new();
+    let mut saturated = false;
+    for run in rows.chunk_by(same) {
+        let mut total = Entry {
+            value: Value::default(),
+            ..run[0].entry
+        };
+        for row in run {
+            total.value += row.entry.value;
+        }
+        saturated |= total.value.count == u64::MAX || total.value.weight == u64::MAX;
+        totals.push(total);
+    }
+    let plain = rows
+        .iter()
+        .map(|row| row.entry.value)
+        .chain(totals.iter().map(|total| total.value))
+        .all(|value| beyond(value, period) == 0);
+    let mut raw = vec![u8::from(!plain) | u8::from(saturated) << 1];
+    put_totals(&mut raw, &totals, plain, period);
+    sealer.seal(out, &raw)?;
+
+    raw.clear();
+    put_starts(&mut raw, starts);
+    let written = |run: usize| if saturated { run } else { run - 1 };
+    for run in rows.chunk_by(same) {
+        put(&mut raw, run.len() as u64);
+    }
+    for run in rows.chunk_by(same) {
+        let mut before = 0;
+        for row in run {
+            put(&mut raw, (row.slot - before).into());
+            before = row.slot;
+        }
+    }
+    for run in rows.chunk_by(same) {
+        for row in &run[..written(run.len())] {
+            put(&mut raw, row.entry.value.count);
+        }
+    }
+    if !plain {
+        for run in rows.chunk_by(same) {
+            for row in &run[..written(run.len())] {
+                put_signed(&mut raw, beyond(row.entry.value, period));
+            }
+        }
+    }
+    sealer.seal(out, &raw)
+}
+
+fn put_totals(raw: &mut Vec<u8>, totals: &[Entry], plain: bool, period: u64) {
+    let runs = || totals.chunk_by(|left, right| left.series == right.series);
+    put(raw, runs().count() as u64);
+    let mut before = 0;
+    for run in runs() {
+        put(raw, (run[0].series - before).into());
+        before = run[0].series;
+        put(raw, run.len() as u64);
+    }
+    for run in runs() {
+        let mut before = 0;
+        for total in run {
+            put(raw, (total.leaf - before).into());
+            before = total.leaf;
+        }
+    }
+    for total in totals {
+        put(raw, total.value.count);
+    }
+    if !plain {
+        for total in totals {
+            put_signed(raw, beyond(total.value, period));
+        }
+    }
+}
+
+/// Writes ascending begins of windows: most are as far from each other as those before.
+pub fn put_starts(raw: &mut Vec<u8>, starts: &[u64]) {
+    put(raw, starts.len() as u64);
+    let (mut before, mut distance) = (0u64, 0i64);
+    for &start in starts {
+        let now = start.wrapping_sub(before) as i64;
+        put_signed(raw, now.wrapping_sub(distance));
+        (before, distance) = (start, now);
+    }
+}
+
+/// Reads what [`put_starts`] wrote.
+pub fn take_starts(input: &mut Reader<'_>, starts: &mut Vec<u64>) -> Result<(), Damage> {
+    starts.clear();
+    let (mut before, mut distance) = (0u64, 0i64);
+    for _ in 0..input.take_count()? {
+        distance = distance.wrapping_add(input.take_signed()?);
+        before = before.wrapping_add(distance as u64);
+        starts.push(before);
+    }
+    Ok(())
+}
+
+/// A block being read; its tables are used again for the next one.
+#[derive(Default)]
+pub struct Block {
+    /// Series, each with the end of its part of the columns.
+    pub series: Vec<(u32, usize)>,
+    /// Column of stacks.
+    pub leaves: Vec<u32>,
+    /// Column of what they add up to.
+    pub values: Vec<Value>,
+    raw: Vec<u8>,
+    starts: Vec<u64>,
+    lens: Vec<u32>,
+    slots: Vec<u16>,
+    chosen: Vec<bool>,
+}
+
+impl Block {
+    /// Reads a block: what lies in `[from, to)` after the begin of the chunk, or all of it.
+    pub fn read(
+        &mut self,
+        opener: &mut Opener,
+        body: &[u8],
+        period: u64,
+        part: Option<(u64, u64)>,
+    ) -> Result<(), Damage> {
+        let mut body = Reader::new(body);
+        let mut raw = std::mem::take(&mut self.raw);
+        opener.open(&mut body, &mut raw)?;
+        let flags = self.read_totals(&raw, period)?;
+        if let Some((from, to)) = part {
+            opener.open(&mut body, &mut raw)?;
+            self.read_times(&raw, flags, period, from, to)?;
+        }
+        self.raw = raw;
+        Ok(())
+    }
+
+    fn read_totals(&mut self, raw: &[u8], period: u64) -> Result<u8, Damage> {
+        let mut input = Reader::new(raw);
+        let flags = input.take_exact(1)?[0];
+        self.series.clear();
+        self.leaves.clear();
+        self.values.clear();
+        let (mut series, mut end) = (0u32, 0usize);
+        for _ in 0..input.take_count()? {
+            series = step(series, input.take_u32()?)?;
+            end = end.saturating_add(input.take()? as usize);
+            self.series.push((series, end));
+        }
+        if end > input.rest().len() {
+            return Err(Damage("a count is beyond the end"));
+        }
+        let mut begin = 0;
+        for &(_, end) in &self.series {
+            let mut leaf = 0u32;
+            for _ in begin..end {
+                leaf = step(leaf, input.take_u32()?)?;
+                self.leaves.push(leaf);
+            }
+            begin = end;
+        }
+        for _ in 0..end {
+            let count = input.take()?;
+            let weight = count.wrapping_mul(period);
+            self.values.push(Value { count, weight });
+        }
+        if flags & 1 != 0 {
+            for value in &mut self.values {
+                value.weight = weight(value.count, input.take_signed()?, period);
+            }
+        }
+        Ok(flags)
+    }
+
+    fn read_times(
+        &mut self,
+        raw: &[u8],
+        flags: u8,
+        period: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<(), Damage> {
+        let mut input = Reader::new(raw);
+        take_starts(&mut input, &mut self.starts)?;
+        self.chosen.clear();
+        self.chosen
+            .extend(self.starts.iter().map(|&start| (from..to).contains(&start)));
+        self.lens.clear();
+        let mut all = 0usize;
+        for _ in 0..self.leaves.len() {
+            let len = input.take_u32()?;
+            if len == 0 {
+                return Err(Damage("a stack is in no window"));
+            }
+            all = all.saturating_add(len as usize);
+            self.lens.push(len);
+        }
+        if all > input.rest().len() {
+            return Err(Damage("a count is beyond the end"));
+        }
+        self.slots.clear();
+        for &len in &self.lens {
+            let mut slot = 0u16;
+            for _ in 0..len {
+                slot = slot
+                    .checked_add(input.take_u16()?)
+                    .filter(|&slot| usize::from(slot) < self.chosen.len())
+                    .ok_or(Damage("a window is not there"))?;
+                self.slots.push(slot);
+            }
+        }
+        // Counts first, weights after: two passes over the same shape.
+        let plain = flags & 1 == 0;
+        let saturated = flags & 2 != 0;
+        let mut weights = input.clone();
+        if !plain {
+            let written = if saturated { all } else { all - self.lens.len() };
+            for _ in 0..written {
+                weights.take()?;
+            }
+        }
+        let mut at = 0;
+        for (&len, value) in self.lens.iter().zip(&mut self.values) {
+            let (mut left, mut sum) = (*value, Value::default());
+            for nth in 0..len {
+                let one = if nth + 1 == len && !saturated {
+                    left
+                } else {
+                    let count = input.take()?;
+                    let beyond = if plain { 0 } else { weights.take_signed()? };
+                    let weight = weight(count, beyond, period);
+                    Value { count, weight }
+                };
+                left.count = left.count.wrapping_sub(one.count);
+                left.weight = left.weight.wrapping_sub(one.weight);
+                if self.chosen[usize::from(self.slots[at])] {
+                    sum += one;
+                }
+                at += 1;
+            }
+            *value = sum;
+        }
+        Ok(())
+    }
+
+    /// Memory held, in bytes; an estimate.
+    pub fn heap_bytes(&self) -> usize {
+        self.raw.capacity() + self.leaves.capacity() * 26 + self.slots.capacity() * 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PERIOD: u64 = 10_101_010;
+
+    fn rows() -> impl Strategy<Value = Vec<Timed>> {
+        let value = prop_oneof![
+            8 => (1u64..9).prop_map(|count| Value { count, weight: count * PERIOD }),
+            1 => (0u64..9, 0u64..99).prop_map(|(count, weight)| Value { count, weight }),
+            1 => Just(Value { count: u64::MAX, weight: u64::MAX }),
+        ];
+        prop::collection::vec(
+            (0u32..4, 0u32..6, 0u16..5, value).prop_map(|(series, leaf, slot, value)| Timed {
+                entry: Entry {
+                    series,
+                    leaf,
+                    value,
+                },
+                slot,
+            }),
+            0..60,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn any_part_of_a_block_is_what_its_rows_add_up_to(mut rows in rows(), from in 0u64..50, len in 0u64..50, whole in any::<bool>()) {
+            sort_rows(&mut rows);
+            let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
+            let mut body = Vec::new();
+            put_block(&mut body, &mut Sealer::new().unwrap(), &rows, &starts, PERIOD).unwrap();
+            let mut block = Block::default();
+            let part = (!whole).then_some((from, from + len));
+            block.read(&mut Opener::new().unwrap(), &body, PERIOD, part).unwrap();
+            let mut found = std::collections::BTreeMap::new();
+            let mut begin = 0;
+            for &(series, end) in &block.series {
+                for at in begin..end {
+                    found.insert((series, block.leaves[at]), block.values[at]);
+                }
+                begin = end;
+            }
+            found.retain(|_, value| *value != Value::default());
+            let mut expected = std::collections::BTreeMap::new();
+            for row in &rows {
+                let start = starts[usize::from(row.slot)];
+                if whole || (from..from + len).contains(&start) {
+                    *expected.entry((row.entry.series, row.entry.leaf)).or_insert_with(Value::default) += row.entry.value;
+                }
+            }
+            expected.retain(|_, value| *value != Value::default());
+            prop_assert_eq!(found, expected);
+        }
+
+        #[test]
+        fn packed_rows_come_back(mut rows in rows()) {
+            rows.iter_mut().for_each(|row| row.slot = 0);
+            sort_rows(&mut rows);
+            let rows: Vec<Entry> = rows.into_iter().map(|row| row.entry).collect();
+            let mut bytes = Vec::new();
+            put_rows(&mut bytes, &rows, PERIOD);
+            let mut back = Vec::new();
+            each_row(&bytes, PERIOD, |row| back.push(row)).unwrap();
+            prop_assert_eq!(back, rows);
+        }
+
+        #[test]
+        fn any_columns_are_read_or_refused(raw in prop::collection::vec(0u8..20, 1..80)) {
+            let mut body = Vec::new();
+            let mut sealer = Sealer::new().unwrap();
+            let (totals, times) = raw.split_at(raw.len() / 2);
+            sealer.seal(&mut body, totals).unwrap();
+            sealer.seal(&mut body, times).unwrap();
+            let _ = Block::default().read(&mut Opener::new().unwrap(), &body, 1, Some((0, 9)));
+        }
+    }
+}

@@ -1,0 +1,588 @@
+//! The dictionary of one partition: what its dense ids mean.
+//!
+//! Everything only grows, so an id that was read once stays valid, and what was added between two
+//! [`Marks`] can be written as one [`delta`](Dict::put_delta): to the write-ahead log with the window
+//! that needs it, and to the partition's file with the blocks that do. Applying a delta that is partly
+//! known already changes nothing, so a record may be replayed over a file that has it.
+
+use super::codec::{Damage, Reader, put, put_bytes};
+use crate::store::{HostKey, LabelSet};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use profile::{
+    ContentId, Dictionary, Frame, FrameId, FrameKind, FrameRef, LabelSetId, OTHER_FRAME, Remap,
+    StackEnd, StackId, StrId, Unnamed, key,
+};
+use std::hash::BuildHasher;
+
+/// Labels that tell processes of one cgroup apart. Samples that differ in them alone are stored in one
+/// block, because each of them has few.
+const PROCESS_LABELS: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
+
+/// Label of the label set that takes what is beyond the bound of label sets.
+pub const OVERFLOW_LABEL: &str = "overflow";
+
+/// Most (event, unit, period) of one partition. A fleet has a handful; an agent that changes its
+/// period with every window is refused beyond it.
+pub const KINDS_MAX: usize = 256;
+
+/// Nothing.
+pub const NONE: u32 = u32::MAX;
+
+/// What samples of a window have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The event that was sampled.
+    pub event: String,
+    /// Unit of weights.
+    pub unit: String,
+    /// Weight of one sample; 0: it varied.
+    pub period: u64,
+}
+
+/// Label set and kind of samples, and what they are stored with.
+#[derive(Clone, Copy, Debug)]
+pub struct Series {
+    /// All labels.
+    pub labels: LabelSetId,
+    /// Index in [`Dict::kinds`].
+    pub kind: u16,
+    /// Index in [`Dict::groups`]: the same labels without those of processes.
+    pub group: u32,
+    /// Index in [`Dict::services`].
+    pub service: u32,
+}
+
+/// Series that are stored, or added up, together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bundle {
+    /// The labels they have in common.
+    pub labels: LabelSetId,
+    /// Index in [`Dict::kinds`].
+    pub kind: u16,
+}
+
+/// Bundles with an index.
+#[derive(Default)]
+pub struct Bundles {
+    all: Vec<Bundle>,
+    index: HashMap<Bundle, u32>,
+}
+
+impl Bundles {
+    fn intern(&mut self, bundle: Bundle) -> u32 {
+        let next = self.all.len() as u32;
+        let id = *self.index.entry(bundle).or_insert(next);
+        if id == next {
+            self.all.push(bundle);
+        }
+        id
+    }
+
+    /// The bundle behind an id.
+    pub fn get(&self, id: u32) -> Option<Bundle> {
+        self.all.get(id as usize).copied()
+    }
+
+    /// All, by id.
+    pub fn iter(&self) -> impl Iterator<Item = Bundle> + '_ {
+        self.all.iter().copied()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+}
+
+/// How much there is of everything. What lies between two marks is a delta.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    strings: u32,
+    frames: u32,
+    stacks: u32,
+    label_sets: u32,
+    kinds: u32,
+    series: u32,
+    hosts: u32,
+    leaves: u32,
+}
+
+/// See the module.
+pub struct Dict {
+    /// Strings, frames, stacks and label sets.
+    pub tables: Dictionary,
+    /// Kinds of samples.
+    pub kinds: Vec<Kind>,
+    /// Series; label sets with a kind.
+    pub series: Vec<Series>,
+    series_index: HashMap<Bundle, u32>,
+    /// What series are stored with.
+    pub groups: Bundles,
+    /// What series are added up in.
+    pub services: Bundles,
+    /// Hosts that pushed windows.
+    pub hosts: Vec<HostKey>,
+    hosts_index: HashMap<HostKey, u32>,
+    /// What rows name: a stack and how it ended.
+    pub leaves: Vec<(StackId, StackEnd)>,
+    complete: Vec<u32>,
+    other_ends: HashMap<(StackId, StackEnd), u32>,
+    /// By stack; with [`Dict::with_contents`] only.
+    contents: Vec<ContentId>,
+    contents_index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    with_contents: bool,
+    service_labels: Vec<String>,
+    /// By service label: a label set has it, but is added up under an earlier one.
+    hidden: Vec<bool>,
+    other: Option<StackId>,
+}
+
+impl Dict {
+    /// An empty dictionary whose services are told by the first of `service_labels` that is there.
+    pub fn new(service_labels: &[String], with_contents: bool) -> Dict {
+        Dict {
+            tables: Dictionary::default(),
+            kinds: Vec::new(),
+            series: Vec::new(),
+            series_index: HashMap::new(),
+            groups: Bundles::default(),
+            services: Bundles::default(),
+            hosts: Vec::new(),
+            hosts_index: HashMap::new(),
+            leaves: Vec::new(),
+            complete: vec![NONE],
+            other_ends: HashMap::new(),
+            contents: vec![ContentId::default()],
+            contents_index: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            with_contents,
+            service_labels: service_labels.to_vec(),
+            hidden: vec![false; service_labels.len()],
+            other: None,
+        }
+    }
+
+    /// True when stacks can be found by content.
+    pub fn with_contents(&self) -> bool {
+        self.with_contents
+    }
+
+    /// Heap memory held, in bytes; an estimate.
+    pub fn heap_bytes(&self) -> usize {
+        self.tables.heap_bytes()
+            + self.series.capacity() * (size_of::<Series>() + 24)
+            + (self.groups.len() + self.services.len()) * 32
+            + self.hosts.len() * 200
+            + self.leaves.capacity() * 8
+            + self.complete.capacity() * 4
+            + self.other_ends.capacity() * 16
+            + self.contents.capacity() * 16
+            + self.contents_index.allocation_size()
+    }
+
+    /// True when the service rollup tells `label` as the series themselves do: wherever a series has
+    /// it, it is the one the series is added up under.
+    pub fn service_has(&self, label: &str) -> bool {
+        let at = self.service_labels.iter().position(|own| own == label);
+        at.is_some_and(|at| !self.hidden[at])
+    }
+
+    /// The id of a host, adding it when it is new.
+    pub fn host(&mut self, host: &HostKey) -> u32 {
+        if let Some(&id) = self.hosts_index.get(host) {
+            return id;
+        }
+        let id = self.hosts.len() as u32;
+        self.hosts.push(host.clone());
+        self.hosts_index.insert(host.clone(), id);
+        id
+    }
+
+    /// The id of a host when it is known.
+    pub fn find_host(&self, host: &HostKey) -> Option<u32> {
+        self.hosts_index.get(host).copied()
+    }
+
+    /// The id of a kind, adding it when it is new; `None` when there are too many.
+    pub fn kind(&mut self, kind: Kind) -> Option<u16> {
+        if let Some(at) = self.kinds.iter().position(|known| *known == kind) {
+            return Some(at as u16);
+        }
+        if self.kinds.len() >= KINDS_MAX {
+            return None;
+        }
+        self.kinds.push(kind);
+        Some((self.kinds.len() - 1) as u16)
+    }
+
+    /// The id of a label set when it is known.
+    pub fn find_labels(&self, labels: &LabelSet) -> Option<LabelSetId> {
+        let strings = &self.tables.strings;
+        let mut pairs: Vec<(StrId, StrId)> = labels
+            .iter()
+            .map(|(name, value)| Some((strings.find(name)?, strings.find(value)?)))
+            .collect::<Option<_>>()?;
+        self.tables.label_sets.find(&mut pairs)
+    }
+
+    /// The id of a label set, adding it when it is new.
+    pub fn labels(&mut self, labels: &LabelSet) -> LabelSetId {
+        self.tables.intern_labels(labels.iter())
+    }
+
+    /// The series of a label set, when it is known.
+    pub fn find_series(&self, labels: LabelSetId, kind: u16) -> Option<u32> {
+        self.series_index.get(&Bundle { labels, kind }).copied()
+    }
+
+    /// The series of a label set, adding it when it is new.
+    pub fn series(&mut self, labels: LabelSetId, kind: u16) -> u32 {
+        let bundle = Bundle { labels, kind };
+        if let Some(&id) = self.series_index.get(&bundle) {
+            return id;
+        }
+        let pairs = self.tables.label_sets.get(labels).to_vec();
+        let mut common = pairs.clone();
+        common.retain(|&(name, _)| !PROCESS_LABELS.contains(&self.tables.strings.get(name)));
+        let mut service = Vec::new();
+        for (at, label) in self.service_labels.iter().enumerate() {
+            let found = pairs
+                .iter()
+                .find(|&&(name, _)| self.tables.strings.get(name) == label);
+            match found {
+                Some(&pair) if service.is_empty() => service.push(pair),
+                Some(_) => self.hidden[at] = true,
+                None => {}
+            }
+        }
+        let label_sets = &mut self.tables.label_sets;
+        let group = self.groups.intern(Bundle {
+            labels: label_sets.intern(&mut common),
+            kind,
+        });
+        let service = self.services.intern(Bundle {
+            labels: label_sets.intern(&mut service),
+            kind,
+        });
+        let id = self.series.len() as u32;
+        self.series.push(Series {
+            labels,
+            kind,
+            group,
+            service,
+        });
+        self.series_index.insert(bundle, id);
+        id
+    }
+
+    /// What rows name a stack with its end by, adding it when it is new.
+    pub fn leaf(&mut self, stack: StackId, end: StackEnd) -> u32 {
+        let next = self.leaves.len() as u32;
+        let slot = if end == StackEnd::Complete {
+            let at = stack.0 as usize;
+            if self.complete.len() <= at {
+                self.complete.resize(self.tables.stacks.len().max(at + 1), NONE);
+            }
+            &mut self.complete[at]
+        } else {
+            self.other_ends.entry((stack, end)).or_insert(NONE)
+        };
+        if *slot == NONE {
+            *slot = next;
+            self.leaves.push((stack, end));
+        }
+        *slot
+    }
+
+    /// The stack with this content.
+    pub fn find_stack(&self, content: ContentId) -> Option<StackId> {
+        if content == ContentId::default() {
+            return Some(StackId::EMPTY);
+        }
+        let hash = self.hasher.hash_one(content);
+        self.contents_index
+            .find(hash, |&id| self.contents[id as usize] == content)
+            .map(|&id| StackId(id))
+    }
+
+    /// Adds a stack of another dictionary, whose contents `content` tells.
+    pub fn adopt(
+        &mut self,
+        source: &Dictionary,
+        content: impl Fn(StackId) -> ContentId,
+        remap: &mut Remap,
+        stack: StackId,
+    ) -> StackId {
+        let mut path = Vec::with_capacity(64);
+        let mut at = stack;
+        let mut own = loop {
+            if let Some(own) = self.find_stack(content(at)) {
+                break own;
+            }
+            let Some((parent, frame)) = source.stacks.node(at) else {
+                break StackId::EMPTY;
+            };
+            path.push((at, frame));
+            at = parent;
+        };
+        for (node, frame) in path.into_iter().rev() {
+            let frame = remap.frame(source, &mut self.tables, frame);
+            own = self.tables.stacks.child(own, frame);
+            self.set_content(own, content(node));
+        }
+        own
+    }
+
+    /// Adds a stack of another partition.
+    pub fn adopt_from(&mut self, other: &Dict, remap: &mut Remap, stack: StackId) -> StackId {
+        let content = |stack: StackId| other.contents[stack.0 as usize];
+        self.adopt(&other.tables, content, remap, stack)
+    }
+
+    fn set_content(&mut self, stack: StackId, content: ContentId) {
+        if stack.0 as usize == self.contents.len() {
+            self.contents.push(content);
+            let (contents, hasher) = (&self.contents, &self.hasher);
+            let hash = hasher.hash_one(content);
+            self.contents_index
+                .insert_unique(hash, stack.0, |&id| hasher.hash_one(contents[id as usize]));
+        }
+    }
+
+    /// The stack for what is beyond the bound of stacks.
+    pub fn other_stack(&mut self) -> StackId {
+        if let Some(other) = self.other {
+            return other;
+        }
+        let frame = FrameRef {
+            kind: FrameKind::Synthetic,
+            function: OTHER_FRAME,
+            ..FrameRef::default()
+        };
+        let content = ContentId::default().child(ContentId::of_frame(frame));
+        let frame = self.tables.intern_frame(frame);
+        let stack = self.tables.stacks.child(StackId::EMPTY, frame);
+        self.set_content(stack, content);
+        self.other = Some(stack);
+        stack
+    }
+
+    /// How much there is.
+    pub fn marks(&self) -> Marks {
+        Marks {
+            strings: self.tables.strings.len() as u32,
+            frames: self.tables.frames.len() as u32,
+            stacks: self.tables.stacks.len() as u32,
+            label_sets: self.tables.label_sets.len() as u32,
+            kinds: self.kinds.len() as u32,
+            series: self.series.len() as u32,
+            hosts: self.hosts.len() as u32,
+            leaves: self.leaves.len() as u32,
+        }
+    }
+
+    /// Marks of an empty dictionary: its first string, stack and label set are in none.
+    pub fn empty_marks() -> Marks {
+        Marks {
+            strings: 1,
+            stacks: 1,
+            label_sets: 1,
+            ..Marks::default()
+        }
+    }
+
+    /// Appends what was added between two marks; contents of stacks go to `contents`.
+    pub fn put_delta(&self, from: Marks, to: Marks, out: &mut Vec<u8>, contents: &mut Vec<u8>) {
+        let span = |out: &mut Vec<u8>, from: u32, to: u32| {
+            put(out, from.into());
+            put(out, to.saturating_sub(from).into());
+            from..to
+        };
+        for id in span(out, from.strings, to.strings) {
+            put_bytes(out, self.tables.strings.get(StrId(id)).as_bytes());
+        }
+        for id in span(out, from.frames, to.frames) {
+            let frame = self.tables.frames.get(FrameId(id));
+            out.extend_from_slice(&[frame.kind as u8, frame.unnamed as u8]);
+            for number in [frame.function.0, frame.module.0, frame.file.0, frame.line] {
+                put(out, number.into());
+            }
+        }
+        for id in span(out, from.stacks, to.stacks) {
+            let (parent, frame) = self
+                .tables
+                .stacks
+                .node(StackId(id))
+                .unwrap_or((StackId::EMPTY, FrameId(0)));
+            // A parent is most often one of the nodes just before.
+            put(out, (id - parent.0).into());
+            put(out, frame.0.into());
+            if self.with_contents {
+                contents.extend_from_slice(&self.contents[id as usize].0);
+            }
+        }
+        for id in span(out, from.label_sets, to.label_sets) {
+            let pairs = self.tables.label_sets.get(LabelSetId(id));
+            put(out, pairs.len() as u64);
+            for &(name, value) in pairs {
+                put(out, name.0.into());
+                put(out, value.0.into());
+            }
+        }
+        for id in span(out, from.kinds, to.kinds) {
+            let kind = &self.kinds[id as usize];
+            put_bytes(out, kind.event.as_bytes());
+            put_bytes(out, kind.unit.as_bytes());
+            put(out, kind.period);
+        }
+        for id in span(out, from.series, to.series) {
+            let series = self.series[id as usize];
+            put(out, series.labels.0.into());
+            put(out, series.kind.into());
+        }
+        for id in span(out, from.hosts, to.hosts) {
+            let host = &self.hosts[id as usize];
+            put_bytes(out, host.host_id.as_bytes());
+            out.extend_from_slice(&host.boot_id);
+        }
+        for id in span(out, from.leaves, to.leaves) {
+            let (stack, end) = self.leaves[id as usize];
+            put(out, stack.0.into());
+            out.push(end as u8);
+        }
+    }
+
+    /// Applies what [`Dict::put_delta`] wrote.
+    pub fn apply_delta(
+        &mut self,
+        input: &mut Reader<'_>,
+        contents: &mut Reader<'_>,
+    ) -> Result<(), Damage> {
+        let tables = &mut self.tables;
+        each(input, tables.strings.len(), |input, new| {
+            let text = input.take_str()?;
+            is(!new || tables.strings.intern(text).0 as usize + 1 == tables.strings.len())
+        })?;
+        each(input, tables.frames.len(), |input, new| {
+            let frame = take_frame(input, tables.strings.len())?;
+            is(!new || tables.frames.intern(frame).0 as usize + 1 == tables.frames.len())
+        })?;
+        self.apply_stacks(input, contents)?;
+        let tables = &mut self.tables;
+        each(input, tables.label_sets.len(), |input, new| {
+            let mut pairs = Vec::new();
+            for _ in 0..input.take_count()? {
+                let pair = (StrId(input.take_u32()?), StrId(input.take_u32()?));
+                is((pair.0.0.max(pair.1.0) as usize) < tables.strings.len())?;
+                pairs.push(pair);
+            }
+            let sets = &mut tables.label_sets;
+            is(!new || sets.intern(&mut pairs).0 as usize + 1 == sets.len())
+        })?;
+        each(input, self.kinds.len(), |input, new| {
+            let kind = Kind {
+                event: input.take_str()?.to_owned(),
+                unit: input.take_str()?.to_owned(),
+                period: input.take()?,
+            };
+            is(!new || self.kind(kind).map(usize::from) == Some(self.kinds.len() - 1))
+        })?;
+        each(input, self.series.len(), |input, new| {
+            let (labels, kind) = (LabelSetId(input.take_u32()?), input.take_u16()?);
+            is((labels.0 as usize) < self.tables.label_sets.len())?;
+            is(usize::from(kind) < self.kinds.len())?;
+            is(!new || self.series(labels, kind) as usize + 1 == self.series.len())
+        })?;
+        each(input, self.hosts.len(), |input, new| {
+            let host = HostKey {
+                host_id: input.take_str()?.to_owned(),
+                boot_id: input.take_16()?,
+            };
+            is(!new || self.host(&host) as usize + 1 == self.hosts.len())
+        })?;
+        each(input, self.leaves.len(), |input, new| {
+            let stack = StackId(input.take_u32()?);
+            let end = StackEnd::from_u8(input.take_exact(1)?[0]);
+            let end = end.ok_or(Damage("an end of a stack is not known"))?;
+            is((stack.0 as usize) < self.tables.stacks.len())?;
+            is(!new || self.leaf(stack, end) as usize + 1 == self.leaves.len())
+        })
+    }
+
+    fn apply_stacks(
+        &mut self,
+        input: &mut Reader<'_>,
+        contents: &mut Reader<'_>,
+    ) -> Result<(), Damage> {
+        let known = self.tables.stacks.len();
+        let (from, count) = (input.take()? as usize, input.take_count()?);
+        is(from <= known)?;
+        for id in from..from + count {
+            let back = input.take()? as usize;
+            let frame = FrameId(input.take_u32()?);
+            is(back >= 1 && back <= id && (frame.0 as usize) < self.tables.frames.len())?;
+            let content = if self.with_contents {
+                ContentId(contents.take_16()?)
+            } else {
+                ContentId::default()
+            };
+            if id < known {
+                continue;
+            }
+            let parent = StackId((id - back) as u32);
+            is(self.tables.stacks.child(parent, frame).0 as usize == id)?;
+            if self.with_contents {
+                self.set_content(StackId(id as u32), content);
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands in for the label set of `row` beyond the bound: the host alone.
+    pub fn overflow_labels(&mut self, labels: &LabelSet) -> LabelSetId {
+        let host = labels.get(key::HOST).to_owned();
+        let pairs = [(key::HOST, host.as_str()), (OVERFLOW_LABEL, "true")];
+        self.tables.intern_labels(pairs)
+    }
+}
+
+fn is(right: bool) -> Result<(), Damage> {
+    if right {
+        Ok(())
+    } else {
+        Err(Damage("an entry of the dictionary is not what follows the one before"))
+    }
+}
+
+/// Reads a span of entries; `entry` is told whether the entry is beyond the `known` ones.
+fn each(
+    input: &mut Reader<'_>,
+    known: usize,
+    mut entry: impl FnMut(&mut Reader<'_>, bool) -> Result<(), Damage>,
+) -> Result<(), Damage> {
+    let (from, count) = (input.take()? as usize, input.take_count()?);
+    is(from <= known)?;
+    for id in from..from + count {
+        entry(input, id >= known)?;
+    }
+    Ok(())
+}
+
+fn take_frame(input: &mut Reader<'_>, strings: usize) -> Result<Frame, Damage> {
+    let bytes = input.take_exact(2)?;
+    let (kind, unnamed) = (FrameKind::from_u8(bytes[0]), Unnamed::from_u8(bytes[1]));
+    let mut text = || -> Result<StrId, Damage> {
+        let id = input.take_u32()?;
+        is((id as usize) < strings)?;
+        Ok(StrId(id))
+    };
+    Ok(Frame {
+        kind: kind.ok_or(Damage("a kind of frame is not known"))?,
+        unnamed: unnamed.ok_or(Damage("a reason for no symbol is not known"))?,
+        function: text()?,
+        module: text()?,
+        file: text()?,
+        line: input.take_u32()?,
+    })
+}

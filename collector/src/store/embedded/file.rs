@@ -1,0 +1,403 @@
+//! A partition's file: an SQLite database with the dictionary, blocks, heads and windows of some hours.
+//!
+//! Written by one transaction a flush, fsynced before it counts; read by any number of connections,
+//! each of which sees the state it began with. Nothing outside this file speaks SQL.
+
+use super::codec::Damage;
+use super::encode::Encoded;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, params};
+use std::path::{Path, PathBuf};
+
+/// Marks the file as a partition of ours: `FPST`.
+const APPLICATION_ID: i32 = 0x4650_5354;
+
+/// Format of the file. A file of another version is not touched.
+const VERSION: i32 = 1;
+
+/// Most parts of one chunk and bundle: a flush writes one. Beyond it a flush fails for that chunk.
+const PARTS_MAX: u32 = 1 << 16;
+
+const SCHEMA: &str = "
+    CREATE TABLE about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE dict (id INTEGER PRIMARY KEY, entries BLOB NOT NULL, contents BLOB NOT NULL);
+    CREATE TABLE host (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE chunk (id INTEGER PRIMARY KEY, record INTEGER NOT NULL, parts INTEGER NOT NULL);
+    CREATE TABLE block (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE head (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE service_block (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE service_head (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE windows (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+";
+
+/// Why a partition's file could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It holds what was never written; it is to be set aside.
+    #[error("the file is damaged: {0}")]
+    Damaged(String),
+    /// No room, or the disk refuses: it may work later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Something else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<Damage> for FileError {
+    fn from(damage: Damage) -> FileError {
+        FileError::Damaged(damage.to_string())
+    }
+}
+
+impl From<std::io::Error> for FileError {
+    fn from(error: std::io::Error) -> FileError {
+        FileError::Unavailable(error.to_string())
+    }
+}
+
+impl From<rusqlite::Error> for FileError {
+    fn from(error: rusqlite::Error) -> FileError {
+        let text = error.to_string();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => FileError::Damaged(text),
+            Some(
+                ErrorCode::DiskFull
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::CannotOpen
+                | ErrorCode::ReadOnly
+                | ErrorCode::OutOfMemory
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked,
+            ) => FileError::Unavailable(text),
+            // A column that is not what the schema says, or a table that is not there.
+            None => FileError::Damaged(text),
+            Some(_) if text.contains("no such table") => FileError::Damaged(text),
+            Some(_) => FileError::Other(text),
+        }
+    }
+}
+
+/// Tables of blobs by chunk and bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Samples by group.
+    Block,
+    /// Sums by series.
+    Head,
+    /// Samples by service.
+    ServiceBlock,
+    /// Sums by service.
+    ServiceHead,
+}
+
+impl Table {
+    fn select(self) -> &'static str {
+        match self {
+            Table::Block => "SELECT id, body FROM block WHERE id >= ?1 AND id < ?2",
+            Table::Head => "SELECT id, body FROM head WHERE id >= ?1 AND id < ?2",
+            Table::ServiceBlock => "SELECT id, body FROM service_block WHERE id >= ?1 AND id < ?2",
+            Table::ServiceHead => "SELECT id, body FROM service_head WHERE id >= ?1 AND id < ?2",
+        }
+    }
+}
+
+/// The key of a blob: chunk, then bundle, then part.
+fn key(chunk: u16, bundle: u32, part: u32) -> i64 {
+    i64::from(chunk & 0x7fff) << 48 | i64::from(bundle) << 16 | i64::from(part)
+}
+
+/// What one flush adds to a file.
+pub struct Flush {
+    /// Entries of the dictionary, sealed, with the contents of its stacks.
+    pub dict: Option<(Vec<u8>, Vec<u8>)>,
+    /// Chunks with the last record of the log that is in them.
+    pub chunks: Vec<(u16, u64, Encoded)>,
+    /// Hosts that changed.
+    pub hosts: Vec<(u32, Vec<u8>)>,
+}
+
+/// What is read at once when a file is opened.
+#[derive(Debug, Default)]
+pub struct Opened {
+    /// Labels that tell services, one a line.
+    pub service_labels: Vec<String>,
+    /// Last record of the log by chunk.
+    pub records: Vec<(u16, u64)>,
+    /// Hosts, as they were written.
+    pub hosts: Vec<(u32, Vec<u8>)>,
+}
+
+/// A connection to a partition's file.
+pub struct PartitionFile {
+    connection: Connection,
+}
+
+impl PartitionFile {
+    /// Makes a new file.
+    pub fn create(path: &Path, service_labels: &[String]) -> Result<PartitionFile, FileError> {
+        let temporary = path.with_extension("new");
+        remove(&temporary)?;
+        {
+            let connection = Connection::open(&temporary)?;
+            connection.execute_batch("PRAGMA page_size = 4096; PRAGMA synchronous = FULL;")?;
+            connection.execute_batch(&format!(
+                "BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};
+                 {SCHEMA} COMMIT;"
+            ))?;
+            let labels = service_labels.join("\n");
+            connection.execute(
+                "INSERT INTO about VALUES ('service_labels', ?1)",
+                params![labels.as_bytes()],
+            )?;
+        }
+        std::fs::rename(&temporary, path)?;
+        if let Some(folder) = path.parent() {
+            std::fs::File::open(folder)?.sync_all()?;
+        }
+        PartitionFile::open(path)
+    }
+
+    /// Opens a file that is there.
+    pub fn open(path: &Path) -> Result<PartitionFile, FileError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        let id: i32 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+        let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        if id != APPLICATION_ID || version != VERSION {
+            return Err(FileError::Damaged(format!(
+                "it is no partition of version {VERSION}: application {id:#x}, version {version}"
+            )));
+        }
+        let _mode: String =
+            connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+        connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;")?;
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(PartitionFile { connection })
+    }
+
+    /// Reads what is needed at once.
+    pub fn read_opened(&self) -> Result<Opened, FileError> {
+        let labels: Vec<u8> = self.connection.query_row(
+            "SELECT value FROM about WHERE name = 'service_labels'",
+            [],
+            |row| row.get(0),
+        )?;
+        let labels = String::from_utf8(labels)
+            .map_err(|_| FileError::Damaged("text is not UTF-8".to_owned()))?;
+        let mut opened = Opened {
+            service_labels: labels.split('\n').map(str::to_owned).collect(),
+            ..Opened::default()
+        };
+        opened.service_labels.retain(|label| !label.is_empty());
+        let mut chunks = self.connection.prepare("SELECT id, record FROM chunk")?;
+        let mut rows = chunks.query([])?;
+        while let Some(row) = rows.next()? {
+            let (chunk, record): (i64, i64) = (row.get(0)?, row.get(1)?);
+            let chunk = u16::try_from(chunk).map_err(|_| Damage("a chunk is not there"))?;
+            opened.records.push((chunk, record as u64));
+        }
+        let mut hosts = self.connection.prepare("SELECT id, body FROM host")?;
+        let mut rows = hosts.query([])?;
+        while let Some(row) = rows.next()? {
+            let (id, body): (i64, Vec<u8>) = (row.get(0)?, row.get(1)?);
+            let id = u32::try_from(id).map_err(|_| Damage("an id is too large"))?;
+            opened.hosts.push((id, body));
+        }
+        Ok(opened)
+    }
+
+    /// Reads the dictionary's batches in order; contents of stacks only when asked for.
+    pub fn each_dict(
+        &self,
+        with_contents: bool,
+        mut batch: impl FnMut(&[u8], &[u8]) -> Result<(), FileError>,
+    ) -> Result<(), FileError> {
+        let sql = if with_contents {
+            "SELECT entries, contents FROM dict ORDER BY id"
+        } else {
+            "SELECT entries, x'' FROM dict ORDER BY id"
+        };
+        let mut statement = self.connection.prepare(sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            batch(blob(row, 0)?, blob(row, 1)?)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a flush up to, but without, the commit, which [`PartitionFile::commit`] does.
+    pub fn write(&mut self, flush: &Flush) -> Result<(), FileError> {
+        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        let written = self.write_rows(flush);
+        if written.is_err() {
+            self.roll_back();
+        }
+        written
+    }
+
+    fn write_rows(&self, flush: &Flush) -> Result<(), FileError> {
+        let connection = &self.connection;
+        if let Some((entries, contents)) = &flush.dict {
+            connection
+                .prepare_cached("INSERT INTO dict (entries, contents) VALUES (?1, ?2)")?
+                .execute(params![entries, contents])?;
+        }
+        for (id, body) in &flush.hosts {
+            connection
+                .prepare_cached("INSERT OR REPLACE INTO host VALUES (?1, ?2)")?
+                .execute(params![id, body])?;
+        }
+        for (chunk, record, encoded) in &flush.chunks {
+            let part: u32 = connection
+                .prepare_cached("SELECT parts FROM chunk WHERE id = ?1")?
+                .query_row(params![chunk], |row| row.get(0))
+                .optional()?
+                .unwrap_or(0);
+            if part >= PARTS_MAX {
+                return Err(FileError::Other("a chunk has too many parts".to_owned()));
+            }
+            connection
+                .prepare_cached("INSERT OR REPLACE INTO chunk VALUES (?1, ?2, ?3)")?
+                .execute(params![chunk, *record as i64, part + 1])?;
+            let insert = |sql: &str, rows: &[(u32, Vec<u8>)]| -> Result<(), FileError> {
+                let mut statement = connection.prepare_cached(sql)?;
+                for (bundle, body) in rows {
+                    statement.execute(params![key(*chunk, *bundle, part), body])?;
+                }
+                Ok(())
+            };
+            insert("INSERT INTO block VALUES (?1, ?2)", &encoded.blocks)?;
+            insert("INSERT INTO head VALUES (?1, ?2)", &encoded.heads)?;
+            insert("INSERT INTO service_block VALUES (?1, ?2)", &encoded.service_blocks)?;
+            insert("INSERT INTO service_head VALUES (?1, ?2)", &encoded.service_heads)?;
+            connection
+                .prepare_cached("INSERT INTO windows VALUES (?1, ?2)")?
+                .execute(params![key(*chunk, 0, part), encoded.windows])?;
+        }
+        Ok(())
+    }
+
+    /// Makes what was written durable and visible.
+    pub fn commit(&mut self) -> Result<(), FileError> {
+        let done = self.connection.execute_batch("COMMIT");
+        if done.is_err() {
+            self.roll_back();
+        }
+        Ok(done?)
+    }
+
+    fn roll_back(&mut self) {
+        // After some errors SQLite has rolled back by itself, and this one fails.
+        let _ = self.connection.execute_batch("ROLLBACK");
+    }
+
+    /// Fixes the state that is read until [`PartitionFile::end`].
+    pub fn begin(&self) -> Result<(), FileError> {
+        self.connection.execute_batch("BEGIN")?;
+        let pinned: Result<i64, _> =
+            self.connection
+                .query_row("SELECT count(*) FROM about", [], |row| row.get(0));
+        if pinned.is_err() {
+            self.end();
+        }
+        pinned?;
+        Ok(())
+    }
+
+    /// Ends reading.
+    pub fn end(&self) {
+        let _ = self.connection.execute_batch("COMMIT");
+    }
+
+    /// Blobs of one chunk whose bundle is in `[from, to)` and wanted, by bundle; whether there was one.
+    pub fn each_blob<E: From<FileError>>(
+        &self,
+        table: Table,
+        chunk: u16,
+        (from, to): (u32, u64),
+        wanted: impl Fn(u32) -> bool,
+        mut blob_of: impl FnMut(u32, &[u8]) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let prepared = self.connection.prepare_cached(table.select());
+        let mut statement = prepared.map_err(FileError::from)?;
+        let low = key(chunk, from, 0);
+        let high = key(chunk, 0, 0) + ((to.min(1 << 32) as i64) << 16);
+        let mut rows = statement.query(params![low, high]).map_err(FileError::from)?;
+        let mut any = false;
+        while let Some(row) = rows.next().map_err(FileError::from)? {
+            let id: i64 = row.get(0).map_err(FileError::from)?;
+            let bundle = (id >> 16) as u32;
+            if wanted(bundle) {
+                blob_of(bundle, blob(row, 1)?)?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Windows of chunks in `[from, to]`, by chunk.
+    pub fn each_windows<E: From<FileError>>(
+        &self,
+        from: u16,
+        to: u16,
+        mut blob_of: impl FnMut(u16, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let prepared = self
+            .connection
+            .prepare_cached("SELECT id, body FROM windows WHERE id >= ?1 AND id < ?2");
+        let mut statement = prepared.map_err(FileError::from)?;
+        let high = key(to, 0, 0).saturating_add(1 << 48);
+        let queried = statement.query(params![key(from, 0, 0), high]);
+        let mut rows = queried.map_err(FileError::from)?;
+        while let Some(row) = rows.next().map_err(FileError::from)? {
+            let id: i64 = row.get(0).map_err(FileError::from)?;
+            blob_of((id >> 48) as u16, blob(row, 1)?)?;
+        }
+        Ok(())
+    }
+
+    /// Moves SQLite's own log into the file: as much as readers allow, or, to `end`, all of it.
+    pub fn checkpoint(&self, end: bool) -> Result<(), FileError> {
+        let sql = if end {
+            "PRAGMA wal_checkpoint(TRUNCATE)"
+        } else {
+            "PRAGMA wal_checkpoint(PASSIVE)"
+        };
+        self.connection.query_row(sql, [], |_| Ok(()))?;
+        Ok(())
+    }
+}
+
+fn blob<'r>(row: &'r rusqlite::Row<'_>, at: usize) -> Result<&'r [u8], FileError> {
+    row.get_ref(at)?
+        .as_blob()
+        .map_err(|_| FileError::Damaged("a column holds something else".to_owned()))
+}
+
+/// Every name a partition's file has on disk.
+pub fn names(path: &Path) -> [PathBuf; 3] {
+    let with = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    [path.to_owned(), with("-wal"), with("-shm")]
+}
+
+/// Removes a partition's file.
+pub fn remove(path: &Path) -> std::io::Result<()> {
+    for name in names(path) {
+        match std::fs::remove_file(name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Size on disk. Unit: bytes.
+pub fn bytes(path: &Path) -> u64 {
+    let sizes = names(path).into_iter().filter_map(|name| std::fs::metadata(name).ok());
+    sizes.map(|metadata| metadata.len()).sum()
+}

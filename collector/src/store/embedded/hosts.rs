@@ -1,0 +1,199 @@
+//! What hosts say of themselves: a small table in memory, and a file that is rewritten as a whole.
+
+use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
+use crate::store::{HostFacts, HostKey, HostRecord};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
+
+/// Most boots of hosts that are remembered; of more, those heard of longest ago are forgotten.
+const HOSTS_MAX: usize = 100_000;
+
+/// Records of hosts.
+#[derive(Default)]
+pub struct HostBook {
+    /// By host and boot.
+    pub records: BTreeMap<HostKey, HostRecord>,
+    /// First record of the log with a host that is not in the file yet.
+    pub first_record: Option<u64>,
+    /// Last record of the log that is in the file.
+    pub saved_record: u64,
+    last_record: u64,
+    dirty: bool,
+}
+
+impl HostBook {
+    /// Remembers a host of a record of the log.
+    pub fn set(&mut self, record: u64, host: HostRecord) {
+        self.first_record.get_or_insert(record);
+        self.last_record = self.last_record.max(record);
+        self.dirty = true;
+        self.records.insert(host.key.clone(), host);
+        if self.records.len() > HOSTS_MAX {
+            let oldest = self.records.values().min_by_key(|host| host.last_seen_unix_ns);
+            if let Some(key) = oldest.map(|host| host.key.clone()) {
+                self.records.remove(&key);
+            }
+        }
+    }
+
+    /// Forgets hosts not heard of since `unix_ns`.
+    pub fn forget_before(&mut self, unix_ns: i64) {
+        let before = self.records.len();
+        self.records.retain(|_, host| host.last_seen_unix_ns >= unix_ns);
+        self.dirty |= self.records.len() != before;
+    }
+
+    /// Writes the file when something changed.
+    pub fn save(&mut self, path: &Path) -> std::io::Result<()> {
+        if !self.dirty {
+            return Ok(());
+        }
+        let mut raw = Vec::new();
+        put(&mut raw, self.last_record);
+        put(&mut raw, self.records.len() as u64);
+        for host in self.records.values() {
+            put_host(&mut raw, host);
+        }
+        let mut sealed = Vec::new();
+        Sealer::new()?.seal(&mut sealed, &raw)?;
+        replace(path, &sealed)?;
+        self.dirty = false;
+        self.first_record = None;
+        self.saved_record = self.last_record;
+        Ok(())
+    }
+
+    /// Reads the file.
+    pub fn load(bytes: &[u8]) -> Result<HostBook, Damage> {
+        let mut raw = Vec::new();
+        let mut opener = Opener::new().map_err(|_| Damage("zstd got no memory"))?;
+        opener.open(&mut Reader::new(bytes), &mut raw)?;
+        let mut input = Reader::new(&raw);
+        let last_record = input.take()?;
+        let mut records = BTreeMap::new();
+        for _ in 0..input.take_count()? {
+            let host = take_host(&mut input)?;
+            records.insert(host.key.clone(), host);
+        }
+        Ok(HostBook {
+            records,
+            saved_record: last_record,
+            last_record,
+            ..HostBook::default()
+        })
+    }
+}
+
+/// Puts a file in the place of another at once.
+pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = std::fs::File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(folder) => std::fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Appends a record.
+pub fn put_host(out: &mut Vec<u8>, host: &HostRecord) {
+    put_bytes(out, host.key.host_id.as_bytes());
+    out.extend_from_slice(&host.key.boot_id);
+    let facts = &host.facts;
+    for text in [&facts.hostname, &facts.kernel, &facts.arch, &facts.agent_version] {
+        put_bytes(out, text.as_bytes());
+    }
+    for number in [
+        facts.cpus_online.into(),
+        facts.memory_bytes,
+        facts.spool_windows,
+        facts.spool_bytes,
+        facts.spool_bytes_max,
+        facts.dropped_windows,
+    ] {
+        put(out, number);
+    }
+    put(out, facts.labels.len() as u64);
+    for (name, value) in &facts.labels {
+        put_bytes(out, name.as_bytes());
+        put_bytes(out, value.as_bytes());
+    }
+    for at in [
+        facts.spool_oldest_unix_ns,
+        host.first_seen_unix_ns,
+        host.last_seen_unix_ns,
+        host.clock_ahead_ns,
+    ] {
+        put_signed(out, at);
+    }
+}
+
+/// Reads what [`put_host`] wrote.
+pub fn take_host(input: &mut Reader<'_>) -> Result<HostRecord, Damage> {
+    let text = |input: &mut Reader<'_>| input.take_str().map(str::to_owned);
+    let key = HostKey {
+        host_id: text(input)?,
+        boot_id: input.take_16()?,
+    };
+    let mut facts = HostFacts {
+        hostname: text(input)?,
+        kernel: text(input)?,
+        arch: text(input)?,
+        agent_version: text(input)?,
+        cpus_online: input.take_u32()?,
+        memory_bytes: input.take()?,
+        spool_windows: input.take()?,
+        spool_bytes: input.take()?,
+        spool_bytes_max: input.take()?,
+        dropped_windows: input.take()?,
+        ..HostFacts::default()
+    };
+    for _ in 0..input.take_count()? {
+        let name = text(input)?;
+        facts.labels.insert(name, text(input)?);
+    }
+    facts.spool_oldest_unix_ns = input.take_signed()?;
+    Ok(HostRecord {
+        key,
+        facts,
+        first_seen_unix_ns: input.take_signed()?,
+        last_seen_unix_ns: input.take_signed()?,
+        clock_ahead_ns: input.take_signed()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts");
+        let host = HostRecord {
+            key: HostKey {
+                host_id: "a\n\u{0}".into(),
+                boot_id: [7; 16],
+            },
+            facts: HostFacts {
+                labels: [("region".to_owned(), "eu".to_owned())].into(),
+                cpus_online: 8,
+                spool_oldest_unix_ns: -1,
+                ..HostFacts::default()
+            },
+            first_seen_unix_ns: 1,
+            last_seen_unix_ns: i64::MAX,
+            clock_ahead_ns: i64::MIN,
+        };
+        let mut book = HostBook::default();
+        book.set(9, host.clone());
+        book.save(&path).unwrap();
+        let loaded = HostBook::load(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(loaded.records.values().collect::<Vec<_>>(), [&host]);
+        assert_eq!(loaded.saved_record, 9);
+        assert!(HostBook::load(b"garbage, not a file of hosts").is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! What was pushed and is not in a partition's file yet, packed as the write-ahead log has it.
+//!
+//! A window is prepared once: its rows become bytes that go into the log's record and from there,
+//! unchanged, into the table of its chunk. Readers take copies of what they need.
+
+use super::block::{Entry, Sum, each_row, put_rows, put_sum, take_sum};
+use super::codec::{Damage, Reader, put, put_bytes};
+use super::meta::WindowMeta;
+use hashbrown::HashMap;
+
+/// Rows of one window in one group of series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The group.
+    pub group: u32,
+    /// How many rows.
+    pub entries: u64,
+    /// See [`put_rows`].
+    pub rows: Vec<u8>,
+    /// Series with what they add up to.
+    pub heads: Vec<u8>,
+}
+
+impl Part {
+    /// Packs rows that are ordered by (series, leaf), each once. `is_lost` tells which leaves are of
+    /// samples that were lost.
+    pub fn new(group: u32, rows: &[Entry], period: u64, is_lost: impl Fn(u32) -> bool) -> Part {
+        let (mut packed, mut heads) = (Vec::with_capacity(rows.len() * 4), Vec::new());
+        put_rows(&mut packed, rows, period);
+        let mut before = 0;
+        for run in rows.chunk_by(|left, right| left.series == right.series) {
+            put(&mut heads, (run[0].series - before).into());
+            before = run[0].series;
+            put_sum(&mut heads, sum_of(run, &is_lost), period);
+        }
+        Part {
+            group,
+            entries: rows.len() as u64,
+            rows: packed,
+            heads,
+        }
+    }
+}
+
+/// What rows add up to.
+pub fn sum_of(rows: &[Entry], is_lost: impl Fn(u32) -> bool) -> Sum {
+    let mut sum = Sum::default();
+    for row in rows {
+        if is_lost(row.leaf) {
+            sum.lost += row.value;
+        } else {
+            sum.taken += row.value;
+        }
+    }
+    sum
+}
+
+/// A window ready to be logged and kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Chunk of its partition.
+    pub chunk: u16,
+    /// Its begin after the chunk's. Unit: nanoseconds.
+    pub start: u64,
+    /// What is known of it beside its rows.
+    pub meta: WindowMeta,
+    /// Its rows.
+    pub parts: Vec<Part>,
+}
+
+impl Prepared {
+    /// Appends the window.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put(out, self.chunk.into());
+        put(out, self.start);
+        self.meta.put(out);
+        put(out, self.parts.len() as u64);
+        for part in &self.parts {
+            put(out, part.group.into());
+            put(out, part.entries);
+            put_bytes(out, &part.rows);
+            put_bytes(out, &part.heads);
+        }
+    }
+
+    /// Reads what [`Prepared::put`] wrote.
+    pub fn take(input: &mut Reader<'_>) -> Result<Prepared, Damage> {
+        let chunk = input.take_u16()?;
+        let start = input.take()?;
+        let meta = WindowMeta::take(input)?;
+        let mut parts = Vec::new();
+        for _ in 0..input.take_count()? {
+            parts.push(Part {
+                group: input.take_u32()?,
+                entries: input.take()?,
+                rows: input.take_bytes()?.to_vec(),
+                heads: input.take_bytes()?.to_vec(),
+            });
+        }
+        Ok(Prepared {
+            chunk,
+            start,
+            meta,
+            parts,
+        })
+    }
+}
+
+/// Packed rows of one group in one chunk.
+#[derive(Clone, Debug, Default)]
+pub struct GroupRows {
+    /// Begin of the window, length, rows: one after the other.
+    rows: Vec<u8>,
+    /// The same of what series add up to.
+    heads: Vec<u8>,
+    /// Rows in all.
+    pub entries: u64,
+}
+
+impl GroupRows {
+    fn add(&mut self, start: u64, part: &Part) {
+        put(&mut self.rows, start);
+        put_bytes(&mut self.rows, &part.rows);
+        put(&mut self.heads, start);
+        put_bytes(&mut self.heads, &part.heads);
+        self.entries += part.entries;
+    }
+
+    /// Memory held, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.rows.capacity() + self.heads.capacity() + size_of::<GroupRows>()
+    }
+
+    /// Every row with the begin of its window.
+    pub fn each(&self, period: u64, mut row: impl FnMut(u64, Entry)) -> Result<(), Damage> {
+        let mut input = Reader::new(&self.rows);
+        while !input.is_empty() {
+            let start = input.take()?;
+            each_row(input.take_bytes()?, period, |entry| row(start, entry))?;
+        }
+        Ok(())
+    }
+
+    /// What each series adds up to in each window, with the begin of the window.
+    pub fn each_head(
+        &self,
+        period: u64,
+        mut head: impl FnMut(u64, u32, Sum),
+    ) -> Result<(), Damage> {
+        let mut input = Reader::new(&self.heads);
+        while !input.is_empty() {
+            let start = input.take()?;
+            let mut heads = Reader::new(input.take_bytes()?);
+            let mut series = 0u32;
+            while !heads.is_empty() {
+                series = series
+                    .checked_add(heads.take_u32()?)
+                    .ok_or(Damage("an id is too large"))?;
+                head(start, series, take_sum(&mut heads, period)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything of one chunk.
+#[derive(Debug, Default)]
+pub struct ChunkRows {
+    /// By group.
+    pub groups: HashMap<u32, GroupRows>,
+    /// All windows.
+    pub windows: Vec<WindowMeta>,
+    /// Number of the first record of the log that is in it.
+    pub first_record: u64,
+    /// Number of the last.
+    pub last_record: u64,
+    /// When the first window came, by the caller's clock.
+    pub begun_unix_ns: i64,
+    /// When the last one did.
+    pub touched_unix_ns: i64,
+    /// Memory held, in bytes; an estimate.
+    pub bytes: usize,
+}
+
+impl ChunkRows {
+    /// Adds a window of a record; returns by how many bytes the table grew.
+    pub fn add(&mut self, record: u64, now_unix_ns: i64, window: Prepared) -> usize {
+        if self.windows.is_empty() {
+            self.first_record = record;
+            self.begun_unix_ns = now_unix_ns;
+        }
+        self.last_record = record;
+        self.touched_unix_ns = now_unix_ns;
+        let mut grown = size_of::<WindowMeta>()
+            + window.meta.accounts.len() * size_of::<(u32, super::meta::Account)>()
+            + window.meta.label_sets.len() * 4;
+        for part in &window.parts {
+            let rows = self.groups.entry(part.group).or_default();
+            let before = rows.bytes();
+            rows.add(window.start, part);
+            grown += rows.bytes() - before;
+        }
+        self.windows.push(window.meta);
+        self.bytes += grown;
+        grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::Value;
+
+    #[test]
+    fn rows_and_sums_of_windows_come_back() {
+        let row = |series, leaf, count| Entry {
+            series,
+            leaf,
+            value: Value {
+                count,
+                weight: count * 7,
+            },
+        };
+        let rows = [row(2, 1, 3), row(2, 4, 1), row(5, 1, 9)];
+        let part = Part::new(1, &rows, 7, |leaf| leaf == 4);
+        let mut group = GroupRows::default();
+        group.add(0, &part);
+        group.add(10, &part);
+        let mut found = Vec::new();
+        group.each(7, |start, entry| found.push((start, entry))).unwrap();
+        assert_eq!(found.len(), 6);
+        assert_eq!(found[5], (10, rows[2]));
+        let mut heads = Vec::new();
+        group
+            .each_head(7, |start, series, sum| {
+                heads.push((start, series, sum.taken.count, sum.lost.count));
+            })
+            .unwrap();
+        assert_eq!(heads, [(0, 2, 3, 1), (0, 5, 9, 0), (10, 2, 3, 1), (10, 5, 9, 0)]);
+    }
+}

@@ -1,0 +1,576 @@
+//! What is kept of windows beside their samples: time, quality and the kernel's accounting, window by
+//! window and added up by host and chunk of time.
+
+use super::block::{Sum, put_sum, take_sum};
+use super::codec::{Damage, Reader, put, put_bytes, put_signed};
+use crate::store::{Gap, TimeRange};
+use profile::{Quality, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Windows that begin sooner after the end of the one before follow it without a gap. Unit:
+/// nanoseconds. Agents read their clock anew for each window; less is jitter.
+pub const ABSENT_MIN_NS: i64 = 1_000_000_000;
+
+/// CPU time of a cgroup with all below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Account {
+    /// Unit: nanoseconds.
+    pub ns: i128,
+    /// The part that was not measured. Unit: nanoseconds.
+    pub estimated_ns: i128,
+    /// What the nearest accounted cgroups below it have of `ns`.
+    pub below_ns: i128,
+    /// What they have of `estimated_ns`.
+    pub below_estimated_ns: i128,
+}
+
+impl std::ops::AddAssign for Account {
+    fn add_assign(&mut self, other: Account) {
+        self.ns += other.ns;
+        self.estimated_ns += other.estimated_ns;
+        self.below_ns += other.below_ns;
+        self.below_estimated_ns += other.below_estimated_ns;
+    }
+}
+
+/// One window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowMeta {
+    /// Index in the dictionary's hosts.
+    pub host: u32,
+    /// Its number.
+    pub sequence: u64,
+    /// When.
+    pub range: TimeRange,
+    /// Labels of the host as a whole.
+    pub host_labels: u32,
+    /// What was missed.
+    pub quality: Quality,
+    /// Samples.
+    pub sum: Sum,
+    /// Accounts by label set.
+    pub accounts: Vec<(u32, Account)>,
+    /// Every label set, ascending.
+    pub label_sets: Vec<u32>,
+    /// Windows before it that are gone.
+    pub dropped: Option<Gap>,
+}
+
+/// What a host did in a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct HostSum {
+    /// Windows.
+    pub windows: u64,
+    /// Windows without accounts.
+    pub unmeasured: u64,
+    /// What was missed.
+    pub quality: Quality,
+    /// Samples.
+    pub sum: Sum,
+    /// The kernel's accounting of the host. Unit: nanoseconds.
+    pub expected_ns: u64,
+    /// Unit: nanoseconds.
+    pub estimated_ns: u64,
+}
+
+impl HostSum {
+    fn add(&mut self, window: &WindowMeta) {
+        let (mut ns, mut estimated) = (0, 0);
+        for (_, account) in &window.accounts {
+            ns += account.ns - account.below_ns;
+            estimated += account.estimated_ns - account.below_estimated_ns;
+        }
+        *self += HostSum {
+            windows: 1,
+            unmeasured: u64::from(window.accounts.is_empty()),
+            quality: window.quality,
+            sum: window.sum,
+            expected_ns: u64::try_from(ns).unwrap_or(0),
+            estimated_ns: u64::try_from(estimated).unwrap_or(0),
+        };
+    }
+}
+
+impl std::ops::AddAssign<HostSum> for HostSum {
+    fn add_assign(&mut self, other: HostSum) {
+        let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
+        add(&mut self.windows, other.windows);
+        add(&mut self.unmeasured, other.unmeasured);
+        self.quality += other.quality;
+        self.sum += other.sum;
+        add(&mut self.expected_ns, other.expected_ns);
+        add(&mut self.estimated_ns, other.estimated_ns);
+    }
+}
+
+/// Time a host covered, with what it says is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Presence {
+    /// Time of windows; ordered and joined by [`Presence::settle`].
+    pub spans: Vec<(i64, i64)>,
+    /// What was given up, with the begin of the window that says so.
+    pub dropped: Vec<(i64, Gap)>,
+}
+
+impl Presence {
+    /// Orders the spans and joins those that follow without a gap.
+    pub fn settle(&mut self) {
+        self.spans.sort_unstable();
+        self.spans.dedup_by(|later, first| {
+            let joined = later.0.saturating_sub(first.1) < ABSENT_MIN_NS;
+            if joined {
+                first.1 = first.1.max(later.1);
+            }
+            joined
+        });
+    }
+}
+
+/// What is kept of the windows of one chunk, added up.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// By (host, labels of the host).
+    pub hosts: BTreeMap<(u32, u32), (HostSum, Presence)>,
+    /// By label set.
+    pub accounts: BTreeMap<u32, Account>,
+    /// Every label set that occurs.
+    pub label_sets: BTreeSet<u32>,
+}
+
+impl Summary {
+    /// Adds a window.
+    pub fn add(&mut self, window: &WindowMeta) {
+        let key = (window.host, window.host_labels);
+        let (sum, presence) = self.hosts.entry(key).or_default();
+        sum.add(window);
+        presence
+            .spans
+            .push((window.range.start_unix_ns, window.range.end_unix_ns));
+        if let Some(gap) = &window.dropped {
+            let said = (window.range.start_unix_ns, gap.clone());
+            presence.dropped.push(said);
+        }
+        for &(labels, account) in &window.accounts {
+            *self.accounts.entry(labels).or_default() += account;
+        }
+        self.label_sets.extend(&window.label_sets);
+    }
+
+    /// Joins spans; to be called when all windows are in.
+    pub fn settle(&mut self) {
+        for (_, presence) in self.hosts.values_mut() {
+            presence.settle();
+        }
+    }
+
+    /// Appends the summary.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put(out, self.hosts.len() as u64);
+        for (&(host, labels), (sum, presence)) in &self.hosts {
+            put(out, host.into());
+            put(out, labels.into());
+            for number in [
+                sum.windows,
+                sum.unmeasured,
+                sum.expected_ns,
+                sum.estimated_ns,
+            ] {
+                put(out, number);
+            }
+            put_quality(out, sum.quality);
+            put_sum(out, sum.sum, 0);
+            put(out, presence.spans.len() as u64);
+            for &(start, end) in &presence.spans {
+                put_signed(out, start);
+                put_signed(out, end.wrapping_sub(start));
+            }
+            put(out, presence.dropped.len() as u64);
+            for (said, gap) in &presence.dropped {
+                put_signed(out, *said);
+                put_gap(out, gap);
+            }
+        }
+        put(out, self.accounts.len() as u64);
+        for (&labels, account) in &self.accounts {
+            put(out, labels.into());
+            put_account(out, account);
+        }
+        put_ids(out, self.label_sets.iter().copied());
+    }
+
+    /// Reads what [`Summary::put`] wrote.
+    pub fn take(input: &mut Reader<'_>) -> Result<Summary, Damage> {
+        let mut summary = Summary::default();
+        for _ in 0..input.take_count()? {
+            let key = (input.take_u32()?, input.take_u32()?);
+            let mut sum = HostSum {
+                windows: input.take()?,
+                unmeasured: input.take()?,
+                expected_ns: input.take()?,
+                estimated_ns: input.take()?,
+                ..HostSum::default()
+            };
+            sum.quality = take_quality(input)?;
+            sum.sum = take_sum(input, 0)?;
+            let mut presence = Presence::default();
+            for _ in 0..input.take_count()? {
+                let start = input.take_signed()?;
+                let end = start.wrapping_add(input.take_signed()?);
+                presence.spans.push((start, end));
+            }
+            for _ in 0..input.take_count()? {
+                presence
+                    .dropped
+                    .push((input.take_signed()?, take_gap(input)?));
+            }
+            summary.hosts.insert(key, (sum, presence));
+        }
+        for _ in 0..input.take_count()? {
+            let labels = input.take_u32()?;
+            summary.accounts.insert(labels, take_account(input)?);
+        }
+        summary.label_sets = take_ids(input)?.into_iter().collect();
+        Ok(summary)
+    }
+}
+
+impl WindowMeta {
+    /// Appends the window.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put(out, self.host.into());
+        put(out, self.sequence);
+        put_signed(out, self.range.start_unix_ns);
+        put_signed(
+            out,
+            self.range
+                .end_unix_ns
+                .wrapping_sub(self.range.start_unix_ns),
+        );
+        put(out, self.host_labels.into());
+        put_quality(out, self.quality);
+        put_sum(out, self.sum, 0);
+        put(out, self.accounts.len() as u64);
+        let mut before = 0;
+        for (labels, account) in &self.accounts {
+            put_signed(out, i64::from(*labels) - before);
+            before = (*labels).into();
+            put_account(out, account);
+        }
+        put_ids(out, self.label_sets.iter().copied());
+        put(out, u64::from(self.dropped.is_some()));
+        if let Some(gap) = &self.dropped {
+            put_gap(out, gap);
+        }
+    }
+
+    /// Reads what [`WindowMeta::put`] wrote.
+    pub fn take(input: &mut Reader<'_>) -> Result<WindowMeta, Damage> {
+        let (host, sequence) = (input.take_u32()?, input.take()?);
+        let start_unix_ns = input.take_signed()?;
+        let end_unix_ns = start_unix_ns.wrapping_add(input.take_signed()?);
+        let host_labels = input.take_u32()?;
+        let quality = take_quality(input)?;
+        let sum = take_sum(input, 0)?;
+        let (mut accounts, mut before) = (Vec::new(), 0i64);
+        for _ in 0..input.take_count()? {
+            before = before.wrapping_add(input.take_signed()?);
+            let labels = u32::try_from(before).map_err(|_| Damage("an id is too large"))?;
+            accounts.push((labels, take_account(input)?));
+        }
+        let label_sets = take_ids(input)?;
+        let dropped = match input.take()? {
+            0 => None,
+            _ => Some(take_gap(input)?),
+        };
+        Ok(WindowMeta {
+            host,
+            sequence,
+            range: TimeRange {
+                start_unix_ns,
+                end_unix_ns,
+            },
+            host_labels,
+            quality,
+            sum,
+            accounts,
+            label_sets,
+            dropped,
+        })
+    }
+}
+
+fn put_ids(out: &mut Vec<u8>, ids: impl ExactSizeIterator<Item = u32>) {
+    put(out, ids.len() as u64);
+    let mut before = 0;
+    for id in ids {
+        put(out, (id - before).into());
+        before = id;
+    }
+}
+
+fn take_ids(input: &mut Reader<'_>) -> Result<Vec<u32>, Damage> {
+    let mut id = 0u32;
+    (0..input.take_count()?)
+        .map(|_| {
+            id = id
+                .checked_add(input.take_u32()?)
+                .ok_or(Damage("an id is too large"))?;
+            Ok(id)
+        })
+        .collect()
+}
+
+/// A number as it is taken from agents, of which chunks hold sums: 128 bits are enough for all of
+/// them, and 64 for nearly all.
+fn put_wide(out: &mut Vec<u8>, value: i128) {
+    match i64::try_from(value) {
+        Ok(value) if value != i64::MIN => put_signed(out, value),
+        _ => {
+            put_signed(out, i64::MIN);
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+}
+
+fn take_wide(input: &mut Reader<'_>) -> Result<i128, Damage> {
+    Ok(match input.take_signed()? {
+        i64::MIN => i128::from_le_bytes(input.take_16()?),
+        value => value.into(),
+    })
+}
+
+fn put_account(out: &mut Vec<u8>, account: &Account) {
+    put_wide(out, account.ns);
+    put_wide(out, account.estimated_ns);
+    put_wide(out, account.below_ns);
+    put_wide(out, account.below_estimated_ns);
+}
+
+fn take_account(input: &mut Reader<'_>) -> Result<Account, Damage> {
+    Ok(Account {
+        ns: take_wide(input)?,
+        estimated_ns: take_wide(input)?,
+        below_ns: take_wide(input)?,
+        below_estimated_ns: take_wide(input)?,
+    })
+}
+
+fn put_quality(out: &mut Vec<u8>, quality: Quality) {
+    let Quality {
+        taken,
+        idle,
+        lost,
+        throttled,
+        folded,
+        truncated,
+        depth_limit,
+        unnamed,
+        malformed,
+        lost_samples,
+        reduced,
+        lost_late,
+    } = quality;
+    let numbers = [
+        taken,
+        idle,
+        lost,
+        throttled,
+        folded,
+        truncated,
+        depth_limit,
+        unnamed,
+        malformed,
+        lost_samples,
+        reduced,
+        lost_late,
+    ];
+    numbers.into_iter().for_each(|number| put(out, number));
+}
+
+fn take_quality(input: &mut Reader<'_>) -> Result<Quality, Damage> {
+    Ok(Quality {
+        taken: input.take()?,
+        idle: input.take()?,
+        lost: input.take()?,
+        throttled: input.take()?,
+        folded: input.take()?,
+        truncated: input.take()?,
+        depth_limit: input.take()?,
+        unnamed: input.take()?,
+        malformed: input.take()?,
+        lost_samples: input.take()?,
+        reduced: input.take()?,
+        lost_late: input.take()?,
+    })
+}
+
+fn put_gap(out: &mut Vec<u8>, gap: &Gap) {
+    put_signed(out, gap.range.start_unix_ns);
+    put_signed(out, gap.range.end_unix_ns);
+    put(out, gap.windows);
+    put(out, gap.samples);
+    put_bytes(out, gap.cause.as_bytes());
+}
+
+fn take_gap(input: &mut Reader<'_>) -> Result<Gap, Damage> {
+    Ok(Gap {
+        range: TimeRange {
+            start_unix_ns: input.take_signed()?,
+            end_unix_ns: input.take_signed()?,
+        },
+        windows: input.take()?,
+        samples: input.take()?,
+        cause: input.take_str()?.to_owned(),
+    })
+}
+
+/// Numbers of windows that are there, as ranges: agents count up, so a host has one or a few.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// First number of a range, and last.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Seen {
+    /// True when the number is there.
+    pub fn contains(&self, number: u64) -> bool {
+        let before = self.ranges.range(..=number).next_back();
+        before.is_some_and(|(_, &last)| number <= last)
+    }
+
+    /// Adds a number.
+    pub fn insert(&mut self, number: u64) {
+        if self.contains(number) {
+            return;
+        }
+        let mut range = (number, number);
+        let before = self.ranges.range(..number).next_back();
+        if let Some((&first, &last)) = before
+            && last + 1 == number
+        {
+            range.0 = first;
+        }
+        if let Some(next) = number.checked_add(1)
+            && let Some(last) = self.ranges.remove(&next)
+        {
+            range.1 = last;
+        }
+        self.ranges.insert(range.0, range.1);
+    }
+
+    /// Memory held, in bytes; an estimate.
+    pub fn heap_bytes(&self) -> usize {
+        self.ranges.len() * 32
+    }
+
+    /// Appends the numbers.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put(out, self.ranges.len() as u64);
+        for (&first, &last) in &self.ranges {
+            put(out, first);
+            put(out, last - first);
+        }
+    }
+
+    /// Reads what [`Seen::put`] wrote.
+    pub fn take(input: &mut Reader<'_>) -> Result<Seen, Damage> {
+        let mut seen = Seen::default();
+        for _ in 0..input.take_count()? {
+            let first = input.take()?;
+            let last = first
+                .checked_add(input.take()?)
+                .ok_or(Damage("a range of windows has no end"))?;
+            seen.ranges.insert(first, last);
+        }
+        Ok(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_number_is_seen_when_it_was_inserted(numbers in prop::collection::vec(prop_oneof![0u64..30, Just(u64::MAX), Just(u64::MAX - 1)], 0..40)) {
+            let mut seen = Seen::default();
+            for &number in &numbers {
+                seen.insert(number);
+            }
+            let mut bytes = Vec::new();
+            seen.put(&mut bytes);
+            prop_assert_eq!(&Seen::take(&mut Reader::new(&bytes)).unwrap(), &seen);
+            for number in (0..32).chain([u64::MAX - 2, u64::MAX - 1, u64::MAX]) {
+                prop_assert_eq!(seen.contains(number), numbers.contains(&number));
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_that_meet_become_one() {
+        let mut seen = Seen::default();
+        [1, 3, 2].into_iter().for_each(|number| seen.insert(number));
+        assert_eq!(seen.ranges.len(), 1);
+    }
+
+    #[test]
+    fn a_window_and_its_summary_come_back() {
+        let gap = Gap {
+            range: TimeRange {
+                start_unix_ns: i64::MIN,
+                end_unix_ns: 5,
+            },
+            windows: 3,
+            samples: u64::MAX,
+            cause: "disk_full".into(),
+        };
+        let window = WindowMeta {
+            host: 3,
+            sequence: u64::MAX,
+            range: TimeRange {
+                start_unix_ns: 7,
+                end_unix_ns: 17,
+            },
+            host_labels: 2,
+            quality: Quality {
+                taken: 4,
+                lost_late: u64::MAX,
+                ..Quality::default()
+            },
+            sum: Sum {
+                taken: Value {
+                    count: 4,
+                    weight: u64::MAX,
+                },
+                lost: Value {
+                    count: 1,
+                    weight: 0,
+                },
+            },
+            accounts: vec![
+                (
+                    9,
+                    Account {
+                        ns: u64::MAX.into(),
+                        estimated_ns: 2,
+                        below_ns: -1,
+                        below_estimated_ns: i64::MIN.into(),
+                    },
+                ),
+                (1, Account::default()),
+            ],
+            label_sets: vec![0, 1, 9],
+            dropped: Some(gap),
+        };
+        let mut bytes = Vec::new();
+        window.put(&mut bytes);
+        assert_eq!(WindowMeta::take(&mut Reader::new(&bytes)).unwrap(), window);
+        let mut summary = Summary::default();
+        summary.add(&window);
+        summary.settle();
+        bytes.clear();
+        summary.put(&mut bytes);
+        assert_eq!(Summary::take(&mut Reader::new(&bytes)).unwrap(), summary);
+    }
+}

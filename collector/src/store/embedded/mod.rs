@@ -1,0 +1,281 @@
+//! The store that needs nothing installed: a directory of partitions by time, and a write-ahead log.
+//!
+//! ```text
+//! DIR/lock              held while a process has the store open
+//! DIR/layout            length of a partition
+//! DIR/hosts             what is known of hosts, rewritten as a whole
+//! DIR/wal/NUMBER.wal    windows that are in no partition's file yet
+//! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their begin
+//! DIR/partitions/*.damaged        set aside
+//! ```
+//!
+//! A push gives its windows dense ids of their partition ([`prepare`]), adds one record a window to a
+//! batch, and waits until one of the waiting threads has written and synced the batch ([`wal`]). Then
+//! the windows are put in memory ([`memtable`]), where queries find them. Ten minutes later they are
+//! written as columns ([`encode`], [`block`]) into the partition's file ([`file`]) in one transaction,
+//! together with the entries of the dictionary ([`dict`]) that they use, and the log is cut.
+//!
+//! A window belongs to the partition, and to the chunk of ten minutes, in which it begins: so does a
+//! repeat of it, which is recognised by the numbers kept there. After a crash the log is replayed; a
+//! record whose chunk is in the file up to that record, is passed over.
+//!
+//! Clocks: none. Callers say what time it is.
+
+mod block;
+mod codec;
+mod counters;
+mod dict;
+mod encode;
+mod file;
+mod hosts;
+mod memtable;
+mod meta;
+mod options;
+mod partition;
+mod prepare;
+mod push;
+mod query;
+mod recover;
+mod upkeep;
+mod wal;
+
+pub use options::{OpenError, Options};
+
+use super::{
+    Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
+    Taken, TimeRange,
+};
+use counters::Counters;
+use file::FileError;
+use hosts::HostBook;
+use partition::{Partition, lock, read};
+use profile::{Dictionary, Profile, Query};
+use push::Writer;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use wal::Wal;
+
+/// A store in a directory. See the module.
+pub struct EmbeddedStore {
+    dir: PathBuf,
+    options: Options,
+    /// Locked for as long as the store is open.
+    _lock: File,
+    /// By begin.
+    partitions: RwLock<BTreeMap<i64, Arc<Partition>>>,
+    /// What is on its way into the log.
+    writer: Mutex<Writer>,
+    /// A batch was written, or failed.
+    written: Condvar,
+    wal: Mutex<Wal>,
+    /// Held by whoever flushes or removes partitions.
+    upkeep: Mutex<()>,
+    hosts: Mutex<HostBook>,
+    counters: Counters,
+    /// What does not work, by what it is about.
+    troubles: Mutex<BTreeMap<String, String>>,
+    /// Names of partitions set aside, with the time they held.
+    damaged: Mutex<Vec<(TimeRange, String)>>,
+    uses: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl EmbeddedStore {
+    /// The partition that an instant belongs to.
+    fn partition_start(&self, at: i64) -> i64 {
+        let len = self.options.partition_len();
+        at.div_euclid(len).saturating_mul(len)
+    }
+
+    fn use_partition(&self, partition: &Partition) {
+        let now = self.uses.fetch_add(1, Ordering::Relaxed);
+        partition.used.store(now, Ordering::Relaxed);
+    }
+
+    /// Says, or no longer says, that something does not work.
+    fn set_trouble(&self, about: &str, trouble: Option<String>) {
+        let mut troubles = lock(&self.troubles);
+        match trouble {
+            Some(text) => drop(troubles.insert(about.to_owned(), text)),
+            None => drop(troubles.remove(about)),
+        }
+    }
+
+    /// What a caller is told when a partition's file fails; a damaged one is marked to be set aside.
+    fn file_error(
+        &self,
+        operation: &'static str,
+        partition: &Partition,
+        error: FileError,
+    ) -> StoreError {
+        let path = partition.path.display();
+        match error {
+            FileError::Damaged(text) => {
+                self.mark_damaged(partition, &text);
+                StoreError::Engine {
+                    operation,
+                    message: format!("`{path}` is damaged: {text}"),
+                }
+            }
+            FileError::Unavailable(text) => {
+                StoreError::Unavailable(format!("failed to {operation} of `{path}`: {text}"))
+            }
+            FileError::Other(text) => StoreError::Engine {
+                operation,
+                message: format!("`{path}`: {text}"),
+            },
+        }
+    }
+
+    fn mark_damaged(&self, partition: &Partition, text: &str) {
+        if partition.set_damaged() {
+            self.counters.partitions_damaged.fetch_add(1, Ordering::Relaxed);
+            self.note_damaged(partition.start, partition.end, &partition.path, text);
+        }
+    }
+
+    fn note_damaged(&self, start: i64, end: i64, path: &std::path::Path, text: &str) {
+        let name = path.file_name().map_or_else(String::new, |name| {
+            name.to_string_lossy().into_owned()
+        });
+        let range = TimeRange {
+            start_unix_ns: start,
+            end_unix_ns: end,
+        };
+        lock(&self.damaged).push((range, name.clone()));
+        self.set_trouble(
+            &format!("partition {name}"),
+            Some(format!(
+                "partition `{name}` is damaged and set aside: {text}; the others answer. Look at the \
+                 disk; remove `{name}.damaged` when it is of no use"
+            )),
+        );
+    }
+
+    fn check_open(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Unavailable("it is closed".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn engine(&self) -> (&'static str, String) {
+        ("embedded", format!("SQLite {}", rusqlite::version()))
+    }
+
+    fn push(
+        &self,
+        windows: &[NewWindow],
+        definitions: &Dictionary,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, StoreError> {
+        self.push_windows(windows, definitions, now_unix_ns)
+    }
+
+    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError> {
+        self.push_host(host)
+    }
+
+    fn hosts(
+        &self,
+        range: TimeRange,
+        limits: &Limits,
+    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
+        query::hosts::hosts(self, range, limits)
+    }
+
+    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
+        let mut kept: Option<TimeRange> = None;
+        for partition in read(&self.partitions).values() {
+            for state in read(&partition.hosts).values() {
+                let range = kept.get_or_insert(TimeRange {
+                    start_unix_ns: state.first_start,
+                    end_unix_ns: state.last_end,
+                });
+                range.start_unix_ns = range.start_unix_ns.min(state.first_start);
+                range.end_unix_ns = range.end_unix_ns.max(state.last_end);
+            }
+        }
+        Ok(kept)
+    }
+
+    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
+        query::labels::names(self, scope, limits)
+    }
+
+    fn label_values(
+        &self,
+        scope: &Scope,
+        name: &str,
+        prefix: &str,
+        limit: usize,
+        limits: &Limits,
+    ) -> Result<(Vec<String>, bool), StoreError> {
+        query::labels::values(self, scope, name, prefix, limit, limits)
+    }
+
+    fn series(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<Answer<Lines>, StoreError> {
+        query::series::series(self, scope, group_by, step_ns, limits)
+    }
+
+    fn profile(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        limits: &Limits,
+    ) -> Result<Answer<Profile>, StoreError> {
+        query::profile::profile(self, range, query, limits)
+    }
+
+    fn totals(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        limits: &Limits,
+    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+        query::totals::totals(self, scope, group_by, limits)
+    }
+
+    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.keep_up(now_unix_ns)
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        self.all_counters()
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let mut all: Vec<String> = lock(&self.troubles).values().cloned().collect();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let stacks = count(&self.counters.stacks_folded);
+        if stacks > 0 {
+            all.push(format!(
+                "{stacks} rows were put under `[other]`: a partition's dictionary is full; raise \
+                 partition_dictionary_bytes, or find what makes so many stacks"
+            ));
+        }
+        let sets = count(&self.counters.label_sets_folded);
+        if sets > 0 {
+            all.push(format!(
+                "{sets} label sets were put under `overflow`: a partition has too many; find the \
+                 label whose values never repeat"
+            ));
+        }
+        all
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.shut()
+    }
+}

@@ -1,0 +1,110 @@
+//! What an operator may set, and why the store could not be opened.
+
+use std::path::PathBuf;
+
+const SECOND_NS: u64 = 1_000_000_000;
+const DAY_NS: u64 = 86_400 * SECOND_NS;
+
+/// Length of a chunk: what one block holds. Unit: nanoseconds.
+///
+/// Ten minutes measured 1.33 bytes a row, one minute 1.70; an hour would keep six times as much in
+/// memory.
+pub const CHUNK_NS: u64 = 600 * SECOND_NS;
+
+/// How an embedded store behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Length of a partition, rounded to whole chunks: from ten minutes to seven days. Unit:
+    /// nanoseconds. Retention removes whole partitions; each has a dictionary of its own.
+    pub partition_ns: u64,
+    /// Windows older than it are refused, partitions older removed. Unit: nanoseconds.
+    pub retention_ns: u64,
+    /// Windows that begin later than so long after now are refused: the agent's clock is wrong. Unit:
+    /// nanoseconds.
+    pub future_ns: u64,
+    /// Most space on disk; beyond it the oldest partitions go. 0: no bound. Unit: bytes.
+    pub disk_bytes: u64,
+    /// Most memory for windows that are not in a file yet. Unit: bytes. Smaller makes smaller, less
+    /// dense blocks.
+    pub memtable_bytes: usize,
+    /// Most memory for dictionaries of partitions. Unit: bytes. Those used least recently go first;
+    /// the one that is written to stays.
+    pub dictionary_bytes: usize,
+    /// Most memory for the dictionary of one partition. Unit: bytes. Beyond it new stacks are put
+    /// under `[other]` and new label sets under `overflow`.
+    pub partition_dictionary_bytes: usize,
+    /// Most label sets of one partition; rows beyond keep their host only.
+    pub label_sets: usize,
+    /// Labels that say which service a sample is of: the first that is there counts.
+    pub service_labels: Vec<String>,
+    /// Size of the write-ahead log at which everything is flushed. Unit: bytes.
+    pub log_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            partition_ns: 6 * 3600 * SECOND_NS,
+            retention_ns: 14 * DAY_NS,
+            future_ns: 600 * SECOND_NS,
+            disk_bytes: 0,
+            memtable_bytes: 192 << 20,
+            dictionary_bytes: 512 << 20,
+            partition_dictionary_bytes: 256 << 20,
+            label_sets: 200_000,
+            service_labels: ["service", "unit", "container", "comm"].map(str::to_owned).to_vec(),
+            log_bytes: 1 << 30,
+        }
+    }
+}
+
+impl Options {
+    /// Length of a partition in whole chunks. Unit: nanoseconds.
+    pub(super) fn partition_len(&self) -> i64 {
+        let chunks = (self.partition_ns / CHUNK_NS).clamp(1, 7 * DAY_NS / CHUNK_NS);
+        (chunks * CHUNK_NS) as i64
+    }
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error(
+        "failed to lock `{path}`: another process has this store open; stop it, or give this one \
+         another directory"
+    )]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The directory holds partitions of another length.
+    #[error(
+        "failed to open `{path}`: its partitions are {found} s long and the option says {wanted} s; \
+         keep the length, or begin a new directory"
+    )]
+    PartitionLength {
+        /// The directory.
+        path: PathBuf,
+        /// Unit: seconds.
+        found: i64,
+        /// Unit: seconds.
+        wanted: i64,
+    },
+    /// A file or directory could not be used.
+    #[error("failed to {operation} `{path}`: {error}")]
+    Io {
+        /// What was being done.
+        operation: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The write-ahead log could not be read.
+    #[error(transparent)]
+    Log(#[from] super::wal::WalError),
+    /// What the log holds could not be taken over.
+    #[error("failed to replay the write-ahead log: {0}")]
+    Replay(String),
+}

@@ -1,0 +1,374 @@
+//! From a pushed window to dense ids: what is checked, looked up and added before it is logged.
+
+use super::EmbeddedStore;
+use super::block::Entry;
+use super::dict::{Dict, Kind, NONE};
+use super::memtable::{Part, Prepared};
+use super::meta::{Account, WindowMeta};
+use super::partition::{Partition, lock, read, write};
+use crate::store::{LabelSet, NewWindow, StoreError, Taken};
+use hashbrown::{HashMap, HashSet};
+use profile::{ContentId, Dictionary, LabelSetId, Remap, StackEnd, StackId, key};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLock};
+
+/// Longest time of a window. Unit: nanoseconds.
+const WINDOW_NS_MAX: i64 = 3600 * 1_000_000_000;
+
+/// Longest host id. Unit: bytes.
+const HOST_ID_LEN_MAX: usize = 128;
+
+/// Other partitions whose dictionaries are searched before an agent is asked for a stack.
+const NEIGHBOURS: usize = 2;
+
+/// Labels of samples that no host as a whole has.
+const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
+
+/// Frames that came with a push, by the content that was computed from them: what an agent calls them
+/// is not believed.
+pub struct Definitions<'d> {
+    dict: &'d Dictionary,
+    ids: Vec<ContentId>,
+    by_id: HashMap<ContentId, StackId>,
+    remaps: HashMap<i64, Remap>,
+}
+
+impl<'d> Definitions<'d> {
+    /// Computes the contents of all stacks.
+    pub fn new(dict: &'d Dictionary) -> Definitions<'d> {
+        let ids = dict.content_ids();
+        let by_id = ids.iter().enumerate().map(|(at, &id)| (id, StackId(at as u32)));
+        Definitions {
+            dict,
+            by_id: by_id.collect(),
+            ids,
+            remaps: HashMap::new(),
+        }
+    }
+}
+
+/// Why a window is not taken for ever, or `None`.
+pub fn refuse(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
+    let (start, end) = (window.range.start_unix_ns, window.range.end_unix_ns);
+    let future = i64::try_from(store.options.future_ns).unwrap_or(i64::MAX);
+    let retention = i64::try_from(store.options.retention_ns).unwrap_or(i64::MAX);
+    let sets = window.label_sets.len();
+    let unknown_set = window.rows.iter().any(|row| row.labels as usize >= sets)
+        || window.accounts.iter().any(|of| of.labels as usize >= sets);
+    let host_id = &window.origin.host.host_id;
+    let reason = if start > now_unix_ns.saturating_add(future) {
+        let ahead = start.saturating_sub(now_unix_ns) / 1_000_000_000;
+        return Some(format!(
+            "it begins {ahead} s in the future; set the host's clock"
+        ));
+    } else if start < now_unix_ns.saturating_sub(retention) {
+        "it is older than what is kept"
+    } else if end <= start {
+        "it ends before it begins"
+    } else if end.saturating_sub(start) > WINDOW_NS_MAX {
+        "it is longer than an hour"
+    } else if host_id.is_empty() || host_id.len() > HOST_ID_LEN_MAX {
+        "its host id is empty or longer than 128 bytes"
+    } else if unknown_set {
+        "a row names a label set that is not there"
+    } else {
+        return None;
+    };
+    Some(reason.to_owned())
+}
+
+/// Labels of the host as a whole: those that all label sets share, but those of cgroups and processes.
+fn host_labels(window: &NewWindow) -> LabelSet {
+    let sets = &window.label_sets;
+    let shared = sets.first().into_iter().flat_map(LabelSet::iter);
+    LabelSet::new(
+        shared
+            .filter(|(name, value)| {
+                !key::OF_CGROUP.contains(name)
+                    && !OF_SAMPLES.contains(name)
+                    && sets.iter().all(|set| set.get(name) == *value)
+            })
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    )
+}
+
+/// A window with what its host is called.
+pub struct Ready {
+    /// Dense ids.
+    pub window: Prepared,
+    /// Labels of the host.
+    pub host_labels: LabelSet,
+}
+
+/// Gives a window dense ids of its partition. `Err(taken)` when it is not taken.
+pub fn prepare(
+    store: &EmbeddedStore,
+    partition: &Partition,
+    window: &NewWindow,
+    definitions: &mut Definitions<'_>,
+) -> Result<Result<Ready, Taken>, StoreError> {
+    let dict = partition
+        .dict(true)
+        .map_err(|error| store.file_error("read a dictionary", partition, error))?;
+    let mut stacks = known_stacks(&read(&dict), window);
+    let missing = find_missing(store, partition, &dict, window, definitions, &mut stacks)?;
+    if !missing.is_empty() {
+        return Ok(Err(Taken::Missing(missing)));
+    }
+    let mut dict = write(&dict);
+    let kind = dict.kind(Kind {
+        event: window.event.clone(),
+        unit: window.unit.clone(),
+        period: window.period,
+    });
+    let Some(kind) = kind else {
+        let reason = "too many events, units or periods within a few hours";
+        return Ok(Err(Taken::Refused(reason.to_owned())));
+    };
+    adopt_defined(store, partition, &mut dict, window, definitions, &mut stacks);
+    let mut labels = Vec::with_capacity(window.label_sets.len());
+    for set in &window.label_sets {
+        labels.push(bounded_labels(store, &mut dict, set));
+    }
+    let mut series = vec![NONE; labels.len()];
+    let mut rows = Vec::with_capacity(window.rows.len());
+    for (row, &stack) in window.rows.iter().zip(&stacks) {
+        let at = row.labels as usize;
+        if series[at] == NONE {
+            series[at] = dict.series(labels[at], kind);
+        }
+        let leaf = dict.leaf(StackId(stack), row.end);
+        rows.push(Entry {
+            series: series[at],
+            leaf,
+            value: row.value,
+        });
+    }
+    let host_labels = host_labels(window);
+    let (chunk, start) = partition.chunk_of(window.range.start_unix_ns);
+    let parts = pack(&dict, rows, window.period);
+    let mut label_sets: Vec<u32> = labels.iter().map(|labels| labels.0).collect();
+    label_sets.sort_unstable();
+    label_sets.dedup();
+    let is_lost = |end: StackEnd| end == StackEnd::Lost;
+    let mut sum = super::block::Sum::default();
+    for row in &window.rows {
+        let part = if is_lost(row.end) { &mut sum.lost } else { &mut sum.taken };
+        *part += row.value;
+    }
+    let meta = WindowMeta {
+        host: dict.host(&window.origin.host),
+        sequence: window.origin.sequence,
+        range: window.range,
+        host_labels: dict.labels(&host_labels).0,
+        quality: window.quality,
+        sum,
+        accounts: accounts(window, &labels),
+        label_sets,
+        dropped: window.dropped_before.clone(),
+    };
+    let window = Prepared {
+        chunk,
+        start,
+        meta,
+        parts,
+    };
+    Ok(Ok(Ready {
+        window,
+        host_labels,
+    }))
+}
+
+fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<u32> {
+    let find = |content| dict.find_stack(content).map_or(NONE, |stack| stack.0);
+    window.rows.iter().map(|row| find(row.stack)).collect()
+}
+
+/// Stacks that nobody knows, each once; those a neighbouring partition has are copied from there.
+fn find_missing(
+    store: &EmbeddedStore,
+    partition: &Partition,
+    dict: &RwLock<Dict>,
+    window: &NewWindow,
+    definitions: &Definitions<'_>,
+    stacks: &mut [u32],
+) -> Result<Vec<ContentId>, StoreError> {
+    let mut open: Vec<usize> = Vec::new();
+    for (at, row) in window.rows.iter().enumerate() {
+        if stacks[at] == NONE && !definitions.by_id.contains_key(&row.stack) {
+            open.push(at);
+        }
+    }
+    if open.is_empty() {
+        return Ok(Vec::new());
+    }
+    for neighbour in neighbours(store, partition) {
+        let source = read(&neighbour);
+        let mut target = write(dict);
+        let mut remap = Remap::default();
+        open.retain(|&at| {
+            let content = window.rows[at].stack;
+            if let Some(own) = target.find_stack(content) {
+                stacks[at] = own.0;
+            } else if let Some(stack) = source.find_stack(content) {
+                stacks[at] = if is_full(store, &target) {
+                    store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
+                    target.other_stack().0
+                } else {
+                    target.adopt_from(&source, &mut remap, stack).0
+                };
+            }
+            stacks[at] == NONE
+        });
+        if open.is_empty() {
+            break;
+        }
+    }
+    let mut named = HashSet::new();
+    let stacks = open.into_iter().map(|at| window.rows[at].stack);
+    Ok(stacks.filter(|&stack| named.insert(stack)).collect())
+}
+
+/// Dictionaries of the partitions used last that can be searched by content.
+fn neighbours(store: &EmbeddedStore, partition: &Partition) -> Vec<Arc<RwLock<Dict>>> {
+    let mut found: Vec<_> = read(&store.partitions)
+        .values()
+        .filter(|other| other.start != partition.start)
+        .filter_map(|other| {
+            let dict = other.dict_in_memory()?;
+            let used = other.used.load(Ordering::Relaxed);
+            let searchable = read(&dict).with_contents();
+            searchable.then_some((used, dict))
+        })
+        .collect();
+    found.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
+    found.truncate(NEIGHBOURS);
+    found.into_iter().map(|(_, dict)| dict).collect()
+}
+
+fn is_full(store: &EmbeddedStore, dict: &Dict) -> bool {
+    dict.heap_bytes() > store.options.partition_dictionary_bytes
+}
+
+fn adopt_defined(
+    store: &EmbeddedStore,
+    partition: &Partition,
+    dict: &mut Dict,
+    window: &NewWindow,
+    definitions: &mut Definitions<'_>,
+    stacks: &mut [u32],
+) {
+    let Definitions {
+        dict: source,
+        ids,
+        by_id,
+        remaps,
+    } = definitions;
+    // Ids of frames are of one partition's dictionary.
+    let remap = remaps.entry(partition.start).or_default();
+    let mut full = is_full(store, dict);
+    let mut since_asked = 0;
+    for (row, slot) in window.rows.iter().zip(stacks) {
+        if *slot != NONE {
+            continue;
+        }
+        since_asked += 1;
+        if since_asked == 256 {
+            since_asked = 0;
+            full = is_full(store, dict);
+        }
+        *slot = match (dict.find_stack(row.stack), by_id.get(&row.stack)) {
+            (Some(known), _) => known.0,
+            (None, Some(&stack)) if !full => {
+                dict.adopt(source, |stack| ids[stack.0 as usize], remap, stack).0
+            }
+            _ => {
+                store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
+                dict.other_stack().0
+            }
+        };
+    }
+}
+
+/// The label set, or what stands for it beyond the bound.
+fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> LabelSetId {
+    let full =
+        dict.tables.label_sets.len() >= store.options.label_sets.max(1) || is_full(store, dict);
+    if !full {
+        return dict.labels(set);
+    }
+    if let Some(known) = dict.find_labels(set) {
+        return known;
+    }
+    store.counters.label_sets_folded.fetch_add(1, Ordering::Relaxed);
+    dict.overflow_labels(set)
+}
+
+/// Rows by group, each (series, leaf) once.
+fn pack(dict: &Dict, rows: Vec<Entry>, period: u64) -> Vec<Part> {
+    let group = |row: &Entry| dict.series[row.series as usize].group;
+    let mut rows: Vec<(u32, Entry)> = rows.into_iter().map(|row| (group(&row), row)).collect();
+    rows.sort_unstable_by_key(|(group, row)| (*group, row.series, row.leaf));
+    rows.dedup_by(|later, first| {
+        let same = (later.1.series, later.1.leaf) == (first.1.series, first.1.leaf);
+        if same {
+            first.1.value += later.1.value;
+        }
+        same
+    });
+    let is_lost = |leaf: u32| dict.leaves[leaf as usize].1 == StackEnd::Lost;
+    let mut entries = Vec::new();
+    rows.chunk_by(|left, right| left.0 == right.0)
+        .map(|run| {
+            entries.clear();
+            entries.extend(run.iter().map(|(_, row)| *row));
+            Part::new(run[0].0, &entries, period, is_lost)
+        })
+        .collect()
+}
+
+/// Accounts with what the nearest accounted cgroups below each have.
+fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
+    let path = |at: usize| {
+        let account = &window.accounts[at];
+        window.label_sets[account.labels as usize].get(key::CGROUP)
+    };
+    let mut all: Vec<(u32, Account)> = Vec::with_capacity(window.accounts.len());
+    let mut by_path: HashMap<&str, usize> = HashMap::new();
+    for (at, account) in window.accounts.iter().enumerate() {
+        if account.ns > 0 {
+            by_path.entry(path(at)).or_insert(at);
+        }
+        all.push((
+            labels[account.labels as usize].0,
+            Account {
+                ns: account.ns.into(),
+                estimated_ns: account.estimated_ns.into(),
+                ..Account::default()
+            },
+        ));
+    }
+    for below in 0..all.len() {
+        let above = profile::ancestors(path(below)).find_map(|path| by_path.get(path));
+        if let Some(&above) = above {
+            let (ns, estimated_ns) = (all[below].1.ns, all[below].1.estimated_ns);
+            all[above].1.below_ns += ns;
+            all[above].1.below_estimated_ns += estimated_ns;
+        }
+    }
+    all
+}
+
+/// Adds to a record what the window's ids need that no record and no file has yet.
+pub fn put_record(partition: &Partition, dict: &Dict, window: &Prepared, out: &mut Vec<u8>) {
+    use super::codec::{put_bytes, put_signed};
+    put_signed(out, partition.start);
+    let mut logged = lock(&partition.logged);
+    let marks = dict.marks();
+    let (mut entries, mut contents) = (Vec::new(), Vec::new());
+    dict.put_delta(*logged, marks, &mut entries, &mut contents);
+    put_bytes(out, &entries);
+    put_bytes(out, &contents);
+    window.put(out);
+    *logged = marks;
+}

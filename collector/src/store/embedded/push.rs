@@ -1,0 +1,330 @@
+//! The way of a push into the log and into memory; one write and one sync for all who wait.
+
+use super::EmbeddedStore;
+use super::hosts::put_host;
+use super::partition::{Partition, lock, read, write};
+use super::prepare::{Definitions, Ready, prepare, put_record, refuse};
+use super::recover::{RECORD_HOST, RECORD_WINDOW};
+use super::wal::{Batch, RECORD_BYTES_MAX};
+use crate::store::{HostRecord, NewWindow, Origin, StoreError, Taken};
+use hashbrown::HashMap;
+use profile::Dictionary;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
+
+/// A batch is written when it has so many bytes, even while more windows of a push come. Unit: bytes.
+const BATCH_BYTES: usize = 32 << 20;
+
+/// What became of a batch.
+type Outcome = Arc<OnceLock<Result<(), String>>>;
+
+/// What is put in memory once its record is durable.
+enum Pending {
+    Window {
+        record: u64,
+        now_unix_ns: i64,
+        partition: Arc<Partition>,
+        origin: Origin,
+        ready: Ready,
+    },
+    Host {
+        record: u64,
+        host: HostRecord,
+    },
+}
+
+/// Records on their way into the log.
+pub struct Writer {
+    batch: Batch,
+    pending: Vec<Pending>,
+    outcome: Outcome,
+    /// Number of the next record.
+    next: u64,
+    /// First record of the batch that a thread is writing.
+    pub writing: Option<u64>,
+    /// Windows of batches that are not durable yet.
+    in_flight: HashMap<Origin, Outcome>,
+}
+
+impl Writer {
+    /// A writer that goes on with this number.
+    pub fn new(next: u64) -> Writer {
+        Writer {
+            batch: Batch::default(),
+            pending: Vec::new(),
+            outcome: Outcome::default(),
+            next,
+            writing: None,
+            in_flight: HashMap::new(),
+        }
+    }
+
+    fn add(&mut self, payload: &[u8]) -> u64 {
+        let record = self.next;
+        self.batch.add(record, payload);
+        self.next += 1;
+        record
+    }
+}
+
+impl EmbeddedStore {
+    /// See [`Store::push`](crate::store::Store::push).
+    pub(super) fn push_windows(
+        &self,
+        windows: &[NewWindow],
+        definitions: &Dictionary,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, StoreError> {
+        self.check_open()?;
+        self.make_room()?;
+        let mut definitions = Definitions::new(definitions);
+        let mut answers = Vec::with_capacity(windows.len());
+        let mut waits: Vec<Outcome> = Vec::new();
+        let mut writer = lock(&self.writer);
+        for window in windows {
+            if let Some(reason) = refuse(self, window, now_unix_ns) {
+                answers.push(Taken::Refused(reason));
+                continue;
+            }
+            if let Some(outcome) = writer.in_flight.get(&window.origin) {
+                waits.push(Arc::clone(outcome));
+                answers.push(Taken::Repeated);
+                continue;
+            }
+            let logged = self.log_window(&mut writer, window, &mut definitions, now_unix_ns);
+            let taken = match logged {
+                Ok(taken) => taken,
+                Err(error) => {
+                    // The windows before it stay: when they are pushed again, they are repeats.
+                    let outcome = Arc::clone(&writer.outcome);
+                    drop(self.settle(writer, &outcome));
+                    return Err(error);
+                }
+            };
+            if taken == Taken::Stored {
+                waits.push(Arc::clone(&writer.outcome));
+            }
+            answers.push(taken);
+            if writer.batch.len() > BATCH_BYTES {
+                let outcome = Arc::clone(&writer.outcome);
+                writer = self.settle(writer, &outcome);
+            }
+        }
+        for outcome in waits {
+            writer = self.settle(writer, &outcome);
+            if let Some(Err(text)) = outcome.get() {
+                return Err(StoreError::Unavailable(text.clone()));
+            }
+        }
+        drop(writer);
+        self.count(&answers);
+        self.flush_when_large();
+        Ok(answers)
+    }
+
+    fn count(&self, answers: &[Taken]) {
+        for taken in answers {
+            let counter = match taken {
+                Taken::Stored => &self.counters.windows_stored,
+                Taken::Repeated => &self.counters.windows_repeated,
+                Taken::Missing(_) => &self.counters.windows_missing,
+                Taken::Refused(_) => &self.counters.windows_refused,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds a window's record to the batch, when it is to be taken.
+    fn log_window(
+        &self,
+        writer: &mut Writer,
+        window: &NewWindow,
+        definitions: &mut Definitions<'_>,
+        now_unix_ns: i64,
+    ) -> Result<Taken, StoreError> {
+        let partition = self.partition_for(window.range.start_unix_ns)?;
+        let Origin { host, sequence } = &window.origin;
+        let seen = read(&partition.hosts)
+            .get(host)
+            .is_some_and(|state| state.seen.contains(*sequence));
+        if seen {
+            return Ok(Taken::Repeated);
+        }
+        let ready = match prepare(self, &partition, window, definitions)? {
+            Ok(ready) => ready,
+            Err(taken) => return Ok(taken),
+        };
+        let mut payload = vec![RECORD_WINDOW];
+        let dict = partition
+            .dict(true)
+            .map_err(|error| self.file_error("read a dictionary", &partition, error))?;
+        let logged = *lock(&partition.logged);
+        put_record(&partition, &read(&dict), &ready.window, &mut payload);
+        super::codec::put_signed(&mut payload, now_unix_ns);
+        if payload.len() > RECORD_BYTES_MAX {
+            *lock(&partition.logged) = logged;
+            return Ok(Taken::Refused("it is too large for one record".to_owned()));
+        }
+        let record = writer.add(&payload);
+        let outcome = Arc::clone(&writer.outcome);
+        writer.in_flight.insert(window.origin.clone(), outcome);
+        writer.pending.push(Pending::Window {
+            record,
+            now_unix_ns,
+            partition,
+            origin: window.origin.clone(),
+            ready,
+        });
+        Ok(Taken::Stored)
+    }
+
+    /// The partition of an instant, made when it is not there.
+    fn partition_for(&self, at: i64) -> Result<Arc<Partition>, StoreError> {
+        let start = self.partition_start(at);
+        if let Some(partition) = read(&self.partitions).get(&start)
+            && !partition.damaged.load(Ordering::Acquire)
+        {
+            self.use_partition(partition);
+            return Ok(Arc::clone(partition));
+        }
+        let mut partitions = write(&self.partitions);
+        if let Some(damaged) = partitions.get(&start) {
+            // Upkeep will set it aside within seconds; what comes waits at the agents until then.
+            let path = damaged.path.display();
+            return Err(StoreError::Unavailable(format!("`{path}` is being set aside")));
+        }
+        let end = start.saturating_add(self.options.partition_len());
+        let path = self.partition_path(start);
+        let labels = &self.options.service_labels;
+        let made = Partition::create(path.clone(), (start, end), labels).map_err(|error| {
+            StoreError::Unavailable(format!("failed to create `{}`: {error}", path.display()))
+        })?;
+        let made = Arc::new(made);
+        self.use_partition(&made);
+        partitions.insert(start, Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// See [`Store::put_host`](crate::store::Store::put_host).
+    pub(super) fn push_host(&self, host: &HostRecord) -> Result<(), StoreError> {
+        self.check_open()?;
+        let mut payload = vec![RECORD_HOST];
+        put_host(&mut payload, host);
+        let mut writer = lock(&self.writer);
+        let record = writer.add(&payload);
+        writer.pending.push(Pending::Host {
+            record,
+            host: host.clone(),
+        });
+        let outcome = Arc::clone(&writer.outcome);
+        drop(self.settle(writer, &outcome));
+        match outcome.get() {
+            Some(Err(text)) => Err(StoreError::Unavailable(text.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until a batch is durable or has failed; writes it when nobody else does.
+    fn settle<'w>(
+        &'w self,
+        mut writer: MutexGuard<'w, Writer>,
+        outcome: &Outcome,
+    ) -> MutexGuard<'w, Writer> {
+        while outcome.get().is_none() {
+            if writer.writing.is_some() {
+                let waiting = self.written.wait(writer);
+                writer = waiting.unwrap_or_else(PoisonError::into_inner);
+            } else {
+                writer = self.write_batch(writer);
+            }
+        }
+        writer
+    }
+
+    /// The writer when nothing is on its way: every window that was logged is in memory.
+    pub(super) fn settled(&self) -> MutexGuard<'_, Writer> {
+        let mut writer = lock(&self.writer);
+        while writer.writing.is_some() || !writer.batch.is_empty() {
+            let outcome = Arc::clone(&writer.outcome);
+            writer = self.settle(writer, &outcome);
+        }
+        writer
+    }
+
+    fn write_batch<'w>(&'w self, mut writer: MutexGuard<'w, Writer>) -> MutexGuard<'w, Writer> {
+        let batch = std::mem::take(&mut writer.batch);
+        let pending = std::mem::take(&mut writer.pending);
+        let outcome = std::mem::take(&mut writer.outcome);
+        writer.writing = Some(writer.next - batch.records());
+        drop(writer);
+        let written = if batch.is_empty() {
+            Ok(())
+        } else {
+            lock(&self.wal).write(&batch)
+        };
+        self.counters.log_batches.fetch_add(1, Ordering::Relaxed);
+        let mut writer = lock(&self.writer);
+        match written {
+            Ok(()) => {
+                for pending in pending {
+                    self.apply(&mut writer, pending);
+                }
+                let _ = outcome.set(Ok(()));
+                self.set_trouble("log", None);
+            }
+            Err(error) => {
+                self.counters.log_failures.fetch_add(1, Ordering::Relaxed);
+                let text = error.to_string();
+                self.set_trouble(
+                    "log",
+                    Some(format!("{text}; agents keep their windows until there is room")),
+                );
+                self.fail(&mut writer, pending, &outcome, &text);
+            }
+        }
+        writer.writing = None;
+        self.written.notify_all();
+        writer
+    }
+
+    fn apply(&self, writer: &mut Writer, pending: Pending) {
+        match pending {
+            Pending::Window {
+                record,
+                now_unix_ns,
+                partition,
+                origin,
+                ready,
+            } => {
+                let Ready {
+                    window,
+                    host_labels,
+                } = ready;
+                partition.apply(record, now_unix_ns, &origin.host, &host_labels, window);
+                writer.in_flight.remove(&origin);
+            }
+            Pending::Host { record, host } => lock(&self.hosts).set(record, host),
+        }
+    }
+
+    /// Gives up a batch that could not be written, and the one that was filled meanwhile: its records
+    /// follow those, and may use entries of dictionaries that only those had.
+    fn fail(&self, writer: &mut Writer, pending: Vec<Pending>, outcome: &Outcome, text: &str) {
+        let filled = std::mem::take(&mut writer.pending);
+        let next_outcome = std::mem::take(&mut writer.outcome);
+        writer.batch = Batch::default();
+        writer.next = lock(&self.wal).next();
+        for pending in pending.into_iter().chain(filled) {
+            if let Pending::Window {
+                partition, origin, ..
+            } = pending
+            {
+                partition.forget_logged();
+                writer.in_flight.remove(&origin);
+            }
+        }
+        for outcome in [outcome, &next_outcome] {
+            let _ = outcome.set(Err(text.to_owned()));
+        }
+    }
+}

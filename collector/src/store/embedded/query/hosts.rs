@@ -1,0 +1,35 @@
+//! Hosts, and what they did in a range.
+
+use super::super::EmbeddedStore;
+use super::super::partition::lock;
+use super::Guard;
+use super::quality::Fleet;
+use crate::store::{HostRange, HostRecord, Limits, StoreError, TimeRange};
+use ::profile::Selector;
+
+/// See [`Store::hosts`](crate::store::Store::hosts).
+pub fn hosts(
+    store: &EmbeddedStore,
+    range: TimeRange,
+    limits: &Limits,
+) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
+    store.check_open()?;
+    let mut guard = Guard::new(limits);
+    guard.check()?;
+    let mut fleet = Fleet::read(store, range, &Selector::default(), &mut guard)?;
+    let did = fleet.by_host(range);
+    let book = lock(&store.hosts);
+    let records = book.records.values();
+    Ok(records
+        .map(|record| {
+            let of = did.get(&record.key).map(|(sum, gap_ns)| HostRange {
+                windows: sum.windows,
+                total: sum.sum.all(),
+                expected_ns: sum.expected_ns,
+                estimated_ns: sum.estimated_ns,
+                gap_ns: *gap_ns,
+            });
+            (record.clone(), of.unwrap_or_default())
+        })
+        .collect())
+}

@@ -1,0 +1,95 @@
+//! Names and values of labels, from the label sets that windows of a range have.
+
+use super::super::EmbeddedStore;
+use super::super::partition::{Partition, read};
+use super::quality::each_summary;
+use super::{Guard, Stop, each_partition, pieces, select};
+use crate::store::{Limits, Scope, StoreError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// See [`Store::label_names`](crate::store::Store::label_names).
+pub fn names(
+    store: &EmbeddedStore,
+    scope: &Scope,
+    limits: &Limits,
+) -> Result<Vec<String>, StoreError> {
+    let mut all = BTreeSet::new();
+    collect(store, scope, limits, |name, _| Some(name.to_owned()), &mut all)?;
+    Ok(all.into_iter().collect())
+}
+
+/// See [`Store::label_values`](crate::store::Store::label_values).
+pub fn values(
+    store: &EmbeddedStore,
+    scope: &Scope,
+    name: &str,
+    prefix: &str,
+    limit: usize,
+    limits: &Limits,
+) -> Result<(Vec<String>, bool), StoreError> {
+    let mut all = BTreeSet::new();
+    let value = |own: &str, value: &str| {
+        (own == name && !value.is_empty() && value.starts_with(prefix)).then(|| value.to_owned())
+    };
+    collect(store, scope, limits, value, &mut all)?;
+    let more = all.len() > limit;
+    Ok((all.into_iter().take(limit).collect(), more))
+}
+
+fn collect(
+    store: &EmbeddedStore,
+    scope: &Scope,
+    limits: &Limits,
+    of: impl Fn(&str, &str) -> Option<String>,
+    all: &mut BTreeSet<String>,
+) -> Result<(), StoreError> {
+    let mut guard = Guard::new(limits);
+    guard.check()?;
+    each_partition(
+        store,
+        scope.range,
+        &mut guard,
+        |partition, guard| read_partition(partition, scope, guard, &of),
+        |found, guard| {
+            for text in found {
+                let bytes = text.len() + 48;
+                if all.insert(text) {
+                    guard.hold(bytes)?;
+                }
+            }
+            Ok(())
+        },
+    )
+}
+
+fn read_partition(
+    partition: &Arc<Partition>,
+    scope: &Scope,
+    guard: &mut Guard<'_>,
+    of: &impl Fn(&str, &str) -> Option<String>,
+) -> Result<BTreeSet<String>, Stop> {
+    let dict = partition.dict(false)?;
+    let pieces = pieces(partition, scope.range);
+    let first = pieces.first().map_or(0, |piece| piece.chunk);
+    let last = pieces.last().map_or(0, |piece| piece.chunk);
+    let view = partition.view((first, last), true, |_| false)?;
+    let mut there: BTreeSet<u32> = BTreeSet::new();
+    let range = (first, last);
+    let read_all = each_summary(partition, &view, &pieces, range, guard, |_, inside| {
+        there.extend(inside.iter().flat_map(|inside| &inside.label_sets));
+        Ok(())
+    });
+    view.close(partition);
+    read_all?;
+    let dict = read(&dict);
+    let taken = select(&dict, &scope.selector);
+    let mut found = BTreeSet::new();
+    for labels in there {
+        if taken.get(labels as usize).is_some_and(|taken| *taken) {
+            let pairs = dict.tables.labels(::profile::LabelSetId(labels));
+            found.extend(pairs.filter_map(|(name, value)| of(name, value)));
+        }
+    }
+    Ok(found)
+}

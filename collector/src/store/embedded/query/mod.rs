@@ -1,0 +1,270 @@
+//! Answers. Partitions are read one after the other, each as of one instant; a damaged one is left
+//! out and named in the answer's quality.
+
+pub mod hosts;
+pub mod labels;
+pub mod profile;
+mod quality;
+pub mod series;
+pub mod totals;
+
+use super::codec::Damage;
+use super::dict::Dict;
+use super::file::FileError;
+use super::options::CHUNK_NS;
+use super::partition::{Partition, read};
+use super::{EmbeddedStore, encode::SERVICE_STEP_NS};
+use crate::store::{LabelSet, Limits, StoreError, TimeRange};
+use hashbrown::HashMap;
+use ::profile::{GroupBy, LabelSetId, MergeError, Selector, StrId};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Holds a query to its limits.
+pub struct Guard<'l> {
+    /// What was allowed.
+    pub limits: &'l Limits,
+    used: usize,
+}
+
+impl<'l> Guard<'l> {
+    /// Begins a query.
+    pub fn new(limits: &'l Limits) -> Guard<'l> {
+        Guard { limits, used: 0 }
+    }
+
+    /// To be called every few milliseconds of work.
+    pub fn check(&self) -> Result<(), StoreError> {
+        if self.limits.cancel.is_cancelled() || Instant::now() >= self.limits.deadline {
+            return Err(StoreError::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Counts memory that is held until the end.
+    pub fn hold(&mut self, bytes: usize) -> Result<(), StoreError> {
+        self.used = self.used.saturating_add(bytes);
+        if self.used > self.limits.memory_bytes {
+            return Err(too_large(self.limits));
+        }
+        Ok(())
+    }
+
+    /// Memory that is held no more.
+    pub fn release(&mut self, bytes: usize) {
+        self.used = self.used.saturating_sub(bytes);
+    }
+}
+
+/// Says that a query needs too much memory.
+pub fn too_large(limits: &Limits) -> StoreError {
+    StoreError::TooLarge(format!(
+        "the query needs more than {} bytes of memory; narrow the range or the selection, or group \
+         by fewer labels",
+        limits.memory_bytes
+    ))
+}
+
+/// Why a partition was not read to its end.
+#[derive(Debug)]
+pub enum Stop {
+    /// The query ends.
+    Query(StoreError),
+    /// The file is at fault.
+    File(FileError),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Stop {
+        Stop::Query(error)
+    }
+}
+
+impl From<FileError> for Stop {
+    fn from(error: FileError) -> Stop {
+        Stop::File(error)
+    }
+}
+
+impl From<Damage> for Stop {
+    fn from(damage: Damage) -> Stop {
+        Stop::File(damage.into())
+    }
+}
+
+/// A chunk of a plan: all of it, or what begins in `[from, to)` after its own begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which.
+    pub chunk: u16,
+    /// `None`: all of it. Unit: nanoseconds.
+    pub part: Option<(u64, u64)>,
+}
+
+impl Piece {
+    /// True when it begins and ends at whole minutes: the rollup by service has it.
+    pub fn is_of_minutes(&self) -> bool {
+        self.part
+            .is_none_or(|(from, to)| from % SERVICE_STEP_NS == 0 && to % SERVICE_STEP_NS == 0)
+    }
+
+    /// True when a window that begins at `start` after the chunk's begin is in it.
+    pub fn has(&self, start: u64) -> bool {
+        self.part.is_none_or(|(from, to)| from <= start && start < to)
+    }
+}
+
+/// What of a partition lies in a range.
+pub fn pieces(partition: &Partition, range: TimeRange) -> Vec<Piece> {
+    let from = range.start_unix_ns.max(partition.start);
+    let to = range.end_unix_ns.min(partition.end);
+    if from >= to {
+        return Vec::new();
+    }
+    let (first, first_into) = partition.chunk_of(from);
+    let (last, last_into) = partition.chunk_of(to - 1);
+    (first..=last)
+        .map(|chunk| {
+            let begin = if chunk == first { first_into } else { 0 };
+            let end = if chunk == last { last_into + 1 } else { CHUNK_NS };
+            let whole = begin == 0 && end == CHUNK_NS;
+            Piece {
+                chunk,
+                part: (!whole).then_some((begin, end)),
+            }
+        })
+        .collect()
+}
+
+/// Partitions with time of the range, oldest first.
+pub fn partitions(store: &EmbeddedStore, range: TimeRange) -> Vec<Arc<Partition>> {
+    let partitions = read(&store.partitions);
+    let overlaps = |partition: &&Arc<Partition>| {
+        partition.start < range.end_unix_ns && range.start_unix_ns < partition.end
+    };
+    partitions.values().filter(overlaps).cloned().collect()
+}
+
+/// Runs `one` on each partition of a range. What it returns for a partition goes to `done`; a damaged
+/// partition is left out and named.
+pub fn each_partition<T>(
+    store: &EmbeddedStore,
+    range: TimeRange,
+    guard: &mut Guard<'_>,
+    mut one: impl FnMut(&Arc<Partition>, &mut Guard<'_>) -> Result<T, Stop>,
+    mut done: impl FnMut(T, &mut Guard<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    store.check_open()?;
+    for partition in partitions(store, range) {
+        guard.check()?;
+        if partition.damaged.load(std::sync::atomic::Ordering::Acquire) {
+            continue;
+        }
+        store.use_partition(&partition);
+        match one(&partition, guard) {
+            Ok(found) => done(found, guard)?,
+            Err(Stop::Query(error)) => return Err(error),
+            Err(Stop::File(FileError::Damaged(text))) => store.mark_damaged(&partition, &text),
+            Err(Stop::File(error)) => {
+                return Err(store.file_error("read a partition", &partition, error));
+            }
+        }
+        store.evict_dictionaries();
+    }
+    Ok(())
+}
+
+/// By label set: whether the selector takes it. Each distinct value is matched once.
+pub fn select(dict: &Dict, selector: &Selector) -> Vec<bool> {
+    let strings = &dict.tables.strings;
+    let mut taken = vec![true; dict.tables.label_sets.len()];
+    for matcher in selector.matchers() {
+        let name = strings.find(matcher.label());
+        let mut known: HashMap<StrId, bool> = HashMap::new();
+        for (slot, pairs) in taken.iter_mut().zip(dict.tables.label_sets.iter()) {
+            if !*slot {
+                continue;
+            }
+            let found = name.and_then(|name| pairs.iter().find(|&&(own, _)| own == name));
+            let value = found.map_or(StrId::EMPTY, |&(_, value)| value);
+            *slot = *known
+                .entry(value)
+                .or_insert_with(|| matcher.matches(strings.get(value)));
+        }
+    }
+    taken
+}
+
+/// The labels of a set that are kept, as text.
+pub fn kept_labels(dict: &Dict, labels: LabelSetId, group_by: &GroupBy) -> LabelSet {
+    let pairs = dict.tables.labels(labels).filter(|(name, _)| group_by.keeps(name));
+    LabelSet::new(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())))
+}
+
+/// True when the rollup by service answers for the labels of selector and grouping.
+pub fn service_answers(dict: &Dict, selector: &Selector, group_by: &GroupBy) -> bool {
+    let GroupBy::Keys(keys) = group_by else {
+        return false;
+    };
+    let asked = selector.matchers().iter().map(|matcher| matcher.label());
+    asked.chain(keys.iter().map(String::as_str)).all(|label| dict.service_has(label))
+}
+
+/// The one unit of what was added up.
+#[derive(Default)]
+pub struct Units {
+    unit: Option<String>,
+}
+
+impl Units {
+    /// Takes a unit in.
+    pub fn add(&mut self, unit: &str) -> Result<(), StoreError> {
+        match &self.unit {
+            None => self.unit = Some(unit.to_owned()),
+            Some(known) if known == unit => {}
+            Some(known) => {
+                return Err(MergeError::UnitMismatch {
+                    left: known.clone(),
+                    right: unit.to_owned(),
+                }
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The unit; empty when nothing was added.
+    pub fn into_text(self) -> String {
+        self.unit.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_cut_into_whole_chunks_and_parts_of_chunks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.sqlite");
+        let minute = 60_000_000_000;
+        let partition = Partition::create(path, (0, 36 * 10 * minute), &[]).unwrap();
+        let range = |from: i64, to: i64| TimeRange {
+            start_unix_ns: from * minute,
+            end_unix_ns: to * minute,
+        };
+        let part = |chunk, from: u64, to: u64| Piece {
+            chunk,
+            part: Some((from * minute as u64, to * minute as u64)),
+        };
+        let whole = |chunk| Piece { chunk, part: None };
+        assert_eq!(pieces(&partition, range(-5, 10)), [whole(0)]);
+        assert_eq!(
+            pieces(&partition, range(5, 25)),
+            [part(0, 5, 10), whole(1), part(2, 0, 5)]
+        );
+        assert_eq!(pieces(&partition, range(12, 13)), [part(1, 2, 3)]);
+        assert_eq!(pieces(&partition, range(13, 13)), []);
+        assert_eq!(pieces(&partition, range(400, 500)), []);
+    }
+}

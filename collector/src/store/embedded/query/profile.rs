@@ -1,0 +1,530 @@
+//! Merged profiles: counts by dense ids in each partition, then one profile through its dictionary.
+
+use super::super::EmbeddedStore;
+use super::super::block::Block;
+use super::super::codec::Opener;
+use super::super::dict::{Dict, NONE};
+use super::super::encode::{SERVICE_STEP_NS, period};
+use super::super::file::{FileError, Table};
+use super::super::options::CHUNK_NS;
+use super::super::partition::{Partition, View, read};
+use super::quality::{Fleet, WINDOW_STEP_NS};
+use super::{
+    Guard, Piece, Stop, each_partition, kept_labels, pieces, select, service_answers,
+};
+use crate::store::{Answer, LabelSet, Limits, Rollup, StoreError, TimeRange};
+use ::profile::{
+    GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackId,
+    Value,
+};
+use hashbrown::HashMap;
+use std::sync::{Arc, RwLock};
+
+/// Samples that are counted in a table by id; with more, by hash. Unit: values of 16 bytes.
+const DENSE_MAX: usize = 4 << 20;
+
+/// Samples put into the answer between looks at the clock, and before pushes get their turn.
+const SLICE: usize = 8192;
+
+/// Fewer groups than one in so many are looked up one by one; more are found by reading all.
+const SCAN_SHARE: usize = 4;
+
+/// Which bundles (groups, or services) are read, and under which kept labels series count.
+struct Choice {
+    table: Table,
+    bundles: Vec<bool>,
+    chosen: usize,
+    periods: Vec<u64>,
+    kinds: Vec<u16>,
+    /// By series (or service): its kept labels, or [`NONE`].
+    kept: Vec<u32>,
+    /// By kept labels: a label set that has them.
+    sample_of: Vec<LabelSetId>,
+}
+
+impl Choice {
+    fn new(dict: &Dict, query: &Query, table: Table) -> Choice {
+        let taken = select(dict, query.selector());
+        let mut kept_index: HashMap<LabelSet, u32> = HashMap::new();
+        let mut by_labels: HashMap<LabelSetId, u32> = HashMap::new();
+        let mut sample_of = Vec::new();
+        let mut kept_of = |labels: LabelSetId| {
+            if !taken[labels.0 as usize] {
+                return NONE;
+            }
+            *by_labels.entry(labels).or_insert_with(|| {
+                let next = sample_of.len() as u32;
+                let kept = kept_labels(dict, labels, query.group_by());
+                let id = *kept_index.entry(kept).or_insert(next);
+                if id == next {
+                    sample_of.push(labels);
+                }
+                id
+            })
+        };
+        let bundles = if table == Table::Block { &dict.groups } else { &dict.services };
+        let mut chosen = vec![false; bundles.len()];
+        let kept: Vec<u32> = if table == Table::Block {
+            let series = dict.series.iter();
+            series
+                .map(|series| {
+                    let kept = kept_of(series.labels);
+                    chosen[series.group as usize] |= kept != NONE;
+                    kept
+                })
+                .collect()
+        } else {
+            let services = dict.services.iter().enumerate();
+            services
+                .map(|(at, service)| {
+                    let kept = kept_of(service.labels);
+                    chosen[at] = kept != NONE;
+                    kept
+                })
+                .collect()
+        };
+        Choice {
+            table,
+            chosen: chosen.iter().filter(|chosen| **chosen).count(),
+            bundles: chosen,
+            periods: bundles.iter().map(|bundle| period(dict, Some(bundle.kind))).collect(),
+            kinds: bundles.iter().map(|bundle| bundle.kind).collect(),
+            kept,
+            sample_of,
+        }
+    }
+
+    fn wants(&self, bundle: u32) -> bool {
+        self.bundles.get(bundle as usize).is_some_and(|chosen| *chosen)
+    }
+
+    fn kept(&self, series: u32) -> u32 {
+        self.kept.get(series as usize).copied().unwrap_or(NONE)
+    }
+}
+
+/// Sums by (kept labels, leaf).
+enum Sums {
+    Dense { leaves: usize, values: Vec<Value> },
+    Sparse(HashMap<(u32, u32), Value>),
+}
+
+impl Sums {
+    fn new(kept: usize, leaves: usize) -> Sums {
+        let size = kept.saturating_mul(leaves);
+        if size <= DENSE_MAX {
+            Sums::Dense {
+                leaves,
+                values: vec![Value::default(); size],
+            }
+        } else {
+            Sums::Sparse(HashMap::new())
+        }
+    }
+
+    fn add(&mut self, kept: u32, leaf: u32, value: Value) {
+        match self {
+            Sums::Dense { leaves, values } => {
+                let at = kept as usize * *leaves + leaf as usize;
+                if (leaf as usize) < *leaves
+                    && let Some(sum) = values.get_mut(at)
+                {
+                    *sum += value;
+                }
+            }
+            Sums::Sparse(values) => *values.entry((kept, leaf)).or_default() += value,
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Sums::Dense { values, .. } => values.len() * 16,
+            Sums::Sparse(values) => values.allocation_size(),
+        }
+    }
+
+    fn into_list(self) -> Vec<(u32, u32, Value)> {
+        let some = |value: &Value| *value != Value::default();
+        match self {
+            Sums::Dense { leaves, values } => {
+                let all = values.into_iter().enumerate();
+                all.filter(|(_, value)| some(value))
+                    .map(|(at, value)| ((at / leaves) as u32, (at % leaves) as u32, value))
+                    .collect()
+            }
+            Sums::Sparse(values) => {
+                let all = values.into_iter().filter(|(_, value)| some(value));
+                let mut all: Vec<_> = all.map(|((kept, leaf), value)| (kept, leaf, value)).collect();
+                all.sort_unstable_by_key(|(kept, leaf, _)| (*kept, *leaf));
+                all
+            }
+        }
+    }
+}
+
+/// What one partition adds to the answer.
+struct Found {
+    dict: Arc<RwLock<Dict>>,
+    lists: Vec<(Vec<LabelSetId>, Vec<(u32, u32, Value)>)>,
+    kinds: Vec<bool>,
+    read: Read,
+}
+
+/// Which data was read.
+#[derive(Clone, Copy, Default)]
+struct Read {
+    windows: bool,
+    minutes: bool,
+    chunks: bool,
+    by_series: bool,
+    by_service: bool,
+}
+
+impl Read {
+    fn rollup(self) -> Rollup {
+        let step_ns = if self.windows {
+            WINDOW_STEP_NS
+        } else if self.minutes {
+            SERVICE_STEP_NS
+        } else if self.chunks {
+            CHUNK_NS
+        } else {
+            WINDOW_STEP_NS
+        };
+        Rollup {
+            step_ns,
+            by_service: self.by_service && !self.by_series,
+        }
+    }
+}
+
+/// See [`Store::profile`](crate::store::Store::profile).
+pub fn profile(
+    store: &EmbeddedStore,
+    range: TimeRange,
+    query: &Query,
+    limits: &Limits,
+) -> Result<Answer<Profile>, StoreError> {
+    let mut guard = Guard::new(limits);
+    guard.check()?;
+    let mut runner = QueryRunner::new(query);
+    let mut info = Info::default();
+    let mut used = Read::default();
+    each_partition(
+        store,
+        range,
+        &mut guard,
+        |partition, guard| read_partition(partition, range, query, guard),
+        |found, guard| {
+            let Found {
+                dict,
+                lists,
+                kinds,
+                read: of,
+            } = found;
+            used.windows |= of.windows;
+            used.minutes |= of.minutes;
+            used.chunks |= of.chunks;
+            used.by_series |= of.by_series;
+            used.by_service |= of.by_service;
+            merge_kinds(&mut info, &read(&dict), &kinds, range)?;
+            runner.next_dictionary();
+            for (labels, list) in lists {
+                let dict_bytes = read(&dict).tables.stacks.len() * 8;
+                guard.hold(list.len() * 48 + dict_bytes)?;
+                for slice in list.chunks(SLICE) {
+                    guard.check()?;
+                    let dict = read(&dict);
+                    for &(kept, leaf, value) in slice {
+                        if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
+                            let labels = labels[kept as usize];
+                            runner.add(&dict.tables, SampleKey { labels, stack, end }, value);
+                        }
+                    }
+                }
+            }
+            Ok(())
+        },
+    )?;
+    let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;
+    let unit = info.unit.clone();
+    let mut quality = fleet.quality(store, range, used.rollup(), Value::default(), unit);
+    info.quality = quality.sampling;
+    let mut answer = runner.finish(info);
+    quality.total = answer.total();
+    quality.sampling = answer.info.quality;
+    quality.pruned_weight = prune(&mut answer, limits.nodes, &guard)?;
+    Ok(Answer {
+        data: answer,
+        quality,
+    })
+}
+
+fn merge_kinds(
+    info: &mut Info,
+    dict: &Dict,
+    kinds: &[bool],
+    range: TimeRange,
+) -> Result<(), MergeError> {
+    for (kind, _) in dict.kinds.iter().zip(kinds).filter(|(_, used)| **used) {
+        info.merge(&Info {
+            start_unix_ns: range.start_unix_ns,
+            duration_ns: range.end_unix_ns.abs_diff(range.start_unix_ns),
+            event: kind.event.clone(),
+            unit: kind.unit.clone(),
+            period: kind.period,
+            ..Info::default()
+        })?;
+    }
+    Ok(())
+}
+
+fn read_partition(
+    partition: &Arc<Partition>,
+    range: TimeRange,
+    query: &Query,
+    guard: &mut Guard<'_>,
+) -> Result<Found, Stop> {
+    let dict = partition.dict(false)?;
+    let (by_group, by_service, leaves, kinds) = {
+        let dict = read(&dict);
+        let by_group = Choice::new(&dict, query, Table::Block);
+        let by_service = service_answers(&dict, query.selector(), query.group_by())
+            .then(|| Choice::new(&dict, query, Table::ServiceBlock));
+        (by_group, by_service, dict.leaves.len(), dict.kinds.len())
+    };
+    let pieces = pieces(partition, range);
+    let mut found = Found {
+        dict,
+        lists: Vec::new(),
+        kinds: vec![false; kinds],
+        read: Read::default(),
+    };
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
+        return Ok(found);
+    };
+    if by_group.chosen == 0 {
+        return Ok(found);
+    }
+    let view = partition.view((first.chunk, last.chunk), false, |group| by_group.wants(group))?;
+    guard.hold(view.heap_bytes())?;
+    let mut reader = Reading {
+        view: &view,
+        opener: Opener::new().map_err(FileError::from)?,
+        block: Block::default(),
+        kinds: &mut found.kinds,
+        read: &mut found.read,
+    };
+    let mut lists = Vec::new();
+    let mut all_read = Ok(());
+    for choice in [by_service.as_ref(), Some(&by_group)].into_iter().flatten() {
+        let mut sums = Sums::new(choice.sample_of.len(), leaves);
+        all_read = guard
+            .hold(sums.heap_bytes())
+            .map_err(Stop::from)
+            .and_then(|()| reader.read(choice, by_service.is_some(), &pieces, &mut sums, guard));
+        if all_read.is_err() {
+            break;
+        }
+        lists.push((choice.sample_of.clone(), sums.into_list()));
+    }
+    guard.release(view.heap_bytes());
+    view.close(partition);
+    all_read?;
+    found.lists = lists;
+    Ok(found)
+}
+
+/// Reads blocks of one partition.
+struct Reading<'r> {
+    view: &'r View,
+    opener: Opener,
+    block: Block,
+    kinds: &'r mut Vec<bool>,
+    read: &'r mut Read,
+}
+
+impl Reading<'_> {
+    /// Adds up what `choice` takes: services where they answer, groups for the rest and for memory.
+    fn read(
+        &mut self,
+        choice: &Choice,
+        have_services: bool,
+        pieces: &[Piece],
+        sums: &mut Sums,
+        guard: &mut Guard<'_>,
+    ) -> Result<(), Stop> {
+        let service = choice.table == Table::ServiceBlock;
+        for piece in pieces {
+            if service != (have_services && piece.is_of_minutes()) {
+                continue;
+            }
+            self.read_piece(choice, *piece, sums, guard)?;
+        }
+        if service {
+            return Ok(());
+        }
+        for mem in &self.view.chunks {
+            let Some(piece) = pieces.iter().find(|piece| piece.chunk == mem.chunk) else {
+                continue;
+            };
+            for (group, rows) in &mem.groups {
+                guard.check()?;
+                let period = choice.periods.get(*group as usize).copied().unwrap_or(0);
+                let mut any = false;
+                rows.each(period, |start, entry| {
+                    let kept = choice.kept(entry.series);
+                    if kept != NONE && piece.has(start) {
+                        any = true;
+                        sums.add(kept, entry.leaf, entry.value);
+                    }
+                })?;
+                if any {
+                    self.read.windows = true;
+                    self.read.by_series = true;
+                    self.note_kind(choice, *group);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note_kind(&mut self, choice: &Choice, bundle: u32) {
+        let kind = choice.kinds.get(bundle as usize).copied();
+        if let Some(used) = kind.and_then(|kind| self.kinds.get_mut(usize::from(kind))) {
+            *used = true;
+        }
+    }
+
+    fn read_piece(
+        &mut self,
+        choice: &Choice,
+        piece: Piece,
+        sums: &mut Sums,
+        guard: &mut Guard<'_>,
+    ) -> Result<(), Stop> {
+        let file = &self.view.file;
+        if choice.chosen * SCAN_SHARE > choice.bundles.len() {
+            let all = (0, 1 << 32);
+            file.each_blob(
+                choice.table,
+                piece.chunk,
+                all,
+                |bundle| choice.wants(bundle),
+                |bundle, body| self.add_block(choice, bundle, piece, body, sums, guard),
+            )?;
+            return Ok(());
+        }
+        let chosen = choice.bundles.iter().enumerate().filter(|(_, chosen)| **chosen);
+        for (bundle, _) in chosen {
+            let only = (bundle as u32, bundle as u64 + 1);
+            file.each_blob(
+                choice.table,
+                piece.chunk,
+                only,
+                |_| true,
+                |bundle, body| self.add_block(choice, bundle, piece, body, sums, guard),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn add_block(
+        &mut self,
+        choice: &Choice,
+        bundle: u32,
+        piece: Piece,
+        body: &[u8],
+        sums: &mut Sums,
+        guard: &Guard<'_>,
+    ) -> Result<(), Stop> {
+        guard.check()?;
+        let period = choice.periods.get(bundle as usize).copied().unwrap_or(0);
+        self.block.read(&mut self.opener, body, period, piece.part)?;
+        let (mut begin, mut any) = (0, false);
+        for &(series, end) in &self.block.series {
+            let kept = choice.kept(series);
+            if kept != NONE {
+                for at in begin..end {
+                    let value = self.block.values[at];
+                    if value != Value::default() {
+                        any = true;
+                        sums.add(kept, self.block.leaves[at], value);
+                    }
+                }
+            }
+            begin = end;
+        }
+        if any {
+            self.note_kind(choice, bundle);
+            let service = choice.table == Table::ServiceBlock;
+            self.read.by_service |= service;
+            self.read.by_series |= !service;
+            match (piece.part, service) {
+                (None, _) => self.read.chunks = true,
+                (Some(_), true) => self.read.minutes = true,
+                (Some(_), false) => self.read.windows = true,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Folds the lightest stacks into their callers until `nodes` are left; returns the weight that moved.
+fn prune(profile: &mut Profile, nodes: usize, guard: &Guard<'_>) -> Result<u64, StoreError> {
+    let trie = &profile.dict.stacks;
+    if trie.len() - 1 <= nodes {
+        return Ok(0);
+    }
+    let mut totals = vec![Value::default(); trie.len()];
+    for (key, &value) in &profile.samples {
+        totals[key.stack.0 as usize] += value;
+    }
+    let parents: Vec<StackId> = trie.iter().map(|(_, parent, _)| parent).collect();
+    for (at, parent) in parents.iter().enumerate().rev() {
+        let value = totals[at + 1];
+        totals[parent.0 as usize] += value;
+    }
+    guard.check()?;
+    // A caller weighs at least what its callees do and has a smaller id: it is kept before them.
+    let rank = |id: &u32| {
+        let total = totals[*id as usize];
+        (std::cmp::Reverse((total.weight, total.count)), *id)
+    };
+    let mut order: Vec<u32> = (1..trie.len() as u32).collect();
+    if nodes > 0 {
+        order.select_nth_unstable_by_key(nodes - 1, rank);
+    }
+    let mut kept = vec![false; trie.len()];
+    kept[0] = true;
+    order.iter().take(nodes).for_each(|&id| kept[id as usize] = true);
+    // By stack: itself, or the nearest caller that stays.
+    let mut stays: Vec<StackId> = Vec::with_capacity(trie.len());
+    stays.push(StackId::EMPTY);
+    for (at, parent) in parents.iter().enumerate() {
+        let own = StackId(at as u32 + 1);
+        let stay = if kept[at + 1] { own } else { stays[parent.0 as usize] };
+        stays.push(stay);
+    }
+    guard.check()?;
+    let mut pruned = Profile {
+        info: profile.info.clone(),
+        ..Profile::default()
+    };
+    let (mut moved, mut remap) = (0u64, Remap::default());
+    for (mut key, value) in profile.sorted() {
+        let stay = stays[key.stack.0 as usize];
+        if stay != key.stack {
+            moved = moved.saturating_add(value.weight);
+            key.stack = stay;
+        }
+        pruned.add_from(&profile.dict, &mut remap, key, value);
+    }
+    *profile = pruned;
+    Ok(moved)
+}
+
+/// What `group_by` of a request means.
+pub fn grouping(group_by: &[String]) -> GroupBy {
+    GroupBy::from_keys(group_by)
+}

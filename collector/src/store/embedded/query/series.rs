@@ -1,0 +1,371 @@
+//! Lines over time, from what series add up to: no block is read.
+
+use super::super::EmbeddedStore;
+use super::super::block::Sum;
+use super::super::codec::Opener;
+use super::super::dict::{Dict, NONE};
+use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
+use super::super::file::{FileError, Table};
+use super::super::options::CHUNK_NS;
+use super::super::partition::{Partition, View, read};
+use super::profile::grouping;
+use super::quality::{Fleet, WINDOW_STEP_NS};
+use super::{
+    Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
+};
+use crate::store::{
+    Answer, LabelSet, Limits, Line, Lines, Rollup, Scope, StoreError, TimeRange,
+};
+use ::profile::{GroupBy, LabelSetId, Selector, Value};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// Most steps of a line. A chart has some hundreds; a year in steps of a second is a mistake.
+const STEPS_MAX: u64 = 1 << 20;
+
+/// Which series are added up, and under which kept labels.
+pub struct HeadChoice {
+    table: Table,
+    /// By range of bundles: one of them is wanted.
+    ranges: Vec<bool>,
+    groups: Vec<bool>,
+    periods: Vec<u64>,
+    /// By series (or service): its kept labels, or [`NONE`].
+    kept: Vec<u32>,
+    kinds: Vec<u16>,
+    /// By kept labels.
+    pub labels: Vec<LabelSet>,
+}
+
+impl HeadChoice {
+    /// Chooses series of a partition.
+    pub fn new(dict: &Dict, selector: &Selector, group_by: &GroupBy, table: Table) -> HeadChoice {
+        let taken = select(dict, selector);
+        let mut index: HashMap<LabelSet, u32> = HashMap::new();
+        let mut by_labels: HashMap<LabelSetId, u32> = HashMap::new();
+        let mut labels_of = Vec::new();
+        let mut kept_of = |labels: LabelSetId| {
+            if !taken[labels.0 as usize] {
+                return NONE;
+            }
+            *by_labels.entry(labels).or_insert_with(|| {
+                let kept = kept_labels(dict, labels, group_by);
+                let next = labels_of.len() as u32;
+                let id = *index.entry(kept.clone()).or_insert(next);
+                if id == next {
+                    labels_of.push(kept);
+                }
+                id
+            })
+        };
+        let own = table == Table::Head;
+        let bundles = if own { &dict.groups } else { &dict.services };
+        let mut groups = vec![false; bundles.len()];
+        let (mut kept, mut kinds) = (Vec::new(), Vec::new());
+        if own {
+            for series in &dict.series {
+                let of = kept_of(series.labels);
+                groups[series.group as usize] |= of != NONE;
+                kept.push(of);
+                kinds.push(series.kind);
+            }
+        } else {
+            for (at, service) in dict.services.iter().enumerate() {
+                let of = kept_of(service.labels);
+                groups[at] |= of != NONE;
+                kept.push(of);
+                kinds.push(service.kind);
+            }
+        }
+        let shared = HEADS_SHARED as usize;
+        HeadChoice {
+            table,
+            ranges: groups.chunks(shared).map(|range| range.contains(&true)).collect(),
+            groups,
+            periods: bundles.iter().map(|bundle| period(dict, Some(bundle.kind))).collect(),
+            kept,
+            kinds,
+            labels: labels_of,
+        }
+    }
+
+    fn wants_group(&self, group: u32) -> bool {
+        self.groups.get(group as usize).is_some_and(|wanted| *wanted)
+    }
+
+    /// True when nothing is chosen.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// Reads heads of pieces that `takes` takes: `each` is told kept labels, kind, chunk, begin after
+    /// the chunk's, and sum. Whole chunks come as one when `whole`. Memory is read when `with_memory`.
+    #[expect(clippy::too_many_arguments, reason = "one reading of heads, for lines and for totals")]
+    pub fn read(
+        &self,
+        view: &View,
+        pieces: &[Piece],
+        whole: bool,
+        with_memory: bool,
+        guard: &Guard<'_>,
+        takes: impl Fn(&Piece) -> bool,
+        mut each: impl FnMut(u32, u16, u16, u64, Sum) -> Result<(), StoreError>,
+    ) -> Result<(), Stop> {
+        let mut opener = Opener::new().map_err(FileError::from)?;
+        let mut stopped: Result<(), StoreError> = Ok(());
+        let period_of = |bundle: u32| self.periods.get(bundle as usize).copied().unwrap_or(0);
+        let mut found = |piece: &Piece, series: u32, start: u64, sum: Sum, is_whole: bool| {
+            let kept = self.kept.get(series as usize).copied().unwrap_or(NONE);
+            if kept == NONE || stopped.is_err() || !(is_whole || piece.has(start)) {
+                return;
+            }
+            let kind = self.kinds[series as usize];
+            stopped = each(kept, kind, piece.chunk, start, sum);
+        };
+        for piece in pieces.iter().filter(|piece| takes(piece)) {
+            let is_whole = whole && piece.part.is_none();
+            let wanted = |range: u32| self.ranges.get(range as usize).is_some_and(|wanted| *wanted);
+            let all = (0, 1 << 32);
+            view.file.each_blob(self.table, piece.chunk, all, wanted, |_, body| -> Result<(), Stop> {
+                guard.check()?;
+                each_head(&mut opener, body, is_whole, period_of, |series, start, sum| {
+                    found(piece, series, start, sum, is_whole);
+                })?;
+                Ok(())
+            })?;
+        }
+        for mem in view.chunks.iter().filter(|_| with_memory) {
+            let Some(piece) = pieces.iter().find(|piece| piece.chunk == mem.chunk) else {
+                continue;
+            };
+            for (group, rows) in &mem.groups {
+                guard.check()?;
+                rows.each_head(period_of(*group), |start, series, sum| {
+                    found(piece, series, start, sum, false);
+                })?;
+            }
+        }
+        stopped?;
+        Ok(())
+    }
+
+    /// A view of a partition with what is chosen.
+    pub fn view(&self, partition: &Partition, pieces: &[Piece]) -> Result<View, FileError> {
+        let first = pieces.first().map_or(0, |piece| piece.chunk);
+        let last = pieces.last().map_or(0, |piece| piece.chunk);
+        partition.view((first, last), false, |group| self.wants_group(group))
+    }
+}
+
+/// The time axis of lines.
+#[derive(Clone, Copy)]
+struct Axis {
+    start: i64,
+    step_ns: u64,
+    steps: usize,
+}
+
+/// Lines of one partition, by kept labels.
+struct Found {
+    labels: Vec<LabelSet>,
+    lines: Vec<Option<Vec<u64>>>,
+    total: Value,
+    units: Vec<String>,
+    used: [bool; 3],
+}
+
+/// See [`Store::series`](crate::store::Store::series).
+pub fn series(
+    store: &EmbeddedStore,
+    scope: &Scope,
+    group_by: &[String],
+    step_ns: u64,
+    limits: &Limits,
+) -> Result<Answer<Lines>, StoreError> {
+    let mut guard = Guard::new(limits);
+    guard.check()?;
+    let axis = axis(scope.range, step_ns)?;
+    let group_by = grouping(group_by);
+    let mut lines: HashMap<LabelSet, Vec<u64>> = HashMap::new();
+    let mut total = Value::default();
+    let mut units = Units::default();
+    let mut used = [false; 3];
+    each_partition(
+        store,
+        scope.range,
+        &mut guard,
+        |partition, guard| read_partition(partition, scope, &group_by, axis, guard),
+        |found, guard| {
+            total += found.total;
+            for unit in &found.units {
+                units.add(unit)?;
+            }
+            for (all, used_here) in used.iter_mut().zip(found.used) {
+                *all |= used_here;
+            }
+            for (labels, line) in found.labels.into_iter().zip(found.lines) {
+                let Some(line) = line else { continue };
+                match lines.get_mut(&labels) {
+                    Some(sum) => {
+                        guard.release(axis.steps * 8);
+                        add_line(sum, &line);
+                    }
+                    None => drop(lines.insert(labels, line)),
+                }
+            }
+            Ok(())
+        },
+    )?;
+    let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
+    let rollup = rollup(used);
+    let quality = fleet.quality(store, scope.range, rollup, total, units.into_text());
+    Ok(Answer {
+        data: into_lines(lines, axis, limits.lines),
+        quality,
+    })
+}
+
+fn rollup([windows, minutes, chunks]: [bool; 3]) -> Rollup {
+    let (step_ns, by_service) = if windows {
+        (WINDOW_STEP_NS, false)
+    } else if minutes {
+        (SERVICE_STEP_NS, true)
+    } else if chunks {
+        (CHUNK_NS, false)
+    } else {
+        (WINDOW_STEP_NS, false)
+    };
+    Rollup {
+        step_ns,
+        by_service,
+    }
+}
+
+fn axis(range: TimeRange, step_ns: u64) -> Result<Axis, StoreError> {
+    let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
+    let start = range.start_unix_ns.div_euclid(step).saturating_mul(step);
+    let covered = i128::from(range.end_unix_ns) - i128::from(start);
+    let steps = covered.max(0).unsigned_abs().div_ceil(step.unsigned_abs().into());
+    if steps > STEPS_MAX.into() {
+        return Err(StoreError::TooLarge(format!(
+            "{steps} steps are more than {STEPS_MAX}; take a longer step or a shorter range"
+        )));
+    }
+    Ok(Axis {
+        start,
+        step_ns: step.unsigned_abs(),
+        steps: steps as usize,
+    })
+}
+
+fn add_line(sum: &mut [u64], line: &[u64]) {
+    for (sum, weight) in sum.iter_mut().zip(line) {
+        *sum = sum.saturating_add(*weight);
+    }
+}
+
+fn read_partition(
+    partition: &Arc<Partition>,
+    scope: &Scope,
+    group_by: &GroupBy,
+    axis: Axis,
+    guard: &mut Guard<'_>,
+) -> Result<Found, Stop> {
+    let dict = partition.dict(false)?;
+    let pieces = pieces(partition, scope.range);
+    let minutes = axis.step_ns % SERVICE_STEP_NS == 0;
+    let (own, service, units) = {
+        let dict = read(&dict);
+        let choose = |table| HeadChoice::new(&dict, &scope.selector, group_by, table);
+        let service = minutes && service_answers(&dict, &scope.selector, group_by);
+        let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
+        (choose(Table::Head), service.then(|| choose(Table::ServiceHead)), units)
+    };
+    let mut found = Found {
+        labels: Vec::new(),
+        lines: Vec::new(),
+        total: Value::default(),
+        units: Vec::new(),
+        used: [false; 3],
+    };
+    if own.is_empty() {
+        return Ok(found);
+    }
+    let view = own.view(partition, &pieces)?;
+    let whole = axis.step_ns % CHUNK_NS == 0;
+    let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
+    let mut kinds_used = vec![false; units.len()];
+    let mut read_all = Ok(());
+    for choice in [service.as_ref(), Some(&own)].into_iter().flatten() {
+        let own = choice.table == Table::Head;
+        let base = found.labels.len();
+        found.labels.extend(choice.labels.iter().cloned());
+        found.lines.resize(found.labels.len(), None);
+        let mut charge = 0usize;
+        read_all = choice.read(
+            &view,
+            &pieces,
+            whole,
+            own,
+            guard,
+            |piece| own != by_service(piece),
+            |kept, kind, chunk, start, sum| {
+                let line = &mut found.lines[base + kept as usize];
+                let line = line.get_or_insert_with(|| {
+                    charge += axis.steps * 8;
+                    vec![0; axis.steps]
+                });
+                if charge > guard.limits.memory_bytes {
+                    return Err(super::too_large(guard.limits));
+                }
+                let at = partition.chunk_start(chunk).saturating_add(start as i64);
+                let step = at.saturating_sub(axis.start) / axis.step_ns as i64;
+                let value = sum.all();
+                if let Some(slot) = line.get_mut(step.max(0) as usize) {
+                    *slot = slot.saturating_add(value.weight);
+                }
+                found.total += value;
+                kinds_used[usize::from(kind)] = true;
+                found.used[if !own { 1 } else if whole { 2 } else { 0 }] = true;
+                Ok(())
+            },
+        );
+        if read_all.is_ok() {
+            read_all = guard.hold(charge).map_err(Stop::from);
+        }
+        if read_all.is_err() {
+            break;
+        }
+    }
+    view.close(partition);
+    read_all?;
+    let used = units.into_iter().zip(kinds_used).filter(|(_, used)| *used);
+    found.units = used.map(|(unit, _)| unit).collect();
+    Ok(found)
+}
+
+fn into_lines(lines: HashMap<LabelSet, Vec<u64>>, axis: Axis, limit: usize) -> Lines {
+    let total = |weights: &[u64]| weights.iter().fold(0u64, |sum, weight| sum.saturating_add(*weight));
+    let mut lines: Vec<(u64, Line)> = lines
+        .into_iter()
+        .map(|(labels, weights)| (total(&weights), Line { labels, weights }))
+        .collect();
+    lines.sort_by(|(left_total, left), (right_total, right)| {
+        right_total.cmp(left_total).then_with(|| left.labels.cmp(&right.labels))
+    });
+    let left_out = lines.split_off(lines.len().min(limit));
+    let mut rest = Vec::new();
+    if !left_out.is_empty() {
+        rest.resize(axis.steps, 0);
+    }
+    for (_, line) in &left_out {
+        add_line(&mut rest, &line.weights);
+    }
+    Lines {
+        start_unix_ns: axis.start,
+        step_ns: axis.step_ns,
+        lines: lines.into_iter().map(|(_, line)| line).collect(),
+        rest,
+        rest_lines: left_out.len() as u64,
+    }
+}

@@ -1,0 +1,166 @@
+//! Taken, lost and expected by label set, without stacks.
+
+use super::super::EmbeddedStore;
+use super::super::block::Sum;
+use super::super::file::Table;
+use super::super::meta::Account;
+use super::super::options::CHUNK_NS;
+use super::super::partition::{Partition, read};
+use super::profile::grouping;
+use super::quality::{Fleet, WINDOW_STEP_NS, each_summary};
+use super::series::HeadChoice;
+use super::{Guard, Stop, Units, each_partition, kept_labels, pieces, select};
+use crate::store::{Answer, LabelSet, Labelled, Limits, Rollup, Scope, StoreError};
+use ::profile::{GroupBy, LabelSetId, key};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+#[derive(Default)]
+struct Row {
+    sum: Sum,
+    account: Account,
+}
+
+/// Rows of one partition.
+struct Found {
+    rows: HashMap<LabelSet, Row>,
+    units: Vec<String>,
+    windows: bool,
+}
+
+/// See [`Store::totals`](crate::store::Store::totals). Accounts are of cgroups with all below them;
+/// where the path is not kept, each cgroup counts for itself alone, so that nothing counts twice.
+pub fn totals(
+    store: &EmbeddedStore,
+    scope: &Scope,
+    group_by: &[String],
+    limits: &Limits,
+) -> Result<Answer<Vec<Labelled>>, StoreError> {
+    let mut guard = Guard::new(limits);
+    guard.check()?;
+    let group_by = grouping(group_by);
+    let mut rows: HashMap<LabelSet, Row> = HashMap::new();
+    let mut units = Units::default();
+    let mut windows = false;
+    each_partition(
+        store,
+        scope.range,
+        &mut guard,
+        |partition, guard| read_partition(partition, scope, &group_by, guard),
+        |found, guard| {
+            windows |= found.windows;
+            for unit in &found.units {
+                units.add(unit)?;
+            }
+            for (labels, row) in found.rows {
+                if !rows.contains_key(&labels) {
+                    guard.hold(300)?;
+                }
+                let sum = rows.entry(labels).or_default();
+                sum.sum += row.sum;
+                sum.account += row.account;
+            }
+            Ok(())
+        },
+    )?;
+    let mut total = Sum::default();
+    let by_cgroup = group_by.keeps(key::CGROUP);
+    let mut data: Vec<Labelled> = rows
+        .into_iter()
+        .map(|(labels, row)| {
+            total += row.sum;
+            let Account {
+                ns,
+                estimated_ns,
+                below_ns,
+                below_estimated_ns,
+            } = row.account;
+            let (ns, estimated) = if by_cgroup {
+                (ns, estimated_ns)
+            } else {
+                (ns - below_ns, estimated_ns - below_estimated_ns)
+            };
+            let clip = |ns: i128| ns.clamp(0, u64::MAX.into()) as u64;
+            Labelled {
+                labels,
+                taken: row.sum.taken,
+                lost: row.sum.lost,
+                expected_ns: clip(ns),
+                estimated_ns: clip(estimated),
+            }
+        })
+        .collect();
+    data.sort_by(|left, right| {
+        let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
+        weight(right).cmp(&weight(left)).then_with(|| left.labels.cmp(&right.labels))
+    });
+    data.truncate(limits.lines);
+    let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
+    let rollup = Rollup {
+        step_ns: if windows { WINDOW_STEP_NS } else { CHUNK_NS },
+        by_service: false,
+    };
+    let quality = fleet.quality(store, scope.range, rollup, total.all(), units.into_text());
+    Ok(Answer { data, quality })
+}
+
+fn read_partition(
+    partition: &Arc<Partition>,
+    scope: &Scope,
+    group_by: &GroupBy,
+    guard: &mut Guard<'_>,
+) -> Result<Found, Stop> {
+    let dict = partition.dict(false)?;
+    let pieces = pieces(partition, scope.range);
+    let (choice, taken, units) = {
+        let dict = read(&dict);
+        let choice = HeadChoice::new(&dict, &scope.selector, group_by, Table::Head);
+        let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
+        (choice, select(&dict, &scope.selector), units)
+    };
+    let first = pieces.first().map_or(0, |piece| piece.chunk);
+    let last = pieces.last().map_or(0, |piece| piece.chunk);
+    let view = partition.view((first, last), true, |_| !choice.is_empty())?;
+    let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
+    let mut kinds_used = vec![false; units.len()];
+    let mut accounts: HashMap<u32, Account> = HashMap::new();
+    let mut windows = false;
+    let read_all = choice
+        .read(&view, &pieces, true, true, guard, |_| true, |kept, kind, chunk, _, sum| {
+            *sums[kept as usize].get_or_insert_default() += sum;
+            kinds_used[usize::from(kind)] = true;
+            let piece = pieces.iter().find(|piece| piece.chunk == chunk);
+            windows |= piece.is_none_or(|piece| piece.part.is_some());
+            Ok(())
+        })
+        .and_then(|()| {
+            let range = (first, last);
+            each_summary(partition, &view, &pieces, range, guard, |_, inside| {
+                for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
+                    if taken.get(labels as usize).is_some_and(|taken| *taken) {
+                        *accounts.entry(labels).or_default() += account;
+                    }
+                }
+                Ok(())
+            })
+        });
+    view.close(partition);
+    read_all?;
+    let mut rows: HashMap<LabelSet, Row> = HashMap::new();
+    for (labels, sum) in choice.labels.into_iter().zip(sums) {
+        if let Some(sum) = sum {
+            rows.entry(labels).or_default().sum += sum;
+        }
+    }
+    let dict = read(&dict);
+    for (labels, account) in accounts {
+        let labels = kept_labels(&dict, LabelSetId(labels), group_by);
+        rows.entry(labels).or_default().account += account;
+    }
+    let used = units.into_iter().zip(kinds_used).filter(|(_, used)| *used);
+    Ok(Found {
+        rows,
+        units: used.map(|(unit, _)| unit).collect(),
+        windows,
+    })
+}

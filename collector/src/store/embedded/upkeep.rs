@@ -1,0 +1,299 @@
+//! What is done beside pushes and queries: flushing, cutting the log, removing what is too old or too
+//! much, setting damaged partitions aside, closing.
+
+use super::EmbeddedStore;
+use super::file::{FileError, bytes, remove};
+use super::memtable::ChunkRows;
+use super::options::CHUNK_NS;
+use super::partition::{Partition, lock, read, write};
+use super::recover::set_aside;
+use crate::store::StoreError;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A chunk is flushed so long after its end: agents push a window some seconds after it ended. Unit:
+/// nanoseconds.
+const GRACE_NS: i64 = 60_000_000_000;
+
+/// A chunk of the past is flushed when nothing came for so long: what an agent had spooled is in. Unit:
+/// nanoseconds.
+const QUIET_NS: i64 = 20_000_000_000;
+
+/// A chunk is flushed when its first window came so long ago, whatever still comes. Unit: nanoseconds.
+/// With it the log is cut, however wrong clocks are.
+const AGE_NS_MAX: i64 = 1_200_000_000_000;
+
+impl EmbeddedStore {
+    fn all_partitions(&self) -> Vec<Arc<Partition>> {
+        read(&self.partitions).values().cloned().collect()
+    }
+
+    fn mem_bytes(&self) -> usize {
+        let partitions = read(&self.partitions);
+        partitions.values().map(|partition| read(&partition.mem).bytes()).sum()
+    }
+
+    /// Waits for a flush when pushes come faster than flushes take.
+    pub(super) fn make_room(&self) -> Result<(), StoreError> {
+        let most = self.options.memtable_bytes.saturating_mul(2);
+        if self.mem_bytes() <= most {
+            return Ok(());
+        }
+        let upkeep = lock(&self.upkeep);
+        if self.mem_bytes() > most {
+            self.flush(|_, _, _| true)
+                .map_err(|text| StoreError::Unavailable(format!("memory is full: {text}")))?;
+        }
+        drop(upkeep);
+        Ok(())
+    }
+
+    /// Flushes everything when there is much of it, unless a flush runs.
+    pub(super) fn flush_when_large(&self) {
+        let large = self.mem_bytes() > self.options.memtable_bytes
+            || lock(&self.wal).bytes() > self.options.log_bytes;
+        if large && let Ok(_upkeep) = self.upkeep.try_lock() {
+            // What fails is counted, said, and tried again by `maintain`.
+            let _ = self.flush(|_, _, _| true);
+        }
+    }
+
+    /// See [`Store::maintain`](crate::store::Store::maintain).
+    pub(super) fn keep_up(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.check_open()?;
+        let _upkeep = lock(&self.upkeep);
+        let mut undone = Vec::new();
+        self.set_damaged_aside(&mut undone);
+        let closed = |partition: &Partition, chunk: u16, rows: &ChunkRows| {
+            let end = partition.chunk_start(chunk).saturating_add(CHUNK_NS as i64);
+            let over = now_unix_ns.saturating_sub(end) >= GRACE_NS;
+            let quiet = now_unix_ns.saturating_sub(rows.touched_unix_ns) >= QUIET_NS;
+            let old = now_unix_ns.saturating_sub(rows.begun_unix_ns) >= AGE_NS_MAX;
+            (over && quiet) || old
+        };
+        if let Err(text) = self.flush(closed) {
+            undone.push(text);
+        }
+        self.retire(now_unix_ns, &mut undone);
+        self.evict_dictionaries();
+        if let Some(first) = undone.into_iter().next() {
+            return Err(StoreError::Unavailable(first));
+        }
+        Ok(())
+    }
+
+    /// Flushes chunks that `which` takes, saves hosts, and cuts the log. To be called with `upkeep`.
+    fn flush(&self, which: impl Fn(&Partition, u16, &ChunkRows) -> bool) -> Result<(), String> {
+        let mut failed: Option<String> = None;
+        for partition in self.all_partitions() {
+            if partition.damaged.load(Ordering::Acquire) {
+                continue;
+            }
+            match partition.flush(|chunk, rows| which(&partition, chunk, rows)) {
+                Ok(rows) => {
+                    self.counters.rows_flushed.fetch_add(rows, Ordering::Relaxed);
+                }
+                Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),
+                Err(error) => {
+                    self.counters.flush_failures.fetch_add(1, Ordering::Relaxed);
+                    let path = partition.path.display();
+                    failed.get_or_insert(format!("failed to flush into `{path}`: {error}"));
+                }
+            }
+        }
+        if let Err(error) = self.save_and_cut() {
+            failed.get_or_insert(error);
+        }
+        let trouble = failed.clone().map(|text| {
+            format!("{text}; nothing is lost: what was pushed is in the write-ahead log")
+        });
+        self.set_trouble("flush", trouble);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Cuts from the log what is in files.
+    fn save_and_cut(&self) -> Result<(), String> {
+        let needed = {
+            let writer = lock(&self.writer);
+            let records = read(&self.partitions);
+            let in_memory = records.values().filter_map(|partition| partition.first_record()).min();
+            let unwritten = writer.writing.unwrap_or_else(|| lock(&self.wal).next());
+            in_memory.unwrap_or(unwritten).min(unwritten)
+        };
+        let mut book = lock(&self.hosts);
+        let host = book.first_record;
+        if host.is_some_and(|first| first < needed) {
+            let path = self.hosts_path();
+            book.save(&path).map_err(|error| {
+                format!("failed to write `{}`: {error}", path.display())
+            })?;
+        }
+        drop(book);
+        lock(&self.wal).cut(needed).map_err(|error| error.to_string())
+    }
+
+    /// Removes partitions that are too old, or the oldest when there is too much.
+    fn retire(&self, now_unix_ns: i64, undone: &mut Vec<String>) {
+        let horizon = now_unix_ns.saturating_sub_unsigned(self.options.retention_ns);
+        lock(&self.hosts).forget_before(horizon);
+        for partition in self.all_partitions() {
+            if partition.end <= horizon {
+                self.remove_partition(&partition, undone);
+                self.counters.partitions_expired.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.remove_set_aside(horizon);
+        if self.options.disk_bytes == 0 {
+            return;
+        }
+        let partitions = self.all_partitions();
+        let mut used: u64 = partitions.iter().map(|partition| bytes(&partition.path)).sum();
+        used = used.saturating_add(lock(&self.wal).bytes());
+        // The newest stays: a budget smaller than one partition would leave nothing to ask.
+        let oldest = partitions.len().saturating_sub(1);
+        for partition in &partitions[..oldest] {
+            if used <= self.options.disk_bytes {
+                break;
+            }
+            used = used.saturating_sub(bytes(&partition.path));
+            self.remove_partition(partition, undone);
+            self.counters.partitions_evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn remove_partition(&self, partition: &Partition, undone: &mut Vec<String>) {
+        // Out of the table first: from then on nobody begins to read it. Who reads it now, goes on
+        // with the file, which is gone when the last of them closes it.
+        let _writer = lock(&self.writer);
+        write(&self.partitions).remove(&partition.start);
+        partition.close_files();
+        if let Err(error) = remove(&partition.path) {
+            undone.push(format!("failed to remove `{}`: {error}", partition.path.display()));
+        }
+    }
+
+    /// Damaged files are kept as long as others of their age.
+    fn remove_set_aside(&self, horizon: i64) {
+        let mut damaged = lock(&self.damaged);
+        damaged.retain(|(range, name)| {
+            let old = range.end_unix_ns <= horizon;
+            if old {
+                for suffix in ["", "-wal", "-shm"] {
+                    let aside = format!("{name}{suffix}.damaged");
+                    let _ = std::fs::remove_file(self.dir.join("partitions").join(aside));
+                }
+                self.set_trouble(&format!("partition {name}"), None);
+            }
+            !old
+        });
+    }
+
+    /// Renames files that cannot be read. What memory has of them goes into a new file: the dictionary
+    /// is whole in memory wherever windows are.
+    fn set_damaged_aside(&self, undone: &mut Vec<String>) {
+        for partition in self.all_partitions() {
+            if !partition.damaged.load(Ordering::Acquire) {
+                continue;
+            }
+            let _writer = self.settled();
+            partition.close_files();
+            if let Err(error) = set_aside(&partition.path) {
+                undone.push(format!("failed to rename `{}`: {error}", partition.path.display()));
+                continue;
+            }
+            let mut partitions = write(&self.partitions);
+            match partition.renewed() {
+                Ok(Some(renewed)) => drop(partitions.insert(partition.start, Arc::new(renewed))),
+                Ok(None) => drop(partitions.remove(&partition.start)),
+                Err(error) => {
+                    partitions.remove(&partition.start);
+                    undone.push(format!(
+                        "failed to begin `{}` anew: {error}; what it had in memory comes back from \
+                         the log",
+                        partition.path.display()
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Forgets dictionaries used longest ago until the rest fits.
+    pub(super) fn evict_dictionaries(&self) {
+        // A thread that pushes must not find its dictionary replaced.
+        let Ok(_writer) = self.writer.try_lock() else {
+            return;
+        };
+        let mut loaded: Vec<(u64, usize, Arc<Partition>)> = Vec::new();
+        for partition in self.all_partitions() {
+            if let Some(dict) = partition.dict_in_memory() {
+                let used = partition.used.load(Ordering::Relaxed);
+                loaded.push((used, read(&dict).heap_bytes(), partition));
+            }
+        }
+        loaded.sort_by_key(|(used, ..)| *used);
+        let mut held: usize = loaded.iter().map(|(_, bytes, _)| bytes).sum();
+        let newest = loaded.len().saturating_sub(1);
+        for (_, bytes, partition) in &loaded[..newest] {
+            if held <= self.options.dictionary_bytes {
+                break;
+            }
+            if partition.evict() {
+                held -= bytes;
+            }
+        }
+    }
+
+    /// See [`Store::close`](crate::store::Store::close).
+    pub(super) fn shut(&self) -> Result<(), StoreError> {
+        let _upkeep = lock(&self.upkeep);
+        self.closed.store(true, Ordering::Release);
+        let flushed = self.flush(|_, _, _| true);
+        let saved = lock(&self.hosts).save(&self.hosts_path());
+        for partition in self.all_partitions() {
+            // A file without its log can be copied as one.
+            let _ = partition.reader().and_then(|file| file.checkpoint(true));
+            partition.close_files();
+        }
+        flushed.map_err(StoreError::Unavailable)?;
+        saved.map_err(|error| {
+            StoreError::Unavailable(format!("failed to write the file of hosts: {error}"))
+        })
+    }
+
+    /// See [`Store::counters`](crate::store::Store::counters).
+    pub(super) fn all_counters(&self) -> Vec<(String, u64)> {
+        let mut all = self.counters.all();
+        let partitions = self.all_partitions();
+        let mut add = |name: &str, value: u64| all.push((name.to_owned(), value));
+        add("fleetprof_store_partitions", partitions.len() as u64);
+        let on_disk: u64 = partitions.iter().map(|partition| bytes(&partition.path)).sum();
+        let log = lock(&self.wal).bytes();
+        add("fleetprof_store_bytes", on_disk.saturating_add(log));
+        add("fleetprof_store_bytes_max", self.options.disk_bytes);
+        add("fleetprof_store_log_bytes", log);
+        add("fleetprof_store_memtable_bytes", self.mem_bytes() as u64);
+        let dicts = partitions.iter().filter_map(|partition| partition.dict_in_memory());
+        let (mut held, mut stacks, mut series) = (0, 0, 0);
+        for dict in dicts {
+            let dict = read(&dict);
+            held += dict.heap_bytes() as u64;
+            stacks += dict.tables.stacks.len() as u64;
+            series += dict.series.len() as u64;
+        }
+        add("fleetprof_store_dictionary_bytes", held);
+        add("fleetprof_store_stacks", stacks);
+        add("fleetprof_store_series", series);
+        all
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) {
+            // Files only: what memory has is in the log, as after a crash.
+            for partition in self.all_partitions() {
+                partition.close_files();
+            }
+        }
+    }
+}
