@@ -173,7 +173,8 @@ impl Sealer {
     /// When zstd gets no memory.
     pub fn seal(&mut self, out: &mut Vec<u8>, raw: &[u8]) -> std::io::Result<()> {
         self.packed.clear();
-        self.packed.reserve(zstd::zstd_safe::compress_bound(raw.len()));
+        self.packed
+            .reserve(zstd::zstd_safe::compress_bound(raw.len()));
         self.zstd.compress_to_buffer(raw, &mut self.packed)?;
         let body = if self.packed.len() < raw.len() {
             &self.packed[..]

@@ -78,11 +78,6 @@ impl Bundles {
         id
     }
 
-    /// The bundle behind an id.
-    pub fn get(&self, id: u32) -> Option<Bundle> {
-        self.all.get(id as usize).copied()
-    }
-
     /// All, by id.
     pub fn iter(&self) -> impl Iterator<Item = Bundle> + '_ {
         self.all.iter().copied()
@@ -127,6 +122,8 @@ pub struct Dict {
     pub leaves: Vec<(StackId, StackEnd)>,
     complete: Vec<u32>,
     other_ends: HashMap<(StackId, StackEnd), u32>,
+    /// By stack: a row named it.
+    named: Vec<bool>,
     /// By stack; with [`Dict::with_contents`] only.
     contents: Vec<ContentId>,
     contents_index: HashTable<u32>,
@@ -153,6 +150,7 @@ impl Dict {
             leaves: Vec::new(),
             complete: vec![NONE],
             other_ends: HashMap::new(),
+            named: Vec::new(),
             contents: vec![ContentId::default()],
             contents_index: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
@@ -176,6 +174,7 @@ impl Dict {
             + self.hosts.len() * 200
             + self.leaves.capacity() * 8
             + self.complete.capacity() * 4
+            + self.named.capacity()
             + self.other_ends.capacity() * 16
             + self.contents.capacity() * 16
             + self.contents_index.allocation_size()
@@ -231,11 +230,6 @@ impl Dict {
         self.tables.intern_labels(labels.iter())
     }
 
-    /// The series of a label set, when it is known.
-    pub fn find_series(&self, labels: LabelSetId, kind: u16) -> Option<u32> {
-        self.series_index.get(&Bundle { labels, kind }).copied()
-    }
-
     /// The series of a label set, adding it when it is new.
     pub fn series(&mut self, labels: LabelSetId, kind: u16) -> u32 {
         let bundle = Bundle { labels, kind };
@@ -282,7 +276,8 @@ impl Dict {
         let slot = if end == StackEnd::Complete {
             let at = stack.0 as usize;
             if self.complete.len() <= at {
-                self.complete.resize(self.tables.stacks.len().max(at + 1), NONE);
+                self.complete
+                    .resize(self.tables.stacks.len().max(at + 1), NONE);
             }
             &mut self.complete[at]
         } else {
@@ -291,12 +286,27 @@ impl Dict {
         if *slot == NONE {
             *slot = next;
             self.leaves.push((stack, end));
+            let at = stack.0 as usize;
+            if self.named.len() <= at {
+                self.named
+                    .resize(self.tables.stacks.len().max(at + 1), false);
+            }
+            self.named[at] = true;
         }
         *slot
     }
 
+    /// The stack with this content, when a row has named it. Callers of stacks are there too, but an
+    /// agent is asked for each stack it names, as other engines ask for it.
+    pub fn find_named(&self, content: ContentId) -> Option<StackId> {
+        let stack = self.find_stack(content)?;
+        let named =
+            stack == StackId::EMPTY || self.named.get(stack.0 as usize).is_some_and(|named| *named);
+        named.then_some(stack)
+    }
+
     /// The stack with this content.
-    pub fn find_stack(&self, content: ContentId) -> Option<StackId> {
+    fn find_stack(&self, content: ContentId) -> Option<StackId> {
         if content == ContentId::default() {
             return Some(StackId::EMPTY);
         }
@@ -551,7 +561,9 @@ fn is(right: bool) -> Result<(), Damage> {
     if right {
         Ok(())
     } else {
-        Err(Damage("an entry of the dictionary is not what follows the one before"))
+        Err(Damage(
+            "an entry of the dictionary is not what follows the one before",
+        ))
     }
 }
 

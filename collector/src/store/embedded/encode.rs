@@ -61,13 +61,19 @@ impl Tables {
     pub fn of(dict: &Dict) -> Tables {
         let periods = |bundles: &Bundles| {
             let bundles = bundles.iter();
-            bundles.map(|bundle| period(dict, Some(bundle.kind))).collect()
+            bundles
+                .map(|bundle| period(dict, Some(bundle.kind)))
+                .collect()
         };
         Tables {
             group_periods: periods(&dict.groups),
             service_periods: periods(&dict.services),
             services: dict.series.iter().map(|series| series.service).collect(),
-            lost: dict.leaves.iter().map(|&(_, end)| end == StackEnd::Lost).collect(),
+            lost: dict
+                .leaves
+                .iter()
+                .map(|&(_, end)| end == StackEnd::Lost)
+                .collect(),
         }
     }
 
@@ -117,7 +123,15 @@ pub fn encode_chunk(dict: &Tables, chunk: &ChunkRows) -> Result<Encoded, EncodeE
         out.entries += rows.len() as u64;
         out.blocks.push((group, body));
         services.add(dict, &rows, &starts, period);
-        heads.add(dict, &mut out.heads, &mut sealer, group, &rows, &starts, period)?;
+        heads.add(
+            dict,
+            &mut out.heads,
+            &mut sealer,
+            group,
+            &rows,
+            &starts,
+            period,
+        )?;
     }
     heads.finish(&mut out.heads, &mut sealer)?;
     services.encode(dict, &mut out, &mut sealer)?;
@@ -169,15 +183,19 @@ impl Services {
             let packed = self.packed.entry(service).or_default();
             // Rows come by leaf, then by time: equal (leaf, minute) are neighbours.
             let minute = |row: &Timed| starts[usize::from(row.slot)] / SERVICE_STEP_NS;
-            let same =
-                |left: &Timed, right: &Timed| left.entry.leaf == right.entry.leaf && minute(left) == minute(right);
+            let same = |left: &Timed, right: &Timed| {
+                left.entry.leaf == right.entry.leaf && minute(left) == minute(right)
+            };
             for equal in run.chunk_by(same) {
                 let mut value = Value::default();
                 equal.iter().for_each(|row| value += row.entry.value);
                 put(packed, equal[0].entry.leaf.into());
                 put(packed, minute(&equal[0]));
                 put(packed, value.count);
-                put_signed(packed, value.weight.wrapping_sub(value.count.wrapping_mul(period)) as i64);
+                put_signed(
+                    packed,
+                    value.weight.wrapping_sub(value.count.wrapping_mul(period)) as i64,
+                );
             }
         }
     }
@@ -217,7 +235,15 @@ impl Services {
             let mut body = Vec::new();
             put_block(&mut body, sealer, &rows, &starts, period)?;
             out.service_blocks.push((service, body));
-            heads.add(dict, &mut out.service_heads, sealer, service, &rows, &starts, period)?;
+            heads.add(
+                dict,
+                &mut out.service_heads,
+                sealer,
+                service,
+                &rows,
+                &starts,
+                period,
+            )?;
         }
         heads.finish(&mut out.service_heads, sealer)
     }
@@ -234,7 +260,10 @@ struct HeadsWriter {
 }
 
 impl HeadsWriter {
-    #[expect(clippy::too_many_arguments, reason = "one bundle as it was encoded, and where to")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one bundle as it was encoded, and where to"
+    )]
     fn add(
         &mut self,
         dict: &Tables,
@@ -260,27 +289,31 @@ impl HeadsWriter {
             put(section, runs().count() as u64);
         }
         let mut before = 0;
-        let mut by_slot = vec![Sum::default(); starts.len()];
+        let mut by_slot: Vec<Option<Sum>> = vec![None; starts.len()];
         for run in runs() {
             let series = run[0].entry.series;
             for section in [&mut self.totals, &mut self.times] {
                 put(section, (series - before).into());
             }
             before = series;
-            by_slot.fill(Sum::default());
+            by_slot.fill(None);
             let mut total = Sum::default();
             for row in run {
                 let lost = dict.is_lost(row.entry.leaf);
-                for sum in [&mut total, &mut by_slot[usize::from(row.slot)]] {
+                let slot = by_slot[usize::from(row.slot)].get_or_insert_default();
+                for sum in [&mut total, slot] {
                     let part = if lost { &mut sum.lost } else { &mut sum.taken };
                     *part += row.entry.value;
                 }
             }
             put_sum(&mut self.totals, total, period);
-            let filled = || by_slot.iter().enumerate().filter(|(_, sum)| **sum != Sum::default());
+            let filled = || {
+                let slots = by_slot.iter().enumerate();
+                slots.filter_map(|(slot, sum)| Some((slot, (*sum)?)))
+            };
             put(&mut self.times, filled().count() as u64);
             let mut slot_before = 0;
-            for (slot, &sum) in filled() {
+            for (slot, sum) in filled() {
                 put(&mut self.times, (slot - slot_before) as u64);
                 slot_before = slot;
                 put_sum(&mut self.times, sum, period);
@@ -289,11 +322,7 @@ impl HeadsWriter {
         Ok(())
     }
 
-    fn finish(
-        self,
-        out: &mut Vec<(u32, Vec<u8>)>,
-        sealer: &mut Sealer,
-    ) -> Result<(), EncodeError> {
+    fn finish(self, out: &mut Vec<(u32, Vec<u8>)>, sealer: &mut Sealer) -> Result<(), EncodeError> {
         if self.bundles == 0 {
             return Ok(());
         }

@@ -130,6 +130,7 @@ pub struct Opened {
 /// A connection to a partition's file.
 pub struct PartitionFile {
     connection: Connection,
+    alone: bool,
 }
 
 impl PartitionFile {
@@ -159,9 +160,31 @@ impl PartitionFile {
 
     /// Opens a file that is there.
     pub fn open(path: &Path) -> Result<PartitionFile, FileError> {
+        PartitionFile::open_as(path, false)
+    }
+
+    /// Opens a file that is there for reading. SQLite shares an index of its log between connections
+    /// in a file of its own; where the disk has no room even for that, this connection is alone.
+    pub fn open_to_read(path: &Path) -> Result<PartitionFile, FileError> {
+        match PartitionFile::open(path) {
+            Err(FileError::Unavailable(_)) => PartitionFile::open_as(path, true),
+            opened => opened,
+        }
+    }
+
+    /// True when it keeps others from the file: not to be kept longer than needed.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    fn open_as(path: &Path, alone: bool) -> Result<PartitionFile, FileError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        if alone {
+            let _mode: String =
+                connection.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |row| row.get(0))?;
+        }
         let id: i32 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
         let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if id != APPLICATION_ID || version != VERSION {
@@ -171,9 +194,14 @@ impl PartitionFile {
         }
         let _mode: String =
             connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-        connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;")?;
+        connection.execute_batch(
+            "PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;",
+        )?;
         connection.set_prepared_statement_cache_capacity(32);
-        Ok(PartitionFile { connection })
+        // What SQLite puts off until something is read, such as that index, shall fail here.
+        let _rows: i64 =
+            connection.query_row("SELECT count(*) FROM about", [], |row| row.get(0))?;
+        Ok(PartitionFile { connection, alone })
     }
 
     /// Reads what is needed at once.
@@ -269,8 +297,14 @@ impl PartitionFile {
             };
             insert("INSERT INTO block VALUES (?1, ?2)", &encoded.blocks)?;
             insert("INSERT INTO head VALUES (?1, ?2)", &encoded.heads)?;
-            insert("INSERT INTO service_block VALUES (?1, ?2)", &encoded.service_blocks)?;
-            insert("INSERT INTO service_head VALUES (?1, ?2)", &encoded.service_heads)?;
+            insert(
+                "INSERT INTO service_block VALUES (?1, ?2)",
+                &encoded.service_blocks,
+            )?;
+            insert(
+                "INSERT INTO service_head VALUES (?1, ?2)",
+                &encoded.service_heads,
+            )?;
             connection
                 .prepare_cached("INSERT INTO windows VALUES (?1, ?2)")?
                 .execute(params![key(*chunk, 0, part), encoded.windows])?;
@@ -323,7 +357,9 @@ impl PartitionFile {
         let mut statement = prepared.map_err(FileError::from)?;
         let low = key(chunk, from, 0);
         let high = key(chunk, 0, 0) + ((to.min(1 << 32) as i64) << 16);
-        let mut rows = statement.query(params![low, high]).map_err(FileError::from)?;
+        let mut rows = statement
+            .query(params![low, high])
+            .map_err(FileError::from)?;
         let mut any = false;
         while let Some(row) = rows.next().map_err(FileError::from)? {
             let id: i64 = row.get(0).map_err(FileError::from)?;
@@ -398,6 +434,8 @@ pub fn remove(path: &Path) -> std::io::Result<()> {
 
 /// Size on disk. Unit: bytes.
 pub fn bytes(path: &Path) -> u64 {
-    let sizes = names(path).into_iter().filter_map(|name| std::fs::metadata(name).ok());
+    let sizes = names(path)
+        .into_iter()
+        .filter_map(|name| std::fs::metadata(name).ok());
     sizes.map(|metadata| metadata.len()).sum()
 }

@@ -30,7 +30,10 @@ impl HostBook {
         self.dirty = true;
         self.records.insert(host.key.clone(), host);
         if self.records.len() > HOSTS_MAX {
-            let oldest = self.records.values().min_by_key(|host| host.last_seen_unix_ns);
+            let oldest = self
+                .records
+                .values()
+                .min_by_key(|host| host.last_seen_unix_ns);
             if let Some(key) = oldest.map(|host| host.key.clone()) {
                 self.records.remove(&key);
             }
@@ -40,7 +43,8 @@ impl HostBook {
     /// Forgets hosts not heard of since `unix_ns`.
     pub fn forget_before(&mut self, unix_ns: i64) {
         let before = self.records.len();
-        self.records.retain(|_, host| host.last_seen_unix_ns >= unix_ns);
+        self.records
+            .retain(|_, host| host.last_seen_unix_ns >= unix_ns);
         self.dirty |= self.records.len() != before;
     }
 
@@ -103,7 +107,12 @@ pub fn put_host(out: &mut Vec<u8>, host: &HostRecord) {
     put_bytes(out, host.key.host_id.as_bytes());
     out.extend_from_slice(&host.key.boot_id);
     let facts = &host.facts;
-    for text in [&facts.hostname, &facts.kernel, &facts.arch, &facts.agent_version] {
+    for text in [
+        &facts.hostname,
+        &facts.kernel,
+        &facts.arch,
+        &facts.agent_version,
+    ] {
         put_bytes(out, text.as_bytes());
     }
     for number in [

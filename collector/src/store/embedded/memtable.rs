@@ -227,7 +227,9 @@ mod tests {
         group.add(0, &part);
         group.add(10, &part);
         let mut found = Vec::new();
-        group.each(7, |start, entry| found.push((start, entry))).unwrap();
+        group
+            .each(7, |start, entry| found.push((start, entry)))
+            .unwrap();
         assert_eq!(found.len(), 6);
         assert_eq!(found[5], (10, rows[2]));
         let mut heads = Vec::new();
@@ -236,6 +238,9 @@ mod tests {
                 heads.push((start, series, sum.taken.count, sum.lost.count));
             })
             .unwrap();
-        assert_eq!(heads, [(0, 2, 3, 1), (0, 5, 9, 0), (10, 2, 3, 1), (10, 5, 9, 0)]);
+        assert_eq!(
+            heads,
+            [(0, 2, 3, 1), (0, 5, 9, 0), (10, 2, 3, 1), (10, 5, 9, 0)]
+        );
     }
 }

@@ -4,7 +4,7 @@
 use super::block::{Sum, put_sum, take_sum};
 use super::codec::{Damage, Reader, put, put_bytes, put_signed};
 use crate::store::{Gap, TimeRange};
-use profile::{Quality, Value};
+use profile::Quality;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Windows that begin sooner after the end of the one before follow it without a gap. Unit:
@@ -458,11 +458,6 @@ impl Seen {
         self.ranges.insert(range.0, range.1);
     }
 
-    /// Memory held, in bytes; an estimate.
-    pub fn heap_bytes(&self) -> usize {
-        self.ranges.len() * 32
-    }
-
     /// Appends the numbers.
     pub fn put(&self, out: &mut Vec<u8>) {
         put(out, self.ranges.len() as u64);
@@ -489,6 +484,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use profile::Value;
     use proptest::prelude::*;
 
     proptest! {

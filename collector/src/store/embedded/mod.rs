@@ -132,15 +132,17 @@ impl EmbeddedStore {
 
     fn mark_damaged(&self, partition: &Partition, text: &str) {
         if partition.set_damaged() {
-            self.counters.partitions_damaged.fetch_add(1, Ordering::Relaxed);
+            self.counters
+                .partitions_damaged
+                .fetch_add(1, Ordering::Relaxed);
             self.note_damaged(partition.start, partition.end, &partition.path, text);
         }
     }
 
     fn note_damaged(&self, start: i64, end: i64, path: &std::path::Path, text: &str) {
-        let name = path.file_name().map_or_else(String::new, |name| {
-            name.to_string_lossy().into_owned()
-        });
+        let name = path
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let range = TimeRange {
             start_unix_ns: start,
             end_unix_ns: end,

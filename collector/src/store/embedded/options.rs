@@ -52,7 +52,9 @@ impl Default for Options {
             dictionary_bytes: 512 << 20,
             partition_dictionary_bytes: 256 << 20,
             label_sets: 200_000,
-            service_labels: ["service", "unit", "container", "comm"].map(str::to_owned).to_vec(),
+            service_labels: ["service", "unit", "container", "comm"]
+                .map(str::to_owned)
+                .to_vec(),
             log_bytes: 1 << 30,
         }
     }

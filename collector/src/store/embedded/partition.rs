@@ -67,7 +67,10 @@ impl Mem {
     /// Every chunk with its number.
     pub fn chunks(&self) -> impl Iterator<Item = (u16, &ChunkRows)> {
         let frozen = self.frozen.iter().flat_map(|frozen| frozen.iter());
-        self.active.iter().chain(frozen).map(|(&chunk, rows)| (chunk, rows))
+        self.active
+            .iter()
+            .chain(frozen)
+            .map(|(&chunk, rows)| (chunk, rows))
     }
 
     /// Memory held, in bytes.
@@ -143,7 +146,7 @@ impl Partition {
 
     /// A partition whose file is there.
     pub fn open(path: PathBuf, range: (i64, i64)) -> Result<Partition, FileError> {
-        let file = PartitionFile::open(&path)?;
+        let file = PartitionFile::open_to_read(&path)?;
         let opened = file.read_opened()?;
         let partition = Partition::empty(path, range, &opened.service_labels);
         let mut hosts = HashMap::new();
@@ -226,14 +229,14 @@ impl Partition {
         let kept = lock(&self.readers).pop();
         match kept {
             Some(file) => Ok(file),
-            None => PartitionFile::open(&self.path),
+            None => PartitionFile::open_to_read(&self.path),
         }
     }
 
     /// Gives a connection back.
     pub fn give_back(&self, file: PartitionFile) {
         let mut readers = lock(&self.readers);
-        if readers.len() < READERS_KEPT {
+        if readers.len() < READERS_KEPT && !file.is_alone() {
             readers.push(file);
         }
     }
@@ -299,8 +302,10 @@ impl Partition {
             match &mem.frozen {
                 Some(frozen) => Arc::clone(frozen),
                 None => {
-                    let taken: BTreeMap<u16, ChunkRows> =
-                        mem.active.extract_if(.., |&chunk, rows| which(chunk, rows)).collect();
+                    let taken: BTreeMap<u16, ChunkRows> = mem
+                        .active
+                        .extract_if(.., |&chunk, rows| which(chunk, rows))
+                        .collect();
                     if taken.is_empty() {
                         return Ok(0);
                     }
@@ -313,7 +318,9 @@ impl Partition {
         let written = self.write_frozen(&frozen);
         if written.is_err() {
             // What was taken for written is written next time.
-            write(&self.hosts).values_mut().for_each(|state| state.dirty = true);
+            write(&self.hosts)
+                .values_mut()
+                .for_each(|state| state.dirty = true);
         }
         written
     }
@@ -351,8 +358,8 @@ impl Partition {
         let tables = Tables::of(&read(dict));
         let mut chunks = Vec::new();
         for (&chunk, rows) in frozen {
-            let encoded = encode_chunk(&tables, rows)
-                .map_err(|error| FileError::Other(error.to_string()))?;
+            let encoded =
+                encode_chunk(&tables, rows).map_err(|error| FileError::Other(error.to_string()))?;
             chunks.push((chunk, rows.last_record, encoded));
         }
         let mut sealer = Sealer::new()?;
@@ -385,15 +392,20 @@ impl Partition {
     }
 
     /// File and memory as of now: chunks in `[from, to]`, of them the groups that `wanted` takes.
-    pub fn view(
+    ///
+    /// What is wanted is chosen while nothing can be added, so that the dictionary the choice is made
+    /// from has all that is seen: of a window all rows are known, or none is there.
+    pub fn view<C>(
         &self,
         (from, to): (u16, u16),
         with_windows: bool,
-        mut wanted: impl FnMut(u32) -> bool,
-    ) -> Result<View, FileError> {
+        choose: impl FnOnce() -> C,
+        wanted: impl Fn(&C, u32) -> bool,
+    ) -> Result<(View, C), FileError> {
         let file = self.reader()?;
         let mem = read(&self.mem);
         file.begin()?;
+        let choice = choose();
         let mut chunks = Vec::new();
         for (chunk, rows) in mem.chunks() {
             if !(from..=to).contains(&chunk) {
@@ -401,7 +413,7 @@ impl Partition {
             }
             let mut groups: Vec<(u32, GroupRows)> = Vec::new();
             for (&group, rows) in &rows.groups {
-                if wanted(group) {
+                if wanted(&choice, group) {
                     groups.push((group, rows.clone()));
                 }
             }
@@ -418,7 +430,7 @@ impl Partition {
             });
         }
         drop(mem);
-        Ok(View { file, chunks })
+        Ok((View { file, chunks }, choice))
     }
 
     /// A partition with a new file that has what memory has of this one: nothing is in its file yet,

@@ -37,7 +37,10 @@ impl<'d> Definitions<'d> {
     /// Computes the contents of all stacks.
     pub fn new(dict: &'d Dictionary) -> Definitions<'d> {
         let ids = dict.content_ids();
-        let by_id = ids.iter().enumerate().map(|(at, &id)| (id, StackId(at as u32)));
+        let by_id = ids
+            .iter()
+            .enumerate()
+            .map(|(at, &id)| (id, StackId(at as u32)));
         Definitions {
             dict,
             by_id: by_id.collect(),
@@ -125,7 +128,14 @@ pub fn prepare(
         let reason = "too many events, units or periods within a few hours";
         return Ok(Err(Taken::Refused(reason.to_owned())));
     };
-    adopt_defined(store, partition, &mut dict, window, definitions, &mut stacks);
+    adopt_defined(
+        store,
+        partition,
+        &mut dict,
+        window,
+        definitions,
+        &mut stacks,
+    );
     let mut labels = Vec::with_capacity(window.label_sets.len());
     for set in &window.label_sets {
         labels.push(bounded_labels(store, &mut dict, set));
@@ -153,7 +163,11 @@ pub fn prepare(
     let is_lost = |end: StackEnd| end == StackEnd::Lost;
     let mut sum = super::block::Sum::default();
     for row in &window.rows {
-        let part = if is_lost(row.end) { &mut sum.lost } else { &mut sum.taken };
+        let part = if is_lost(row.end) {
+            &mut sum.lost
+        } else {
+            &mut sum.taken
+        };
         *part += row.value;
     }
     let meta = WindowMeta {
@@ -180,7 +194,7 @@ pub fn prepare(
 }
 
 fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<u32> {
-    let find = |content| dict.find_stack(content).map_or(NONE, |stack| stack.0);
+    let find = |content| dict.find_named(content).map_or(NONE, |stack| stack.0);
     window.rows.iter().map(|row| find(row.stack)).collect()
 }
 
@@ -208,9 +222,9 @@ fn find_missing(
         let mut remap = Remap::default();
         open.retain(|&at| {
             let content = window.rows[at].stack;
-            if let Some(own) = target.find_stack(content) {
+            if let Some(own) = target.find_named(content) {
                 stacks[at] = own.0;
-            } else if let Some(stack) = source.find_stack(content) {
+            } else if let Some(stack) = source.find_named(content) {
                 stacks[at] = if is_full(store, &target) {
                     store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
                     target.other_stack().0
@@ -277,10 +291,11 @@ fn adopt_defined(
             since_asked = 0;
             full = is_full(store, dict);
         }
-        *slot = match (dict.find_stack(row.stack), by_id.get(&row.stack)) {
+        *slot = match (dict.find_named(row.stack), by_id.get(&row.stack)) {
             (Some(known), _) => known.0,
             (None, Some(&stack)) if !full => {
-                dict.adopt(source, |stack| ids[stack.0 as usize], remap, stack).0
+                dict.adopt(source, |stack| ids[stack.0 as usize], remap, stack)
+                    .0
             }
             _ => {
                 store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
@@ -300,7 +315,10 @@ fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> Lab
     if let Some(known) = dict.find_labels(set) {
         return known;
     }
-    store.counters.label_sets_folded.fetch_add(1, Ordering::Relaxed);
+    store
+        .counters
+        .label_sets_folded
+        .fetch_add(1, Ordering::Relaxed);
     dict.overflow_labels(set)
 }
 

@@ -191,7 +191,9 @@ impl EmbeddedStore {
         if let Some(damaged) = partitions.get(&start) {
             // Upkeep will set it aside within seconds; what comes waits at the agents until then.
             let path = damaged.path.display();
-            return Err(StoreError::Unavailable(format!("`{path}` is being set aside")));
+            return Err(StoreError::Unavailable(format!(
+                "`{path}` is being set aside"
+            )));
         }
         let end = start.saturating_add(self.options.partition_len());
         let path = self.partition_path(start);
@@ -277,7 +279,9 @@ impl EmbeddedStore {
                 let text = error.to_string();
                 self.set_trouble(
                     "log",
-                    Some(format!("{text}; agents keep their windows until there is room")),
+                    Some(format!(
+                        "{text}; agents keep their windows until there is room"
+                    )),
                 );
                 self.fail(&mut writer, pending, &outcome, &text);
             }

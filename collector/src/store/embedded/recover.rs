@@ -80,7 +80,9 @@ impl EmbeddedStore {
     /// Where the partition that begins at `start` has its file.
     pub(super) fn partition_path(&self, start: i64) -> PathBuf {
         let seconds = start.div_euclid(1_000_000_000);
-        self.dir.join("partitions").join(format!("{seconds}.sqlite"))
+        self.dir
+            .join("partitions")
+            .join(format!("{seconds}.sqlite"))
     }
 
     /// Where what is known of hosts is kept.
@@ -117,7 +119,10 @@ impl EmbeddedStore {
         let mut partitions = BTreeMap::new();
         for entry in std::fs::read_dir(folder).map_err(io_error("list", folder))? {
             let path = entry.map_err(io_error("list", folder))?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
             if name.ends_with(".new") {
                 // A partition that a crash kept from being made; it holds nothing.
                 std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
@@ -133,14 +138,21 @@ impl EmbeddedStore {
             };
             let end = start.saturating_add(len);
             if damaged.is_some() {
-                self.note_damaged(start, end, &path.with_extension(""), "it was set aside before");
+                self.note_damaged(
+                    start,
+                    end,
+                    &path.with_extension(""),
+                    "it was set aside before",
+                );
                 continue;
             }
             match Partition::open(path.clone(), (start, end)) {
                 Ok(partition) => drop(partitions.insert(start, Arc::new(partition))),
                 Err(FileError::Damaged(text)) => {
                     set_aside(&path).map_err(io_error("rename", &path))?;
-                    self.counters.partitions_damaged.fetch_add(1, Ordering::Relaxed);
+                    self.counters
+                        .partitions_damaged
+                        .fetch_add(1, Ordering::Relaxed);
                     self.note_damaged(start, end, &path, &text);
                 }
                 Err(error) => {
@@ -157,26 +169,37 @@ impl EmbeddedStore {
         let mut unusable: Option<String> = None;
         let (wal, recovered) = Wal::open(&self.dir.join("wal"), |record, payload| {
             if let Err(text) = self.replay_record(record, payload, now_unix_ns) {
-                self.counters.records_unusable.fetch_add(1, Ordering::Relaxed);
+                self.counters
+                    .records_unusable
+                    .fetch_add(1, Ordering::Relaxed);
                 unusable.get_or_insert(text);
             }
         })?;
         let counters = &self.counters;
-        counters.records_replayed.fetch_add(recovered.records, Ordering::Relaxed);
-        counters.log_torn_bytes.fetch_add(recovered.torn_bytes, Ordering::Relaxed);
+        counters
+            .records_replayed
+            .fetch_add(recovered.records, Ordering::Relaxed);
+        counters
+            .log_torn_bytes
+            .fetch_add(recovered.torn_bytes, Ordering::Relaxed);
         if recovered.segments_unusable > 0 {
             unusable.get_or_insert("a segment of it does not follow the one before".to_owned());
         }
         if let Some(text) = unusable {
             self.set_trouble(
                 "replay",
-                Some(format!("the write-ahead log was not replayed as a whole: {text}")),
+                Some(format!(
+                    "the write-ahead log was not replayed as a whole: {text}"
+                )),
             );
         }
         let numbers = lock(&self.hosts).saved_record.saturating_add(1);
         let files = read(&self.partitions);
         let in_files = files.values().filter_map(|partition| {
-            lock(&partition.records).values().max().map(|&record| record.saturating_add(1))
+            lock(&partition.records)
+                .values()
+                .max()
+                .map(|&record| record.saturating_add(1))
         });
         let floor = in_files.max().unwrap_or(1).max(numbers);
         drop(files);
@@ -247,11 +270,14 @@ impl EmbeddedStore {
         if window.meta.host_labels as usize >= dict.tables.label_sets.len() {
             return Err("a label set is not there".to_owned());
         }
-        let labels = dict.tables.label_sets.get(LabelSetId(window.meta.host_labels));
+        let labels = dict
+            .tables
+            .label_sets
+            .get(LabelSetId(window.meta.host_labels));
         let strings = &dict.tables.strings;
-        let pairs = labels.iter().map(|&(name, value)| {
-            (strings.get(name).to_owned(), strings.get(value).to_owned())
-        });
+        let pairs = labels
+            .iter()
+            .map(|&(name, value)| (strings.get(name).to_owned(), strings.get(value).to_owned()));
         let labels = LabelSet::new(pairs);
         drop(dict);
         partition.apply(record, now_unix_ns, &host, &labels, window);
@@ -280,7 +306,10 @@ fn check_layout(dir: &Path, options: &Options) -> Result<(), OpenError> {
     let wanted = options.partition_len() / 1_000_000_000;
     match std::fs::read_to_string(&path) {
         Ok(text) => {
-            let found = text.trim().strip_prefix("partition_s ").and_then(|len| len.parse().ok());
+            let found = text
+                .trim()
+                .strip_prefix("partition_s ")
+                .and_then(|len| len.parse().ok());
             match found {
                 Some(found) if found == wanted => Ok(()),
                 found => Err(OpenError::PartitionLength {

@@ -30,7 +30,10 @@ impl EmbeddedStore {
 
     fn mem_bytes(&self) -> usize {
         let partitions = read(&self.partitions);
-        partitions.values().map(|partition| read(&partition.mem).bytes()).sum()
+        partitions
+            .values()
+            .map(|partition| read(&partition.mem).bytes())
+            .sum()
     }
 
     /// Waits for a flush when pushes come faster than flushes take.
@@ -91,7 +94,9 @@ impl EmbeddedStore {
             }
             match partition.flush(|chunk, rows| which(&partition, chunk, rows)) {
                 Ok(rows) => {
-                    self.counters.rows_flushed.fetch_add(rows, Ordering::Relaxed);
+                    self.counters
+                        .rows_flushed
+                        .fetch_add(rows, Ordering::Relaxed);
                 }
                 Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),
                 Err(error) => {
@@ -116,7 +121,10 @@ impl EmbeddedStore {
         let needed = {
             let writer = lock(&self.writer);
             let records = read(&self.partitions);
-            let in_memory = records.values().filter_map(|partition| partition.first_record()).min();
+            let in_memory = records
+                .values()
+                .filter_map(|partition| partition.first_record())
+                .min();
             let unwritten = writer.writing.unwrap_or_else(|| lock(&self.wal).next());
             in_memory.unwrap_or(unwritten).min(unwritten)
         };
@@ -124,12 +132,13 @@ impl EmbeddedStore {
         let host = book.first_record;
         if host.is_some_and(|first| first < needed) {
             let path = self.hosts_path();
-            book.save(&path).map_err(|error| {
-                format!("failed to write `{}`: {error}", path.display())
-            })?;
+            book.save(&path)
+                .map_err(|error| format!("failed to write `{}`: {error}", path.display()))?;
         }
         drop(book);
-        lock(&self.wal).cut(needed).map_err(|error| error.to_string())
+        lock(&self.wal)
+            .cut(needed)
+            .map_err(|error| error.to_string())
     }
 
     /// Removes partitions that are too old, or the oldest when there is too much.
@@ -139,7 +148,9 @@ impl EmbeddedStore {
         for partition in self.all_partitions() {
             if partition.end <= horizon {
                 self.remove_partition(&partition, undone);
-                self.counters.partitions_expired.fetch_add(1, Ordering::Relaxed);
+                self.counters
+                    .partitions_expired
+                    .fetch_add(1, Ordering::Relaxed);
             }
         }
         self.remove_set_aside(horizon);
@@ -147,7 +158,10 @@ impl EmbeddedStore {
             return;
         }
         let partitions = self.all_partitions();
-        let mut used: u64 = partitions.iter().map(|partition| bytes(&partition.path)).sum();
+        let mut used: u64 = partitions
+            .iter()
+            .map(|partition| bytes(&partition.path))
+            .sum();
         used = used.saturating_add(lock(&self.wal).bytes());
         // The newest stays: a budget smaller than one partition would leave nothing to ask.
         let oldest = partitions.len().saturating_sub(1);
@@ -157,7 +171,9 @@ impl EmbeddedStore {
             }
             used = used.saturating_sub(bytes(&partition.path));
             self.remove_partition(partition, undone);
-            self.counters.partitions_evicted.fetch_add(1, Ordering::Relaxed);
+            self.counters
+                .partitions_evicted
+                .fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -168,7 +184,10 @@ impl EmbeddedStore {
         write(&self.partitions).remove(&partition.start);
         partition.close_files();
         if let Err(error) = remove(&partition.path) {
-            undone.push(format!("failed to remove `{}`: {error}", partition.path.display()));
+            undone.push(format!(
+                "failed to remove `{}`: {error}",
+                partition.path.display()
+            ));
         }
     }
 
@@ -198,7 +217,10 @@ impl EmbeddedStore {
             let _writer = self.settled();
             partition.close_files();
             if let Err(error) = set_aside(&partition.path) {
-                undone.push(format!("failed to rename `{}`: {error}", partition.path.display()));
+                undone.push(format!(
+                    "failed to rename `{}`: {error}",
+                    partition.path.display()
+                ));
                 continue;
             }
             let mut partitions = write(&self.partitions);
@@ -266,13 +288,18 @@ impl EmbeddedStore {
         let partitions = self.all_partitions();
         let mut add = |name: &str, value: u64| all.push((name.to_owned(), value));
         add("fleetprof_store_partitions", partitions.len() as u64);
-        let on_disk: u64 = partitions.iter().map(|partition| bytes(&partition.path)).sum();
+        let on_disk: u64 = partitions
+            .iter()
+            .map(|partition| bytes(&partition.path))
+            .sum();
         let log = lock(&self.wal).bytes();
         add("fleetprof_store_bytes", on_disk.saturating_add(log));
         add("fleetprof_store_bytes_max", self.options.disk_bytes);
         add("fleetprof_store_log_bytes", log);
         add("fleetprof_store_memtable_bytes", self.mem_bytes() as u64);
-        let dicts = partitions.iter().filter_map(|partition| partition.dict_in_memory());
+        let dicts = partitions
+            .iter()
+            .filter_map(|partition| partition.dict_in_memory());
         let (mut held, mut stacks, mut series) = (0, 0, 0);
         for dict in dicts {
             let dict = read(&dict);

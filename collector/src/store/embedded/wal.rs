@@ -359,7 +359,8 @@ mod tests {
 
     fn open(folder: &Path) -> (Wal, Recovered, Vec<Vec<u8>>) {
         let mut records = Vec::new();
-        let (wal, recovered) = Wal::open(folder, |_, payload| records.push(payload.to_vec())).unwrap();
+        let (wal, recovered) =
+            Wal::open(folder, |_, payload| records.push(payload.to_vec())).unwrap();
         (wal, recovered, records)
     }
 

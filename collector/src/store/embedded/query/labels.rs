@@ -3,6 +3,7 @@
 use super::super::EmbeddedStore;
 use super::super::partition::{Partition, read};
 use super::quality::each_summary;
+use super::series::ends;
 use super::{Guard, Stop, each_partition, pieces, select};
 use crate::store::{Limits, Scope, StoreError};
 use std::collections::BTreeSet;
@@ -15,7 +16,13 @@ pub fn names(
     limits: &Limits,
 ) -> Result<Vec<String>, StoreError> {
     let mut all = BTreeSet::new();
-    collect(store, scope, limits, |name, _| Some(name.to_owned()), &mut all)?;
+    collect(
+        store,
+        scope,
+        limits,
+        |name, _| Some(name.to_owned()),
+        &mut all,
+    )?;
     Ok(all.into_iter().collect())
 }
 
@@ -71,11 +78,9 @@ fn read_partition(
 ) -> Result<BTreeSet<String>, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
-    let first = pieces.first().map_or(0, |piece| piece.chunk);
-    let last = pieces.last().map_or(0, |piece| piece.chunk);
-    let view = partition.view((first, last), true, |_| false)?;
+    let range = ends(&pieces);
+    let (view, ()) = partition.view(range, true, || (), |(), _| false)?;
     let mut there: BTreeSet<u32> = BTreeSet::new();
-    let range = (first, last);
     let read_all = each_summary(partition, &view, &pieces, range, guard, |_, inside| {
         there.extend(inside.iter().flat_map(|inside| &inside.label_sets));
         Ok(())

@@ -15,8 +15,8 @@ use super::options::CHUNK_NS;
 use super::partition::{Partition, read};
 use super::{EmbeddedStore, encode::SERVICE_STEP_NS};
 use crate::store::{LabelSet, Limits, StoreError, TimeRange};
-use hashbrown::HashMap;
 use ::profile::{GroupBy, LabelSetId, MergeError, Selector, StrId};
+use hashbrown::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -110,7 +110,8 @@ impl Piece {
 
     /// True when a window that begins at `start` after the chunk's begin is in it.
     pub fn has(&self, start: u64) -> bool {
-        self.part.is_none_or(|(from, to)| from <= start && start < to)
+        self.part
+            .is_none_or(|(from, to)| from <= start && start < to)
     }
 }
 
@@ -126,7 +127,11 @@ pub fn pieces(partition: &Partition, range: TimeRange) -> Vec<Piece> {
     (first..=last)
         .map(|chunk| {
             let begin = if chunk == first { first_into } else { 0 };
-            let end = if chunk == last { last_into + 1 } else { CHUNK_NS };
+            let end = if chunk == last {
+                last_into + 1
+            } else {
+                CHUNK_NS
+            };
             let whole = begin == 0 && end == CHUNK_NS;
             Piece {
                 chunk,
@@ -197,7 +202,10 @@ pub fn select(dict: &Dict, selector: &Selector) -> Vec<bool> {
 
 /// The labels of a set that are kept, as text.
 pub fn kept_labels(dict: &Dict, labels: LabelSetId, group_by: &GroupBy) -> LabelSet {
-    let pairs = dict.tables.labels(labels).filter(|(name, _)| group_by.keeps(name));
+    let pairs = dict
+        .tables
+        .labels(labels)
+        .filter(|(name, _)| group_by.keeps(name));
     LabelSet::new(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())))
 }
 
@@ -207,7 +215,9 @@ pub fn service_answers(dict: &Dict, selector: &Selector, group_by: &GroupBy) -> 
         return false;
     };
     let asked = selector.matchers().iter().map(|matcher| matcher.label());
-    asked.chain(keys.iter().map(String::as_str)).all(|label| dict.service_has(label))
+    asked
+        .chain(keys.iter().map(String::as_str))
+        .all(|label| dict.service_has(label))
 }
 
 /// The one unit of what was added up.

@@ -6,12 +6,9 @@ use super::super::codec::Opener;
 use super::super::dict::{Dict, NONE};
 use super::super::encode::{SERVICE_STEP_NS, period};
 use super::super::file::{FileError, Table};
-use super::super::options::CHUNK_NS;
 use super::super::partition::{Partition, View, read};
 use super::quality::{Fleet, WINDOW_STEP_NS};
-use super::{
-    Guard, Piece, Stop, each_partition, kept_labels, pieces, select, service_answers,
-};
+use super::{Guard, Piece, Stop, each_partition, kept_labels, pieces, select, service_answers};
 use crate::store::{Answer, LabelSet, Limits, Rollup, StoreError, TimeRange};
 use ::profile::{
     GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackId,
@@ -62,7 +59,11 @@ impl Choice {
                 id
             })
         };
-        let bundles = if table == Table::Block { &dict.groups } else { &dict.services };
+        let bundles = if table == Table::Block {
+            &dict.groups
+        } else {
+            &dict.services
+        };
         let mut chosen = vec![false; bundles.len()];
         let kept: Vec<u32> = if table == Table::Block {
             let series = dict.series.iter();
@@ -87,7 +88,10 @@ impl Choice {
             table,
             chosen: chosen.iter().filter(|chosen| **chosen).count(),
             bundles: chosen,
-            periods: bundles.iter().map(|bundle| period(dict, Some(bundle.kind))).collect(),
+            periods: bundles
+                .iter()
+                .map(|bundle| period(dict, Some(bundle.kind)))
+                .collect(),
             kinds: bundles.iter().map(|bundle| bundle.kind).collect(),
             kept,
             sample_of,
@@ -95,7 +99,9 @@ impl Choice {
     }
 
     fn wants(&self, bundle: u32) -> bool {
-        self.bundles.get(bundle as usize).is_some_and(|chosen| *chosen)
+        self.bundles
+            .get(bundle as usize)
+            .is_some_and(|chosen| *chosen)
     }
 
     fn kept(&self, series: u32) -> u32 {
@@ -105,7 +111,12 @@ impl Choice {
 
 /// Sums by (kept labels, leaf).
 enum Sums {
-    Dense { leaves: usize, values: Vec<Value> },
+    Dense {
+        leaves: usize,
+        values: Vec<Value>,
+        /// A row may count nothing and be there.
+        present: Vec<bool>,
+    },
     Sparse(HashMap<(u32, u32), Value>),
 }
 
@@ -116,6 +127,7 @@ impl Sums {
             Sums::Dense {
                 leaves,
                 values: vec![Value::default(); size],
+                present: vec![false; size],
             }
         } else {
             Sums::Sparse(HashMap::new())
@@ -124,12 +136,17 @@ impl Sums {
 
     fn add(&mut self, kept: u32, leaf: u32, value: Value) {
         match self {
-            Sums::Dense { leaves, values } => {
+            Sums::Dense {
+                leaves,
+                values,
+                present,
+            } => {
                 let at = kept as usize * *leaves + leaf as usize;
                 if (leaf as usize) < *leaves
                     && let Some(sum) = values.get_mut(at)
                 {
                     *sum += value;
+                    present[at] = true;
                 }
             }
             Sums::Sparse(values) => *values.entry((kept, leaf)).or_default() += value,
@@ -138,23 +155,28 @@ impl Sums {
 
     fn heap_bytes(&self) -> usize {
         match self {
-            Sums::Dense { values, .. } => values.len() * 16,
+            Sums::Dense { values, .. } => values.len() * 17,
             Sums::Sparse(values) => values.allocation_size(),
         }
     }
 
     fn into_list(self) -> Vec<(u32, u32, Value)> {
-        let some = |value: &Value| *value != Value::default();
         match self {
-            Sums::Dense { leaves, values } => {
-                let all = values.into_iter().enumerate();
-                all.filter(|(_, value)| some(value))
-                    .map(|(at, value)| ((at / leaves) as u32, (at % leaves) as u32, value))
+            Sums::Dense {
+                leaves,
+                values,
+                present,
+            } => {
+                let all = values.into_iter().zip(present).enumerate();
+                all.filter(|(_, (_, present))| *present)
+                    .map(|(at, (value, _))| ((at / leaves) as u32, (at % leaves) as u32, value))
                     .collect()
             }
             Sums::Sparse(values) => {
-                let all = values.into_iter().filter(|(_, value)| some(value));
-                let mut all: Vec<_> = all.map(|((kept, leaf), value)| (kept, leaf, value)).collect();
+                let all = values.into_iter();
+                let mut all: Vec<_> = all
+                    .map(|((kept, leaf), value)| (kept, leaf, value))
+                    .collect();
                 all.sort_unstable_by_key(|(kept, leaf, _)| (*kept, *leaf));
                 all
             }
@@ -162,39 +184,45 @@ impl Sums {
     }
 }
 
+/// Sums of one partition: label sets that stand for kept labels, and values by (kept labels, leaf).
+type Counts = (Vec<LabelSetId>, Vec<(u32, u32, Value)>);
+
 /// What one partition adds to the answer.
 struct Found {
     dict: Arc<RwLock<Dict>>,
-    lists: Vec<(Vec<LabelSetId>, Vec<(u32, u32, Value)>)>,
+    lists: Vec<Counts>,
     kinds: Vec<bool>,
     read: Read,
 }
 
 /// Which data was read.
 #[derive(Clone, Copy, Default)]
-struct Read {
-    windows: bool,
-    minutes: bool,
-    chunks: bool,
-    by_series: bool,
-    by_service: bool,
+pub struct Read {
+    /// Samples of windows, or their totals over whole chunks, by series.
+    pub windows: bool,
+    /// The rollup by service.
+    pub services: bool,
 }
 
 impl Read {
-    fn rollup(self) -> Rollup {
-        let step_ns = if self.windows {
-            WINDOW_STEP_NS
-        } else if self.minutes {
-            SERVICE_STEP_NS
-        } else if self.chunks {
-            CHUNK_NS
-        } else {
-            WINDOW_STEP_NS
-        };
+    /// What an answer says of it: the finest that was read.
+    pub fn rollup(self) -> Rollup {
+        let by_service = self.services && !self.windows;
         Rollup {
-            step_ns,
-            by_service: self.by_service && !self.by_series,
+            step_ns: if by_service {
+                SERVICE_STEP_NS
+            } else {
+                WINDOW_STEP_NS
+            },
+            by_service,
         }
+    }
+}
+
+impl std::ops::BitOrAssign for Read {
+    fn bitor_assign(&mut self, other: Read) {
+        self.windows |= other.windows;
+        self.services |= other.services;
     }
 }
 
@@ -222,11 +250,7 @@ pub fn profile(
                 kinds,
                 read: of,
             } = found;
-            used.windows |= of.windows;
-            used.minutes |= of.minutes;
-            used.chunks |= of.chunks;
-            used.by_series |= of.by_series;
-            used.by_service |= of.by_service;
+            used |= of;
             merge_kinds(&mut info, &read(&dict), &kinds, range)?;
             runner.next_dictionary();
             for (labels, list) in lists {
@@ -286,27 +310,33 @@ fn read_partition(
     guard: &mut Guard<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
-    let (by_group, by_service, leaves, kinds) = {
+    let pieces = pieces(partition, range);
+    let mut found = Found {
+        dict: Arc::clone(&dict),
+        lists: Vec::new(),
+        kinds: Vec::new(),
+        read: Read::default(),
+    };
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
+        return Ok(found);
+    };
+    let choose = || {
         let dict = read(&dict);
         let by_group = Choice::new(&dict, query, Table::Block);
         let by_service = service_answers(&dict, query.selector(), query.group_by())
             .then(|| Choice::new(&dict, query, Table::ServiceBlock));
         (by_group, by_service, dict.leaves.len(), dict.kinds.len())
     };
-    let pieces = pieces(partition, range);
-    let mut found = Found {
-        dict,
-        lists: Vec::new(),
-        kinds: vec![false; kinds],
-        read: Read::default(),
-    };
-    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
-        return Ok(found);
-    };
+    let chunks = (first.chunk, last.chunk);
+    let (view, chosen) = partition.view(chunks, false, choose, |(by_group, ..), group| {
+        by_group.wants(group)
+    })?;
+    let (by_group, by_service, leaves, kinds) = chosen;
+    found.kinds.resize(kinds, false);
     if by_group.chosen == 0 {
+        view.close(partition);
         return Ok(found);
     }
-    let view = partition.view((first.chunk, last.chunk), false, |group| by_group.wants(group))?;
     guard.hold(view.heap_bytes())?;
     let mut reader = Reading {
         view: &view,
@@ -381,7 +411,6 @@ impl Reading<'_> {
                 })?;
                 if any {
                     self.read.windows = true;
-                    self.read.by_series = true;
                     self.note_kind(choice, *group);
                 }
             }
@@ -415,7 +444,11 @@ impl Reading<'_> {
             )?;
             return Ok(());
         }
-        let chosen = choice.bundles.iter().enumerate().filter(|(_, chosen)| **chosen);
+        let chosen = choice
+            .bundles
+            .iter()
+            .enumerate()
+            .filter(|(_, chosen)| **chosen);
         for (bundle, _) in chosen {
             let only = (bundle as u32, bundle as u64 + 1);
             file.each_blob(
@@ -440,16 +473,16 @@ impl Reading<'_> {
     ) -> Result<(), Stop> {
         guard.check()?;
         let period = choice.periods.get(bundle as usize).copied().unwrap_or(0);
-        self.block.read(&mut self.opener, body, period, piece.part)?;
+        self.block
+            .read(&mut self.opener, body, period, piece.part)?;
         let (mut begin, mut any) = (0, false);
         for &(series, end) in &self.block.series {
             let kept = choice.kept(series);
             if kept != NONE {
                 for at in begin..end {
-                    let value = self.block.values[at];
-                    if value != Value::default() {
+                    if self.block.present[at] {
                         any = true;
-                        sums.add(kept, self.block.leaves[at], value);
+                        sums.add(kept, self.block.leaves[at], self.block.values[at]);
                     }
                 }
             }
@@ -458,13 +491,8 @@ impl Reading<'_> {
         if any {
             self.note_kind(choice, bundle);
             let service = choice.table == Table::ServiceBlock;
-            self.read.by_service |= service;
-            self.read.by_series |= !service;
-            match (piece.part, service) {
-                (None, _) => self.read.chunks = true,
-                (Some(_), true) => self.read.minutes = true,
-                (Some(_), false) => self.read.windows = true,
-            }
+            self.read.services |= service;
+            self.read.windows |= !service;
         }
         Ok(())
     }
@@ -497,13 +525,20 @@ fn prune(profile: &mut Profile, nodes: usize, guard: &Guard<'_>) -> Result<u64, 
     }
     let mut kept = vec![false; trie.len()];
     kept[0] = true;
-    order.iter().take(nodes).for_each(|&id| kept[id as usize] = true);
+    order
+        .iter()
+        .take(nodes)
+        .for_each(|&id| kept[id as usize] = true);
     // By stack: itself, or the nearest caller that stays.
     let mut stays: Vec<StackId> = Vec::with_capacity(trie.len());
     stays.push(StackId::EMPTY);
     for (at, parent) in parents.iter().enumerate() {
         let own = StackId(at as u32 + 1);
-        let stay = if kept[at + 1] { own } else { stays[parent.0 as usize] };
+        let stay = if kept[at + 1] {
+            own
+        } else {
+            stays[parent.0 as usize]
+        };
         stays.push(stay);
     }
     guard.check()?;

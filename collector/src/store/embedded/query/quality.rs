@@ -6,9 +6,7 @@ use super::super::meta::{HostSum, Presence, Summary, WindowMeta};
 use super::super::partition::{Partition, lock, read};
 use super::super::{EmbeddedStore, partition::View};
 use super::{Guard, Piece, Stop, partitions, pieces};
-use crate::store::{
-    GAPS_MAX, Gap, HostKey, LabelSet, Rollup, StoreError, StoreQuality, TimeRange,
-};
+use crate::store::{GAPS_MAX, Gap, HostKey, LabelSet, Rollup, StoreError, StoreQuality, TimeRange};
 use ::profile::{Selector, Value};
 use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
@@ -67,25 +65,26 @@ pub fn each_summary(
     };
     let mut opener = Opener::new().map_err(super::FileError::from)?;
     let mut raw = Vec::new();
-    view.file.each_windows(from, to, |chunk, body| -> Result<(), Stop> {
-        guard.check()?;
-        let mut body = Reader::new(body);
-        opener.open(&mut body, &mut raw)?;
-        let whole = Summary::take(&mut Reader::new(&raw))?;
-        let Some(piece) = piece_of(chunk) else {
-            return each(&whole, None);
-        };
-        if piece.part.is_none() {
-            return each(&whole, Some(&whole));
-        }
-        opener.open(&mut body, &mut raw)?;
-        let mut input = Reader::new(&raw);
-        let mut windows = Vec::new();
-        for _ in 0..input.take_count()? {
-            windows.push(WindowMeta::take(&mut input)?);
-        }
-        each(&whole, Some(&inside(&windows, piece)))
-    })?;
+    view.file
+        .each_windows(from, to, |chunk, body| -> Result<(), Stop> {
+            guard.check()?;
+            let mut body = Reader::new(body);
+            opener.open(&mut body, &mut raw)?;
+            let whole = Summary::take(&mut Reader::new(&raw))?;
+            let Some(piece) = piece_of(chunk) else {
+                return each(&whole, None);
+            };
+            if piece.part.is_none() {
+                return each(&whole, Some(&whole));
+            }
+            opener.open(&mut body, &mut raw)?;
+            let mut input = Reader::new(&raw);
+            let mut windows = Vec::new();
+            for _ in 0..input.take_count()? {
+                windows.push(WindowMeta::take(&mut input)?);
+            }
+            each(&whole, Some(&inside(&windows, piece)))
+        })?;
     for mem in &view.chunks {
         if !(from..=to).contains(&mem.chunk) || mem.windows.is_empty() {
             continue;
@@ -118,7 +117,10 @@ impl Fleet {
             .find(|partition| partition.start >= range.end_unix_ns)
             .cloned();
         chosen.extend(after);
-        let bounds = chosen.first().zip(chosen.last()).map(|(first, last)| (first.start, last.end));
+        let bounds = chosen
+            .first()
+            .zip(chosen.last())
+            .map(|(first, last)| (first.start, last.end));
         for partition in &chosen {
             guard.check()?;
             if partition.damaged.load(Ordering::Acquire) {
@@ -137,9 +139,8 @@ impl Fleet {
         }
         let all: Vec<Arc<Partition>> = read(&store.partitions).values().cloned().collect();
         for partition in all {
-            let outside = bounds.is_none_or(|(start, end)| {
-                partition.end <= start || partition.start >= end
-            });
+            let outside =
+                bounds.is_none_or(|(start, end)| partition.end <= start || partition.start >= end);
             fleet.note_neighbour(&partition, range, selector, outside);
         }
         Ok(fleet)
@@ -153,7 +154,7 @@ impl Fleet {
         guard: &mut Guard<'_>,
     ) -> Result<(), Stop> {
         let dict = partition.dict(false)?;
-        let view = partition.view((0, u16::MAX), true, |_| false)?;
+        let (view, ()) = partition.view((0, u16::MAX), true, || (), |(), _| false)?;
         let pieces = pieces(partition, range);
         let mut known: HashMap<u32, bool> = HashMap::new();
         // Put together aside, so that a partition that turns out to be damaged adds nothing.
@@ -167,9 +168,9 @@ impl Fleet {
             |whole, inside| {
                 let dict = read(&dict);
                 let mut takes = |labels: u32| {
-                    *known.entry(labels).or_insert_with(|| {
-                        host_is_selected(selector, &labels_of(&dict, labels))
-                    })
+                    *known
+                        .entry(labels)
+                        .or_insert_with(|| host_is_selected(selector, &labels_of(&dict, labels)))
                 };
                 for (&(host, labels), (_, presence)) in &whole.hosts {
                     if let Some(key) = dict.hosts.get(host as usize)
@@ -177,7 +178,9 @@ impl Fleet {
                     {
                         let days = found.hosts.entry_ref(key).or_default();
                         days.presence.spans.extend(&presence.spans);
-                        days.presence.dropped.extend(presence.dropped.iter().cloned());
+                        days.presence
+                            .dropped
+                            .extend(presence.dropped.iter().cloned());
                     }
                 }
                 for (&(host, labels), &(sum, _)) in inside.iter().flat_map(|inside| &inside.hosts) {
@@ -219,7 +222,9 @@ impl Fleet {
             if outside && state.last_start < range.start_unix_ns {
                 days.presence.spans.push((state.last_start, state.last_end));
             } else if outside {
-                days.presence.spans.push((state.first_start, state.first_start));
+                days.presence
+                    .spans
+                    .push((state.first_start, state.first_start));
             }
         }
     }
@@ -318,7 +323,11 @@ fn labels_of(dict: &Dict, labels: u32) -> LabelSet {
     if labels as usize >= dict.tables.label_sets.len() {
         return LabelSet::default();
     }
-    super::kept_labels(dict, ::profile::LabelSetId(labels), &::profile::GroupBy::All)
+    super::kept_labels(
+        dict,
+        ::profile::LabelSetId(labels),
+        &::profile::GroupBy::All,
+    )
 }
 
 /// Names of partitions that are set aside and had time of the range.
@@ -333,7 +342,11 @@ pub fn damaged(store: &EmbeddedStore, range: TimeRange) -> Vec<String> {
 
 /// Holes between spans, and what was said to be gone.
 fn gaps_of(presence: &Presence) -> Vec<Gap> {
-    let mut gaps: Vec<Gap> = presence.dropped.iter().map(|(_, gap)| gap.clone()).collect();
+    let mut gaps: Vec<Gap> = presence
+        .dropped
+        .iter()
+        .map(|(_, gap)| gap.clone())
+        .collect();
     let mut absent = |from: i64, to: i64| {
         if to.saturating_sub(from) >= super::super::meta::ABSENT_MIN_NS {
             gaps.push(Gap {
@@ -369,7 +382,10 @@ mod tests {
 
     fn check(spans: &[(i64, i64)], dropped: &[(i64, i64, i64)], expected: &[(i64, i64, &str)]) {
         let mut presence = Presence {
-            spans: spans.iter().map(|&(from, to)| (from * SECOND, to * SECOND)).collect(),
+            spans: spans
+                .iter()
+                .map(|&(from, to)| (from * SECOND, to * SECOND))
+                .collect(),
             ..Presence::default()
         };
         for &(said, from, to) in dropped {
@@ -389,7 +405,11 @@ mod tests {
             .into_iter()
             .map(|gap| {
                 let range = gap.range;
-                (range.start_unix_ns / SECOND, range.end_unix_ns / SECOND, gap.cause)
+                (
+                    range.start_unix_ns / SECOND,
+                    range.end_unix_ns / SECOND,
+                    gap.cause,
+                )
             })
             .collect();
         let expected: Vec<_> = expected
@@ -403,7 +423,11 @@ mod tests {
     fn time_between_windows_is_absent_unless_the_agent_says_why() {
         check(&[(0, 10), (10, 20)], &[], &[]);
         check(&[(30, 40), (0, 10)], &[], &[(10, 30, ABSENT)]);
-        check(&[(0, 10), (30, 40)], &[(30, 10, 30)], &[(10, 30, "dropped")]);
+        check(
+            &[(0, 10), (30, 40)],
+            &[(30, 10, 30)],
+            &[(10, 30, "dropped")],
+        );
         check(
             &[(0, 10), (50, 60)],
             &[(50, 20, 30)],

@@ -8,14 +8,12 @@ use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
 use super::super::file::{FileError, Table};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Partition, View, read};
-use super::profile::grouping;
-use super::quality::{Fleet, WINDOW_STEP_NS};
+use super::profile::{Read, grouping};
+use super::quality::Fleet;
 use super::{
     Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
 };
-use crate::store::{
-    Answer, LabelSet, Limits, Line, Lines, Rollup, Scope, StoreError, TimeRange,
-};
+use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, StoreError, TimeRange};
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -80,17 +78,26 @@ impl HeadChoice {
         let shared = HEADS_SHARED as usize;
         HeadChoice {
             table,
-            ranges: groups.chunks(shared).map(|range| range.contains(&true)).collect(),
+            ranges: groups
+                .chunks(shared)
+                .map(|range| range.contains(&true))
+                .collect(),
             groups,
-            periods: bundles.iter().map(|bundle| period(dict, Some(bundle.kind))).collect(),
+            periods: bundles
+                .iter()
+                .map(|bundle| period(dict, Some(bundle.kind)))
+                .collect(),
             kept,
             kinds,
             labels: labels_of,
         }
     }
 
-    fn wants_group(&self, group: u32) -> bool {
-        self.groups.get(group as usize).is_some_and(|wanted| *wanted)
+    /// True when a series of the group is chosen.
+    pub fn wants_group(&self, group: u32) -> bool {
+        self.groups
+            .get(group as usize)
+            .is_some_and(|wanted| *wanted)
     }
 
     /// True when nothing is chosen.
@@ -100,7 +107,10 @@ impl HeadChoice {
 
     /// Reads heads of pieces that `takes` takes: `each` is told kept labels, kind, chunk, begin after
     /// the chunk's, and sum. Whole chunks come as one when `whole`. Memory is read when `with_memory`.
-    #[expect(clippy::too_many_arguments, reason = "one reading of heads, for lines and for totals")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one reading of heads, for lines and for totals"
+    )]
     pub fn read(
         &self,
         view: &View,
@@ -124,15 +134,31 @@ impl HeadChoice {
         };
         for piece in pieces.iter().filter(|piece| takes(piece)) {
             let is_whole = whole && piece.part.is_none();
-            let wanted = |range: u32| self.ranges.get(range as usize).is_some_and(|wanted| *wanted);
+            let wanted = |range: u32| {
+                self.ranges
+                    .get(range as usize)
+                    .is_some_and(|wanted| *wanted)
+            };
             let all = (0, 1 << 32);
-            view.file.each_blob(self.table, piece.chunk, all, wanted, |_, body| -> Result<(), Stop> {
-                guard.check()?;
-                each_head(&mut opener, body, is_whole, period_of, |series, start, sum| {
-                    found(piece, series, start, sum, is_whole);
-                })?;
-                Ok(())
-            })?;
+            view.file.each_blob(
+                self.table,
+                piece.chunk,
+                all,
+                wanted,
+                |_, body| -> Result<(), Stop> {
+                    guard.check()?;
+                    each_head(
+                        &mut opener,
+                        body,
+                        is_whole,
+                        period_of,
+                        |series, start, sum| {
+                            found(piece, series, start, sum, is_whole);
+                        },
+                    )?;
+                    Ok(())
+                },
+            )?;
         }
         for mem in view.chunks.iter().filter(|_| with_memory) {
             let Some(piece) = pieces.iter().find(|piece| piece.chunk == mem.chunk) else {
@@ -148,13 +174,12 @@ impl HeadChoice {
         stopped?;
         Ok(())
     }
+}
 
-    /// A view of a partition with what is chosen.
-    pub fn view(&self, partition: &Partition, pieces: &[Piece]) -> Result<View, FileError> {
-        let first = pieces.first().map_or(0, |piece| piece.chunk);
-        let last = pieces.last().map_or(0, |piece| piece.chunk);
-        partition.view((first, last), false, |group| self.wants_group(group))
-    }
+/// The first and last chunk of a plan.
+pub fn ends(pieces: &[Piece]) -> (u16, u16) {
+    let first = pieces.first().map_or(0, |piece| piece.chunk);
+    (first, pieces.last().map_or(0, |piece| piece.chunk))
 }
 
 /// The time axis of lines.
@@ -171,7 +196,7 @@ struct Found {
     lines: Vec<Option<Vec<u64>>>,
     total: Value,
     units: Vec<String>,
-    used: [bool; 3],
+    used: Read,
 }
 
 /// See [`Store::series`](crate::store::Store::series).
@@ -189,7 +214,7 @@ pub fn series(
     let mut lines: HashMap<LabelSet, Vec<u64>> = HashMap::new();
     let mut total = Value::default();
     let mut units = Units::default();
-    let mut used = [false; 3];
+    let mut used = Read::default();
     each_partition(
         store,
         scope.range,
@@ -200,9 +225,7 @@ pub fn series(
             for unit in &found.units {
                 units.add(unit)?;
             }
-            for (all, used_here) in used.iter_mut().zip(found.used) {
-                *all |= used_here;
-            }
+            used |= found.used;
             for (labels, line) in found.labels.into_iter().zip(found.lines) {
                 let Some(line) = line else { continue };
                 match lines.get_mut(&labels) {
@@ -217,7 +240,7 @@ pub fn series(
         },
     )?;
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let rollup = rollup(used);
+    let rollup = used.rollup();
     let quality = fleet.quality(store, scope.range, rollup, total, units.into_text());
     Ok(Answer {
         data: into_lines(lines, axis, limits.lines),
@@ -225,27 +248,14 @@ pub fn series(
     })
 }
 
-fn rollup([windows, minutes, chunks]: [bool; 3]) -> Rollup {
-    let (step_ns, by_service) = if windows {
-        (WINDOW_STEP_NS, false)
-    } else if minutes {
-        (SERVICE_STEP_NS, true)
-    } else if chunks {
-        (CHUNK_NS, false)
-    } else {
-        (WINDOW_STEP_NS, false)
-    };
-    Rollup {
-        step_ns,
-        by_service,
-    }
-}
-
 fn axis(range: TimeRange, step_ns: u64) -> Result<Axis, StoreError> {
     let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
     let start = range.start_unix_ns.div_euclid(step).saturating_mul(step);
     let covered = i128::from(range.end_unix_ns) - i128::from(start);
-    let steps = covered.max(0).unsigned_abs().div_ceil(step.unsigned_abs().into());
+    let steps = covered
+        .max(0)
+        .unsigned_abs()
+        .div_ceil(step.unsigned_abs().into());
     if steps > STEPS_MAX.into() {
         return Err(StoreError::TooLarge(format!(
             "{steps} steps are more than {STEPS_MAX}; take a longer step or a shorter range"
@@ -273,26 +283,34 @@ fn read_partition(
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
-    let minutes = axis.step_ns % SERVICE_STEP_NS == 0;
-    let (own, service, units) = {
+    let minutes = axis.step_ns.is_multiple_of(SERVICE_STEP_NS);
+    let choose = || {
         let dict = read(&dict);
         let choose = |table| HeadChoice::new(&dict, &scope.selector, group_by, table);
         let service = minutes && service_answers(&dict, &scope.selector, group_by);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
-        (choose(Table::Head), service.then(|| choose(Table::ServiceHead)), units)
+        (
+            choose(Table::Head),
+            service.then(|| choose(Table::ServiceHead)),
+            units,
+        )
     };
+    let (view, (own, service, units)) =
+        partition.view(ends(&pieces), false, choose, |(own, ..), group| {
+            own.wants_group(group)
+        })?;
     let mut found = Found {
         labels: Vec::new(),
         lines: Vec::new(),
         total: Value::default(),
         units: Vec::new(),
-        used: [false; 3],
+        used: Read::default(),
     };
     if own.is_empty() {
+        view.close(partition);
         return Ok(found);
     }
-    let view = own.view(partition, &pieces)?;
-    let whole = axis.step_ns % CHUNK_NS == 0;
+    let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
     let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
     let mut kinds_used = vec![false; units.len()];
     let mut read_all = Ok(());
@@ -326,7 +344,8 @@ fn read_partition(
                 }
                 found.total += value;
                 kinds_used[usize::from(kind)] = true;
-                found.used[if !own { 1 } else if whole { 2 } else { 0 }] = true;
+                found.used.services |= !own;
+                found.used.windows |= own;
                 Ok(())
             },
         );
@@ -345,13 +364,19 @@ fn read_partition(
 }
 
 fn into_lines(lines: HashMap<LabelSet, Vec<u64>>, axis: Axis, limit: usize) -> Lines {
-    let total = |weights: &[u64]| weights.iter().fold(0u64, |sum, weight| sum.saturating_add(*weight));
+    let total = |weights: &[u64]| {
+        weights
+            .iter()
+            .fold(0u64, |sum, weight| sum.saturating_add(*weight))
+    };
     let mut lines: Vec<(u64, Line)> = lines
         .into_iter()
         .map(|(labels, weights)| (total(&weights), Line { labels, weights }))
         .collect();
     lines.sort_by(|(left_total, left), (right_total, right)| {
-        right_total.cmp(left_total).then_with(|| left.labels.cmp(&right.labels))
+        right_total
+            .cmp(left_total)
+            .then_with(|| left.labels.cmp(&right.labels))
     });
     let left_out = lines.split_off(lines.len().min(limit));
     let mut rest = Vec::new();

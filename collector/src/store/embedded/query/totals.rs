@@ -4,11 +4,10 @@ use super::super::EmbeddedStore;
 use super::super::block::Sum;
 use super::super::file::Table;
 use super::super::meta::Account;
-use super::super::options::CHUNK_NS;
 use super::super::partition::{Partition, read};
 use super::profile::grouping;
 use super::quality::{Fleet, WINDOW_STEP_NS, each_summary};
-use super::series::HeadChoice;
+use super::series::{HeadChoice, ends};
 use super::{Guard, Stop, Units, each_partition, kept_labels, pieces, select};
 use crate::store::{Answer, LabelSet, Labelled, Limits, Rollup, Scope, StoreError};
 use ::profile::{GroupBy, LabelSetId, key};
@@ -25,7 +24,6 @@ struct Row {
 struct Found {
     rows: HashMap<LabelSet, Row>,
     units: Vec<String>,
-    windows: bool,
 }
 
 /// See [`Store::totals`](crate::store::Store::totals). Accounts are of cgroups with all below them;
@@ -41,14 +39,12 @@ pub fn totals(
     let group_by = grouping(group_by);
     let mut rows: HashMap<LabelSet, Row> = HashMap::new();
     let mut units = Units::default();
-    let mut windows = false;
     each_partition(
         store,
         scope.range,
         &mut guard,
         |partition, guard| read_partition(partition, scope, &group_by, guard),
         |found, guard| {
-            windows |= found.windows;
             for unit in &found.units {
                 units.add(unit)?;
             }
@@ -92,12 +88,14 @@ pub fn totals(
         .collect();
     data.sort_by(|left, right| {
         let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
-        weight(right).cmp(&weight(left)).then_with(|| left.labels.cmp(&right.labels))
+        weight(right)
+            .cmp(&weight(left))
+            .then_with(|| left.labels.cmp(&right.labels))
     });
     data.truncate(limits.lines);
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
     let rollup = Rollup {
-        step_ns: if windows { WINDOW_STEP_NS } else { CHUNK_NS },
+        step_ns: WINDOW_STEP_NS,
         by_service: false,
     };
     let quality = fleet.quality(store, scope.range, rollup, total.all(), units.into_text());
@@ -112,29 +110,35 @@ fn read_partition(
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
-    let (choice, taken, units) = {
+    let choose = || {
         let dict = read(&dict);
         let choice = HeadChoice::new(&dict, &scope.selector, group_by, Table::Head);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
         (choice, select(&dict, &scope.selector), units)
     };
-    let first = pieces.first().map_or(0, |piece| piece.chunk);
-    let last = pieces.last().map_or(0, |piece| piece.chunk);
-    let view = partition.view((first, last), true, |_| !choice.is_empty())?;
+    let range = ends(&pieces);
+    let (view, (choice, taken, units)) =
+        partition.view(range, true, choose, |(choice, ..), group| {
+            choice.wants_group(group)
+        })?;
     let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
     let mut kinds_used = vec![false; units.len()];
     let mut accounts: HashMap<u32, Account> = HashMap::new();
-    let mut windows = false;
     let read_all = choice
-        .read(&view, &pieces, true, true, guard, |_| true, |kept, kind, chunk, _, sum| {
-            *sums[kept as usize].get_or_insert_default() += sum;
-            kinds_used[usize::from(kind)] = true;
-            let piece = pieces.iter().find(|piece| piece.chunk == chunk);
-            windows |= piece.is_none_or(|piece| piece.part.is_some());
-            Ok(())
-        })
+        .read(
+            &view,
+            &pieces,
+            true,
+            true,
+            guard,
+            |_| true,
+            |kept, kind, _, _, sum| {
+                *sums[kept as usize].get_or_insert_default() += sum;
+                kinds_used[usize::from(kind)] = true;
+                Ok(())
+            },
+        )
         .and_then(|()| {
-            let range = (first, last);
             each_summary(partition, &view, &pieces, range, guard, |_, inside| {
                 for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
                     if taken.get(labels as usize).is_some_and(|taken| *taken) {
@@ -161,6 +165,5 @@ fn read_partition(
     Ok(Found {
         rows,
         units: used.map(|(unit, _)| unit).collect(),
-        windows,
     })
 }

@@ -1,0 +1,567 @@
+//! The embedded store on bad days: killed, out of disk, damaged, flooded, too old, too much.
+#![expect(clippy::unwrap_used, reason = "all of it is tests")]
+
+#[path = "support/fleet.rs"]
+mod fleet;
+
+use collector::store::embedded::{EmbeddedStore, OpenError, Options};
+use collector::store::{
+    Answer, Cancel, HostFacts, HostRecord, Limits, NewWindow, Scope, Store, StoreError, Taken,
+    TimeRange,
+};
+use fleet::{Fleet, Random, Shape, WINDOW_NS};
+use profile::{Dictionary, GroupBy, Profile, Query, Selector};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SECOND: i64 = 1_000_000_000;
+const HOUR: i64 = 3600 * SECOND;
+
+/// 2026-01-15 00:00:00 UTC: where partitions of any length begin.
+const BEGIN: i64 = 1_768_435_200 * SECOND;
+
+/// Where the child of the crash test finds its directory.
+const CRASH_DIR: &str = "FLEETPROF_TEST_CRASH_DIR";
+
+/// Windows of each host that are stored already.
+const CRASH_FROM: &str = "FLEETPROF_TEST_CRASH_FROM";
+
+const SMALL: Shape = Shape {
+    hosts: 3,
+    containers: 4,
+    services: 3,
+    stacks: 60,
+    samples: 200,
+};
+
+fn open(dir: &Path, options: &Options) -> EmbeddedStore {
+    EmbeddedStore::open(dir, options.clone(), BEGIN + HOUR).unwrap()
+}
+
+fn ample() -> Limits {
+    Limits {
+        cancel: Cancel::default(),
+        deadline: Instant::now() + Duration::from_secs(600),
+        memory_bytes: 1 << 30,
+        nodes: 1 << 20,
+        lines: 1 << 16,
+    }
+}
+
+fn all_time() -> TimeRange {
+    TimeRange {
+        start_unix_ns: BEGIN - 24 * HOUR,
+        end_unix_ns: BEGIN + 48 * HOUR,
+    }
+}
+
+fn push(store: &EmbeddedStore, fleet: &Fleet, window: NewWindow) -> Result<Taken, StoreError> {
+    let now = window.range.end_unix_ns;
+    let windows = [window];
+    let answer = store.push(&windows, &Dictionary::default(), now)?.remove(0);
+    match answer {
+        Taken::Missing(stacks) => Ok(store.push(&windows, &fleet.define(&stacks), now)?.remove(0)),
+        other => Ok(other),
+    }
+}
+
+fn by_host(store: &EmbeddedStore) -> Answer<Profile> {
+    let query = Query::new(
+        Selector::default(),
+        Vec::new(),
+        GroupBy::from_keys(&["host"]),
+    );
+    store
+        .profile(all_time(), &query.unwrap(), &ample())
+        .unwrap()
+}
+
+/// Samples by host.
+fn counts(store: &EmbeddedStore) -> BTreeMap<String, u64> {
+    let answer = by_host(store);
+    let mut counts = BTreeMap::new();
+    for (key, value) in &answer.data.samples {
+        let host = answer
+            .data
+            .dict
+            .label(key.labels, "host")
+            .unwrap_or_default();
+        *counts.entry(host.to_owned()).or_insert(0) += value.count;
+    }
+    counts
+}
+
+fn total(store: &EmbeddedStore) -> u64 {
+    counts(store).values().sum()
+}
+
+/// Flushes everything: to the store it is long after the last window.
+fn flush(store: &EmbeddedStore) {
+    store.maintain(BEGIN + 72 * HOUR).unwrap();
+}
+
+fn quick_flushes() -> Options {
+    Options {
+        partition_ns: 1200 * SECOND as u64,
+        // A few windows fill it, so that the child flushes all the time.
+        memtable_bytes: 24 << 10,
+        ..Options::default()
+    }
+}
+
+/// Pushes windows of each host in its own thread and says which are durable, until it is killed.
+#[test]
+fn child_of_the_crash_test() {
+    let Some(dir) = std::env::var_os(CRASH_DIR) else {
+        return;
+    };
+    let fleet = Fleet::new(7, SMALL);
+    let from = std::env::var(CRASH_FROM).unwrap();
+    let from: Vec<u64> = from
+        .split(',')
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let store = open(Path::new(&dir), &quick_flushes());
+    std::thread::scope(|scope| {
+        for (host, &from) in from.iter().enumerate() {
+            let (store, fleet) = (&store, &fleet);
+            scope.spawn(move || {
+                for sequence in from.. {
+                    let window = fleet.window(host as u64, sequence, BEGIN);
+                    let now = window.range.end_unix_ns;
+                    let taken = push(store, fleet, window).unwrap();
+                    assert!(
+                        matches!(taken, Taken::Stored | Taken::Repeated),
+                        "{taken:?}"
+                    );
+                    let line = format!("acked {host} {sequence}\n");
+                    std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+                    if sequence % 5 == host as u64 {
+                        store.maintain(now).unwrap();
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Runs the child until it has acknowledged `acks` windows, kills it `after` then, and returns how many
+/// windows of each host were acknowledged.
+fn run_until_killed(dir: &Path, stored: &[u64], acks: u64, after: Duration) -> Vec<u64> {
+    let from: Vec<String> = stored.iter().map(u64::to_string).collect();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_of_the_crash_test",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(CRASH_DIR, dir)
+        .env(CRASH_FROM, from.join(","))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut acked = stored.to_vec();
+    let mut note = |line: &str| {
+        let mut words = line
+            .split(' ')
+            .skip_while(|word| !word.ends_with("acked"))
+            .skip(1);
+        let (Some(host), Some(sequence)) = (words.next(), words.next()) else {
+            return 0;
+        };
+        let (host, sequence): (usize, u64) = (host.parse().unwrap(), sequence.parse().unwrap());
+        acked[host] = sequence + 1;
+        1
+    };
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let (mut line, mut seen) = (String::new(), 0);
+    while seen < acks && lines.read_line(&mut line).unwrap() > 0 {
+        seen += note(line.trim_end());
+        line.clear();
+    }
+    std::thread::sleep(after);
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success());
+    // What it said before it died counts; a line cut in the middle does not.
+    while lines.read_line(&mut line).unwrap() > 0 {
+        if line.ends_with('\n') {
+            note(line.trim_end());
+        }
+        line.clear();
+    }
+    acked
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_and_nothing_counts_twice_however_often_it_is_killed() {
+    const KILLS: usize = 32;
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(7, SMALL);
+    let mut random = Random::new(11);
+    let mut stored = vec![0u64; SMALL.hosts as usize];
+    let mut samples: Vec<Vec<u64>> = vec![vec![0]; SMALL.hosts as usize];
+    for kill in 0..KILLS {
+        let after = Duration::from_micros(random.below(30_000));
+        let acked = run_until_killed(folder.path(), &stored, random.below(60), after);
+        let store = open(folder.path(), &quick_flushes());
+        let degraded = store.degraded();
+        assert!(degraded.is_empty(), "kill {kill}: {degraded:?}");
+        let found = counts(&store);
+        for (host, acked) in acked.iter().copied().enumerate() {
+            let sums = &mut samples[host];
+            while (sums.len() as u64) <= acked + 1 {
+                let sequence = sums.len() as u64 - 1;
+                let window = fleet.window(host as u64, sequence, BEGIN);
+                sums.push(sums[sequence as usize] + Fleet::samples(&window));
+            }
+            let found = found.get(&format!("host-{host:04}")).copied().unwrap_or(0);
+            // One window may have become durable without its acknowledgement having been heard.
+            let exact = [acked, acked + 1];
+            let is = exact
+                .into_iter()
+                .find(|&windows| sums[windows as usize] == found);
+            let Some(is) = is else {
+                panic!(
+                    "kill {kill}: host {host} has {found} samples after {acked} windows, not {}",
+                    sums[acked as usize]
+                );
+            };
+            stored[host] = is;
+            if is > 0 {
+                let again = fleet.window(host as u64, is - 1, BEGIN);
+                assert_eq!(push(&store, &fleet, again).unwrap(), Taken::Repeated);
+            }
+        }
+        let windows: u64 = stored.iter().sum();
+        assert_eq!(by_host(&store).quality.windows, windows);
+    }
+    let windows: u64 = stored.iter().sum();
+    println!("killed {KILLS} times over {windows} windows");
+    assert!(windows > KILLS as u64, "the child got somewhere");
+}
+
+#[test]
+fn a_second_process_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let _first = open(folder.path(), &Options::default());
+    let second = EmbeddedStore::open(folder.path(), Options::default(), BEGIN);
+    assert!(matches!(second, Err(OpenError::Locked { .. })));
+}
+
+#[test]
+fn another_length_of_partitions_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path(), &Options::default()));
+    let second = EmbeddedStore::open(folder.path(), quick_flushes(), BEGIN);
+    assert!(matches!(second, Err(OpenError::PartitionLength { .. })));
+}
+
+/// Two partitions with samples in files; returns their paths, oldest first.
+fn two_partitions(store: &EmbeddedStore, fleet: &Fleet, dir: &Path) -> Vec<std::path::PathBuf> {
+    for sequence in [0, 1, 130, 131] {
+        let window = fleet.window(0, sequence, BEGIN);
+        assert_eq!(push(store, fleet, window).unwrap(), Taken::Stored);
+    }
+    flush(store);
+    let files = std::fs::read_dir(dir.join("partitions")).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|end| end == "sqlite"));
+    files.sort();
+    files
+}
+
+fn check_damage(damage: impl Fn(&Path)) {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(folder.path(), &quick_flushes());
+    let files = two_partitions(&store, &fleet, folder.path());
+    assert_eq!(files.len(), 2);
+    let before = total(&store);
+    store.close().unwrap();
+    drop(store);
+    damage(&files[0]);
+    let store = open(folder.path(), &quick_flushes());
+    let left = total(&store);
+    assert!(0 < left && left < before, "{left} of {before} are left");
+    assert!(!store.degraded().is_empty());
+    let name = files[0].file_name().unwrap().to_str().unwrap();
+    assert_eq!(by_host(&store).quality.damaged, [name]);
+    store.maintain(BEGIN + HOUR).unwrap();
+    assert!(files[0].with_extension("sqlite.damaged").exists());
+    // Its time can be filled again.
+    let window = fleet.window(1, 0, BEGIN);
+    assert_eq!(push(&store, &fleet, window).unwrap(), Taken::Stored);
+    assert!(total(&store) > left);
+}
+
+#[test]
+fn a_partition_replaced_by_garbage_is_set_aside_and_the_others_answer() {
+    check_damage(|path| std::fs::write(path, vec![0x5a; 100_000]).unwrap());
+}
+
+#[test]
+fn a_partition_cut_short_is_set_aside_and_the_others_answer() {
+    check_damage(|path| {
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+    });
+}
+
+#[test]
+fn a_partition_with_changed_bytes_is_set_aside_and_the_others_answer() {
+    check_damage(|path| {
+        let mut bytes = std::fs::read(path).unwrap();
+        // Past the first pages, which SQLite itself looks at.
+        for at in (8 * 4096..bytes.len()).step_by(64) {
+            bytes[at] ^= 0x55;
+        }
+        std::fs::write(path, bytes).unwrap();
+    });
+}
+
+#[test]
+fn windows_in_memory_survive_the_damage_of_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(folder.path(), &quick_flushes());
+    let files = two_partitions(&store, &fleet, folder.path());
+    let late = fleet.window(2, 3, BEGIN);
+    let samples = Fleet::samples(&late);
+    assert_eq!(push(&store, &fleet, late).unwrap(), Taken::Stored);
+    for suffix in ["", "-wal"] {
+        let mut name = files[0].clone().into_os_string();
+        name.push(suffix);
+        std::fs::write(name, vec![0; 9000]).unwrap();
+    }
+    let _ = by_host(&store);
+    let _ = store.maintain(BEGIN + HOUR);
+    assert_eq!(counts(&store).get("host-0002"), Some(&samples));
+    flush(&store);
+    drop(store);
+    let store = open(folder.path(), &quick_flushes());
+    assert_eq!(counts(&store).get("host-0002"), Some(&samples));
+}
+
+#[test]
+fn windows_too_old_or_from_the_future_are_refused_with_a_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), &Options::default());
+    let fleet = Fleet::new(1, SMALL);
+    let window = fleet.window(0, 0, BEGIN);
+    for now in [BEGIN - HOUR, BEGIN + 30 * 24 * HOUR] {
+        let taken = store
+            .push(std::slice::from_ref(&window), &fleet.dict, now)
+            .unwrap();
+        let Taken::Refused(reason) = &taken[0] else {
+            panic!("{taken:?}");
+        };
+        assert!(!reason.is_empty());
+    }
+    assert_eq!(store.kept().unwrap(), None);
+}
+
+#[test]
+fn partitions_over_age_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(folder.path(), &quick_flushes());
+    let files = two_partitions(&store, &fleet, folder.path());
+    store
+        .maintain(BEGIN + 14 * 24 * HOUR + 1201 * SECOND)
+        .unwrap();
+    assert!(!files[0].exists() && files[1].exists());
+    store.maintain(BEGIN + 15 * 24 * HOUR).unwrap();
+    assert!(!files[1].exists());
+    assert_eq!((total(&store), store.kept().unwrap()), (0, None));
+}
+
+#[test]
+fn the_disk_budget_removes_the_oldest_and_leaves_the_newest() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let options = Options {
+        disk_bytes: 1,
+        ..quick_flushes()
+    };
+    let store = open(folder.path(), &options);
+    let files = two_partitions(&store, &fleet, folder.path());
+    assert_eq!(files.len(), 1);
+    let kept = store.kept().unwrap().unwrap();
+    assert_eq!(kept.start_unix_ns, BEGIN + 130 * WINDOW_NS);
+}
+
+#[test]
+fn a_flood_of_label_sets_keeps_its_host_and_its_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = Shape {
+        containers: 200,
+        samples: 4000,
+        ..SMALL
+    };
+    let fleet = Fleet::new(1, shape);
+    let options = Options {
+        label_sets: 50,
+        ..Options::default()
+    };
+    let store = open(folder.path(), &options);
+    let window = fleet.window(0, 0, BEGIN);
+    let samples = Fleet::samples(&window);
+    assert_eq!(push(&store, &fleet, window).unwrap(), Taken::Stored);
+    assert_eq!(counts(&store), [("host-0000".to_owned(), samples)].into());
+    let scope = Scope {
+        range: all_time(),
+        selector: Selector::default(),
+    };
+    let (values, _) = store
+        .label_values(&scope, "overflow", "", 9, &ample())
+        .unwrap();
+    assert_eq!(values, ["true"]);
+    assert!(
+        store
+            .degraded()
+            .iter()
+            .any(|text| text.contains("label sets"))
+    );
+}
+
+#[test]
+fn a_full_dictionary_puts_new_stacks_under_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let options = Options {
+        partition_dictionary_bytes: 1,
+        ..Options::default()
+    };
+    let store = open(folder.path(), &options);
+    let window = fleet.window(0, 0, BEGIN);
+    let samples = Fleet::samples(&window);
+    assert_eq!(push(&store, &fleet, window).unwrap(), Taken::Stored);
+    let answer = by_host(&store);
+    assert_eq!(answer.quality.total.count, samples);
+    assert_eq!(answer.quality.sampling.folded, samples);
+}
+
+#[test]
+fn a_new_partition_asks_for_no_stack_that_another_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(folder.path(), &quick_flushes());
+    let mut window = fleet.window(0, 0, BEGIN);
+    assert_eq!(push(&store, &fleet, window.clone()).unwrap(), Taken::Stored);
+    window.origin.sequence = 1;
+    window.range.start_unix_ns += HOUR;
+    window.range.end_unix_ns += HOUR;
+    let now = window.range.end_unix_ns;
+    let taken = store.push(&[window], &Dictionary::default(), now).unwrap();
+    assert_eq!(taken, [Taken::Stored]);
+}
+
+#[test]
+fn hosts_survive_a_crash_and_a_close() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = HostRecord {
+        key: Fleet::host(3),
+        facts: HostFacts {
+            hostname: "three".into(),
+            ..HostFacts::default()
+        },
+        first_seen_unix_ns: BEGIN,
+        last_seen_unix_ns: BEGIN + SECOND,
+        clock_ahead_ns: -5,
+    };
+    let store = open(folder.path(), &Options::default());
+    store.put_host(&record).unwrap();
+    drop(store);
+    for _ in 0..2 {
+        let store = open(folder.path(), &Options::default());
+        let hosts = store.hosts(all_time(), &ample()).unwrap();
+        assert_eq!(
+            hosts.iter().map(|(host, _)| host).collect::<Vec<_>>(),
+            [&record]
+        );
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn a_closed_store_takes_and_answers_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), &Options::default());
+    store.close().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let pushed = push(&store, &fleet, fleet.window(0, 0, BEGIN));
+    assert!(matches!(pushed, Err(StoreError::Unavailable(_))));
+}
+
+/// A file system of its own, small; `None` where it cannot be mounted.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount(size: &str) -> Option<SmallDisk> {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(folder.path())
+            .stderr(Stdio::null())
+            .status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then(|| SmallDisk(folder))
+    }
+
+    fn grow(&self, size: &str) {
+        let done = Command::new("mount")
+            .args(["-o", &format!("remount,size={size}")])
+            .arg(self.0.path())
+            .status();
+        assert!(done.unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
+    let Some(disk) = SmallDisk::mount("1500k") else {
+        println!("skipped: mounting a small file system needs root");
+        return;
+    };
+    let dir = disk.0.path().join("store");
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(&dir, &quick_flushes());
+    let (mut sequence, mut samples) = (0, 0);
+    let refused = loop {
+        let window = fleet.window(0, sequence, BEGIN);
+        let of_window = Fleet::samples(&window);
+        match push(&store, &fleet, window) {
+            Ok(taken) => {
+                assert_eq!(taken, Taken::Stored);
+                (sequence, samples) = (sequence + 1, samples + of_window);
+            }
+            Err(error) => break error,
+        }
+        assert!(sequence < 5000, "the disk is never full");
+    };
+    assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
+    assert!(!store.degraded().is_empty());
+    assert_eq!(total(&store), samples, "what was taken is answered");
+    // Killed while the disk is full, it opens again.
+    drop(store);
+    let store = open(&dir, &quick_flushes());
+    assert_eq!(total(&store), samples);
+    disk.grow("64m");
+    let again = fleet.window(0, sequence, BEGIN);
+    samples += Fleet::samples(&again);
+    assert_eq!(push(&store, &fleet, again).unwrap(), Taken::Stored);
+    store.maintain(BEGIN + HOUR).unwrap();
+    assert_eq!(total(&store), samples);
+    assert_eq!(store.degraded(), Vec::<String>::new());
+}

@@ -1,0 +1,142 @@
+//! The embedded store as an engine of the suite: as it is, and flushing after every push, so that all
+//! that is asked is read from files.
+
+use crate::store::{Engine, NOW_NS, Place, SECOND};
+use collector::store::embedded::{EmbeddedStore, Options};
+use collector::store::{
+    Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
+    Taken, TimeRange,
+};
+use profile::{Dictionary, Profile, Query};
+use std::sync::Arc;
+
+/// Makes stores in temporary directories.
+pub struct EmbeddedEngine {
+    /// Flush after every push.
+    pub flushed: bool,
+}
+
+struct Directory {
+    folder: tempfile::TempDir,
+    flushed: bool,
+}
+
+impl Engine for EmbeddedEngine {
+    fn place(&self) -> Result<Box<dyn Place>, String> {
+        Ok(Box::new(Directory {
+            folder: tempfile::tempdir().map_err(|error| error.to_string())?,
+            flushed: self.flushed,
+        }))
+    }
+}
+
+impl Place for Directory {
+    fn open(&self) -> Arc<dyn Store> {
+        let options = Options {
+            retention_ns: 30 * 86_400 * 1_000_000_000,
+            ..Options::default()
+        };
+        let store = EmbeddedStore::open(self.folder.path(), options, NOW_NS).expect("it opens");
+        if self.flushed {
+            Arc::new(Flushed(store))
+        } else {
+            Arc::new(store)
+        }
+    }
+}
+
+/// Flushes after every push.
+struct Flushed(EmbeddedStore);
+
+impl Store for Flushed {
+    fn engine(&self) -> (&'static str, String) {
+        self.0.engine()
+    }
+
+    fn push(
+        &self,
+        windows: &[NewWindow],
+        definitions: &Dictionary,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, StoreError> {
+        let taken = self.0.push(windows, definitions, now_unix_ns)?;
+        // Later than any window, so that every chunk is over.
+        self.0.maintain(now_unix_ns + 2 * 3600 * SECOND)?;
+        Ok(taken)
+    }
+
+    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError> {
+        self.0.put_host(host)
+    }
+
+    fn hosts(
+        &self,
+        range: TimeRange,
+        limits: &Limits,
+    ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
+        self.0.hosts(range, limits)
+    }
+
+    fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
+        self.0.kept()
+    }
+
+    fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
+        self.0.label_names(scope, limits)
+    }
+
+    fn label_values(
+        &self,
+        scope: &Scope,
+        name: &str,
+        prefix: &str,
+        limit: usize,
+        limits: &Limits,
+    ) -> Result<(Vec<String>, bool), StoreError> {
+        self.0.label_values(scope, name, prefix, limit, limits)
+    }
+
+    fn series(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        step_ns: u64,
+        limits: &Limits,
+    ) -> Result<Answer<Lines>, StoreError> {
+        self.0.series(scope, group_by, step_ns, limits)
+    }
+
+    fn profile(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        limits: &Limits,
+    ) -> Result<Answer<Profile>, StoreError> {
+        self.0.profile(range, query, limits)
+    }
+
+    fn totals(
+        &self,
+        scope: &Scope,
+        group_by: &[String],
+        limits: &Limits,
+    ) -> Result<Answer<Vec<Labelled>>, StoreError> {
+        self.0.totals(scope, group_by, limits)
+    }
+
+    fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
+        self.0.maintain(now_unix_ns)
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        self.0.counters()
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        self.0.degraded()
+    }
+
+    fn close(&self) -> Result<(), StoreError> {
+        self.0.close()
+    }
+}
