@@ -5,7 +5,8 @@ use clap::Parser;
 use collector::config::{Config, Configuration, Loaded, LogFormat, LogLevel, effective_uid};
 use collector::listen::ListenError;
 use collector::server::{self, Addresses, ServeError};
-use collector::store;
+use collector::store::embedded;
+use collector::store::open::{self, OpenError};
 use collector::time::Clock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -147,7 +148,7 @@ fn run(loaded: Loaded, source: Source, set_log_level: SetLogLevel) -> Result<(),
     raise_descriptor_limit();
     let config = loaded.config;
     let clock = Clock::system();
-    let store = store::open::open(&config, clock.now_unix_ns())?;
+    let store = open::open(&config, clock.now_unix_ns())?;
     let (engine, version) = store.engine();
     tracing::info!(engine, version, "store opened");
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
@@ -248,6 +249,13 @@ fn exit(error: &(dyn Error + 'static)) -> Exit {
         }
         if let Some(ServeError::Listen(ListenError::Bind { source, .. })) = error.downcast_ref() {
             return exit_of(source);
+        }
+        match error.downcast_ref() {
+            Some(OpenError::Embedded(embedded::OpenError::Locked { .. })) => return Exit::InUse,
+            Some(OpenError::Embedded(embedded::OpenError::Io { error, .. })) => {
+                return exit_of(error);
+            }
+            _ => {}
         }
         if let Some(error) = error.downcast_ref::<std::io::Error>() {
             return exit_of(error);

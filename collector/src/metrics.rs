@@ -125,8 +125,66 @@ catalogue! {
     connections_evicted Counter "fleetprof_collector_connections_evicted_total" "" "Connections over HTTP closed to make room for others.";
 }
 
-/// What is said of a number of the store of which no sentence is known here.
-const STORE_HELP: &str = "Kept by the store; see the description of its engine.";
+/// Numbers of the stores, with a sentence each.
+const STORE_HELP: &[(&str, &str)] = &[
+    ("bytes", "What the store takes on disk."),
+    ("bytes_max", "What it may take on disk; 0: no bound."),
+    ("dictionary_bytes", "Memory for dictionaries of partitions."),
+    (
+        "flush_failures_total",
+        "Times that what is in memory could not be written to its partition.",
+    ),
+    (
+        "label_sets_folded_total",
+        "Label sets that kept their host only, because there are too many.",
+    ),
+    (
+        "log_batches_total",
+        "Batches written to the write-ahead log, one fsync each.",
+    ),
+    ("log_bytes", "Size of the write-ahead log."),
+    (
+        "log_failures_total",
+        "Times that the write-ahead log could not be written; nothing was acknowledged.",
+    ),
+    (
+        "log_records_replayed_total",
+        "Records of the write-ahead log taken over after a start.",
+    ),
+    (
+        "log_records_unusable_total",
+        "Records of the write-ahead log that could not be taken over.",
+    ),
+    (
+        "log_torn_bytes_total",
+        "Bytes at the end of the write-ahead log that a crash had left torn.",
+    ),
+    (
+        "memtable_bytes",
+        "Memory for windows that are in the log and not yet in their partition.",
+    ),
+    ("partitions", "Partitions that answer."),
+    (
+        "partitions_damaged_total",
+        "Partitions set aside because they are damaged.",
+    ),
+    ("partitions_removed_total", "Partitions removed, by cause."),
+    ("rows_flushed_total", "Rows written to partitions."),
+    (
+        "rows_folded_total",
+        "Rows put under `[other]` because a dictionary is full.",
+    ),
+    ("series", "Label sets known, over the partitions in memory."),
+    ("stacks", "Stacks known, over the partitions in memory."),
+    ("windows_total", "Windows pushed, by what became of them."),
+];
+
+/// The sentence of a number of the store.
+fn store_help(name: &str) -> Option<&'static str> {
+    let own = name.strip_prefix("fleetprof_store_")?;
+    let known = STORE_HELP.iter().find(|(name, _)| *name == own);
+    known.map(|(_, help)| *help)
+}
 
 impl Metrics {
     /// Everything as Prometheus text: the collector's own numbers, then the store's.
@@ -199,7 +257,8 @@ fn render_store(out: &mut String, mut counters: Vec<(String, u64)>) {
             } else {
                 "gauge"
             };
-            let _ = writeln!(out, "# HELP {name} {STORE_HELP}\n# TYPE {name} {word}");
+            let help = store_help(name).unwrap_or("Kept by the engine of the store.");
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {word}");
             name.clone_into(&mut last);
         }
         let _ = writeln!(out, "{full} {value}");
@@ -227,6 +286,19 @@ mod tests {
             assert!(known.is_none_or(|help| help == row.help), "{}", row.name);
             assert!(known.is_none() || last == row.name, "{} is torn", row.name);
             last = row.name;
+        }
+    }
+
+    #[test]
+    fn every_number_of_the_embedded_store_has_a_sentence() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = crate::store::embedded::Options::default();
+        let store = crate::store::embedded::EmbeddedStore::open(dir.path(), options, 1);
+        let counters = store.expect("opens").counters();
+        for (name, _) in &counters {
+            let (name, _) = split(name);
+            let help = store_help(name);
+            assert!(help.is_some_and(|help| help.ends_with('.')), "{name}");
         }
     }
 

@@ -49,8 +49,8 @@ pub const HOST_ID_BYTES_MAX: usize = 128;
 
 /// Largest answer to one `Need`. Unit: encoded bytes over all its messages.
 ///
-/// The stacks of a window at its bounds, deep and with long names, are some tens of MiB. More ends the
-/// stream.
+/// The stacks of a window at its bounds, deep and with long names, are some tens of MiB. With
+/// more the window is refused.
 pub const DEFINITIONS_BYTES_MAX: usize = 64 << 20;
 
 /// Times that stacks are asked for before a window is stored. A window needs one; a second when the

@@ -149,8 +149,27 @@ struct Needing {
     pending: Box<Pending>,
     missing: HashSet<ContentId>,
     tables: TableAssembler,
+    /// Why what came cannot be used; the rest of it is not looked at.
+    unusable: Option<String>,
     held: Held,
     deadline: Instant,
+}
+
+impl Needing {
+    /// The window with the frames it needs and no others; or why they are not there.
+    fn picked(self) -> Result<(Box<Pending>, Dictionary), String> {
+        if let Some(reason) = self.unusable {
+            return Err(reason);
+        }
+        let all = self.tables.finish().map_err(|error| error.to_string())?;
+        let wanted = pick(&all, &self.missing).ok_or(
+            "the definitions lack stacks that were asked for, or their frames do not have the \
+             hashes that were sent",
+        )?;
+        let mut pending = self.pending;
+        pending.held.join(self.held);
+        Ok((pending, wanted))
+    }
 }
 
 struct Session<'s> {
@@ -295,7 +314,7 @@ impl<'s> Session<'s> {
         self.last_message = Instant::now();
         match request.body {
             Some(push_request::Body::Part(part)) => self.part(part).await,
-            Some(push_request::Body::Definitions(definitions)) => self.define(definitions),
+            Some(push_request::Body::Definitions(definitions)) => self.define(definitions).await,
             Some(push_request::Body::Facts(facts)) => {
                 let facts = host_facts(facts, &self.ingest.metrics);
                 self.decoder.set_facts(&facts);
@@ -449,6 +468,7 @@ impl<'s> Session<'s> {
             pending,
             missing,
             tables: TableAssembler::with_limit(DEFINITIONS_BYTES_MAX),
+            unusable: None,
             held: Held::default(),
             deadline: Instant::now() + self.timeouts().need,
         });
@@ -457,9 +477,12 @@ impl<'s> Session<'s> {
             .await
     }
 
-    /// Takes frames the agent was asked for. Nothing waits here: a window that waits for them holds
-    /// memory that others may wait for.
-    fn define(&mut self, definitions: Definitions) -> Result<(), End> {
+    /// Takes frames the agent was asked for. Nothing waits for memory here: a window that waits for
+    /// its frames holds memory that others may wait for.
+    ///
+    /// Frames that cannot be used make the window refused, not the stream: the agent would come back
+    /// with the same window for ever.
+    async fn define(&mut self, definitions: Definitions) -> Result<(), End> {
         let (sequence, parts) = (definitions.sequence, self.timeouts().parts);
         let asked = |needing: &&mut Needing| needing.pending.window.origin.sequence == sequence;
         let Some(needing) = self.needing.as_mut().filter(asked) else {
@@ -467,11 +490,13 @@ impl<'s> Session<'s> {
                 "definitions for window {sequence}, which were not asked for"
             )));
         };
-        if let Some(tables) = &definitions.tables {
+        if let (Some(tables), None) = (&definitions.tables, &needing.unusable) {
             let before = needing.tables.bytes();
-            let taken = needing.tables.push(tables);
-            taken.map_err(|error| self.ingest.fault(error))?;
-            let Some(held) = self.ingest.memory.try_take(needing.tables.bytes() - before) else {
+            if let Err(error) = needing.tables.push(tables) {
+                needing.unusable = Some(error.to_string());
+            }
+            let more = needing.tables.bytes() - before;
+            let Some(held) = self.ingest.memory.try_take(more) else {
                 let text = "the memory for windows (`ingest.memory_mib`) is taken by others";
                 return Err(self
                     .ingest
@@ -486,21 +511,20 @@ impl<'s> Session<'s> {
         let Some(needing) = self.needing.take() else {
             return Ok(());
         };
-        let all = needing.tables.finish();
-        let all = all.map_err(|error| self.ingest.fault(error))?;
-        let Some(wanted) = pick(&all, &needing.missing) else {
-            return Err(self.ingest.fault(format!(
-                "the definitions for window {sequence} lack stacks that were asked for, or their \
-                 frames do not have the hashes that were sent"
-            )));
-        };
-        let mut pending = needing.pending;
-        pending.held.join(needing.held);
-        self.ready.push_front(Ready {
-            pending,
-            definitions: Some(Arc::new(wanted)),
-        });
-        Ok(())
+        match needing.picked() {
+            Ok((pending, wanted)) => {
+                let definitions = Some(Arc::new(wanted));
+                self.ready.push_front(Ready {
+                    pending,
+                    definitions,
+                });
+                Ok(())
+            }
+            Err(reason) => {
+                self.ingest.metrics.windows_refused.inc();
+                self.ack(sequence, Outcome::Refused, reason).await
+            }
+        }
     }
 
     async fn ack(&mut self, sequence: u64, outcome: Outcome, reason: String) -> Result<(), End> {

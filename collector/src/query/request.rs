@@ -80,7 +80,7 @@ impl Selected {
         )))
     }
 
-    /// The range of the selection; see [`resolve`].
+    /// The range of the selection, as it was asked for.
     pub fn range(&self) -> Option<agent::TimeRange> {
         self.range
     }

@@ -384,35 +384,35 @@ async fn an_oversized_message_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn definitions_that_lack_what_was_asked_for_end_the_stream() {
+async fn definitions_that_are_of_no_use_make_the_window_refused() {
     let rig = Rig::start().await;
-    for (given, what) in [(&["y"][..], "lack stacks"), (&[], "lack stacks")] {
-        let mut agent = rig.agent("a").await;
-        agent.part(window(1, &["x"])).await;
-        agent.need().await;
-        agent.define(1, given).await;
-        let status = agent.end().await;
-        assert_eq!(status.code(), Code::InvalidArgument);
-        assert!(status.message().contains(what), "{status:?}");
-    }
     let mut agent = rig.agent("a").await;
-    agent.part(window(1, &["x"])).await;
+    for (sequence, given) in [(1, &["y"][..]), (2, &[])] {
+        agent.part(window(sequence, &["x"])).await;
+        agent.need().await;
+        agent.define(sequence, given).await;
+        let ack = agent.ack().await;
+        assert_eq!(ack.outcome, REFUSED);
+        assert!(ack.reason.contains("lack stacks"), "{ack:?}");
+    }
+    agent.part(window(3, &["x"])).await;
     agent.need().await;
     let mut damaged = tables(&["x"]);
     damaged.stack_parents = vec![7];
-    agent
-        .send(push_request::Body::Definitions(wire::Definitions {
-            tables: Some(damaged),
-            sequence: 1,
-            more: false,
-        }))
-        .await;
-    let status = agent.end().await;
-    assert!(
-        status.message().contains("`stacks` has no row `7`"),
-        "{status:?}"
-    );
+    for more in [true, false] {
+        agent
+            .send(push_request::Body::Definitions(wire::Definitions {
+                tables: Some(damaged.clone()),
+                sequence: 3,
+                more,
+            }))
+            .await;
+    }
+    let ack = agent.ack().await;
+    assert_eq!(ack.outcome, REFUSED);
+    assert!(ack.reason.contains("`stacks` has no row `7`"), "{ack:?}");
     assert_eq!(rig.store.stacks(), 1, "nothing of it was kept");
+    assert_eq!(agent.store(4, &["x"]).await.outcome, STORED);
 }
 
 fn short(change: impl Fn(&mut Timeouts)) -> Options {

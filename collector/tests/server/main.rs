@@ -3,6 +3,7 @@
 mod ingest;
 mod lifecycle;
 mod memory;
+mod program;
 mod query;
 mod rig;
 mod web;

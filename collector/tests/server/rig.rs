@@ -277,7 +277,12 @@ impl Agent {
 
     /// Sends a window of `stacks`, defines what is asked for, and takes the Ack.
     pub async fn store(&mut self, sequence: u64, stacks: &[&str]) -> wire::Ack {
-        self.part(window(sequence, stacks)).await;
+        self.store_part(window(sequence, stacks), stacks).await
+    }
+
+    /// The same with a part that is there already.
+    pub async fn store_part(&mut self, part: wire::WindowPart, stacks: &[&str]) -> wire::Ack {
+        self.part(part).await;
         loop {
             match self.next().await {
                 Ok(push_response::Body::Ack(ack)) => return ack,

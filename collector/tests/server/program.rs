@@ -1,0 +1,234 @@
+//! The program itself: command line, exit codes, signals, and data that outlives it.
+
+use crate::rig::{Agent, LIMIT, channel, hello, window};
+use proto::collector::query_service_client::QueryServiceClient;
+use proto::collector::{self as wire, Outcome};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::time::Instant;
+
+/// A configuration that says nothing, in place of one of this machine.
+const EMPTY: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/collector-empty.yaml");
+
+fn command() -> Command {
+    std::fs::write(EMPTY, "").expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fleetprof-collector"));
+    // No variable of whoever runs the tests.
+    command.env_clear().args(["--config", EMPTY]);
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    command().args(args).output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The program with its data in `dir`; killed when dropped.
+struct Program {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    grpc: SocketAddr,
+}
+
+impl Program {
+    fn start(dir: &Path) -> Program {
+        let mut child = command()
+            .arg("--data-dir")
+            .arg(dir)
+            .args([
+                "--listen-grpc",
+                "127.0.0.1:0",
+                "--listen-http",
+                "127.0.0.1:0",
+            ])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
+        let grpc = loop {
+            let mut line = String::new();
+            let read = log.read_line(&mut line).expect("a line");
+            assert_ne!(read, 0, "it ended before it listened");
+            if let Some((_, rest)) = line.split_once(" grpc=") {
+                let address = rest.split_whitespace().next();
+                break address.and_then(|text| text.parse().ok());
+            }
+        };
+        let grpc = grpc.expect("an address");
+        Program { child, log, grpc }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("it is there");
+    }
+
+    /// Reads its log until a line has `what`.
+    fn logged(&mut self, what: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.log.read_line(&mut line).expect("a line");
+            assert_ne!(read, 0, "it ended without saying `{what}`");
+            if line.contains(what) {
+                return line;
+            }
+        }
+    }
+
+    fn end(mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a status") {
+                return status;
+            }
+            assert!(begin.elapsed() < LIMIT, "it does not end");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn unix_ns() -> i64 {
+    #[expect(clippy::disallowed_methods, reason = "the program has the real time")]
+    let now = std::time::SystemTime::now();
+    let since = now.duration_since(std::time::UNIX_EPOCH);
+    i64::try_from(since.expect("after 1970").as_nanos()).expect("before 2262")
+}
+
+/// Pushes windows `sequences`, each of two samples, and says what became of them.
+async fn push(program: &Program, sequences: std::ops::Range<u64>) -> Vec<i32> {
+    let mut agent = Agent::connect(channel(program.grpc).await)
+        .await
+        .expect("a stream");
+    agent.hello(hello("a", 1)).await;
+    let mut outcomes = Vec::new();
+    for sequence in sequences {
+        let mut part = window(sequence, &["main;read", "main;write"]);
+        let facts = part.facts.as_mut().expect("facts");
+        facts.start_unix_ns = unix_ns() - 60_000_000_000;
+        let ack = agent.store_part(part, &["main;read", "main;write"]).await;
+        outcomes.push(ack.outcome);
+    }
+    outcomes
+}
+
+async fn total(program: &Program) -> u64 {
+    let mut client = QueryServiceClient::new(channel(program.grpc).await);
+    let request = wire::TopRequest {
+        by: "function".to_owned(),
+        ..wire::TopRequest::default()
+    };
+    let answer = client.top(request).await.expect("an answer").into_inner();
+    answer.quality.expect("quality").total_count
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_outlive_an_end_and_a_crash_and_count_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let stored = Outcome::Stored as i32;
+    let program = Program::start(dir.path());
+    assert_eq!(push(&program, 0..3).await, [stored; 3]);
+    assert_eq!(total(&program).await, 6);
+    assert!(program.end(Signal::TERM).success());
+
+    let program = Program::start(dir.path());
+    assert_eq!(total(&program).await, 6);
+    assert_eq!(push(&program, 3..5).await, [stored; 2]);
+    program.end(Signal::KILL);
+
+    let program = Program::start(dir.path());
+    assert_eq!(total(&program).await, 10);
+    let mut client = QueryServiceClient::new(channel(program.grpc).await);
+    let hosts = client.hosts(wire::HostsRequest::default()).await;
+    let hosts = hosts.expect("an answer").into_inner().hosts;
+    assert_eq!((hosts.len(), hosts[0].windows), (1, 5));
+    assert!(program.end(Signal::INT).success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_collector_does_not_take_the_directory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let _first = Program::start(dir.path());
+    let path = dir.path().to_str().expect("text");
+    let listen = [
+        "--listen-grpc",
+        "127.0.0.1:0",
+        "--listen-http",
+        "127.0.0.1:0",
+    ];
+    let second = command()
+        .args(["--data-dir", path])
+        .args(listen)
+        .output()
+        .expect("it runs");
+    assert_eq!(second.status.code(), Some(5), "{}", text(&second.stderr));
+    assert!(text(&second.stderr).contains("another process has this store open"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hang_up_reads_the_configuration_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut program = Program::start(dir.path());
+    program.signal(Signal::HUP);
+    let line = program.logged("configuration read again");
+    assert!(line.contains("INFO"), "{line}");
+    assert!(program.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_configuration_is_checked_without_starting() {
+    let valid = run(&["--check", "--set", "query.timeout_s=5"]);
+    assert!(valid.status.success(), "{}", text(&valid.stderr));
+    assert_eq!(text(&valid.stdout), format!("{EMPTY}: valid\n"));
+    let wrong = run(&["--check", "--set", "query.timeout=5"]);
+    assert_eq!(wrong.status.code(), Some(3));
+    assert_eq!(
+        text(&wrong.stderr),
+        "error: unknown key `query.timeout` in `--set`; did you mean `query.timeout_s`?\n"
+    );
+    let open = run(&["--listen-grpc", "0.0.0.0:7600"]);
+    assert_eq!(open.status.code(), Some(3));
+    assert!(
+        text(&open.stderr).contains("loopback only"),
+        "{}",
+        text(&open.stderr)
+    );
+}
+
+#[test]
+fn a_command_line_that_is_wrong_is_told() {
+    assert_eq!(run(&["--listen-http", "nowhere"]).status.code(), Some(2));
+    assert_eq!(run(&["serve"]).status.code(), Some(2));
+    let help = run(&["--help"]);
+    assert!(help.status.success());
+    for part in ["--data-dir", "Examples:", "Exit codes:"] {
+        assert!(text(&help.stdout).contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_told() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("text");
+    let ended = run(&["--data-dir", path]);
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    assert!(
+        text(&ended.stderr).contains(path),
+        "{}",
+        text(&ended.stderr)
+    );
+}
