@@ -7,21 +7,23 @@ CARGO ?= cargo
 help: ## Lists what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-up: check-tools ## Builds the daemon, starts it in the background and says what to try.
-	$(CARGO) build --release -p fleetprof-daemon -p agent-ctl
+up: check-tools ## Builds and starts collector and daemon, prints the UI's address; Ctrl-C stops both.
+	$(CARGO) build --release -p fleetprof-daemon -p fleetprof-collector -p agent-ctl
 	@CARGO='$(CARGO)' deploy/dev up
 
-down: ## Stops the daemon that `make up` started.
+down: ## Stops what `make up` started, from elsewhere.
 	@CARGO='$(CARGO)' deploy/dev down
 
 test: check-tools ## Runs all tests. As root also those that sample the machine; others report skips.
 	$(CARGO) test --workspace
 
-bench: check-tools ## Measures cost and accuracy beside other profilers (about 20 minutes; as root).
-	$(CARGO) build --release -p fleetprof-daemon -p agent-ctl -p fleetprof-benches
+bench: check-tools ## Measures cost and accuracy beside other profilers (about 35 minutes; as root).
+	$(CARGO) build --release -p fleetprof-daemon -p fleetprof-collector -p agent-ctl -p fleetprof-benches
 	$(CARGO) run --release -p fleetprof-benches -- micro
 	$(CARGO) run --release -p fleetprof-benches -- accuracy
 	$(CARGO) run --release -p fleetprof-benches -- overhead
+	$(CARGO) run --release -p fleetprof-benches -- fleet
+	$(CARGO) run --release -p fleetprof-benches -- queries
 
 fmt: ## Formats the code.
 	$(CARGO) fmt
