@@ -125,11 +125,15 @@ impl Gaps {
         }
     }
 
-    /// The gap that goes with a window; binds one when there is one from before it.
-    pub fn bind(&mut self, sequence: u64, start_unix_ns: i64) -> Option<Gap> {
+    /// The gap that goes with a window; binds one from before it to a window that is `fresh`. The
+    /// collector may have another one already, without the gap, and would pass a repeat over.
+    pub fn bind(&mut self, sequence: u64, start_unix_ns: i64, fresh: bool) -> Option<Gap> {
         let bound = self.pending.iter().find(|(_, at)| *at == Some(sequence));
         if let Some((gap, _)) = bound {
             return Some(*gap);
+        }
+        if !fresh {
+            return None;
         }
         let free = self
             .pending
@@ -262,22 +266,31 @@ mod tests {
     fn a_gap_stays_with_the_window_it_was_first_sent_with() {
         let mut gaps = Gaps::default();
         gaps.add(gap(Cause::SpoolAge, 5, 2));
-        assert_eq!(gaps.bind(7, 100), Some(gap(Cause::SpoolAge, 5, 2)));
+        assert_eq!(gaps.bind(7, 100, true), Some(gap(Cause::SpoolAge, 5, 2)));
         gaps.add(gap(Cause::SpoolAge, 30, 1));
-        assert_eq!(gaps.bind(7, 100), Some(gap(Cause::SpoolAge, 5, 2)));
-        assert_eq!(gaps.bind(8, 100), Some(gap(Cause::SpoolAge, 30, 1)));
+        assert_eq!(gaps.bind(7, 100, true), Some(gap(Cause::SpoolAge, 5, 2)));
+        assert_eq!(gaps.bind(8, 100, true), Some(gap(Cause::SpoolAge, 30, 1)));
         gaps.told(7);
         gaps.release(8);
-        assert_eq!(gaps.bind(9, 100), Some(gap(Cause::SpoolAge, 30, 1)));
+        assert_eq!(gaps.bind(9, 100, true), Some(gap(Cause::SpoolAge, 30, 1)));
         assert_eq!(gaps.totals()[Cause::SpoolAge as usize], (3, 300));
+    }
+
+    #[test]
+    fn a_window_that_may_have_been_sent_takes_no_new_gap() {
+        let mut gaps = Gaps::default();
+        gaps.add(gap(Cause::DiskFull, 5, 1));
+        assert_eq!(gaps.bind(7, 100, false), None);
+        assert!(gaps.bind(8, 100, true).is_some());
+        assert!(gaps.bind(8, 100, false).is_some(), "a repeat says the same");
     }
 
     #[test]
     fn a_window_from_before_a_gap_does_not_tell_of_it() {
         let mut gaps = Gaps::default();
         gaps.add(gap(Cause::Refused, 50, 1));
-        assert_eq!(gaps.bind(1, 20), None);
-        assert!(gaps.bind(2, 60).is_some());
+        assert_eq!(gaps.bind(1, 20, true), None);
+        assert!(gaps.bind(2, 60, true).is_some());
     }
 
     #[test]
@@ -285,7 +298,7 @@ mod tests {
         let mut gaps = Gaps::default();
         gaps.add(gap(Cause::SpoolBytes, 5, 3));
         gaps.add(gap(Cause::Damaged, 1, 1));
-        gaps.bind(9, 100);
+        gaps.bind(9, 100, true);
         let text = gaps.take_unsaved("b1").expect("it has changed");
         assert_eq!(gaps.take_unsaved("b1"), None);
         let mut same = Gaps::default();
@@ -302,7 +315,7 @@ mod tests {
         let mut gaps = Gaps::default();
         for number in 0..1000 {
             gaps.add(gap(Cause::Refused, number, 1));
-            gaps.bind(number as u64 + 1, i64::MAX);
+            gaps.bind(number as u64 + 1, i64::MAX, true);
         }
         assert!(gaps.pending.len() <= PENDING_MAX);
         let windows: u64 = gaps.pending.iter().map(|(gap, _)| gap.windows).sum();

@@ -326,7 +326,9 @@ impl<'a> Session<'a> {
             true => {
                 let about = picked.about;
                 let mut index = lock(&shared.index);
-                index.gaps.bind(about.sequence, about.start_unix_ns)
+                index
+                    .gaps
+                    .bind(about.sequence, about.start_unix_ns, picked.fresh)
             }
             false => None,
         };

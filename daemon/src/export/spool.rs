@@ -57,6 +57,8 @@ struct Record {
     place: Place,
     about: About,
     state: State,
+    /// It was never sent, not even by an earlier run.
+    fresh: bool,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,8 @@ pub struct Picked {
     pub about: About,
     /// It is one of the newest.
     pub live: bool,
+    /// It was never sent before.
+    pub fresh: bool,
 }
 
 /// What waits.
@@ -163,6 +167,7 @@ impl Index {
                 true => State::Done,
                 false => State::Waiting,
             },
+            fresh: false,
         });
         let segment = Segment {
             id,
@@ -198,6 +203,7 @@ impl Index {
                 place,
                 about,
                 state: State::Waiting,
+                fresh: true,
             });
         }
     }
@@ -346,6 +352,7 @@ impl Index {
             record,
             about: found.about,
             live,
+            fresh: std::mem::take(&mut found.fresh),
         })
     }
 

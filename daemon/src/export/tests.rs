@@ -403,7 +403,10 @@ fn the_oldest_are_given_up_at_the_bound_and_counted() {
     assert_eq!(run.dropped(Cause::DiskFull), (0, 0));
     let read = run.read_all();
     assert_eq!(read.len() as u64, run.waiting());
-    let gap = lock(&run.shared.index).gaps.bind(1, i64::MAX).unwrap();
+    let gap = lock(&run.shared.index)
+        .gaps
+        .bind(1, i64::MAX, true)
+        .unwrap();
     assert_eq!((gap.cause, gap.windows), (Cause::SpoolBytes, windows));
     assert!(gap.end_unix_ns > gap.start_unix_ns);
 }
