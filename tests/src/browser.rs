@@ -1,4 +1,4 @@
-//! A headless Chromium that opens one local file.
+//! A headless Chromium that opens one page: a local file, or one of a server on loopback.
 
 use crate::process::{Output, run};
 use crate::require::program;
@@ -16,7 +16,7 @@ pub fn chromium() -> Option<PathBuf> {
         .find_map(|name| program(name))
 }
 
-fn open(page: &Path, args: &[&str]) -> Output {
+fn open(page: &str, args: &[&str]) -> Output {
     let profile = tempfile::tempdir().expect("failed to make a directory");
     let mut command = Command::new(chromium().expect("chromium was asked for before"));
     // Root may not use the sandbox; the page is our own output.
@@ -34,12 +34,21 @@ fn open(page: &Path, args: &[&str]) -> Output {
     command
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .args(args);
-    command.arg(format!("file://{}", page.display()));
+    command.arg(page);
     run(&mut command, LIMIT).ok()
 }
 
-/// The document after its scripts ran, as markup.
+fn url(page: &Path) -> String {
+    format!("file://{}", page.display())
+}
+
+/// The document of a file after its scripts ran, as markup.
 pub fn dom(page: &Path) -> String {
+    dom_of(&url(page))
+}
+
+/// The document at an address after its scripts ran, as markup.
+pub fn dom_of(page: &str) -> String {
     open(page, &["--virtual-time-budget=3000", "--dump-dom"]).text()
 }
 
@@ -57,6 +66,14 @@ pub struct Shot {
 /// # Panics
 /// When there is none or it cannot be read.
 pub fn screenshot(page: &Path, file: &Path) -> Shot {
+    screenshot_of(&url(page), file)
+}
+
+/// Takes a screenshot of the page at an address into `file` and looks at it.
+///
+/// # Panics
+/// As [`screenshot`].
+pub fn screenshot_of(page: &str, file: &Path) -> Shot {
     open(
         page,
         &[

@@ -1,0 +1,234 @@
+//! The whole way: the real daemon, the real collector, and a network between them that can be cut.
+//! Afterwards the collector has what the daemon sampled, to the sample, and shows it.
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
+
+use fixtures::fleet::{Collector, Options};
+use fixtures::process::wait_for;
+use fixtures::wire::Wire;
+use fixtures::workload::c;
+use fixtures::{Cgroup, Daemon, Need, browser, live, skip};
+use proto::agent::{Export, TimeRange};
+use proto::collector::query_service_client::QueryServiceClient;
+use proto::collector::{DataQuality, HostsRequest, ProfileRequest, Selection};
+use rustix::process::Signal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const NEEDS: &[Need] = &[Need::Root, Need::Program("cc")];
+/// Longest wait for windows to arrive: a back-off of up to a minute and a backlog.
+const ARRIVE: Duration = Duration::from_secs(150);
+/// The grace that daemons are given here, and what a loaded machine adds.
+const GRACE: Duration = Duration::from_secs(75);
+/// Length of windows, and how long after its end one is on disk for certain.
+const WINDOW: Duration = Duration::from_secs(2);
+/// Time for which the network is cut: several windows.
+const CUT: Duration = Duration::from_secs(7);
+/// "Within half a minute of the first sample."
+const SHOWN: Duration = Duration::from_secs(30);
+
+fn daemon(address: &str, dir: &Path) -> Daemon {
+    Daemon::with()
+        .set(&format!("windows.length_s={}", WINDOW.as_secs()))
+        .set("shutdown.grace_s=60")
+        .set("collector.host_id=under-test")
+        .set(&format!("collector.address={address}"))
+        .set(&format!(
+            "collector.spool.dir={}",
+            dir.join("spool").display()
+        ))
+        .start()
+        .sampling()
+}
+
+fn export(daemon: &Daemon) -> Export {
+    let status = daemon.client().status().unwrap();
+    status.export.expect("it exports")
+}
+
+/// Waits until so many more windows closed.
+fn windows_pass(daemon: &Daemon, windows: u64) {
+    let until = export(daemon).taken_windows + windows;
+    let passed = wait_for(ARRIVE, || {
+        (export(daemon).taken_windows >= until).then_some(())
+    });
+    assert!(passed.is_some(), "no windows close: {}", daemon.log());
+}
+
+/// Ends the daemon; the samples of all windows of its life.
+fn stop(mut daemon: Daemon) -> u64 {
+    daemon.signal(Signal::TERM);
+    let status = daemon.wait(GRACE).expect("it ends within its grace");
+    assert!(status.success(), "{status}: {}", daemon.log());
+    let log = daemon.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("closed the last window"))
+        .unwrap_or_else(|| panic!("it says what it closed: {log}"));
+    let plain = regex::Regex::new("\x1b\\[[0-9]*m")
+        .unwrap()
+        .replace_all(line, "");
+    let digits = regex::Regex::new(r"samples=(\d+)").unwrap();
+    digits.captures(&plain).unwrap()[1].parse().unwrap()
+}
+
+/// Kills the daemon between two windows; the samples of those that had closed.
+fn kill(mut daemon: Daemon) -> u64 {
+    windows_pass(&daemon, 1);
+    // On disk by now, and the next one not over.
+    std::thread::sleep(WINDOW / 4);
+    let before = export(&daemon);
+    daemon.signal(Signal::KILL);
+    daemon.wait(GRACE).expect("SIGKILL ends a process");
+    before.taken_samples
+}
+
+/// What the collector has of everything.
+fn held(options: &Options) -> Option<DataQuality> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let address = format!("http://{}", options.grpc());
+        let mut client = QueryServiceClient::connect(address).await.ok()?;
+        let range = TimeRange {
+            start_unix_ns: 1,
+            end_unix_ns: fixtures::clock::unix_ns(),
+        };
+        let selection = Selection {
+            range: Some(range),
+            ..Selection::default()
+        };
+        let request = ProfileRequest {
+            selection: Some(selection),
+            ..ProfileRequest::default()
+        };
+        let mut answer = client.profile(request).await.ok()?.into_inner();
+        let mut quality = None;
+        while let Ok(Some(part)) = answer.message().await {
+            quality = quality.or(part.quality);
+        }
+        quality
+    })
+}
+
+fn taken(options: &Options) -> Option<u64> {
+    held(options)
+        .and_then(|quality| quality.sampling)
+        .map(|sampling| sampling.taken)
+}
+
+#[test]
+fn every_sample_arrives_once_whoever_dies_and_whatever_is_cut_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new();
+    let mut collector = options.start(dir.path());
+    let wire = Wire::to(&options.grpc());
+    let address = wire.address();
+    let cgroup = Cgroup::new("fleet");
+    let _split = c("split.c").start_in(&cgroup, &[]);
+    let mut sampled = 0;
+
+    let first = daemon(&address, dir.path());
+    windows_pass(&first, 2);
+    collector.kill();
+    windows_pass(&first, 2);
+    collector = options.start(dir.path());
+    windows_pass(&first, 1);
+    wire.cut();
+    std::thread::sleep(CUT);
+    sampled += kill(first);
+    let second = daemon(&address, dir.path());
+    windows_pass(&second, 1);
+    wire.mend();
+    windows_pass(&second, 2);
+    assert!(collector.stop().success(), "the collector drains");
+    sampled += stop(second);
+    let third = daemon(&address, dir.path());
+    windows_pass(&third, 1);
+    collector = options.start(dir.path());
+    let drained = wait_for(ARRIVE, || {
+        (export(&third).waiting_windows <= 1).then_some(())
+    });
+    assert!(drained.is_some(), "{:?}\n{}", export(&third), third.log());
+    collector.kill();
+    collector = options.start(dir.path());
+    sampled += stop(third);
+    // Sends what the grace of the one before was too short for.
+    let last = daemon(&address, dir.path());
+    let drained = wait_for(ARRIVE, || {
+        (export(&last).waiting_windows == 0).then_some(())
+    });
+    assert!(drained.is_some(), "{:?}\n{}", export(&last), last.log());
+    sampled += stop(last);
+
+    let all = wait_for(ARRIVE, || taken(&options).filter(|&taken| taken >= sampled));
+    eprintln!("{sampled} samples of four daemons; the collector has {all:?}");
+    assert_eq!(
+        all.or_else(|| taken(&options)),
+        Some(sampled),
+        "{}",
+        collector.log()
+    );
+    let quality = held(&options).unwrap();
+    assert_eq!((quality.hosts, quality.damaged.len()), (1, 0));
+    assert!(collector.stop().success());
+}
+
+fn hosts(collector: &Collector) -> usize {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let address = format!("http://{}", collector.options().grpc());
+        let mut client = QueryServiceClient::connect(address).await.unwrap();
+        let answer = client.hosts(HostsRequest::default()).await.unwrap();
+        answer.into_inner().hosts.len()
+    })
+}
+
+#[test]
+fn the_page_shows_real_stacks_of_this_machine_within_half_a_minute_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    if browser::chromium().is_none() {
+        return skip("needs chromium");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new();
+    let collector = options.start(dir.path());
+    let cgroup = Cgroup::new("page");
+    let _split = c("split.c").start_in(&cgroup, &[]);
+    // Windows as long as they are by default.
+    let daemon = Daemon::with()
+        .set("collector.host_id=under-test")
+        .set(&format!("collector.address={}", options.grpc()))
+        .set(&format!(
+            "collector.spool.dir={}",
+            dir.path().join("spool").display()
+        ))
+        .start()
+        .sampling();
+    let first_sample = Instant::now();
+    let samples = wait_for(ARRIVE, || taken(&options).filter(|&taken| taken > 0));
+    let shown_after = first_sample.elapsed();
+    assert!(samples.is_some(), "{}\n{}", daemon.log(), collector.log());
+    eprintln!("samples can be asked for {shown_after:?} after the first (aim: {SHOWN:?})");
+    assert_eq!(hosts(&collector), 1);
+    let page = format!("http://{}/", options.http());
+    let shot = std::env::var_os("FLEETPROF_SHOTS").map_or_else(
+        || dir.path().join("page.png"),
+        |dir| Path::new(&dir).join("page.png"),
+    );
+    let look = wait_for(ARRIVE, || {
+        let look = browser::screenshot_of(&page, &shot);
+        (look.drawn > 0.1 && look.colours > 100).then_some(look)
+    });
+    assert!(look.is_some(), "the page stays empty");
+    let dom = browser::dom_of(&page);
+    assert!(
+        dom.contains("run_part") || dom.contains("spend_seventy"),
+        "{dom}"
+    );
+}
