@@ -147,6 +147,7 @@ impl Fleet {
 
     /// A window of a host: the same whenever it is asked for. Its time follows from its number.
     pub fn window(&self, host: u64, sequence: u64, begin_unix_ns: i64) -> NewWindow {
+        debug_assert!(host < self.shape.hosts);
         let mut random = Random::new(self.seed ^ (host << 40) ^ sequence.wrapping_mul(0x1_0001));
         let start = begin_unix_ns + sequence as i64 * WINDOW_NS;
         let mut rows = Vec::new();

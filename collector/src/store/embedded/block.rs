@@ -345,19 +345,8 @@ impl Block {
         Ok(flags)
     }
 
-    fn read_times(
-        &mut self,
-        raw: &[u8],
-        flags: u8,
-        period: u64,
-        from: u64,
-        to: u64,
-    ) -> Result<(), Damage> {
-        let mut input = Reader::new(raw);
-        take_starts(&mut input, &mut self.starts)?;
-        self.chosen.clear();
-        self.chosen
-            .extend(self.starts.iter().map(|&start| (from..to).contains(&start)));
+    /// Reads in which windows each stack was; returns how many that are in all.
+    fn read_slots(&mut self, input: &mut Reader<'_>) -> Result<usize, Damage> {
         self.lens.clear();
         let mut all = 0usize;
         for _ in 0..self.leaves.len() {
@@ -382,6 +371,23 @@ impl Block {
                 self.slots.push(slot);
             }
         }
+        Ok(all)
+    }
+
+    fn read_times(
+        &mut self,
+        raw: &[u8],
+        flags: u8,
+        period: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<(), Damage> {
+        let mut input = Reader::new(raw);
+        take_starts(&mut input, &mut self.starts)?;
+        self.chosen.clear();
+        self.chosen
+            .extend(self.starts.iter().map(|&start| (from..to).contains(&start)));
+        let all = self.read_slots(&mut input)?;
         // Counts first, weights after: two passes over the same shape.
         let plain = flags & 1 == 0;
         let saturated = flags & 2 != 0;

@@ -9,11 +9,11 @@
 //! DIR/partitions/*.damaged        set aside
 //! ```
 //!
-//! A push gives its windows dense ids of their partition ([`prepare`]), adds one record a window to a
-//! batch, and waits until one of the waiting threads has written and synced the batch ([`wal`]). Then
-//! the windows are put in memory ([`memtable`]), where queries find them. Ten minutes later they are
-//! written as columns ([`encode`], [`block`]) into the partition's file ([`file`]) in one transaction,
-//! together with the entries of the dictionary ([`dict`]) that they use, and the log is cut.
+//! A push gives its windows dense ids of their partition (`prepare`), adds one record a window to a
+//! batch, and waits until one of the waiting threads has written and synced the batch (`wal`). Then
+//! the windows are put in memory (`memtable`), where queries find them. Ten minutes later they are
+//! written as columns (`encode`, `block`) into the partition's file (`file`) in one transaction,
+//! together with the entries of the dictionary (`dict`) that they use, and the log is cut.
 //!
 //! A window belongs to the partition, and to the chunk of ten minutes, in which it begins: so does a
 //! repeat of it, which is recognised by the numbers kept there. After a crash the log is replayed; a

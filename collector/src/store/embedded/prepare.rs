@@ -1,7 +1,7 @@
 //! From a pushed window to dense ids: what is checked, looked up and added before it is logged.
 
 use super::EmbeddedStore;
-use super::block::Entry;
+use super::block::{Entry, Sum};
 use super::dict::{Dict, Kind, NONE};
 use super::memtable::{Part, Prepared};
 use super::meta::{Account, WindowMeta};
@@ -140,9 +140,33 @@ pub fn prepare(
     for set in &window.label_sets {
         labels.push(bounded_labels(store, &mut dict, set));
     }
+    let rows = entries(&mut dict, window, &labels, &stacks, kind);
+    let host_labels = host_labels(window);
+    let (chunk, start) = partition.chunk_of(window.range.start_unix_ns);
+    let parts = pack(&dict, rows, window.period);
+    let window = Prepared {
+        chunk,
+        start,
+        meta: meta(&mut dict, window, &labels, &host_labels),
+        parts,
+    };
+    Ok(Ok(Ready {
+        window,
+        host_labels,
+    }))
+}
+
+/// Rows with dense ids, in the order they came.
+fn entries(
+    dict: &mut Dict,
+    window: &NewWindow,
+    labels: &[LabelSetId],
+    stacks: &[u32],
+    kind: u16,
+) -> Vec<Entry> {
     let mut series = vec![NONE; labels.len()];
     let mut rows = Vec::with_capacity(window.rows.len());
-    for (row, &stack) in window.rows.iter().zip(&stacks) {
+    for (row, &stack) in window.rows.iter().zip(stacks) {
         let at = row.labels as usize;
         if series[at] == NONE {
             series[at] = dict.series(labels[at], kind);
@@ -154,43 +178,39 @@ pub fn prepare(
             value: row.value,
         });
     }
-    let host_labels = host_labels(window);
-    let (chunk, start) = partition.chunk_of(window.range.start_unix_ns);
-    let parts = pack(&dict, rows, window.period);
+    rows
+}
+
+/// What is kept of the window beside its rows.
+fn meta(
+    dict: &mut Dict,
+    window: &NewWindow,
+    labels: &[LabelSetId],
+    host_labels: &LabelSet,
+) -> WindowMeta {
     let mut label_sets: Vec<u32> = labels.iter().map(|labels| labels.0).collect();
     label_sets.sort_unstable();
     label_sets.dedup();
-    let is_lost = |end: StackEnd| end == StackEnd::Lost;
-    let mut sum = super::block::Sum::default();
+    let mut sum = Sum::default();
     for row in &window.rows {
-        let part = if is_lost(row.end) {
+        let part = if row.end == StackEnd::Lost {
             &mut sum.lost
         } else {
             &mut sum.taken
         };
         *part += row.value;
     }
-    let meta = WindowMeta {
+    WindowMeta {
         host: dict.host(&window.origin.host),
         sequence: window.origin.sequence,
         range: window.range,
-        host_labels: dict.labels(&host_labels).0,
+        host_labels: dict.labels(host_labels).0,
         quality: window.quality,
         sum,
-        accounts: accounts(window, &labels),
+        accounts: accounts(window, labels),
         label_sets,
         dropped: window.dropped_before.clone(),
-    };
-    let window = Prepared {
-        chunk,
-        start,
-        meta,
-        parts,
-    };
-    Ok(Ok(Ready {
-        window,
-        host_labels,
-    }))
+    }
 }
 
 fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<u32> {

@@ -171,7 +171,10 @@ pub fn each_partition<T>(
             Err(Stop::Query(error)) => return Err(error),
             Err(Stop::File(FileError::Damaged(text))) => store.mark_damaged(&partition, &text),
             Err(Stop::File(error)) => {
-                return Err(store.file_error("read a partition", &partition, error));
+                // It may have been removed for its age or the disk budget meanwhile.
+                if read(&store.partitions).contains_key(&partition.start) {
+                    return Err(store.file_error("read a partition", &partition, error));
+                }
             }
         }
         store.evict_dictionaries();

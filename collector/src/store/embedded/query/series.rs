@@ -191,12 +191,28 @@ struct Axis {
 }
 
 /// Lines of one partition, by kept labels.
+#[derive(Default)]
 struct Found {
     labels: Vec<LabelSet>,
     lines: Vec<Option<Vec<u64>>>,
     total: Value,
     units: Vec<String>,
     used: Read,
+}
+
+impl Found {
+    /// Adds to a line what was at an instant; returns by how many bytes the lines grew.
+    fn add(&mut self, line: usize, axis: Axis, at: i64, value: Value) -> usize {
+        let line = &mut self.lines[line];
+        let grown = if line.is_none() { axis.steps * 8 } else { 0 };
+        let line = line.get_or_insert_with(|| vec![0; axis.steps]);
+        let step = at.saturating_sub(axis.start) / axis.step_ns as i64;
+        if let Some(slot) = line.get_mut(step.max(0) as usize) {
+            *slot = slot.saturating_add(value.weight);
+        }
+        self.total += value;
+        grown
+    }
 }
 
 /// See [`Store::series`](crate::store::Store::series).
@@ -299,13 +315,7 @@ fn read_partition(
         partition.view(ends(&pieces), false, choose, |(own, ..), group| {
             own.wants_group(group)
         })?;
-    let mut found = Found {
-        labels: Vec::new(),
-        lines: Vec::new(),
-        total: Value::default(),
-        units: Vec::new(),
-        used: Read::default(),
-    };
+    let mut found = Found::default();
     if own.is_empty() {
         view.close(partition);
         return Ok(found);
@@ -328,21 +338,11 @@ fn read_partition(
             guard,
             |piece| own != by_service(piece),
             |kept, kind, chunk, start, sum| {
-                let line = &mut found.lines[base + kept as usize];
-                let line = line.get_or_insert_with(|| {
-                    charge += axis.steps * 8;
-                    vec![0; axis.steps]
-                });
+                let at = partition.chunk_start(chunk).saturating_add(start as i64);
+                charge += found.add(base + kept as usize, axis, at, sum.all());
                 if charge > guard.limits.memory_bytes {
                     return Err(super::too_large(guard.limits));
                 }
-                let at = partition.chunk_start(chunk).saturating_add(start as i64);
-                let step = at.saturating_sub(axis.start) / axis.step_ns as i64;
-                let value = sum.all();
-                if let Some(slot) = line.get_mut(step.max(0) as usize) {
-                    *slot = slot.saturating_add(value.weight);
-                }
-                found.total += value;
                 kinds_used[usize::from(kind)] = true;
                 found.used.services |= !own;
                 found.used.windows |= own;

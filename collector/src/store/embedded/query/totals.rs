@@ -59,6 +59,22 @@ pub fn totals(
             Ok(())
         },
     )?;
+    let (data, total) = into_rows(rows, &group_by, limits.lines);
+    let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
+    let rollup = Rollup {
+        step_ns: WINDOW_STEP_NS,
+        by_service: false,
+    };
+    let quality = fleet.quality(store, scope.range, rollup, total.all(), units.into_text());
+    Ok(Answer { data, quality })
+}
+
+/// Rows of the answer, heaviest first, and what all of them add up to.
+fn into_rows(
+    rows: HashMap<LabelSet, Row>,
+    group_by: &GroupBy,
+    limit: usize,
+) -> (Vec<Labelled>, Sum) {
     let mut total = Sum::default();
     let by_cgroup = group_by.keeps(key::CGROUP);
     let mut data: Vec<Labelled> = rows
@@ -92,14 +108,8 @@ pub fn totals(
             .cmp(&weight(left))
             .then_with(|| left.labels.cmp(&right.labels))
     });
-    data.truncate(limits.lines);
-    let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let rollup = Rollup {
-        step_ns: WINDOW_STEP_NS,
-        by_service: false,
-    };
-    let quality = fleet.quality(store, scope.range, rollup, total.all(), units.into_text());
-    Ok(Answer { data, quality })
+    data.truncate(limit);
+    (data, total)
 }
 
 fn read_partition(
