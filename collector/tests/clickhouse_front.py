@@ -1,12 +1,13 @@
 """ClickHouse's HTTP interface for tests: the real engine from PyPI's `chdb`, in this process.
 
-Called as `clickhouse_front.py DATA_DIR [PORT]`; prints `port N version V` once it listens (on loopback
-only). What it does of the interface: statements in the body, the URL or a multipart form; parameters;
+Called as `clickhouse_front.py DATA_DIR [PORT [remove]]`; prints `port N version V` once it listens (on
+loopback only), and ends when its standard input does; with `remove` it takes its data along. What it does of the interface: statements in the body, the URL or a multipart form; parameters;
 settings; inserts of RowBinaryWithNamesAndTypes; errors with their codes. One statement runs at a time.
 """
 
 import http.server
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -141,13 +142,16 @@ def main():
     Front.engine = Engine(os.path.join(directory, "engine"))
     server = Server(("127.0.0.1", port), Front)
     print(f"port {server.server_address[1]} version {Front.engine.version}", flush=True)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    remove = directory if sys.argv[3:] == ["remove"] else None
+    threading.Thread(target=end_with_parent, args=[remove], daemon=True).start()
     server.serve_forever()
 
 
-def end_with_parent():
+def end_with_parent(remove):
     """Ends when the test does, however it ends: its end of our standard input closes."""
     sys.stdin.buffer.read()
+    if remove:
+        shutil.rmtree(remove, ignore_errors=True)
     os._exit(0)
 
 
