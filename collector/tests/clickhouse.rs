@@ -2,6 +2,7 @@
 //!
 //! The engine is PyPI's `chdb`, installed by `collector/tests/chdb.sh`. Where it is not, every test
 //! here says so and does nothing.
+#![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
 mod front;
 mod store;
@@ -13,7 +14,7 @@ use profile::Query;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use store::draft::{Draft, definitions, push, store_all, windows};
@@ -280,7 +281,10 @@ fn what_is_over_age_goes() {
     assert_eq!(count(&store), (2, 20));
     let later = NOW_NS + 2 * 86_400 * SECOND;
     let tomorrow = Draft::new("a", 9, 2 * 86_400).row("unit=web", "main;serve", 1);
-    let (of, stacks) = (windows(&[tomorrow.clone()]), definitions(&[tomorrow]));
+    let (of, stacks) = (
+        windows(std::slice::from_ref(&tomorrow)),
+        definitions(std::slice::from_ref(&tomorrow)),
+    );
     assert_eq!(store.push(&of, &stacks, later).unwrap(), [Taken::Stored]);
     store.maintain(later).unwrap();
     assert_eq!(count(&store), (0, 0));
@@ -396,7 +400,6 @@ fn a_query_that_waits_is_given_up_when_its_client_goes() {
     let store = open(&server.url(), &fresh_name());
     store_all(&store, &[window(0)]);
     let limits = ample();
-    let busy = AtomicBool::new(true);
     thread::scope(|scope| {
         // The front does one statement at a time, so the query behind this one waits.
         scope.spawn(|| {
@@ -404,7 +407,6 @@ fn a_query_that_waits_is_given_up_when_its_client_goes() {
                 "default",
                 "SELECT sleepEachRow(0.5) FROM numbers(4) SETTINGS max_block_size = 1",
             );
-            busy.store(false, Ordering::Release);
         });
         let of = Limits {
             cancel: limits.cancel.clone(),

@@ -18,6 +18,9 @@ from chdb import session
 # What of the URL is no setting of the engine.
 NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password"}
 
+# As the server's `http_max_field_value_size`.
+FIELD_LEN_MAX = 128 << 10
+
 
 class Engine:
     """The one session of a data directory. Settings last for one statement."""
@@ -75,7 +78,10 @@ class Front(http.server.BaseHTTPRequestHandler):
         options = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
         body = self.body()
         sql = options.get("query", "")
-        fields = self.fields(body)
+        try:
+            fields = self.fields(body)
+        except ValueError as error:
+            return self.answer(500, str(error).encode())
         if fields is not None:
             options.update(fields)
             sql, body = fields.get("query", sql), b""
@@ -118,6 +124,8 @@ class Front(http.server.BaseHTTPRequestHandler):
         for part in (b"\r\n" + body).split(border)[1:-1]:
             head, _, value = part.partition(b"\r\n\r\n")
             name = head.partition(b'name="')[2].partition(b'"')[0].decode()
+            if len(value) > FIELD_LEN_MAX:
+                raise ValueError(f"Code: 1000. DB::Exception: field `{name}` is too long")
             fields[name] = value.decode()
         return fields
 

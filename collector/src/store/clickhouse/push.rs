@@ -1,6 +1,6 @@
 //! From pushed windows to rows: what is refused, what is there already, which stacks are missing.
 
-use super::client::{Client, Fault, Param, Statement};
+use super::client::{Client, Fault, Statement};
 use super::keys::{Keys, Place, origin};
 use super::known::Known;
 use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
@@ -241,7 +241,7 @@ impl Push<'_> {
                 .iter()
                 .map(|plan| (plan.host, plan.window.origin.sequence));
             let mut ask = Statement::default();
-            let pairs = ask.param(Param::Pairs(pairs.collect()));
+            let pairs = ask.pairs(&pairs.collect::<Vec<_>>());
             ask.sql = format!(
                 "SELECT DISTINCT host, sequence FROM windows WHERE (host, sequence) IN \
                  (SELECT pair.1, pair.2 FROM (SELECT arrayJoin({pairs}) AS pair))"
@@ -263,7 +263,7 @@ impl Push<'_> {
         let mut found = Found::new();
         for some in ids.chunks(LOOKUP_MAX) {
             let mut ask = Statement::default();
-            let ids = ask.param(Param::Numbers(some.to_vec()));
+            let ids = ask.numbers(some);
             ask.sql = format!(
                 "SELECT DISTINCT day, stack, hash FROM stacks \
                  WHERE stack IN (SELECT arrayJoin({ids}))"
@@ -553,7 +553,7 @@ impl Push<'_> {
         let stacks: Vec<u64> = stacks.iter().copied().collect();
         for some in stacks.chunks(LOOKUP_MAX) {
             let mut frames = Statement::default();
-            let ids = frames.param(Param::Numbers(some.to_vec()));
+            let ids = frames.numbers(some);
             frames.sql = format!(
                 "INSERT INTO frames SELECT toDate({day}), frame, kind, unnamed, line, function, \
                  module, file FROM frames WHERE frame IN (SELECT arrayJoin(frames) FROM stacks \
@@ -561,7 +561,7 @@ impl Push<'_> {
             );
             self.client.run(&frames).await?;
             let mut copy = Statement::default();
-            let ids = copy.param(Param::Numbers(some.to_vec()));
+            let ids = copy.numbers(some);
             copy.sql = format!(
                 "INSERT INTO stacks SELECT toDate({day}), stack, hash, frames FROM stacks \
                  WHERE stack IN (SELECT arrayJoin({ids})) LIMIT 1 BY stack"
@@ -583,7 +583,9 @@ fn add_window(
     let (window, place) = (plan.window, plan.place);
     let host_id = &window.origin.host.host_id;
     let labels = pairs_of(&host_labels(window));
-    if let Some(gap) = &window.dropped_before {
+    let dropped = window.dropped_before.as_ref();
+    // One that ends before it begins says nothing.
+    if let Some(gap) = dropped.filter(|gap| gap.range.start_unix_ns < gap.range.end_unix_ns) {
         batch.gaps.push(GapRow {
             chunk: place.chunk,
             host: plan.host,

@@ -134,7 +134,7 @@ impl Condition {
                 }
                 Test::Among { name, values, not } => {
                     let label = named(name);
-                    let values = statement.param(Param::Texts(values.clone()));
+                    let values = statement.texts(values);
                     let op = if *not { "NOT IN" } else { "IN" };
                     let test = format!("{label} {op} (SELECT arrayJoin({values}))");
                     (Some(label), test)
@@ -235,7 +235,7 @@ impl<'g> Grouping<'g> {
             GroupBy::All => "series".to_owned(),
             GroupBy::Keys(keys) if keys.is_empty() => "toUInt64(0)".to_owned(),
             GroupBy::Keys(keys) => {
-                let names = statement.param(Param::Texts(keys.clone()));
+                let names = statement.texts(keys);
                 let (left, right) = self.key;
                 format!(
                     "sipHash64Keyed((toUInt64({left}), toUInt64({right})), \
@@ -269,7 +269,7 @@ impl<'g> Grouping<'g> {
         let kept = match self.group_by {
             GroupBy::All => "labels".to_owned(),
             GroupBy::Keys(keys) => {
-                let names = ask.param(Param::Texts(keys.clone()));
+                let names = ask.texts(keys);
                 format!("mapFilter((name, value) -> has({names}, name), labels)")
             }
         };
