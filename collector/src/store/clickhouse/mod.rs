@@ -15,6 +15,7 @@ mod rows;
 mod schema;
 mod select;
 mod stacks;
+mod window;
 
 use super::{
     Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
