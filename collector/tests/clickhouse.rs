@@ -2,17 +2,26 @@
 //!
 //! The engine is PyPI's `chdb`, installed by `collector/tests/chdb.sh`. Where it is not, every test
 //! here says so and does nothing.
+#![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
 mod front;
 mod store;
 
-use collector::store::Store;
 use collector::store::clickhouse::{ClickHouseStore, OpenError, Options};
+use collector::store::{Limits, Store, StoreError, Taken};
 use front::{Front, shared};
+use profile::Query;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-use store::{Engine, Place};
+use std::thread;
+use std::time::{Duration, Instant};
+use store::draft::{Draft, definitions, push, store_all, windows};
+use store::model::Model;
+use store::text::samples;
+use store::{Engine, NOW_NS, Place, SECOND, ample, hour, query, range, whole_hour};
+use tempfile::TempDir;
 
 suite!(clickhouse, crate::ClickHouse);
 
@@ -55,4 +64,364 @@ fn options(url: &str, database: &str) -> Options {
 /// The shared server, or a line that says what is missing.
 fn server() -> Option<&'static Front> {
     shared().map_err(|why| println!("skipped: {why}")).ok()
+}
+
+fn open(url: &str, database: &str) -> ClickHouseStore {
+    ClickHouseStore::open(options(url, database)).unwrap()
+}
+
+fn window(sequence: u64) -> Draft {
+    Draft::new("a", sequence, sequence as i64 * 10)
+        .row("unit=web,comm=nginx", "main;serve", 7)
+        .row("unit=db,comm=pg", "main;query", 3)
+}
+
+fn count(store: &dyn Store) -> (u64, u64) {
+    let quality = whole_hour(store).quality;
+    (quality.windows, quality.total.count)
+}
+
+/// Pushes until the server takes it; agents do the same.
+fn push_until_taken(store: &dyn Store, draft: &Draft) -> Taken {
+    let give_up = Instant::now() + Duration::from_secs(120);
+    let (window, stacks) = (
+        windows(std::slice::from_ref(draft)),
+        definitions(std::slice::from_ref(draft)),
+    );
+    loop {
+        match store.push(&window, &stacks, NOW_NS) {
+            Ok(mut taken) => return taken.remove(0),
+            Err(StoreError::Unavailable(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(Instant::now() < give_up, "the server never came back");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_server_that_is_away_takes_nothing_and_everything_later() {
+    let directory = TempDir::new().unwrap();
+    let front = match Front::start(directory.path(), 0) {
+        Ok(front) => front,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let store = open(&front.url(), "away");
+    store_all(&store, &[window(0)]);
+    let killed = front.kill();
+    for _ in 0..3 {
+        let (window, stacks) = (windows(&[window(1)]), definitions(&[window(1)]));
+        let taken = store.push(&window, &stacks, NOW_NS);
+        assert!(
+            matches!(taken, Err(StoreError::Unavailable(_))),
+            "{taken:?}"
+        );
+    }
+    let answer = store.profile(hour(), &Query::default(), &ample());
+    assert!(matches!(answer, Err(StoreError::Unavailable(_))));
+    assert_eq!(store.degraded().len(), 1);
+
+    let _front = killed.start_again();
+    assert_eq!(push_until_taken(&store, &window(1)), Taken::Stored);
+    assert!(store.degraded().is_empty());
+    assert_eq!(
+        push(&store, &[window(0), window(1)]),
+        [Taken::Repeated, Taken::Repeated]
+    );
+    assert_eq!(count(&store), (2, 20));
+}
+
+#[test]
+fn a_server_killed_again_and_again_has_each_window_once() {
+    const WINDOWS: u64 = 60;
+    let directory = TempDir::new().unwrap();
+    let front = match Front::start(directory.path(), 0) {
+        Ok(front) => front,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let store = open(&front.url(), "killed");
+    let mut front = Some(front);
+    let pushed = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for sequence in 0..WINDOWS {
+                let taken = push_until_taken(&store, &window(sequence));
+                assert!(
+                    matches!(taken, Taken::Stored | Taken::Repeated),
+                    "{taken:?}"
+                );
+                pushed.store(sequence + 1, Ordering::Release);
+            }
+        });
+        for kill_after in [5, 20, 40] {
+            while pushed.load(Ordering::Acquire) < kill_after {
+                thread::yield_now();
+            }
+            front = front.take().map(|front| front.kill().start_again());
+        }
+    });
+    assert_eq!(count(&store), (WINDOWS, WINDOWS * 10));
+    let again: Vec<Draft> = (0..WINDOWS).map(window).collect();
+    assert_eq!(
+        push(&store, &again),
+        vec![Taken::Repeated; WINDOWS as usize]
+    );
+    assert_eq!(count(&store), (WINDOWS, WINDOWS * 10));
+}
+
+#[test]
+fn two_collectors_on_one_database_count_each_window_once() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    // Opened at once: both make the tables, and both come to the same key.
+    let stores = thread::scope(|scope| {
+        let open = || scope.spawn(|| open(&server.url(), &name));
+        [open(), open()].map(|store| store.join().unwrap())
+    });
+    thread::scope(|scope| {
+        for store in &stores {
+            scope.spawn(move || {
+                for first in 0..6 {
+                    let some: Vec<Draft> = (first * 5..first * 5 + 10).map(window).collect();
+                    let taken = push(store, &some);
+                    let fine = |of: &Taken| matches!(of, Taken::Stored | Taken::Repeated);
+                    assert!(taken.iter().all(fine), "{taken:?}");
+                }
+            });
+        }
+    });
+    for store in &stores {
+        assert_eq!(count(store), (35, 350));
+        let by_unit = store
+            .profile(hour(), &query("unit=web", &["unit"]), &ample())
+            .unwrap();
+        assert_eq!(by_unit.quality.total.count, 35 * 7);
+    }
+    // A stack that one of them defined is known to the other.
+    let later = windows(&[window(100)]);
+    let taken = stores[1].push(&later, &Default::default(), NOW_NS).unwrap();
+    assert_eq!(taken, [Taken::Stored]);
+}
+
+#[test]
+fn rows_whose_window_was_never_stored_do_not_count() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    let drafts: Vec<Draft> = (0..4).map(window).collect();
+    store_all(&store, &drafts);
+    // As if the collector had ended after the samples and before the windows.
+    server.statement(&name, "TRUNCATE TABLE windows");
+    assert_eq!(count(&store), (0, 0));
+    let by_unit = query("", &["unit"]);
+    let answer = store.profile(hour(), &by_unit, &ample()).unwrap();
+    assert_eq!(answer.quality.total.count, 0);
+    // The agents come again, and now the rows are there twice.
+    store_all(&store, &drafts);
+    assert_eq!(count(&store), (4, 40));
+    let answer = store.profile(hour(), &by_unit, &ample()).unwrap();
+    assert_eq!(answer.quality.total.count, 40);
+    assert!(
+        !answer.quality.rollup.by_service,
+        "the rollup has every row twice"
+    );
+    let totals = store
+        .totals(&store::scope(hour(), ""), &[], &ample())
+        .unwrap();
+    assert_eq!(totals.data[0].taken.count, 40);
+    // Merging on disk changes nothing.
+    for table in ["samples", "totals", "windows"] {
+        server.statement(&name, &format!("OPTIMIZE TABLE {table} FINAL"));
+    }
+    assert_eq!(count(&store), (4, 40));
+}
+
+#[test]
+fn rollups_answer_where_they_are_exact() {
+    let Some(server) = server() else { return };
+    let store = open(&server.url(), &fresh_name());
+    let model = Model::default();
+    let drafts: Vec<Draft> = (0..300).step_by(7).map(window).collect();
+    store_all(&store, &drafts);
+    store_all(&model, &drafts);
+    for (from, to, selector, by, step_s) in [
+        (0, 3600, "", &[][..], 3600),
+        (0, 3600, "unit=web", &["unit"], 3600),
+        (60, 1260, "unit=~\"w.*\"", &["unit"], 60),
+        (0, 3600, "comm=nginx", &["unit"], 10),
+        (0, 3600, "", &["host"], 10),
+        (10, 3600, "", &["unit"], 10),
+    ] {
+        let query = query(selector, by);
+        let answer = store.profile(range(from, to), &query, &ample()).unwrap();
+        let expected = model.profile(range(from, to), &query, &ample()).unwrap();
+        assert_eq!(samples(&answer.data), samples(&expected.data));
+        assert_eq!(
+            answer.quality.rollup.step_ns,
+            step_s * SECOND as u64,
+            "{selector} {by:?}"
+        );
+        assert_eq!(answer.quality.rollup.by_service, step_s > 10);
+        assert_eq!(answer.quality.sampling, expected.quality.sampling);
+        assert_eq!(answer.quality.unit, "nanoseconds");
+    }
+}
+
+#[test]
+fn what_is_over_age_goes() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = ClickHouseStore::open(Options {
+        retention: Duration::from_secs(86_400),
+        ..options(&server.url(), &name)
+    })
+    .unwrap();
+    store_all(&store, &[window(0), window(1)]);
+    store.maintain(NOW_NS).unwrap();
+    assert_eq!(count(&store), (2, 20));
+    let later = NOW_NS + 2 * 86_400 * SECOND;
+    let tomorrow = Draft::new("a", 9, 2 * 86_400).row("unit=web", "main;serve", 1);
+    let (of, stacks) = (
+        windows(std::slice::from_ref(&tomorrow)),
+        definitions(std::slice::from_ref(&tomorrow)),
+    );
+    assert_eq!(store.push(&of, &stacks, later).unwrap(), [Taken::Stored]);
+    store.maintain(later).unwrap();
+    assert_eq!(count(&store), (0, 0));
+    assert_eq!(
+        store.kept().unwrap(),
+        Some(range(2 * 86_400, 2 * 86_400 + 10))
+    );
+    let left = server.statement(&name, "SELECT count() FROM samples");
+    assert_eq!(left.trim(), "1");
+    let old = windows(&[window(0)]);
+    let taken = store.push(&old, &definitions(&[window(0)]), later).unwrap();
+    assert!(matches!(taken[0], Taken::Refused(_)), "{taken:?}");
+    store.maintain(later).unwrap();
+}
+
+#[test]
+fn a_database_of_a_later_version_is_left_alone() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    drop(open(&server.url(), &name));
+    server.statement(&name, "INSERT INTO schema_version (version) VALUES (99)");
+    let error = ClickHouseStore::open(options(&server.url(), &name))
+        .err()
+        .unwrap();
+    assert!(matches!(error, OpenError::Schema { .. }), "{error}");
+    assert!(error.to_string().contains("schema version 99"), "{error}");
+}
+
+#[test]
+fn options_that_make_no_sense_are_said_by_name() {
+    let wrong = |change: fn(&mut Options)| {
+        let mut options = Options::default();
+        change(&mut options);
+        ClickHouseStore::open(options).err().unwrap().to_string()
+    };
+    let quoted = wrong(|options| options.database = "a`; DROP DATABASE b".to_owned());
+    assert!(quoted.contains("clickhouse.database"), "{quoted}");
+    let scheme = wrong(|options| options.url = "tcp://localhost:9000".to_owned());
+    assert!(scheme.contains("clickhouse.url"), "{scheme}");
+    let file = wrong(|options| options.password_file = Some("/no/such/file".into()));
+    assert!(file.contains("/no/such/file"), "{file}");
+}
+
+/// A server that answers every request with `answer`, and what it was asked first.
+fn answering(answer: &'static str) -> (String, thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let heard = thread::spawn(move || {
+        let mut first = String::new();
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = [0; 4096];
+            let length = stream.read(&mut bytes).unwrap();
+            if first.is_empty() {
+                first = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+        first
+    });
+    (url, heard)
+}
+
+#[test]
+fn credentials_are_sent_and_a_refusal_is_told() {
+    let (url, heard) = answering(
+        "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 55\r\n\r\n\
+         Code: 516. DB::Exception: alice: Authentication failed.",
+    );
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("password");
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let error = ClickHouseStore::open(Options {
+        user: Some("alice".to_owned()),
+        password_file: Some(file),
+        ..options(&url, "any")
+    })
+    .err()
+    .unwrap();
+    assert!(matches!(error, OpenError::Away { .. }), "{error}");
+    assert!(
+        error.to_string().contains("Authentication failed"),
+        "{error}"
+    );
+    assert!(!error.to_string().contains("s3cret"));
+    let heard = heard.join().unwrap().to_lowercase();
+    assert!(
+        heard.contains("alice") && heard.contains("s3cret"),
+        "{heard}"
+    );
+    assert!(
+        !heard.lines().next().unwrap().contains("s3cret"),
+        "not in the address"
+    );
+}
+
+#[test]
+fn a_server_that_never_answers_is_away() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let error = ClickHouseStore::open(Options {
+        write_timeout: Duration::from_millis(200),
+        ..options(&url, "any")
+    })
+    .err()
+    .unwrap();
+    assert!(matches!(error, OpenError::Away { .. }), "{error}");
+}
+
+#[test]
+fn a_query_that_waits_is_given_up_when_its_client_goes() {
+    let Some(server) = server() else { return };
+    let store = open(&server.url(), &fresh_name());
+    store_all(&store, &[window(0)]);
+    let limits = ample();
+    thread::scope(|scope| {
+        // The front does one statement at a time, so the query behind this one waits.
+        scope.spawn(|| {
+            server.statement(
+                "default",
+                "SELECT sleepEachRow(0.5) FROM numbers(4) SETTINGS max_block_size = 1",
+            );
+        });
+        let of = Limits {
+            cancel: limits.cancel.clone(),
+            ..ample()
+        };
+        let asked = scope.spawn(move || {
+            loop {
+                let answer = store.profile(hour(), &Query::default(), &of);
+                if answer.is_err() {
+                    break answer;
+                }
+            }
+        });
+        limits.cancel.cancel();
+        let answer = asked.join().unwrap();
+        assert!(matches!(answer, Err(StoreError::Cancelled)));
+    });
 }

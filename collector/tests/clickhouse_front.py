@@ -1,12 +1,13 @@
 """ClickHouse's HTTP interface for tests: the real engine from PyPI's `chdb`, in this process.
 
-Called as `clickhouse_front.py DATA_DIR [PORT]`; prints `port N version V` once it listens (on loopback
-only). What it does of the interface: statements in the body, the URL or a multipart form; parameters;
+Called as `clickhouse_front.py DATA_DIR [PORT [remove]]`; prints `port N version V` once it listens (on
+loopback only), and ends when its standard input does; with `remove` it takes its data along. What it does of the interface: statements in the body, the URL or a multipart form; parameters;
 settings; inserts of RowBinaryWithNamesAndTypes; errors with their codes. One statement runs at a time.
 """
 
 import http.server
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -16,6 +17,9 @@ from chdb import session
 
 # What of the URL is no setting of the engine.
 NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password"}
+
+# As the server's `http_max_field_value_size`.
+FIELD_LEN_MAX = 128 << 10
 
 
 class Engine:
@@ -74,7 +78,10 @@ class Front(http.server.BaseHTTPRequestHandler):
         options = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
         body = self.body()
         sql = options.get("query", "")
-        fields = self.fields(body)
+        try:
+            fields = self.fields(body)
+        except ValueError as error:
+            return self.answer(500, str(error).encode())
         if fields is not None:
             options.update(fields)
             sql, body = fields.get("query", sql), b""
@@ -117,6 +124,8 @@ class Front(http.server.BaseHTTPRequestHandler):
         for part in (b"\r\n" + body).split(border)[1:-1]:
             head, _, value = part.partition(b"\r\n\r\n")
             name = head.partition(b'name="')[2].partition(b'"')[0].decode()
+            if len(value) > FIELD_LEN_MAX:
+                raise ValueError(f"Code: 1000. DB::Exception: field `{name}` is too long")
             fields[name] = value.decode()
         return fields
 
@@ -141,13 +150,16 @@ def main():
     Front.engine = Engine(os.path.join(directory, "engine"))
     server = Server(("127.0.0.1", port), Front)
     print(f"port {server.server_address[1]} version {Front.engine.version}", flush=True)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    remove = directory if sys.argv[3:] == ["remove"] else None
+    threading.Thread(target=end_with_parent, args=[remove], daemon=True).start()
     server.serve_forever()
 
 
-def end_with_parent():
+def end_with_parent(remove):
     """Ends when the test does, however it ends: its end of our standard input closes."""
     sys.stdin.buffer.read()
+    if remove:
+        shutil.rmtree(remove, ignore_errors=True)
     os._exit(0)
 
 

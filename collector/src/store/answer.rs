@@ -71,6 +71,9 @@ pub struct Gap {
 }
 
 /// What an answer is made of and what it misses.
+///
+/// Hosts are selected by the labels that all label sets of a window share (`host` and configured
+/// ones): a matcher of a label that a host does not have says nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreQuality {
     /// The time the answer covers: the range widened to whole steps of `rollup`.

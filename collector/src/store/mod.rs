@@ -110,7 +110,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<(Vec<String>, bool), StoreError>;
 
     /// Weight over time: a line for each combination of the values of `group_by`, in steps of
-    /// `step_ns`, which begin at multiples of it since the epoch. From the coarsest rollup that is exact.
+    /// `step_ns` (rounded up to whole windows of 10 s), which begin at multiples of it since the epoch.
+    /// From the coarsest rollup that is exact.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -135,7 +136,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Answer<Profile>, StoreError>;
 
     /// What is taken, lost and expected by label set: totals in `range` without stacks, for trees of
-    /// cgroups and coverage. Label sets keep `group_by` of their labels.
+    /// cgroups and coverage. Label sets keep `group_by` of their labels; where `cgroup` is not among
+    /// them, expected is what each selected cgroup has alone, so that nothing is counted twice.
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -1,7 +1,8 @@
 //! Starts and ends the server that stands for ClickHouse.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -20,12 +21,17 @@ pub struct Front {
 impl Front {
     /// Starts a server on the data in `directory`; at a port it had before, or any.
     pub fn start(directory: &Path, port: u16) -> Result<Front, String> {
+        Front::start_and(directory, port, true)
+    }
+
+    fn start_and(directory: &Path, port: u16, keep: bool) -> Result<Front, String> {
         let python = python()?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clickhouse_front.py");
         let mut process = Command::new(python)
             .arg(script)
             .arg(directory)
             .arg(port.to_string())
+            .arg(if keep { "keep" } else { "remove" })
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -53,6 +59,23 @@ impl Front {
     /// Its address.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Does a statement in a database, beside any store; returns what the server answers.
+    pub fn statement(&self, database: &str, sql: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let length = sql.len();
+        write!(
+            stream,
+            "POST /?database={database} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n\r\n{sql}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{sql}: {body}");
+        body.to_owned()
     }
 
     /// Ends the process at once, as a crash would; the data stays.
@@ -88,12 +111,13 @@ impl Killed {
 
 /// The server of all tests that do not kill it.
 pub fn shared() -> Result<&'static Front, String> {
-    static FRONT: OnceLock<Result<(Front, TempDir), String>> = OnceLock::new();
+    static FRONT: OnceLock<Result<Front, String>> = OnceLock::new();
+    // Nothing static is ever dropped: the server removes its data when this process ends.
     let front = FRONT.get_or_init(|| {
-        let directory = TempDir::new().unwrap();
-        Ok((Front::start(directory.path(), 0)?, directory))
+        python()?;
+        Front::start_and(&TempDir::new().unwrap().keep(), 0, false)
     });
-    front.as_ref().map(|(front, _)| front).map_err(Clone::clone)
+    front.as_ref().map_err(Clone::clone)
 }
 
 /// A Python that has the engine.

@@ -102,6 +102,9 @@ impl Place {
     /// Of a window that begins then; `None` where the engine's times do not reach.
     pub fn of(start_unix_ns: i64) -> Option<Place> {
         let seconds = start_unix_ns.div_euclid(NS_PER_S);
+        if seconds >= SECONDS_END {
+            return None;
+        }
         let chunk = u32::try_from(seconds.div_euclid(CHUNK_S) * CHUNK_S).ok()?;
         let slot = u8::try_from(seconds.rem_euclid(CHUNK_S) / STEP_S).ok()?;
         Some(Place { chunk, slot })

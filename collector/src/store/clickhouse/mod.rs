@@ -1,7 +1,7 @@
 //! Windows in ClickHouse, over HTTP, for fleets that one machine cannot hold.
 //!
 //! Collectors keep nothing: any number of them may work on one database. What makes a window count
-//! once, whoever inserts it how often, is told in [`schema`]. All calls block the caller's thread on a
+//! once, whoever inserts it how often, is told in `schema.rs`. All calls block the caller's thread on a
 //! small runtime of the store's own; none may be made from asynchronous code.
 
 mod answer;
@@ -15,6 +15,7 @@ mod rows;
 mod schema;
 mod select;
 mod stacks;
+mod window;
 
 use super::{
     Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,

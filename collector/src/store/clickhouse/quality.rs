@@ -154,16 +154,9 @@ impl Around {
             None if self.before && self.after => self.absent.push((i64::MIN, i64::MAX)),
             None => {}
         }
-        for dropped in &self.dropped {
-            let (from, to) = (dropped.range.start_unix_ns, dropped.range.end_unix_ns);
-            let pieces = self
-                .absent
-                .iter()
-                .flat_map(|&(left, right)| [(left, right.min(from)), (left.max(to), right)]);
-            self.absent = pieces.filter(|(left, right)| left < right).collect();
-        }
-        let absent = self.absent.into_iter();
+        let absent = without(self.absent, &self.dropped);
         let absent = absent
+            .into_iter()
             .filter(|(from, to)| to.saturating_sub(*from) >= ABSENT_NS_MIN)
             .map(|(start_unix_ns, end_unix_ns)| Gap {
                 range: TimeRange {
@@ -182,6 +175,36 @@ impl Around {
         gaps.retain(|gap| gap.range.start_unix_ns < gap.range.end_unix_ns);
         gaps
     }
+}
+
+/// Runs of absence less what the agent says it gave up.
+fn without(mut absent: Vec<(i64, i64)>, dropped: &[Gap]) -> Vec<(i64, i64)> {
+    let ranges = dropped
+        .iter()
+        .map(|gap| (gap.range.start_unix_ns, gap.range.end_unix_ns));
+    let mut dropped: Vec<(i64, i64)> = ranges.filter(|(from, to)| from < to).collect();
+    dropped.sort_unstable();
+    absent.sort_unstable();
+    let (mut left, mut next) = (Vec::new(), 0);
+    for (mut from, to) in absent {
+        // What ends before this run does so before all that follow.
+        while dropped.get(next).is_some_and(|&(_, end)| end <= from) {
+            next += 1;
+        }
+        for &(start, end) in &dropped[next..] {
+            if start >= to {
+                break;
+            }
+            if from < start {
+                left.push((from, start));
+            }
+            from = from.max(end);
+        }
+        if from < to {
+            left.push((from, to));
+        }
+    }
+    left
 }
 
 /// Finds the gaps of the hosts that `selector` takes.
@@ -540,5 +563,35 @@ pub(super) fn row(host: &HostRecord) -> HostRow {
         first_seen_ns: host.first_seen_unix_ns,
         last_seen_ns: host.last_seen_unix_ns,
         clock_ahead_ns: host.clock_ahead_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gap(start_unix_ns: i64, end_unix_ns: i64) -> Gap {
+        let range = TimeRange {
+            start_unix_ns,
+            end_unix_ns,
+        };
+        Gap {
+            range,
+            windows: 1,
+            samples: 1,
+            cause: "disk_full".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_absent_as_well() {
+        let absent = vec![(0, 10), (20, 40), (50, 60)];
+        let dropped = [gap(25, 30), gap(5, 22), gap(35, 90), gap(7, 6), gap(26, 28)];
+        assert_eq!(without(absent, &dropped), [(0, 5), (22, 25), (30, 35)]);
+        assert_eq!(
+            without(vec![(i64::MIN, i64::MAX)], &[gap(3, 4)]),
+            [(i64::MIN, 3), (4, i64::MAX)]
+        );
+        assert_eq!(without(Vec::new(), &[gap(3, 4)]), []);
     }
 }

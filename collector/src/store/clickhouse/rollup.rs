@@ -1,7 +1,7 @@
 //! Which table answers: the samples, or a rollup by service where it is exact.
 
 use super::SERVICE_LABELS;
-use super::answer::RAW;
+use super::answer::{RAW, gate};
 use super::client::{Client, Fault, Statement};
 use super::keys::{STEP_NS, Span};
 use crate::store::{Limits, Rollup, TimeRange};
@@ -14,12 +14,21 @@ const ROLLUPS: [(&str, i64); 2] = [("service_1h", 3600), ("service_1m", 60)];
 
 /// Where samples are read from.
 pub(super) struct Source {
-    /// The rollup; `None`: the samples.
-    table: Option<&'static str>,
+    table: Table,
     /// The range in steps of the table.
     pub span: Span,
     /// As it is told.
     pub rollup: Rollup,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Table {
+    /// A rollup that is exact.
+    Rollup(&'static str),
+    /// Samples, which are there once each.
+    Samples,
+    /// Samples, of which some may be there twice or not count: slower, and right whatever happens.
+    Surest,
 }
 
 impl Source {
@@ -30,51 +39,111 @@ impl Source {
         query: &Query,
         limits: &Limits,
     ) -> Result<Source, Fault> {
-        let Some(raw) = Span::of(range, STEP_NS) else {
-            return Err(Fault::Refused("the range is empty".to_owned()));
-        };
-        if has_labels(query) {
-            for (table, step_s) in ROLLUPS {
-                let step_ns = step_s * super::keys::NS_PER_S;
-                let aligned = Span::of(range, step_ns).filter(|span| span.covered == raw.covered);
-                let Some(span) = aligned else { continue };
-                if is_exact(client, table, span, limits).await? {
-                    let rollup = Rollup {
-                        step_ns: step_ns as u64,
-                        by_service: true,
-                    };
-                    return Ok(Source {
-                        table: Some(table),
-                        span,
-                        rollup,
-                    });
+        let surest = Source::surest(range)?;
+        let rollups = if has_labels(query) { &ROLLUPS[..] } else { &[] };
+        for &(table, step_s) in rollups {
+            let step_ns = step_s * super::keys::NS_PER_S;
+            let span = Span::of(range, step_ns);
+            let rollup = Rollup {
+                step_ns: step_ns as u64,
+                by_service: true,
+            };
+            if let Some(span) = span.filter(|span| span.covered == surest.span.covered) {
+                let table = Table::Rollup(table);
+                let source = Source {
+                    table,
+                    span,
+                    rollup,
+                };
+                if source.still_holds(client, limits).await? {
+                    return Ok(source);
                 }
             }
         }
+        let samples = Source {
+            table: Table::Samples,
+            ..surest
+        };
+        if samples.still_holds(client, limits).await? {
+            return Ok(samples);
+        }
+        Source::surest(range)
+    }
+
+    /// The table that is right whatever happened and happens.
+    pub fn surest(range: TimeRange) -> Result<Source, Fault> {
+        let span = Span::of(range, STEP_NS);
+        let span = span.ok_or_else(|| Fault::Refused("the range is empty".to_owned()))?;
         Ok(Source {
-            table: None,
-            span: raw,
+            table: Table::Surest,
+            span,
             rollup: RAW,
         })
     }
 
-    /// True for the samples themselves.
-    pub fn is_raw(&self) -> bool {
-        self.table.is_none()
-    }
-
     /// Table that has the label sets of its `series`.
     pub fn label_table(&self) -> &'static str {
-        if self.is_raw() { "series" } else { "services" }
+        match self.table {
+            Table::Rollup(_) => "services",
+            Table::Samples | Table::Surest => "series",
+        }
     }
 
-    /// SQL of the rollup's rows as if they were samples.
+    /// SQL of its rows as samples; ends in a condition.
     pub fn sql(&self) -> String {
-        let table = self.table.unwrap_or("service_1m");
-        format!(
-            "SELECT service AS series, stack, end, n, w FROM {table} WHERE {}",
-            of_time(self.span)
-        )
+        let span = self.span;
+        let samples = "SELECT series, stack, end, n, n * period + extra AS w FROM samples";
+        match self.table {
+            Table::Rollup(table) => format!(
+                "SELECT service AS series, stack, end, n, w FROM {table} WHERE {}",
+                of_time(span)
+            ),
+            Table::Samples => format!("{samples} WHERE {}", span.of_steps()),
+            Table::Surest => format!(
+                "{samples} FINAL WHERE {} AND {}",
+                span.of_steps(),
+                gate(span)
+            ),
+        }
+    }
+
+    /// True when the table has each row of each window of the range once, and no other.
+    ///
+    /// A repeated insert adds its rows a second time, one that failed half-way adds rows of windows
+    /// that are not stored (yet), and a view that failed lacks rows. Rollups count the rows they were
+    /// made of in their own rows, so that the count cannot be of another insert than the sums beside
+    /// it. Asked before and after reading.
+    pub async fn still_holds(&self, client: &Client, limits: &Limits) -> Result<bool, Fault> {
+        #[derive(Row, Deserialize)]
+        struct Differ {
+            hours: u64,
+        }
+        let counted = match self.table {
+            Table::Surest => return Ok(true),
+            Table::Rollup(table) => format!(
+                "SELECT toStartOfHour(time) AS hour, toInt64(rows) AS rows FROM {table} WHERE {}",
+                of_time(self.span)
+            ),
+            Table::Samples => format!(
+                "SELECT toStartOfHour(chunk) AS hour, toInt64(count()) AS rows FROM samples \
+                 WHERE {} GROUP BY hour",
+                self.span.of_steps()
+            ),
+        };
+        let ask = Statement::of(format!(
+            "SELECT count() AS hours FROM (SELECT hour, sum(rows) AS differ FROM ({counted} \
+             UNION ALL SELECT toStartOfHour(chunk) AS hour, -toInt64(rows) AS rows \
+             FROM windows FINAL WHERE {}) GROUP BY hour HAVING differ != 0)",
+            self.span.of_steps()
+        ));
+        let mut holds = false;
+        client
+            .each::<Differ>(&ask, limits, |row| {
+                holds = row.hours == 0;
+                Ok(())
+            })
+            .await?;
+        Ok(holds)
     }
 }
 
@@ -96,38 +165,4 @@ fn has_labels(query: &Query) -> bool {
             .all(|key| SERVICE_LABELS.contains(&key.as_str())),
     };
     selected && grouped
-}
-
-/// True when the rollup was made of each row of each window of the range once, and of no other.
-///
-/// A repeated insert adds its rows a second time, one that failed half-way adds rows of windows that
-/// are not stored (yet), and a view that failed lacks rows. What is counted here is in the rollup's
-/// own rows, so it cannot be of another insert than the sums beside it.
-async fn is_exact(
-    client: &Client,
-    table: &str,
-    span: Span,
-    limits: &Limits,
-) -> Result<bool, Fault> {
-    #[derive(Row, Deserialize)]
-    struct Differs {
-        hours: u64,
-    }
-    let ask = Statement::of(format!(
-        "SELECT count() AS hours FROM (SELECT hour, sum(rows) AS rows FROM ( \
-           SELECT toStartOfHour(time) AS hour, toInt64(rows) AS rows FROM {table} WHERE {} \
-           UNION ALL \
-           SELECT toStartOfHour(chunk) AS hour, -toInt64(rows) AS rows FROM windows FINAL WHERE {} \
-         ) GROUP BY hour HAVING rows != 0)",
-        of_time(span),
-        span.of_steps()
-    ));
-    let mut exact = false;
-    client
-        .each::<Differs>(&ask, limits, |row| {
-            exact = row.hours == 0;
-            Ok(())
-        })
-        .await?;
-    Ok(exact)
 }

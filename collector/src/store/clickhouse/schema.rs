@@ -7,9 +7,10 @@
 //! its row is written last. Rows of samples carry an origin, which with the step names their window;
 //! a window written twice gives equal rows under equal keys, of which the engine keeps one: at once
 //! where a query reads with FINAL, on disk when it merges. So no insert has to be exactly once, and
-//! no collector has to know of another. The rollups are fed by materialized views, which do see every
-//! repeat: each of their rows counts the rows it was made of, and a rollup answers for an hour only
-//! while it has as many as the windows of the hour say.
+//! no collector has to know of another. FINAL and the look at `windows` are left out while the samples
+//! of the range are as many as its windows say, before the reading and after it. The rollups are fed
+//! by materialized views, which do see every repeat: each of their rows counts the rows it was made
+//! of, and a rollup answers for an hour only while it has as many as the windows of the hour say.
 
 use super::client::{Client, Fault};
 use super::keys::Keys;

@@ -42,7 +42,6 @@ struct Value {
 #[derive(Clone)]
 enum Test {
     Always,
-    Never,
     Equal {
         name: String,
         value: String,
@@ -116,7 +115,6 @@ impl Condition {
             };
             let (label, test) = match test {
                 Test::Always => continue,
-                Test::Never => (None, "0".to_owned()),
                 Test::Equal { name, value, not } => {
                     let label = named(name);
                     let value = statement.param(Param::Text(value.clone()));
@@ -136,7 +134,7 @@ impl Condition {
                 }
                 Test::Among { name, values, not } => {
                     let label = named(name);
-                    let values = statement.param(Param::Texts(values.clone()));
+                    let values = statement.texts(values);
                     let op = if *not { "NOT IN" } else { "IN" };
                     let test = format!("{label} {op} (SELECT arrayJoin({values}))");
                     (Some(label), test)
@@ -184,6 +182,10 @@ async fn match_values(
                      select by `=` or `^=`, or narrow the range"
                 )));
             }
+            // Of hosts only those that have the label are judged by it.
+            if labels == Labels::Host && row.value.is_empty() {
+                return Ok(());
+            }
             let side = if matcher.matches(&row.value) {
                 &mut takes
             } else {
@@ -193,22 +195,14 @@ async fn match_values(
             Ok(())
         })
         .await?;
-    Ok(match (takes.is_empty(), leaves.is_empty()) {
-        // Nothing is known of the label: its value is empty wherever it is asked for.
-        (true, true) if matcher.matches("") => Test::Always,
-        (_, true) if !takes.is_empty() => Test::Always,
-        (true, _) => Test::Never,
-        _ if takes.len() <= leaves.len() => Test::Among {
-            name,
-            values: takes,
-            not: false,
-        },
-        _ => Test::Among {
-            name,
-            values: leaves,
-            not: true,
-        },
-    })
+    let not_seen = takes.is_empty() && leaves.is_empty();
+    let nothing_left = leaves.is_empty() && !takes.is_empty();
+    if nothing_left || (not_seen && (labels == Labels::Host || matcher.matches(""))) {
+        return Ok(Test::Always);
+    }
+    let not = leaves.len() < takes.len();
+    let values = if not { leaves } else { takes };
+    Ok(Test::Among { name, values, not })
 }
 
 /// How label sets are put together.
@@ -241,7 +235,7 @@ impl<'g> Grouping<'g> {
             GroupBy::All => "series".to_owned(),
             GroupBy::Keys(keys) if keys.is_empty() => "toUInt64(0)".to_owned(),
             GroupBy::Keys(keys) => {
-                let names = statement.param(Param::Texts(keys.clone()));
+                let names = statement.texts(keys);
                 let (left, right) = self.key;
                 format!(
                     "sipHash64Keyed((toUInt64({left}), toUInt64({right})), \
@@ -263,7 +257,7 @@ impl<'g> Grouping<'g> {
         #[derive(Row, Deserialize)]
         struct Group {
             g: u64,
-            labels: Vec<(String, String)>,
+            kept: Vec<(String, String)>,
         }
         let mut groups = HashMap::new();
         if self.is_one() {
@@ -275,25 +269,25 @@ impl<'g> Grouping<'g> {
         let kept = match self.group_by {
             GroupBy::All => "labels".to_owned(),
             GroupBy::Keys(keys) => {
-                let names = ask.param(Param::Texts(keys.clone()));
+                let names = ask.texts(keys);
                 format!("mapFilter((name, value) -> has({names}, name), labels)")
             }
         };
         ask.sql = format!(
-            "SELECT {group} AS g, any({kept}) AS labels FROM {table} AS set \
+            "SELECT {group} AS g, any({kept}) AS kept FROM {table} \
              WHERE {} AND {selected} GROUP BY g",
             span.of_days()
         );
         let mut bytes = 0usize;
         client
             .each::<Group>(&ask, limits, |row| {
-                let pairs = row.labels.iter();
+                let pairs = row.kept.iter();
                 bytes += 64
                     + pairs
                         .map(|(name, value)| name.len() + value.len() + 48)
                         .sum::<usize>();
                 within(bytes, limits)?;
-                groups.insert(row.g, LabelSet::new(row.labels));
+                groups.insert(row.g, LabelSet::new(row.kept));
                 Ok(())
             })
             .await?;

@@ -1,25 +1,25 @@
 //! Answers with stacks: sums by stack from the engine, frames from the dictionaries, one profile.
 
-use super::answer::{RAW, gate};
-use super::client::{Client, Fault, Param, Statement};
+use super::answer::RAW;
+use super::client::{Client, Fault, Statement};
 use super::keys::{STEP_NS, Span};
 use super::quality;
 use super::rollup::Source;
 use super::select::{Condition, Grouping, Labels, Unit, within};
-use crate::store::{Answer, Limits, StoreQuality, TimeRange};
+use crate::store::{Answer, LabelSet, Limits, StoreQuality, TimeRange};
 use clickhouse::Row;
 use profile::{
     Dictionary, FrameId, FrameKind, FrameRef, GroupBy, Info, LabelSetId, MIXED_EVENTS, Profile,
-    Query, QueryRunner, Remap, SampleKey, StackEnd, StackId, Unnamed, Value,
+    Query, QueryRunner, Remap, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
 };
 use serde::Deserialize;
 use std::collections::HashMap;
 
 /// Taken for each sum of samples in memory, with its part of the tables. Unit: bytes.
 const CELL_BYTES: usize = 64;
-/// Most ids in one request for stacks or frames. Beyond, the engine is given the query they came
-/// from instead. Unit: ids.
-const IDS_MAX: usize = 20_000;
+/// Most ids in one request for stacks or frames, 4 MB of text; of more the days' dictionaries are
+/// read whole. Unit: ids.
+const IDS_MAX: usize = 200_000;
 /// Stands for a stack that the dictionary of its day does not have (any more).
 const UNKNOWN_STACK: &str = "[unknown stack]";
 
@@ -43,49 +43,24 @@ pub(super) async fn profile(
         return Ok(Answer { data, quality });
     }
     let source = Source::of(client, range, query, limits).await?;
-    let (table, span) = (source.label_table(), source.span);
-    let labels = Labels::Set(table);
-    let condition = Condition::of(client, labels, span, query.selector(), limits).await?;
-    let grouping = Grouping::new(query.group_by());
-    let mut unit = Unit::default();
-    let cells = read_cells(client, &source, &condition, &grouping, &mut unit, limits).await?;
-    let mut held = cells.len() * CELL_BYTES;
-    let names = grouping
-        .labels(client, table, span, &condition, limits)
-        .await?;
-    let mut dict = Dictionary::default();
-    let stacks = read_stacks(client, &source, &cells, &mut dict, &mut held, limits).await?;
-    let (beside, windows) =
-        quality::of(client, span, query.selector(), source.rollup, limits).await?;
-    if grouping.is_one() && condition.is_empty() {
+    let mut read = Read::of(client, source, query, limits).await?;
+    if !read.source.still_holds(client, limits).await? {
+        // Something was inserted meanwhile, perhaps for the second time.
+        let surest = Source::surest(range)?;
+        read = Read::of(client, surest, query, limits).await?;
+    }
+    let (rollup, span) = (read.source.rollup, read.source.span);
+    let (beside, windows) = quality::of(client, span, query.selector(), rollup, limits).await?;
+    if read.without_sets {
         // Without a look at label sets the units are those of the windows.
         for name in &windows.units {
-            unit.add(name)?;
+            read.unit.add(name)?;
         }
     }
-    let unit = unit.name();
-
-    let label_sets: HashMap<u64, LabelSetId> = names
-        .iter()
-        .map(|(&group, labels)| (group, dict.intern_labels(labels.iter())))
-        .collect();
-    let whole = Query::new(
-        Default::default(),
-        query.frame_filters().to_vec(),
-        GroupBy::All,
-    )
-    .map_err(|error| Fault::Refused(error.to_string()))?;
-    let mut runner = QueryRunner::new(&whole);
-    for cell in cells {
-        let key = SampleKey {
-            labels: label_sets.get(&cell.group).copied().unwrap_or_default(),
-            stack: stacks.get(&cell.stack).copied().unwrap_or_default(),
-            end: StackEnd::from_u8(cell.end).unwrap_or_default(),
-        };
-        runner.add(&dict, key, cell.value);
-    }
+    let stacks = read_stacks(client, &mut read, limits).await?;
+    let unit = std::mem::take(&mut read.unit).name();
     let range = windows.range.unwrap_or(span.covered);
-    let mut answer = runner.finish(Info {
+    let info = Info {
         start_unix_ns: range.start_unix_ns,
         duration_ns: range.end_unix_ns.abs_diff(range.start_unix_ns),
         event: match windows.events.as_slice() {
@@ -100,13 +75,10 @@ pub(super) async fn profile(
         },
         quality: beside.sampling,
         ..Info::default()
-    });
-    if answer.samples.is_empty() && windows.windows == 0 {
-        answer.info = Info::default();
-    }
-    let total = answer.total();
+    };
+    let mut answer = read.filtered(&stacks, query, info)?;
     let quality = StoreQuality {
-        total,
+        total: answer.total(),
         unit,
         sampling: answer.info.quality,
         pruned_weight: prune(&mut answer, limits.nodes),
@@ -118,6 +90,76 @@ pub(super) async fn profile(
     })
 }
 
+/// What was read of the samples.
+struct Read {
+    source: Source,
+    cells: Vec<Cell>,
+    unit: Unit,
+    /// Labels of groups.
+    names: HashMap<u64, LabelSet>,
+    /// Everything was selected and put together, without a look at label sets.
+    without_sets: bool,
+    dict: Dictionary,
+}
+
+impl Read {
+    async fn of(
+        client: &Client,
+        source: Source,
+        query: &Query,
+        limits: &Limits,
+    ) -> Result<Read, Fault> {
+        let (table, span) = (source.label_table(), source.span);
+        let labels = Labels::Set(table);
+        let condition = Condition::of(client, labels, span, query.selector(), limits).await?;
+        let grouping = Grouping::new(query.group_by());
+        let mut unit = Unit::default();
+        let cells = read_cells(client, &source, &condition, &grouping, &mut unit, limits).await?;
+        let names = grouping
+            .labels(client, table, span, &condition, limits)
+            .await?;
+        Ok(Read {
+            without_sets: grouping.is_one() && condition.is_empty(),
+            source,
+            cells,
+            unit,
+            names,
+            dict: Dictionary::default(),
+        })
+    }
+
+    /// The samples through the frame filters of `query`.
+    fn filtered(
+        self,
+        stacks: &HashMap<u64, StackId>,
+        query: &Query,
+        info: Info,
+    ) -> Result<Profile, Fault> {
+        let mut dict = self.dict;
+        let names = self.names.iter();
+        let label_sets: HashMap<u64, LabelSetId> = names
+            .map(|(&group, labels)| (group, dict.intern_labels(labels.iter())))
+            .collect();
+        let filters = query.frame_filters().to_vec();
+        let whole = Query::new(Selector::default(), filters, GroupBy::All)
+            .map_err(|error| Fault::Refused(error.to_string()))?;
+        let mut runner = QueryRunner::new(&whole);
+        for cell in self.cells {
+            let key = SampleKey {
+                labels: label_sets.get(&cell.group).copied().unwrap_or_default(),
+                stack: stacks.get(&cell.stack).copied().unwrap_or_default(),
+                end: StackEnd::from_u8(cell.end).unwrap_or_default(),
+            };
+            runner.add(&dict, key, cell.value);
+        }
+        let answer = runner.finish(info);
+        Ok(match answer.samples.is_empty() {
+            true => Profile::default(),
+            false => answer,
+        })
+    }
+}
+
 /// SQL of the samples that are selected, before they are put together.
 fn from(
     source: &Source,
@@ -126,15 +168,7 @@ fn from(
     ask: &mut Statement,
 ) -> (String, &'static str) {
     let span = source.span;
-    let rows = match source.is_raw() {
-        true => format!(
-            "SELECT series, stack, end, n, n * period + extra AS w FROM samples FINAL \
-             WHERE {} AND {}",
-            span.of_steps(),
-            gate(span)
-        ),
-        false => source.sql(),
-    };
+    let rows = source.sql();
     if grouping.is_one() && condition.is_empty() {
         return (
             format!("({rows}) AS sample"),
@@ -202,13 +236,10 @@ async fn read_cells(
     Ok(cells)
 }
 
-/// The stacks of the cells, in `dict`.
+/// The stacks of the cells, in the dictionary.
 async fn read_stacks(
     client: &Client,
-    source: &Source,
-    cells: &[Cell],
-    dict: &mut Dictionary,
-    held: &mut usize,
+    read: &mut Read,
     limits: &Limits,
 ) -> Result<HashMap<u64, StackId>, Fault> {
     #[derive(Row, Deserialize)]
@@ -216,6 +247,8 @@ async fn read_stacks(
         stack: u64,
         frames: Vec<u64>,
     }
+    let (cells, source, dict) = (&read.cells, &read.source, &mut read.dict);
+    let mut held = cells.len() * CELL_BYTES;
     let mut wanted: Vec<u64> = cells
         .iter()
         .map(|cell| cell.stack)
@@ -224,21 +257,23 @@ async fn read_stacks(
     wanted.sort_unstable();
     wanted.dedup();
     let mut paths: Vec<(u64, Vec<u64>)> = Vec::new();
-    for (mut ask, ids) in by_ids(&wanted, source, "stack") {
+    if !wanted.is_empty() {
+        let mut ask = Statement::default();
+        let ids = listed(&wanted, source, "stack", &mut ask);
         ask.sql = format!(
             "SELECT stack, frames FROM stacks WHERE {} AND stack IN ({ids}) LIMIT 1 BY stack",
             source.span.of_days()
         );
         client
             .each::<Stack>(&ask, limits, |row| {
-                *held += CELL_BYTES + row.frames.len() * 8;
-                within(*held, limits)?;
+                held += CELL_BYTES + row.frames.len() * 8;
+                within(held, limits)?;
                 paths.push((row.stack, row.frames));
                 Ok(())
             })
             .await?;
     }
-    let frames = read_frames(client, source, &paths, dict, held, limits).await?;
+    let frames = read_frames(client, source, &paths, dict, &mut held, limits).await?;
     let unknown = |dict: &mut Dictionary| {
         let frame = dict.intern_frame(FrameRef {
             kind: FrameKind::Synthetic,
@@ -286,7 +321,9 @@ async fn read_frames(
     wanted.sort_unstable();
     wanted.dedup();
     let mut frames = HashMap::new();
-    for (mut ask, ids) in by_ids(&wanted, source, "frame") {
+    if !wanted.is_empty() {
+        let mut ask = Statement::default();
+        let ids = listed(&wanted, source, "frame", &mut ask);
         ask.sql = format!(
             "SELECT frame, kind, unnamed, line, function, toString(module) AS module, \
              toString(file) AS file FROM frames WHERE {} AND frame IN ({ids}) LIMIT 1 BY frame",
@@ -312,23 +349,15 @@ async fn read_frames(
     Ok(frames)
 }
 
-/// Statements for ids, with SQL that lists them: few are sent, of many the day's are read.
-fn by_ids(ids: &[u64], source: &Source, column: &str) -> Vec<(Statement, String)> {
+/// SQL that lists ids: they are sent, or of very many the days' are read.
+fn listed(ids: &[u64], source: &Source, column: &str, ask: &mut Statement) -> String {
     if ids.len() > IDS_MAX {
-        let all = format!(
+        return format!(
             "SELECT {column} FROM {column}s WHERE {}",
             source.span.of_days()
         );
-        return vec![(Statement::default(), all)];
     }
-    let chunks = ids.chunks(IDS_MAX.max(1));
-    chunks
-        .map(|some| {
-            let mut ask = Statement::default();
-            let ids = ask.param(Param::Numbers(some.to_vec()));
-            (ask, format!("SELECT arrayJoin({ids})"))
-        })
-        .collect()
+    format!("SELECT arrayJoin({})", ask.numbers(ids))
 }
 
 /// Folds the lightest stacks into their callers until at most `nodes` are left; returns the weight

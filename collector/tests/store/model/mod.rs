@@ -1,12 +1,15 @@
 //! The simplest store that is right: a list of windows in memory, merged anew for each answer.
 
-use super::{Engine, NOW_NS, Place, SECOND, at};
+mod beside;
+
+use super::{NOW_NS, SECOND, at};
+use beside::prune;
 use collector::store::{
-    Answer, GAPS_MAX, Gap, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines,
-    NewWindow, Rollup, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    Answer, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, NewWindow,
+    Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
 };
 use profile::{
-    ContentId, Dictionary, GroupBy, Info, MergeError, Profile, Quality, Query, QueryRunner, Remap,
+    ContentId, Dictionary, GroupBy, Info, MergeError, Profile, Query, QueryRunner, Remap,
     SampleKey, Selector, StackEnd, StackId, Value, key,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,27 +27,8 @@ const ABSENT_MIN_NS: i64 = SECOND;
 /// Taken for each sample of an answer. Unit: bytes.
 const SAMPLE_BYTES: usize = 64;
 
-/// Makes empty models.
-pub struct ModelEngine;
-
-impl Engine for ModelEngine {
-    fn place(&self) -> Result<Box<dyn Place>, String> {
-        Ok(Box::new(Memory::default()))
-    }
-}
-
-/// A model's data, which stays when it is closed.
-#[derive(Default)]
-struct Memory(Arc<Mutex<State>>);
-
-impl Place for Memory {
-    fn open(&self) -> Arc<dyn Store> {
-        Arc::new(Model(Arc::clone(&self.0)))
-    }
-}
-
-/// The store.
-#[derive(Default)]
+/// The store. A clone has the same data.
+#[derive(Clone, Default)]
 pub struct Model(Arc<Mutex<State>>);
 
 #[derive(Default)]
@@ -246,116 +230,6 @@ impl State {
         });
         Taken::Stored
     }
-
-    /// Gaps of the hosts that `selector` takes, by host, clipped to the range.
-    fn gaps(&self, range: TimeRange, selector: &Selector) -> Vec<(HostKey, Gap)> {
-        let mut by_host: BTreeMap<&HostKey, Vec<&Kept>> = BTreeMap::new();
-        for kept in &self.windows {
-            if kept.host_is_selected(selector) {
-                by_host
-                    .entry(&kept.window.origin.host)
-                    .or_default()
-                    .push(kept);
-            }
-        }
-        let mut gaps = Vec::new();
-        for (host, mut windows) in by_host {
-            windows.sort_by_key(|kept| kept.window.range);
-            let mut covered_to = i64::MAX;
-            for kept in windows {
-                let window = &kept.window;
-                let start = window.range.start_unix_ns;
-                let mut absent = vec![(covered_to.min(start), start)];
-                if let Some(gap) = &window.dropped_before {
-                    let (from, to) = (gap.range.start_unix_ns, gap.range.end_unix_ns);
-                    absent = vec![(absent[0].0, from.min(start)), (to.max(absent[0].0), start)];
-                    gaps.push((host.clone(), gap.clone()));
-                }
-                for (from, to) in absent {
-                    if to.saturating_sub(from) >= ABSENT_MIN_NS {
-                        let range = TimeRange {
-                            start_unix_ns: from,
-                            end_unix_ns: to,
-                        };
-                        let cause = "absent".to_owned();
-                        gaps.push((
-                            host.clone(),
-                            Gap {
-                                range,
-                                windows: 0,
-                                samples: 0,
-                                cause,
-                            },
-                        ));
-                    }
-                }
-                let before = if covered_to == i64::MAX {
-                    i64::MIN
-                } else {
-                    covered_to
-                };
-                covered_to = before.max(window.range.end_unix_ns);
-            }
-        }
-        for (_, gap) in &mut gaps {
-            gap.range.start_unix_ns = gap.range.start_unix_ns.max(range.start_unix_ns);
-            gap.range.end_unix_ns = gap.range.end_unix_ns.min(range.end_unix_ns);
-        }
-        gaps.retain(|(_, gap)| gap.range.start_unix_ns < gap.range.end_unix_ns);
-        gaps
-    }
-
-    fn quality(&self, scope: &Scope, total: Value, unit: String) -> StoreQuality {
-        let range = scope.range;
-        let (mut hosts, mut alive) = (BTreeSet::new(), BTreeSet::new());
-        let mut spans: BTreeMap<&HostKey, (bool, bool)> = BTreeMap::new();
-        let (mut windows, mut unmeasured) = (0, 0);
-        let mut sampling = Quality::default();
-        for kept in &self.windows {
-            if !kept.host_is_selected(&scope.selector) {
-                continue;
-            }
-            let host = &kept.window.origin.host;
-            let span = spans.entry(host).or_default();
-            span.0 |= kept.window.range.start_unix_ns < range.start_unix_ns;
-            span.1 |= kept.window.range.start_unix_ns >= range.end_unix_ns;
-            if *span == (true, true) {
-                alive.insert(&host.host_id);
-            }
-            if kept.is_in(range) {
-                hosts.insert(&host.host_id);
-                alive.insert(&host.host_id);
-                windows += 1;
-                unmeasured += u64::from(kept.window.accounts.is_empty());
-                sampling += kept.window.quality;
-            }
-        }
-        let mut gaps = self.gaps(range, &scope.selector);
-        gaps.sort_by_key(|(_, gap)| gap.range.start_unix_ns - gap.range.end_unix_ns);
-        let length = |gap: &Gap| (gap.range.end_unix_ns - gap.range.start_unix_ns) as u64;
-        let gaps_total = gaps.len() as u64;
-        let gap_ns_total = gaps.iter().map(|(_, gap)| length(gap)).sum();
-        gaps.truncate(GAPS_MAX);
-        StoreQuality {
-            covered: range,
-            rollup: Rollup {
-                step_ns: STEP_NS as u64,
-                by_service: false,
-            },
-            hosts: hosts.len() as u64,
-            hosts_alive: alive.len() as u64,
-            windows,
-            windows_unmeasured: unmeasured,
-            gaps,
-            gaps_total,
-            gap_ns_total,
-            sampling,
-            total,
-            unit,
-            pruned_weight: 0,
-            damaged: Vec::new(),
-        }
-    }
 }
 
 /// Definitions of a push, by id.
@@ -389,39 +263,6 @@ fn sum(values: impl IntoIterator<Item = Value>) -> Value {
         sum += value;
         sum
     })
-}
-
-/// Folds the lightest stacks into their callers until `nodes` are left; the weight that moved.
-pub fn prune(profile: &mut Profile, nodes: usize) -> u64 {
-    let trie = &profile.dict.stacks;
-    let mut totals = vec![0u64; trie.len()];
-    for (key, value) in &profile.samples {
-        totals[key.stack.0 as usize] = totals[key.stack.0 as usize].saturating_add(value.weight);
-    }
-    for (id, parent, _) in trie.iter().collect::<Vec<_>>().into_iter().rev() {
-        totals[parent.0 as usize] = totals[parent.0 as usize].saturating_add(totals[id.0 as usize]);
-    }
-    let mut order: Vec<StackId> = trie.iter().map(|(id, _, _)| id).collect();
-    order.sort_by_key(|id| (std::cmp::Reverse(totals[id.0 as usize]), id.0));
-    let kept: BTreeSet<StackId> = order.into_iter().take(nodes).collect();
-    let mut pruned = Profile {
-        info: profile.info.clone(),
-        ..Profile::default()
-    };
-    let (mut moved, mut remap) = (0u64, Remap::default());
-    for (mut key, value) in profile.sorted() {
-        if key.stack != StackId::EMPTY && !kept.contains(&key.stack) {
-            moved = moved.saturating_add(value.weight);
-        }
-        while key.stack != StackId::EMPTY && !kept.contains(&key.stack) {
-            key.stack = trie
-                .node(key.stack)
-                .map_or(StackId::EMPTY, |(parent, _)| parent);
-        }
-        pruned.add_from(&profile.dict, &mut remap, key, value);
-    }
-    *profile = pruned;
-    moved
 }
 
 impl Store for Model {
