@@ -7,8 +7,7 @@ import { afterAll, afterEach, beforeAll, expect } from 'vitest';
 import { type Mock, startMock } from '../mock/server';
 
 /** A collector that runs elsewhere: tests of seeded data are reported as skipped then. */
-// The test runner sets the same name to `/`.
-export const BASE_URL = /^https?:/.test(process.env.BASE_URL ?? '') ? process.env.BASE_URL?.replace(/\/$/, '') : undefined;
+export const BASE_URL = process.env.E2E_BASE_URL?.replace(/\/$/, '') || undefined;
 export const SEEDED = BASE_URL === undefined;
 
 const CHROMIUM = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'].find((path) => path && existsSync(path));
