@@ -194,8 +194,8 @@ fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {
     let shape = Shape {
         hosts,
         containers: 25,
-        services: 40,
-        stacks: 12_000,
+        services: 12,
+        stacks: 3_000,
         samples: 18_000,
     };
     let fleet = Fleet::new(1, shape);
