@@ -1,10 +1,11 @@
 //! The suite of all stores, for the engines that need nothing but this crate.
 //!
-//! Another engine is one line more: `suite!(embedded, crate::EmbeddedEngine);` with an [`Engine`]
-//! that makes a temporary directory and opens a store in it.
+//! Another engine is a line more, with an [`Engine`] that makes a place for a store and opens it there.
 //!
 //! [`Engine`]: store::Engine
 
+#[path = "support/embedded_engine.rs"]
+mod embedded_engine;
 mod store;
 
 use collector::store::Store;
@@ -14,6 +15,15 @@ use store::{Engine, Place};
 
 // The oracle itself.
 suite!(model, crate::InMemory);
+// As windows come, and with everything in files after every push.
+suite!(
+    embedded,
+    crate::embedded_engine::EmbeddedEngine { flushed: false }
+);
+suite!(
+    embedded_flushed,
+    crate::embedded_engine::EmbeddedEngine { flushed: true }
+);
 
 /// Makes empty models.
 struct InMemory;
