@@ -7,7 +7,8 @@ export default defineConfig({
     include: ['tests/e2e/**/*.test.ts'],
     environment: 'node',
     fileParallelism: false,
-    testTimeout: 60_000,
+    // A loaded machine is slow, not wrong.
+    testTimeout: 240_000,
     hookTimeout: 60_000,
     // The runner sets BASE_URL to a path of its own in its workers.
     env: { E2E_BASE_URL: process.env.BASE_URL ?? '' },

@@ -8,16 +8,16 @@ import { Collector } from '../tables/Collector';
 import { Hosts } from '../tables/Hosts';
 import * as format from '../text/format';
 import { TimePicker } from '../time/TimePicker';
-import { absoluteSpec, resolve, toMs } from '../time/range';
+import { type Range, absoluteSpec, resolve, toMs } from '../time/range';
 import { ComparePage } from './ComparePage';
 import { Answer, CopyButton, Icon, Popover, TroubleBox, say } from './parts';
 import { ProfilePage } from './ProfilePage';
 import { QueryBar } from './QueryBar';
 import { QualityLine } from './QualityLine';
 import { type PageProps, keyOf } from './page';
-import type { View } from './state';
-import { linkTo, useAddress } from './store';
-import { useTheme } from './theme';
+import type { State, View } from './state';
+import { type SetState, linkTo, useAddress } from './store';
+import { type Theme, useTheme } from './theme';
 
 /** Time between questions in live mode: the length of a window. Unit: milliseconds. */
 export const LIVE_MS = 10_000;
@@ -64,54 +64,7 @@ export function App() {
       <a class="skip" href="#main" onClick={(event) => skip(event)}>
         To the content
       </a>
-      <header class="head">
-        <h1>
-          <a href={linkTo(state, { view: 'profile', query: '', zoom: '', focus: '', fn: '', search: '', filters: [] })} title="Everything">
-            <Mark /> Fleetprof
-          </a>
-        </h1>
-        <nav aria-label="Pages">
-          {VIEWS.map(([view, title]) => (
-            <a key={view} href={linkTo(state, { view })} aria-current={state.view === view ? 'page' : undefined}>
-              {title}
-            </a>
-          ))}
-        </nav>
-        <TimePicker
-          spec={{ from: state.from, to: state.to }}
-          range={range}
-          live={state.live}
-          now={now}
-          onRange={(spec) => setState(spec)}
-          onLive={(live) => setState(live && state.to !== 'now' ? { live, from: 'now-15m', to: 'now' } : { live })}
-          onRefresh={() => setTurn(turn + 1)}
-        />
-        <div class="head-end">
-          <Popover
-            title="Copy a link to this page"
-            align="right"
-            label={
-              <>
-                <Icon of="link" /> <span class="wide-only">Link</span>
-              </>
-            }
-          >
-            {() => (
-              <div class="menu">
-                <CopyButton title="Copy a link that shows these very samples" text={() => `${location.href.split('#')[0]}${linkTo(state, range ? absoluteSpec(range) : {})}`}>
-                  <b>Copy, with exact times</b> <span class="soft">for others to see the same</span>
-                </CopyButton>
-                <CopyButton title="Copy the address as it is" text={() => location.href}>
-                  <b>Copy as it is</b> <span class="soft">{state.to.startsWith('now') ? 'moves with the clock' : 'the times are exact'}</span>
-                </CopyButton>
-              </div>
-            )}
-          </Popover>
-          <button type="button" class="square" title={theme === 'dark' ? 'Light' : 'Dark'} aria-label={theme === 'dark' ? 'Light theme' : 'Dark theme'} onClick={flipTheme}>
-            <Icon of="theme" />
-          </button>
-        </div>
-      </header>
+      <Head state={state} setState={setState} range={range} now={now} theme={theme} onTheme={flipTheme} onRefresh={() => setTurn(turn + 1)} />
       <main id="main" tabIndex={-1} class={`view-${state.view}`}>
         {skew !== 0 && <p class="notice">This browser’s clock differs from the collector’s by {format.duration(Math.abs(skew) * 1e6)}; ranges follow the collector’s.</p>}
         {state.view !== 'compare' && state.view !== 'hosts' && state.view !== 'collector' && <QueryBar label="Selector" query={state.query} range={range} onChange={(query) => setState({ query })} />}
@@ -119,6 +72,69 @@ export function App() {
         {page && <Page {...page} />}
       </main>
     </>
+  );
+}
+
+interface HeadProps {
+  state: State;
+  setState: SetState;
+  range: Range | undefined;
+  now: () => number;
+  theme: Theme;
+  onTheme: () => void;
+  onRefresh: () => void;
+}
+
+function Head({ state, setState, range, now, theme, onTheme, onRefresh }: HeadProps) {
+  return (
+    <header class="head">
+      <h1>
+        <a href={linkTo(state, { view: 'profile', query: '', zoom: '', focus: '', fn: '', search: '', filters: [] })} title="Everything">
+          <Mark /> Fleetprof
+        </a>
+      </h1>
+      <nav aria-label="Pages">
+        {VIEWS.map(([view, title]) => (
+          <a key={view} href={linkTo(state, { view })} aria-current={state.view === view ? 'page' : undefined}>
+            {title}
+          </a>
+        ))}
+      </nav>
+      <TimePicker
+        spec={{ from: state.from, to: state.to }}
+        range={range}
+        live={state.live}
+        now={now}
+        onRange={(spec) => setState(spec)}
+        onLive={(live) => setState(live && state.to !== 'now' ? { live, from: 'now-15m', to: 'now' } : { live })}
+        onRefresh={onRefresh}
+      />
+      <div class="head-end">
+        <Popover
+          title="Copy a link to this page"
+          align="right"
+          label={
+            <>
+              <Icon of="link" /> <span class="wide-only">Link</span>
+            </>
+          }
+        >
+          {() => (
+            <div class="menu">
+              <CopyButton title="Copy a link that shows these very samples" text={() => `${location.href.split('#')[0]}${linkTo(state, range ? absoluteSpec(range) : {})}`}>
+                <b>Copy, with exact times</b> <span class="soft">for others to see the same</span>
+              </CopyButton>
+              <CopyButton title="Copy the address as it is" text={() => location.href}>
+                <b>Copy as it is</b> <span class="soft">{state.to.startsWith('now') ? 'moves with the clock' : 'the times are exact'}</span>
+              </CopyButton>
+            </div>
+          )}
+        </Popover>
+        <button type="button" class="square" title={theme === 'dark' ? 'Light' : 'Dark'} aria-label={theme === 'dark' ? 'Light theme' : 'Dark theme'} onClick={onTheme}>
+          <Icon of="theme" />
+        </button>
+      </div>
+    </header>
   );
 }
 

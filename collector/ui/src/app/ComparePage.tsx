@@ -72,7 +72,9 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   );
 }
 
-function Sides(props: PageProps & { beforeRange: Range; before: Profile | undefined; after: Profile | undefined }) {
+type SidesProps = PageProps & { beforeRange: Range; before: Profile | undefined; after: Profile | undefined };
+
+function Sides(props: SidesProps) {
   const { state, setState, range, beforeRange, theme, labels } = props;
   const [brushes, setBrushes] = useState<'before' | 'after'>('before');
   const around = useMemo(() => {
@@ -88,30 +90,8 @@ function Sides(props: PageProps & { beforeRange: Range; before: Profile | undefi
   return (
     <section class="chart-panel compare" aria-label="What is compared">
       <div class="sides">
-        <div class="side before">
-          <h3>Before</h3>
-          <QueryBar label="Selector of the side before" query={state.bquery ?? state.query} range={beforeRange} onChange={(query) => setState({ bquery: query === state.query ? undefined : query })} />
-          <div class="side-line">
-            <span>{format.span(beforeRange.from, beforeRange.to)}</span>
-            <button type="button" title="The same length right before the range after" onClick={() => setState({ bfrom: '', bto: '' })}>
-              Right before
-            </button>
-            {[['1 day', 86_400_000], ['1 week', 7 * 86_400_000]].map(([label, back]) => (
-              <button key={label} type="button" title={`The same time ${label} earlier`} onClick={() => setBefore(shifted(range, -Number(back) / (range.to - range.from), props.now()))}>
-                −{label}
-              </button>
-            ))}
-            <QualityLine quality={props.before?.quality} />
-          </div>
-        </div>
-        <div class="side after">
-          <h3>After</h3>
-          <QueryBar label="Selector of the side after" query={state.query} range={range} onChange={(query) => setState({ query, bquery: state.bquery ?? state.query })} />
-          <div class="side-line">
-            <span>{format.span(range.from, range.to)}</span>
-            <QualityLine quality={props.after?.quality} />
-          </div>
-        </div>
+        <BeforeSide {...props} setBefore={setBefore} />
+        <AfterSide {...props} />
       </div>
       <div class="tools">
         <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
@@ -151,6 +131,42 @@ function Sides(props: PageProps & { beforeRange: Range; before: Profile | undefi
         )}
       </Answer>
     </section>
+  );
+}
+
+function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
+  const { state, setState, range, beforeRange, setBefore } = props;
+  return (
+    <div class="side before">
+      <h3>Before</h3>
+      <QueryBar label="Selector of the side before" query={state.bquery ?? state.query} range={beforeRange} onChange={(query) => setState({ bquery: query === state.query ? undefined : query })} />
+      <div class="side-line">
+        <span>{format.span(beforeRange.from, beforeRange.to)}</span>
+        <button type="button" title="The same length right before the range after" onClick={() => setState({ bfrom: '', bto: '' })}>
+          Right before
+        </button>
+        {[['1 day', 86_400_000], ['1 week', 7 * 86_400_000]].map(([label, back]) => (
+          <button key={label} type="button" title={`The same time ${label} earlier`} onClick={() => setBefore(shifted(range, -Number(back) / (range.to - range.from), props.now()))}>
+            −{label}
+          </button>
+        ))}
+        <QualityLine quality={props.before?.quality} />
+      </div>
+    </div>
+  );
+}
+
+function AfterSide(props: SidesProps) {
+  const { state, setState, range } = props;
+  return (
+    <div class="side after">
+      <h3>After</h3>
+      <QueryBar label="Selector of the side after" query={state.query} range={range} onChange={(query) => setState({ query, bquery: state.bquery ?? state.query })} />
+      <div class="side-line">
+        <span>{format.span(range.from, range.to)}</span>
+        <QualityLine quality={props.after?.quality} />
+      </div>
+    </div>
   );
 }
 

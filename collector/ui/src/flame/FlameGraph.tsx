@@ -29,7 +29,8 @@ export interface FlameGraphProps {
   fitted?: boolean;
 }
 
-export function FlameGraph(props: FlameGraphProps) {
+/** The graph on its canvas, which follows the properties, and what it has told. */
+function useGraph(props: FlameGraphProps) {
   const { layout, look, found, inverted, zoom, pan } = props;
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -77,7 +78,12 @@ export function FlameGraph(props: FlameGraphProps) {
   useEffect(() => graph.current?.setFound(found), [found]);
   useEffect(() => graph.current?.setView(zoomed, part), [zoomed, part]);
   useEffect(() => graph.current?.setSelected(selected), [selected]);
+  return { box, canvas, spacer, graph, hover, selected, zoomed, part, choose, zoomTo };
+}
 
+export function FlameGraph(props: FlameGraphProps) {
+  const { layout, found, inverted } = props;
+  const { box, canvas, spacer, graph, hover, selected, zoomed, part, choose, zoomTo } = useGraph(props);
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const at = selected ?? zoomed;

@@ -308,8 +308,14 @@ function Half(props: FlamePanelProps & { title: string; layout: Layout; mask: Ui
   );
 }
 
-function Tools(props: FlamePanelProps & { problem: string | undefined; matched: { share: number; nodes: number } | undefined }) {
-  const { state, setState, problem, matched, diff } = props;
+interface SearchProps {
+  state: State;
+  setState: SetState;
+  problem: string | undefined;
+  matched: { share: number; nodes: number } | undefined;
+}
+
+function SearchBox({ state, setState, problem, matched }: SearchProps) {
   const field = useRef<HTMLInputElement>(null);
   useEffect(() => {
     const slash = (event: KeyboardEvent) => {
@@ -323,27 +329,34 @@ function Tools(props: FlamePanelProps & { problem: string | undefined; matched: 
     return () => removeEventListener('keydown', slash);
   }, []);
   return (
+    <span class={`search${problem ? ' invalid' : ''}`}>
+      <input
+        ref={field}
+        type="search"
+        placeholder={state.regex ? 'Regular expression' : 'Search functions'}
+        aria-label="Search functions and modules"
+        aria-invalid={!!problem}
+        spellcheck={false}
+        autocomplete="off"
+        value={state.search}
+        onInput={(event) => setState({ search: event.currentTarget.value }, { replace: true })}
+        onKeyDown={(event) => event.key === 'Escape' && (state.search === '' ? field.current?.blur() : setState({ search: '' }))}
+      />
+      <Toggle pressed={state.regex} title="The search is a regular expression" onChange={(regex) => setState({ regex })}>
+        .*
+      </Toggle>
+      <output class={problem ? 'wrong' : 'matched'} aria-live="polite">
+        {problem ? problem : matched ? `${format.percent(matched.share)} in ${format.plural(matched.nodes, 'frame')}` : ''}
+      </output>
+    </span>
+  );
+}
+
+function Tools(props: FlamePanelProps & { problem: string | undefined; matched: { share: number; nodes: number } | undefined }) {
+  const { state, setState, problem, matched, diff } = props;
+  return (
     <div class="tools" role="toolbar" aria-label="Tools of the profile">
-      <span class={`search${problem ? ' invalid' : ''}`}>
-        <input
-          ref={field}
-          type="search"
-          placeholder={state.regex ? 'Regular expression' : 'Search functions'}
-          aria-label="Search functions and modules"
-          aria-invalid={!!problem}
-          spellcheck={false}
-          autocomplete="off"
-          value={state.search}
-          onInput={(event) => setState({ search: event.currentTarget.value }, { replace: true })}
-          onKeyDown={(event) => event.key === 'Escape' && (state.search === '' ? field.current?.blur() : setState({ search: '' }))}
-        />
-        <Toggle pressed={state.regex} title="The search is a regular expression" onChange={(regex) => setState({ regex })}>
-          .*
-        </Toggle>
-        <output class={problem ? 'wrong' : 'matched'} aria-live="polite">
-          {problem ? problem : matched ? `${format.percent(matched.share)} in ${format.plural(matched.nodes, 'frame')}` : ''}
-        </output>
-      </span>
+      <SearchBox state={state} setState={setState} problem={problem} matched={matched} />
       <Choice
         label="Parts"
         value={state.panel}

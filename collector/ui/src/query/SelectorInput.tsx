@@ -17,12 +17,51 @@ interface Props {
   onChange: (value: string) => void;
 }
 
-export function SelectorInput({ value, range, label, onChange }: Props) {
+export function SelectorInput(props: Props) {
+  const { text, setText, place, active, input, suggestions, wrong, open, look, commit, choose, onKeyDown } = useField(props);
+  const id = useId();
+  return (
+    <div class="selector">
+      <input
+        ref={input}
+        type="text"
+        role="combobox"
+        aria-label={props.label}
+        aria-expanded={open}
+        aria-controls={`${id}-list`}
+        aria-activedescendant={open && active >= 0 ? `${id}-${active}` : undefined}
+        aria-autocomplete="list"
+        aria-invalid={!!wrong && !place}
+        aria-describedby={`${id}-note`}
+        placeholder={'all samples: write a selector such as unit="nginx.service", host=~"web.*"'}
+        spellcheck={false}
+        autocomplete="off"
+        dir="ltr"
+        value={text}
+        onInput={(event) => {
+          setText(event.currentTarget.value);
+          look();
+        }}
+        onClick={look}
+        onFocus={look}
+        onKeyUp={(event) => (event.key === 'ArrowLeft' || event.key === 'ArrowRight' || event.key === 'Home' || event.key === 'End') && look()}
+        onKeyDown={onKeyDown}
+        onBlur={commit}
+      />
+      <Completions id={id} open={open} values={suggestions} active={active} onChoose={choose} />
+      <p id={`${id}-note`} class={wrong && !place ? 'wrong' : 'hidden'} aria-live="polite">
+        {wrong && !place ? `At character ${wrong.at + 1}: ${say(wrong.message)}` : ''}
+      </p>
+    </div>
+  );
+}
+
+/** What is written in the field, and what its events do. */
+function useField({ value, range, onChange }: Props) {
   const [text, setText] = useState(value);
   const [place, setPlace] = useState<Place>();
   const [active, setActive] = useState(-1);
   const input = useRef<HTMLInputElement>(null);
-  const id = useId();
   useEffect(() => setText(value), [value]);
   const suggestions = useSuggestions(text, place, range);
   const wrong = problem(text);
@@ -39,13 +78,9 @@ export function SelectorInput({ value, range, label, onChange }: Props) {
   };
   const choose = (chosen: string) => {
     if (!place) return;
-    const plain = /^[A-Za-z_][A-Za-z0-9_.]*$/.test(chosen);
     const isValue = place.kind === 'value';
-    const rest = text.slice(place.end);
-    const inserted = isValue ? quote(chosen) : `${plain ? chosen : quote(chosen)}${/^\s*[=!^]/.test(rest) ? '' : '="'}`;
-    const next = text.slice(0, place.start) + inserted + rest;
+    const { text: next, caret } = completed(text, place, chosen);
     setText(next);
-    const caret = place.start + inserted.length;
     requestAnimationFrame(() => {
       input.current?.setSelectionRange(caret, caret);
       if (isValue) setPlace(undefined);
@@ -73,46 +108,30 @@ export function SelectorInput({ value, range, label, onChange }: Props) {
       else setText(value);
     }
   };
+  return { text, setText, place, active, input, suggestions, wrong, open, look, commit, choose, onKeyDown };
+}
+
+function Completions(props: { id: string; open: boolean; values: readonly string[]; active: number; onChoose: (value: string) => void }) {
+  const { id, open, values, active } = props;
   return (
-    <div class="selector">
-      <input
-        ref={input}
-        type="text"
-        role="combobox"
-        aria-label={label}
-        aria-expanded={open}
-        aria-controls={`${id}-list`}
-        aria-activedescendant={open && active >= 0 ? `${id}-${active}` : undefined}
-        aria-autocomplete="list"
-        aria-invalid={!!wrong && !place}
-        aria-describedby={`${id}-note`}
-        placeholder={'all samples: write a selector such as unit="nginx.service", host=~"web.*"'}
-        spellcheck={false}
-        autocomplete="off"
-        dir="ltr"
-        value={text}
-        onInput={(event) => {
-          setText(event.currentTarget.value);
-          look();
-        }}
-        onClick={look}
-        onFocus={look}
-        onKeyUp={(event) => (event.key === 'ArrowLeft' || event.key === 'ArrowRight' || event.key === 'Home' || event.key === 'End') && look()}
-        onKeyDown={onKeyDown}
-        onBlur={commit}
-      />
-      <ul id={`${id}-list`} class={open ? 'panel floating suggestions' : 'hidden'} role="listbox" aria-label="Completions">
-        {suggestions.map((one, at) => (
-          <li key={one} id={`${id}-${at}`} role="option" aria-selected={at === active} class={at === active ? 'active' : ''} onPointerDown={(event) => event.preventDefault()} onClick={() => choose(one)}>
-            <bdi dir="ltr">{clipped(one, 120)}</bdi>
-          </li>
-        ))}
-      </ul>
-      <p id={`${id}-note`} class={wrong && !place ? 'wrong' : 'hidden'} aria-live="polite">
-        {wrong && !place ? `At character ${wrong.at + 1}: ${say(wrong.message)}` : ''}
-      </p>
-    </div>
+    <ul id={`${id}-list`} class={open ? 'panel floating suggestions' : 'hidden'} role="listbox" aria-label="Completions">
+      {values.map((one, at) => (
+        // The focus stays in the field, which commits when it loses it.
+        <li key={one} id={`${id}-${at}`} role="option" aria-selected={at === active} class={at === active ? 'active' : ''} onPointerDown={(event) => event.preventDefault()} onClick={() => props.onChoose(one)}>
+          <bdi dir="ltr">{clipped(one, 120)}</bdi>
+        </li>
+      ))}
+    </ul>
   );
+}
+
+/** The text with a completion in its place, and where the caret stands then. */
+function completed(text: string, place: Place, chosen: string): { text: string; caret: number } {
+  const plain = /^[A-Za-z_][A-Za-z0-9_.]*$/.test(chosen);
+  const rest = text.slice(place.end);
+  const follows = /^\s*[=!^]/.test(rest) ? '' : '="';
+  const inserted = place.kind === 'value' ? quote(chosen) : `${plain ? chosen : quote(chosen)}${follows}`;
+  return { text: text.slice(0, place.start) + inserted + rest, caret: place.start + inserted.length };
 }
 
 /** Names or values for what is being written; what is not known yet is an empty list. */
