@@ -249,6 +249,13 @@ impl Hosts {
         known.map_or_else(String::new, |known| known.record.facts.hostname.clone())
     }
 
+    /// When the host was last heard of; the store knows that only to [`HOST_INTERVAL`].
+    pub fn last_seen_unix_ns(&self, key: &HostKey) -> Option<i64> {
+        let inner = self.lock();
+        let known = inner.known.get(key);
+        known.map(|known| known.record.last_seen_unix_ns)
+    }
+
     /// True when a stream of this host is open.
     pub fn is_connected(&self, key: &HostKey) -> bool {
         let inner = self.lock();

@@ -129,6 +129,8 @@ pub fn diff_row(diff: &Diff, row: &FunctionChange) -> wire::DiffRow {
 pub fn host(record: HostRecord, did: &HostRange, hosts: &Hosts, namesakes: usize) -> wire::Host {
     let warnings = hosts.warnings(&record, namesakes);
     let connected = hosts.is_connected(&record.key);
+    let heard = hosts.last_seen_unix_ns(&record.key);
+    let last_seen_unix_ns = record.last_seen_unix_ns.max(heard.unwrap_or(i64::MIN));
     let boot_id = record.key.boot_id.iter();
     let coverage = Coverage {
         expected_ns: did.expected_ns,
@@ -142,7 +144,7 @@ pub fn host(record: HostRecord, did: &HostRange, hosts: &Hosts, namesakes: usize
         boot_id: boot_id.map(|byte| format!("{byte:02x}")).collect(),
         facts: Some(facts(record.facts)),
         first_seen_unix_ns: record.first_seen_unix_ns,
-        last_seen_unix_ns: record.last_seen_unix_ns,
+        last_seen_unix_ns,
         connected,
         clock_ahead_ns: record.clock_ahead_ns,
         windows: did.windows,

@@ -242,6 +242,7 @@ impl QueryService for Queries {
         let mut quality = answer::covered(range);
         for (_, did) in &found {
             quality.hosts += u64::from(did.windows > 0);
+            quality.hosts_alive += u64::from(did.windows > 0 || did.gap_ns > 0);
             quality.windows += did.windows;
             quality.gap_ns_total = quality.gap_ns_total.saturating_add(did.gap_ns);
             quality.total_count = quality.total_count.saturating_add(did.total.count);
