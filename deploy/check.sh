@@ -87,7 +87,7 @@ for name, service in services.items():
     if "privileged" in service:
         print(f"{name}: privileged is never needed")
     for volume in service.get("volumes", []):
-        if not volume.endswith(":ro") and not volume.startswith("/run/fleetprof:"):
+        if not volume.endswith(":ro") and not volume.startswith(("/run/fleetprof:", "/var/lib/fleetprof:")):
             print(f"{name}: `{volume}` must be read-only")
 PYTHON
 else
