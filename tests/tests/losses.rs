@@ -222,12 +222,12 @@ fn a_minute_with_a_stop_is_said_to_be_badly_covered_needs_root() {
     daemon.signal(Signal::STOP);
     std::thread::sleep(STOPPED);
     daemon.signal(Signal::CONT);
-    let found = wait_for(LIMIT, || low(&daemon)).expect("the stop is in the last minute");
+    // While the ledger of these seconds is not whole another cause may weigh more.
+    let found = wait_for(LIMIT, || {
+        low(&daemon).filter(|found| found.message.contains("the daemon was stopped"))
+    });
+    let found = found.unwrap_or_else(|| panic!("{:?}", low(&daemon)));
     eprintln!("{}: {}", found.message, found.remedy);
-    assert!(
-        found.message.contains("the daemon was stopped"),
-        "{found:?}"
-    );
     let doctor = daemon.ctl(&["doctor"]);
     assert_eq!(doctor.code, Some(6), "{doctor:?}");
     assert!(doctor.text().contains("coverage_low: "), "{doctor:?}");

@@ -60,6 +60,9 @@ pub const NEEDS_PER_WINDOW_MAX: u32 = 4;
 /// Length of the longest window. Unit: nanoseconds.
 pub const WINDOW_NS_MAX: u64 = 3_600_000_000_000;
 
+/// Most CPUs that a host may say were busy all the time of a window. Twice what any kernel supports.
+pub const CPUS_MAX: u128 = 16_384;
+
 /// Time to say who one is.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(15);
 

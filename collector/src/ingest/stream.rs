@@ -333,7 +333,7 @@ impl<'s> Session<'s> {
                 "more than {WINDOWS_IN_FLIGHT} windows without an answer"
             )));
         }
-        let cost = cost(&part);
+        let cost = cost(&part, self.decoder.host_bytes());
         let held = Cost {
             tables: self.memory(cost.tables).await?,
             rows: self.memory(cost.rows).await?,
@@ -446,7 +446,8 @@ impl<'s> Session<'s> {
         mut pending: Box<Pending>,
         missing: Vec<ContentId>,
     ) -> Result<(), End> {
-        let missing: HashSet<ContentId> = missing.into_iter().collect();
+        pending.asked.extend(missing);
+        let missing = pending.asked.clone();
         let sequence = pending.window.origin.sequence;
         pending.needs += 1;
         let stacks = pending.window.rows.iter().zip(&pending.stack_ids);

@@ -5,7 +5,7 @@
 //! [`Decoded::Refused`], so that its agent gives up that window and not all after it.
 
 use super::limits::{
-    FACT_BYTES_MAX, HOST_LABELS_MAX, LABEL_NAME_BYTES_MAX, LABEL_SETS_PER_STREAM_MAX,
+    CPUS_MAX, FACT_BYTES_MAX, HOST_LABELS_MAX, LABEL_NAME_BYTES_MAX, LABEL_SETS_PER_STREAM_MAX,
     LABEL_SETS_PER_WINDOW_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX, ROWS_PER_WINDOW_MAX,
     STACKS_PER_STREAM_MAX, WINDOW_NS_MAX,
 };
@@ -16,7 +16,7 @@ use crate::store::{
 };
 use profile::{ContentId, StackEnd, Value, key};
 use proto::collector as wire;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -99,6 +99,9 @@ pub struct Pending {
     pub stack_ids: Vec<u32>,
     /// Times that its stacks were asked for.
     pub needs: u32,
+    /// All stacks that were asked for: a store may know some of them only from windows beside which
+    /// this one came, so a second question must not forget the first.
+    pub asked: HashSet<ContentId>,
     /// It goes to the store with frames.
     pub defines: bool,
     /// The memory it holds.
@@ -169,6 +172,16 @@ impl Decoder {
         let labels = facts.labels.iter();
         self.host_labels = labels.map(|(k, v)| (k.clone(), v.clone())).collect();
         self.tables.merged.fill(None);
+    }
+
+    /// What the labels of the host add to each label set. Unit: bytes.
+    pub fn host_bytes(&self) -> usize {
+        let configured = self.host_labels.iter();
+        let text: usize = configured
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        let pairs = self.host_labels.len() + 1;
+        text + self.host_name.len() + pairs * 2 * size_of::<String>()
     }
 
     /// The window of which parts are missing.
@@ -348,6 +361,9 @@ impl Decoder {
             let value = &mut open.rows[row].value;
             value.weight = value.count.saturating_mul(facts.period);
         }
+        if let Err(reason) = plausible(&facts, &open.rows) {
+            return Ok(Decoded::Refused { sequence, reason });
+        }
         let origin = Origin {
             host: self.host.clone(),
             sequence,
@@ -368,6 +384,7 @@ impl Decoder {
             window,
             stack_ids: open.stack_ids,
             needs: 0,
+            asked: HashSet::new(),
             defines: false,
             held: open.held,
         })))
@@ -438,13 +455,15 @@ pub struct Cost<T> {
     pub rows: T,
 }
 
-/// What a part will hold. Unit: bytes.
-pub fn cost(part: &wire::WindowPart) -> Cost<usize> {
+/// What a part will hold when each label set also gets the labels of the host, `host_bytes` of them.
+/// Unit: bytes.
+pub fn cost(part: &wire::WindowPart, host_bytes: usize) -> Cost<usize> {
     const PAIR: usize = 2 * size_of::<String>();
     let labels = part.label_sets.iter().map(|set| {
         let text: usize = set.names_values.iter().map(String::len).sum();
         // Twice: as sent, and with the labels of the host.
         2 * (text + set.names_values.len().div_ceil(2) * PAIR + 2 * size_of::<LabelSet>())
+            + host_bytes
     });
     let accounts = part
         .facts
@@ -455,6 +474,16 @@ pub fn cost(part: &wire::WindowPart) -> Cost<usize> {
         tables: labels.sum::<usize>() + part.stack_hashes.len(),
         rows: part.sample_stacks.len() * row + accounts * size_of::<WindowAccount>(),
     }
+}
+
+/// Refuses more CPU time than any host has: one such window would hide all others of the fleet.
+fn plausible(facts: &wire::WindowFacts, rows: &[Row]) -> Result<(), String> {
+    let weight: u128 = rows.iter().map(|row| u128::from(row.value.weight)).sum();
+    let most = u128::from(facts.duration_ns) * CPUS_MAX;
+    if facts.unit == "nanoseconds" && weight > most {
+        return Err(format!("it says that more than {CPUS_MAX} CPUs were busy"));
+    }
+    Ok(())
 }
 
 /// The time of a window, when it can be one.
@@ -571,12 +600,22 @@ mod tests {
     fn facts() -> wire::WindowFacts {
         wire::WindowFacts {
             start_unix_ns: 1,
-            duration_ns: 10,
+            duration_ns: 10_000_000_000,
             event: "cpu-clock".to_owned(),
             unit: "nanoseconds".to_owned(),
             period: 3,
             ..wire::WindowFacts::default()
         }
+    }
+
+    #[test]
+    fn more_cpus_than_any_host_has_are_refused() {
+        let mut parts = parts(&[(0, 1, 1, Some(1))], 1);
+        parts[0].sample_weights[0] = u64::MAX;
+        let decoded = decoder().part(parts.remove(0), held());
+        let refused =
+            matches!(&decoded, Ok(Decoded::Refused { reason, .. }) if reason.contains("CPUs"));
+        assert!(refused);
     }
 
     /// A row: label set and stack by number, count, and weight if it has one.

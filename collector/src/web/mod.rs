@@ -10,7 +10,7 @@ mod page;
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
-use crate::query::{Queries, REQUEST_BYTES_MAX, STALL_TIMEOUT};
+use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, STALL_TIMEOUT};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
@@ -214,9 +214,12 @@ async fn file(
 fn send(mut content: Bytes, place: OwnedSemaphorePermit, queries: Queries) -> Body {
     let (tx, pieces) = mpsc::channel::<io::Result<Bytes>>(1);
     tokio::spawn(async move {
+        // One that reads a little now and then would hold its place for hours.
+        let whole = tokio::time::Instant::now() + ANSWER_TIMEOUT;
         while !content.is_empty() {
             let piece = content.split_to(PIECE_BYTES.min(content.len()));
-            match tx.send_timeout(Ok(piece), STALL_TIMEOUT).await {
+            let left = whole.saturating_duration_since(tokio::time::Instant::now());
+            match tx.send_timeout(Ok(piece), STALL_TIMEOUT.min(left)).await {
                 Ok(()) => {}
                 Err(mpsc::error::SendTimeoutError::Closed(_)) => break,
                 Err(mpsc::error::SendTimeoutError::Timeout(_)) => {

@@ -156,6 +156,11 @@ impl Dir {
     /// Makes a segment.
     pub fn create(&self, id: u64, identity: &Identity) -> io::Result<SegmentFile> {
         let path = self.segment_path(id);
+        // Notes of an older segment with this number would make new records look acknowledged.
+        match std::fs::remove_file(self.ack_path(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let file = options()
             .read(true)
             .write(true)
@@ -184,7 +189,9 @@ impl Dir {
 
     /// Removes a segment and its acknowledgements. One that is gone is removed.
     pub fn remove(&self, id: u64) {
-        for path in [self.segment_path(id), self.ack_path(id)] {
+        // The notes first: without them what is left is sent again, which is harmless; left alone they
+        // would speak of a later segment with this number.
+        for path in [self.ack_path(id), self.segment_path(id)] {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::warn!(segment = id, %error, "failed to remove a spool file");
@@ -194,8 +201,12 @@ impl Dir {
         }
     }
 
-    /// Notes that a record was acknowledged. Not synced: a lost note costs a repeat.
+    /// Notes that a record was acknowledged. Not synced: a lost note costs a repeat. Of segments that
+    /// are in memory only, or removed by now, there is nothing to note.
     pub fn ack(&self, id: u64, record: u32) -> io::Result<()> {
+        if !self.segment_path(id).exists() {
+            return Ok(());
+        }
         let mut note = [0; 8];
         note[..4].copy_from_slice(&record.to_le_bytes());
         note[4..].copy_from_slice(&(!record).to_le_bytes());
@@ -285,9 +296,11 @@ impl Dir {
             scanned.damaged = true;
         }
         if scanned.damaged {
+            // What a crash tore ends the file; what is damaged has whole records behind it.
+            let torn = newest && !records_follow(&file, at, len)?;
             // Either way: the next start is not to find and count it again.
             file.set_len(at)?;
-            scanned.damaged = !newest;
+            scanned.damaged = !torn;
         }
         for record in self.acks(id) {
             if let Some(found) = scanned.records.get_mut(record as usize) {
@@ -424,6 +437,25 @@ fn parse_record_head(bytes: &[u8; RECORD_HEAD]) -> Option<RecordHead> {
     };
     let sizes = head.payload.max(head.raw) as usize <= RECORD_BYTES_MAX;
     (word(0) == RECORD_MAGIC && word(48) == sum && sizes).then_some(head)
+}
+
+/// True when a whole head of a record begins somewhere behind `at`.
+fn records_follow(file: &File, at: u64, len: u64) -> io::Result<bool> {
+    const STEP: usize = 64 << 10;
+    let mut bytes = vec![0; STEP + RECORD_HEAD];
+    let mut from = at + 1;
+    while from < len {
+        let got = read_up_to(file, &mut bytes, from)?;
+        let found = bytes[..got]
+            .windows(RECORD_HEAD)
+            .filter(|head| head.starts_with(&RECORD_MAGIC.to_le_bytes()))
+            .any(|head| head.first_chunk().and_then(parse_record_head).is_some());
+        if found {
+            return Ok(true);
+        }
+        from += STEP as u64;
+    }
+    Ok(false)
 }
 
 fn read_record_head(file: &File, at: u64) -> io::Result<Option<RecordHead>> {

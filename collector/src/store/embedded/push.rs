@@ -191,9 +191,11 @@ impl EmbeddedStore {
         if let Some(damaged) = partitions.get(&start) {
             // Upkeep will set it aside within seconds; what comes waits at the agents until then.
             let path = damaged.path.display();
-            return Err(StoreError::Unavailable(format!(
-                "`{path}` is being set aside"
-            )));
+            // Not `Unavailable`: windows of other times have nothing to do with it.
+            return Err(StoreError::Engine {
+                operation: "store a window",
+                message: format!("`{path}` is being set aside"),
+            });
         }
         let end = start.saturating_add(self.options.partition_len());
         let path = self.partition_path(start);
@@ -268,11 +270,15 @@ impl EmbeddedStore {
         let mut writer = lock(&self.writer);
         match written {
             Ok(()) => {
+                // A host's few bytes still fit on a disk that has no room for a window.
+                let windows = |one: &Pending| matches!(one, Pending::Window { .. });
+                if pending.iter().any(windows) {
+                    self.set_trouble("log", None);
+                }
                 for pending in pending {
                     self.apply(&mut writer, pending);
                 }
                 let _ = outcome.set(Ok(()));
-                self.set_trouble("log", None);
             }
             Err(error) => {
                 self.counters.log_failures.fetch_add(1, Ordering::Relaxed);
