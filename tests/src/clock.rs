@@ -12,6 +12,11 @@ pub fn unix_ns() -> i64 {
     read(ClockId::Realtime)
 }
 
+/// Time since the boot, suspended time included: what windows are numbered by. Unit: nanoseconds.
+pub fn boot_ns() -> u64 {
+    read(ClockId::Boottime).unsigned_abs()
+}
+
 /// What to add to a time on CLOCK_MONOTONIC to have wall time. Unit: nanoseconds.
 pub fn wall_minus_mono() -> i64 {
     read(ClockId::Realtime) - read(ClockId::Monotonic)
