@@ -258,9 +258,15 @@ fn find_missing(
             break;
         }
     }
+    if open.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Also what is only defined beside it: those definitions are another window's, which may be stored
+    // or not, and need not come again with this one.
+    let unknown = (0..window.rows.len()).filter(|&at| stacks[at] == NONE);
     let mut named = HashSet::new();
-    let stacks = open.into_iter().map(|at| window.rows[at].stack);
-    Ok(stacks.filter(|&stack| named.insert(stack)).collect())
+    let unknown = unknown.map(|at| window.rows[at].stack);
+    Ok(unknown.filter(|&stack| named.insert(stack)).collect())
 }
 
 /// Dictionaries of the partitions used last that can be searched by content.
