@@ -175,6 +175,7 @@ fn take(pending: &mut Pending) -> NewWindow {
         rows: Vec::new(),
         accounts: Vec::new(),
         dropped_before: None,
+        stream: None,
     };
     std::mem::replace(&mut pending.window, empty)
 }

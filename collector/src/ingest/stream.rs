@@ -450,7 +450,8 @@ impl<'s> Session<'s> {
         let missing = pending.asked.clone();
         let sequence = pending.window.origin.sequence;
         pending.needs += 1;
-        let stacks = pending.window.rows.iter().zip(&pending.stack_ids);
+        let numbers = pending.window.stream.iter().flat_map(|stream| &stream.ids);
+        let stacks = pending.window.rows.iter().zip(numbers);
         let ids: HashMap<ContentId, u32> = stacks
             .filter(|(row, _)| missing.contains(&row.stack))
             .map(|(row, &id)| (row.stack, id))

@@ -12,7 +12,8 @@ use super::limits::{
 use super::memory::Held;
 use crate::metrics::Metrics;
 use crate::store::{
-    Gap, HostFacts, HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowAccount,
+    Gap, HostFacts, HostKey, LabelSet, NewWindow, Origin, Row, StackMemo, StreamStacks, TimeRange,
+    WindowAccount,
 };
 use profile::{ContentId, StackEnd, Value, key};
 use proto::collector as wire;
@@ -95,8 +96,6 @@ pub enum Decoded {
 pub struct Pending {
     /// The window.
     pub window: NewWindow,
-    /// The stream's ids of the rows' stacks, in the order of the rows: what a `Need` names them by.
-    pub stack_ids: Vec<u32>,
     /// Times that its stacks were asked for.
     pub needs: u32,
     /// All stacks that were asked for: a store may know some of them only from windows beside which
@@ -117,6 +116,8 @@ struct Tables {
     merged: Vec<Option<LabelSet>>,
     /// Id 0, the empty stack, is row 0.
     stacks: Vec<ContentId>,
+    /// What the store remembers of `stacks`.
+    memo: Arc<StackMemo>,
     held: Held,
 }
 
@@ -265,6 +266,12 @@ impl Decoder {
             ));
         }
         let begin = open.rows.len();
+        if open.refused.is_none() {
+            open.rows.reserve(rows);
+            open.stack_ids.reserve(rows);
+        }
+        // Rows of a label set come one after the other.
+        let mut run: Option<(u32, u32)> = None;
         for at in 0..rows {
             let set = part.sample_label_sets[at];
             let id = part.sample_stacks[at];
@@ -285,7 +292,11 @@ impl Decoder {
                 count: part.sample_counts[at],
                 weight: part.sample_weights.get(at).copied().unwrap_or(0),
             };
-            let labels = self.window_labels(open, set)?;
+            let labels = match run {
+                Some((own, labels)) if own == set => labels,
+                _ => self.window_labels(open, set)?,
+            };
+            run = Some((set, labels));
             if open.refused.is_none() && (value.count > 0 || value.weight > 0) {
                 open.rows.push(Row {
                     labels,
@@ -379,10 +390,13 @@ impl Decoder {
             rows: open.rows,
             accounts: list,
             dropped_before: facts.dropped_before.and_then(|gap| self.gap(gap)),
+            stream: Some(StreamStacks {
+                ids: open.stack_ids,
+                memo: self.tables.memo.clone(),
+            }),
         };
         Ok(Decoded::Whole(Box::new(Pending {
             window,
-            stack_ids: open.stack_ids,
             needs: 0,
             asked: HashSet::new(),
             defines: false,
@@ -413,6 +427,7 @@ impl Tables {
             own: vec![LabelSet::default()],
             merged: vec![None],
             stacks: vec![ContentId::default()],
+            memo: Arc::default(),
             held: Held::default(),
         }
     }
@@ -471,7 +486,8 @@ pub fn cost(part: &wire::WindowPart, host_bytes: usize) -> Cost<usize> {
         .map_or(0, |facts| facts.account_label_sets.len());
     let row = size_of::<Row>() + size_of::<u32>();
     Cost {
-        tables: labels.sum::<usize>() + part.stack_hashes.len(),
+        // A hash, and what the store remembers of it.
+        tables: labels.sum::<usize>() + part.stack_hashes.len() / 4 * 5,
         rows: part.sample_stacks.len() * row + accounts * size_of::<WindowAccount>(),
     }
 }
@@ -667,8 +683,10 @@ mod tests {
         let mut decoder = decoder();
         for part in parts {
             if let Decoded::Whole(pending) = decoder.part(part, held()).expect("sound") {
-                assert_eq!(pending.window.rows.len(), pending.stack_ids.len());
-                return pending.window;
+                let mut window = pending.window;
+                let numbers = window.stream.take().expect("it is of a stream").ids;
+                assert_eq!(window.rows.len(), numbers.len());
+                return window;
             }
         }
         panic!("the window is not whole");

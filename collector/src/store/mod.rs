@@ -15,8 +15,8 @@ pub use answer::{
     StoreQuality,
 };
 pub use window::{
-    HostFacts, HostKey, HostRecord, LabelSet, NewWindow, Origin, Row, Taken, TimeRange,
-    WindowAccount,
+    HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
+    StreamStacks, Taken, TimeRange, WindowAccount,
 };
 
 use profile::{ContentId, Dictionary, Profile, Query, Selector};

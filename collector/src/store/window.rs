@@ -3,7 +3,7 @@
 use super::MissingStacks;
 use profile::{ContentId, Quality, StackEnd, Value};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Wall time, half open. Unit: nanoseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,6 +111,72 @@ pub struct NewWindow {
     pub accounts: Vec<WindowAccount>,
     /// Windows before this one that the agent gave up.
     pub dropped_before: Option<DroppedBefore>,
+    /// The rows' stacks as their stream numbers them, when they come over one.
+    pub stream: Option<StreamStacks>,
+}
+
+/// Numbers of stacks that stay the same from window to window, with room for what an engine knows of
+/// them: it need not find each stack of each window by its content again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamStacks {
+    /// Number of each row's stack, in the order of [`NewWindow::rows`]. A number never means another
+    /// content while the memo is the same.
+    pub ids: Vec<u32>,
+    /// Shared by all windows of the stream.
+    pub memo: Arc<StackMemo>,
+}
+
+/// What an engine remembers of a stream's stacks.
+#[derive(Debug, Default)]
+pub struct StackMemo(Mutex<Memo>);
+
+/// See [`StackMemo`].
+#[derive(Debug, Default)]
+pub struct Memo {
+    /// Whose numbers are remembered.
+    owner: u64,
+    known: Vec<u32>,
+}
+
+/// A number that was not remembered.
+const UNKNOWN: u32 = u32::MAX;
+
+impl StackMemo {
+    /// What `owner` remembered; what another did is forgotten. `owner` is unique in the process.
+    pub fn of(&self, owner: u64) -> MutexGuard<'_, Memo> {
+        let mut memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if memo.owner != owner {
+            memo.owner = owner;
+            memo.known.clear();
+        }
+        memo
+    }
+}
+
+impl PartialEq for StackMemo {
+    /// A memo equals itself only.
+    fn eq(&self, other: &StackMemo) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for StackMemo {}
+
+impl Memo {
+    /// What was remembered of a stack.
+    pub fn get(&self, id: u32) -> Option<u32> {
+        let known = self.known.get(id as usize).copied();
+        known.filter(|&known| known != UNKNOWN)
+    }
+
+    /// Remembers a number of a stack.
+    pub fn set(&mut self, id: u32, known: u32) {
+        let at = id as usize;
+        if self.known.len() <= at {
+            self.known.resize(at + 1, UNKNOWN);
+        }
+        self.known[at] = known;
+    }
 }
 
 /// See [`NewWindow::dropped_before`].

@@ -2,9 +2,15 @@
 
 use super::{BEGIN_NS, NOW_NS, SECOND};
 use collector::store::{
-    HostKey, LabelSet, NewWindow, Origin, Row, Store, Taken, TimeRange, WindowAccount,
+    HostKey, LabelSet, NewWindow, Origin, Row, StackMemo, Store, StreamStacks, Taken, TimeRange,
+    WindowAccount,
 };
-use profile::{Dictionary, FrameKind, FrameRef, Quality, Remap, StackEnd, StackId, Unnamed, Value};
+use profile::{
+    ContentId, Dictionary, FrameKind, FrameRef, Quality, Remap, StackEnd, StackId, Unnamed, Value,
+};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Weight of a sample. Unit: nanoseconds.
 pub const PERIOD: u64 = 10_101_010;
@@ -44,6 +50,7 @@ impl Draft {
                 rows: Vec::new(),
                 accounts: Vec::new(),
                 dropped_before: None,
+                stream: None,
             },
             stacks: Dictionary::default(),
             host: host.to_owned(),
@@ -181,9 +188,28 @@ pub fn definitions(drafts: &[Draft]) -> Dictionary {
     all
 }
 
-/// The windows alone.
+thread_local! {
+    /// All windows of a test come over one stream, so an engine may remember their stacks, also from
+    /// one store to the next.
+    static STREAM: RefCell<(HashMap<ContentId, u32>, Arc<StackMemo>)> = RefCell::default();
+}
+
+/// The windows alone, as of one stream; those with an uneven sequence are of none.
 pub fn windows(drafts: &[Draft]) -> Vec<NewWindow> {
-    drafts.iter().map(|draft| draft.window.clone()).collect()
+    let mut windows: Vec<_> = drafts.iter().map(|draft| draft.window.clone()).collect();
+    STREAM.with_borrow_mut(|(numbers, memo)| {
+        let of_stream = |window: &&mut NewWindow| window.origin.sequence.is_multiple_of(2);
+        for window in windows.iter_mut().filter(of_stream) {
+            let mut number = |stack| {
+                let next = numbers.len() as u32;
+                *numbers.entry(stack).or_insert(next)
+            };
+            let ids = window.rows.iter().map(|row| number(row.stack)).collect();
+            let memo = memo.clone();
+            window.stream = Some(StreamStacks { ids, memo });
+        }
+    });
+    windows
 }
 
 /// Pushes windows with their definitions.

@@ -207,6 +207,7 @@ impl Fleet {
             rows,
             accounts,
             dropped_before: None,
+            stream: None,
         }
     }
 

@@ -13,6 +13,7 @@ use profile::{
     StackEnd, StackId, StrId, Unnamed, key,
 };
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Labels that tell processes of one cgroup apart. Samples that differ in them alone are stored in one
 /// block, because each of them has few.
@@ -133,7 +134,11 @@ pub struct Dict {
     /// By service label: a label set has it, but is added up under an earlier one.
     hidden: Vec<bool>,
     other: Option<StackId>,
+    identity: u64,
 }
+
+/// Gives each dictionary in memory its number.
+static IDENTITIES: AtomicU64 = AtomicU64::new(1);
 
 impl Dict {
     /// An empty dictionary whose services are told by the first of `service_labels` that is there.
@@ -158,7 +163,13 @@ impl Dict {
             service_labels: service_labels.to_vec(),
             hidden: vec![false; service_labels.len()],
             other: None,
+            identity: IDENTITIES.fetch_add(1, Ordering::Relaxed),
         }
+    }
+
+    /// Unique in the process: what is remembered of ids is of this dictionary.
+    pub fn identity(&self) -> u64 {
+        self.identity
     }
 
     /// True when stacks can be found by content.
@@ -294,6 +305,13 @@ impl Dict {
             self.named[at] = true;
         }
         *slot
+    }
+
+    /// What rows name a complete stack with this content by, when one did.
+    pub fn find_leaf(&self, content: ContentId) -> Option<u32> {
+        let stack = self.find_stack(content)?;
+        let leaf = self.complete.get(stack.0 as usize).copied();
+        leaf.filter(|&leaf| leaf != NONE)
     }
 
     /// The stack with this content, when a row has named it. Callers of stacks are there too, but an

@@ -6,7 +6,7 @@ use super::dict::{Dict, Kind, NONE};
 use super::memtable::{Part, Prepared};
 use super::meta::{Account, WindowMeta};
 use super::partition::{Partition, lock, read, write};
-use crate::store::{LabelSet, NewWindow, StoreError, Taken};
+use crate::store::{LabelSet, NewWindow, Row, StoreError, Taken};
 use hashbrown::{HashMap, HashSet};
 use profile::{ContentId, Dictionary, LabelSetId, Remap, StackEnd, StackId, key};
 use std::sync::atomic::Ordering;
@@ -113,8 +113,8 @@ pub fn prepare(
     let dict = partition
         .dict(true)
         .map_err(|error| store.file_error("read a dictionary", partition, error))?;
-    let mut stacks = known_stacks(&read(&dict), window);
-    let missing = find_missing(store, partition, &dict, window, definitions, &mut stacks)?;
+    let mut known = known_stacks(&read(&dict), window);
+    let missing = find_missing(store, partition, &dict, window, definitions, &mut known)?;
     if !missing.is_empty() {
         return Ok(Err(Taken::Missing(missing)));
     }
@@ -128,19 +128,12 @@ pub fn prepare(
         let reason = "too many events, units or periods within a few hours";
         return Ok(Err(Taken::Refused(reason.to_owned())));
     };
-    adopt_defined(
-        store,
-        partition,
-        &mut dict,
-        window,
-        definitions,
-        &mut stacks,
-    );
+    adopt_defined(store, partition, &mut dict, window, definitions, &mut known);
     let mut labels = Vec::with_capacity(window.label_sets.len());
     for set in &window.label_sets {
         labels.push(bounded_labels(store, &mut dict, set));
     }
-    let rows = entries(&mut dict, window, &labels, &stacks, kind);
+    let rows = entries(&mut dict, window, &labels, &known, kind);
     let host_labels = host_labels(window);
     let (chunk, start) = partition.chunk_of(window.range.start_unix_ns);
     let parts = pack(&dict, rows, window.period);
@@ -161,17 +154,22 @@ fn entries(
     dict: &mut Dict,
     window: &NewWindow,
     labels: &[LabelSetId],
-    stacks: &[u32],
+    known: &[Stack],
     kind: u16,
 ) -> Vec<Entry> {
     let mut series = vec![NONE; labels.len()];
     let mut rows = Vec::with_capacity(window.rows.len());
-    for (row, &stack) in window.rows.iter().zip(stacks) {
+    for (row, known) in window.rows.iter().zip(known) {
         let at = row.labels as usize;
         if series[at] == NONE {
             series[at] = dict.series(labels[at], kind);
         }
-        let leaf = dict.leaf(StackId(stack), row.end);
+        let leaf = match *known {
+            Stack::Leaf(leaf) => leaf,
+            Stack::Node(stack) => dict.leaf(stack, row.end),
+            // Not after definitions were adopted.
+            Stack::Unknown => dict.leaf(StackId::EMPTY, row.end),
+        };
         rows.push(Entry {
             series: series[at],
             leaf,
@@ -213,9 +211,43 @@ fn meta(
     }
 }
 
-fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<u32> {
-    let find = |content| dict.find_named(content).map_or(NONE, |stack| stack.0);
-    window.rows.iter().map(|row| find(row.stack)).collect()
+/// What is known of a row's stack.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stack {
+    Unknown,
+    /// It is in the dictionary.
+    Node(StackId),
+    /// With its end it was in a row before.
+    Leaf(u32),
+}
+
+/// What is known of the stacks of a window, by row.
+fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<Stack> {
+    let find = |row: &Row| {
+        dict.find_named(row.stack)
+            .map_or(Stack::Unknown, Stack::Node)
+    };
+    let rows = &window.rows;
+    let of_stream = window.stream.as_ref();
+    let Some(stream) = of_stream.filter(|stream| stream.ids.len() == rows.len()) else {
+        return rows.iter().map(find).collect();
+    };
+    let mut memo = stream.memo.of(dict.identity());
+    let mut known = Vec::with_capacity(rows.len());
+    for (row, &id) in rows.iter().zip(&stream.ids) {
+        // Other ends are rare; a number of the stream stands for one leaf.
+        if row.end != StackEnd::Complete {
+            known.push(find(row));
+            continue;
+        }
+        let leaf = memo.get(id).or_else(|| {
+            let leaf = dict.find_leaf(row.stack)?;
+            memo.set(id, leaf);
+            Some(leaf)
+        });
+        known.push(leaf.map_or_else(|| find(row), Stack::Leaf));
+    }
+    known
 }
 
 /// Stacks that nobody knows, each once; those a neighbouring partition has are copied from there.
@@ -225,11 +257,11 @@ fn find_missing(
     dict: &RwLock<Dict>,
     window: &NewWindow,
     definitions: &Definitions<'_>,
-    stacks: &mut [u32],
+    stacks: &mut [Stack],
 ) -> Result<Vec<ContentId>, StoreError> {
     let mut open: Vec<usize> = Vec::new();
     for (at, row) in window.rows.iter().enumerate() {
-        if stacks[at] == NONE && !definitions.by_id.contains_key(&row.stack) {
+        if stacks[at] == Stack::Unknown && !definitions.by_id.contains_key(&row.stack) {
             open.push(at);
         }
     }
@@ -243,16 +275,16 @@ fn find_missing(
         open.retain(|&at| {
             let content = window.rows[at].stack;
             if let Some(own) = target.find_named(content) {
-                stacks[at] = own.0;
+                stacks[at] = Stack::Node(own);
             } else if let Some(stack) = source.find_named(content) {
-                stacks[at] = if is_full(store, &target) {
+                stacks[at] = Stack::Node(if is_full(store, &target) {
                     store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
-                    target.other_stack().0
+                    target.other_stack()
                 } else {
-                    target.adopt_from(&source, &mut remap, stack).0
-                };
+                    target.adopt_from(&source, &mut remap, stack)
+                });
             }
-            stacks[at] == NONE
+            stacks[at] == Stack::Unknown
         });
         if open.is_empty() {
             break;
@@ -263,7 +295,7 @@ fn find_missing(
     }
     // Also what is only defined beside it: those definitions are another window's, which may be stored
     // or not, and need not come again with this one.
-    let unknown = (0..window.rows.len()).filter(|&at| stacks[at] == NONE);
+    let unknown = (0..window.rows.len()).filter(|&at| stacks[at] == Stack::Unknown);
     let mut named = HashSet::new();
     let unknown = unknown.map(|at| window.rows[at].stack);
     Ok(unknown.filter(|&stack| named.insert(stack)).collect())
@@ -296,7 +328,7 @@ fn adopt_defined(
     dict: &mut Dict,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
-    stacks: &mut [u32],
+    stacks: &mut [Stack],
 ) {
     let Definitions {
         dict: source,
@@ -309,7 +341,7 @@ fn adopt_defined(
     let mut full = is_full(store, dict);
     let mut since_asked = 0;
     for (row, slot) in window.rows.iter().zip(stacks) {
-        if *slot != NONE {
+        if *slot != Stack::Unknown {
             continue;
         }
         since_asked += 1;
@@ -317,17 +349,16 @@ fn adopt_defined(
             since_asked = 0;
             full = is_full(store, dict);
         }
-        *slot = match (dict.find_named(row.stack), by_id.get(&row.stack)) {
-            (Some(known), _) => known.0,
+        *slot = Stack::Node(match (dict.find_named(row.stack), by_id.get(&row.stack)) {
+            (Some(known), _) => known,
             (None, Some(&stack)) if !full => {
                 dict.adopt(source, |stack| ids[stack.0 as usize], remap, stack)
-                    .0
             }
             _ => {
                 store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
-                dict.other_stack().0
+                dict.other_stack()
             }
-        };
+        });
     }
 }
 
