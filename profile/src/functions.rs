@@ -3,7 +3,7 @@
 use crate::dictionary::Dictionary;
 use crate::frame::{Frame, FrameKind};
 use crate::sample::Value;
-use crate::stack::StackId;
+use crate::stack::{StackId, StackTrie};
 use crate::strings::StrId;
 use hashbrown::HashMap;
 
@@ -41,14 +41,6 @@ fn sum<const N: usize>(
     stacks: impl IntoIterator<Item = (StackId, [Value; N])>,
     row: impl Fn(Frame) -> (StrId, StrId),
 ) -> Vec<FunctionCost<N>> {
-    let mut by_stack: HashMap<StackId, [Value; N]> = HashMap::new();
-    for (stack, values) in stacks {
-        add(
-            by_stack.entry(stack).or_insert([Value::default(); N]),
-            &values,
-        );
-    }
-
     let mut costs: Vec<FunctionCost<N>> = Vec::new();
     let mut rows: HashMap<(StrId, StrId), usize> = HashMap::new();
     let row_of_frame: Vec<usize> = dict
@@ -71,23 +63,100 @@ fn sum<const N: usize>(
         })
         .collect();
 
-    // The number of the stack a row was last counted for: recursion counts once.
-    let mut counted_for = vec![0usize; costs.len()];
-    for (at, (&stack, values)) in by_stack.iter().enumerate() {
-        for (depth, frame) in dict.stacks.leaf_first(stack).enumerate() {
-            let row = row_of_frame[frame.0 as usize];
-            if depth == 0 {
-                add(&mut costs[row].own, values);
-            }
-            if counted_for[row] != at + 1 {
-                counted_for[row] = at + 1;
-                add(&mut costs[row].total, values);
-            }
+    let tree = Tree::new(&dict.stacks, stacks, |stack, values| {
+        if let Some((_, frame)) = dict.stacks.node(stack) {
+            add(&mut costs[row_of_frame[frame.0 as usize]].own, values);
         }
-    }
+    });
+    // How often a row is on the path to the stack that is looked at: recursion counts once.
+    let mut on_path = vec![0u32; costs.len()];
+    tree.walk(|step| {
+        let (Step::Enter(stack) | Step::Leave(stack)) = step;
+        let Some((_, frame)) = dict.stacks.node(stack) else {
+            return;
+        };
+        let row = row_of_frame[frame.0 as usize];
+        if let Step::Leave(_) = step {
+            on_path[row] -= 1;
+            return;
+        }
+        if on_path[row] == 0 {
+            add(&mut costs[row].total, &tree.totals[stack.0 as usize]);
+        }
+        on_path[row] += 1;
+    });
     // Frames of the dictionary that no sample has.
     costs.retain(|cost| cost.total.iter().any(|&value| value != Value::default()));
     costs
+}
+
+/// Stacks with samples, and their callers, from the callers to the callees.
+struct Tree<const N: usize> {
+    /// By stack: what it and all that it called have.
+    totals: Vec<[Value; N]>,
+    /// By stack: a stack that it called; 0: none.
+    first: Vec<u32>,
+    /// By stack: another stack with its caller; 0: none.
+    next: Vec<u32>,
+}
+
+/// A step of the way through a tree.
+enum Step {
+    Enter(StackId),
+    Leave(StackId),
+}
+
+impl<const N: usize> Tree<N> {
+    /// The tree of these samples; each sample is shown to `each`.
+    fn new(
+        trie: &StackTrie,
+        samples: impl IntoIterator<Item = (StackId, [Value; N])>,
+        mut each: impl FnMut(StackId, &[Value; N]),
+    ) -> Tree<N> {
+        let len = trie.len();
+        let mut totals = vec![[Value::default(); N]; len];
+        let mut reached = vec![false; len];
+        for (stack, values) in samples {
+            each(stack, &values);
+            add(&mut totals[stack.0 as usize], &values);
+            reached[stack.0 as usize] = true;
+        }
+        let (mut first, mut next) = (vec![0u32; len], vec![0u32; len]);
+        // A caller has a smaller id than what it called.
+        for id in (1..len).rev() {
+            let Some((parent, _)) = trie.node(StackId(id as u32)).filter(|_| reached[id]) else {
+                continue;
+            };
+            let (parent, values) = (parent.0 as usize, totals[id]);
+            add(&mut totals[parent], &values);
+            reached[parent] = true;
+            next[id] = first[parent];
+            first[parent] = id as u32;
+        }
+        Tree {
+            totals,
+            first,
+            next,
+        }
+    }
+
+    /// Goes to every stack once, and from it to those that it called.
+    fn walk(&self, mut step: impl FnMut(Step)) {
+        let mut path: Vec<u32> = Vec::with_capacity(64);
+        let mut at = self.first[0];
+        loop {
+            while at != 0 {
+                step(Step::Enter(StackId(at)));
+                path.push(at);
+                at = self.first[at as usize];
+            }
+            let Some(done) = path.pop() else {
+                return;
+            };
+            step(Step::Leave(StackId(done)));
+            at = self.next[done as usize];
+        }
+    }
 }
 
 fn add<const N: usize>(sums: &mut [Value; N], values: &[Value; N]) {

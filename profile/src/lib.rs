@@ -45,4 +45,4 @@ pub use sample::{Info, Profile, Quality, SampleKey, Value};
 pub use selector::{SELECTOR_LEN_MAX, SelectorError};
 pub use stack::{StackId, StackTrie};
 pub use strings::{StrId, StringTable};
-pub use top::{Top, TopBy, TopRow, TopSort};
+pub use top::{CostBy, Costs, Top, TopBy, TopRow, TopSort};

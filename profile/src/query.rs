@@ -153,14 +153,35 @@ impl<'q> QueryRunner<'q> {
             return;
         };
         count_quality(&mut self.quality, source, key, value.count);
-        self.answer.add(
-            SampleKey {
-                labels,
-                stack,
-                end: key.end,
-            },
-            value,
-        );
+        let end = key.end;
+        self.answer.add(SampleKey { labels, stack, end }, value);
+    }
+
+    /// As [`QueryRunner::add`], but kept under `caller`, the sample's stack or a caller of it: for
+    /// answers that would have too many stacks. Returns what it is kept under. Frame filters are not
+    /// applied.
+    ///
+    /// # Panics
+    /// When the ids are not of `source`.
+    pub fn add_folded(
+        &mut self,
+        source: &Dictionary,
+        key: SampleKey,
+        caller: StackId,
+        value: Value,
+    ) -> Option<SampleKey> {
+        let labels = self.label_set(source, key.labels)?;
+        count_quality(&mut self.quality, source, key, value.count);
+        let stack = self.remap.stack(source, &mut self.answer.dict, caller);
+        let end = key.end;
+        let kept = SampleKey { labels, stack, end };
+        self.answer.add(kept, value);
+        Some(kept)
+    }
+
+    /// Makes room for so many more samples.
+    pub fn reserve(&mut self, samples: usize) {
+        self.answer.samples.reserve(samples);
     }
 
     /// True when the query's selector takes samples of this label set. Remembered per id.
@@ -187,15 +208,7 @@ impl<'q> QueryRunner<'q> {
     /// among selections. The counts of samples (taken, lost samples, folded, truncated, depth limit,
     /// unnamed) are those of the samples that were kept, before frame filters changed their stacks.
     pub fn finish(self, info: Info) -> Profile {
-        let quality = Quality {
-            idle: info.quality.idle,
-            lost: info.quality.lost,
-            throttled: info.quality.throttled,
-            malformed: info.quality.malformed,
-            reduced: info.quality.reduced,
-            lost_late: info.quality.lost_late,
-            ..self.quality
-        };
+        let quality = self.quality.of_selection(info.quality);
         let mut answer = self.answer;
         answer.info = Info { quality, ..info };
         answer
@@ -284,6 +297,27 @@ impl Profile {
             runner.add(&self.dict, key, value);
         }
         runner.finish(self.info.clone())
+    }
+}
+
+impl Quality {
+    /// Counts samples of one key, whose ids are of `source`, by what their stack says.
+    pub fn count(&mut self, source: &Dictionary, key: SampleKey, count: u64) {
+        count_quality(self, source, key, count);
+    }
+
+    /// Counted samples of a selection, with what was missed on the `whole` before it had labels. See
+    /// [`QueryRunner::finish`].
+    pub fn of_selection(self, whole: Quality) -> Quality {
+        Quality {
+            idle: whole.idle,
+            lost: whole.lost,
+            throttled: whole.throttled,
+            malformed: whole.malformed,
+            reduced: whole.reduced,
+            lost_late: whole.lost_late,
+            ..self
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::request::{Selected, check, invalid, limit, step};
 use super::{ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, request, resolved};
 use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
-use profile::{Coverage, Diff, GroupBy, Profile, TopBy, TopSort, Value, key};
+use profile::{CostBy, Coverage, Diff, GroupBy, Profile, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
 use proto::{agent, collector as wire};
@@ -177,7 +177,14 @@ impl QueryService for Queries {
         };
         let (rows, left_out, quality, coverage) = match by {
             TopBy::Label(label) => self.top_labels(selected, label, limit).await?,
-            by => self.top_functions(selected, by, sort, limit).await?,
+            TopBy::Function => {
+                let by = CostBy::Function;
+                self.top_functions(selected, by, sort, limit).await?
+            }
+            TopBy::Module => {
+                let by = CostBy::Module;
+                self.top_functions(selected, by, sort, limit).await?
+            }
         };
         let bytes = |row: &wire::TopRow| row.name.len() + row.module.len() + 64;
         let (rows, too_long) = answer::fitting(rows, bytes);
@@ -344,7 +351,7 @@ impl Queries {
     async fn top_functions(
         &self,
         selected: Selected,
-        by: TopBy,
+        by: CostBy,
         sort: TopSort,
         limit: usize,
     ) -> Result<Table, Status> {
@@ -352,10 +359,10 @@ impl Queries {
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         self.run(nodes, self.0.options.lines, move |store, limits| {
             let range = resolved(store, selected.range(), now)?;
-            let Answer { data, quality } = store.profile(range, &query, limits)?;
-            let top = data.top(&by, sort, limit);
+            let Answer { data, quality } = store.costs(range, &query, by, limits)?;
+            let top = data.into_top(sort, limit);
             let rows = top.rows.into_iter().map(answer::top_row).collect();
-            Ok((rows, top.omitted, quality, covered(&data)))
+            Ok((rows, top.omitted, quality, None))
         })
         .await
     }

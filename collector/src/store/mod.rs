@@ -19,7 +19,7 @@ pub use window::{
     StreamStacks, Taken, TimeRange, WindowAccount,
 };
 
-use profile::{ContentId, Dictionary, Profile, Query, Selector};
+use profile::{ContentId, CostBy, Costs, Dictionary, Profile, Query, Selector};
 
 /// Why a store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +134,25 @@ pub trait Store: Send + Sync + 'static {
         query: &Query,
         limits: &Limits,
     ) -> Result<Answer<Profile>, StoreError>;
+
+    /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the same
+    /// samples as [`Store::profile`]'s answer, but an engine need not build it, nor prune.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn costs(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        by: CostBy,
+        limits: &Limits,
+    ) -> Result<Answer<Costs>, StoreError> {
+        let Answer { data, quality } = self.profile(range, query, limits)?;
+        Ok(Answer {
+            data: Costs::of(&data, by),
+            quality,
+        })
+    }
 
     /// What is taken, lost and expected by label set: totals in `range` without stacks, for trees of
     /// cgroups and coverage. Label sets keep `group_by` of their labels; where `cgroup` is not among

@@ -7,7 +7,7 @@ use collector::store::{
     Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
     Taken, TimeRange,
 };
-use profile::{Dictionary, Profile, Query};
+use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use std::sync::Arc;
 
 /// Makes stores in temporary directories.
@@ -113,6 +113,16 @@ impl Store for Flushed {
         limits: &Limits,
     ) -> Result<Answer<Profile>, StoreError> {
         self.0.profile(range, query, limits)
+    }
+
+    fn costs(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        by: CostBy,
+        limits: &Limits,
+    ) -> Result<Answer<Costs>, StoreError> {
+        self.0.costs(range, query, by, limits)
     }
 
     fn totals(

@@ -49,7 +49,7 @@ use counters::Counters;
 use file::FileError;
 use hosts::HostBook;
 use partition::{Partition, lock, read};
-use profile::{Dictionary, Profile, Query};
+use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use push::Writer;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -238,6 +238,28 @@ impl Store for EmbeddedStore {
         limits: &Limits,
     ) -> Result<Answer<Profile>, StoreError> {
         query::profile::profile(self, range, query, limits)
+    }
+
+    fn costs(
+        &self,
+        range: TimeRange,
+        query: &Query,
+        by: CostBy,
+        limits: &Limits,
+    ) -> Result<Answer<Costs>, StoreError> {
+        if query.frame_filters().is_empty() {
+            return query::costs::costs(self, range, query, by, limits);
+        }
+        // What filters make of stacks is not in the dictionaries. Unlimited, so that nothing is folded.
+        let limits = Limits {
+            nodes: usize::MAX,
+            ..limits.clone()
+        };
+        let Answer { data, quality } = query::profile::profile(self, range, query, &limits)?;
+        Ok(Answer {
+            data: Costs::of(&data, by),
+            quality,
+        })
     }
 
     fn totals(

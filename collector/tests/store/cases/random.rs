@@ -5,7 +5,7 @@ use crate::store::model::Model;
 use crate::store::text::{lines, samples, totals};
 use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, names, query, range, scope};
 use collector::store::{Store, Taken, TimeRange};
-use profile::{Dictionary, StackEnd};
+use profile::{CostBy, Costs, Dictionary, StackEnd, TopSort};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -179,6 +179,15 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
         samples(&expected.data),
         "{question:?}"
     );
+    for by in [CostBy::Function, CostBy::Module] {
+        let costs = store.costs(asked, &of_query, by, &ample()).unwrap();
+        assert_eq!(costs.quality, answer.quality, "{question:?}");
+        assert_eq!(
+            costs.data.into_top(TopSort::Total, usize::MAX),
+            Costs::of(&expected.data, by).into_top(TopSort::Total, usize::MAX),
+            "{question:?}"
+        );
+    }
     let mut quality = answer.quality.clone();
     quality.rollup = expected.quality.rollup;
     if answer.data.samples.is_empty() {

@@ -1,6 +1,8 @@
 //! Answers. Partitions are read one after the other, each as of one instant; a damaged one is left
 //! out and named in the answer's quality.
 
+pub mod costs;
+mod fold;
 pub mod hosts;
 pub mod labels;
 pub mod profile;

@@ -7,12 +7,15 @@ use super::super::dict::{Dict, NONE};
 use super::super::encode::{SERVICE_STEP_NS, period};
 use super::super::file::{FileError, Table};
 use super::super::partition::{Partition, View, read};
+use super::fold::{STACK_BYTES, fold};
 use super::quality::{Fleet, WINDOW_STEP_NS};
-use super::{Guard, Piece, Stop, each_partition, kept_labels, pieces, select, service_answers};
+use super::{
+    Guard, Piece, Stop, each_partition, kept_labels, partitions, pieces, select, service_answers,
+};
 use crate::store::{Answer, LabelSet, Limits, Rollup, StoreError, TimeRange};
 use ::profile::{
     GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackId,
-    Value,
+    StackTrie, Value,
 };
 use hashbrown::HashMap;
 use std::sync::{Arc, RwLock};
@@ -185,14 +188,18 @@ impl Sums {
 }
 
 /// Sums of one partition: label sets that stand for kept labels, and values by (kept labels, leaf).
-type Counts = (Vec<LabelSetId>, Vec<(u32, u32, Value)>);
+pub type Counts = (Vec<LabelSetId>, Vec<(u32, u32, Value)>);
 
 /// What one partition adds to the answer.
-struct Found {
-    dict: Arc<RwLock<Dict>>,
-    lists: Vec<Counts>,
-    kinds: Vec<bool>,
-    read: Read,
+pub struct Found {
+    /// Of the partition.
+    pub dict: Arc<RwLock<Dict>>,
+    /// By rollup.
+    pub lists: Vec<Counts>,
+    /// By kind of samples: some were read.
+    pub kinds: Vec<bool>,
+    /// Which data was read.
+    pub read: Read,
 }
 
 /// Which data was read.
@@ -235,56 +242,154 @@ pub fn profile(
 ) -> Result<Answer<Profile>, StoreError> {
     let mut guard = Guard::new(limits);
     guard.check()?;
-    let mut runner = QueryRunner::new(query);
-    let mut info = Info::default();
-    let mut used = Read::default();
+    let mut merge = Merge {
+        query,
+        range,
+        nodes: limits.nodes,
+        several: partitions(store, range).len() > 1,
+        runner: QueryRunner::new(query),
+        info: Info::default(),
+        read: Read::default(),
+        folded: Folded::default(),
+    };
     each_partition(
         store,
         range,
         &mut guard,
         |partition, guard| read_partition(partition, range, query, guard),
-        |found, guard| {
-            let Found {
-                dict,
-                lists,
-                kinds,
-                read: of,
-            } = found;
-            used |= of;
-            merge_kinds(&mut info, &read(&dict), &kinds, range)?;
-            runner.next_dictionary();
-            for (labels, list) in lists {
-                let dict_bytes = read(&dict).tables.stacks.len() * 8;
-                guard.hold(list.len() * 48 + dict_bytes)?;
-                for slice in list.chunks(SLICE) {
-                    guard.check()?;
-                    let dict = read(&dict);
-                    for &(kept, leaf, value) in slice {
-                        if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
-                            let labels = labels[kept as usize];
-                            runner.add(&dict.tables, SampleKey { labels, stack, end }, value);
-                        }
-                    }
-                }
-            }
-            Ok(())
-        },
+        |found, guard| merge.partition(found, guard),
     )?;
     let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;
+    let Merge {
+        runner,
+        mut info,
+        read: used,
+        mut folded,
+        ..
+    } = merge;
     let unit = info.unit.clone();
     let mut quality = fleet.quality(store, range, used.rollup(), Value::default(), unit);
     info.quality = quality.sampling;
     let mut answer = runner.finish(info);
     quality.total = answer.total();
     quality.sampling = answer.info.quality;
-    quality.pruned_weight = prune(&mut answer, limits.nodes, &guard)?;
+    prune(&mut answer, limits.nodes, &mut folded, &guard)?;
+    quality.pruned_weight = folded.weight;
     Ok(Answer {
         data: answer,
         quality,
     })
 }
 
-fn merge_kinds(
+/// Weight that was moved to callers.
+#[derive(Default)]
+struct Folded {
+    weight: u64,
+    /// What of a sample of the answer came there by moving, when it may move once more.
+    by_key: HashMap<SampleKey, u64>,
+}
+
+/// An answer on its way.
+struct Merge<'q> {
+    query: &'q Query,
+    range: TimeRange,
+    nodes: usize,
+    /// More than one partition adds to it.
+    several: bool,
+    runner: QueryRunner<'q>,
+    info: Info,
+    read: Read,
+    folded: Folded,
+}
+
+impl Merge<'_> {
+    fn partition(&mut self, found: Found, guard: &mut Guard<'_>) -> Result<(), StoreError> {
+        let Found {
+            dict,
+            lists,
+            kinds,
+            read: of,
+        } = found;
+        self.read |= of;
+        merge_kinds(&mut self.info, &read(&dict), &kinds, self.range)?;
+        self.runner.next_dictionary();
+        let samples: usize = lists.iter().map(|(_, list)| list.len()).sum();
+        let stacks = read(&dict).tables.stacks.len();
+        guard.hold(samples * 48 + stacks * 8)?;
+        let stays = self.fold(&dict, &lists, guard)?;
+        let most = if stays.is_some() { self.nodes } else { samples };
+        self.runner.reserve(samples.min(most));
+        for (labels, list) in lists {
+            for slice in list.chunks(SLICE) {
+                guard.check()?;
+                let dict = read(&dict);
+                for &(kept, leaf, value) in slice {
+                    if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
+                        let labels = labels[kept as usize];
+                        let key = SampleKey { labels, stack, end };
+                        self.sample(&dict, key, stays.as_deref(), value);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, dict: &Dict, key: SampleKey, stays: Option<&[StackId]>, value: Value) {
+        let Some(stays) = stays else {
+            return self.runner.add(&dict.tables, key, value);
+        };
+        let caller = stays[key.stack.0 as usize];
+        let kept = self.runner.add_folded(&dict.tables, key, caller, value);
+        if let Some(kept) = kept
+            && caller != key.stack
+        {
+            self.folded.weight = self.folded.weight.saturating_add(value.weight);
+            if self.several {
+                let moved = self.folded.by_key.entry(kept).or_default();
+                *moved = moved.saturating_add(value.weight);
+            }
+        }
+    }
+
+    /// Which stacks stand for which, when there are more than an answer may have. What filters make of
+    /// frames is only known when they were applied.
+    fn fold(
+        &self,
+        dict: &RwLock<Dict>,
+        lists: &[Counts],
+        guard: &mut Guard<'_>,
+    ) -> Result<Option<Vec<StackId>>, StoreError> {
+        if !self.query.frame_filters().is_empty() {
+            return Ok(None);
+        }
+        // The heaviest of all partitions are not the heaviest of each.
+        let nodes = self.nodes.saturating_mul(if self.several { 2 } else { 1 });
+        let (parents, leaves) = {
+            let dict = read(dict);
+            guard.hold(dict.tables.stacks.len() * STACK_BYTES + dict.leaves.len() * 8)?;
+            (parents(&dict.tables.stacks), dict.leaves.clone())
+        };
+        guard.check()?;
+        let samples = lists.iter().flat_map(|(_, list)| list).filter_map(|row| {
+            let (stack, _) = *leaves.get(row.1 as usize)?;
+            Some((stack, row.2))
+        });
+        let stays = fold(&parents, samples, nodes);
+        guard.release(parents.len() * STACK_BYTES + leaves.len() * 8);
+        guard.check()?;
+        Ok(stays)
+    }
+}
+
+/// The caller of each stack, by id.
+fn parents(stacks: &StackTrie) -> Vec<StackId> {
+    let own = stacks.iter().map(|(_, parent, _)| parent);
+    std::iter::once(StackId::EMPTY).chain(own).collect()
+}
+
+/// Adds what is known of the kinds of samples that were read.
+pub fn merge_kinds(
     info: &mut Info,
     dict: &Dict,
     kinds: &[bool],
@@ -303,7 +408,8 @@ fn merge_kinds(
     Ok(())
 }
 
-fn read_partition(
+/// Adds up what one partition has.
+pub fn read_partition(
     partition: &Arc<Partition>,
     range: TimeRange,
     query: &Query,
@@ -498,65 +604,39 @@ impl Reading<'_> {
     }
 }
 
-/// Folds the lightest stacks into their callers until `nodes` are left; returns the weight that moved.
-fn prune(profile: &mut Profile, nodes: usize, guard: &Guard<'_>) -> Result<u64, StoreError> {
-    let trie = &profile.dict.stacks;
-    if trie.len() - 1 <= nodes {
-        return Ok(0);
+/// Folds the lightest stacks into their callers until `nodes` are left.
+fn prune(
+    profile: &mut Profile,
+    nodes: usize,
+    folded: &mut Folded,
+    guard: &Guard<'_>,
+) -> Result<(), StoreError> {
+    if profile.dict.stacks.len() - 1 <= nodes {
+        return Ok(());
     }
-    let mut totals = vec![Value::default(); trie.len()];
-    for (key, &value) in &profile.samples {
-        totals[key.stack.0 as usize] += value;
-    }
-    let parents: Vec<StackId> = trie.iter().map(|(_, parent, _)| parent).collect();
-    for (at, parent) in parents.iter().enumerate().rev() {
-        let value = totals[at + 1];
-        totals[parent.0 as usize] += value;
-    }
-    guard.check()?;
-    // A caller weighs at least what its callees do and has a smaller id: it is kept before them.
-    let rank = |id: &u32| {
-        let total = totals[*id as usize];
-        (std::cmp::Reverse((total.weight, total.count)), *id)
+    let samples = profile.samples.iter();
+    let samples = samples.map(|(key, &value)| (key.stack, value));
+    let Some(stays) = fold(&parents(&profile.dict.stacks), samples, nodes) else {
+        return Ok(());
     };
-    let mut order: Vec<u32> = (1..trie.len() as u32).collect();
-    if nodes > 0 {
-        order.select_nth_unstable_by_key(nodes - 1, rank);
-    }
-    let mut kept = vec![false; trie.len()];
-    kept[0] = true;
-    order
-        .iter()
-        .take(nodes)
-        .for_each(|&id| kept[id as usize] = true);
-    // By stack: itself, or the nearest caller that stays.
-    let mut stays: Vec<StackId> = Vec::with_capacity(trie.len());
-    stays.push(StackId::EMPTY);
-    for (at, parent) in parents.iter().enumerate() {
-        let own = StackId(at as u32 + 1);
-        let stay = if kept[at + 1] {
-            own
-        } else {
-            stays[parent.0 as usize]
-        };
-        stays.push(stay);
-    }
     guard.check()?;
     let mut pruned = Profile {
         info: profile.info.clone(),
         ..Profile::default()
     };
-    let (mut moved, mut remap) = (0u64, Remap::default());
+    let mut remap = Remap::default();
     for (mut key, value) in profile.sorted() {
         let stay = stays[key.stack.0 as usize];
         if stay != key.stack {
-            moved = moved.saturating_add(value.weight);
+            let before = folded.by_key.get(&key).copied().unwrap_or(0);
+            let moved = value.weight.saturating_sub(before);
+            folded.weight = folded.weight.saturating_add(moved);
             key.stack = stay;
         }
         pruned.add_from(&profile.dict, &mut remap, key, value);
     }
     *profile = pruned;
-    Ok(moved)
+    Ok(())
 }
 
 /// What `group_by` of a request means.

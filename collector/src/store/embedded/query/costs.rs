@@ -1,0 +1,71 @@
+//! What functions or modules cost: added up over the dictionaries of partitions, without a profile.
+
+use super::super::EmbeddedStore;
+use super::super::partition::read;
+use super::profile::{Found, Read, merge_kinds, read_partition};
+use super::quality::Fleet;
+use super::{Guard, each_partition};
+use crate::store::{Answer, Limits, StoreError, TimeRange};
+use ::profile::{CostBy, Costs, Info, Quality, Query, SampleKey, StackId, Value};
+
+/// Memory that [`Costs::add`] takes for each stack of a dictionary. Unit: bytes.
+const STACK_BYTES: usize = 50;
+
+/// See [`Store::costs`](crate::store::Store::costs); `query` has no frame filters.
+pub fn costs(
+    store: &EmbeddedStore,
+    range: TimeRange,
+    query: &Query,
+    by: CostBy,
+    limits: &Limits,
+) -> Result<Answer<Costs>, StoreError> {
+    let mut guard = Guard::new(limits);
+    guard.check()?;
+    let (mut info, mut used) = (Info::default(), Read::default());
+    let (mut costs, mut counted) = (Costs::new(by), Quality::default());
+    each_partition(
+        store,
+        range,
+        &mut guard,
+        |partition, guard| read_partition(partition, range, query, guard),
+        |found, guard| {
+            let Found {
+                dict,
+                lists,
+                kinds,
+                read: of,
+            } = found;
+            used |= of;
+            // Held for as long as the sums take: some ten milliseconds for a million stacks.
+            let dict = read(&dict);
+            merge_kinds(&mut info, &dict, &kinds, range)?;
+            let working = dict.tables.stacks.len() * STACK_BYTES;
+            guard.hold(working)?;
+            let mut samples: Vec<(StackId, Value)> = Vec::new();
+            for (labels, list) in lists {
+                guard.hold(list.len() * size_of::<(StackId, Value)>())?;
+                for (kept, leaf, value) in list {
+                    if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
+                        let labels = labels[kept as usize];
+                        let key = SampleKey { labels, stack, end };
+                        counted.count(&dict.tables, key, value.count);
+                        samples.push((stack, value));
+                    }
+                }
+            }
+            guard.check()?;
+            let before = costs.heap_bytes();
+            costs.add(&dict.tables, samples);
+            guard.release(working);
+            guard.hold(costs.heap_bytes().saturating_sub(before))?;
+            guard.check()
+        },
+    )?;
+    let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;
+    let mut quality = fleet.quality(store, range, used.rollup(), costs.total(), info.unit);
+    quality.sampling = counted.of_selection(quality.sampling);
+    Ok(Answer {
+        data: costs,
+        quality,
+    })
+}
