@@ -29,6 +29,15 @@ pub enum TopSort {
     Total,
 }
 
+impl TopSort {
+    fn size(self, own: Value, total: Value) -> (u64, u64, u64) {
+        match self {
+            TopSort::Own => (own.weight, own.count, total.weight),
+            TopSort::Total => (total.weight, total.count, own.weight),
+        }
+    }
+}
+
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopRow {
@@ -92,10 +101,7 @@ impl Profile {
 }
 
 fn sorted(mut rows: Vec<TopRow>, total: Value, sort: TopSort, limit: usize) -> Top {
-    let size = |row: &TopRow| match sort {
-        TopSort::Own => (row.own.weight, row.own.count, row.total.weight),
-        TopSort::Total => (row.total.weight, row.total.count, row.own.weight),
-    };
+    let size = |row: &TopRow| sort.size(row.own, row.total);
     rows.sort_unstable_by(|left, right| {
         size(right)
             .cmp(&size(left))
@@ -198,14 +204,32 @@ impl Costs {
 
     /// At most `limit` rows, sorted by weight (count where weights are equal).
     pub fn into_top(self, sort: TopSort, limit: usize) -> Top {
-        let text = |id| self.strings.get(id).to_owned();
-        let rows = self.rows.iter().map(|(&(name, module), row)| TopRow {
-            name: text(name),
-            module: text(module),
+        let text = |id| self.strings.get(id);
+        let mut order: Vec<_> = self.rows.iter().collect();
+        let rank = |left: &(&(StrId, StrId), &Row), right: &(&(StrId, StrId), &Row)| {
+            let names = |key: &(StrId, StrId)| (text(key.0), text(key.1));
+            let size = |row: &Row| sort.size(row.own, row.total);
+            let by_size = size(right.1).cmp(&size(left.1));
+            by_size.then_with(|| names(left.0).cmp(&names(right.0)))
+        };
+        let omitted = order.len().saturating_sub(limit);
+        if omitted > 0 {
+            // Most rows are never seen: only those that are get sorted and their texts copied.
+            order.select_nth_unstable_by(limit, rank);
+            order.truncate(limit);
+        }
+        order.sort_unstable_by(rank);
+        let rows = order.into_iter().map(|(key, row)| TopRow {
+            name: text(key.0).to_owned(),
+            module: text(key.1).to_owned(),
             kind: row.kind,
             own: row.own,
             total: row.total,
         });
-        sorted(rows.collect(), self.total, sort, limit)
+        Top {
+            rows: rows.collect(),
+            total: self.total,
+            omitted,
+        }
     }
 }

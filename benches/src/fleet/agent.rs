@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
+use tonic::codec::CompressionEncoding;
 use tonic::transport::Endpoint;
 
 /// Requests that wait to be sent: one window at a time, and what it needs.
@@ -32,7 +33,7 @@ pub struct Acked {
     pub samples: u64,
     /// From the moment it was handed to the connection.
     pub after: Duration,
-    /// Encoded bytes of the window and of the definitions that it needed.
+    /// Bytes of the window and of the definitions that it needed, as they are sent: compressed.
     pub bytes: usize,
 }
 
@@ -76,7 +77,9 @@ impl Agent {
             now_unix_ns: fixtures::clock::unix_ns(),
         };
         requests.send(request(Body::Hello(hello))).await?;
-        let mut client = IngestServiceClient::new(channel);
+        let mut client = IngestServiceClient::new(channel)
+            .send_compressed(CompressionEncoding::Zstd)
+            .accept_compressed(CompressionEncoding::Zstd);
         let mut answers = client.push(ReceiverStream::new(queue)).await?.into_inner();
         match next(&mut answers).await? {
             push_response::Body::Welcome(_) => {}
@@ -107,7 +110,7 @@ impl Agent {
         let part = self.part(fleet, window, start_unix_ns, drawn);
         let rows = drawn.rows.len();
         let samples = drawn.rows.iter().map(|row| u64::from(row.2)).sum();
-        let mut bytes = prost::Message::encoded_len(&part);
+        let mut bytes = sent_bytes(&part);
         let begin = Instant::now();
         self.requests.send(request(Body::Part(part))).await?;
         loop {
@@ -195,7 +198,7 @@ impl Agent {
         part
     }
 
-    /// Sends the frames that are asked for; returns their encoded bytes.
+    /// Sends the frames that are asked for; returns their bytes on the wire.
     async fn define(&mut self, fleet: &Fleet, need: &Need) -> anyhow::Result<usize> {
         let mut tables = Profile::default();
         let mut remap = Remap::default();
@@ -206,7 +209,7 @@ impl Agent {
         let mut chunks = Chunks::new(&tables).peekable();
         let mut bytes = 0;
         while let Some(chunk) = chunks.next() {
-            bytes += prost::Message::encoded_len(&chunk);
+            bytes += sent_bytes(&chunk);
             let definitions = Definitions {
                 tables: Some(chunk),
                 sequence: need.sequence,
@@ -222,6 +225,11 @@ impl Agent {
 
 fn request(body: Body) -> PushRequest {
     PushRequest { body: Some(body) }
+}
+
+/// Size of a message on the wire: compressed one by one, as the transport does.
+fn sent_bytes(message: &impl prost::Message) -> usize {
+    zstd::bulk::compress(&message.encode_to_vec(), 3).map_or(0, |packed| packed.len())
 }
 
 async fn next(answers: &mut Streaming<PushResponse>) -> anyhow::Result<push_response::Body> {

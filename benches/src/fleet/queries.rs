@@ -2,9 +2,9 @@
 
 use super::agent::Agent;
 use super::generate::{Drawn, Fleet, WINDOW_S};
-use super::{SEED, SERVICES, Used, start};
+use super::{DESIGN, SEED, SERVICES, Used, size_of, start};
 use crate::machine::Machine;
-use crate::report::{self, Table, count, number};
+use crate::report::{self, Table, count, mib, number};
 use anyhow::Context;
 use fixtures::fleet::Collector;
 use proto::agent::{LabelMatcher, MatchOp, TimeRange};
@@ -57,11 +57,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         end_unix_ns: end,
     };
     let mut rounds = Vec::new();
+    let mut ingest = Table::new(&[
+        "hosts",
+        "rows taken",
+        "rows/s",
+        "CPU-s per 1M rows",
+        "of the design's",
+        "bytes a row on the wire",
+    ]);
+    let mut all_rows = 0;
     for round in 0..2 {
         let which = round * hosts..(round + 1) * hosts;
         let begin = (Instant::now(), Used::of(collector.pid())?.cpu_s);
         let local = LocalSet::new();
-        let rows = local.block_on(
+        let (rows, bytes) = local.block_on(
             &runtime,
             fill(
                 fleet.clone(),
@@ -72,12 +81,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ),
         )?;
         let cpu_s = Used::of(collector.pid())?.cpu_s - begin.1;
-        eprintln!(
-            "{} rows taken in {:.0} s with {cpu_s:.0} CPU-s of the collector: {:.3} per 1M rows",
+        let wall_s = begin.0.elapsed().as_secs_f64();
+        let per_million = cpu_s * 1e6 / rows as f64;
+        all_rows += rows;
+        eprintln!("{} rows taken in {wall_s:.0} s", count(Some(rows)));
+        ingest.row([
+            format!("{} to {}", round * hosts + 1, (round + 1) * hosts),
             count(Some(rows)),
-            begin.0.elapsed().as_secs_f64(),
-            cpu_s * 1e6 / rows as f64
-        );
+            count(Some((rows as f64 / wall_s) as u64)),
+            number(Some(per_million), 3),
+            number(Some(per_million / DESIGN.1), 1),
+            number(Some(bytes as f64 / rows as f64), 2),
+        ]);
         rounds.push(runtime.block_on(ask(&fleet, &collector, range))?);
     }
     print!("{}", report::machine(&Machine::here()));
@@ -103,27 +118,39 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             number(Some(second.cpu_ms / first.cpu_ms.max(1.0)), 2),
         ]);
     }
-    print!(
-        "{}",
-        if args.markdown {
-            table.markdown()
-        } else {
-            table.text()
-        }
-    );
+    let peak = Used::of(collector.pid())?.rss_peak_bytes;
+    // Ended, so that what was in memory is in its files.
     let status = collector.stop();
     anyhow::ensure!(status.success(), "the collector ended with {status}");
+    let disk = size_of(&dir.path().join("data"))?;
+    for table in [&ingest, &table] {
+        print!(
+            "{}",
+            if args.markdown {
+                table.markdown()
+            } else {
+                table.text()
+            }
+        );
+    }
+    println!(
+        "on disk {} bytes a row, {} of the design's; peak RSS {} MiB",
+        number(Some(disk as f64 / all_rows as f64), 2),
+        number(Some(disk as f64 / all_rows as f64 / DESIGN.0), 2),
+        number(Some(mib(peak)), 0)
+    );
     Ok(())
 }
 
-/// Pushes every window of these hosts as fast as they are taken; returns the rows.
+/// Pushes every window of these hosts as fast as they are taken; returns the rows, and the bytes
+/// that were sent.
 async fn fill(
     fleet: Rc<Fleet>,
     collector: &Collector,
     hosts: std::ops::Range<usize>,
     start_unix_ns: i64,
     windows: u64,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<(u64, u64)> {
     let address = collector.options().grpc();
     let mut tasks = tokio::task::JoinSet::new();
     for stream in 0..STREAMS {
@@ -134,22 +161,26 @@ async fn fill(
             for host in mine {
                 agents.push(Agent::connect(&address, &fleet, host).await?);
             }
-            let (mut rows, mut drawn) = (0, Drawn::default());
+            let (mut rows, mut bytes, mut drawn) = (0, 0, Drawn::default());
             // As it came: all hosts a window, then the next.
             for window in 0..windows {
                 let at = start_unix_ns + (window * WINDOW_S * 1_000_000_000) as i64;
                 for agent in &mut agents {
-                    rows += agent.push(&fleet, window + 1, at, &mut drawn).await?.rows as u64;
+                    let acked = agent.push(&fleet, window + 1, at, &mut drawn).await?;
+                    rows += acked.rows as u64;
+                    bytes += acked.bytes as u64;
                 }
             }
-            anyhow::Ok(rows)
+            anyhow::Ok((rows, bytes))
         });
     }
-    let mut rows = 0;
+    let (mut rows, mut bytes) = (0, 0);
     while let Some(ended) = tasks.join_next().await {
-        rows += ended??;
+        let of_stream = ended??;
+        rows += of_stream.0;
+        bytes += of_stream.1;
     }
-    Ok(rows)
+    Ok((rows, bytes))
 }
 
 struct Answered {

@@ -117,8 +117,8 @@ enum Sums {
     Dense {
         leaves: usize,
         values: Vec<Value>,
-        /// A row may count nothing and be there.
-        present: Vec<bool>,
+        /// A bit a value: a row may count nothing and be there. Bits, so that they stay in the cache.
+        present: Vec<u64>,
     },
     Sparse(HashMap<(u32, u32), Value>),
 }
@@ -130,7 +130,7 @@ impl Sums {
             Sums::Dense {
                 leaves,
                 values: vec![Value::default(); size],
-                present: vec![false; size],
+                present: vec![0; size.div_ceil(64)],
             }
         } else {
             Sums::Sparse(HashMap::new())
@@ -149,7 +149,7 @@ impl Sums {
                     && let Some(sum) = values.get_mut(at)
                 {
                     *sum += value;
-                    present[at] = true;
+                    present[at / 64] |= 1 << (at % 64);
                 }
             }
             Sums::Sparse(values) => *values.entry((kept, leaf)).or_default() += value,
@@ -170,9 +170,9 @@ impl Sums {
                 values,
                 present,
             } => {
-                let all = values.into_iter().zip(present).enumerate();
-                all.filter(|(_, (_, present))| *present)
-                    .map(|(at, (value, _))| ((at / leaves) as u32, (at % leaves) as u32, value))
+                let all = values.into_iter().enumerate();
+                all.filter(|(at, _)| present[at / 64] & (1 << (at % 64)) != 0)
+                    .map(|(at, value)| ((at / leaves) as u32, (at % leaves) as u32, value))
                     .collect()
             }
             Sums::Sparse(values) => {
