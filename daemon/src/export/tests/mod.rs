@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
+mod endings;
+
 const S: u64 = 1_000_000_000;
 const PERIOD: u64 = 10_101_010;
 
@@ -369,8 +371,8 @@ fn a_segment_that_is_done_is_removed() {
     assert_eq!(segments(dir.path()).len(), 2, "60 windows a segment");
     let spool = run.shared.dir().unwrap();
     while let Some(picked) = run.pick() {
-        let (_, remove) = lock(&run.shared.index).done(picked.segment, picked.record);
-        if remove {
+        let done = lock(&run.shared.index).done(picked.segment, picked.record);
+        if done.unwrap().remove {
             spool.remove(picked.segment);
         }
     }
