@@ -187,14 +187,21 @@ impl<'q> QueryRunner<'q> {
     /// among selections. The counts of samples (taken, lost samples, folded, truncated, depth limit,
     /// unnamed) are those of the samples that were kept, before frame filters changed their stacks.
     pub fn finish(self, info: Info) -> Profile {
+        // All by name: who adds a field decides whose it is.
+        let (before, kept) = (info.quality, self.quality);
         let quality = Quality {
-            idle: info.quality.idle,
-            lost: info.quality.lost,
-            throttled: info.quality.throttled,
-            malformed: info.quality.malformed,
-            reduced: info.quality.reduced,
-            lost_late: info.quality.lost_late,
-            ..self.quality
+            idle: before.idle,
+            lost: before.lost,
+            throttled: before.throttled,
+            malformed: before.malformed,
+            reduced: before.reduced,
+            lost_late: before.lost_late,
+            taken: kept.taken,
+            folded: kept.folded,
+            truncated: kept.truncated,
+            depth_limit: kept.depth_limit,
+            unnamed: kept.unnamed,
+            lost_samples: kept.lost_samples,
         };
         let mut answer = self.answer;
         answer.info = Info { quality, ..info };

@@ -635,6 +635,19 @@ fn a_new_dictionary_counts_from_the_beginning() {
     assert_eq!(first, second);
 }
 
+#[test]
+fn every_field_of_the_quality_is_kept() {
+    let numbers = std::array::from_fn(|at| u64::MAX - at as u64);
+    let mut window = Window::default();
+    window.facts.quality = Quality::of_numbers(numbers);
+    let mut body = Vec::new();
+    super::record::encode_body(&mut body, &window);
+    let payload = super::record::join(&[], &body);
+    let mut tables = Tables::default();
+    tables.take(&payload).unwrap();
+    assert_eq!(tables.window(&payload).unwrap(), window);
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_a_record_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
