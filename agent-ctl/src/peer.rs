@@ -5,6 +5,7 @@ use anyhow::Result;
 use clap::ArgMatches;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
+use proto::COLLECTOR_PORT;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,9 +13,6 @@ use std::time::Duration;
 
 /// Where the agent listens by default.
 pub const DEFAULT_TARGET: &str = "unix:/run/fleetprof/agent.sock";
-
-/// Where collectors listen for gRPC when no port is given.
-pub const COLLECTOR_PORT: u16 = 7600;
 
 /// Where an agent listens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -42,9 +42,9 @@ struct File {
     schema: String,
     info: FileInfo,
     #[serde(default)]
-    quality: FileQuality,
+    quality: Quality,
     #[serde(default)]
-    coverage: FileCoverage,
+    coverage: Coverage,
     frames: Vec<FileFrame>,
     samples: Vec<FileSample>,
 }
@@ -56,34 +56,6 @@ struct FileInfo {
     event: String,
     unit: String,
     period: u64,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct FileQuality {
-    taken: u64,
-    idle: u64,
-    lost: u64,
-    throttled: u64,
-    folded: u64,
-    truncated: u64,
-    depth_limit: u64,
-    unnamed: u64,
-    malformed: u64,
-    lost_samples: u64,
-    reduced: u64,
-    lost_late: u64,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct FileCoverage {
-    expected_ns: u64,
-    estimated_ns: u64,
-    expected_samples: u64,
-    taken_ns: u64,
-    windows: u64,
-    windows_unmeasured: u64,
 }
 
 #[derive(Deserialize)]
@@ -125,58 +97,14 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
         unit,
         period,
     } = file.info;
-    let FileQuality {
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    } = file.quality;
-    let quality = Quality {
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    };
-    let FileCoverage {
-        expected_ns,
-        estimated_ns,
-        expected_samples,
-        taken_ns,
-        windows,
-        windows_unmeasured,
-    } = file.coverage;
-    let coverage = Coverage {
-        expected_ns,
-        estimated_ns,
-        expected_samples,
-        taken_ns,
-        windows,
-        windows_unmeasured,
-    };
     let info = Info {
         start_unix_ns,
         duration_ns,
         event,
         unit,
         period,
-        quality,
-        coverage,
+        quality: file.quality,
+        coverage: file.coverage,
     };
     let mut profile = Profile {
         info,
@@ -251,16 +179,9 @@ mod tests {
                 event: "cpu-clock".into(),
                 unit: "nanoseconds".into(),
                 period: 9,
-                quality: Quality {
-                    taken: 3,
-                    lost: 1,
-                    ..Quality::default()
-                },
-                coverage: Coverage {
-                    expected_ns: 30,
-                    taken_ns: 29,
-                    ..Coverage::default()
-                },
+                // Each field another number.
+                quality: Quality::of_numbers(std::array::from_fn(|at| at as u64 + 3)),
+                coverage: Coverage::of_numbers(std::array::from_fn(|at| at as u64 + 30)),
             },
             ..Profile::default()
         };

@@ -115,14 +115,17 @@ pub(crate) fn apply<C: Configuration>(
         },
         Some(Problem::Value(key, value)) => key.refuse(&value, place),
         Some(Problem::NotASection(section)) => {
-            let section = if section.is_empty() {
+            let named = if section.is_empty() {
                 "the file"
             } else {
                 section
             };
+            let short = Key::<C>::short_for(section)
+                .map(|key| format!(", or the value of `{}` alone, in quotes", key.path));
+            let short = short.unwrap_or_default();
             ConfigError::Syntax {
                 place,
-                message: format!("`{section}` must be a map of keys"),
+                message: format!("`{named}` must be a map of keys{short}"),
             }
         }
         None => ConfigError::Syntax {
@@ -165,6 +168,17 @@ impl<'de, C: Configuration> DeserializeSeed<'de> for Section<'_, C> {
 }
 
 impl<C: Configuration> Section<'_, C> {
+    /// One value in the place of the section's keys.
+    fn scalar<E: de::Error>(self, value: Value) -> Result<(), E> {
+        let Some(key) = Key::<C>::short_for(self.path) else {
+            return self.not_a_section();
+        };
+        let problem = self.problem;
+        let value = Checked { key, problem }.check(value)?;
+        (key.put)(self.config, value);
+        Ok(())
+    }
+
     fn not_a_section<E: de::Error>(self) -> Result<(), E> {
         *self.problem = Some(Problem::NotASection(self.path));
         Err(E::custom("not a section"))
@@ -219,16 +233,16 @@ impl<'de, C: Configuration> Visitor<'de> for Section<'_, C> {
         Ok(())
     }
 
-    fn visit_str<E: de::Error>(self, _: &str) -> Result<(), E> {
-        self.not_a_section()
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<(), E> {
+        self.scalar(Value::Text(value.to_owned()))
     }
 
-    fn visit_bool<E: de::Error>(self, _: bool) -> Result<(), E> {
-        self.not_a_section()
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<(), E> {
+        self.scalar(Value::Bool(value))
     }
 
-    fn visit_u64<E: de::Error>(self, _: u64) -> Result<(), E> {
-        self.not_a_section()
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<(), E> {
+        self.scalar(Value::Int(value))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<(), A::Error> {

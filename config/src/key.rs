@@ -36,6 +36,12 @@ impl<C: Configuration> Key<C> {
         C::KEYS.iter().find(|key| key.path == path)
     }
 
+    /// The key that is set by one value in the place of this section.
+    pub(crate) fn short_for(section: &str) -> Option<&'static Key<C>> {
+        let short = C::SHORT.iter().find(|(known, _)| *known == section);
+        short.and_then(|(_, path)| Key::find(path))
+    }
+
     /// Section and name apart: (`server.tls`, `cert_file`).
     pub fn split(&self) -> (&'static str, &'static str) {
         self.path.rsplit_once('.').unwrap_or(("", self.path))

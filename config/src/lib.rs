@@ -10,12 +10,13 @@
 
 mod file;
 mod key;
+pub mod log;
 mod sample;
 mod value;
 
 pub use key::{Key, Reload, as_text, put_bool, put_int, put_word, word};
 pub use sample::sample_yaml;
-pub use value::{CpuShare, Kind, Listen, SocketMode, Value, shown, socket_address};
+pub use value::{CpuShare, Kind, Listen, SocketMode, Value, peer_address, shown, socket_address};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,8 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
     const SECTIONS: &'static [(&'static str, &'static str)];
     /// Every key, in the order of the file.
     const KEYS: &'static [Key<Self>];
+    /// Sections for which one value may stand instead of a map, each with the key that it sets.
+    const SHORT: &'static [(&'static str, &'static str)] = &[];
 
     /// Checks what one key says about another.
     ///
@@ -286,7 +289,7 @@ fn apply_sets<C: Configuration>(config: &mut C, sets: &[String]) -> Result<(), C
                 message,
             });
         };
-        let Some(key) = Key::<C>::find(path.trim()) else {
+        let Some(key) = Key::<C>::find(path.trim()).or_else(|| Key::short_for(path.trim())) else {
             return Err(ConfigError::UnknownKey {
                 key: value::shown(path.trim()),
                 place: Place::Set,

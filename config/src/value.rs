@@ -42,6 +42,8 @@ pub enum Kind {
     Listen,
     /// A loopback `IP:PORT`, or `null`.
     LoopbackOrNull,
+    /// A loopback `IP:PORT` or `IP`, which then means this port, or `null`.
+    PeerOrNull(u16),
     /// Permission bits in octal.
     Mode,
     /// A user group by name or number, or `null`.
@@ -83,6 +85,9 @@ impl Kind {
             (Kind::LoopbackOrNull, Value::Text(text)) => {
                 socket_address(text).is_some_and(|address| address.ip().is_loopback())
             }
+            (Kind::PeerOrNull(port), Value::Text(text)) => {
+                peer_address(text, *port).is_some_and(|address| address.ip().is_loopback())
+            }
             (Kind::Mode, Value::Text(text)) => SocketMode::parse(text).is_some(),
             (Kind::GroupOrNull, Value::Text(text)) => is_group(text),
             (Kind::Address, Value::Text(text)) => socket_address(text).is_some(),
@@ -106,7 +111,11 @@ impl Kind {
                 (1..=*max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
             }
             (
-                Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull | Kind::IdOrNull(_),
+                Kind::LoopbackOrNull
+                | Kind::PeerOrNull(_)
+                | Kind::GroupOrNull
+                | Kind::PathOrNull
+                | Kind::IdOrNull(_),
                 Value::Null,
             ) => true,
             _ => false,
@@ -139,6 +148,9 @@ impl Kind {
                 format!("unix:/PATH (at most {UNIX_PATH_MAX} bytes) or IP:PORT")
             }
             Kind::LoopbackOrNull => "IP:PORT with a loopback address, or null".to_owned(),
+            Kind::PeerOrNull(port) => format!(
+                "IP:PORT with a loopback address (port {port} when it is left out), or null"
+            ),
             Kind::Mode => {
                 "octal permissions in quotes from \"0600\" to \"0777\", owner read and write \
                  included"
@@ -178,7 +190,11 @@ impl Kind {
             | Kind::DivisorOf(_) => text
                 .parse()
                 .map_or_else(|_| Value::Text(text.to_owned()), Value::Int),
-            Kind::LoopbackOrNull | Kind::GroupOrNull | Kind::PathOrNull | Kind::IdOrNull(_)
+            Kind::LoopbackOrNull
+            | Kind::PeerOrNull(_)
+            | Kind::GroupOrNull
+            | Kind::PathOrNull
+            | Kind::IdOrNull(_)
                 if text.is_empty() || text == "null" =>
             {
                 Value::Null
@@ -384,6 +400,22 @@ pub fn socket_address(text: &str) -> Option<SocketAddr> {
     }
 }
 
+/// Reads `IP:PORT`, or `IP` alone, which then means `port`. IPv6 literals may stand in brackets.
+pub fn peer_address(text: &str, port: u16) -> Option<SocketAddr> {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let ip = match bare {
+        Some(literal) => literal.parse().ok().map(IpAddr::V6),
+        None if text == "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        None => text.parse().ok(),
+    };
+    let address = ip.map(|ip| SocketAddr::new(ip, port));
+    address
+        .or_else(|| socket_address(text))
+        .filter(|address| address.port() != 0)
+}
+
 /// Longest value of a label of the host. Unit: bytes.
 const LABEL_VALUE_MAX: usize = 256;
 
@@ -417,4 +449,42 @@ fn is_name(text: &str) -> bool {
 fn is_group(text: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
     (1..=32).contains(&text.len()) && text.bytes().all(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_a_peer_may_be_left_out() {
+        let read = |text| peer_address(text, 7600).map(|address| address.to_string());
+        for (text, expected) in [
+            ("127.0.0.1", "127.0.0.1:7600"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
+            ("localhost", "127.0.0.1:7600"),
+            ("localhost:9", "127.0.0.1:9"),
+            ("::1", "[::1]:7600"),
+            ("[::1]", "[::1]:7600"),
+            ("[::1]:5", "[::1]:5"),
+        ] {
+            assert_eq!(read(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            ":",
+            ":7600",
+            "127.0.0.1:",
+            "127.0.0.1:0",
+            "[127.0.0.1]",
+            "[::1",
+            "::1]",
+            "[[::1]]",
+            "[::1]:",
+            "a-name",
+            "http://127.0.0.1",
+            "127.0.0.1:65536",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
 }

@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   fleetprofd                                       sample this host with the defaults
   fleetprofd --listen unix:/tmp/agent.sock         answer on another socket
-  fleetprofd --collector 127.0.0.1:9096            push closed windows to a collector
+  fleetprofd --collector 127.0.0.1                 push closed windows to a collector
   fleetprofd --set sampling.rate_hz=49             override one key of the configuration
   fleetprofd --check-config /etc/fleetprof/agent.yaml
 
@@ -34,8 +34,8 @@ struct Args {
     /// Where to answer: unix:PATH, or HOST:PORT with a token and TLS
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Push closed windows to this collector: the key collector.address
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Push closed windows to this collector, port 7600 unless said: the key collector.address
+    #[arg(long, value_name = "HOST[:PORT]")]
     collector: Option<String>,
     /// Override a key of the configuration; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]

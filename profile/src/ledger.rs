@@ -6,6 +6,7 @@
 //! a cgroup alone is what its subtree has less what the nearest accounted cgroups below it have, so
 //! sums over any selection of cgroups are exact wherever a subtree is whole.
 
+use crate::counters::counters;
 use crate::dictionary::Dictionary;
 use crate::filter::Selector;
 use crate::labels::{LabelSetId, key};
@@ -38,21 +39,22 @@ pub struct Expected {
     pub samples: u64,
 }
 
-/// The kernel's accounting beside a whole profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Coverage {
-    /// See [`Expected::ns`]; 0 when not known, as for selections that are not about cgroups.
-    pub expected_ns: u64,
-    /// See [`Expected::estimated_ns`].
-    pub estimated_ns: u64,
-    /// See [`Expected::samples`].
-    pub expected_samples: u64,
-    /// CPU time of the samples that were taken; those under `[lost]` are not. Unit: nanoseconds.
-    pub taken_ns: u64,
-    /// Windows that were added up.
-    pub windows: u64,
-    /// Windows for which there is no accounting at all, the open one among them.
-    pub windows_unmeasured: u64,
+counters! {
+    /// The kernel's accounting beside a whole profile.
+    pub struct Coverage {
+        /// See [`Expected::ns`]; 0 when not known, as for selections that are not about cgroups.
+        pub expected_ns: u64,
+        /// See [`Expected::estimated_ns`].
+        pub estimated_ns: u64,
+        /// See [`Expected::samples`].
+        pub expected_samples: u64,
+        /// CPU time of the samples that were taken; those under `[lost]` are not. Unit: nanoseconds.
+        pub taken_ns: u64,
+        /// Windows that were added up.
+        pub windows: u64,
+        /// Windows for which there is no accounting at all, the open one among them.
+        pub windows_unmeasured: u64,
+    }
 }
 
 impl Coverage {
@@ -73,18 +75,6 @@ fn share(taken_ns: u64, expected_ns: u64, estimated_ns: u64) -> Option<f64> {
     let measured = expected_ns.saturating_sub(estimated_ns);
     let taken = taken_ns.saturating_sub(estimated_ns);
     (measured > 0).then(|| taken as f64 / measured as f64)
-}
-
-impl std::ops::AddAssign for Coverage {
-    fn add_assign(&mut self, other: Coverage) {
-        let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
-        add(&mut self.expected_ns, other.expected_ns);
-        add(&mut self.estimated_ns, other.estimated_ns);
-        add(&mut self.expected_samples, other.expected_samples);
-        add(&mut self.taken_ns, other.taken_ns);
-        add(&mut self.windows, other.windows);
-        add(&mut self.windows_unmeasured, other.windows_unmeasured);
-    }
 }
 
 /// Samples by what became of them.

@@ -9,6 +9,7 @@
 //! them from one to another. Across machines a stack is known by its 128-bit [`ContentId`].
 #![forbid(unsafe_code)]
 
+mod counters;
 mod dictionary;
 mod diff;
 mod filter;

@@ -309,6 +309,7 @@ impl Quality {
     /// Counted samples of a selection, with what was missed on the `whole` before it had labels. See
     /// [`QueryRunner::finish`].
     pub fn of_selection(self, whole: Quality) -> Quality {
+        // All by name: who adds a field decides whose it is.
         Quality {
             idle: whole.idle,
             lost: whole.lost,
@@ -316,7 +317,12 @@ impl Quality {
             malformed: whole.malformed,
             reduced: whole.reduced,
             lost_late: whole.lost_late,
-            ..self
+            taken: self.taken,
+            folded: self.folded,
+            truncated: self.truncated,
+            depth_limit: self.depth_limit,
+            unnamed: self.unnamed,
+            lost_samples: self.lost_samples,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Profiles: sample values keyed by labels, stack and how the stack ended.
 
+use crate::counters::counters;
 use crate::dictionary::{Dictionary, Remap};
 use crate::labels::LabelSetId;
 use crate::ledger::Coverage;
@@ -35,50 +36,34 @@ pub struct SampleKey {
     pub end: StackEnd,
 }
 
-/// What was missed while a profile was taken, each by its cause. Unit: samples, unless said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
-pub struct Quality {
-    /// Samples that are in the profile.
-    pub taken: u64,
-    /// Samples of the idle loop, left out on purpose.
-    pub idle: u64,
-    /// Records the kernel could not place in a full ring buffer.
-    pub lost: u64,
-    /// Times the kernel throttled a sampling event. Unit: events.
-    pub throttled: u64,
-    /// Samples folded under `[other]` because a bound was reached.
-    pub folded: u64,
-    /// Samples whose stack is known to be cut, for whatever cause: see [`StackEnd::is_truncated`].
-    pub truncated: u64,
-    /// Of those: cut by the depth limit. The unwinder could not go on with the others.
-    pub depth_limit: u64,
-    /// Samples whose leaf frame has no symbol.
-    pub unnamed: u64,
-    /// Damaged records, skipped.
-    pub malformed: u64,
-    /// Samples estimated to have been lost: the rows under `[lost]`, which `taken` does not count.
-    pub lost_samples: u64,
-    /// Samples taken while the daemon's budget had lowered the rate or the copy of the stack.
-    pub reduced: u64,
-    /// Of the records lost: while the daemon came late to empty the rings, so that their size is not to
-    /// blame.
-    pub lost_late: u64,
-}
-
-impl std::ops::AddAssign for Quality {
-    fn add_assign(&mut self, other: Quality) {
-        self.taken = self.taken.saturating_add(other.taken);
-        self.idle = self.idle.saturating_add(other.idle);
-        self.lost = self.lost.saturating_add(other.lost);
-        self.throttled = self.throttled.saturating_add(other.throttled);
-        self.folded = self.folded.saturating_add(other.folded);
-        self.truncated = self.truncated.saturating_add(other.truncated);
-        self.depth_limit = self.depth_limit.saturating_add(other.depth_limit);
-        self.unnamed = self.unnamed.saturating_add(other.unnamed);
-        self.malformed = self.malformed.saturating_add(other.malformed);
-        self.lost_samples = self.lost_samples.saturating_add(other.lost_samples);
-        self.reduced = self.reduced.saturating_add(other.reduced);
-        self.lost_late = self.lost_late.saturating_add(other.lost_late);
+counters! {
+    /// What was missed while a profile was taken, each by its cause. Unit: samples, unless said.
+    pub struct Quality {
+        /// Samples that are in the profile.
+        pub taken: u64,
+        /// Samples of the idle loop, left out on purpose.
+        pub idle: u64,
+        /// Records the kernel could not place in a full ring buffer.
+        pub lost: u64,
+        /// Times the kernel throttled a sampling event. Unit: events.
+        pub throttled: u64,
+        /// Samples folded under `[other]` because a bound was reached.
+        pub folded: u64,
+        /// Samples whose stack is known to be cut, for whatever cause: see [`StackEnd::is_truncated`].
+        pub truncated: u64,
+        /// Of those: cut by the depth limit. The unwinder could not go on with the others.
+        pub depth_limit: u64,
+        /// Samples whose leaf frame has no symbol.
+        pub unnamed: u64,
+        /// Damaged records, skipped.
+        pub malformed: u64,
+        /// Samples estimated to have been lost: the rows under `[lost]`, which `taken` does not count.
+        pub lost_samples: u64,
+        /// Samples taken while the daemon's budget had lowered the rate or the copy of the stack.
+        pub reduced: u64,
+        /// Of the records lost: while the daemon came late to empty the rings, so that their size is not to
+        /// blame.
+        pub lost_late: u64,
     }
 }
 

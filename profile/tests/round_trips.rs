@@ -8,7 +8,7 @@ mod support;
 
 use profile::formats::pprof::{self, DECODE_BYTES_MAX, DecodeError};
 use profile::formats::{Annotations, Options, folded};
-use profile::{FrameKind, Profile, StackEnd};
+use profile::{FrameKind, Profile, Quality, StackEnd};
 use proptest::prelude::*;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -105,6 +105,17 @@ proptest! {
         bytes[at] = to;
         let _ = pprof::decode(&bytes, DECODE_BYTES_MAX);
     }
+}
+
+#[test]
+fn pprof_keeps_every_field_of_the_quality() {
+    let numbers = std::array::from_fn(|at| u64::MAX - at as u64);
+    let mut profile = Profile::default();
+    profile.info.quality = Quality::of_numbers(numbers);
+    let mut bytes = Vec::new();
+    pprof::write(&profile, &mut bytes).unwrap();
+    let back = pprof::decode(&bytes, DECODE_BYTES_MAX).unwrap();
+    assert_eq!(back.info.quality.numbers(), numbers);
 }
 
 #[test]

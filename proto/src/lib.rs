@@ -45,3 +45,6 @@ pub use ledger::cgroups;
 
 /// Encoded descriptors of every .proto file, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// Port of collectors for agents and for those who ask, where none is given.
+pub const COLLECTOR_PORT: u16 = 7600;

@@ -70,3 +70,16 @@ same_fields!(
         samples,
     }
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_comes_back_from_the_wire() {
+        let quality = Quality::of_numbers(std::array::from_fn(|at| at as u64 + 1));
+        assert_eq!(Quality::from(wire::Quality::from(quality)), quality);
+        let coverage = Coverage::of_numbers(std::array::from_fn(|at| at as u64 + 1));
+        assert_eq!(Coverage::from(wire::Coverage::from(coverage)), coverage);
+    }
+}

@@ -1,24 +1,14 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/collector.yaml` is written from it; defaults stand beside the section types.
 
-use super::{Config, Engine, LogFormat, LogLevel};
-use config::{Key, Kind, Reload, Value, as_text, put_int, put_word, socket_address, word};
+use super::{Config, Engine};
+use config::{Key, Kind, Reload, Value, as_text, log, put_int, put_word, socket_address, word};
 use std::path::PathBuf;
 
 const ENGINES: &[(Engine, &str)] = &[
     (Engine::Embedded, "embedded"),
     (Engine::ClickHouse, "clickhouse"),
 ];
-
-const LEVELS: &[(LogLevel, &str)] = &[
-    (LogLevel::Error, "error"),
-    (LogLevel::Warn, "warn"),
-    (LogLevel::Info, "info"),
-    (LogLevel::Debug, "debug"),
-    (LogLevel::Trace, "trace"),
-];
-
-const FORMATS: &[(LogFormat, &str)] = &[(LogFormat::Text, "text"), (LogFormat::Json, "json")];
 
 /// Sections with a sentence each, in the order of the file.
 pub(super) const SECTIONS: &[(&str, &str)] = &[
@@ -225,24 +215,8 @@ pub const KEYS: &[Key<Config>] = &[
         },
         put: |c, v| c.clickhouse.password_file = as_text(&v).map(PathBuf::from),
     },
-    Key {
-        path: "log.level",
-        kind: Kind::Word(&["error", "warn", "info", "debug", "trace"]),
-        unit: "",
-        reload: Reload::Live,
-        doc: "Least important line that is logged.",
-        get: |c| word(&c.log.level, LEVELS),
-        put: |c, v| put_word(&mut c.log.level, &v, LEVELS),
-    },
-    Key {
-        path: "log.format",
-        kind: Kind::Word(&["text", "json"]),
-        unit: "",
-        reload: Reload::Restart,
-        doc: "text for people, json for log stores.",
-        get: |c| word(&c.log.format, FORMATS),
-        put: |c, v| put_word(&mut c.log.format, &v, FORMATS),
-    },
+    log::level_key(),
+    log::format_key(),
     Key {
         path: "shutdown.grace_s",
         kind: Kind::Int(1, 300),

@@ -4,11 +4,10 @@
 mod keys;
 mod sections;
 
+pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
-pub use sections::{
-    ClickHouse, Engine, Ingest, Listen, Log, LogFormat, LogLevel, Query, Retention, Shutdown,
-};
+pub use sections::{ClickHouse, Engine, Ingest, Listen, Query, Retention, Shutdown};
 
 use serde::Serialize;
 use std::path::PathBuf;
@@ -48,6 +47,16 @@ const HEAD: &str = "\
 # `fleetprof-collector --check` tells whether all of it is right; SIGHUP puts it in force, except for
 # keys that say \"at the next start\".
 ";
+
+impl config::log::HasLog for Config {
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn log_mut(&mut self) -> &mut Log {
+        &mut self.log
+    }
+}
 
 /// A configuration of the collector and where it came from.
 pub type Loaded = config::Loaded<Config>;

@@ -2,7 +2,8 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use super::Config;
+use super::{Config, Log};
+use proto::COLLECTOR_PORT;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -72,41 +73,6 @@ pub struct ClickHouse {
     pub password_file: Option<PathBuf>,
 }
 
-/// Least important line that is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogLevel {
-    /// What failed.
-    Error,
-    /// And what is degraded.
-    Warn,
-    /// And what happened.
-    Info,
-    /// And why.
-    Debug,
-    /// And everything else.
-    Trace,
-}
-
-/// Form of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For log stores: one object a line.
-    Json,
-}
-
-/// Section `log`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Log {
-    /// Least important line that is logged.
-    pub level: LogLevel,
-    /// Form of the lines.
-    pub format: LogFormat,
-}
-
 /// Section `shutdown`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shutdown {
@@ -123,7 +89,7 @@ impl Default for Config {
                 .map(str::to_owned)
                 .to_vec(),
             listen: Listen {
-                grpc: ([127, 0, 0, 1], 7600).into(),
+                grpc: ([127, 0, 0, 1], COLLECTOR_PORT).into(),
                 http: ([127, 0, 0, 1], 7610).into(),
             },
             retention: Retention {
@@ -146,10 +112,7 @@ impl Default for Config {
                 user: "default".to_owned(),
                 password_file: None,
             },
-            log: Log {
-                level: LogLevel::Info,
-                format: LogFormat::Text,
-            },
+            log: Log::default(),
             shutdown: Shutdown { grace_s: 10 },
         }
     }

@@ -2,17 +2,18 @@
 //!
 //! [`Ingest`] is what all streams share. A stream is a task (`stream.rs`); windows go over one bounded
 //! queue to one task that calls the store (`batch.rs`). Every bound is in `limits.rs`; all that comes
-//! from an agent is checked in `window.rs` and, for frames, in `proto`.
+//! from an agent is checked in `window/` and, for frames, in `proto`.
 
 mod batch;
 mod hosts;
 pub mod limits;
 mod memory;
 mod stream;
-mod window;
+pub mod window;
 
 pub use batch::StorePanicked;
 pub use hosts::Hosts;
+pub use memory::Held;
 
 use crate::metrics::Metrics;
 use crate::store::Store;

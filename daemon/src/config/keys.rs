@@ -1,12 +1,13 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
-use super::{Config, LogFormat, LogLevel, SamplingEvent, Tls, UnwindMode};
+use super::{Config, SamplingEvent, Tls, UnwindMode};
 use config::{
-    CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, put_bool, put_int, put_word,
-    socket_address, word,
+    CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, log, peer_address, put_bool,
+    put_int, put_word, socket_address, word,
 };
 use profile::key;
+use proto::COLLECTOR_PORT;
 use std::path::{Path, PathBuf};
 
 /// Sections with a sentence each, in the order of the file.
@@ -359,17 +360,21 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         path: "collector.address",
-        kind: Kind::LoopbackOrNull,
+        kind: Kind::PeerOrNull(COLLECTOR_PORT),
         unit: "",
         reload: Reload::Restart,
         doc: "Collector that gets every closed window; null: none, no spool and no thread for it. \
-              Loopback only: there is no TLS to it in this version.",
+              `collector: 127.0.0.1` says the same in one line. Loopback only: there is no TLS to it \
+              in this version.",
         get: |c| {
             c.collector
                 .address
                 .map_or(Value::Null, |at| Value::Text(at.to_string()))
         },
-        put: |c, v| c.collector.address = as_text(&v).and_then(socket_address),
+        put: |c, v| {
+            let address = as_text(&v).and_then(|text| peer_address(text, COLLECTOR_PORT));
+            c.collector.address = address;
+        },
     },
     Key {
         path: "collector.host_id",
@@ -448,24 +453,8 @@ pub const KEYS: &[Key<Config>] = &[
         get: |c| Value::Int(c.collector.spool.max_age_s),
         put: |c, v| put_int(&mut c.collector.spool.max_age_s, &v),
     },
-    Key {
-        path: "log.level",
-        kind: Kind::Word(&["error", "warn", "info", "debug", "trace"]),
-        unit: "",
-        reload: Reload::Live,
-        doc: "Least important line that is logged.",
-        get: |c| word(&c.log.level, LEVELS),
-        put: |c, v| put_word(&mut c.log.level, &v, LEVELS),
-    },
-    Key {
-        path: "log.format",
-        kind: Kind::Word(&["text", "json"]),
-        unit: "",
-        reload: Reload::Restart,
-        doc: "text for people, json for log stores (one object a line).",
-        get: |c| word(&c.log.format, FORMATS),
-        put: |c, v| put_word(&mut c.log.format, &v, FORMATS),
-    },
+    log::level_key(),
+    log::format_key(),
     Key {
         path: "shutdown.grace_s",
         kind: Kind::Int(1, 300),
@@ -487,25 +476,6 @@ const MODES: &[(UnwindMode, &str)] = &[
     (UnwindMode::FramePointer, "frame-pointer"),
     (UnwindMode::StackCopy, "stack-copy"),
 ];
-const LEVELS: &[(LogLevel, &str)] = &[
-    (LogLevel::Error, "error"),
-    (LogLevel::Warn, "warn"),
-    (LogLevel::Info, "info"),
-    (LogLevel::Debug, "debug"),
-    (LogLevel::Trace, "trace"),
-];
-const FORMATS: &[(LogFormat, &str)] = &[(LogFormat::Text, "text"), (LogFormat::Json, "json")];
-
-impl LogLevel {
-    /// The word in the configuration, which is also a filter directive of tracing.
-    pub fn as_str(self) -> &'static str {
-        LEVELS
-            .iter()
-            .find(|(level, _)| *level == self)
-            .map_or("info", |(_, word)| word)
-    }
-}
-
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -4,14 +4,15 @@
 mod keys;
 mod sections;
 
+pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{
     ConfigError, Configuration, CpuShare, Diff, Key, Kind, Listen, Place, Reload, SocketMode,
     Value, sample_yaml,
 };
 pub use keys::KEYS;
 pub use sections::{
-    Budget, Collector, Jit, Log, LogFormat, LogLevel, Metrics, Recorder, Sampling, SamplingEvent,
-    Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
+    Budget, Collector, Jit, Metrics, Recorder, Sampling, SamplingEvent, Server, Shutdown, Spool,
+    Symbols, Tls, Unwind, UnwindMode, Windows,
 };
 
 use serde::Serialize;
@@ -55,6 +56,16 @@ const HEAD: &str = "\
 # puts it in force, except for keys that say \"at the next start\".
 ";
 
+impl config::log::HasLog for Config {
+    fn log(&self) -> &Log {
+        &self.log
+    }
+
+    fn log_mut(&mut self) -> &mut Log {
+        &mut self.log
+    }
+}
+
 /// A configuration of the daemon and where it came from.
 pub type Loaded = config::Loaded<Config>;
 
@@ -64,6 +75,7 @@ impl Configuration for Config {
     const HEAD: &'static str = HEAD;
     const SECTIONS: &'static [(&'static str, &'static str)] = keys::SECTIONS;
     const KEYS: &'static [Key<Config>] = KEYS;
+    const SHORT: &'static [(&'static str, &'static str)] = &[("collector", "collector.address")];
 
     fn dangers(&self) -> Vec<String> {
         let mode = self.server.socket_mode;

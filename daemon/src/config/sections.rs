@@ -164,41 +164,6 @@ pub struct Spool {
     pub max_age_s: u64,
 }
 
-/// Least important line that is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogLevel {
-    /// What failed.
-    Error,
-    /// And what is degraded.
-    Warn,
-    /// And what happened.
-    Info,
-    /// And why.
-    Debug,
-    /// And everything else.
-    Trace,
-}
-
-/// Form of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For log stores: one object a line.
-    Json,
-}
-
-/// Section `log`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Log {
-    /// Least important line that is logged.
-    pub level: LogLevel,
-    /// Form of the lines.
-    pub format: LogFormat,
-}
-
 /// Section `shutdown`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shutdown {
@@ -288,15 +253,6 @@ impl Default for Metrics {
     fn default() -> Self {
         Metrics {
             listen: Some(([127, 0, 0, 1], 9095).into()),
-        }
-    }
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Log {
-            level: LogLevel::Info,
-            format: LogFormat::Text,
         }
     }
 }

@@ -475,3 +475,65 @@ proptest! {
         }
     }
 }
+
+fn collector_of(text: &str) -> Result<Option<String>, String> {
+    let config = Config::parse(text, Path::new("agent.yaml"));
+    let address = |config: Config| config.collector.address.map(|at| at.to_string());
+    config.map(address).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_collector_may_stand_in_one_line_and_without_its_port() {
+    let at = |address: &str| Ok(Some(address.to_owned()));
+    assert_eq!(
+        collector_of("collector: 127.0.0.1:9000"),
+        at("127.0.0.1:9000")
+    );
+    assert_eq!(collector_of("collector: 127.0.0.1"), at("127.0.0.1:7600"));
+    assert_eq!(collector_of("collector: localhost"), at("127.0.0.1:7600"));
+    assert_eq!(collector_of("collector: '[::1]'"), at("[::1]:7600"));
+    assert_eq!(collector_of("collector: ::1"), at("[::1]:7600"));
+    assert_eq!(
+        collector_of("collector: {address: '::1'}"),
+        at("[::1]:7600")
+    );
+    assert_eq!(collector_of("collector: null"), Ok(None));
+    assert_eq!(collector_of("collector:"), Ok(None));
+    let flags = |flag: &str| {
+        Config::load(None, [], &[flag.to_owned()], 0)
+            .unwrap()
+            .config
+    };
+    for flag in ["collector.address=[::1]", "collector=::1"] {
+        assert_eq!(
+            flags(flag).collector.address,
+            Some("[::1]:7600".parse().unwrap())
+        );
+    }
+}
+
+#[test]
+fn a_collector_in_one_line_that_is_none_names_the_key() {
+    for text in [
+        "collector: 7600",
+        "collector: true",
+        "collector: 10.0.0.1",
+        "collector: c:0",
+    ] {
+        let error = collector_of(text).unwrap_err();
+        assert!(error.contains("`collector.address`"), "{error}");
+        assert!(error.contains("port 7600 when it is left out"), "{error}");
+    }
+    let error = collector_of("collector: [127.0.0.1]").unwrap_err();
+    assert!(
+        error.contains("or the value of `collector.address` alone"),
+        "{error}"
+    );
+    let error = collector_of("collector: 127.0.0.1\ncollector: {host_id: a}").unwrap_err();
+    assert!(error.contains("given twice"), "{error}");
+    let error = collector_of("windows: 5").unwrap_err();
+    assert!(
+        error.ends_with("`windows` must be a map of keys"),
+        "{error}"
+    );
+}

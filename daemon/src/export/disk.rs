@@ -8,6 +8,7 @@
 //!
 //! All files are reached through the open directory, so its path may not be exchanged under them.
 
+use super::gaps_file::GapsFile;
 use super::identity::Identity;
 use super::tap::About;
 use crate::perf::environment::effective_uid;
@@ -16,6 +17,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::UNIX_EPOCH;
 
 /// Begin of every segment; the last byte is the version.
 const MAGIC: &[u8; 8] = b"FPSPOOL\x01";
@@ -30,8 +33,8 @@ pub const RECORD_HEAD: usize = 52;
 /// hundredth of it; what claims to be larger is damaged.
 pub const RECORD_BYTES_MAX: usize = 64 << 20;
 
-/// Largest file of gaps that is read. Unit: bytes.
-const GAPS_BYTES_MAX: u64 = 1 << 16;
+/// Most segments set aside because they could not be read; beyond it the oldest go.
+const SET_ASIDE_MAX: usize = 4;
 
 /// Most records looked for in one segment.
 const RECORDS_MAX: usize = 100_000;
@@ -69,6 +72,7 @@ pub struct Dir {
     base: PathBuf,
     handle: File,
     _lock: File,
+    gaps: Mutex<GapsFile>,
 }
 
 impl Dir {
@@ -127,6 +131,7 @@ impl Dir {
             });
         }
         Ok(Dir {
+            gaps: Mutex::new(GapsFile::new(&base)),
             base,
             handle,
             _lock: lock,
@@ -135,14 +140,41 @@ impl Dir {
 
     /// Numbers of all segments, oldest first.
     pub fn segments(&self) -> io::Result<Vec<u64>> {
+        self.numbered(".seg")
+    }
+
+    fn numbered(&self, suffix: &str) -> io::Result<Vec<u64>> {
         let mut ids = Vec::new();
         for entry in std::fs::read_dir(&self.base)? {
             let name = entry?.file_name();
-            let id = name.to_str().and_then(|name| name.strip_suffix(".seg"));
+            let id = name.to_str().and_then(|name| name.strip_suffix(suffix));
             ids.extend(id.and_then(|id| u64::from_str_radix(id, 16).ok()));
         }
         ids.sort_unstable();
         Ok(ids)
+    }
+
+    /// When a segment was last written to, as far as the disk tells. Unit: nanoseconds since 1970.
+    pub fn modified_unix_ns(&self, id: u64) -> Option<i64> {
+        let meta = std::fs::symlink_metadata(self.segment_path(id)).ok()?;
+        let since = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        i64::try_from(since.as_nanos()).ok()
+    }
+
+    /// Sets a segment that cannot be read aside, so that the next start does not count it again. A few
+    /// stay, for people.
+    ///
+    /// # Errors
+    /// When it stays where it is.
+    pub fn set_aside(&self, id: u64) -> io::Result<()> {
+        let path = |id: u64| self.base.join(format!("{id:016x}.bad"));
+        std::fs::rename(self.segment_path(id), path(id))?;
+        let aside = self.numbered(".bad")?;
+        let excess = aside.len().saturating_sub(SET_ASIDE_MAX);
+        for &id in &aside[..excess] {
+            std::fs::remove_file(path(id))?;
+        }
+        Ok(())
     }
 
     fn segment_path(&self, id: u64) -> PathBuf {
@@ -180,6 +212,16 @@ impl Dir {
             file,
             len: head.len() as u64,
         })
+    }
+
+    /// Opens a segment that this run made to append to it again, behind `len` whole bytes.
+    pub fn reopen(&self, id: u64, len: u64) -> io::Result<SegmentFile> {
+        let file = options()
+            .read(true)
+            .write(true)
+            .open(self.segment_path(id))?;
+        file.set_len(len)?;
+        Ok(SegmentFile { file, len })
     }
 
     /// Opens a segment to read from.
@@ -230,26 +272,9 @@ impl Dir {
         notes.iter().filter_map(note).collect()
     }
 
-    /// The saved gaps; empty when there are none.
-    pub fn read_gaps(&self) -> String {
-        let mut text = Vec::new();
-        if let Ok(file) = options().read(true).open(self.base.join("gaps")) {
-            let _ = file.take(GAPS_BYTES_MAX).read_to_end(&mut text);
-        }
-        String::from_utf8(text).unwrap_or_default()
-    }
-
-    /// Saves the gaps: whole or not at all.
-    pub fn write_gaps(&self, text: &str) -> io::Result<()> {
-        let new = self.base.join("gaps.new");
-        let mut file = options()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_data()?;
-        std::fs::rename(&new, self.base.join("gaps"))
+    /// The file of gaps. Whoever holds it writes what is true at that time: no text overtakes another.
+    pub fn gaps(&self) -> MutexGuard<'_, GapsFile> {
+        super::lock(&self.gaps)
     }
 
     /// Looks through a segment: headers only, and the last payload.
@@ -311,7 +336,8 @@ impl Dir {
     }
 }
 
-fn options() -> std::fs::OpenOptions {
+/// How all files are opened: never through a link, never waiting for a FIFO.
+pub(super) fn options() -> std::fs::OpenOptions {
     let mut options = File::options();
     options
         .mode(0o600)
@@ -368,6 +394,29 @@ impl SegmentFile {
         }
         self.len += record.len() as u64;
         Ok(at)
+    }
+
+    /// Appends records one after the other and makes them durable at once. Returns where those begin
+    /// that are, and why the next one is not.
+    pub fn append_all(&mut self, records: &[Arc<[u8]>]) -> (Vec<u64>, Option<io::Error>) {
+        let begin = self.len;
+        let (mut offsets, mut failed) = (Vec::new(), None);
+        for record in records {
+            if let Err(error) = self.file.write_all_at(record, self.len) {
+                failed = Some(error);
+                // Whatever stays is cut off or passed over at the next start.
+                let _ = self.file.set_len(self.len);
+                break;
+            }
+            offsets.push(self.len);
+            self.len += record.len() as u64;
+        }
+        if let Err(error) = self.file.sync_data() {
+            self.len = begin;
+            let _ = self.file.set_len(begin);
+            return (Vec::new(), Some(error));
+        }
+        (offsets, failed)
     }
 
     /// Its length.

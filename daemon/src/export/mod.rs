@@ -16,6 +16,7 @@
 
 mod disk;
 mod gaps;
+mod gaps_file;
 mod identity;
 mod push;
 mod reader;
@@ -40,7 +41,7 @@ use spool::Index;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tap::{About, Parcel};
@@ -97,7 +98,12 @@ pub struct Shared {
     stop: watch::Sender<Option<Mono>>,
     /// The spool's thread has written its last.
     written: AtomicBool,
+    /// Threads that have ended.
+    threads_ended: AtomicUsize,
 }
+
+/// Threads of an exporter: `fp-spool` and `fp-push`.
+const THREADS: usize = 2;
 
 impl Shared {
     fn new(settings: Settings) -> Shared {
@@ -113,6 +119,7 @@ impl Shared {
             wake: Notify::new(),
             stop: watch::Sender::new(None),
             written: AtomicBool::new(false),
+            threads_ended: AtomicUsize::new(0),
         }
     }
 
@@ -150,6 +157,28 @@ impl Shared {
             lost.push(gap);
         } else if let Some(last) = lost.last_mut() {
             last.widen(&gap);
+        }
+    }
+
+    /// One of the threads comes to its end. The last one notes what neither the disk nor the collector
+    /// took: on disk, for the next start to tell, and in the log.
+    fn thread_ended(&self, identity: &Identity) {
+        if self.threads_ended.fetch_add(1, Ordering::AcqRel) + 1 < THREADS {
+            return;
+        }
+        let lost = {
+            let mut index = lock(&self.index);
+            index.gaps.end();
+            index.only_in_memory()
+        };
+        let noted = self.save_gaps(identity);
+        if let Some(lost) = lost {
+            tracing::error!(
+                windows = lost.windows,
+                samples = lost.samples,
+                noted,
+                "windows are lost: neither the spool nor the collector took them"
+            );
         }
     }
 

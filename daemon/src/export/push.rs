@@ -70,6 +70,7 @@ pub async fn run(exporter: &Exporter) {
         let windows = waiting.windows;
         tracing::info!(windows, connected, "windows wait for the next start");
     }
+    exporter.shared.thread_ended(&exporter.identity);
 }
 
 async fn push(exporter: &Exporter) {
@@ -119,7 +120,7 @@ async fn connect_once(exporter: &Exporter, strikes: &mut Strikes) -> (Result<(),
     {
         exporter.refused(&window, &with_causes(error));
     }
-    (result.map_err(PushError::from), session.acked)
+    (result.map_err(PushError::from), session.worked())
 }
 
 /// Sends what waits of other boots and hosts, for as long as the connection is there; never ends.
@@ -143,7 +144,7 @@ async fn send_others(exporter: &Exporter, channel: &Channel) {
             exporter.refused(&window, &with_causes(error));
         }
         lock(&exporter.shared.index).unsend(&other);
-        attempts = if session.acked { 0 } else { attempts + 1 };
+        attempts = if session.worked() { 0 } else { attempts + 1 };
         sleep(backoff(attempts)).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Reads windows back from the index: from disk or memory, with the tables of their segment.
 
-use super::disk::{self, Dir};
+use super::disk;
 use super::record::{Tables, Window};
 use super::spool::{Picked, Place};
 use super::stream::Stream;
@@ -51,13 +51,13 @@ impl Reader {
         let place = lock(&shared.index).place(self.segment, record);
         let damaged = |error| ReadError::Damaged(record, error);
         match place.ok_or(ReadError::Gone)? {
-            Place::Memory(bytes) => disk::unpack(&bytes).map_err(damaged),
-            Place::Disk { offset, len } => {
+            (_, Place::Memory(bytes)) => disk::unpack(&bytes).map_err(damaged),
+            (segment, Place::Disk { offset, len }) => {
                 let file = match &self.file {
                     Some(file) => file,
                     None => {
                         let dir = shared.dir().ok_or(ReadError::Gone)?;
-                        let file = open(&dir, self.segment).map_err(damaged)?;
+                        let file = dir.reader(segment).map_err(damaged)?;
                         self.file.insert(file)
                     }
                 };
@@ -81,10 +81,6 @@ impl Reader {
         let window = self.tables.window(&payload);
         window.map_err(|error| ReadError::Damaged(record, invalid(error)))
     }
-}
-
-fn open(dir: &Dir, segment: u64) -> io::Result<File> {
-    dir.reader(segment)
 }
 
 /// The readers of one stream.

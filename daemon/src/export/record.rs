@@ -129,7 +129,7 @@ pub fn encode_body(out: &mut Vec<u8>, window: &Window) {
     put_text(out, &facts.event);
     put_text(out, &facts.unit);
     put(out, facts.period);
-    for number in quality_numbers(&facts.quality) {
+    for number in facts.quality.numbers() {
         put(out, number);
     }
     put(out, window.rows.len() as u64);
@@ -252,7 +252,7 @@ impl Tables {
         for number in &mut numbers {
             *number = get(rest)?;
         }
-        facts.quality = quality_of(numbers);
+        facts.quality = Quality::of_numbers(numbers);
         let mut rows = Vec::new();
         let (mut labels, mut stack) = (0u32, 0u32);
         for _ in 0..get(rest)? {
@@ -300,69 +300,10 @@ fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
         .ok_or(DecodeError("length of tables"))
 }
 
+/// Numbers of a [`Quality`] in a record, by place. Another field changes what records of earlier daemons
+/// mean: the version in the magic of segments has to be raised with this number.
 const QUALITY_NUMBERS: usize = 12;
-
-fn quality_numbers(quality: &Quality) -> [u64; QUALITY_NUMBERS] {
-    let Quality {
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    } = *quality;
-    [
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    ]
-}
-
-fn quality_of(numbers: [u64; QUALITY_NUMBERS]) -> Quality {
-    let [
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    ] = numbers;
-    Quality {
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    }
-}
+const _: () = assert!(Quality::FIELDS.len() == QUALITY_NUMBERS);
 
 fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {

@@ -7,7 +7,7 @@
 use super::gaps::{Cause, Gap};
 use super::identity::Identity;
 use super::reader::{ReadError, Readers};
-use super::spool::Picked;
+use super::spool::{Done, Picked};
 use super::stream::{MESSAGE_BYTES_MIN, Stream, UnknownStack};
 use super::{Exporter, lock};
 use crate::time::Mono;
@@ -68,6 +68,17 @@ pub enum SessionError {
     /// It asks for what it never got.
     #[error(transparent)]
     UnknownStack(#[from] UnknownStack),
+    /// It answers what this version does not know.
+    #[error(
+        "the collector answered window `{sequence}` with outcome `{outcome}`, which this version does \
+         not know: the window waits"
+    )]
+    UnknownOutcome {
+        /// The window.
+        sequence: u64,
+        /// The number.
+        outcome: i32,
+    },
     /// It asks again and again.
     #[error("the collector asked {NEEDS_MAX} times for the stacks of one window")]
     Needy,
@@ -119,8 +130,10 @@ pub struct Session<'a> {
     told: (u64, u64, u64),
     /// When the collector last answered or was last asked something new.
     heard: Instant,
-    /// A window that was answered: the connection is worth having.
-    pub acked: bool,
+    /// A window was answered.
+    acked: bool,
+    /// One was answered in words that are not known.
+    misunderstood: bool,
 }
 
 impl<'a> Session<'a> {
@@ -140,6 +153,7 @@ impl<'a> Session<'a> {
             told: (0, 0, 0),
             heard: now,
             acked: false,
+            misunderstood: false,
         }
     }
 
@@ -312,13 +326,15 @@ impl<'a> Session<'a> {
             Err(ReadError::Gone) => return,
             Err(ReadError::Damaged(from, error)) => {
                 tracing::warn!(segment = picked.segment, %error, "windows of the spool are damaged");
-                let (lost, remove) = {
+                let given_up = {
                     let mut index = lock(&shared.index);
                     index.unsend_one(picked.segment, picked.record);
                     index.damaged(picked.segment, from)
                 };
-                // Noted like acknowledged ones, so that a restart does not count them again.
-                self.exporter.forget(picked.segment, &lost, remove);
+                if let Some((lost, done)) = given_up {
+                    // Noted like acknowledged ones, so that a restart does not count them again.
+                    self.exporter.forget(done, &lost);
+                }
                 return;
             }
         };
@@ -368,7 +384,7 @@ impl<'a> Session<'a> {
 
     fn take(&mut self, answer: wire::PushResponse) -> Result<(), SessionError> {
         match answer.body {
-            Some(Answer::Ack(ack)) => self.acked(&ack),
+            Some(Answer::Ack(ack)) => return self.acked(&ack),
             Some(Answer::Need(need)) => return self.need(&need),
             // What a later version may say.
             Some(Answer::Welcome(_)) | None => {}
@@ -376,24 +392,39 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn acked(&mut self, ack: &wire::Ack) {
+    fn acked(&mut self, ack: &wire::Ack) -> Result<(), SessionError> {
         let waits = |window: &InFlight| window.picked.about.sequence == ack.sequence;
         let Some(at) = self.in_flight.iter().position(waits) else {
-            return;
+            return Ok(());
         };
+        let outcome = ack.outcome();
+        if outcome == wire::Outcome::Unspecified {
+            // Of a later version, or none at all: whatever it means, the window is not said to be safe,
+            // nor that it never will be.
+            self.misunderstood = true;
+            lock(&self.exporter.shared.progress).unknown_outcomes += 1;
+            return Err(SessionError::UnknownOutcome {
+                sequence: ack.sequence,
+                outcome: ack.outcome,
+            });
+        }
         let picked = self.in_flight.remove(at).picked;
         self.heard = Instant::now();
         self.acked = true;
-        match ack.outcome() {
-            wire::Outcome::Stored => self.exporter.acked(&picked, false),
-            wire::Outcome::Repeated => self.exporter.acked(&picked, true),
+        match outcome {
             wire::Outcome::Refused => self.exporter.refused(&picked, &ack.reason),
-            // Of a later version: whatever it means, the window is not said to be safe.
-            wire::Outcome::Unspecified => {
-                self.exporter
-                    .refused(&picked, "it answered with an unknown outcome");
+            outcome => {
+                let repeated = outcome == wire::Outcome::Repeated;
+                self.exporter.acked(&picked, repeated);
             }
         }
+        Ok(())
+    }
+
+    /// True when the connection was worth having: waits for the next one begin anew. One on which the
+    /// collector does not speak this protocol is not, or it would be asked twice a second for ever.
+    pub fn worked(&self) -> bool {
+        self.acked && !self.misunderstood
     }
 
     fn need(&mut self, need: &wire::Need) -> Result<(), SessionError> {
@@ -417,7 +448,7 @@ impl<'a> Session<'a> {
 
     /// At the end of the daemon the backlog stays where it is, unless that is memory.
     fn takes_backlog(&self) -> bool {
-        !self.is_stopping() || lock(&self.exporter.shared.index).only_in_memory() > 0
+        !self.is_stopping() || lock(&self.exporter.shared.index).only_in_memory().is_some()
     }
 
     fn is_stopping(&self) -> bool {
@@ -496,11 +527,11 @@ impl Exporter {
     /// Takes a window out of the spool; true when it was there.
     fn finish(&self, picked: &Picked, lost: Option<Gap>) -> bool {
         let sequence = picked.about.sequence;
-        let (there, remove) = {
+        let done = {
             let mut index = lock(&self.shared.index);
             let done = index.done(picked.segment, picked.record);
             match lost {
-                Some(gap) if done.0 => {
+                Some(gap) if done.is_some_and(|done| done.there) => {
                     index.gaps.release(sequence);
                     index.gaps.add(gap);
                 }
@@ -508,24 +539,33 @@ impl Exporter {
             }
             done
         };
-        let done = [picked.record as u32];
-        self.forget(picked.segment, if there { &done } else { &[] }, remove);
-        there
+        let record = [picked.record as u32];
+        match done {
+            Some(done) if done.there => self.forget(done, &record),
+            Some(done) => self.forget(done, &[]),
+            None => {
+                self.shared.save_gaps(&self.identity);
+            }
+        }
+        done.is_some_and(|done| done.there)
     }
 
     /// Notes on disk that records do not wait any more, or that their whole segment does not.
-    fn forget(&self, segment: u64, records: &[u32], remove: bool) {
+    fn forget(&self, done: Done, records: &[u32]) {
+        self.shared.save_gaps(&self.identity);
         let Some(dir) = self.shared.dir() else {
             return;
         };
-        self.shared.save_gaps(&self.identity);
-        if remove {
-            return dir.remove(segment);
+        if done.remove {
+            return dir.remove(done.segment);
         }
         for &record in records {
-            if let Err(error) = dir.ack(segment, record) {
+            if let Err(error) = dir.ack(done.segment, record) {
                 tracing::debug!(%error, "an acknowledgement was not noted: it costs a repeat");
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

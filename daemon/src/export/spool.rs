@@ -64,6 +64,8 @@ struct Record {
 #[derive(Debug)]
 struct Segment {
     id: u64,
+    /// What it was called while all of it was in memory: who took records of it then still says so.
+    was: Option<u64>,
     identity: Arc<Identity>,
     /// Bytes of its file; 0 when it has none.
     disk_bytes: u64,
@@ -94,6 +96,38 @@ impl Segment {
         let bytes = |record: &Record| record.place.memory_bytes();
         self.records.iter().map(bytes).sum()
     }
+
+    /// True when a window waits that is in memory only.
+    fn is_stranded(&self) -> bool {
+        let in_memory = |record: &Record| matches!(record.place, Place::Memory(_));
+        self.unfinished().any(in_memory)
+    }
+}
+
+/// The records of a segment that are in memory only: the last ones of it.
+#[derive(Debug)]
+pub struct Stranded {
+    /// The segment.
+    pub segment: u64,
+    /// Whose it is.
+    pub identity: Arc<Identity>,
+    /// Length of its file; none when it has none.
+    pub file_len: Option<u64>,
+    /// Which record is the first of them.
+    pub first: usize,
+    /// They, acknowledged ones too: those behind need their tables.
+    pub records: Vec<Arc<[u8]>>,
+}
+
+/// What became of records that are done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// They had not been done with before.
+    pub there: bool,
+    /// The segment by the name of its file.
+    pub segment: u64,
+    /// All of it is done with: its file is to be removed.
+    pub remove: bool,
 }
 
 /// A record that is to be sent.
@@ -128,29 +162,18 @@ pub struct Index {
     segments: VecDeque<Segment>,
     /// What was given up.
     pub gaps: Gaps,
+    /// Sequence and end of the newest window of this run.
+    last: Option<(u64, i64)>,
 }
 
 impl Index {
+    fn at(&self, id: u64) -> Option<usize> {
+        let named = |segment: &Segment| segment.id == id || segment.was == Some(id);
+        self.segments.iter().position(named)
+    }
+
     /// Takes in a segment that an earlier run left. Returns false when nothing in it waits.
     pub fn add_found(&mut self, id: u64, scanned: &Scanned, len: u64) -> bool {
-        let mut lost = None;
-        if scanned.damaged {
-            // How many windows were in what cannot be read is not known: one at least.
-            let end = scanned
-                .records
-                .last()
-                .map_or(0, |last| last.about.end_unix_ns);
-            lost = Some(Gap {
-                cause: Cause::Damaged,
-                start_unix_ns: end,
-                end_unix_ns: end,
-                windows: 1,
-                samples: 0,
-            });
-        }
-        if let Some(lost) = lost {
-            self.gaps.add(lost);
-        }
         let Some(identity) = &scanned.identity else {
             return false;
         };
@@ -171,6 +194,7 @@ impl Index {
         });
         let segment = Segment {
             id,
+            was: None,
             identity: Arc::new(identity.clone()),
             disk_bytes: len,
             open: false,
@@ -186,6 +210,7 @@ impl Index {
     pub fn begin(&mut self, id: u64, identity: &Arc<Identity>, disk_bytes: u64) {
         self.segments.push_back(Segment {
             id,
+            was: None,
             identity: Arc::clone(identity),
             disk_bytes,
             open: true,
@@ -195,6 +220,7 @@ impl Index {
 
     /// Adds a record to the newest segment.
     pub fn push(&mut self, place: Place, about: About) {
+        self.last = Some((about.sequence, about.end_unix_ns));
         if let Some(segment) = self.segments.back_mut() {
             if let Place::Disk { offset, len } = place {
                 segment.disk_bytes = offset + u64::from(len);
@@ -210,22 +236,18 @@ impl Index {
 
     /// No more records come to a segment. Returns true when it is to be removed.
     pub fn close(&mut self, id: u64) -> bool {
-        let Some(segment) = self.segments.iter_mut().find(|segment| segment.id == id) else {
+        let Some(at) = self.at(id) else {
             return false;
         };
-        segment.open = false;
-        self.finished(id)
+        self.segments[at].open = false;
+        self.finished(at)
     }
 
     /// Takes a segment out when it is closed and all of it acknowledged; true when it was.
-    fn finished(&mut self, id: u64) -> bool {
-        let finished = |segment: &Segment| {
-            segment.id == id && !segment.open && segment.unfinished().next().is_none()
-        };
-        match self.segments.iter().position(finished) {
-            Some(at) => self.segments.remove(at).is_some(),
-            None => false,
-        }
+    fn finished(&mut self, at: usize) -> bool {
+        let segment = &self.segments[at];
+        let finished = !segment.open && segment.unfinished().next().is_none();
+        finished && self.segments.remove(at).is_some()
     }
 
     /// Gives up closed segments until `need` more bytes of disk are within `max_bytes` and nothing is
@@ -271,11 +293,9 @@ impl Index {
     }
 
     /// Gives up what waits of a segment whose bytes are damaged, from one record on. Returns the
-    /// records, and whether the segment's file is to be removed.
-    pub fn damaged(&mut self, id: u64, from: usize) -> (Vec<u32>, bool) {
-        let Some(at) = self.segments.iter().position(|segment| segment.id == id) else {
-            return (Vec::new(), false);
-        };
+    /// records.
+    pub fn damaged(&mut self, id: u64, from: usize) -> Option<(Vec<u32>, Done)> {
+        let at = self.at(id)?;
         let segment = &mut self.segments[at];
         let mut lost = Vec::new();
         for (number, record) in segment.records.iter_mut().enumerate().skip(from) {
@@ -286,7 +306,52 @@ impl Index {
             }
         }
         self.release_gaps();
-        (lost, self.finished(id))
+        let done = Done {
+            there: !lost.is_empty(),
+            segment: self.segments[at].id,
+            remove: self.finished(at),
+        };
+        Some((lost, done))
+    }
+
+    /// What is in memory only, by segments, oldest first.
+    pub fn stranded(&self) -> Vec<Stranded> {
+        let stranded = self.segments.iter().filter(|segment| segment.is_stranded());
+        let records = |segment: &Segment| {
+            let bytes = |record: &Record| match &record.place {
+                Place::Memory(bytes) => Some(Arc::clone(bytes)),
+                Place::Disk { .. } => None,
+            };
+            let records: Vec<_> = segment.records.iter().filter_map(bytes).collect();
+            Stranded {
+                segment: segment.id,
+                identity: Arc::clone(&segment.identity),
+                file_len: (segment.disk_bytes > 0).then_some(segment.disk_bytes),
+                first: segment.records.len() - records.len(),
+                records,
+            }
+        };
+        stranded.map(records).collect()
+    }
+
+    /// The first of these records are in the file of segment `id` now, at these offsets. Returns which
+    /// of the segment were acknowledged meanwhile; none when all of it was, and it is gone.
+    pub fn landed(&mut self, stranded: &Stranded, id: u64, offsets: &[u64]) -> Option<Vec<u32>> {
+        let at = self.at(stranded.segment)?;
+        let segment = &mut self.segments[at];
+        if segment.id != id {
+            segment.was = Some(segment.id);
+            segment.id = id;
+        }
+        let landed = segment.records.iter_mut().skip(stranded.first);
+        for ((record, bytes), &offset) in landed.zip(&stranded.records).zip(offsets) {
+            let len = bytes.len() as u32;
+            record.place = Place::Disk { offset, len };
+            segment.disk_bytes = offset + u64::from(len);
+        }
+        let numbered = segment.records.iter().enumerate().skip(stranded.first);
+        let done = numbered.filter(|(_, record)| record.state == State::Done);
+        Some(done.map(|(number, _)| number as u32).collect())
     }
 
     fn give_up(&mut self, at: usize, cause: Cause) -> Option<u64> {
@@ -298,7 +363,8 @@ impl Index {
         (segment.disk_bytes > 0).then_some(segment.id)
     }
 
-    fn release_gaps(&mut self) {
+    /// Has other windows tell of gaps whose window does not wait any more.
+    pub fn release_gaps(&mut self) {
         let segments = &self.segments;
         self.gaps.release_unless(|sequence| {
             let mut all = segments.iter().flat_map(Segment::unfinished);
@@ -397,32 +463,32 @@ impl Index {
 
     /// A record that was picked and not sent waits again, unless it was given up.
     pub fn unsend_one(&mut self, id: u64, record: usize) {
-        let segment = self.segments.iter_mut().find(|segment| segment.id == id);
-        let found = segment.and_then(|segment| segment.records.get_mut(record));
+        let at = self.at(id);
+        let found = at.and_then(|at| self.segments[at].records.get_mut(record));
         if let Some(found) = found.filter(|found| found.state == State::Sent) {
             found.state = State::Waiting;
         }
     }
 
-    /// Where a record is; none when it was given up.
-    pub fn place(&self, id: u64, record: usize) -> Option<Place> {
-        let segment = self.segments.iter().find(|segment| segment.id == id)?;
-        Some(segment.records.get(record)?.place.clone())
+    /// Where a record is, and in which segment's file; none when it was given up.
+    pub fn place(&self, id: u64, record: usize) -> Option<(u64, Place)> {
+        let segment = &self.segments[self.at(id)?];
+        Some((segment.id, segment.records.get(record)?.place.clone()))
     }
 
-    /// A record is done with. Returns whether it was there, and whether its segment's file is to be
-    /// removed.
-    pub fn done(&mut self, id: u64, record: usize) -> (bool, bool) {
-        let Some(segment) = self.segments.iter_mut().find(|segment| segment.id == id) else {
-            return (false, false);
-        };
-        let Some(found) = segment.records.get_mut(record) else {
-            return (false, false);
-        };
-        let was_there = found.state != State::Done;
+    /// A record is done with; none when its segment was given up.
+    pub fn done(&mut self, id: u64, record: usize) -> Option<Done> {
+        let at = self.at(id)?;
+        let segment = &mut self.segments[at];
+        let found = segment.records.get_mut(record)?;
+        let there = found.state != State::Done;
         found.state = State::Done;
         // What is in memory stays: records behind it need its tables.
-        (was_there, self.finished(id))
+        Some(Done {
+            there,
+            segment: segment.id,
+            remove: self.finished(at),
+        })
     }
 
     /// Bytes of all files.
@@ -448,11 +514,24 @@ impl Index {
         waiting
     }
 
-    /// Windows that wait and are in memory only.
-    pub fn only_in_memory(&self) -> u64 {
-        let records = self.segments.iter().flat_map(Segment::unfinished);
-        records
-            .filter(|record| matches!(record.place, Place::Memory(_)))
-            .count() as u64
+    /// Windows that wait and are in memory only, as the gap they are when the daemon ends now.
+    pub fn only_in_memory(&self) -> Option<Gap> {
+        let mut sum: Option<Gap> = None;
+        for record in self.segments.iter().flat_map(Segment::unfinished) {
+            if matches!(record.place, Place::Memory(_)) {
+                let gap = Gap::of(Cause::DiskFull, &record.about);
+                match &mut sum {
+                    Some(sum) => sum.widen(&gap),
+                    None => sum = Some(gap),
+                }
+            }
+        }
+        sum
+    }
+
+    /// The text of the file of gaps when it has to be written anew.
+    pub fn take_unsaved_gaps(&mut self, boot: &str) -> Option<String> {
+        let memory = self.only_in_memory();
+        self.gaps.take_unsaved(boot, memory, self.last)
     }
 }

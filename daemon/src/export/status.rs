@@ -32,6 +32,8 @@ pub struct Progress {
     pub(super) spool_error: Option<String>,
     pub(super) collector_version: String,
     pub(super) definitions: u64,
+    /// Answers of the collector whose outcome is not known here.
+    pub(super) unknown_outcomes: u64,
 }
 
 /// Numbers of the exporter, for metrics.
@@ -142,6 +144,18 @@ impl Exporter {
                     "df '{0}'; ls -ld '{0}'; chown root:root '{0}' && chmod 0700 '{0}'",
                     self.dir.display()
                 ),
+            ));
+        }
+        if progress.unknown_outcomes > 0 {
+            list.push(Degradation::new(
+                "collector_not_understood",
+                Severity::Warning,
+                format!(
+                    "the collector at {} gave {} answers that this version does not understand: the \
+                     windows they are about wait and are sent again",
+                    self.address, progress.unknown_outcomes
+                ),
+                "fleetprofd --version; fleetprof-collector --version",
             ));
         }
         if !progress.last_refusal.is_empty() {

@@ -2,13 +2,15 @@
 //! disk takes nothing.
 //!
 //! A window is one append and one fdatasync. When that fails, the generation goes on in memory, under
-//! a bound, and the next generation after [`DISK_RETRY`] tries the disk again. Nothing the disk does
-//! is seen by the sampler or the namer but a full queue, which they count and pass by.
+//! a bound, and the next generation after [`DISK_RETRY`] tries the disk again, as does the end: what
+//! is in memory then goes to the disk first. As long as some is, the file of gaps says so, so that a
+//! daemon that is killed has told of it. Nothing the disk does is seen by the sampler or the namer but
+//! a full queue, which they count and pass by.
 
 use super::disk::{self, Dir, SegmentFile};
 use super::gaps::{Cause, Gap};
 use super::identity::Identity;
-use super::spool::Place;
+use super::spool::{Place, Stranded};
 use super::tap::{About, Parcel};
 use super::{Shared, lock, record};
 use crate::agent::with_causes;
@@ -36,6 +38,9 @@ const SEGMENTS_MIN: u64 = 16;
 /// Ids of segments that have no file: above all of those that have one.
 const MEMORY_IDS: u64 = 1 << 62;
 
+/// Most bytes of a segment's begin: see [`disk`]. Unit: bytes.
+const SEGMENT_HEAD_MAX: u64 = 512;
+
 /// How hard windows are packed. zstd's default: 20 to 100 KiB pack in under a millisecond.
 const ZSTD_LEVEL: i32 = 3;
 
@@ -61,6 +66,10 @@ pub struct Writer {
     current: Option<Current>,
     /// A generation whose tables are incomplete: its windows cannot be kept.
     broken: Option<u64>,
+    /// Begin of the first window.
+    first_unix_ns: Option<i64>,
+    /// End of the last window of a run that broke off, until the time since is told as a gap.
+    broke_off_unix_ns: Option<i64>,
 }
 
 impl Writer {
@@ -83,6 +92,8 @@ impl Writer {
             memory_bytes_max: MEMORY_BYTES_MAX,
             current: None,
             broken: None,
+            first_unix_ns: None,
+            broke_off_unix_ns: None,
         }
     }
 
@@ -93,25 +104,38 @@ impl Writer {
         while let Ok(parcel) = parcels.recv() {
             self.take(parcel);
         }
+        self.finish();
+    }
+
+    /// The end: whatever the disk said last, it is asked once more to take what is in memory.
+    pub(super) fn finish(&mut self) {
         self.take_lost();
+        if lock(&self.shared.index).only_in_memory().is_some() {
+            if self.dir.is_none() {
+                self.open_dir();
+            }
+            self.rescue();
+        }
         self.save_gaps();
-        let only_in_memory = lock(&self.shared.index).only_in_memory();
-        if only_in_memory > 0 {
+        if let Some(left) = lock(&self.shared.index).only_in_memory() {
             tracing::warn!(
-                windows = only_in_memory,
+                windows = left.windows,
                 "windows are in memory only: what the collector does not take now is lost"
             );
         }
         self.shared.written.store(true, Ordering::Release);
         self.shared.wake.notify_one();
+        self.shared.thread_ended(&self.identity);
     }
 
     /// Makes one window durable.
     pub(super) fn take(&mut self, parcel: Parcel) {
         self.take_lost();
+        self.first_unix_ns.get_or_insert(parcel.about.start_unix_ns);
         if self.dir.is_none() && self.may_try() {
             self.open_dir();
         }
+        self.tell_of_broken_run();
         if self
             .current
             .as_ref()
@@ -213,6 +237,9 @@ impl Writer {
             }
         }
         let mut file = None;
+        if self.may_try() {
+            self.rescue();
+        }
         if let Some(dir) = self.dir.clone()
             && self.may_try()
         {
@@ -240,6 +267,67 @@ impl Writer {
             file,
             in_memory: 0,
         });
+    }
+
+    /// Writes what is in memory only to the disk, oldest first, as far as it takes it.
+    fn rescue(&mut self) {
+        let Some(dir) = self.dir.clone() else {
+            return;
+        };
+        let stranded = lock(&self.shared.index).stranded();
+        if stranded.is_empty() {
+            return;
+        }
+        for stranded in stranded {
+            if let Err(error) = self.land(&dir, &stranded) {
+                return self.disk_failed(format!("failed to write to the spool: {error}"));
+            }
+        }
+        if lock(&self.shared.index).only_in_memory().is_none() {
+            tracing::info!("what waited in memory is on disk");
+        }
+    }
+
+    /// Writes the records of a segment that are in memory to its file, or to a new one.
+    fn land(&mut self, dir: &Dir, stranded: &Stranded) -> std::io::Result<()> {
+        let settings = self.shared.settings();
+        let need = stranded.records.iter().map(|bytes| bytes.len() as u64);
+        let need = need.sum::<u64>() + SEGMENT_HEAD_MAX;
+        let oldest = self.now_unix_ns().saturating_sub(settings.max_age_ns);
+        let (removed, fits) = {
+            let mut index = lock(&self.shared.index);
+            let removed = index.make_room(need, settings.max_bytes, oldest);
+            let there = index.place(stranded.segment, stranded.first).is_some();
+            let fits = index.disk_bytes() + need <= settings.max_bytes;
+            (removed, there && fits)
+        };
+        self.remove(&removed);
+        if !fits {
+            // It was given up itself, or stays in memory as a window that fills the whole spool does.
+            return Ok(());
+        }
+        let (id, mut file) = match stranded.file_len {
+            Some(len) => (stranded.segment, dir.reopen(stranded.segment, len)?),
+            None => {
+                self.next_id += 1;
+                let id = self.next_id - 1;
+                (id, dir.create(id, &stranded.identity)?)
+            }
+        };
+        let (offsets, failed) = file.append_all(&stranded.records);
+        let landed = match offsets.is_empty() {
+            true => None,
+            false => lock(&self.shared.index).landed(stranded, id, &offsets),
+        };
+        match landed {
+            // What cannot be noted is sent again.
+            Some(done) => done.iter().for_each(|&record| {
+                let _ = dir.ack(id, record);
+            }),
+            None if stranded.file_len.is_none() => dir.remove(id),
+            None => {}
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     fn may_try(&self) -> bool {
@@ -273,49 +361,122 @@ impl Writer {
             Ok(ids) => ids,
             Err(error) => return self.disk_failed(format!("failed to read the spool: {error}")),
         };
-        let mut last = 0;
+        let mut newest_end = None;
         for (at, &id) in ids.iter().enumerate() {
-            last = id;
-            let scanned = match dir.scan(id, at + 1 == ids.len()) {
-                Ok(scanned) => scanned,
-                Err(error) => {
-                    tracing::warn!(segment = id, %error, "failed to read a segment of the spool");
-                    continue;
-                }
-            };
-            if scanned.damaged {
-                tracing::warn!(segment = id, "a segment of the spool is damaged");
-            }
-            let newest = scanned
-                .records
-                .iter()
-                .filter(|_| scanned.identity.as_ref() == Some(&*self.identity))
-                .map(|found| found.about.sequence);
-            if let Some(newest) = newest.max() {
-                self.shared
-                    .last_sequence
-                    .fetch_max(newest, Ordering::AcqRel);
-            }
-            let end = |found: &disk::FoundRecord| found.offset + u64::from(found.len);
-            let len = scanned.records.last().map_or(0, end);
-            let waits = lock(&self.shared.index).add_found(id, &scanned, len);
-            if !waits {
-                dir.remove(id);
-            }
+            self.take_found(&dir, id, at + 1 == ids.len(), &mut newest_end);
         }
-        lock(&self.shared.index)
-            .gaps
-            .load(&dir.read_gaps(), &self.identity.boot());
+        let earlier = {
+            let text = dir.gaps().read();
+            let mut index = lock(&self.shared.index);
+            let earlier = index.gaps.load(&text, &self.identity.boot());
+            index.release_gaps();
+            earlier
+        };
+        if earlier.broke_off {
+            self.broke_off_unix_ns = newest_end.max(earlier.end_unix_ns);
+        }
+        let last = ids.last().copied().unwrap_or(0);
         self.next_id = self.next_id.max(last.saturating_add(1)).min(MEMORY_IDS - 1);
         self.shared.set_dir(Arc::clone(&dir));
         self.dir = Some(dir);
         self.disk_works();
+        self.tell_of_broken_run();
+        // From now on the file says that a run is open.
+        lock(&self.shared.index).gaps.unsaved();
+        self.save_gaps();
+    }
+
+    /// Takes in one segment of an earlier run. `newest_end` is the end of the newest window that is
+    /// known of this boot.
+    fn take_found(&self, dir: &Dir, id: u64, newest: bool, newest_end: &mut Option<i64>) {
+        let scanned = match dir.scan(id, newest) {
+            Ok(scanned) => scanned,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => {
+                tracing::warn!(
+                    segment = id,
+                    %error,
+                    "failed to read a segment of the spool: it is set aside"
+                );
+                self.lost_segment(dir, id, *newest_end);
+                if let Err(error) = dir.set_aside(id) {
+                    tracing::warn!(segment = id, %error, "failed to set the segment aside");
+                }
+                return;
+            }
+        };
+        if scanned.damaged {
+            tracing::warn!(segment = id, "a segment of the spool is damaged");
+            let last = scanned.records.last().map(|last| last.about.end_unix_ns);
+            self.lost_segment(dir, id, last.or(*newest_end));
+        }
+        if scanned.identity.as_ref() == Some(&*self.identity) {
+            let abouts = scanned.records.iter().map(|found| found.about);
+            let sequence = abouts.clone().map(|about| about.sequence).max();
+            let last_sequence = &self.shared.last_sequence;
+            last_sequence.fetch_max(sequence.unwrap_or(0), Ordering::AcqRel);
+            let end = abouts.map(|about| about.end_unix_ns).max();
+            *newest_end = (*newest_end).max(end);
+        }
+        let end = |found: &disk::FoundRecord| found.offset + u64::from(found.len);
+        let len = scanned.records.last().map_or(0, end);
+        let waits = lock(&self.shared.index).add_found(id, &scanned, len);
+        if !waits {
+            dir.remove(id);
+        }
+    }
+
+    /// Counts windows of a segment that cannot be read. How many there were is not known: one at
+    /// least. They are younger than `after`, and no younger than the file.
+    fn lost_segment(&self, dir: &Dir, id: u64, after: Option<i64>) {
+        let modified = dir.modified_unix_ns(id);
+        let end = modified.or(after).unwrap_or_else(|| self.now_unix_ns());
+        lock(&self.shared.index).gaps.add(Gap {
+            cause: Cause::Damaged,
+            start_unix_ns: after.map_or(end, |after| after.min(end)),
+            end_unix_ns: end,
+            windows: 1,
+            samples: 0,
+        });
+    }
+
+    /// Tells of the time between the last window that is known of a run that broke off, and the first
+    /// of this one. How many windows it had is not known: one at least, which was still open.
+    fn tell_of_broken_run(&mut self) {
+        let (Some(start), Some(end)) = (self.broke_off_unix_ns, self.first_unix_ns) else {
+            return;
+        };
+        self.broke_off_unix_ns = None;
+        if end <= start {
+            return;
+        }
+        let seconds = end.abs_diff(start) / 1_000_000_000;
+        tracing::warn!(
+            seconds,
+            "the run before broke off: windows since the last one it kept are missing"
+        );
+        lock(&self.shared.index).gaps.add(Gap {
+            cause: Cause::Unsaved,
+            start_unix_ns: start,
+            end_unix_ns: end,
+            windows: 1,
+            samples: 0,
+        });
     }
 
     /// Has the disk tried again at once.
     #[cfg(test)]
     pub(super) fn forget_failure(&mut self) {
         self.failed = None;
+    }
+
+    /// Takes the disk for failed.
+    #[cfg(test)]
+    pub(super) fn fail(&mut self) {
+        self.failed = Some(Mono::now());
+        self.current
+            .iter_mut()
+            .for_each(|current| current.file = None);
     }
 
     #[cfg(test)]
@@ -346,16 +507,21 @@ impl Writer {
 
 impl Shared {
     /// Writes the gaps anew when they have changed. What cannot be written is tried again with the
-    /// next window.
-    pub(super) fn save_gaps(&self, identity: &Identity) {
+    /// next window. Returns false when the disk does not say what is true.
+    pub(super) fn save_gaps(&self, identity: &Identity) -> bool {
         let Some(dir) = self.dir() else {
-            return;
+            return false;
         };
-        let text = lock(&self.index).gaps.take_unsaved(&identity.boot());
-        if let Some(text) = text
-            && dir.write_gaps(&text).is_err()
-        {
+        let mut file = dir.gaps();
+        let text = lock(&self.index).take_unsaved_gaps(&identity.boot());
+        let Some(text) = text else {
+            return true;
+        };
+        let written = file.write(&text);
+        if let Err(error) = &written {
+            tracing::debug!(%error, "failed to save the gaps");
             lock(&self.index).gaps.unsaved();
         }
+        written.is_ok()
     }
 }

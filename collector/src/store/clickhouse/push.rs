@@ -8,7 +8,7 @@ use super::window::{WEIGHT_MAX, alone, host_labels, pairs_of, refusal, service_o
 use super::{Counters, Options};
 use crate::store::{LabelSet, NewWindow, Row, Taken};
 use clickhouse::Row as Fields;
-use profile::{ContentId, Dictionary, FrameId, StackEnd, StackId, Value};
+use profile::{ContentId, Dictionary, FrameId, Quality, StackEnd, StackId, Value};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Mutex;
@@ -482,7 +482,22 @@ fn add_window(
     }
     // Counters of one window; larger ones are nonsense that must not make sums wrap.
     let bounded = |counter: u64| counter.min(WEIGHT_MAX);
-    let quality = &window.quality;
+    // Those that stand in a column of the window. The others are counted over its samples; who adds a
+    // field decides which it is.
+    let Quality {
+        idle,
+        lost,
+        throttled,
+        malformed,
+        reduced,
+        lost_late,
+        taken: _,
+        folded: _,
+        truncated: _,
+        depth_limit: _,
+        unnamed: _,
+        lost_samples: _,
+    } = window.quality;
     batch.windows.push(WindowRow {
         chunk: place.chunk,
         slot: place.slot,
@@ -497,12 +512,12 @@ fn add_window(
         unit: window.unit.clone(),
         period: window.period,
         labels,
-        idle: bounded(quality.idle),
-        lost: bounded(quality.lost),
-        throttled: bounded(quality.throttled),
-        malformed: bounded(quality.malformed),
-        reduced: bounded(quality.reduced),
-        lost_late: bounded(quality.lost_late),
+        idle: bounded(idle),
+        lost: bounded(lost),
+        throttled: bounded(throttled),
+        malformed: bounded(malformed),
+        reduced: bounded(reduced),
+        lost_late: bounded(lost_late),
         measured: u8::from(!window.accounts.is_empty()),
         expected_ns,
         estimated_ns,

@@ -85,7 +85,13 @@ pub(super) async fn windows(
                     malformed: row.malformed,
                     reduced: row.reduced,
                     lost_late: row.lost_late,
-                    ..Quality::default()
+                    // Counted over the samples of the answer.
+                    taken: 0,
+                    folded: 0,
+                    truncated: 0,
+                    depth_limit: 0,
+                    unnamed: 0,
+                    lost_samples: 0,
                 },
                 range: (row.windows > 0).then_some(TimeRange {
                     start_unix_ns: row.first_ns,

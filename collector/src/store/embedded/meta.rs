@@ -355,53 +355,24 @@ fn take_account(input: &mut Reader<'_>) -> Result<Account, Damage> {
     })
 }
 
+/// Numbers of a [`Quality`] in a record, by place. Another field changes what files of earlier versions
+/// mean: the version of the files has to be raised with this number.
+const QUALITY_NUMBERS: usize = 12;
+const _: () = assert!(Quality::FIELDS.len() == QUALITY_NUMBERS);
+
 fn put_quality(out: &mut Vec<u8>, quality: Quality) {
-    let Quality {
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    } = quality;
-    let numbers = [
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    ];
-    numbers.into_iter().for_each(|number| put(out, number));
+    quality
+        .numbers()
+        .into_iter()
+        .for_each(|number| put(out, number));
 }
 
 fn take_quality(input: &mut Reader<'_>) -> Result<Quality, Damage> {
-    Ok(Quality {
-        taken: input.take()?,
-        idle: input.take()?,
-        lost: input.take()?,
-        throttled: input.take()?,
-        folded: input.take()?,
-        truncated: input.take()?,
-        depth_limit: input.take()?,
-        unnamed: input.take()?,
-        malformed: input.take()?,
-        lost_samples: input.take()?,
-        reduced: input.take()?,
-        lost_late: input.take()?,
-    })
+    let mut numbers = [0; QUALITY_NUMBERS];
+    for number in &mut numbers {
+        *number = input.take()?;
+    }
+    Ok(Quality::of_numbers(numbers))
 }
 
 fn put_gap(out: &mut Vec<u8>, gap: &Gap) {
@@ -529,11 +500,8 @@ mod tests {
                 end_unix_ns: 17,
             },
             host_labels: 2,
-            quality: Quality {
-                taken: 4,
-                lost_late: u64::MAX,
-                ..Quality::default()
-            },
+            // Each field another number.
+            quality: Quality::of_numbers(std::array::from_fn(|at| u64::MAX - at as u64)),
             sum: Sum {
                 taken: Value {
                     count: 4,

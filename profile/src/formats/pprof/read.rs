@@ -369,20 +369,8 @@ fn guess_kind(file: &str) -> FrameKind {
 fn read_quality(pairs: &str) -> Quality {
     let mut quality = Quality::default();
     for (name, count) in pairs.split(' ').filter_map(|pair| pair.split_once('=')) {
-        let field = match name {
-            "taken" => &mut quality.taken,
-            "idle" => &mut quality.idle,
-            "lost" => &mut quality.lost,
-            "throttled" => &mut quality.throttled,
-            "folded" => &mut quality.folded,
-            "truncated" => &mut quality.truncated,
-            "depth_limit" => &mut quality.depth_limit,
-            "unnamed" => &mut quality.unnamed,
-            "malformed" => &mut quality.malformed,
-            "lost_samples" => &mut quality.lost_samples,
-            "reduced" => &mut quality.reduced,
-            "lost_late" => &mut quality.lost_late,
-            _ => continue,
+        let Some(field) = quality.field_mut(name) else {
+            continue;
         };
         *field = count.parse().unwrap_or(0);
     }

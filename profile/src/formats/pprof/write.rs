@@ -112,24 +112,11 @@ fn build(profile: &Profile) -> Message {
 }
 
 fn quality_text(quality: &Quality) -> String {
-    let Quality {
-        taken,
-        idle,
-        lost,
-        throttled,
-        folded,
-        truncated,
-        depth_limit,
-        unnamed,
-        malformed,
-        lost_samples,
-        reduced,
-        lost_late,
-    } = quality;
-    format!(
-        "taken={taken} idle={idle} lost={lost} throttled={throttled} folded={folded} \
-         truncated={truncated} depth_limit={depth_limit} unnamed={unnamed} malformed={malformed} lost_samples={lost_samples} reduced={reduced} lost_late={lost_late}"
-    )
+    let fields = Quality::FIELDS.iter().zip(quality.numbers());
+    let pairs: Vec<String> = fields
+        .map(|(name, count)| format!("{name}={count}"))
+        .collect();
+    pairs.join(" ")
 }
 
 impl<'p> Builder<'p> {

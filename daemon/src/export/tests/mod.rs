@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
+mod endings;
+
 const S: u64 = 1_000_000_000;
 const PERIOD: u64 = 10_101_010;
 
@@ -369,8 +371,8 @@ fn a_segment_that_is_done_is_removed() {
     assert_eq!(segments(dir.path()).len(), 2, "60 windows a segment");
     let spool = run.shared.dir().unwrap();
     while let Some(picked) = run.pick() {
-        let (_, remove) = lock(&run.shared.index).done(picked.segment, picked.record);
-        if remove {
+        let done = lock(&run.shared.index).done(picked.segment, picked.record);
+        if done.unwrap().remove {
             spool.remove(picked.segment);
         }
     }
@@ -631,6 +633,19 @@ fn a_new_dictionary_counts_from_the_beginning() {
     assert!(second[0].new_dictionary && !first[0].new_dictionary);
     second[0].new_dictionary = false;
     assert_eq!(first, second);
+}
+
+#[test]
+fn every_field_of_the_quality_is_kept() {
+    let numbers = std::array::from_fn(|at| u64::MAX - at as u64);
+    let mut window = Window::default();
+    window.facts.quality = Quality::of_numbers(numbers);
+    let mut body = Vec::new();
+    super::record::encode_body(&mut body, &window);
+    let payload = super::record::join(&[], &body);
+    let mut tables = Tables::default();
+    tables.take(&payload).unwrap();
+    assert_eq!(tables.window(&payload).unwrap(), window);
 }
 
 proptest! {

@@ -1,0 +1,387 @@
+//! From the parts of an agent's stream to windows of the store.
+//!
+//! A [`Decoder`] has what a stream carries from window to window: label sets and stacks by id. Faults of
+//! the protocol are a [`Fault`] and end the stream; a window that is well formed but cannot be kept is
+//! [`Decoded::Refused`], so that its agent gives up that window and not all after it.
+
+mod bounds;
+mod cost;
+mod fault;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use bounds::host_facts;
+pub use cost::{Cost, cost};
+pub use fault::Fault;
+
+use super::limits::{
+    FACT_BYTES_MAX, LABEL_SETS_PER_STREAM_MAX, LABEL_SETS_PER_WINDOW_MAX, ROWS_PER_WINDOW_MAX,
+    STACKS_PER_STREAM_MAX,
+};
+use super::memory::Held;
+use crate::metrics::Metrics;
+use crate::store::{
+    Gap, HostFacts, HostKey, LabelSet, NewWindow, Origin, Row, StreamStacks, TimeRange,
+    WindowAccount,
+};
+use bounds::{own_labels, plausible, range, text};
+use profile::{ContentId, StackEnd, Value, key};
+use proto::collector as wire;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use tables::Tables;
+
+/// What a part made of its window.
+pub enum Decoded {
+    /// More parts follow.
+    More,
+    /// It is whole.
+    Whole(Box<Pending>),
+    /// It will never be taken.
+    Refused {
+        /// The window.
+        sequence: u64,
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// A window on its way to the store.
+pub struct Pending {
+    /// The window.
+    pub window: NewWindow,
+    /// Times that its stacks were asked for.
+    pub needs: u32,
+    /// All stacks that were asked for: a store may know some of them only from windows beside which
+    /// this one came, so a second question must not forget the first.
+    pub asked: HashSet<ContentId>,
+    /// It goes to the store with frames.
+    pub defines: bool,
+    /// The memory it holds.
+    pub held: Held,
+}
+
+/// Rows whose weight is their count times the period, which the last part tells.
+type Unweighted = Range<usize>;
+
+struct Open {
+    sequence: u64,
+    label_sets: Vec<LabelSet>,
+    /// From the stream's id to the index in `label_sets`.
+    index: HashMap<u32, u32>,
+    rows: Vec<Row>,
+    stack_ids: Vec<u32>,
+    unweighted: Vec<Unweighted>,
+    held: Held,
+    /// Why it will be refused. Its parts are checked no further than the dictionary needs.
+    refused: Option<String>,
+}
+
+/// Puts windows together from the parts of one stream.
+pub struct Decoder {
+    host: HostKey,
+    /// `host` first: see [`Decoder::set_facts`].
+    host_name: String,
+    host_labels: Vec<(String, String)>,
+    tables: Tables,
+    open: Option<Open>,
+    metrics: Arc<Metrics>,
+}
+
+impl Decoder {
+    /// A decoder for the windows of `host`.
+    pub fn new(host: HostKey, facts: &HostFacts, metrics: Arc<Metrics>) -> Decoder {
+        let mut decoder = Decoder {
+            host,
+            host_name: String::new(),
+            host_labels: Vec::new(),
+            tables: Tables::new(),
+            open: None,
+            metrics,
+        };
+        decoder.set_facts(facts);
+        decoder
+    }
+
+    /// Labels of the host that all label sets get from now on: `host`, which nothing an agent sends can
+    /// replace, and those configured, which give way to labels of the samples.
+    pub fn set_facts(&mut self, facts: &HostFacts) {
+        self.host_name = match facts.hostname.is_empty() {
+            true => self.host.host_id.clone(),
+            false => facts.hostname.clone(),
+        };
+        let labels = facts.labels.iter();
+        self.host_labels = labels.map(|(k, v)| (k.clone(), v.clone())).collect();
+        self.tables.merged.fill(None);
+    }
+
+    /// What the labels of the host add to each label set. Unit: bytes.
+    pub fn host_bytes(&self) -> usize {
+        let configured = self.host_labels.iter();
+        let text: usize = configured
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        let pairs = self.host_labels.len() + 1;
+        text + self.host_name.len() + pairs * 2 * size_of::<String>()
+    }
+
+    /// The window of which parts are missing.
+    pub fn unfinished(&self) -> Option<u64> {
+        self.open.as_ref().map(|open| open.sequence)
+    }
+
+    /// Takes a part. `held` is the memory that [`cost`] says it will hold.
+    ///
+    /// # Errors
+    /// When the agent breaks the protocol; the stream cannot go on.
+    pub fn part(&mut self, part: wire::WindowPart, held: Cost<Held>) -> Result<Decoded, Fault> {
+        let sequence = part.sequence;
+        if let Some(open) = &self.open {
+            let found = sequence;
+            if open.sequence != found {
+                let open = open.sequence;
+                return Err(Fault::Interleaved { open, found });
+            }
+            if part.new_dictionary {
+                return Err(Fault::LateDictionary { sequence });
+            }
+        }
+        if part.last != part.facts.is_some() {
+            return Err(Fault::Facts { sequence });
+        }
+        if part.new_dictionary {
+            self.tables = Tables::new();
+        }
+        self.define(&part, held.tables)?;
+        let mut open = self.open.take().unwrap_or_else(|| Open::new(sequence));
+        open.held.join(held.rows);
+        self.rows(&mut open, &part)?;
+        let Some(facts) = part.facts else {
+            self.open = Some(open);
+            return Ok(Decoded::More);
+        };
+        self.accounts(open, facts)
+    }
+
+    /// Takes new label sets and stacks into the tables.
+    fn define(&mut self, part: &wire::WindowPart, held: Held) -> Result<(), Fault> {
+        let tables = &mut self.tables;
+        if tables.own.len() + part.label_sets.len() > LABEL_SETS_PER_STREAM_MAX {
+            let (what, limit) = ("label sets", LABEL_SETS_PER_STREAM_MAX);
+            return Err(Fault::DictionaryFull { what, limit });
+        }
+        let (hashes, torn) = part.stack_hashes.as_chunks::<16>();
+        if !torn.is_empty() {
+            let bytes = part.stack_hashes.len();
+            return Err(Fault::TornHash { bytes });
+        }
+        if tables.stacks.len() + hashes.len() > STACKS_PER_STREAM_MAX {
+            let (what, limit) = ("stacks", STACKS_PER_STREAM_MAX);
+            return Err(Fault::DictionaryFull { what, limit });
+        }
+        for labels in &part.label_sets {
+            let set = own_labels(&labels.names_values, &self.metrics)?;
+            tables.own.push(set);
+            tables.merged.push(None);
+        }
+        let hashes = hashes.iter().map(|&hash| ContentId(hash));
+        tables.stacks.extend(hashes);
+        tables.held.join(held);
+        Ok(())
+    }
+
+    fn rows(&mut self, open: &mut Open, part: &wire::WindowPart) -> Result<(), Fault> {
+        let rows = part.sample_stacks.len();
+        let absent_or = |length: usize| length == 0 || length == rows;
+        if part.sample_label_sets.len() != rows
+            || part.sample_counts.len() != rows
+            || !absent_or(part.sample_ends.len())
+            || !absent_or(part.sample_weights.len())
+        {
+            return Err(Fault::Columns { table: "samples" });
+        }
+        if open.rows.len() + rows > ROWS_PER_WINDOW_MAX {
+            open.refuse(format!(
+                "it has more than {ROWS_PER_WINDOW_MAX} rows of samples"
+            ));
+        }
+        let begin = open.rows.len();
+        if open.refused.is_none() {
+            open.rows.reserve(rows);
+            open.stack_ids.reserve(rows);
+        }
+        // Rows of a label set come one after the other.
+        let mut run: Option<(u32, u32)> = None;
+        for at in 0..rows {
+            let set = part.sample_label_sets[at];
+            let id = part.sample_stacks[at];
+            let stack = self.tables.stack(id)?;
+            let end = match part.sample_ends.get(at) {
+                None => StackEnd::Complete,
+                Some(&id) => {
+                    u8::try_from(id)
+                        .ok()
+                        .and_then(StackEnd::from_u8)
+                        .ok_or(Fault::Id {
+                            table: "stack ends",
+                            id,
+                        })?
+                }
+            };
+            let value = Value {
+                count: part.sample_counts[at],
+                weight: part.sample_weights.get(at).copied().unwrap_or(0),
+            };
+            let labels = match run {
+                Some((own, labels)) if own == set => labels,
+                _ => self.window_labels(open, set)?,
+            };
+            run = Some((set, labels));
+            if open.refused.is_none() && (value.count > 0 || value.weight > 0) {
+                open.rows.push(Row {
+                    labels,
+                    stack,
+                    end,
+                    value,
+                });
+                open.stack_ids.push(id);
+            }
+        }
+        if part.sample_weights.is_empty() && open.rows.len() > begin {
+            open.unweighted.push(begin..open.rows.len());
+        }
+        Ok(())
+    }
+
+    /// The index in the window of the stream's label set `id`.
+    fn window_labels(&mut self, open: &mut Open, id: u32) -> Result<u32, Fault> {
+        if let Some(&known) = open.index.get(&id) {
+            return Ok(known);
+        }
+        let Some(merged) = self.tables.merged.get_mut(id as usize) else {
+            let table = "label sets";
+            return Err(Fault::Id { table, id });
+        };
+        let own = &self.tables.own[id as usize];
+        let set = merged.get_or_insert_with(|| {
+            let host = std::iter::once((key::HOST.to_owned(), self.host_name.clone()));
+            let own = own.iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+            // Of equal names the first stays.
+            LabelSet::new(host.chain(own).chain(self.host_labels.iter().cloned()))
+        });
+        if open.label_sets.len() >= LABEL_SETS_PER_WINDOW_MAX {
+            open.refuse(format!(
+                "it has more than {LABEL_SETS_PER_WINDOW_MAX} label sets"
+            ));
+            return Ok(0);
+        }
+        let index = open.label_sets.len() as u32;
+        open.label_sets.push(set.clone());
+        open.index.insert(id, index);
+        Ok(index)
+    }
+
+    /// Takes the accounts and ends the window.
+    fn accounts(&mut self, mut open: Open, facts: wire::WindowFacts) -> Result<Decoded, Fault> {
+        let accounts = facts.account_label_sets.len();
+        if facts.account_ns.len() != accounts || facts.account_estimated_ns.len() != accounts {
+            return Err(Fault::Columns { table: "accounts" });
+        }
+        let mut list = Vec::with_capacity(accounts.min(LABEL_SETS_PER_WINDOW_MAX));
+        for at in 0..accounts {
+            let labels = self.window_labels(&mut open, facts.account_label_sets[at])?;
+            if open.refused.is_none() {
+                list.push(WindowAccount {
+                    labels,
+                    ns: facts.account_ns[at],
+                    estimated_ns: facts.account_estimated_ns[at].min(facts.account_ns[at]),
+                });
+            }
+        }
+        let sequence = open.sequence;
+        let finished = open.refused.take().map_or_else(|| range(&facts), Err);
+        let range = match finished {
+            Ok(range) => range,
+            Err(reason) => return Ok(Decoded::Refused { sequence, reason }),
+        };
+        if facts.period == 0 && !open.unweighted.is_empty() {
+            let reason = "its samples have neither weights nor a period".to_owned();
+            return Ok(Decoded::Refused { sequence, reason });
+        }
+        for row in open.unweighted.drain(..).flatten() {
+            let value = &mut open.rows[row].value;
+            value.weight = value.count.saturating_mul(facts.period);
+        }
+        if let Err(reason) = plausible(&facts, &open.rows) {
+            return Ok(Decoded::Refused { sequence, reason });
+        }
+        let origin = Origin {
+            host: self.host.clone(),
+            sequence,
+        };
+        let window = NewWindow {
+            origin,
+            range,
+            event: text(&facts.event, FACT_BYTES_MAX),
+            unit: text(&facts.unit, FACT_BYTES_MAX),
+            period: facts.period,
+            quality: facts.quality.unwrap_or_default().into(),
+            label_sets: open.label_sets,
+            rows: open.rows,
+            accounts: list,
+            dropped_before: facts.dropped_before.and_then(|gap| self.gap(gap)),
+            stream: Some(StreamStacks {
+                ids: open.stack_ids,
+                memo: self.tables.memo.clone(),
+            }),
+        };
+        Ok(Decoded::Whole(Box::new(Pending {
+            window,
+            needs: 0,
+            asked: HashSet::new(),
+            defines: false,
+            held: open.held,
+        })))
+    }
+
+    fn gap(&self, gap: wire::Gap) -> Option<Gap> {
+        if gap.end_unix_ns < gap.start_unix_ns || gap.start_unix_ns < 0 {
+            self.metrics.gaps_malformed.inc();
+            return None;
+        }
+        Some(Gap {
+            range: TimeRange {
+                start_unix_ns: gap.start_unix_ns,
+                end_unix_ns: gap.end_unix_ns,
+            },
+            windows: gap.windows,
+            samples: gap.samples,
+            cause: text(&gap.cause, FACT_BYTES_MAX),
+        })
+    }
+}
+
+impl Open {
+    fn new(sequence: u64) -> Open {
+        Open {
+            sequence,
+            label_sets: Vec::new(),
+            index: HashMap::new(),
+            rows: Vec::new(),
+            stack_ids: Vec::new(),
+            unweighted: Vec::new(),
+            held: Held::default(),
+            refused: None,
+        }
+    }
+
+    /// Gives up what came of it; its other parts are read for the dictionary alone.
+    fn refuse(&mut self, reason: String) {
+        self.refused.get_or_insert(reason);
+        self.rows = Vec::new();
+        self.stack_ids = Vec::new();
+        self.unweighted = Vec::new();
+    }
+}

@@ -1,0 +1,179 @@
+//! Parts of windows, sound and not.
+
+use super::*;
+use proptest::prelude::*;
+
+fn decoder() -> Decoder {
+    let host = HostKey {
+        host_id: "id".to_owned(),
+        boot_id: [1; 16],
+    };
+    Decoder::new(host, &HostFacts::default(), Arc::default())
+}
+
+fn held() -> Cost<Held> {
+    Cost {
+        tables: Held::default(),
+        rows: Held::default(),
+    }
+}
+
+fn facts() -> wire::WindowFacts {
+    wire::WindowFacts {
+        start_unix_ns: 1,
+        duration_ns: 10_000_000_000,
+        event: "cpu-clock".to_owned(),
+        unit: "nanoseconds".to_owned(),
+        period: 3,
+        ..wire::WindowFacts::default()
+    }
+}
+
+#[test]
+fn more_cpus_than_any_host_has_are_refused() {
+    let mut parts = parts(&[(0, 1, 1, Some(1))], 1);
+    parts[0].sample_weights[0] = u64::MAX;
+    let decoded = decoder().part(parts.remove(0), held());
+    let refused =
+        matches!(&decoded, Ok(Decoded::Refused { reason, .. }) if reason.contains("CPUs"));
+    assert!(refused);
+}
+
+/// A row: label set and stack by number, count, and weight if it has one.
+type Sent = (u8, u8, u16, Option<u16>);
+
+/// The rows in parts of at most `size`, each with what it uses for the first time.
+fn parts(rows: &[Sent], size: usize) -> Vec<wire::WindowPart> {
+    let (mut sets, mut stacks) = (Vec::new(), Vec::new());
+    let weighted = rows.iter().all(|row| row.3.is_some());
+    let mut parts = Vec::new();
+    for chunk in rows.chunks(size) {
+        let mut part = wire::WindowPart {
+            sequence: 7,
+            ..wire::WindowPart::default()
+        };
+        for &(set, stack, count, weight) in chunk {
+            let set_id = sets
+                .iter()
+                .position(|known| *known == set)
+                .unwrap_or_else(|| {
+                    sets.push(set);
+                    let names_values = vec!["comm".to_owned(), format!("c{set}")];
+                    part.label_sets.push(wire::Labels { names_values });
+                    sets.len() - 1
+                });
+            let stack_id = stacks.iter().position(|known| *known == stack);
+            let stack_id = stack_id.unwrap_or_else(|| {
+                stacks.push(stack);
+                part.stack_hashes.extend([stack; 16]);
+                stacks.len() - 1
+            });
+            part.sample_label_sets.push(set_id as u32 + 1);
+            part.sample_stacks.push(stack_id as u32 + 1);
+            part.sample_counts.push(count.into());
+            if weighted {
+                part.sample_weights.extend(weight.map(u64::from));
+            }
+        }
+        parts.push(part);
+    }
+    if let Some(last) = parts.last_mut() {
+        last.last = true;
+        last.facts = Some(facts());
+    }
+    parts
+}
+
+fn decode(parts: Vec<wire::WindowPart>) -> NewWindow {
+    let mut decoder = decoder();
+    for part in parts {
+        if let Decoded::Whole(pending) = decoder.part(part, held()).expect("sound") {
+            let mut window = pending.window;
+            let numbers = window.stream.take().expect("it is of a stream").ids;
+            assert_eq!(window.rows.len(), numbers.len());
+            return window;
+        }
+    }
+    panic!("the window is not whole");
+}
+
+fn any_column() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(prop_oneof![0u32..4, any::<u32>()], 0..4)
+}
+
+prop_compose! {
+    fn any_part()(
+        sequence in 0u64..3,
+        last in any::<bool>(),
+        new_dictionary in prop::bool::weighted(0.1),
+        has_facts in any::<bool>(),
+        sets in prop::collection::vec(prop::collection::vec("[a-c]{0,2}|host", 0..5), 0..3),
+        stack_hashes in prop_oneof![
+            Just(Vec::new()),
+            prop::collection::vec(any::<u8>(), 32),
+            prop::collection::vec(any::<u8>(), 0..40),
+        ],
+        columns in (any_column(), any_column(), any_column()),
+        counts in prop::collection::vec(any::<u64>(), 0..4),
+        weights in prop::collection::vec(any::<u64>(), 0..4),
+        times in (any::<i64>(), any::<u64>(), any::<u64>()),
+        accounts in any_column(),
+    ) -> wire::WindowPart {
+        let facts = wire::WindowFacts {
+            start_unix_ns: times.0,
+            duration_ns: times.1,
+            period: times.2,
+            account_ns: vec![u64::MAX; accounts.len()],
+            account_estimated_ns: vec![u64::MAX; accounts.len()],
+            account_label_sets: accounts,
+            ..facts()
+        };
+        wire::WindowPart {
+            sequence,
+            last,
+            new_dictionary,
+            label_sets: sets.into_iter().map(|names_values| wire::Labels { names_values }).collect(),
+            stack_hashes,
+            sample_label_sets: columns.0,
+            sample_stacks: columns.1,
+            sample_ends: columns.2,
+            sample_counts: counts,
+            sample_weights: weights,
+            facts: has_facts.then_some(facts),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn parts_say_the_same_however_they_are_cut(
+        rows in prop::collection::vec(
+            (0u8..5, 0u8..9, 1u16.., prop::option::weighted(0.9, 1u16..)), 1..40),
+        size in 1usize..40,
+    ) {
+        let cut = decode(parts(&rows, size));
+        prop_assert_eq!(&cut, &decode(parts(&rows, rows.len())));
+        let sent: u64 = rows.iter().map(|row| u64::from(row.2)).sum();
+        let kept: u64 = cut.rows.iter().map(|row| row.value.count).sum();
+        prop_assert_eq!(sent, kept);
+    }
+
+    #[test]
+    fn any_parts_are_taken_or_refused(parts in prop::collection::vec(any_part(), 1..6)) {
+        let mut decoder = decoder();
+        for part in parts {
+            match decoder.part(part, held()) {
+                Ok(Decoded::Whole(pending)) => {
+                    let window = pending.window;
+                    let sets = window.label_sets.len() as u32;
+                    prop_assert!(window.rows.iter().all(|row| row.labels < sets));
+                    prop_assert!(window.accounts.iter().all(|account| account.labels < sets));
+                    prop_assert!(window.range.start_unix_ns < window.range.end_unix_ns);
+                    prop_assert!(window.label_sets.iter().all(|set| set.get("host") == "id"));
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What changes while the sampler runs: other rings, CPUs that come and go, the length of windows.
+
+use super::{Sampler, SamplerError};
+use crate::ids::CpuId;
+use crate::perf::cpu_ring::CpuRing;
+use crate::perf::rings::Rings;
+use crate::time::Mono;
+use crate::unwind::Depths;
+use std::time::Duration;
+
+/// What changes while the sampler runs.
+pub enum Command {
+    /// Sample with these rings from now on, and count this weight for a sample without one.
+    Replace {
+        /// Opened and enabled.
+        rings: Box<Rings>,
+        /// Most frames of a stack.
+        depths: Depths,
+        /// Weight of one sample; 0 when it varies.
+        period: u64,
+        /// The daemon's budget allows less than is configured.
+        reduced: bool,
+    },
+    /// Sample one more CPU, or one again that was away.
+    AddCpu {
+        /// Opened and enabled.
+        ring: Box<CpuRing>,
+        /// Since when the CPU may have run unsampled.
+        since: Mono,
+        /// Since when it had been offline; as `since` where it was not.
+        left: Mono,
+    },
+    /// A CPU went away.
+    RemoveCpu(CpuId),
+    /// Close windows this long, at multiples of it before and after `boundary`.
+    Windows {
+        /// The length.
+        length: Duration,
+        /// Where one ends and the next begins.
+        boundary: Mono,
+    },
+}
+
+/// Rings that are to be sampled from `cut` on. Both run for a moment, so that nothing is missing
+/// between them, and what both have is taken from one.
+pub(super) struct Successor {
+    rings: Rings,
+    depths: Depths,
+    period: u64,
+    reduced: bool,
+    pub(super) cut: Mono,
+}
+
+impl Sampler {
+    /// Goes over to the successor, whose cut has been reached.
+    pub(super) fn succeed(&mut self) -> Result<(), SamplerError> {
+        let Some(next) = self.successor.take() else {
+            return Ok(());
+        };
+        let mut next = *next;
+        // Weights differ from here on.
+        self.hand_over(next.cut, false)?;
+        next.rings.follow(&self.rings, next.cut);
+        for fd in next.rings.fds() {
+            self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
+        }
+        for fd in self.rings.fds() {
+            self.poller.remove(fd).map_err(SamplerError::Wait)?;
+        }
+        self.rings = next.rings;
+        self.unwinder.depths = next.depths;
+        self.folder.batch().period = next.period;
+        self.folder.reduced = next.reduced;
+        Ok(())
+    }
+
+    pub(super) fn unwatch(&self, ring: &CpuRing) -> Result<(), SamplerError> {
+        match ring.fd() {
+            Some(fd) => self.poller.remove(fd).map_err(SamplerError::Wait),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn obey(&mut self, command: Command, horizon: Mono) -> Result<(), SamplerError> {
+        match command {
+            Command::Windows { length, boundary } => {
+                self.window = length;
+                self.window_end = end_after(horizon, boundary, length);
+            }
+            Command::Replace {
+                rings,
+                depths,
+                period,
+                reduced,
+            } => {
+                self.successor = Some(Box::new(Successor {
+                    rings: *rings,
+                    depths,
+                    period,
+                    reduced,
+                    cut: Mono::now(),
+                }));
+            }
+            Command::AddCpu { ring, since, left } => {
+                for gap in self.rings.missed_around(&ring, left, since) {
+                    self.losses.add(gap);
+                }
+                if let Some(fd) = ring.fd() {
+                    self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
+                }
+                self.rings.add(*ring);
+            }
+            Command::RemoveCpu(cpu) => self.rings.leave(cpu),
+        }
+        Ok(())
+    }
+}
+
+/// The first end of a window after `time`, when windows of `length` meet at `boundary`.
+fn end_after(time: Mono, boundary: Mono, length: Duration) -> Mono {
+    let length = (length.as_nanos() as i128).max(1);
+    let into = (i128::from(time.0) - i128::from(boundary.0)).rem_euclid(length);
+    time.plus(Duration::from_nanos((length - into) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_end(time: u64, boundary: u64, length: u64, expected: u64) {
+        let end = end_after(Mono(time), Mono(boundary), Duration::from_nanos(length));
+        assert_eq!(end, Mono(expected));
+    }
+
+    #[test]
+    fn windows_are_aligned_to_a_boundary_before_or_after() {
+        check_end(103, 110, 10, 110);
+        check_end(103, 150, 10, 110);
+        check_end(103, 20, 10, 110);
+        check_end(103, 1007, 10, 107);
+    }
+
+    #[test]
+    fn a_window_that_would_end_now_lasts_its_whole_length() {
+        check_end(110, 110, 10, 120);
+    }
+}

@@ -1,0 +1,303 @@
+//! From the rings to batches: draining in order of time, folding, closing windows.
+
+use super::{Queues, Sampler, SamplerError, Shared};
+use crate::aggregate::fold::Folder;
+use crate::aggregate::losses::Losses;
+use crate::ids::Pid;
+use crate::perf::record::{Record, Sample};
+use crate::perf::rings::Drained;
+use crate::process::ProcessTable;
+use crate::process::scout::Request;
+use crate::process::space::Backing;
+use crate::time::Mono;
+use crate::unwind::{StackBuffer, Unwinder};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::TryRecvError;
+
+/// Pid of the idle task, one for each CPU.
+const IDLE: Pid = Pid(0);
+
+impl Sampler {
+    /// Drains up to `horizon` and closes the windows that end before; a successor takes over on the
+    /// way. Returns up to where it came.
+    pub(super) fn drain_up_to(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
+        if let Some(cut) = self.successor.as_ref().map(|next| next.cut) {
+            let reached = self.drain(horizon.min(cut))?;
+            self.close_windows(reached)?;
+            if reached < cut {
+                self.behind = reached < horizon;
+                return Ok(reached);
+            }
+            self.succeed()?;
+        }
+        let reached = self.drain(horizon)?;
+        self.behind = reached < horizon;
+        self.close_windows(reached)?;
+        Ok(reached)
+    }
+
+    fn close_windows(&mut self, horizon: Mono) -> Result<(), SamplerError> {
+        while self.window_end <= horizon {
+            self.hand_over(self.window_end, true)?;
+            self.window_end = self.window_end.plus(self.window);
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
+        let Sampler {
+            rings,
+            unwinder,
+            processes,
+            folder,
+            losses,
+            queues,
+            shared,
+            stack,
+            idle,
+            kernel_symbols_hidden,
+            window_end,
+            window,
+            repair,
+            lateness,
+            ..
+        } = self;
+        let mut gone = false;
+        let mut newest = Mono(0);
+        let mut folded = 0;
+        let horizon = rings.drain(horizon, |drained| {
+            let (time, record) = match drained {
+                Drained::Record { time, record, .. } => (time, record),
+                Drained::Gap(gap) => return losses.add(gap),
+            };
+            while time >= *window_end {
+                // Counts of the rings are not at hand inside the drain: they go with the next batch.
+                gone |= !send(folder, losses, processes, queues, shared, *window_end, true);
+                *window_end = window_end.plus(*window);
+            }
+            match record {
+                Record::Sample(sample) => {
+                    newest = newest.max(sample.time);
+                    let hidden = *kernel_symbols_hidden;
+                    if sample.pid == IDLE && is_idle(&sample, idle, hidden) {
+                        folder.batch().quality.idle += 1;
+                        return;
+                    }
+                    folded += 1;
+                    fold(&sample, unwinder, processes, folder, stack, queues, shared);
+                }
+                Record::Mmap(mmap) => processes.mmap(&mmap, time),
+                Record::Comm {
+                    pid,
+                    tid,
+                    comm,
+                    exec,
+                } => {
+                    processes.comm(pid, tid, comm, exec, time);
+                }
+                Record::Fork {
+                    pid,
+                    tid,
+                    parent,
+                    parent_tid,
+                } => {
+                    processes.fork(pid, tid, parent, parent_tid, time);
+                }
+                Record::Exit { pid, tid } => {
+                    if let Some(process) = processes.get(pid) {
+                        unwinder.looks.forget((process.id, tid));
+                    }
+                    processes.exit(pid, tid, time);
+                }
+                Record::Cgroup { id, path } => {
+                    // A cgroup made: rare, and the path must outlive the record.
+                    folder.batch().cgroups.push((id, path.into()));
+                }
+                Record::KernelCode => {
+                    folder.batch().kernel_changed = true;
+                    shared.kernel_code_changes.fetch_add(1, Ordering::Relaxed);
+                }
+                // The rings count them.
+                Record::Lost(_) | Record::Throttle | Record::Other => {}
+            }
+        });
+        let quality = &mut folder.batch().quality;
+        let news = rings.news;
+        quality.lost += news.lost;
+        if let Some(delay) = lateness.delay().filter(|_| news.lost > 0) {
+            quality.lost_late += news.lost;
+            let delay = delay.as_nanos() as u64;
+            shared.longest_delay.fetch_max(delay, Ordering::Relaxed);
+        }
+        repair.wanted |= news.lost > 0;
+        quality.throttled += news.throttled;
+        quality.malformed += news.malformed;
+        shared.samples.fetch_add(folded, Ordering::Relaxed);
+        shared.late_records.store(rings.late, Ordering::Relaxed);
+        shared
+            .malformed_records
+            .store(rings.malformed, Ordering::Relaxed);
+        if newest.0 != 0 {
+            shared.newest_sample.store(newest.0, Ordering::Relaxed);
+        }
+        if let Ok(mut facts) = shared.facts.try_lock() {
+            facts.horizon = horizon;
+            facts.cpus.clear();
+            facts.cpus.extend(rings.counts());
+            facts.processes = processes.counts();
+            facts.processes_known = processes.len();
+            facts.unwinding = unwinder.counts();
+            let (_, handover) = &queues.modules;
+            facts.unwinding.unread = handover.unread.load(Ordering::Relaxed);
+            facts.unwinding.untaken = handover.untaken.load(Ordering::Relaxed);
+        }
+        if gone {
+            Err(SamplerError::NamerGone)
+        } else {
+            Ok(horizon)
+        }
+    }
+
+    pub(super) fn hand_over(&mut self, end: Mono, closes: bool) -> Result<(), SamplerError> {
+        let Sampler {
+            folder,
+            losses,
+            processes,
+            queues,
+            shared,
+            ..
+        } = self;
+        let sent = send(folder, losses, processes, queues, shared, end, closes);
+        if sent {
+            Ok(())
+        } else {
+            Err(SamplerError::NamerGone)
+        }
+    }
+}
+
+/// Sends the batch when there is an empty one to go on with and room in the queue; otherwise folding
+/// goes on in it, and the window is longer. Returns false when the namer is gone.
+fn send(
+    folder: &mut Folder,
+    losses: &mut Losses,
+    processes: &ProcessTable,
+    queues: &Queues,
+    shared: &Shared,
+    end: Mono,
+    closes: bool,
+) -> bool {
+    let empty = match queues.recycled.try_recv() {
+        Ok(empty) => empty,
+        Err(TryRecvError::Empty) => {
+            shared.deferred_batches.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        Err(TryRecvError::Disconnected) => return false,
+    };
+    let batch = folder.batch();
+    losses.take(end, batch);
+    for known in &mut batch.processes {
+        let now = processes.get(known.pid);
+        known.ended = !now.is_some_and(|now| now.id == known.id && now.ended.is_none());
+    }
+    // As many batches exist as the queue holds, so an empty one in hand means there is room.
+    queues
+        .batches
+        .try_send(folder.take(end, closes, empty))
+        .is_ok()
+}
+
+fn fold(
+    sample: &Sample<'_>,
+    unwinder: &mut Unwinder,
+    processes: &mut ProcessTable,
+    folder: &mut Folder,
+    stack: &mut StackBuffer,
+    queues: &Queues,
+    shared: &Shared,
+) {
+    let thread = processes.thread_comm(sample.pid, sample.tid);
+    processes.meet(sample.pid, sample.time);
+    let process = processes.get(sample.pid);
+    let end = unwinder.unwind(sample, process, stack);
+    // A process refused at the table's bound is counted with the idle task's rows, as unknown.
+    let Some(process) = process.or_else(|| processes.get(IDLE)) else {
+        return;
+    };
+    folder.add(
+        process,
+        sample.cgroup,
+        thread,
+        &stack.frames,
+        end,
+        sample.period,
+    );
+    let mut send = |seen| {
+        let sent = queues.scout.try_send(Request::File(seen)).is_ok();
+        folder.batch().files_announced += u64::from(sent);
+        shared
+            .announcements_deferred
+            .fetch_add(u64::from(!sent), Ordering::Relaxed);
+        sent
+    };
+    for mapping in &stack.files {
+        if let Backing::File(file) = mapping.backing {
+            processes.announce(sample.pid, file, mapping, sample.time, &mut send);
+        }
+    }
+    if sample.user.is_some() {
+        processes.announce_all(sample.pid, sample.time, send);
+    }
+}
+
+/// True for a sample of the idle loop itself: the idle task, with nothing on top of it. Interrupt
+/// work on an idle CPU is work and is kept. With hidden kernel symbols nobody can tell, and all of
+/// the idle task is taken for idle.
+fn is_idle(sample: &Sample<'_>, ranges: &[(u64, u64)], hidden: bool) -> bool {
+    if hidden {
+        return true;
+    }
+    let after = ranges.partition_point(|&(start, _)| start <= sample.ip);
+    after > 0 && sample.ip < ranges[after - 1].1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::record::{self, Layout};
+    use crate::perf::synthetic;
+
+    const LOOP: &[(u64, u64)] = &[(0x1000, 0x1100), (0x3000, 0x3080)];
+
+    fn check_idle(ip: u64, hidden: bool, expected: bool) {
+        let layout = Layout {
+            cgroup: true,
+            user_regs: 0,
+            user_stack: false,
+        };
+        let bytes = synthetic::sample(Mono(1), 0, 0, 10, &[ip]);
+        let Ok(Record::Sample(sample)) = record::parse(&bytes, &layout) else {
+            panic!("not a sample")
+        };
+        assert_eq!(is_idle(&sample, LOOP, hidden), expected, "{ip:#x}");
+    }
+
+    #[test]
+    fn the_idle_loop_is_idle() {
+        check_idle(0x1000, false, true);
+        check_idle(0x307f, false, true);
+    }
+
+    #[test]
+    fn interrupt_work_on_an_idle_cpu_is_work() {
+        check_idle(0x2000, false, false);
+        check_idle(0x1100, false, false);
+        check_idle(0x9000, false, false);
+    }
+
+    #[test]
+    fn with_hidden_symbols_all_of_the_idle_task_is_idle() {
+        check_idle(0x2000, true, true);
+    }
+}
