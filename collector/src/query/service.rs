@@ -1,7 +1,10 @@
 //! The calls of QueryService.
 
 use super::request::{Selected, check, invalid, limit, step};
-use super::{ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, request, resolved};
+use super::{
+    ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
+    resolved,
+};
 use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
 use profile::{Coverage, Diff, GroupBy, Profile, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
@@ -137,13 +140,15 @@ impl QueryService for Queries {
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?;
         let query = selected.query(&asked.group_by)?;
-        let place = self.place()?;
-        let found = Queries::profile(self, &selected, query, asked.max_nodes).await?;
-        let Answer { data, quality } = found;
-        let quality = answer::quality(quality, covered(&data), &self.0.hosts);
-        // Sorts the samples: too long for the runtime's thread.
-        let chunks = tokio::task::spawn_blocking(move || Chunks::new(data)).await;
-        let chunks = chunks.map_err(|_| Status::internal("failed to cut the answer"))?;
+        let mut place = self.place()?;
+        let made = Queries::profile(self, &selected, query, asked.max_nodes, move |found, _| {
+            let Answer { data, quality } = found;
+            let coverage = covered(&data);
+            place.hold(profile_bytes(&data))?;
+            Ok((quality, coverage, Chunks::new(data), place))
+        });
+        let (quality, coverage, chunks, place) = made.await?;
+        let quality = answer::quality(quality, coverage, &self.0.hosts);
         let (tx, parts) = mpsc::channel(PARTS_QUEUED);
         let queries = self.clone();
         tokio::spawn(async move {
