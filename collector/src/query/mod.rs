@@ -10,6 +10,7 @@ mod cgroups;
 mod held;
 mod request;
 mod service;
+mod units;
 
 pub(crate) use held::{Place, RETRY_AFTER, profile_bytes};
 pub use request::Selected;

@@ -3,7 +3,7 @@
 use super::request::{Selected, check, invalid, limit, step};
 use super::{
     ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
-    resolved,
+    resolved, units,
 };
 use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
 use profile::{Coverage, Diff, GroupBy, Profile, TopBy, TopSort, Value, key};
@@ -238,13 +238,17 @@ impl QueryService for Queries {
         check(asked)?;
         let now = self.0.clock.now_unix_ns();
         let lines = self.0.options.lines;
-        let (mut found, range) = self
+        let known = self.0.hosts.clone();
+        let (mut found, units, range) = self
             .run(0, lines, move |store, limits| {
                 let range = resolved(store, asked, now)?;
-                Ok((store.hosts(range, limits)?, range))
+                let found = store.hosts(range, limits)?;
+                let units = units::of_hosts(store, range, &found, &known, limits)?;
+                Ok((found, units, range))
             })
             .await?;
         let mut quality = answer::covered(range);
+        quality.unit = units.common();
         for (_, did) in &found {
             quality.hosts += u64::from(did.windows > 0);
             quality.hosts_alive += u64::from(did.windows > 0 || did.gap_ns > 0);
@@ -262,7 +266,8 @@ impl QueryService for Queries {
         }
         let hosts = found.into_iter().map(|(record, did)| {
             let same = namesakes.get(&record.facts.hostname).copied();
-            answer::host(record, &did, &self.0.hosts, same.unwrap_or(1))
+            let unit = units.of(&record.key);
+            answer::host(record, &did, unit, &self.0.hosts, same.unwrap_or(1))
         });
         Ok(Response::new(wire::HostsResponse {
             hosts: hosts.collect(),

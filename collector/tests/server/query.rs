@@ -1,6 +1,7 @@
 //! QueryService: answers, limits, and what happens when a client goes away.
 
 use crate::rig::{NOW, Options, Rig, SECOND, begin, facts, hash, labels, until, window};
+use collector::store::Store;
 use proto::collector as wire;
 use proto::{ProfileAssembler, agent};
 use std::time::Duration;
@@ -297,6 +298,55 @@ async fn hosts_come_with_what_they_did_and_what_is_odd() {
     assert_eq!(warned, [true, false, true]);
     assert!(answer.hosts[2].connected);
     assert_eq!(answer.quality.expect("quality").windows, 3);
+}
+
+/// The units of hosts `a` and `b` and of all of them.
+async fn units(rig: &Rig) -> [String; 3] {
+    rig.hosts.flush(&*rig.store).expect("stored");
+    let range = Some(agent::TimeRange::default());
+    let answer = rig
+        .queries()
+        .await
+        .hosts(wire::HostsRequest { range })
+        .await;
+    let answer = answer.expect("an answer").into_inner();
+    let [a, b] = &answer.hosts[..] else {
+        panic!("two hosts, not {:?}", answer.hosts);
+    };
+    let all = answer.quality.expect("quality").unit;
+    [a.unit.clone(), b.unit.clone(), all]
+}
+
+#[tokio::test]
+async fn hosts_say_in_which_unit_they_count() {
+    let rig = Rig::start().await;
+    let send = async |host: &str, unit: &str| {
+        let mut part = window(1, &["main"]);
+        part.facts.as_mut().expect("facts").unit = unit.to_owned();
+        let mut agent = rig.agent(host).await;
+        let ack = agent.store_part(part, &["main"]).await;
+        assert_eq!(ack.outcome, wire::Outcome::Stored as i32, "{}", ack.reason);
+    };
+    send("a", "cycles").await;
+    rig.agent("b").await;
+    assert_eq!(units(&rig).await, ["cycles"; 3]);
+    send("b", "nanoseconds").await;
+    assert_eq!(units(&rig).await, ["cycles", "nanoseconds", ""]);
+}
+
+#[tokio::test]
+async fn a_collector_that_began_anew_asks_its_store_for_the_unit() {
+    let rig = filled(Options::default()).await;
+    assert_eq!(units(&rig).await, ["nanoseconds"; 3]);
+    let anew = Rig::start().await;
+    for window in rig.store.windows() {
+        let given = rig.store.dictionary();
+        anew.store.push(&[window], &given, NOW).expect("stored");
+    }
+    for record in rig.store.host_records() {
+        anew.store.put_host(&record).expect("stored");
+    }
+    assert_eq!(units(&anew).await, ["nanoseconds"; 3]);
 }
 
 #[tokio::test]
