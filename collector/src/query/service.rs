@@ -281,14 +281,25 @@ impl QueryService for Queries {
         request: Request<wire::CgroupsRequest>,
     ) -> Result<Response<wire::CgroupsResponse>, Status> {
         let selected = Selected::new(request.into_inner().selection)?;
-        let selected = selected.without_filters("Cgroups")?;
-        let accountable = cgroups::is_accountable(&selected.selector);
+        // The kernel accounts for cgroups, not for the frames in them.
+        let filtered = !selected.filters.is_empty();
+        let accountable = !filtered && cgroups::is_accountable(&selected.selector);
         let of_cgroup = key::OF_CGROUP.map(str::to_owned);
+        let query = selected.query(&of_cgroup)?;
         let (now, lines) = (self.0.clock.now_unix_ns(), self.0.options.lines);
+        let nodes = self.0.options.nodes;
         let (list, left_out, quality, coverage) = self
-            .run(0, lines, move |store, limits| {
+            .run(nodes, lines, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
-                let Answer { data, quality } = store.totals(&scope, &of_cgroup, limits)?;
+                let Answer { data, quality } = match filtered {
+                    true => {
+                        let Answer { data, quality } =
+                            store.profile(scope.range, &query, limits)?;
+                        let data = cgroups::totals(&data);
+                        Answer { data, quality }
+                    }
+                    false => store.totals(&scope, &of_cgroup, limits)?,
+                };
                 let ledger = cgroups::ledger(&data, accountable);
                 let (windows, unmeasured) = (quality.windows, quality.windows_unmeasured);
                 let coverage = cgroups::coverage(&ledger, windows, unmeasured);

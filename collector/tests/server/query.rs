@@ -120,10 +120,11 @@ async fn a_table_of_a_label_honours_frame_filters() {
         ("a", 2)
     );
     // Where an answer has no stacks they are refused, not left out.
-    let request = wire::CgroupsRequest {
+    let request = wire::SeriesRequest {
         selection: Some(selection),
+        ..wire::SeriesRequest::default()
     };
-    let refused = client.cgroups(request).await.expect_err("no stacks");
+    let refused = client.series(request).await.expect_err("no stacks");
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
@@ -241,6 +242,30 @@ async fn cgroups_are_rolled_up_over_hosts() {
     assert_eq!(rows, expected);
     let lost = answer.cgroups.iter().map(|row| row.total_lost_count);
     assert_eq!(lost.max(), Some(1));
+    // Nor with frame filters, which are answered from stacks.
+    let mut filtered = selection("").expect("a selection");
+    filtered.frame_filters.push(agent::FrameFilter {
+        op: agent::FrameFilterOp::Keep.into(),
+        regex: "^write$".to_owned(),
+    });
+    let answer = client
+        .cgroups(wire::CgroupsRequest {
+            selection: Some(filtered),
+        })
+        .await
+        .expect("an answer")
+        .into_inner();
+    let rows: Vec<_> = answer
+        .cgroups
+        .iter()
+        .map(|row| (row.path.as_str(), row.total_count, row.expected_ns))
+        .collect();
+    let only = [
+        ("/", 2, 0),
+        ("/system.slice", 2, 0),
+        ("/system.slice/web.service", 2, 0),
+    ];
+    assert_eq!(rows, only);
     // Of a part of the samples nothing is expected.
     let request = wire::CgroupsRequest {
         selection: selection("comm!=\"x\""),
