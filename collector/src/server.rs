@@ -1,7 +1,7 @@
 //! The collector as a whole: what is started, in which order it ends, and what ends it.
 //!
 //! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for queries;
-//! `fp-push`, which stores windows; and `fp-upkeep`, which calls [`Store::maintain`].
+//! `fp-store`, which stores windows; and `fp-upkeep`, which calls [`Store::maintain`].
 
 use crate::config::Config;
 use crate::grpc::{self, GrpcError};

@@ -6,8 +6,7 @@ export default defineConfig({
   test: {
     include: ['tests/e2e/**/*.test.ts'],
     environment: 'node',
-    // Two files at a time: each has a browser and a mock of its own.
-    maxWorkers: 2,
+    fileParallelism: false,
     // A loaded machine is slow, not wrong.
     testTimeout: 240_000,
     hookTimeout: 60_000,

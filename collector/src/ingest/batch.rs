@@ -73,7 +73,7 @@ impl Pusher {
 }
 
 /// Name of the thread that calls the store.
-pub const THREAD: &str = "fp-push";
+pub const THREAD: &str = "fp-store";
 
 /// Calls the store with what comes from `jobs`, until all senders are gone.
 ///

@@ -5,7 +5,9 @@
 use crate::program::{Program, unix_ns};
 use crate::rig::{Agent, channel, hello, labels, window};
 use proto::collector::Outcome;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -106,6 +108,8 @@ async fn the_page_of_the_program_works_in_a_browser() {
         .env("BASE_URL", format!("http://{}", program.http))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        // With all it starts, so that all of it ends.
+        .process_group(0)
         .spawn()
         .expect("npm starts");
     let mut out = child.stdout.take().expect("a pipe");
@@ -122,7 +126,8 @@ async fn the_page_of_the_program_works_in_a_browser() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             None => {
-                child.kill().expect("it is there");
+                let group = Pid::from_child(&child);
+                kill_process_group(group, Signal::KILL).expect("it is there");
                 break child.wait().ok();
             }
         }

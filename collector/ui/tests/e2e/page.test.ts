@@ -258,6 +258,16 @@ describe('other pages', () => {
     const page = await site.open('', { colorScheme: 'dark' });
     await drawn(page);
     expect(await page.evaluate(() => document.documentElement.dataset.theme)).toBe('dark');
+    await settled(page);
+    await site.shot(page, 'dark-profile');
+    for (const view of ['compare', 'cgroups', 'hosts', 'collector']) {
+      await page.evaluate((hash) => (location.hash = hash), `view=${view}&frame=drop:^x$`);
+      await page.waitForSelector(`main.view-${view} > *`);
+      await settled(page);
+      await site.shot(page, `dark-${view}`);
+    }
+    await page.evaluate(() => (location.hash = ''));
+    await drawn(page);
     await page.getByRole('button', { name: 'Light theme' }).click();
     await page.reload();
     await drawn(page);
