@@ -2,6 +2,7 @@
 
 use crate::collector::Samples;
 use crate::fleet::{self, Fleet};
+use crate::form::Form;
 use crate::peer::{Connection, Peer};
 use crate::select::{self, Hosts, When, fleet_option};
 use crate::source::{Source, Tree};
@@ -18,7 +19,7 @@ use std::collections::HashMap;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Shares are of all CPU time sampled in the range. A collector adds the trees of its hosts up by path.
-Exit code 6: there is none, or a collector misses part of what it should have.
+JSON has every cgroup, whatever --depth and --limit say. Exit code 6: there is none, or a collector misses part of what it should have.
 
 Examples:
   agent-ctl cgroups --since 10m
@@ -45,9 +46,8 @@ pub struct Args {
     /// Most rows
     #[arg(long, value_name = "ROWS")]
     limit: Option<usize>,
-    /// Print JSON: every cgroup, whatever --depth and --limit say
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -70,7 +70,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let range = args.when.range(&clock)?;
     let answer = source.cgroups(range, &samples).await?;
     let code = fleet::code(answer.total_weight == 0, answer.fleet.as_ref());
-    if args.json {
+    if args.form.is_json() {
         let ledger = match &mut source {
             Source::Agent(client) => {
                 let range = Some(range.into());
@@ -399,7 +399,7 @@ mod tests {
             flat: false,
             depth,
             limit: None,
-            json: false,
+            form: Form::default(),
         }
     }
 

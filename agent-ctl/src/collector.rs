@@ -79,7 +79,7 @@ impl Collector {
         Ok((answer.hosts, answer.hosts_left_out, fleet))
     }
 
-    /// `Cgroups`, how many more there are, and what it is made of. Refused with frame filters.
+    /// `Cgroups`, how many more there are, and what it is made of.
     pub async fn cgroups(&mut self, selection: Selection) -> Result<(Vec<Cgroup>, u64, Fleet)> {
         const WHAT: &str = "list cgroups";
         let selection = Some(selection);

@@ -25,6 +25,9 @@ const SECRET_FILE_BYTES_MAX: u64 = 1 << 20;
 /// machine that is gone ends after twice this, not never.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
+/// Metadata of a refusal that does not last: seconds until it is worth trying again.
+const RETRY_AFTER: &str = "retry-after";
+
 /// Adds the bearer token to every call.
 #[derive(Clone)]
 pub struct Token(Option<MetadataValue<Ascii>>);
@@ -126,7 +129,13 @@ impl Route {
             Code::FailedPrecondition => exit::CONFIG,
             _ => exit::FAILURE,
         };
+        let busy = status.metadata().get(RETRY_AFTER);
+        let busy = busy.and_then(|seconds| seconds.to_str().ok()?.parse::<u32>().ok());
         let hint = match status.code() {
+            // The question is none of its troubles.
+            Code::ResourceExhausted if let Some(seconds) = busy => {
+                format!("\ntry again in {seconds} s")
+            }
             Code::Unauthenticated => format!("\ngive the {kind}'s token with --token-file"),
             Code::Unimplemented if fleet => format!(
                 "\nwhat listens there is no collector, or one of another version than this agent-ctl \

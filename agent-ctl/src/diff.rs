@@ -69,9 +69,9 @@ pub struct Args {
         help_heading = "Output"
     )]
     limit: usize,
-    /// Write stacks with both values instead of the table
-    #[arg(long, value_enum, help_heading = "Output")]
-    format: Option<DiffFormat>,
+    /// Format: the table, as text or JSON, or stacks with both values
+    #[arg(long, value_enum, default_value_t = DiffFormat::Text, help_heading = "Output")]
+    format: DiffFormat,
     /// Do not scale the first side to the second's total (folded, svg)
     #[arg(long, help_heading = "Output")]
     absolute: bool,
@@ -111,10 +111,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
              give --before, --before-selector or --after-selector",
         ));
     }
-    let format = if args.json {
-        Some(DiffFormat::Json)
-    } else {
-        args.format
+    let format = match args.json {
+        true => DiffFormat::Json,
+        false => args.format,
     };
     let after_text = args.after.as_deref().unwrap_or(DEFAULT_RANGE);
     let before_text = args.before.as_deref().unwrap_or(after_text);
@@ -177,16 +176,16 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let diff = Diff::new(before, after, &GroupBy::Keys(Vec::new()))
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
     let text = match format {
-        None => table(&diff, &args).show(out).into_bytes(),
-        Some(DiffFormat::Json) => {
+        DiffFormat::Text => table(&diff, &args).show(out).into_bytes(),
+        DiffFormat::Json => {
             let json = Json::of(&diff, before_side, after_side, &args);
             (crate::terminal::json(&json, true)? + "\n").into_bytes()
         }
-        Some(_) if empty => {
+        _ if empty => {
             note!("agent-ctl: a side has no samples: nothing written");
             return Ok(exit::PARTIAL);
         }
-        Some(format) => render::write_diff(&diff, format, !args.absolute)?,
+        format => render::write_diff(&diff, format, !args.absolute)?,
     };
     deliver(&args.output, &text)?;
     let partial = sides.iter().filter_map(|side| side.fleet.as_ref());

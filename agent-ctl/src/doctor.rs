@@ -4,6 +4,7 @@
 //! agent too: then it says how to start one and checks what the agent would need of this machine.
 
 use crate::client::Client;
+use crate::form::Form;
 use crate::local::{self, Local};
 use crate::peer::{Connection, Target};
 use crate::status::{Degradation, severity};
@@ -30,9 +31,8 @@ pub struct Args {
     /// How long to burn CPU for the proof, 30s at most
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = burn_length)]
     burn: Duration,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 /// Shortest burn taken: a sample at the default rate. Without any there is no proof.
@@ -134,7 +134,7 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
         .iter()
         .any(|found| found.severity >= Severity::Warning);
     let code = if bad { exit::PARTIAL } else { exit::OK };
-    if args.json {
+    if args.form.is_json() {
         out.write_json(&Json {
             agent: true,
             error: None,
@@ -509,7 +509,7 @@ fn without_agent(
         Target::Unix(_) => local::findings(&Local::read("/".as_ref())),
         Target::Tcp(_) => Vec::new(),
     };
-    if args.json {
+    if args.form.is_json() {
         out.write_json(&Json {
             agent: false,
             error: Some(format!("{error:#}")),

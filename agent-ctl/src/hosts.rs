@@ -2,6 +2,7 @@
 
 use crate::collector::Collector;
 use crate::fleet::{self, Fleet};
+use crate::form::Form;
 use crate::peer::Connection;
 use crate::select::When;
 use crate::terminal::{Out, Table};
@@ -18,10 +19,10 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Only a collector knows hosts: --collector, or FLEETPROF_COLLECTOR. CPU is the mean number of CPUs in use
-over the range, COVERAGE the part of the kernel's accounting that was sampled, GAPS the time without data
+over the range, or of cycles a second where a host counts those, COVERAGE the part of the kernel's accounting that was sampled, GAPS the time without data
 while the host was alive, SPOOL what waits on the host's disk. A host that was not heard of for three
-minutes is silent; after --gone-after it is gone, and no longer counts as trouble. Exit code 6: a host is
-silent or has warnings, or data of the range is missing.
+minutes is silent; after --gone-after it is gone, and no longer counts as trouble. JSON has every host,
+whatever --limit says. Exit code 6: a host is silent or has warnings, or data of the range is missing.
 
 Examples:
   agent-ctl --collector c1 hosts
@@ -43,9 +44,8 @@ pub struct Args {
     /// Most rows
     #[arg(long, value_name = "ROWS")]
     limit: Option<usize>,
-    /// Print JSON, whatever --limit says
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -65,6 +65,12 @@ const SILENT_AFTER: Duration = Duration::from_secs(180);
 /// A clock that is wrong by less is not worth a word. Unit: nanoseconds.
 const CLOCK_AHEAD_NS: u64 = 1_000_000_000;
 
+/// Unit of weights that are CPU time.
+const CPU_TIME: &str = "nanoseconds";
+
+/// Unit of weights of hosts that count cycles.
+const CYCLES: &str = "cycles";
+
 /// Characters of an id that tell hosts of one name apart.
 const ID_CHARS: usize = 12;
 
@@ -83,7 +89,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         0 => fleet::code(table.rows.is_empty(), Some(&table.fleet)),
         _ => exit::PARTIAL,
     };
-    if args.json {
+    if args.form.is_json() {
         out.write_json(&table.json(&clock, &args))?;
         return Ok(code);
     }
@@ -155,7 +161,10 @@ struct Known {
 impl Known {
     fn of(hosts: Vec<Host>, fleet: Fleet, clock: &Clock, args: &Args) -> Known {
         let mut by_id: BTreeMap<String, Row> = BTreeMap::new();
-        for host in hosts {
+        for mut host in hosts {
+            if host.unit.is_empty() {
+                fleet.unit().clone_into(&mut host.unit);
+            }
             let id = host.host_id.clone();
             let row = row(host, clock, args.gone_after);
             match by_id.entry(id) {
@@ -172,7 +181,11 @@ impl Known {
             let by_name = || left.facts.hostname.cmp(&right.facts.hostname);
             match args.sort {
                 Sort::Name => by_name(),
-                Sort::Cpu => right.host.weight.cmp(&left.host.weight).then_with(by_name),
+                // What is counted in another unit cannot be compared: after all CPU time.
+                Sort::Cpu => {
+                    let key = |row: &Row| (row.host.unit == CPU_TIME, row.host.weight);
+                    key(right).cmp(&key(left)).then_with(by_name)
+                }
                 Sort::Seen => right.age.cmp(&left.age).then_with(by_name),
             }
         });
@@ -199,10 +212,24 @@ impl Known {
     }
 
     /// CPUs in use on the mean over the range; another unit than time has none.
-    fn cpus(&self, weight: u64) -> Option<f64> {
+    fn cpus(&self, weight: u64, unit: &str) -> Option<f64> {
         let covered_ns = self.fleet.covered_ns();
-        let is_time = matches!(self.fleet.unit(), "nanoseconds" | "");
+        // Nothing is nothing in any unit.
+        let is_time = unit == CPU_TIME || (weight == 0 && unit.is_empty());
         (is_time && covered_ns > 0).then(|| units::share(weight, covered_ns))
+    }
+
+    /// What was used on the mean over the range: CPUs as a bare number, other units by the second.
+    fn used(&self, weight: u64, unit: &str) -> String {
+        let covered_ns = self.fleet.covered_ns();
+        match self.cpus(weight, unit) {
+            Some(cpus) => format!("{cpus:.2}"),
+            None if unit == CYCLES && covered_ns > 0 => {
+                // Cycles a nanosecond are billions a second.
+                format!("{:.2} Gc/s", units::share(weight, covered_ns))
+            }
+            None => units::weight(weight, unit),
+        }
     }
 
     fn show(&self, args: &Args) -> Table {
@@ -229,17 +256,13 @@ impl Known {
                 (_, Some(2..)) => format!("{name} ({short})"),
                 _ => name.to_owned(),
             };
-            let cpus = match self.cpus(row.host.weight) {
-                Some(cpus) => format!("{cpus:.2}"),
-                None => units::weight(row.host.weight, self.fleet.unit()),
-            };
             let coverage = row.coverage.share();
             let coverage = coverage.map(|share| format!("{:.1} %", share * 100.0));
             let dash = || "-".to_owned();
             table.row([
                 name,
                 format!("{} ago", units::duration(row.age)),
-                cpus,
+                self.used(row.host.weight, &row.host.unit),
                 coverage.unwrap_or_else(dash),
                 match row.host.gap_ns {
                     0 => dash(),
@@ -255,17 +278,25 @@ impl Known {
     }
 
     fn line(&self) -> String {
-        let weight = self
-            .rows
-            .iter()
-            .fold(0u64, |sum, row| sum.saturating_add(row.host.weight));
-        let cpus = match self.cpus(weight) {
-            Some(cpus) => format!("{cpus:.2} CPUs in use"),
-            None => units::weight(weight, self.fleet.unit()),
-        };
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row.host.weight > 0) {
+            let sum = sums.entry(&row.host.unit).or_default();
+            *sum = sum.saturating_add(row.host.weight);
+        }
+        // CPU time first, and alone where there is nothing else.
+        let time = sums.remove(CPU_TIME).unwrap_or(0);
+        let mut used = Vec::new();
+        if time > 0 || sums.is_empty() {
+            used.push(format!("{} CPUs in use", self.used(time, CPU_TIME)));
+        }
+        used.extend(sums.iter().map(|(unit, sum)| match self.used(*sum, unit) {
+            sum if unit.is_empty() => format!("{sum} in a unit that is not known"),
+            sum => sum,
+        }));
+        let used = used.join(" and ");
         let warned = self.rows.iter().filter(|row| !row.host.warnings.is_empty());
         format!(
-            "{} {}, {cpus}, {} silent, {} gone, {} with warnings",
+            "{} {}, {used}, {} silent, {} gone, {} with warnings",
             units::count(self.rows.len() as u64),
             if self.rows.len() == 1 {
                 "host"
@@ -291,7 +322,8 @@ impl Known {
             clock_ahead_ns: row.host.clock_ahead_ns,
             windows: row.host.windows,
             weight: row.host.weight,
-            cpus_used: self.cpus(row.host.weight),
+            unit: &row.host.unit,
+            cpus_used: self.cpus(row.host.weight, &row.host.unit),
             coverage: row.coverage,
             coverage_share: row.coverage.share(),
             gap_ns: row.host.gap_ns,
@@ -354,6 +386,13 @@ fn merge(row: &mut Row, mut other: Row) {
     let (host, more) = (&mut row.host, &other.host);
     host.windows = host.windows.saturating_add(more.windows);
     host.weight = host.weight.saturating_add(more.weight);
+    if host.unit != more.unit && more.weight > 0 {
+        // A boot that did nothing has no say; two units make a sum of nothing.
+        host.unit = match host.weight == more.weight {
+            true => more.unit.clone(),
+            false => String::new(),
+        };
+    }
     host.gap_ns = host.gap_ns.saturating_add(more.gap_ns);
     host.first_seen_unix_ns = host.first_seen_unix_ns.min(more.first_seen_unix_ns);
     for warning in other.host.warnings {
@@ -414,6 +453,8 @@ struct JsonHost<'a> {
     clock_ahead_ns: i64,
     windows: u64,
     weight: u64,
+    /// Empty: not known.
+    unit: &'a str,
     cpus_used: Option<f64>,
     coverage: Coverage,
     coverage_share: Option<f64>,
@@ -449,6 +490,7 @@ mod tests {
             host_id: id.to_owned(),
             last_seen_unix_ns: NOW - seen_s * S,
             weight,
+            unit: CPU_TIME.to_owned(),
             facts: Some(HostFacts {
                 hostname: name.to_owned(),
                 ..HostFacts::default()
@@ -458,14 +500,20 @@ mod tests {
     }
 
     fn known(hosts: Vec<Host>, sort: Sort) -> Known {
-        let fleet = Fleet::of(Default::default());
+        let fleet = Fleet::of(proto::collector::DataQuality {
+            covered: Some(proto::agent::TimeRange {
+                start_unix_ns: NOW - 10 * S,
+                end_unix_ns: NOW,
+            }),
+            ..Default::default()
+        });
         let args = Args {
             when: When::default(),
             sort,
             trouble: false,
             gone_after: Duration::from_secs(3600),
             limit: None,
-            json: false,
+            form: Form::default(),
         };
         Known::of(hosts, fleet, &Clock::at(NOW), &args)
     }
@@ -522,6 +570,46 @@ mod tests {
         assert_eq!(names(&known(hosts.clone(), Sort::Name)), ["a", "b", "c"]);
         assert_eq!(names(&known(hosts.clone(), Sort::Cpu)), ["c", "a", "b"]);
         assert_eq!(names(&known(hosts, Sort::Seen)), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn cycles_are_not_taken_for_time() {
+        let with = |unit: &str, host: Host| Host {
+            unit: unit.to_owned(),
+            ..host
+        };
+        let ten_s = 10 * S as u64;
+        let hosts = vec![
+            host("1", "time", 1, 2 * ten_s),
+            with(CYCLES, host("2", "cycles", 1, 7 * ten_s)),
+            with("", host("3", "unknown", 1, 9000)),
+            with("", host("4", "idle", 1, 0)),
+        ];
+        let known = known(hosts.clone(), Sort::Cpu);
+        assert_eq!(names(&known), ["time", "cycles", "unknown", "idle"]);
+        let used = known.rows.iter();
+        let used: Vec<_> = used
+            .map(|row| known.used(row.host.weight, &row.host.unit))
+            .collect();
+        assert_eq!(used, ["2.00", "7.00 Gc/s", "9,000", "0.00"]);
+        let line = known.line();
+        let all = "2.00 CPUs in use and 9,000 in a unit that is not known and 7.00 Gc/s,";
+        assert!(line.contains(all), "{line}");
+    }
+
+    #[test]
+    fn boots_in_different_units_are_not_added_up_as_one() {
+        let cycles = |weight| Host {
+            unit: CYCLES.to_owned(),
+            ..host("1", "a", 1, weight)
+        };
+        let unit = |one: Host, other: Host| {
+            let known = known(vec![one, other], Sort::Name);
+            known.rows[0].host.unit.clone()
+        };
+        assert_eq!(unit(host("1", "a", 9, 5), cycles(7)), "");
+        assert_eq!(unit(host("1", "a", 9, 0), cycles(7)), CYCLES);
+        assert_eq!(unit(host("1", "a", 9, 5), cycles(0)), CPU_TIME);
     }
 
     #[test]

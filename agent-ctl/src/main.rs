@@ -29,6 +29,7 @@ mod exit;
 #[expect(dead_code, reason = "tests in here need the fake collector alone")]
 mod fake;
 mod fleet;
+mod form;
 mod hosts;
 mod local;
 mod man;

@@ -56,6 +56,9 @@ pub struct Args {
     /// Format; left out, the file name says it, or else folded
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format", help_heading = "Output")]
+    json: bool,
     /// File to write, `-` for standard output
     #[arg(
         short,
@@ -77,7 +80,8 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let format = choose(out, args.format, &args.output)?;
+    let format = args.json.then_some(Format::Json).or(args.format);
+    let format = choose(out, format, &args.output)?;
     let peer = connection.peer()?;
     check(&args, &peer)?;
     let samples = Samples {

@@ -77,6 +77,8 @@ impl Format {
 /// Formats a comparison leaves in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DiffFormat {
+    /// A table of functions, for people
+    Text,
     /// Folded stacks with two counts, before and after
     Folded,
     /// Flame graph of the second side, coloured by what changed
@@ -166,7 +168,7 @@ fn with_fleet(object: &[u8], fleet: &Fleet) -> Result<Vec<u8>> {
 /// The bytes of a comparison; `normalise` scales the first side to the total of the second.
 ///
 /// # Errors
-/// When the writer fails, or for JSON, which is the command's own.
+/// When the writer fails, or for text and JSON, which are the command's own.
 pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Vec<u8>> {
     let options = Options {
         title: "CPU profile: what changed".to_owned(),
@@ -176,7 +178,7 @@ pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Ve
     match format {
         DiffFormat::Folded => formats::folded::write_diff(diff, normalise, &options, &mut bytes)?,
         DiffFormat::Svg => formats::svg::write_diff(diff, normalise, &options, &mut bytes)?,
-        DiffFormat::Json => anyhow::bail!("failed to write JSON here"),
+        DiffFormat::Text | DiffFormat::Json => anyhow::bail!("failed to write a table here"),
     }
     Ok(bytes)
 }

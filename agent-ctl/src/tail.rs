@@ -1,6 +1,7 @@
 //! `agent-ctl tail`: a line for each window as it closes.
 
 use crate::client::Client;
+use crate::form::Form;
 use crate::peer::Connection;
 use crate::select::{self, Frames, Labels};
 use crate::summary::{self, Covered};
@@ -28,9 +29,8 @@ pub struct Args {
     /// End after this many windows
     #[arg(short = 'n', long, value_name = "COUNT")]
     count: Option<u64>,
-    /// Print a JSON object a line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 /// Cells of a function name in a line, so that a line stays one on most terminals.
@@ -77,7 +77,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
                 "failed to go on: the agent ended the stream",
             ));
         };
-        out.write(&line(out, &clock, &profile, missed, args.json)?)?;
+        out.write(&line(out, &clock, &profile, missed, args.form.is_json())?)?;
         left -= 1;
     }
     Ok(exit::OK)

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub enum WhenError {
     /// Not a duration.
     #[error(
-        "failed to read duration `{0}`: expected a number with ms, s, m, h or d, as in `1h30m`"
+        "failed to read duration `{0}`: expected a number with ms, s, m, h, d, w or y, as in `2d12h`"
     )]
     Duration(String),
     /// A duration that no agent can look back.
@@ -71,8 +71,9 @@ impl Clock {
 
     /// This long ago, in nanoseconds since the Unix epoch.
     pub fn ago_ns(&self, age: Duration) -> i64 {
-        self.now_ns()
-            .saturating_sub(i64::try_from(age.as_nanos()).unwrap_or(i64::MAX))
+        let age_ns = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+        // Nobody kept anything before 1970, and 0 has a meaning of its own.
+        self.now_ns().saturating_sub(age_ns).max(1)
     }
 
     /// Reads a time; nanoseconds since the Unix epoch.
@@ -195,7 +196,8 @@ impl From<Range> for proto::agent::TimeRange {
     }
 }
 
-/// Reads a duration: numbers with units, largest first or not: `90s`, `1h30m`, `1.5h`, `250ms`.
+/// Reads a duration: numbers with units, largest first or not: `90s`, `1h30m`, `1.5h`, `2d12h`, `1w`,
+/// `250ms`. A year has 365 days.
 ///
 /// # Errors
 /// When there is no number, no unit, something else, or more than 100 years.
@@ -220,18 +222,23 @@ pub fn duration(text: &str) -> Result<Duration, WhenError> {
             "s" | "sec" => 1.0,
             "m" | "min" => 60.0,
             "h" => 3600.0,
-            "d" => 86_400.0,
+            "d" => DAY_S,
+            "w" => 7.0 * DAY_S,
+            "y" => 365.0 * DAY_S,
             _ => return Err(error()),
         };
         seconds += number.parse::<f64>().map_err(|_| error())? * scale;
         rest = after;
     }
-    const CENTURY_S: f64 = 100.0 * 366.0 * 86_400.0;
+    const CENTURY_S: f64 = 100.0 * 366.0 * DAY_S;
     if seconds > CENTURY_S {
         return Err(WhenError::TooLong(text.to_owned()));
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| error())
 }
+
+/// Unit: seconds.
+const DAY_S: f64 = 86_400.0;
 
 /// `@1763733780`, or bare with nine digits and more: fewer is more likely a duration without unit.
 fn unix_seconds(text: &str) -> Option<i64> {
@@ -285,6 +292,10 @@ mod tests {
     #[test]
     fn every_form_of_time_is_read() {
         check("now", "2026-11-21T12:00:00Z");
+        check("1w", "2026-11-14T12:00:00Z");
+        check("-1y", "2025-11-21T12:00:00Z");
+        check("2d12h", "2026-11-19T00:00:00Z");
+        check("99y", "1970-01-01T00:00:00Z");
         check("5m", "2026-11-21T11:55:00Z");
         check("-1h30m", "2026-11-21T10:30:00Z");
         check("90.5s", "2026-11-21T11:58:29.5Z");
@@ -377,6 +388,10 @@ mod tests {
     #[test]
     fn durations_add_up() {
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("2d12h"), Ok(Duration::from_secs(60 * 3600)));
+        assert_eq!(duration("1w"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(duration("1y"), Ok(Duration::from_secs(365 * 86_400)));
+        assert_eq!(duration("1y2w"), Ok(Duration::from_secs(379 * 86_400)));
         assert_eq!(duration("1.5s250ms"), Ok(Duration::from_millis(1750)));
     }
 }

@@ -492,7 +492,7 @@ fn a_diff_takes_files_without_an_agent() {
 #[test]
 fn tail_prints_a_line_a_window() {
     insta::assert_snapshot!(ask(&sound(), &["tail", "-n", "2"]).all());
-    let lines = ask(&sound(), &["tail", "-n", "2", "--json"]).out;
+    let lines = ask(&sound(), &["tail", "-n", "2", "--format", "json"]).out;
     let missed: Vec<u64> = lines
         .lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
@@ -520,6 +520,40 @@ fn tail_says_that_the_agent_went() {
 fn top_prints_a_table_where_no_terminal_is() {
     let ended = ask(&sound(), &["top"]);
     insta::assert_snapshot!(ended.all());
+}
+
+#[test]
+fn every_answer_is_there_as_json_by_both_names() {
+    let running = sound();
+    let commands: [&[&str]; 6] = [
+        &["status"],
+        &["cgroups"],
+        &["top"],
+        &["tail", "-n", "1"],
+        &["profile", "--to", "now"],
+        &["diff", "--before", "..now"],
+    ];
+    for command in commands {
+        let with = |more: &[&str]| ask(&running, &[command, more].concat());
+        let (long, short) = (with(&["--format", "json"]), with(&["--json"]));
+        assert_eq!(long.out, short.out, "{command:?}");
+        let first = long.out.trim_start();
+        assert!(first.starts_with('{'), "{command:?}: {}", long.all());
+        let both = with(&["--json", "--format", "json"]);
+        assert_eq!(both.code, 2, "{command:?}: {}", both.all());
+    }
+    // Its proof is another each time.
+    for form in [&["--json"][..], &["--format", "json"]] {
+        let ended = ask(
+            &running,
+            &[&["doctor", "--burn", "50ms"][..], form].concat(),
+        );
+        assert!(ended.out.starts_with('{'), "{}", ended.all());
+    }
+    for command in [&["status"][..], &["diff", "--before", "..now"]] {
+        let text = ask(&running, &[command, &["--format", "text"]].concat());
+        assert_eq!(text.out, ask(&running, command).out, "{command:?}");
+    }
 }
 
 #[test]

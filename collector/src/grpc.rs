@@ -7,6 +7,7 @@ use crate::metrics::Metrics;
 use crate::query::{Queries, REQUEST_BYTES_MAX};
 use proto::collector::ingest_service_server::IngestServiceServer;
 use proto::collector::query_service_server::QueryServiceServer;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -44,7 +45,8 @@ pub enum GrpcError {
     Transport(#[source] tonic::transport::Error),
 }
 
-/// Serves until `shutdown` is true, and then until every call has ended.
+/// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here are
+/// told that the page is at `page`.
 ///
 /// # Errors
 /// When the transport fails.
@@ -53,6 +55,7 @@ pub async fn serve(
     ingest: Ingest,
     queries: Queries,
     streams_max: usize,
+    page: SocketAddr,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) -> Result<(), GrpcError> {
@@ -85,7 +88,7 @@ pub async fn serve(
         .build_v1alpha()
         .map_err(GrpcError::Reflection)?;
     let mut stop = shutdown;
-    let incoming = listen::accept(listener, streams_max + SPARE_CONNECTIONS, metrics);
+    let incoming = listen::accept(listener, streams_max + SPARE_CONNECTIONS, page, metrics);
     builder()
         .add_service(health_service)
         .add_service(agents)

@@ -1,11 +1,12 @@
-//! Listening on TCP: no more connections at a time than there are places, and none that says nothing.
+//! Listening on TCP: no more connections at a time than there are places, and none that says nothing
+//! or takes the port for another.
 
 use crate::metrics::Metrics;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,6 +16,14 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Bytes of the HTTP/2 connection preface; until these have come a connection is a stranger's.
 const PREFACE_BYTES: usize = 24;
+
+/// Begins of a request of HTTP/1, which gRPC is not: somebody took this for the page's port.
+const HTTP1: [&[u8; 4]; 8] = [
+    b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN",
+];
+
+/// Most of such a request that is read before it is answered. Unit: bytes.
+const HTTP1_BYTES: usize = 16 << 10;
 
 /// Time from connecting to these.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,11 +64,12 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
     bound.map_err(|source| ListenError::Bind { address, source })
 }
 
-/// Connections of `listener`, at most `places` at a time; more wait in its backlog. Ends when the
-/// stream is dropped.
+/// Connections of `listener`, at most `places` at a time; more wait in its backlog. A browser is told
+/// that the page is at `page`. Ends when the stream is dropped.
 pub fn accept(
     listener: TcpListener,
     places: usize,
+    page: SocketAddr,
     metrics: Arc<Metrics>,
 ) -> ReceiverStream<io::Result<Conn>> {
     let (tx, rx) = mpsc::channel(1);
@@ -78,7 +88,7 @@ pub fn accept(
             match accepted.and_then(|(stream, _)| stream.set_nodelay(true).map(|()| stream)) {
                 Ok(stream) => {
                     trouble.over();
-                    let conn = Conn::new(stream, place, metrics.clone());
+                    let conn = Conn::new(stream, place, page, metrics.clone());
                     if tx.send(Ok(conn)).await.is_err() {
                         return;
                     }
@@ -122,20 +132,79 @@ pub struct Conn {
     /// Ends a connection that sends no preface; `None` once it has come.
     silence: Option<Pin<Box<tokio::time::Sleep>>>,
     read: usize,
+    begin: Begin,
+    page: SocketAddr,
     metrics: Arc<Metrics>,
     _place: OwnedSemaphorePermit,
 }
 
+/// What a connection begins with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// Nothing came yet.
+    Open,
+    /// Not HTTP/1.
+    Other,
+    /// HTTP/1: it has had its answer.
+    Http1,
+}
+
 impl Conn {
-    fn new(stream: TcpStream, place: OwnedSemaphorePermit, metrics: Arc<Metrics>) -> Conn {
+    fn new(
+        stream: TcpStream,
+        place: OwnedSemaphorePermit,
+        page: SocketAddr,
+        metrics: Arc<Metrics>,
+    ) -> Conn {
         metrics.connections_grpc.inc();
         Conn {
             stream,
             silence: Some(Box::pin(tokio::time::sleep(PREFACE_TIMEOUT))),
             read: 0,
+            begin: Begin::Open,
+            page,
             metrics,
             _place: place,
         }
+    }
+
+    /// Waits for the first bytes; false when they are of HTTP/1. Nothing is written before: the server
+    /// would greet in HTTP/2, which no browser understands.
+    fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if self.begin == Begin::Open {
+            if let Some(silence) = &mut self.silence
+                && silence.as_mut().poll(cx).is_ready()
+            {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            let mut first = [0; 4];
+            let mut first = ReadBuf::new(&mut first);
+            ready!(self.stream.poll_peek(cx, &mut first))?;
+            let is_http1 = HTTP1.iter().any(|method| first.filled() == *method);
+            self.begin = if is_http1 { Begin::Http1 } else { Begin::Other };
+            if is_http1 {
+                self.metrics.misplaced_grpc.inc();
+                self.answer_http1();
+            }
+        }
+        Poll::Ready(Ok(self.begin == Begin::Other))
+    }
+
+    /// Says where the page is. A connection that does not take so little at once gets nothing.
+    fn answer_http1(&self) {
+        let text = format!(
+            "this is the port for agents and agent-ctl (gRPC); the page is at http://{}/\n",
+            self.page
+        );
+        let answer = format!(
+            "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
+             Content-Length: {}\r\nConnection: close\r\nX-Content-Type-Options: nosniff\r\n\r\n{text}",
+            text.len()
+        );
+        // What is not read when the connection is closed makes the kernel reset it, answer and all.
+        let mut request = [0; HTTP1_BYTES];
+        let _ = self.stream.try_read(&mut request);
+        let _ = self.stream.try_write(answer.as_bytes());
     }
 }
 
@@ -160,6 +229,10 @@ impl AsyncRead for Conn {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let conn = self.get_mut();
+        if !ready!(conn.poll_begin(cx))? {
+            // The end, for the server.
+            return Poll::Ready(Ok(()));
+        }
         if let Some(silence) = &mut conn.silence
             && silence.as_mut().poll(cx).is_ready()
         {
@@ -183,6 +256,9 @@ impl AsyncWrite for Conn {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if !ready!(self.poll_begin(cx))? {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -199,6 +275,9 @@ impl AsyncWrite for Conn {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if !ready!(self.poll_begin(cx))? {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 

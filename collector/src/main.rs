@@ -71,8 +71,9 @@ enum Exit {
 /// Most threads of the runtime. Streams cost little; more only wake each other up.
 const WORKERS_MAX: usize = 8;
 
-/// Blocking threads beside those of queries: pushes, status, metrics, files being written.
-const BLOCKING_SPARE: usize = 24;
+/// Blocking threads beside those of queries: status or metrics, and the end. Queries write their files
+/// in their own place, pushes have a thread of their own.
+const BLOCKING_SPARE: usize = 8;
 
 /// Time for blocking calls to end after everything else has.
 const RUNTIME_END: Duration = Duration::from_secs(2);

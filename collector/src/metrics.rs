@@ -118,11 +118,15 @@ catalogue! {
     queries_failed Counter "fleetprof_collector_queries_total" "outcome=\"failed\"" "Queries by how they ended.";
     query_ns CounterNs "fleetprof_collector_query_seconds_total" "" "Time that queries ran in the store.";
     answers_stalled Counter "fleetprof_collector_answers_stalled_total" "" "Answers given up because the client did not read them.";
+    answers_refused Counter "fleetprof_collector_answers_refused_total" "" "Answers refused because others that are being read hold the places or the memory.";
+    answer_bytes Gauge "fleetprof_collector_answer_bytes" "" "Memory held for answers that are being read.";
     http_requests Counter "fleetprof_collector_http_requests_total" "" "Requests over HTTP, those refused included.";
     http_refused Counter "fleetprof_collector_http_refused_total" "" "Requests over HTTP for another host's name or from another site's page.";
     connections_grpc Gauge "fleetprof_collector_connections" "listener=\"grpc\"" "Connections that are open, by listener.";
     connections_http Gauge "fleetprof_collector_connections" "listener=\"http\"" "Connections that are open, by listener.";
     connections_evicted Counter "fleetprof_collector_connections_evicted_total" "" "Connections over HTTP closed to make room for others.";
+    misplaced_grpc Counter "fleetprof_collector_connections_misplaced_total" "listener=\"grpc\"" "Connections told that they want the other port, by listener.";
+    misplaced_http Counter "fleetprof_collector_connections_misplaced_total" "listener=\"http\"" "Connections told that they want the other port, by listener.";
 }
 
 /// Numbers of the stores, with a sentence each.

@@ -1,12 +1,12 @@
 //! The collector as a whole: what is started, in which order it ends, and what ends it.
 //!
-//! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for calls of
-//! the store; and `fp-upkeep`, which calls [`Store::maintain`].
+//! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for queries;
+//! `fp-store`, which stores windows; and `fp-upkeep`, which calls [`Store::maintain`].
 
 use crate::config::Config;
 use crate::grpc::{self, GrpcError};
 use crate::ingest::limits::Timeouts;
-use crate::ingest::{Hosts, Ingest, IngestOptions, StorePanicked, stopped};
+use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
 use crate::query::{Facts, Queries, QueryOptions};
@@ -97,7 +97,7 @@ pub async fn serve(
         source,
     })?;
     let streams = config.ingest.streams_max as usize;
-    let (ingest, mut pushing) = Ingest::start(
+    let ingest = Ingest::start(
         store.clone(),
         hosts.clone(),
         IngestOptions {
@@ -109,16 +109,21 @@ pub async fn serve(
         metrics.clone(),
         ending.clone(),
     );
+    let (ingest, mut pushing) = ingest.map_err(|source| ServeError::Thread {
+        thread: ingest::THREAD,
+        source,
+    })?;
     let queries = queries(config, &store, &hosts, clock, &metrics);
     let mut grpc = tokio::spawn(grpc::serve(
         grpc,
         ingest.clone(),
         queries.clone(),
         streams,
+        addresses.http,
         metrics.clone(),
         ending.clone(),
     ));
-    let mut http = tokio::spawn(web::serve(http, queries, metrics, ending));
+    let mut http = tokio::spawn(web::serve(http, queries, addresses.grpc, metrics, ending));
     ready(addresses);
     let failure = tokio::select! {
         () = stopped(&mut stop) => None,

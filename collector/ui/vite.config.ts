@@ -24,6 +24,10 @@ export default defineConfig({
       },
     },
   },
+  worker: {
+    format: 'es',
+    rollupOptions: { output: { entryFileNames: 'search.js' } },
+  },
   server: {
     // The mock, or a collector on its default address.
     proxy: { '/fleetprof.collector.v1.QueryService': 'http://127.0.0.1:7071', '/api': 'http://127.0.0.1:7071' },

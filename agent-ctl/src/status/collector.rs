@@ -24,7 +24,7 @@ pub async fn run(out: &Out, connection: &Connection, peer: &Peer, args: Args) ->
         ));
     }
     let status = Collector::connect(connection, peer).await?.status().await?;
-    if args.json {
+    if args.form.is_json() {
         out.write_json(&Json::of(&status))?;
     } else {
         out.write(&show(out, &status, &args))?;

@@ -8,6 +8,7 @@ mod json;
 pub use json::Degradation;
 
 use crate::client::Client;
+use crate::form::Form;
 use crate::peer::{Connection, Peer};
 use crate::terminal::{Out, Table, Tone, clean};
 use crate::when::Clock;
@@ -36,9 +37,8 @@ pub struct Args {
     /// Add the counters of everything dropped or bounded that are not zero
     #[arg(long)]
     counters: bool,
-    /// Print JSON, CPUs and counters included
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 /// Runs the command.
@@ -52,7 +52,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 
 async fn agent(out: &Out, connection: &Connection, peer: &Peer, args: Args) -> Result<u8> {
     let status = Client::connect(connection, peer).await?.status().await?;
-    if args.json {
+    if args.form.is_json() {
         out.write_json(&json::Json::of(&status))?;
     } else {
         out.write(&show(out, &status, &args))?;

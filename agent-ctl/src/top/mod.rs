@@ -12,6 +12,7 @@ mod model;
 mod view;
 
 use crate::collector::{Collector, Samples};
+use crate::form::Form;
 use crate::peer::{Connection, Kind, Peer};
 use crate::select::{self, Frames, Labels, fleet_option};
 use crate::source::{Answer, Source};
@@ -28,7 +29,7 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Keys: Tab or 1 2 3 view, / filter, s sort by self or total, p pause, arrows and Page keys scroll,
-q quit. Where standard output is no terminal, one table is printed. A collector is asked again each ten
+q quit. Where standard output is no terminal, or JSON is asked for, one table is printed. A collector is asked again each ten
 seconds, when a window has closed; the fourth view is its hosts, and processes are told apart by name
 alone. Exit code 6: no samples, or a collector misses part of what it should have.
 
@@ -54,9 +55,8 @@ pub struct Args {
     /// Rows of the one table
     #[arg(long, value_name = "ROWS", default_value_t = 30)]
     limit: usize,
-    /// Print one table as JSON and end
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
@@ -109,7 +109,7 @@ const ROWS_MAX: u32 = 10_000;
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let peer = connection.peer()?;
-    let once = args.once || args.json || !out.is_terminal();
+    let once = args.once || args.form.is_json() || !out.is_terminal();
     let range = range(&args, peer.kind, once)?;
     let samples = Samples {
         matchers: args.labels.matchers()?,
@@ -189,7 +189,7 @@ async fn agent_once(
     };
     let Answer { profile, .. } = source.profile(question).await?;
     let rows = Rows::of(&profile);
-    if args.json {
+    if args.form.is_json() {
         let covered = Covered::of(&profile);
         out.write_json(&Json::of(covered, &rows, 0, args))?;
     } else {
@@ -215,7 +215,7 @@ async fn fleet_once(
     let table = fleet::ask(&mut collector, question, args.view, args.sort).await?;
     let made_of = table.fleet;
     let rows = Rows::only(args.view, table.rows, made_of.total_weight());
-    if args.json {
+    if args.form.is_json() {
         let covered = Covered::of_fleet(&made_of);
         out.write_json(&Json::of(covered, &rows, table.left_out, args))?;
     } else {

@@ -170,6 +170,7 @@ fn host(id: &str, name: &str, age_s: i64) -> Host {
         connected: age_s < 60,
         windows: 30,
         weight: 450 * S as u64,
+        unit: "nanoseconds".into(),
         coverage: Some(super::profile(1).info.coverage.into()),
         ..Host::default()
     }
@@ -192,6 +193,7 @@ fn hosts(healthy: bool) -> Vec<Host> {
     let mut db = Host {
         clock_ahead_ns: 90 * S,
         warnings: vec!["its clock is 90 s ahead\x1b[2J".into()],
+        unit: "cycles".into(),
         ..host("id-db", HOSTS[2].0, 2)
     };
     if let Some(facts) = &mut db.facts {

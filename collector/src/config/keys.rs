@@ -160,7 +160,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(16, 65_536),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Memory for one query. One that needs more is refused, with what to narrow.",
+        doc: "Memory for one query, the file it writes included. One that needs more is refused, with what \
+              to narrow. Answers that wait to be read have as much again, all together.",
         get: |c| Value::Int(c.query.memory_mib.into()),
         put: |c, v| put_int(&mut c.query.memory_mib, &v),
     },

@@ -8,7 +8,7 @@ use crate::time::Clock;
 use profile::{Dictionary, Remap, StackId};
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// A window for the store.
 pub struct Job {
@@ -33,25 +33,62 @@ pub struct Answered {
 #[error("the store ended in the middle of a call")]
 pub struct StorePanicked;
 
+/// A batch for the store's thread, and where it says what failed.
+type Call = (Vec<Job>, oneshot::Sender<Option<String>>);
+
+/// The thread that calls the store, and nothing else: whatever queries, downloads and metrics take of
+/// the runtime's threads, an acknowledgement does not wait for one. It ends when this is dropped.
+pub struct Pusher(mpsc::Sender<Call>);
+
+impl Pusher {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When there can be none.
+    pub fn start(
+        store: Arc<dyn Store>,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<Pusher> {
+        // One: the next batch is collected while the store is called.
+        let (batches, mut queue) = mpsc::channel::<Call>(1);
+        let thread = std::thread::Builder::new().name(THREAD.to_owned());
+        thread.spawn(move || {
+            while let Some((batch, tell)) = queue.blocking_recv() {
+                let failure = push(&*store, batch, clock.now_unix_ns(), &metrics);
+                // Nobody waits when the collector ends.
+                let _ = tell.send(failure);
+            }
+        })?;
+        Ok(Pusher(batches))
+    }
+
+    async fn push(&self, batch: Vec<Job>) -> Result<Option<String>, StorePanicked> {
+        let (tell, told) = oneshot::channel();
+        // Both ends are gone only when the thread panicked.
+        let sent = self.0.send((batch, tell)).await;
+        sent.map_err(|_| StorePanicked)?;
+        told.await.map_err(|_| StorePanicked)
+    }
+}
+
+/// Name of the thread that calls the store.
+pub const THREAD: &str = "fp-store";
+
 /// Calls the store with what comes from `jobs`, until all senders are gone.
 ///
 /// # Errors
 /// When a call of the store panicked.
 pub async fn run(
-    store: Arc<dyn Store>,
+    pusher: Pusher,
     mut jobs: mpsc::Receiver<Job>,
-    clock: Clock,
     metrics: Arc<Metrics>,
 ) -> Result<(), StorePanicked> {
     let mut trouble = Trouble::default();
     while let Some(first) = jobs.recv().await {
         let batch = collect(first, &mut jobs).await;
         metrics.queue_windows.set(jobs.len() as u64);
-        let (store, metrics) = (store.clone(), metrics.clone());
-        let now = clock.now_unix_ns();
-        let pushed = tokio::task::spawn_blocking(move || push(&*store, batch, now, &metrics));
-        let failure = pushed.await.map_err(|_| StorePanicked)?;
-        trouble.tell(failure);
+        trouble.tell(pusher.push(batch).await?);
     }
     Ok(())
 }

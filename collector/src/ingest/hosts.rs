@@ -43,6 +43,8 @@ struct Inner {
 struct Known {
     record: HostRecord,
     saved: Option<Instant>,
+    /// Unit of the weights of its last window; empty until one came.
+    unit: String,
 }
 
 struct OpenStream {
@@ -155,8 +157,12 @@ impl Hosts {
                 last_seen_unix_ns: now,
                 clock_ahead_ns: 0,
             };
-            let saved = None;
-            inner.known.insert(key.clone(), Known { record, saved });
+            let known = Known {
+                record,
+                saved: None,
+                unit: String::new(),
+            };
+            inner.known.insert(key.clone(), known);
         }
         let Some(known) = inner.known.get_mut(key) else {
             return;
@@ -232,10 +238,12 @@ impl Hosts {
                 let first = &mut known.record.first_seen_unix_ns;
                 *first = record.first_seen_unix_ns.min(*first);
             } else if inner.known.len() < HOSTS_MAX {
-                let saved = Some(Instant::now());
-                inner
-                    .known
-                    .insert(record.key.clone(), Known { record, saved });
+                let known = Known {
+                    record,
+                    saved: Some(Instant::now()),
+                    unit: String::new(),
+                };
+                inner.known.insert(known.record.key.clone(), known);
             }
         }
         inner.loaded = true;
@@ -254,6 +262,13 @@ impl Hosts {
         let inner = self.lock();
         let known = inner.known.get(key);
         known.map(|known| known.record.last_seen_unix_ns)
+    }
+
+    /// Unit of the weights of the last window that came; empty when none did since the start.
+    pub fn unit(&self, key: &HostKey) -> String {
+        let inner = self.lock();
+        let known = inner.known.get(key);
+        known.map_or_else(String::new, |known| known.unit.clone())
     }
 
     /// True when a stream of this host is open.
@@ -322,10 +337,15 @@ impl Inner {
 }
 
 impl Ticket {
-    /// The host sent a window.
-    pub fn seen(&self) {
+    /// The host sent a window with weights in `unit`.
+    pub fn seen(&self, unit: &str) {
         let mut inner = self.hosts.lock();
         self.hosts.note(&mut inner, &self.key, None, None);
+        if let Some(known) = inner.known.get_mut(&self.key)
+            && known.unit != unit
+        {
+            unit.clone_into(&mut known.unit);
+        }
         // An older stream of another boot that still sends, after a newer one began, is no leftover of
         // a reboot.
         let streams = inner.open.get(&self.key.host_id);

@@ -1,7 +1,7 @@
 //! IngestService: takes the windows of agents and acknowledges them when they are durable.
 //!
 //! [`Ingest`] is what all streams share. A stream is a task (`stream.rs`); windows go over one bounded
-//! queue to one task that calls the store (`batch.rs`). Every bound is in `limits.rs`; all that comes
+//! queue to one thread that calls the store (`batch.rs`). Every bound is in `limits.rs`; all that comes
 //! from an agent is checked in `window/` and, for frames, in `proto`.
 
 mod batch;
@@ -11,7 +11,7 @@ mod memory;
 mod stream;
 pub mod window;
 
-pub use batch::StorePanicked;
+pub use batch::{StorePanicked, THREAD};
 pub use hosts::Hosts;
 pub use memory::Held;
 
@@ -55,7 +55,7 @@ pub struct Ingest {
 pub type Pushing = JoinHandle<Result<(), StorePanicked>>;
 
 impl Ingest {
-    /// Begins to push into `store`. Streams end when `shutdown` becomes true, with the answers to what
+    /// Begins to push into `store`, from a thread of its own. Streams end when `shutdown` becomes true, with the answers to what
     /// they had sent.
     pub fn start(
         store: Arc<dyn Store>,
@@ -64,9 +64,10 @@ impl Ingest {
         clock: Clock,
         metrics: Arc<Metrics>,
         shutdown: watch::Receiver<bool>,
-    ) -> (Ingest, Pushing) {
+    ) -> std::io::Result<(Ingest, Pushing)> {
         let (jobs, queue) = mpsc::channel(limits::QUEUE_WINDOWS_MAX);
-        let pushing = batch::run(store, queue, clock.clone(), metrics.clone());
+        let pusher = batch::Pusher::start(store, clock.clone(), metrics.clone())?;
+        let pushing = batch::run(pusher, queue, metrics.clone());
         let ingest = Ingest {
             hosts,
             memory: Memory::new(options.memory_bytes, metrics.clone()),
@@ -77,7 +78,7 @@ impl Ingest {
             metrics,
             shutdown,
         };
-        (ingest, tokio::spawn(pushing))
+        Ok((ingest, tokio::spawn(pushing)))
     }
 
     /// Done when no stream is open.

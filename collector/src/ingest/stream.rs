@@ -346,7 +346,7 @@ impl<'s> Session<'s> {
             }
             Decoded::Whole(pending) => {
                 self.parts_deadline = None;
-                self.ticket.seen();
+                self.ticket.seen(&pending.window.unit);
                 let definitions = None;
                 self.ready.push_back(Ready {
                     pending,

@@ -125,8 +125,14 @@ pub fn diff_row(diff: &Diff, row: &FunctionChange) -> wire::DiffRow {
     }
 }
 
-/// A host.
-pub fn host(record: HostRecord, did: &HostRange, hosts: &Hosts, namesakes: usize) -> wire::Host {
+/// A host, its weight in `unit`.
+pub fn host(
+    record: HostRecord,
+    did: &HostRange,
+    unit: String,
+    hosts: &Hosts,
+    namesakes: usize,
+) -> wire::Host {
     let warnings = hosts.warnings(&record, namesakes);
     let connected = hosts.is_connected(&record.key);
     let heard = hosts.last_seen_unix_ns(&record.key);
@@ -152,6 +158,7 @@ pub fn host(record: HostRecord, did: &HostRange, hosts: &Hosts, namesakes: usize
         coverage: Some(coverage.into()),
         gap_ns: did.gap_ns,
         warnings,
+        unit,
     }
 }
 

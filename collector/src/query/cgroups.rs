@@ -1,10 +1,11 @@
 //! The fleet's cgroups as one tree, rolled up as the agent does it for one host.
 
-use crate::store::Labelled;
+use crate::store::{LabelSet, Labelled};
 use profile::{
-    Account, Coverage, Dictionary, Ledger, LedgerBuilder, SampleKey, Selector, StackEnd, StackId,
-    Value, key,
+    Account, Coverage, Dictionary, LabelSetId, Ledger, LedgerBuilder, Profile, SampleKey, Selector,
+    StackEnd, StackId, Value, key,
 };
+use std::collections::HashMap;
 
 /// Labels that only samples have: what the kernel accounts for a cgroup is not known by these, so a
 /// selection by one of them has nothing to be compared with.
@@ -14,6 +15,27 @@ const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 pub(super) fn is_accountable(selector: &Selector) -> bool {
     let mut matchers = selector.matchers().iter();
     matchers.all(|matcher| !OF_SAMPLES.contains(&matcher.label()))
+}
+
+/// Totals by label set of what frame filters left of a profile. Nothing is expected of a part.
+pub(super) fn totals(profile: &Profile) -> Vec<Labelled> {
+    let mut sums: HashMap<LabelSetId, (Value, Value)> = HashMap::new();
+    for (key, &value) in &profile.samples {
+        let (taken, lost) = sums.entry(key.labels).or_default();
+        match key.end {
+            StackEnd::Lost => *lost += value,
+            _ => *taken += value,
+        }
+    }
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let row = |(labels, (taken, lost))| Labelled {
+        labels: LabelSet::new(profile.dict.labels(labels).map(owned)),
+        taken,
+        lost,
+        expected_ns: 0,
+        estimated_ns: 0,
+    };
+    sums.into_iter().map(row).collect()
 }
 
 /// Totals by the labels of cgroups as rows by path, parents included, and what they cover.
@@ -58,7 +80,6 @@ pub(super) fn coverage(ledger: &Ledger, windows: u64, windows_unmeasured: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::LabelSet;
 
     fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: u64) -> Labelled {
         let value = |count: u64| Value {

@@ -2,13 +2,17 @@
 //!
 //! A call checks its request, waits for one of a few places, and runs on a blocking thread with a
 //! deadline and a flag that is set when its client goes away. Answers that stream are held in memory
-//! until they are read, in places of their own. The same calls serve gRPC, gRPC-Web and downloads.
+//! until they are read, in places of their own (`held.rs`). The same calls serve gRPC, gRPC-Web and
+//! downloads.
 
 mod answer;
 mod cgroups;
+mod held;
 mod request;
 mod service;
+mod units;
 
+pub(crate) use held::{Place, RETRY_AFTER, profile_bytes};
 pub use request::Selected;
 
 use crate::ingest::Hosts;
@@ -19,11 +23,8 @@ use profile::{Profile, Query};
 use proto::agent;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tonic::Status;
-
-/// Answers held for clients to read, over all clients. More are refused.
-pub const ANSWERS_MAX: usize = 16;
 
 /// Time a client may leave a part of its answer unread.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -71,8 +72,8 @@ struct Inner {
     clock: Clock,
     metrics: Arc<Metrics>,
     places: Arc<Semaphore>,
-    answers: Arc<Semaphore>,
-    /// Status and the range of what is kept: never behind queries.
+    answers: held::Answers,
+    /// Status, the range of what is kept and metrics: never behind queries.
     calls: Arc<Semaphore>,
 }
 
@@ -103,6 +104,7 @@ impl Queries {
         metrics: Arc<Metrics>,
     ) -> Queries {
         let concurrent = options.concurrent;
+        let answers = held::Answers::new(options.memory_bytes, metrics.clone());
         Queries(Arc::new(Inner {
             store,
             hosts,
@@ -111,7 +113,7 @@ impl Queries {
             clock,
             metrics,
             places: Arc::new(Semaphore::new(concurrent)),
-            answers: Arc::new(Semaphore::new(ANSWERS_MAX)),
+            answers,
             calls: Arc::new(Semaphore::new(1)),
         }))
     }
@@ -152,7 +154,7 @@ impl Queries {
             guard.done = true;
             inner.metrics.queries_limited.inc();
             let running = inner.options.concurrent;
-            return Err(Status::resource_exhausted(format!(
+            return Err(held::busy(format!(
                 "{running} queries run already (`query.concurrent`), and none came to its end in time"
             )));
         };
@@ -181,16 +183,18 @@ impl Queries {
         result
     }
 
-    /// A merged profile of a selection, for an answer that holds `place` until it is read.
+    /// What `make` makes of the merged profile of a selection. It runs in the query's place and within
+    /// its limits, and takes a place of its own for what is left of it.
     ///
     /// # Errors
-    /// As every query.
-    pub async fn profile(
+    /// As every query, and those of `make`.
+    pub(crate) async fn profile<T: Send + 'static>(
         &self,
         selected: &Selected,
         query: Query,
         max_nodes: u32,
-    ) -> Result<Answer<Profile>, Status> {
+        make: impl FnOnce(Answer<Profile>, &Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
         let nodes = match max_nodes {
             0 => self.0.options.nodes,
             asked => (asked as usize).min(self.0.options.nodes),
@@ -198,26 +202,22 @@ impl Queries {
         let (range, now) = (selected.range(), self.0.clock.now_unix_ns());
         self.run(nodes, self.0.options.lines, move |store, limits| {
             let range = request::resolve(range, now, || store.kept())?;
-            Ok(store.profile(range, &query, limits)?)
+            make(store.profile(range, &query, limits)?, limits)
         })
         .await
     }
 
-    /// A place for an answer that is held until it is read.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when there is none.
-    pub fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
-        self.0.answers.clone().try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!(
-                "{ANSWERS_MAX} answers are being read already; try again in a moment"
-            ))
-        })
-    }
-
-    /// The names of the collector's metrics with their values, as text.
-    pub fn metrics_text(&self) -> String {
-        self.0.metrics.render(&*self.0.store)
+    /// The names of the collector's metrics with their values, as text. One at a time: the store may
+    /// look at its files.
+    pub async fn metrics_text(&self) -> Option<String> {
+        let call = self.0.calls.clone().acquire_owned().await.ok()?;
+        let inner = self.0.clone();
+        let rendering = tokio::task::spawn_blocking(move || {
+            // Given back when it has ended, whoever waits for it.
+            let _call = call;
+            inner.metrics.render(&*inner.store)
+        });
+        rendering.await.ok()
     }
 
     /// Counts an answer that was given up because its client did not read it.
@@ -251,8 +251,10 @@ impl Inner {
 }
 
 /// Why work for an answer failed.
-enum Failed {
+pub(crate) enum Failed {
+    /// In the store.
     Store(StoreError),
+    /// As this says.
     Status(Status),
 }
 

@@ -1,7 +1,10 @@
 //! The calls of QueryService.
 
 use super::request::{Selected, check, invalid, limit, step};
-use super::{ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, request, resolved};
+use super::{
+    ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
+    resolved, units,
+};
 use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
 use profile::{CostBy, Coverage, Diff, GroupBy, Profile, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
@@ -137,13 +140,15 @@ impl QueryService for Queries {
         let asked = request.into_inner();
         let selected = Selected::new(asked.selection)?;
         let query = selected.query(&asked.group_by)?;
-        let place = self.place()?;
-        let found = Queries::profile(self, &selected, query, asked.max_nodes).await?;
-        let Answer { data, quality } = found;
-        let quality = answer::quality(quality, covered(&data), &self.0.hosts);
-        // Sorts the samples: too long for the runtime's thread.
-        let chunks = tokio::task::spawn_blocking(move || Chunks::new(data)).await;
-        let chunks = chunks.map_err(|_| Status::internal("failed to cut the answer"))?;
+        let mut place = self.place()?;
+        let made = Queries::profile(self, &selected, query, asked.max_nodes, move |found, _| {
+            let Answer { data, quality } = found;
+            let coverage = covered(&data);
+            place.hold(profile_bytes(&data))?;
+            Ok((quality, coverage, Chunks::new(data), place))
+        });
+        let (quality, coverage, chunks, place) = made.await?;
+        let quality = answer::quality(quality, coverage, &self.0.hosts);
         let (tx, parts) = mpsc::channel(PARTS_QUEUED);
         let queries = self.clone();
         tokio::spawn(async move {
@@ -240,13 +245,17 @@ impl QueryService for Queries {
         check(asked)?;
         let now = self.0.clock.now_unix_ns();
         let lines = self.0.options.lines;
-        let (mut found, range) = self
+        let known = self.0.hosts.clone();
+        let (mut found, units, range) = self
             .run(0, lines, move |store, limits| {
                 let range = resolved(store, asked, now)?;
-                Ok((store.hosts(range, limits)?, range))
+                let found = store.hosts(range, limits)?;
+                let units = units::of_hosts(store, range, &found, &known, limits)?;
+                Ok((found, units, range))
             })
             .await?;
         let mut quality = answer::covered(range);
+        quality.unit = units.common();
         for (_, did) in &found {
             quality.hosts += u64::from(did.windows > 0);
             quality.hosts_alive += u64::from(did.windows > 0 || did.gap_ns > 0);
@@ -264,7 +273,8 @@ impl QueryService for Queries {
         }
         let hosts = found.into_iter().map(|(record, did)| {
             let same = namesakes.get(&record.facts.hostname).copied();
-            answer::host(record, &did, &self.0.hosts, same.unwrap_or(1))
+            let unit = units.of(&record.key);
+            answer::host(record, &did, unit, &self.0.hosts, same.unwrap_or(1))
         });
         Ok(Response::new(wire::HostsResponse {
             hosts: hosts.collect(),
@@ -278,14 +288,25 @@ impl QueryService for Queries {
         request: Request<wire::CgroupsRequest>,
     ) -> Result<Response<wire::CgroupsResponse>, Status> {
         let selected = Selected::new(request.into_inner().selection)?;
-        let selected = selected.without_filters("Cgroups")?;
-        let accountable = cgroups::is_accountable(&selected.selector);
+        // The kernel accounts for cgroups, not for the frames in them.
+        let filtered = !selected.filters.is_empty();
+        let accountable = !filtered && cgroups::is_accountable(&selected.selector);
         let of_cgroup = key::OF_CGROUP.map(str::to_owned);
+        let query = selected.query(&of_cgroup)?;
         let (now, lines) = (self.0.clock.now_unix_ns(), self.0.options.lines);
+        let nodes = self.0.options.nodes;
         let (list, left_out, quality, coverage) = self
-            .run(0, lines, move |store, limits| {
+            .run(nodes, lines, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
-                let Answer { data, quality } = store.totals(&scope, &of_cgroup, limits)?;
+                let Answer { data, quality } = match filtered {
+                    true => {
+                        let Answer { data, quality } =
+                            store.profile(scope.range, &query, limits)?;
+                        let data = cgroups::totals(&data);
+                        Answer { data, quality }
+                    }
+                    false => store.totals(&scope, &of_cgroup, limits)?,
+                };
                 let ledger = cgroups::ledger(&data, accountable);
                 let (windows, unmeasured) = (quality.windows, quality.windows_unmeasured);
                 let coverage = cgroups::coverage(&ledger, windows, unmeasured);

@@ -4,9 +4,11 @@
 //! of a selector; `from` and `to` are nanoseconds since the Unix epoch, with the same meaning when they
 //! are 0 or absent as in `Selection`; `frame=OP:REGEX`, which may come several times, is a frame filter
 //! (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels with `,` between them.
+//!
+//! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
-use crate::query::{Queries, Selected};
-use crate::store::Answer;
+use crate::query::{Failed, Place, Queries, RETRY_AFTER, Selected, profile_bytes};
+use crate::store::{Answer, Limits, StoreError};
 use hyper::body::Bytes;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
@@ -17,11 +19,14 @@ use profile::formats::{Format, FormatError, Measure, Options, write};
 use profile::{Profile, key};
 use proto::{agent, collector as wire};
 use std::io;
-use tokio::sync::OwnedSemaphorePermit;
+use std::time::Instant;
 use tonic::{Code, Status};
 
 /// Largest file. Unit: bytes. The most stacks of a profile with long names are about half of it.
 const FILE_BYTES_MAX: usize = 256 << 20;
+
+/// Piece in which a file is held and sent. Unit: bytes.
+const PIECE_BYTES: usize = 128 << 10;
 
 /// The format a name asks for: `profile.svg`.
 fn format(name: &str) -> Option<Format> {
@@ -105,7 +110,14 @@ fn filter(text: &str) -> Result<agent::FrameFilter, Status> {
 }
 
 /// A file, and the place it holds until it is read.
-type File = (Response<Bytes>, OwnedSemaphorePermit);
+pub(super) struct File {
+    /// Its head.
+    pub head: Response<()>,
+    /// Its content.
+    pub pieces: Vec<Bytes>,
+    /// What it holds.
+    pub place: Place,
+}
 
 /// Makes the file `name`.
 ///
@@ -124,15 +136,18 @@ pub(super) async fn make(
     let asked = asked(pairs)?;
     let selected = Selected::new(Some(asked.selection))?;
     let query = selected.query(&asked.group_by)?;
-    let place = queries.place()?;
-    let Answer { data, .. } = queries.profile(&selected, query, 0).await?;
-    let start_s = data.info.start_unix_ns.div_euclid(1_000_000_000);
-    let written = tokio::task::spawn_blocking(move || file(&data, format, &asked.group_by));
-    let written = written.await;
-    let content = written.map_err(|_| Status::internal("failed to write the profile"))??;
-    let length = content.len();
-    let mut response = Response::new(Bytes::from(content));
-    let headers = response.headers_mut();
+    let mut place = queries.place()?;
+    let made = queries.profile(&selected, query, 0, move |found, limits| {
+        let Answer { data, .. } = found;
+        let start_s = data.info.start_unix_ns.div_euclid(1_000_000_000);
+        let pieces = file(&data, format, &asked.group_by, limits)?;
+        place.hold(pieces.iter().map(Bytes::len).sum())?;
+        Ok((pieces, start_s, place))
+    });
+    let (pieces, start_s, place) = made.await?;
+    let length = pieces.iter().map(Bytes::len).sum::<usize>();
+    let mut head = Response::new(());
+    let headers = head.headers_mut();
     // So that a file that was given up in the middle does not look whole.
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type(format)));
@@ -147,10 +162,19 @@ pub(super) async fn make(
     if let Ok(name) = HeaderValue::from_str(&name) {
         headers.insert(CONTENT_DISPOSITION, name);
     }
-    Ok((response, place))
+    Ok(File {
+        head,
+        pieces,
+        place,
+    })
 }
 
-fn file(profile: &Profile, format: Format, group_by: &[String]) -> Result<Vec<u8>, Status> {
+fn file(
+    profile: &Profile,
+    format: Format,
+    group_by: &[String],
+    limits: &Limits,
+) -> Result<Vec<Bytes>, Failed> {
     let options = Options {
         title: "CPU profile of the fleet".to_owned(),
         // Hosts may sample at different rates; only weights add up.
@@ -162,27 +186,83 @@ fn file(profile: &Profile, format: Format, group_by: &[String]) -> Result<Vec<u8
             .then(|| key::HOST.to_owned()),
         ..Options::default()
     };
-    let mut out = Bounded(Vec::new());
+    let left = limits.memory_bytes.saturating_sub(profile_bytes(profile));
+    let mut out = Bounded::new(left.min(FILE_BYTES_MAX), limits);
     match write(profile, format, &options, &mut out) {
-        Ok(()) => Ok(out.0),
-        Err(FormatError::TotalTooLarge { .. }) => Err(Status::out_of_range(
+        Ok(()) => Ok(out.done()),
+        Err(FormatError::TotalTooLarge { .. }) => Err(Failed::Status(Status::out_of_range(
             "the total is beyond what the format can count: ask for a shorter range",
-        )),
-        Err(_) => Err(Status::resource_exhausted(format!(
-            "the file has more than {FILE_BYTES_MAX} bytes: ask for fewer labels or a shorter range"
         ))),
+        Err(_) if out.given_up => Err(StoreError::Cancelled.into()),
+        Err(_) => Err(Failed::Status(Status::resource_exhausted(format!(
+            "the file has more than the {} bytes that are left for it (`query.memory_mib`): ask for \
+             fewer labels or a shorter range",
+            out.bytes_max
+        )))),
     }
 }
 
-/// Memory up to [`FILE_BYTES_MAX`].
-struct Bounded(Vec<u8>);
+/// Memory up to a bound, in pieces, for as long as the query may take.
+struct Bounded<'l> {
+    full: Vec<Bytes>,
+    piece: Vec<u8>,
+    bytes_max: usize,
+    left: usize,
+    limits: &'l Limits,
+    given_up: bool,
+}
 
-impl io::Write for Bounded {
+impl<'l> Bounded<'l> {
+    fn new(bytes_max: usize, limits: &'l Limits) -> Bounded<'l> {
+        Bounded {
+            full: Vec::new(),
+            piece: Vec::new(),
+            bytes_max,
+            left: bytes_max,
+            limits,
+            given_up: false,
+        }
+    }
+
+    fn next(&mut self) -> io::Result<()> {
+        let limits = self.limits;
+        self.given_up = limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
+        if self.given_up {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let piece = Vec::with_capacity(PIECE_BYTES.min(self.left));
+        let full = std::mem::replace(&mut self.piece, piece);
+        if !full.is_empty() {
+            self.full.push(full.into());
+        }
+        Ok(())
+    }
+
+    fn done(mut self) -> Vec<Bytes> {
+        self.piece.shrink_to_fit();
+        if !self.piece.is_empty() {
+            self.full.push(self.piece.into());
+        }
+        self.full
+    }
+}
+
+impl io::Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > FILE_BYTES_MAX {
+        if bytes.len() > self.left {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.0.extend_from_slice(bytes);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.piece.len() == self.piece.capacity() {
+                self.next()?;
+            }
+            let room = self.piece.capacity() - self.piece.len();
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            self.piece.extend_from_slice(now);
+            self.left -= now.len();
+            rest = later;
+        }
         Ok(bytes.len())
     }
 
@@ -191,8 +271,25 @@ impl io::Write for Bounded {
     }
 }
 
+/// What a refusal says over HTTP: its status, and when to come again.
+pub(super) fn refusal(status: &Status) -> Response<Bytes> {
+    let retry_after = status.metadata().get(RETRY_AFTER);
+    let retry_after = retry_after.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
+    let code = match retry_after {
+        Some(_) => StatusCode::SERVICE_UNAVAILABLE,
+        None => http_status(status),
+    };
+    let mut response = super::plain(code, format!("{}\n", status.message()));
+    if let Some(value) = retry_after {
+        response
+            .headers_mut()
+            .insert(hyper::header::RETRY_AFTER, value);
+    }
+    response
+}
+
 /// The status of HTTP that stands for one of gRPC.
-pub(super) fn http_status(status: &Status) -> StatusCode {
+fn http_status(status: &Status) -> StatusCode {
     match status.code() {
         Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
         Code::NotFound => StatusCode::NOT_FOUND,
@@ -232,6 +329,35 @@ mod tests {
         for wrong in [("from", "now"), ("frame", "x:y"), ("hello", "1")] {
             assert!(asked(pairs(&[wrong])).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_file_is_held_in_pieces_up_to_its_bound() {
+        use std::io::Write;
+        let limits = |left_ms| Limits {
+            cancel: crate::store::Cancel::default(),
+            deadline: Instant::now() + std::time::Duration::from_millis(left_ms),
+            memory_bytes: 0,
+            nodes: 0,
+            lines: 0,
+        };
+        let ample = limits(3_600_000);
+        let mut out = Bounded::new(3 * PIECE_BYTES, &ample);
+        let text: Vec<u8> = (0..PIECE_BYTES * 5 / 2).map(|at| at as u8).collect();
+        for some in text.chunks(7777) {
+            out.write_all(some).expect("fits");
+        }
+        assert!(out.write_all(&[0; PIECE_BYTES]).is_err());
+        let pieces = out.done();
+        assert_eq!(pieces.len(), 3);
+        assert_eq!(pieces.concat(), text);
+
+        let mut small = Bounded::new(5, &ample);
+        small.write_all(b"12345").expect("fits");
+        assert!(small.write_all(b"6").is_err() && !small.given_up);
+        let over = limits(0);
+        let mut late = Bounded::new(5, &over);
+        assert!(late.write_all(b"1").is_err() && late.given_up);
     }
 
     #[test]

@@ -5,12 +5,13 @@
 
 mod download;
 mod guard;
+mod misplaced;
 mod page;
 
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
-use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, STALL_TIMEOUT};
+use crate::query::{ANSWER_TIMEOUT, Place, Queries, REQUEST_BYTES_MAX, STALL_TIMEOUT};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
@@ -25,10 +26,11 @@ use hyper_util::service::TowerToHyperService;
 use proto::collector::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic_web::GrpcWebLayer;
@@ -46,9 +48,6 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Longest query of an address. Unit: bytes. A selector may be as long as this.
 const QUERY_BYTES_MAX: usize = 32 << 10;
 
-/// Piece in which a file is sent. Unit: bytes.
-const PIECE_BYTES: usize = 128 << 10;
-
 #[derive(Clone)]
 struct Site {
     queries: Queries,
@@ -56,10 +55,12 @@ struct Site {
     shutdown: watch::Receiver<bool>,
 }
 
-/// Serves until `shutdown` is true, and then until every request under way has its answer.
+/// Serves until `shutdown` is true, and then until every request under way has its answer. Clients of
+/// gRPC that come here are told that it is at `grpc`.
 pub async fn serve(
     listener: TcpListener,
     queries: Queries,
+    grpc: SocketAddr,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) {
@@ -87,7 +88,7 @@ pub async fn serve(
                         oldest.abort();
                     }
                     let open = Open::new(metrics.clone());
-                    let served = connection(stream, router.clone(), shutdown.clone(), open);
+                    let served = connection(stream, router.clone(), grpc, shutdown.clone(), open);
                     oldest_first.push_back(connections.spawn(served));
                 }
                 Err(error) => trouble.failed(&error).await,
@@ -117,11 +118,23 @@ impl Drop for Open {
 async fn connection(
     stream: TcpStream,
     router: Router,
+    grpc: SocketAddr,
     mut shutdown: watch::Receiver<bool>,
-    _open: Open,
+    open: Open,
 ) {
     // Answers are small or in large pieces: waiting for more only delays them.
     let _ = stream.set_nodelay(true);
+    tokio::select! {
+        begin = misplaced::is_http2(&stream) => match begin {
+            Some(false) => {}
+            Some(true) => {
+                open.0.misplaced_http.inc();
+                return misplaced::answer(stream, grpc).await;
+            }
+            None => return,
+        },
+        () = stopped(&mut shutdown) => return,
+    }
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -168,9 +181,7 @@ async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Resp
 }
 
 async fn metrics_text(State(site): State<Site>) -> Response {
-    // The store may look at its files.
-    let text = tokio::task::spawn_blocking(move || site.queries.metrics_text()).await;
-    let Ok(text) = text else {
+    let Some(text) = site.queries.metrics_text().await else {
         return failed("failed to read the metrics").map(Body::from);
     };
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -198,29 +209,26 @@ async fn file(
         return plain(StatusCode::URI_TOO_LONG, text).map(Body::from);
     }
     match download::make(&site.queries, &name, pairs).await {
-        Ok((response, place)) => {
-            let (head, content) = response.into_parts();
-            let body = send(content, place, site.queries);
-            Response::from_parts(head, body)
-        }
-        Err(status) => {
-            let text = format!("{}\n", status.message());
-            plain(download::http_status(&status), text).map(Body::from)
-        }
+        Ok(download::File {
+            head,
+            pieces,
+            place,
+        }) => head.map(|()| send(pieces, place, site.queries)),
+        Err(status) => download::refusal(&status).map(Body::from),
     }
 }
 
-/// Sends a file in pieces, so that one that is not read gives its place back.
-fn send(mut content: Bytes, place: OwnedSemaphorePermit, queries: Queries) -> Body {
+/// Sends a file piece by piece, so that one that is not read gives its place back.
+fn send(content: Vec<Bytes>, mut place: Place, queries: Queries) -> Body {
     let (tx, pieces) = mpsc::channel::<io::Result<Bytes>>(1);
     tokio::spawn(async move {
         // One that reads a little now and then would hold its place for hours.
         let whole = tokio::time::Instant::now() + ANSWER_TIMEOUT;
-        while !content.is_empty() {
-            let piece = content.split_to(PIECE_BYTES.min(content.len()));
+        for piece in content {
             let left = whole.saturating_duration_since(tokio::time::Instant::now());
+            let bytes = piece.len();
             match tx.send_timeout(Ok(piece), STALL_TIMEOUT.min(left)).await {
-                Ok(()) => {}
+                Ok(()) => place.release(bytes),
                 Err(mpsc::error::SendTimeoutError::Closed(_)) => break,
                 Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
                     queries.count_stalled();
@@ -228,7 +236,6 @@ fn send(mut content: Bytes, place: OwnedSemaphorePermit, queries: Queries) -> Bo
                 }
             }
         }
-        drop(place);
     });
     Body::from_stream(ReceiverStream::new(pieces))
 }

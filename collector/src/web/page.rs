@@ -49,7 +49,11 @@ fn is_hashed(name: &str) -> bool {
     })
 }
 
-/// The file at `path` of the page, or the page itself for a path that is not one of a file.
+/// Paths of the page itself. All of its state stands behind the `#`, so there are no others; its files
+/// are found from here, and not from a path below.
+const PAGE: [&str; 2] = ["/", "/index.html"];
+
+/// The file at `path` of the page.
 pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Response<Bytes> {
     if method != Method::GET && method != Method::HEAD {
         let mut response = super::plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
@@ -57,10 +61,12 @@ pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Respo
         response.headers_mut().insert(ALLOW, allow);
         return response;
     }
-    let name = path.trim_start_matches('/');
-    // State is in the address, so what looks like no file is the page.
-    let is_page = name.is_empty() || !name.rsplit('/').next().unwrap_or_default().contains('.');
-    let name = if is_page { "index.html" } else { name };
+    let is_page = PAGE.contains(&path);
+    let name = match path.strip_prefix('/') {
+        _ if is_page => "index.html",
+        Some(name) => name,
+        None => path,
+    };
     match FILES.iter().find(|file| file.name == name) {
         Some(file) => send(file, headers),
         None if is_page => {
@@ -69,7 +75,7 @@ pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Respo
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        None => super::plain(StatusCode::NOT_FOUND, "there is no such file\n"),
+        None => super::plain(StatusCode::NOT_FOUND, "there is no such page; it is at /\n"),
     }
 }
 
@@ -116,19 +122,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_the_page() {
+    fn the_page_is_at_its_own_paths_and_nowhere_else() {
         let headers = HeaderMap::new();
-        let get = |path| respond(&Method::GET, path, &headers);
-        for path in ["/", "/hosts", "/some/deep/link"] {
-            let response = get(path);
-            assert_eq!(response.status(), StatusCode::OK, "{path}");
-            let kind = response.headers().get(CONTENT_TYPE).expect("a type");
-            assert_eq!(kind, "text/html; charset=utf-8");
+        let answer = |method, path| respond(&method, path, &headers);
+        for method in [Method::GET, Method::HEAD] {
+            for path in PAGE {
+                let response = answer(method.clone(), path);
+                assert_eq!(response.status(), StatusCode::OK, "{method} {path}");
+                let kind = response.headers().get(CONTENT_TYPE).expect("a type");
+                assert_eq!(kind, "text/html; charset=utf-8");
+            }
+            for path in [
+                "/hosts",
+                "/some/deep/link",
+                "/a/app.js",
+                "/a/index.html",
+                "//index.html",
+                "/nothing.js",
+                "/../Cargo.toml",
+                "",
+                "*",
+            ] {
+                let status = answer(method.clone(), path).status();
+                assert_eq!(status, StatusCode::NOT_FOUND, "{method} {path}");
+            }
         }
-        assert_eq!(get("/nothing.js").status(), StatusCode::NOT_FOUND);
-        assert_eq!(get("/../Cargo.toml").status(), StatusCode::NOT_FOUND);
-        let post = respond(&Method::POST, "/", &headers);
-        assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
+            let response = answer(method, "/");
+            assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+            assert_eq!(response.headers().get(ALLOW).expect("what is"), "GET, HEAD");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod ingest;
 mod lifecycle;
 mod memory;
+mod page;
 mod program;
 mod query;
 mod rig;

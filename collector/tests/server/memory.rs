@@ -6,8 +6,8 @@ use collector::store::{
     Rollup, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
 };
 use profile::{
-    ContentId, Dictionary, Info, LabelSetId, Profile, Quality, Query, QueryRunner, Remap,
-    SampleKey, StackEnd, StackId, Value,
+    ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
+    Remap, SampleKey, StackEnd, StackId, Value,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -84,6 +84,11 @@ impl Memory {
     /// Windows of each push that took some.
     pub fn batches(&self) -> Vec<usize> {
         self.lock().batches.clone()
+    }
+
+    /// All stacks.
+    pub fn dictionary(&self) -> Dictionary {
+        self.lock().dict.clone()
     }
 
     /// Stacks that have frames.
@@ -479,6 +484,12 @@ impl Store for Memory {
                 sums.expected_ns += account.ns;
                 sums.estimated_ns += account.estimated_ns;
             }
+        }
+        let mut units = windows.iter().map(|window| window.unit.as_str());
+        let left = units.next().unwrap_or_default();
+        if let Some(right) = units.find(|&unit| unit != left) {
+            let (left, right) = (left.to_owned(), right.to_owned());
+            return Err(MergeError::UnitMismatch { left, right }.into());
         }
         Ok(Answer {
             data: rows.into_values().collect(),

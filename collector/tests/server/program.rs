@@ -30,14 +30,18 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// The program with its data in `dir`; killed when dropped.
-struct Program {
+pub struct Program {
     child: Child,
     log: BufReader<ChildStderr>,
-    grpc: SocketAddr,
+    /// Its gRPC address.
+    pub grpc: SocketAddr,
+    /// Its page's.
+    pub http: SocketAddr,
 }
 
 impl Program {
-    fn start(dir: &Path) -> Program {
+    /// Starts it and waits until it listens.
+    pub fn start(dir: &Path) -> Program {
         let mut child = command()
             .arg("--data-dir")
             .arg(dir)
@@ -51,17 +55,26 @@ impl Program {
             .spawn()
             .expect("it starts");
         let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
-        let grpc = loop {
+        let line = loop {
             let mut line = String::new();
             let read = log.read_line(&mut line).expect("a line");
             assert_ne!(read, 0, "it ended before it listened");
-            if let Some((_, rest)) = line.split_once(" grpc=") {
-                let address = rest.split_whitespace().next();
-                break address.and_then(|text| text.parse().ok());
+            if line.contains(" grpc=") {
+                break line;
             }
         };
-        let grpc = grpc.expect("an address");
-        Program { child, log, grpc }
+        let address = |begin: &str| {
+            let rest = line.split_once(begin).expect(begin).1;
+            let end = rest.find(|c: char| !c.is_ascii_digit() && !".:".contains(c));
+            let address = rest[..end.unwrap_or(rest.len())].parse();
+            address.expect("an address")
+        };
+        Program {
+            grpc: address(" grpc="),
+            http: address("http://"),
+            child,
+            log,
+        }
     }
 
     fn signal(&self, signal: Signal) {
@@ -102,7 +115,8 @@ impl Drop for Program {
     }
 }
 
-fn unix_ns() -> i64 {
+/// The real time.
+pub fn unix_ns() -> i64 {
     #[expect(clippy::disallowed_methods, reason = "the program has the real time")]
     let now = std::time::SystemTime::now();
     let since = now.duration_since(std::time::UNIX_EPOCH);

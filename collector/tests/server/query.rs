@@ -1,6 +1,7 @@
 //! QueryService: answers, limits, and what happens when a client goes away.
 
 use crate::rig::{NOW, Options, Rig, SECOND, begin, facts, hash, labels, until, window};
+use collector::store::Store;
 use proto::collector as wire;
 use proto::{ProfileAssembler, agent};
 use std::time::Duration;
@@ -119,10 +120,11 @@ async fn a_table_of_a_label_honours_frame_filters() {
         ("a", 2)
     );
     // Where an answer has no stacks they are refused, not left out.
-    let request = wire::CgroupsRequest {
+    let request = wire::SeriesRequest {
         selection: Some(selection),
+        ..wire::SeriesRequest::default()
     };
-    let refused = client.cgroups(request).await.expect_err("no stacks");
+    let refused = client.series(request).await.expect_err("no stacks");
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
@@ -240,6 +242,30 @@ async fn cgroups_are_rolled_up_over_hosts() {
     assert_eq!(rows, expected);
     let lost = answer.cgroups.iter().map(|row| row.total_lost_count);
     assert_eq!(lost.max(), Some(1));
+    // Nor with frame filters, which are answered from stacks.
+    let mut filtered = selection("").expect("a selection");
+    filtered.frame_filters.push(agent::FrameFilter {
+        op: agent::FrameFilterOp::Keep.into(),
+        regex: "^write$".to_owned(),
+    });
+    let answer = client
+        .cgroups(wire::CgroupsRequest {
+            selection: Some(filtered),
+        })
+        .await
+        .expect("an answer")
+        .into_inner();
+    let rows: Vec<_> = answer
+        .cgroups
+        .iter()
+        .map(|row| (row.path.as_str(), row.total_count, row.expected_ns))
+        .collect();
+    let only = [
+        ("/", 2, 0),
+        ("/system.slice", 2, 0),
+        ("/system.slice/web.service", 2, 0),
+    ];
+    assert_eq!(rows, only);
     // Of a part of the samples nothing is expected.
     let request = wire::CgroupsRequest {
         selection: selection("comm!=\"x\""),
@@ -297,6 +323,55 @@ async fn hosts_come_with_what_they_did_and_what_is_odd() {
     assert_eq!(warned, [true, false, true]);
     assert!(answer.hosts[2].connected);
     assert_eq!(answer.quality.expect("quality").windows, 3);
+}
+
+/// The units of hosts `a` and `b` and of all of them.
+async fn units(rig: &Rig) -> [String; 3] {
+    rig.hosts.flush(&*rig.store).expect("stored");
+    let range = Some(agent::TimeRange::default());
+    let answer = rig
+        .queries()
+        .await
+        .hosts(wire::HostsRequest { range })
+        .await;
+    let answer = answer.expect("an answer").into_inner();
+    let [a, b] = &answer.hosts[..] else {
+        panic!("two hosts, not {:?}", answer.hosts);
+    };
+    let all = answer.quality.expect("quality").unit;
+    [a.unit.clone(), b.unit.clone(), all]
+}
+
+#[tokio::test]
+async fn hosts_say_in_which_unit_they_count() {
+    let rig = Rig::start().await;
+    let send = async |host: &str, unit: &str| {
+        let mut part = window(1, &["main"]);
+        part.facts.as_mut().expect("facts").unit = unit.to_owned();
+        let mut agent = rig.agent(host).await;
+        let ack = agent.store_part(part, &["main"]).await;
+        assert_eq!(ack.outcome, wire::Outcome::Stored as i32, "{}", ack.reason);
+    };
+    send("a", "cycles").await;
+    rig.agent("b").await;
+    assert_eq!(units(&rig).await, ["cycles"; 3]);
+    send("b", "nanoseconds").await;
+    assert_eq!(units(&rig).await, ["cycles", "nanoseconds", ""]);
+}
+
+#[tokio::test]
+async fn a_collector_that_began_anew_asks_its_store_for_the_unit() {
+    let rig = filled(Options::default()).await;
+    assert_eq!(units(&rig).await, ["nanoseconds"; 3]);
+    let anew = Rig::start().await;
+    for window in rig.store.windows() {
+        let given = rig.store.dictionary();
+        anew.store.push(&[window], &given, NOW).expect("stored");
+    }
+    for record in rig.store.host_records() {
+        anew.store.put_host(&record).expect("stored");
+    }
+    assert_eq!(units(&anew).await, ["nanoseconds"; 3]);
 }
 
 #[tokio::test]

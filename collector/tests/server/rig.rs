@@ -111,7 +111,8 @@ impl Rig {
             clock.clone(),
             metrics.clone(),
             ending.clone(),
-        );
+        )
+        .expect("a thread");
         let facts = Facts {
             started_unix_ns: NOW,
             store_bytes_max: 7,
@@ -127,22 +128,25 @@ impl Rig {
         let any: SocketAddr = ([127, 0, 0, 1], 0).into();
         let on_grpc = listen::bind(any).await.expect("a port");
         let on_http = listen::bind(any).await.expect("a port");
-        let (grpc, http) = (on_grpc.local_addr(), on_http.local_addr());
+        let address =
+            |listener: &tokio::net::TcpListener| listener.local_addr().expect("an address");
+        let (grpc, http) = (address(&on_grpc), address(&on_http));
         tokio::spawn(grpc::serve(
             on_grpc,
             ingest.clone(),
             queries.clone(),
             streams,
+            http,
             metrics.clone(),
             ending.clone(),
         ));
-        tokio::spawn(web::serve(on_http, queries, metrics.clone(), ending));
+        tokio::spawn(web::serve(on_http, queries, grpc, metrics.clone(), ending));
         Rig {
             store,
             hosts,
             metrics,
-            grpc: grpc.expect("an address"),
-            http: http.expect("an address"),
+            grpc,
+            http,
             clock: now,
             stop,
             ingest,

@@ -1,12 +1,13 @@
 //! The HTTP listener: the page, its guard, gRPC-Web, downloads and metrics.
 
-use crate::rig::{Options, Rig, until};
+use crate::rig::{Agent, Options, Rig, channel, until};
 use prost::Message;
 use proto::collector as wire;
+use proto::collector::query_service_client::QueryServiceClient;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// An answer.
 struct Reply {
@@ -80,6 +81,14 @@ async fn get(rig: &Rig, path: &str) -> Reply {
     get_with(rig, path, &host).await
 }
 
+async fn ask(rig: &Rig, method: &str, path: &str) -> Reply {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        rig.http
+    );
+    raw(rig.http, request.as_bytes()).await
+}
+
 /// Calls QueryService as a browser does; returns messages and trailers.
 async fn call(rig: &Rig, method: &str, request: &impl Message, headers: &str) -> Reply {
     let message = request.encode_to_vec();
@@ -139,10 +148,62 @@ async fn the_page_is_there_and_paths_do_not_lead_out_of_it() {
     let page = get(&rig, "/").await;
     assert_eq!(page.status, 200);
     assert!(page.text().contains("<title>"), "{}", page.text());
-    assert_eq!(get(&rig, "/a/link").await.body, page.body);
-    for path in ["/../Cargo.toml", "/%2e%2e/Cargo.toml", "//etc/passwd.txt"] {
+    assert_eq!(get(&rig, "/index.html").await.body, page.body);
+    for path in [
+        "/../Cargo.toml",
+        "/%2e%2e/Cargo.toml",
+        "//etc/passwd.txt",
+        "/a/link",
+        "/a/app.js",
+        "/hosts",
+    ] {
         assert_eq!(get(&rig, path).await.status, 404, "{path}");
+        let head = ask(&rig, "HEAD", path).await;
+        assert_eq!((head.status, head.body.len()), (404, 0), "{path}");
     }
+    let head = ask(&rig, "HEAD", "/").await;
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    let length = page.body.len().to_string();
+    assert_eq!(head.header("content-length"), Some(length.as_str()));
+    for path in ["/", "/app.js", "/metrics", "/healthz", "/api/profile.svg"] {
+        let refused = ask(&rig, "DELETE", path).await;
+        assert_eq!(refused.status, 405, "{path}");
+        assert!(
+            refused
+                .header("allow")
+                .is_some_and(|allow| allow.contains("GET"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_takes_one_port_for_the_other_is_told() {
+    let rig = Rig::start().await;
+    // Any call of gRPC on the page's port.
+    let mut lost = QueryServiceClient::new(channel(rig.http).await);
+    let told = lost.status(wire::StatusRequest {}).await;
+    let told = told.expect_err("it is no gRPC");
+    assert_eq!(told.code(), tonic::Code::FailedPrecondition);
+    let here = format!("gRPC is at {}", rig.grpc);
+    assert!(told.message().contains(&here), "{told}");
+    let mut agent = Agent::connect(channel(rig.http).await).await;
+    if let Ok(agent) = &mut agent {
+        assert_eq!(agent.end().await.code(), tonic::Code::FailedPrecondition);
+    }
+    // A browser on the port of gRPC.
+    for method in ["GET", "POST"] {
+        let head = format!(
+            "{method} / HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\n\r\n",
+            rig.grpc
+        );
+        let reply = raw(rig.grpc, head.as_bytes()).await;
+        assert_eq!(reply.status, 400);
+        let there = format!("the page is at http://{}/", rig.http);
+        assert!(reply.text().contains(&there), "{}", reply.text());
+    }
+    assert!(rig.metrics.misplaced_http.get() >= 1);
+    assert_eq!(rig.metrics.misplaced_grpc.get(), 2);
+    until("they are gone", || rig.metrics.connections_grpc.get() == 0).await;
 }
 
 #[tokio::test]
@@ -261,6 +322,143 @@ async fn profiles_are_downloaded_in_every_format() {
     ] {
         assert_eq!(get(&rig, path).await.status, status, "{path}");
     }
+}
+
+/// Windows of the wide profile, each defined in one message.
+const WIDE_WINDOWS: u64 = 4;
+
+/// Stores a profile whose file is about 13 MB: more than a connection buffers in the kernel.
+async fn store_wide(agent: &mut Agent) {
+    for sequence in 1..=WIDE_WINDOWS {
+        let names: Vec<String> = (0..800)
+            .map(|at| format!("f{sequence}.{at}.{}", "x".repeat(4000)))
+            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let ack = agent.store(sequence, &names).await;
+        assert_eq!(ack.outcome, wire::Outcome::Stored as i32, "{}", ack.reason);
+    }
+}
+
+/// Asks for the wide file and reads its head and no more; returns its status and text so far.
+async fn ask_and_do_not_read(rig: &Rig) -> (TcpStream, String) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("a small buffer");
+    let mut stream = socket.connect(rig.http).await.expect("a connection");
+    let request = format!(
+        "GET /api/profile.folded?from=0 HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+        rig.http
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut head = vec![0; 1024];
+    let read = stream.read(&mut head).await.expect("an answer");
+    (stream, String::from_utf8_lossy(&head[..read]).into_owned())
+}
+
+#[tokio::test]
+async fn files_that_are_not_read_delay_no_acknowledgement() {
+    let rig = Rig::start().await;
+    let mut agent = rig.agent("a").await;
+    store_wide(&mut agent).await;
+    let mut readers = Vec::new();
+    let refusal = loop {
+        let (stream, answer) = ask_and_do_not_read(&rig).await;
+        if !answer.starts_with("HTTP/1.1 200 ") {
+            break answer;
+        }
+        readers.push(stream);
+        assert!(readers.len() <= 16, "there is no end of places");
+    };
+    assert_eq!(readers.len(), 16);
+    assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
+    assert!(
+        refusal.to_ascii_lowercase().contains("retry-after: 5\r\n"),
+        "{refusal}"
+    );
+    assert!(
+        refusal.contains("16 answers are being read already"),
+        "{refusal}"
+    );
+    for sequence in 100..110 {
+        let ack = agent.store(sequence, &["main"]).await;
+        assert_eq!(ack.outcome, wire::Outcome::Stored as i32);
+    }
+    // Nor do they keep out queries and metrics.
+    assert_eq!(get(&rig, "/metrics").await.status, 200);
+    let top = rig.queries().await.top(wire::TopRequest::default()).await;
+    assert!(top.is_ok(), "{top:?}");
+    drop(readers);
+    until("what they held is given back", || {
+        rig.metrics.answer_bytes.get() == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn files_that_wait_to_be_read_have_the_memory_of_one_query() {
+    const MEMORY: usize = 48 << 20;
+    let mut options = Options::default();
+    options.query.memory_bytes = MEMORY;
+    let rig = Rig::with(options).await;
+    store_wide(&mut rig.agent("a").await).await;
+    let mut readers = Vec::new();
+    let refusal = loop {
+        let (stream, answer) = ask_and_do_not_read(&rig).await;
+        assert!(rig.metrics.answer_bytes.get() <= MEMORY as u64);
+        if !answer.starts_with("HTTP/1.1 200 ") {
+            break answer;
+        }
+        readers.push(stream);
+    };
+    assert!((2..16).contains(&readers.len()), "{}", readers.len());
+    assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
+    assert!(refusal.contains("`query.memory_mib`"), "{refusal}");
+    assert!(rig.metrics.answers_refused.get() >= 1);
+    drop(readers);
+    until("what they held is given back", || {
+        rig.metrics.answer_bytes.get() == 0
+    })
+    .await;
+    let whole = get(&rig, "/api/profile.folded?from=0").await;
+    assert_eq!(whole.status, 200);
+    assert_eq!(whole.text().lines().count(), 800 * WIDE_WINDOWS as usize);
+    assert_eq!(rig.metrics.answer_bytes.get(), 0);
+}
+
+#[tokio::test]
+async fn a_file_larger_than_the_memory_of_a_query_is_refused_for_good() {
+    let mut options = Options::default();
+    options.query.memory_bytes = 24 << 20;
+    let rig = Rig::with(options).await;
+    store_wide(&mut rig.agent("a").await).await;
+    let refused = get(&rig, "/api/profile.folded?from=0").await;
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    assert!(
+        refused.text().contains("ask for fewer labels"),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(refused.header("retry-after"), None);
+}
+
+#[test]
+fn an_acknowledgement_needs_no_thread_that_others_may_hold() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+    runtime.block_on(async move {
+        // The only blocking thread is taken, by whatever it is.
+        let taken = tokio::task::spawn_blocking(move || held.recv());
+        let rig = Rig::start().await;
+        let mut agent = rig.agent("a").await;
+        let ack = agent.store(1, &["main"]).await;
+        assert_eq!(ack.outcome, wire::Outcome::Stored as i32);
+        drop(release);
+        let _ = taken.await.expect("it ends");
+    });
 }
 
 #[tokio::test]

@@ -148,6 +148,7 @@ macro_rules! suite {
                     a_repeat_in_a_later_call_counts_once, a_repeat_after_reopening_counts_once,
                     a_sequence_of_another_boot_is_another_window,
                     a_window_waits_for_stacks_that_are_not_known,
+                    a_window_is_asked_once_for_all_it_lacks,
                     stacks_are_known_from_then_on, stacks_that_no_row_names_are_ignored,
                     windows_of_the_future_and_of_long_ago_are_refused,
                     windows_that_make_no_sense_are_refused, rows_of_one_key_add_up,

@@ -186,9 +186,13 @@ impl Push<'_> {
         }
         let unsure: Vec<u64> = unsure.into_iter().collect();
         let found = self.look_up(&unsure).await?;
+        let mut coming = HashSet::new();
         planned.retain(|plan| {
-            let missing = self.missing(plan, &ids, &found, &given);
+            let missing = self.missing(plan, &ids, &found, &given, &coming);
             let complete = missing.is_empty();
+            if complete {
+                coming.extend(plan.window.rows.iter().map(|row| row.stack));
+            }
             answers[plan.at] = Some(if complete {
                 Taken::Stored
             } else {
@@ -203,25 +207,34 @@ impl Push<'_> {
         self.insert(batch).await
     }
 
-    /// Stacks of a window that are neither defined nor in the database.
+    /// Stacks that a window lacks: none when all of them are defined or in the database. Otherwise also
+    /// those that are only defined beside it: such a definition is another window's, which may be stored
+    /// or not, and need not come again with this one. `coming` are the stacks of windows before it,
+    /// which this push stores.
     fn missing(
         &self,
         plan: &Planned<'_>,
         ids: &HashMap<ContentId, u64>,
         found: &Found,
         given: &HashMap<ContentId, StackId>,
+        coming: &HashSet<ContentId>,
     ) -> Vec<ContentId> {
         let known = super::lock(self.known);
         let mut seen = HashSet::new();
         let mut missing = Vec::new();
+        let mut is_complete = true;
         for Row { stack, .. } in &plan.window.rows {
             let id = ids.get(stack).copied().unwrap_or_default();
             if id == 0 || !seen.insert(id) || known.has(plan.place.day(), id) {
                 continue;
             }
-            if !found.contains_key(&id) && !given.contains_key(stack) {
+            if !found.contains_key(&id) && !coming.contains(stack) {
+                is_complete &= given.contains_key(stack);
                 missing.push(*stack);
             }
+        }
+        if is_complete {
+            missing.clear();
         }
         missing
     }

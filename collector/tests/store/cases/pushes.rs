@@ -4,7 +4,7 @@ use crate::store::draft::{Draft, definitions, push, store_all, windows};
 use crate::store::text::{assert_adds_up, short};
 use crate::store::{BEGIN_NS, Engine, Fresh, NOW_NS, Place, SECOND, ample, range, whole_hour};
 use collector::store::{Store, Taken};
-use profile::{ContentId, Dictionary, Query, StackEnd, Value};
+use profile::{ContentId, Dictionary, Query, Remap, StackEnd, StackId, Value};
 
 fn web(sequence: u64, start_s: i64) -> Draft {
     Draft::new("a", sequence, start_s).row("unit=web", "main;work", 3)
@@ -96,6 +96,43 @@ pub fn a_window_waits_for_stacks_that_are_not_known(_: &dyn Engine, place: Box<d
     let answer = whole_hour(&*store);
     assert_eq!((answer.quality.total.count, answer.quality.windows), (7, 2));
     assert_adds_up(&answer);
+}
+
+pub fn a_window_is_asked_once_for_all_it_lacks(_: &dyn Engine, place: Box<dyn Place>) {
+    let store = Fresh::of(place);
+    // The mate defines a part of what the other names, and stands before it, behind it, or is refused.
+    for (turn, (is_before, is_refused)) in [(true, false), (false, false), (true, true)]
+        .into_iter()
+        .enumerate()
+    {
+        let [deep, part, own] = ["b;c", "b", "own"].map(|rest| format!("turn{turn};{rest}"));
+        let length = if is_refused { -10 } else { 10 };
+        let mate = Draft::new("a", turn as u64, 0).row("unit=web", &deep, 1);
+        let mate = mate.lasting(length);
+        let waiting = Draft::new("b", turn as u64, 0)
+            .row("unit=web", &part, 1)
+            .row("unit=web", &own, 1);
+        let given = definitions(std::slice::from_ref(&mate));
+        let mut both = windows(&[mate, waiting.clone()]);
+        if !is_before {
+            both.reverse();
+        }
+        let taken = store.push(&both, &given, NOW_NS).unwrap();
+        let Taken::Missing(asked) = &taken[usize::from(is_before)] else {
+            panic!("turn {turn}: {taken:?}");
+        };
+        // The answer has what was asked for and no more, and comes alone.
+        let mut answer = Dictionary::default();
+        let mut remap = Remap::default();
+        for (at, id) in waiting.stacks.content_ids().iter().enumerate() {
+            if asked.contains(id) {
+                remap.stack(&waiting.stacks, &mut answer, StackId(at as u32));
+            }
+        }
+        let again = store.push(&windows(&[waiting]), &answer, NOW_NS).unwrap();
+        assert_eq!(again, [Taken::Stored], "turn {turn}");
+    }
+    assert_eq!(windows_of(&*store), 5);
 }
 
 pub fn stacks_are_known_from_then_on(_: &dyn Engine, place: Box<dyn Place>) {

@@ -195,16 +195,15 @@ impl State {
     }
 
     fn take(&mut self, window: &NewWindow, definitions: &Definitions<'_>) -> Taken {
+        // What is only defined beside a window that lacks anything counts as lacking too.
         let mut missing: Vec<ContentId> = Vec::new();
         for row in &window.rows {
-            let known = row.stack == ContentId::default()
-                || self.known.contains_key(&row.stack)
-                || definitions.by_id.contains_key(&row.stack);
+            let known = row.stack == ContentId::default() || self.known.contains_key(&row.stack);
             if !known && !missing.contains(&row.stack) {
                 missing.push(row.stack);
             }
         }
-        if !missing.is_empty() {
+        if missing.iter().any(|id| !definitions.by_id.contains_key(id)) {
             return Taken::Missing(missing);
         }
         let label_sets: Vec<_> = window

@@ -10,6 +10,7 @@ import * as format from '../text/format';
 import { TimePicker } from '../time/TimePicker';
 import { type Range, absoluteSpec, resolve, toMs } from '../time/range';
 import { ComparePage } from './ComparePage';
+import { Filters } from './Filters';
 import { Answer, CopyButton, Icon, Popover, TroubleBox, say } from './parts';
 import { ProfilePage } from './ProfilePage';
 import { QueryBar } from './QueryBar';
@@ -157,6 +158,7 @@ function CgroupsView(props: PageProps) {
   const asked = useAsked(`cgroups\n${props.subjectKey}`, (signal) => cgroups(props.subject, signal));
   return (
     <>
+      <Filters state={props.state} setState={props.setState} note="what the kernel accounts for is of all stacks, and left out" />
       <QualityLine quality={asked.data?.quality} />
       <Answer asked={asked} what="the cgroups">
         {(answer) => <Cgroups answer={answer} range={props.range} state={props.state} setState={props.setState} />}

@@ -13,6 +13,7 @@ import { DiffTable } from '../tables/DiffTable';
 import * as format from '../text/format';
 import { ChartPanel } from '../time/ChartPanel';
 import { type Range, absoluteSpec, before as rightBefore, resolve, shifted } from '../time/range';
+import { NotFiltered } from './Filters';
 import { GroupBy } from './GroupBy';
 import { Answer, Choice, Empty, TroubleBox } from './parts';
 import { QueryBar } from './QueryBar';
@@ -95,6 +96,7 @@ function Sides(props: SidesProps) {
       </div>
       <div class="tools">
         <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
+        <NotFiltered state={state} />
         <span class="inline">
           Dragging sets
           <Choice

@@ -12,6 +12,7 @@ import { TopTable } from '../tables/TopTable';
 import { ChartPanel } from '../time/ChartPanel';
 import { absoluteSpec } from '../time/range';
 import { Download } from './Download';
+import { NotFiltered } from './Filters';
 import { GroupBy } from './GroupBy';
 import { NoSamples } from './NoSamples';
 import { Answer } from './parts';
@@ -31,6 +32,7 @@ export function ProfilePage(props: PageProps) {
       <section class="chart-panel" aria-label="CPU over time">
         <div class="tools">
           <GroupBy value={state.by} labels={labels} onChange={(by) => setState({ by })} />
+          <NotFiltered state={state} />
           <QualityLine quality={quality} />
         </div>
         <Answer asked={told ? { ...chart, trouble: undefined } : chart} what="the chart">

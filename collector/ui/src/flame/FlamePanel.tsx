@@ -6,6 +6,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { State } from '../app/state';
 import type { SetState } from '../app/store';
 import type { Theme } from '../app/theme';
+import { FilterChips } from '../app/Filters';
 import { Choice, CopyButton, Empty, Icon, Name, Popover, Toggle } from '../app/parts';
 import { KIND } from '../query/outcome';
 import * as format from '../text/format';
@@ -18,8 +19,9 @@ import type { Look } from './graph';
 import { type Layout, layOut, single } from './layout';
 import { PALETTES } from './paint';
 import { sandwich } from './sandwich';
-import { escapeRegex, findNodes, matchNames, matcher } from './search';
+import { escapeRegex, findNodes } from './search';
 import type { Tree } from './tree';
+import { useMask } from './useMask';
 
 export interface FlamePanelProps {
   tree: Tree;
@@ -38,8 +40,7 @@ export interface FlamePanelProps {
 
 export function FlamePanel(props: FlamePanelProps) {
   const { tree, state, setState } = props;
-  const search = useMemo(() => matcher({ text: state.search, regex: state.regex }), [state.search, state.regex]);
-  const mask = useMemo(() => (typeof search === 'function' ? matchNames(tree.names, search) : undefined), [search, tree]);
+  const { mask, problem, waiting } = useMask(tree.names, { text: state.search, regex: state.regex });
   const width = useMemo(() => (props.diff ? measure(tree, state.compare, state.width) : single), [tree, props.diff, state.compare, state.width]);
   const main = useMemo(() => layOut(tree, width), [tree, width]);
   const halves = useMemo(() => (state.fn === '' ? undefined : sandwich(tree, state.fn)), [tree, state.fn]);
@@ -55,7 +56,7 @@ export function FlamePanel(props: FlamePanelProps) {
   );
   return (
     <section class="flame-panel" aria-label="Profile">
-      <Tools {...props} problem={typeof search === 'string' ? search : undefined} matched={found && main.whole > 0 ? { share: found.width / main.whole, nodes: found.nodes } : undefined} />
+      <Tools {...props} problem={problem} waiting={waiting} matched={found && main.whole > 0 ? { share: found.width / main.whole, nodes: found.nodes } : undefined} />
       <Narrowed state={state} setState={setState} />
       <div class={`split panel-${state.panel}`}>
         {state.panel !== 'table' && <div class="split-main">{graph}</div>}
@@ -312,10 +313,12 @@ interface SearchProps {
   state: State;
   setState: SetState;
   problem: string | undefined;
+  /** A pattern is being tried. */
+  waiting: boolean;
   matched: { share: number; nodes: number } | undefined;
 }
 
-function SearchBox({ state, setState, problem, matched }: SearchProps) {
+function SearchBox({ state, setState, problem, waiting, matched }: SearchProps) {
   const field = useRef<HTMLInputElement>(null);
   useEffect(() => {
     const slash = (event: KeyboardEvent) => {
@@ -345,18 +348,18 @@ function SearchBox({ state, setState, problem, matched }: SearchProps) {
       <Toggle pressed={state.regex} title="The search is a regular expression" onChange={(regex) => setState({ regex })}>
         .*
       </Toggle>
-      <output class={problem ? 'wrong' : 'matched'} aria-live="polite">
-        {problem ? problem : matched ? `${format.percent(matched.share)} in ${format.plural(matched.nodes, 'frame')}` : ''}
+      <output class={problem ? 'wrong' : 'matched'} aria-live="polite" aria-busy={waiting}>
+        {problem ? problem : waiting ? 'searching …' : matched ? `${format.percent(matched.share)} in ${format.plural(matched.nodes, 'frame')}` : ''}
       </output>
     </span>
   );
 }
 
-function Tools(props: FlamePanelProps & { problem: string | undefined; matched: { share: number; nodes: number } | undefined }) {
-  const { state, setState, problem, matched, diff } = props;
+function Tools(props: FlamePanelProps & Pick<SearchProps, 'problem' | 'waiting' | 'matched'>) {
+  const { state, setState, problem, waiting, matched, diff } = props;
   return (
     <div class="tools" role="toolbar" aria-label="Tools of the profile">
-      <SearchBox state={state} setState={setState} problem={problem} matched={matched} />
+      <SearchBox state={state} setState={setState} problem={problem} waiting={waiting} matched={matched} />
       <Choice
         label="Parts"
         value={state.panel}
@@ -413,14 +416,7 @@ function Narrowed({ state, setState }: { state: State; setState: SetState }) {
           </button>
         </li>
       )}
-      {state.filters.map((filter, at) => (
-        <li class="chip" key={`${at}`}>
-          {filter.op === 'drop' ? 'without' : 'only with'} <Name text={filter.regex} max={80} />
-          <button type="button" aria-label="Remove this filter" onClick={() => setState({ filters: state.filters.filter((_, other) => other !== at) })}>
-            <Icon of="close" />
-          </button>
-        </li>
-      ))}
+      <FilterChips state={state} setState={setState} />
       <li class="soft">the chart is of all stacks</li>
     </ul>
   );

@@ -1,4 +1,8 @@
 // What a search matches: names first, then nodes, and the share of all that stands under a match.
+//
+// A text is looked for here. A pattern comes from a link as well as from a hand, and there are patterns
+// that take for ever: it is tried in a thread of its own (`searchWorker.ts`), which is ended when it takes
+// too long (`useMask.ts`).
 
 import type { Layout } from './layout';
 import type { Names } from './names';
@@ -26,20 +30,28 @@ export const SEARCH_LEN_MAX = 1024;
 /** Longest name a regular expression is tried on; of longer ones the begin is. Unit: UTF-16 units. */
 export const NAME_LEN_MAX = 2048;
 
-/** Tells which names match; a sentence when the pattern is none. */
-export function matcher(search: Search): ((name: string, module: string) => boolean) | string | undefined {
-  if (search.text === '') return undefined;
+/** What is wrong with a search, as a sentence. */
+export function problemOf(search: Search): string | undefined {
   if (search.text.length > SEARCH_LEN_MAX) return `a search of more than ${SEARCH_LEN_MAX} characters is not taken`;
-  if (!search.regex) {
-    const wanted = search.text.toLowerCase();
-    return (name, module) => name.toLowerCase().includes(wanted) || module.toLowerCase().includes(wanted);
-  }
+  if (!search.regex) return undefined;
   try {
-    const pattern = new RegExp(search.text, 'iu');
-    return (name, module) => pattern.test(name.slice(0, NAME_LEN_MAX)) || (module !== '' && pattern.test(module.slice(0, NAME_LEN_MAX)));
+    namePattern(search.text);
+    return undefined;
   } catch (error) {
     return `not a regular expression: ${(error as Error).message.replace(/^Invalid regular expression: /, '')}`;
   }
+}
+
+/** Tells which names have a text, in any case. */
+export function nameText(text: string): (name: string, module: string) => boolean {
+  const wanted = text.toLowerCase();
+  return (name, module) => name.toLowerCase().includes(wanted) || module.toLowerCase().includes(wanted);
+}
+
+/** Tells which names match a pattern, in any case. It may take for ever; throws when it is no pattern. */
+export function namePattern(text: string): (name: string, module: string) => boolean {
+  const pattern = new RegExp(text, 'iu');
+  return (name, module) => pattern.test(name.slice(0, NAME_LEN_MAX)) || (module !== '' && pattern.test(module.slice(0, NAME_LEN_MAX)));
 }
 
 /** 1 for each name that matches. */

@@ -78,9 +78,9 @@ export function hosts(range: Range, signal: AbortSignal): Promise<HostsResponse>
   return client.hosts({ range: timeRange(range) }, { signal });
 }
 
-/** CPU by cgroup. */
+/** CPU by cgroup, with frame filters from stacks. */
 export function cgroups(subject: Subject, signal: AbortSignal): Promise<CgroupsResponse> {
-  return client.cgroups({ selection: selection(subject, false) }, { signal });
+  return client.cgroups({ selection: selection(subject) }, { signal });
 }
 
 /** What this collector is. */

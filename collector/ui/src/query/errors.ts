@@ -47,6 +47,7 @@ export function troubleOf(error: unknown): Trouble | undefined {
   if (connect.code === Code.Canceled) return undefined;
   // A request that no server took: the browser says only that it failed.
   const code = connect.code === Code.Unknown && /fetch|network|load failed/i.test(connect.rawMessage) ? Code.Unavailable : connect.code;
+  if (connect.metadata.has('retry-after')) return { title: 'The collector is busy', detail: connect.rawMessage, advice: 'Others are reading large answers: try again in a moment.', retry: true, code: Code[code] };
   const [title, advice, retry] = SENTENCES[code] ?? ['Something went wrong', 'Try again; if it stays, report it with what is said here.', true];
   return { title, detail: connect.rawMessage, advice, retry, code: Code[code] };
 }

@@ -52,7 +52,7 @@ export function Hosts({ answer, range, now, state, setState }: Props) {
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of hosts">
         <SortedTable
           caption="Hosts"
-          columns={columns(range, now, state, setState)}
+          columns={columns(range, now, answer.quality?.unit ?? '', state, setState)}
           rows={hosts}
           sort={state.sort || 'host'}
           onSort={(sort) => setState({ sort })}
@@ -69,7 +69,7 @@ export function Hosts({ answer, range, now, state, setState }: Props) {
   );
 }
 
-function columns(range: Range, now: number, state: State, setState: SetState): ColumnOf<Host>[] {
+function columns(range: Range, now: number, unit: string, state: State, setState: SetState): ColumnOf<Host>[] {
   const rangeNs = (range.to - range.from) * 1e6;
   const seen = (host: Host) => toMs(host.lastSeenUnixNs);
   const spool = (host: Host) => Number(host.facts?.spool?.bytes ?? 0n);
@@ -94,7 +94,7 @@ function columns(range: Range, now: number, state: State, setState: SetState): C
       ),
     },
     { key: 'seen', title: 'Last seen', number: true, by: seen, cell: (host) => <span title={format.stamp(seen(host))}>{host.connected && now - seen(host) < 60e3 ? 'now' : format.ago(seen(host), now)}</span> },
-    { key: 'cpu', title: 'CPU', hint: 'Cores in use on average, and of how many', number: true, by: (host) => Number(host.weight), cell: (host) => <Cpu host={host} rangeNs={rangeNs} /> },
+    { key: 'cpu', title: 'CPU', hint: 'Cores in use on average, and of how many; cycles a second of hosts that count those', number: true, by: (host) => (isTime(host, unit) ? 2 ** 64 : 0) + Number(host.weight), cell: (host) => <Cpu host={host} unit={host.unit || unit} rangeNs={rangeNs} /> },
     { key: 'coverage', title: 'Coverage', hint: 'CPU time of samples over what the kernel accounts for', number: true, by: (host) => coverageOf(host) ?? -1, cell: (host) => <CoverageCell host={host} /> },
     { key: 'gap', title: 'Gaps', hint: 'Time without data in the range', number: true, by: (host) => Number(host.gapNs), cell: (host) => (host.gapNs > 0n ? <span class="warned">{format.duration(Number(host.gapNs))}</span> : <span class="soft">none</span>) },
     { key: 'spool', title: 'Spool', hint: 'What waits on the host', number: true, by: spool, cell: (host) => <Spool host={host} now={now} /> },
@@ -105,7 +105,16 @@ function columns(range: Range, now: number, state: State, setState: SetState): C
   ];
 }
 
-function Cpu({ host, rangeNs }: { host: Host; rangeNs: number }) {
+/** Weights of other hosts are cycles or events, which do not compare with time. */
+function isTime(host: Host, unit: string): boolean {
+  return (host.unit || unit) === 'nanoseconds' || host.weight === 0n;
+}
+
+function Cpu({ host, unit, rangeNs }: { host: Host; unit: string; rangeNs: number }) {
+  if (!isTime(host, unit)) {
+    if (unit === '') return <span title="Its unit is not known: the host has sent nothing since the collector began">{format.compact(Number(host.weight))} ?</span>;
+    return <span title={`This host counts ${unit.slice(0, 40)}, not CPU time`}>{`${format.compact((Number(host.weight) / rangeNs) * 1e9)} ${unit.slice(0, 40)}/s`}</span>;
+  }
   const cores = Number(host.weight) / rangeNs;
   const online = host.facts?.cpusOnline ?? 0;
   return (

@@ -18,7 +18,7 @@ export interface Range {
 /** Nanoseconds of the protocol are 64 bits: times beyond this year do not fit. */
 const LATEST_MS = Date.UTC(2262, 0, 1);
 
-const UNIT_MS: Record<string, number> = { s: 1e3, m: 60e3, h: 3600e3, d: 86_400e3, w: 7 * 86_400e3 };
+const UNIT_MS: Record<string, number> = { s: 1e3, m: 60e3, h: 3600e3, d: 86_400e3, w: 7 * 86_400e3, y: 365 * 86_400e3 };
 
 /** Ranges offered by the picker. */
 export const PRESETS: readonly { label: string; from: string }[] = [
@@ -32,11 +32,12 @@ export const PRESETS: readonly { label: string; from: string }[] = [
   { label: 'Last 2 days', from: 'now-2d' },
   { label: 'Last 7 days', from: 'now-7d' },
   { label: 'Last 30 days', from: 'now-30d' },
+  { label: 'Last year', from: 'now-1y' },
 ];
 
-/** Milliseconds of `1h30m`, or undefined. */
+/** Milliseconds of `1h30m`, `2d12h`, `1w` or `1y` (of 365 days), or undefined. */
 export function lengthMs(text: string): number | undefined {
-  const parts = [...text.matchAll(/(\d+(?:\.\d+)?)([smhdw])/g)];
+  const parts = [...text.matchAll(/(\d+(?:\.\d+)?)([smhdwy])/g)];
   if (!parts.length || parts.map((part) => part[0]).join('') !== text) return undefined;
   const sum = parts.reduce((total, part) => total + Number(part[1]) * UNIT_MS[part[2]], 0);
   return Number.isFinite(sum) && sum < LATEST_MS ? sum : undefined;

@@ -30,6 +30,47 @@ describe('the profile', () => {
     expect(await page.locator('.search output').textContent()).toContain('not a regular expression');
   });
 
+  test('a pattern marks frames', async () => {
+    const page = await site.open();
+    await drawn(page);
+    const name = (await page.locator('.top tbody .cell-name .name').first().getAttribute('title')) ?? '';
+    await page.evaluate((text) => (location.hash = `regex=1&search=${encodeURIComponent(text)}`), `^${name.slice(0, 4).replace(/\W/g, '.')}.*`);
+    await page.waitForFunction(() => /[\d.]+ % in [\d,]+ frames?/.test(document.querySelector('.search output')?.textContent ?? ''));
+  });
+
+  test('a pattern that takes for ever is given up, and the page stays awake', async () => {
+    const page = await site.open(`regex=1&search=${encodeURIComponent('((.+)+)+!')}`);
+    await drawn(page);
+    // Awake while it is tried: each frame of the page comes soon after the one before.
+    const longest = await page.evaluate(async () => {
+      let [last, most] = [performance.now(), 0];
+      for (let turn = 0; turn < 60; turn++) {
+        await new Promise(requestAnimationFrame);
+        most = Math.max(most, performance.now() - last);
+        last = performance.now();
+      }
+      return most;
+    });
+    console.log(`longest frame beside a pattern that takes for ever: ${Math.round(longest)} ms`);
+    await page.getByText('takes too long on these names').waitFor();
+    await page.getByLabel('Search functions and modules').fill('.');
+    await page.waitForFunction(() => /[\d.]+ % in [\d,]+ frames?/.test(document.querySelector('.search output')?.textContent ?? ''));
+  });
+
+  test('frame filters are told where they do not apply, and follow to the containers', async () => {
+    const page = await site.open(`frame=${encodeURIComponent('drop:^nothing_has_this$')}`);
+    await drawn(page);
+    expect(await page.locator('.chart-panel').textContent()).toContain('the frame filter does not apply to the chart');
+    await page.getByRole('link', { name: 'Containers' }).click();
+    await page.waitForSelector('.tree tbody tr');
+    await page.getByText('without').first().waitFor();
+    expect(param(page, 'frame')).toBe('drop:^nothing_has_this$');
+    await page.getByRole('button', { name: 'Remove this filter' }).click();
+    await page.waitForFunction(() => !location.hash.includes('frame='));
+    await settled(page);
+    await page.waitForSelector('.tree tbody tr');
+  });
+
   test('a click zooms, breadcrumbs and Escape lead back', async () => {
     const page = await site.open();
     await drawn(page);
@@ -217,6 +258,16 @@ describe('other pages', () => {
     const page = await site.open('', { colorScheme: 'dark' });
     await drawn(page);
     expect(await page.evaluate(() => document.documentElement.dataset.theme)).toBe('dark');
+    await settled(page);
+    await site.shot(page, 'dark-profile');
+    for (const view of ['compare', 'cgroups', 'hosts', 'collector']) {
+      await page.evaluate((hash) => (location.hash = hash), `view=${view}&frame=drop:^x$`);
+      await page.waitForSelector(`main.view-${view} > *`);
+      await settled(page);
+      await site.shot(page, `dark-${view}`);
+    }
+    await page.evaluate(() => (location.hash = ''));
+    await drawn(page);
     await page.getByRole('button', { name: 'Light theme' }).click();
     await page.reload();
     await drawn(page);

@@ -6,7 +6,7 @@ import { firstEndingAfter, layOut, levelCount, nodeAt, pathTo } from '../../src/
 import { Names } from '../../src/flame/names';
 import { readPath, writePath } from '../../src/flame/path';
 import { sandwich } from '../../src/flame/sandwich';
-import { escapeRegex, findNodes, matchNames, matcher } from '../../src/flame/search';
+import { escapeRegex, findNodes, matchNames, namePattern, nameText, problemOf } from '../../src/flame/search';
 import { type Options, type Tree, buildDiffTree, buildTree, functionRows } from '../../src/flame/tree';
 import { ProfileResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import { Assembler, type Profile, ProfileError } from '../../src/query/profile';
@@ -156,19 +156,19 @@ describe('layout', () => {
 describe('search', () => {
   test('a match in a match counts once', () => {
     const layout = layOut(treeOf({}, 'a;b;a 3', 'c 1'));
-    const matches = matcher({ text: 'A', regex: false });
-    if (typeof matches !== 'function') throw new Error('no matcher');
+    const matches = nameText('A');
     const found = findNodes(layout, matchNames(layout.tree.names, (name) => name !== 'all' && matches(name, '')));
     expect([found.nodes, found.width]).toEqual([2, 3]);
     expect(nextMatch(layout, found, 0, false)).toBeDefined();
   });
   test('patterns', () => {
-    expect(matcher({ text: '', regex: true })).toBeUndefined();
-    expect(matcher({ text: '(', regex: true })).toContain('not a regular expression');
-    expect(matcher({ text: 'x'.repeat(2000), regex: true })).toContain('not taken');
+    expect(problemOf({ text: '', regex: true })).toBeUndefined();
+    expect(problemOf({ text: '(', regex: true })).toContain('not a regular expression');
+    expect(problemOf({ text: '(', regex: false })).toBeUndefined();
+    expect(problemOf({ text: 'x'.repeat(2000), regex: true })).toContain('not taken');
     for (const name of ['a.b(c)[d]{e}|f^g$h\\i/j*k+l?', 'שלום', 'x-y']) {
-      const exact = matcher({ text: `^${escapeRegex(name)}$`, regex: true });
-      expect(typeof exact === 'function' && exact(name, '') && !exact(`${name}x`, '')).toBe(true);
+      const exact = namePattern(`^${escapeRegex(name)}$`);
+      expect(exact(name, '') && !exact(`${name}x`, '')).toBe(true);
     }
   });
 });

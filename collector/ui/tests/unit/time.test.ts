@@ -6,7 +6,9 @@ const NOW = Date.UTC(2026, 10, 21, 12);
 test('lengths', () => {
   expect(lengthMs('1h30m')).toBe(5_400_000);
   expect(lengthMs('7d')).toBe(604_800_000);
-  for (const text of ['', '1', 'h', '1h x', '1y', '-1h', '1e9d']) expect(lengthMs(text)).toBeUndefined();
+  expect(lengthMs('2d12h')).toBe(216_000_000);
+  expect([lengthMs('1w'), lengthMs('1y')]).toEqual([604_800_000, 365 * 86_400_000]);
+  for (const text of ['', '1', 'h', '1h x', '1q', '-1h', '1e9d']) expect(lengthMs(text)).toBeUndefined();
 });
 
 test('instants', () => {

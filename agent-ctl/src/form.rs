@@ -1,0 +1,29 @@
+//! In which form a command prints: `--format`, and `--json` for the form that scripts want.
+
+/// Forms of answers that are no files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For scripts
+    Json,
+}
+
+/// The options of every command that prints an answer.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Form {
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t = Format::Text, help_heading = "Output")]
+    format: Format,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format", help_heading = "Output")]
+    json: bool,
+}
+
+impl Form {
+    /// True when scripts are to read it.
+    pub fn is_json(self) -> bool {
+        self.json || self.format == Format::Json
+    }
+}

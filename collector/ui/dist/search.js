@@ -1,0 +1,1 @@
+function e(e){let t=new RegExp(e,`iu`);return(e,n)=>t.test(e.slice(0,2048))||n!==``&&t.test(n.slice(0,2048))}const t=self;let n=[],r=[];t.onmessage=({data:i})=>{if(!(`pattern`in i)){[n,r]=[i.text,i.module];return}let a=e(i.pattern),o=new Uint8Array(n.length);for(let e=1;e<n.length;e++)o[e]=+!!a(n[e],r[e]);t.postMessage(o,[o.buffer])};
