@@ -62,6 +62,14 @@ impl StringTable {
         StrId(id)
     }
 
+    /// Makes room for so many more strings.
+    pub fn reserve(&mut self, strings: usize) {
+        self.ends.reserve(strings);
+        let (all, ends, hasher) = (&self.text, &self.ends, &self.hasher);
+        self.index
+            .reserve(strings, |&id| hasher.hash_one(slice(all, ends, id)));
+    }
+
     /// Returns the id of `text` when it is known.
     pub fn find(&self, text: &str) -> Option<StrId> {
         let hash = self.hasher.hash_one(text);

@@ -175,6 +175,10 @@ impl Costs {
             CostBy::Function => (sum_functions(dict, samples), true),
             CostBy::Module => (sum_modules(dict, samples), false),
         };
+        if self.rows.is_empty() {
+            self.strings.reserve(sums.len());
+            self.rows.reserve(sums.len());
+        }
         for cost in sums {
             let mut text = |id| self.strings.intern(dict.strings.get(id));
             let (name, module) = match by_function {
