@@ -18,7 +18,9 @@ use prost::Message;
 use proto::ProfileAssembler;
 use std::path::{Component, Path};
 
+mod fleet;
 mod walks;
+pub use fleet::{ingest_windows, spool_records, spool_segments};
 pub use walks::unwinding;
 
 /// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met often.
@@ -39,6 +41,9 @@ pub const ALL: &[(&str, Target)] = &[
     ("pprof", pprof),
     ("queries", queries),
     ("wire_chunks", wire_chunks),
+    ("spool_records", spool_records),
+    ("spool_segments", spool_segments),
+    ("ingest_windows", ingest_windows),
 ];
 
 /// Records of the ring, under every layout the daemon opens events with: whatever is not refused

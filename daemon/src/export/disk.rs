@@ -312,7 +312,8 @@ impl Dir {
             });
             at += head.whole();
         }
-        if newest
+        // Of records that were made durable together several may be torn.
+        while newest
             && let Some(last) = scanned.records.last()
             && read_record(&file, last.offset, last.len).is_err()
         {

@@ -14,13 +14,13 @@
 //! another's disk or network. A window given up is counted by cause and told to the collector as a
 //! gap. Without a collector in the configuration nothing of this exists.
 
-mod disk;
+pub mod disk;
 mod gaps;
 mod gaps_file;
 mod identity;
 mod push;
 mod reader;
-mod record;
+pub mod record;
 mod session;
 mod spool;
 mod status;

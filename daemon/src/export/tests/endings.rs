@@ -248,3 +248,26 @@ fn a_segment_that_cannot_be_read_is_a_gap_counted_once() {
     }
     assert!(path.with_extension("bad").exists(), "people may look at it");
 }
+
+#[test]
+fn windows_torn_together_are_cut_off_at_one_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = Run::new(dir.path(), settings());
+    let path = || segments(dir.path())[0].clone();
+    let mut ends = Vec::new();
+    for number in 0..3 {
+        run.record(&sample(number));
+        ends.push(std::fs::metadata(path()).unwrap().len() as usize);
+    }
+    run.end();
+    let mut bytes = std::fs::read(path()).unwrap();
+    for end in &ends[1..] {
+        bytes[end - 3] ^= 1;
+    }
+    std::fs::write(path(), bytes).unwrap();
+    for _ in 0..2 {
+        let later = Run::new(dir.path(), settings());
+        assert_eq!((later.waiting(), later.read_all().len()), (1, 1));
+        assert_eq!(later.dropped(Cause::Damaged).0, 1);
+    }
+}
