@@ -192,15 +192,23 @@ impl DictLog {
         let mut opener = Opener::new().map_err(|_| Damage("zstd got no memory"))?;
         let (mut raw, mut done) = (Vec::new(), Ok(()));
         each_part(&bytes, |_, sealed, _| {
-            let mut apply = || {
-                opener.open(&mut Reader::new(sealed), &mut raw)?;
-                dict.apply_logged(&mut Reader::new(&raw))
-            };
-            done = apply();
+            done = opener
+                .open(&mut Reader::new(sealed), &mut raw)
+                .and_then(|()| dict.apply_logged(&mut Reader::new(&raw)));
             done
         });
         done
     }
+}
+
+/// Reads the bytes of one file as a start does.
+pub fn read_any(bytes: &[u8]) {
+    let mut before = 0;
+    each_part(bytes, |_, sealed, end| {
+        assert!(end > before && end <= bytes.len() as u64 && sealed.len() <= bytes.len());
+        before = end;
+        Ok(())
+    });
 }
 
 /// Whole parts in order: marks after it, sealed entries, and where it ends. Ends at what is torn.

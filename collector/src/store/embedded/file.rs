@@ -58,6 +58,14 @@ impl From<std::io::Error> for FileError {
 impl From<rusqlite::Error> for FileError {
     fn from(error: rusqlite::Error) -> FileError {
         let text = error.to_string();
+        // A file that ends before it should is no failure of the disk.
+        let short = rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
+        if error
+            .sqlite_error()
+            .is_some_and(|error| error.extended_code == short)
+        {
+            return FileError::Damaged("it is cut short".to_owned());
+        }
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => FileError::Damaged(text),
             Some(

@@ -47,6 +47,7 @@ mod partition;
 mod prepare;
 mod push;
 mod query;
+pub mod readers;
 mod recover;
 mod replay;
 mod upkeep;

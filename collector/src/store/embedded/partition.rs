@@ -137,7 +137,9 @@ impl Partition {
             DictLog::open(log, ids)
         };
         Ok(Partition {
-            logged: Mutex::new(dict.marks()),
+            // After a replay the next record has again what the log may have: the file may have had
+            // more than the log, from windows that were flushed with it and never logged.
+            logged: Mutex::new(kept.marks()),
             dict: Mutex::new(Some(Arc::new(RwLock::new(dict)))),
             writer: Mutex::new(Some(file)),
             kept: Mutex::new(Some(kept)),
@@ -231,8 +233,7 @@ impl Partition {
         })?;
         self.give_back(file);
         *lock(&self.flushed) = dict.marks();
-        // What the log's own copy lacks comes with the next record.
-        *lock(&self.logged) = self.kept_marks().common(dict.marks());
+        *lock(&self.logged) = self.take_kept(&mut dict)?;
         let dict = Arc::new(RwLock::new(dict));
         *slot = Some(Arc::clone(&dict));
         Ok(dict)
@@ -248,6 +249,22 @@ impl Partition {
         let mut kept = lock(&self.kept);
         kept.get_or_insert_with(|| DictLog::open(&self.log, self.ids()))
             .marks()
+    }
+
+    /// Adds what the log's own copy has more than the file: its ids are given away, also those of
+    /// windows that a crash kept from being logged. Returns what the copy has; more comes with the next
+    /// record.
+    fn take_kept(&self, dict: &mut Dict) -> Result<Marks, FileError> {
+        let mut slot = lock(&self.kept);
+        let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
+        if !dict.marks().cover(kept.marks())
+            && let Err(damage) = kept.load(dict)
+        {
+            let path = self.path.display();
+            tracing::warn!("the log's copy of the dictionary of `{path}` is begun anew: {damage}");
+            *kept = DictLog::create(&self.log, self.ids())?;
+        }
+        Ok(kept.marks())
     }
 
     /// Brings the log's own copy of the dictionary up to date: what only records had may be cut then.
@@ -269,10 +286,12 @@ impl Partition {
             return false;
         }
         let mut slot = lock(&self.dict);
-        let all_flushed = slot
-            .as_ref()
-            .is_none_or(|dict| read(dict).marks() == *lock(&self.flushed));
-        if !all_flushed {
+        // What is read again is what either of both has.
+        let is_durable = slot.as_ref().is_none_or(|dict| {
+            let marks = read(dict).marks();
+            marks == *lock(&self.flushed) || self.kept_marks().cover(marks)
+        });
+        if !is_durable {
             return false;
         }
         *slot = None;
@@ -327,10 +346,9 @@ impl Partition {
             .note(labels, window);
     }
 
-    /// Lets the next record have all that file and log's copy have not: the records that had it failed.
+    /// Lets the next record have all that the log's copy has not: the records that had it failed.
     pub fn forget_logged(&self) {
-        let kept = self.kept_marks();
-        *lock(&self.logged) = lock(&self.flushed).common(kept);
+        *lock(&self.logged) = self.kept_marks();
     }
 
     /// First record of the log that is needed after a crash; `None` when there is none.

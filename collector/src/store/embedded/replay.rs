@@ -186,25 +186,21 @@ impl Replay<'_> {
         let Some(partition) = self.partition(&of)? else {
             return Ok(());
         };
-        let flushed = lock(&partition.records).get(&of.window.chunk).copied();
-        if flushed.is_some_and(|flushed| record <= flushed) {
-            return Ok(());
-        }
+        // Read before a record is passed over: where the file turns out to be damaged, the dictionary is
+        // in the log from the first record on.
         let dict = match partition.dict(true) {
             Err(FileError::Damaged(text)) => {
                 return self.window_of_damaged(record, &partition, of, &text);
             }
             dict => dict.map_err(|error| error.to_string())?,
         };
-        let mut dict = write(&dict);
-        if dict.apply_logged(&mut Reader::new(of.entries)).is_err() {
-            // The file is of an earlier time than the cut of the log: the copy knows what lies between.
-            let copy = DictLog::open(&store.log_folder(), of.ids);
-            copy.load(&mut dict)
-                .and_then(|()| dict.apply_logged(&mut Reader::new(of.entries)))
-                .map_err(|damage| damage.to_string())?;
+        let flushed = lock(&partition.records).get(&of.window.chunk).copied();
+        if flushed.is_some_and(|flushed| record <= flushed) {
+            return Ok(());
         }
-        *lock(&partition.logged) = dict.marks();
+        let mut dict = write(&dict);
+        dict.apply_logged(&mut Reader::new(of.entries))
+            .map_err(|damage| damage.to_string())?;
         let (host, labels) = super::boots::named(&dict, &of.window.meta)
             .ok_or("a host or its labels are not there")?;
         drop(dict);
