@@ -58,6 +58,18 @@ fn bytes_below(path: &Path) -> std::io::Result<u64> {
     Ok(sum)
 }
 
+/// Size of the log's own dictionaries, which are written when the log is cut.
+fn dictionaries(dir: &Path) -> std::io::Result<u64> {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(dir.join("wal"))? {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|end| end == "dict") {
+            sum += entry.metadata()?.len();
+        }
+    }
+    Ok(sum)
+}
+
 fn limits() -> Limits {
     Limits {
         cancel: Cancel::default(),
@@ -216,6 +228,16 @@ fn figures(hosts: u64, minutes: u64) -> Result<(), Failed> {
         ingest.longest.as_secs_f64() * 1000.0
     );
     println!("  memory: {rss} MiB, at most {peak} MiB; the fleet itself {before} MiB");
+    let logged = store.counters().into_iter();
+    let logged: u64 = logged
+        .filter(|(name, _)| name == "fleetprof_store_log_written_bytes_total")
+        .map(|(_, bytes)| bytes)
+        .sum();
+    println!(
+        "  log: {logged} bytes written, {:.2} a row; {} bytes of dictionaries beside it",
+        logged as f64 / ingest.rows as f64,
+        dictionaries(folder.path())?
+    );
     ask_all(&store, &fleet, minutes)?;
     store.close()?;
     let on_disk = bytes_below(folder.path())?;

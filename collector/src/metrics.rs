@@ -148,6 +148,26 @@ const STORE_HELP: &[(&str, &str)] = &[
     ),
     ("log_bytes", "Size of the write-ahead log."),
     (
+        "log_written_bytes_total",
+        "Bytes written to the write-ahead log.",
+    ),
+    (
+        "log_records_lost_total",
+        "Records of the write-ahead log that were there and could not be read at the start.",
+    ),
+    (
+        "log_records_removed_total",
+        "Records passed over at the start: their partitions had been removed.",
+    ),
+    (
+        "set_aside_bytes",
+        "Size of damaged partitions and unusable segments of the log that were set aside.",
+    ),
+    (
+        "set_aside_removed_total",
+        "Files that had been set aside, removed because the disk budget was used up.",
+    ),
+    (
         "log_failures_total",
         "Times that the write-ahead log could not be written; nothing was acknowledged.",
     ),

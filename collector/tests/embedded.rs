@@ -1,6 +1,10 @@
 //! The embedded store on bad days: killed, out of disk, damaged, flooded, too old, too much.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
+#[path = "embedded/crashes.rs"]
+mod crashes;
+#[path = "embedded/durability.rs"]
+mod durability;
 #[path = "support/fleet.rs"]
 mod fleet;
 
@@ -9,10 +13,9 @@ use collector::store::{
     Answer, Cancel, HostFacts, HostRecord, Limits, NewWindow, Scope, Store, StoreError, Taken,
     TimeRange,
 };
-use fleet::{Fleet, Random, Shape, WINDOW_NS};
+use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Profile, Query, Selector};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,12 +25,6 @@ const HOUR: i64 = 3600 * SECOND;
 
 /// 2026-01-15 00:00:00 UTC: where partitions of any length begin.
 const BEGIN: i64 = 1_768_435_200 * SECOND;
-
-/// Where the child of the crash test finds its directory.
-const CRASH_DIR: &str = "FLEETPROF_TEST_CRASH_DIR";
-
-/// Windows of each host that are stored already.
-const CRASH_FROM: &str = "FLEETPROF_TEST_CRASH_FROM";
 
 const SMALL: Shape = Shape {
     hosts: 3,
@@ -110,138 +107,6 @@ fn quick_flushes() -> Options {
         memtable_bytes: 24 << 10,
         ..Options::default()
     }
-}
-
-/// Pushes windows of each host in its own thread and says which are durable, until it is killed.
-#[test]
-fn child_of_the_crash_test() {
-    let Some(dir) = std::env::var_os(CRASH_DIR) else {
-        return;
-    };
-    let fleet = Fleet::new(7, SMALL);
-    let from = std::env::var(CRASH_FROM).unwrap();
-    let from: Vec<u64> = from
-        .split(',')
-        .map(|number| number.parse().unwrap())
-        .collect();
-    let store = open(Path::new(&dir), &quick_flushes());
-    std::thread::scope(|scope| {
-        for (host, &from) in from.iter().enumerate() {
-            let (store, fleet) = (&store, &fleet);
-            scope.spawn(move || {
-                for sequence in from.. {
-                    let window = fleet.window(host as u64, sequence, BEGIN);
-                    let now = window.range.end_unix_ns;
-                    let taken = push(store, fleet, window).unwrap();
-                    assert!(
-                        matches!(taken, Taken::Stored | Taken::Repeated),
-                        "{taken:?}"
-                    );
-                    let line = format!("acked {host} {sequence}\n");
-                    std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
-                    if sequence % 5 == host as u64 {
-                        store.maintain(now).unwrap();
-                    }
-                }
-            });
-        }
-    });
-}
-
-/// Runs the child until it has acknowledged `acks` windows, kills it `after` then, and returns how many
-/// windows of each host were acknowledged.
-fn run_until_killed(dir: &Path, stored: &[u64], acks: u64, after: Duration) -> Vec<u64> {
-    let from: Vec<String> = stored.iter().map(u64::to_string).collect();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_of_the_crash_test",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(CRASH_DIR, dir)
-        .env(CRASH_FROM, from.join(","))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut acked = stored.to_vec();
-    let mut note = |line: &str| {
-        let mut words = line
-            .split(' ')
-            .skip_while(|word| !word.ends_with("acked"))
-            .skip(1);
-        let (Some(host), Some(sequence)) = (words.next(), words.next()) else {
-            return 0;
-        };
-        let (host, sequence): (usize, u64) = (host.parse().unwrap(), sequence.parse().unwrap());
-        acked[host] = sequence + 1;
-        1
-    };
-    let mut lines = BufReader::new(child.stdout.take().unwrap());
-    let (mut line, mut seen) = (String::new(), 0);
-    while seen < acks && lines.read_line(&mut line).unwrap() > 0 {
-        seen += note(line.trim_end());
-        line.clear();
-    }
-    std::thread::sleep(after);
-    child.kill().unwrap();
-    assert!(!child.wait().unwrap().success());
-    // What it said before it died counts; a line cut in the middle does not.
-    while lines.read_line(&mut line).unwrap() > 0 {
-        if line.ends_with('\n') {
-            note(line.trim_end());
-        }
-        line.clear();
-    }
-    acked
-}
-
-#[test]
-fn nothing_acknowledged_is_lost_and_nothing_counts_twice_however_often_it_is_killed() {
-    const KILLS: usize = 32;
-    let folder = tempfile::tempdir().unwrap();
-    let fleet = Fleet::new(7, SMALL);
-    let mut random = Random::new(11);
-    let mut stored = vec![0u64; SMALL.hosts as usize];
-    let mut samples: Vec<Vec<u64>> = vec![vec![0]; SMALL.hosts as usize];
-    for kill in 0..KILLS {
-        let after = Duration::from_micros(random.below(30_000));
-        let acked = run_until_killed(folder.path(), &stored, random.below(60), after);
-        let store = open(folder.path(), &quick_flushes());
-        let degraded = store.degraded();
-        assert!(degraded.is_empty(), "kill {kill}: {degraded:?}");
-        let found = counts(&store);
-        for (host, acked) in acked.iter().copied().enumerate() {
-            let sums = &mut samples[host];
-            while (sums.len() as u64) <= acked + 1 {
-                let sequence = sums.len() as u64 - 1;
-                let window = fleet.window(host as u64, sequence, BEGIN);
-                sums.push(sums[sequence as usize] + Fleet::samples(&window));
-            }
-            let found = found.get(&format!("host-{host:04}")).copied().unwrap_or(0);
-            // One window may have become durable without its acknowledgement having been heard.
-            let exact = [acked, acked + 1];
-            let is = exact
-                .into_iter()
-                .find(|&windows| sums[windows as usize] == found);
-            let Some(is) = is else {
-                panic!(
-                    "kill {kill}: host {host} has {found} samples after {acked} windows, not {}",
-                    sums[acked as usize]
-                );
-            };
-            stored[host] = is;
-            if is > 0 {
-                let again = fleet.window(host as u64, is - 1, BEGIN);
-                assert_eq!(push(&store, &fleet, again).unwrap(), Taken::Repeated);
-            }
-        }
-        let windows: u64 = stored.iter().sum();
-        assert_eq!(by_host(&store).quality.windows, windows);
-    }
-    let windows: u64 = stored.iter().sum();
-    println!("killed {KILLS} times over {windows} windows");
-    assert!(windows > KILLS as u64, "the child got somewhere");
 }
 
 #[test]

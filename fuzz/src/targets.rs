@@ -4,6 +4,7 @@
 //! runs it under `fuzz_targets/`; `tests/tests/fuzz_corpus.rs` runs it over the corpus on the
 //! compiler of the product, so this file uses nothing but the crates under test.
 
+use collector::store::embedded::readers;
 use daemon::cgroup::{Hierarchy, Labels};
 use daemon::config::{Config, Configuration};
 use daemon::jit::{map::PerfMap, target};
@@ -44,6 +45,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("spool_records", spool_records),
     ("spool_segments", spool_segments),
     ("ingest_windows", ingest_windows),
+    ("store_log", store_log),
+    ("store_blocks", store_blocks),
 ];
 
 /// Records of the ring, under every layout the daemon opens events with: whatever is not refused
@@ -225,6 +228,16 @@ pub fn wire_chunks(data: &[u8]) {
     if let Ok(profile) = assembler.finish() {
         written(&profile);
     }
+}
+
+/// The collector's write-ahead log: segments, records, and the dictionaries beside it.
+pub fn store_log(data: &[u8]) {
+    readers::log(data);
+}
+
+/// The collector's blocks: columns, heads, and what is kept of windows.
+pub fn store_blocks(data: &[u8]) {
+    readers::block(data);
 }
 
 /// What clients ask for: selectors of labels and filters of frames.

@@ -146,6 +146,7 @@ macro_rules! suite {
             $crate::suite_cases!($engine;
                 pushes: a_pushed_window_is_answered, a_repeat_in_one_call_counts_once,
                     a_repeat_in_a_later_call_counts_once, a_repeat_after_reopening_counts_once,
+                    a_repeat_that_says_another_time_counts_once,
                     a_sequence_of_another_boot_is_another_window,
                     a_window_waits_for_stacks_that_are_not_known,
                     a_window_is_asked_once_for_all_it_lacks,

@@ -34,6 +34,8 @@ counters! {
     label_sets_folded = "fleetprof_store_label_sets_folded_total";
     /// Batches of the write-ahead log.
     log_batches = "fleetprof_store_log_batches_total";
+    /// Bytes written to the write-ahead log.
+    log_bytes = "fleetprof_store_log_written_bytes_total";
     /// Batches that could not be written.
     log_failures = "fleetprof_store_log_failures_total";
     /// Flushes that failed and are tried again.
@@ -46,6 +48,12 @@ counters! {
     partitions_evicted = "fleetprof_store_partitions_removed_total{cause=\"disk_bytes\"}";
     /// Records of the log that could not be replayed at the start.
     records_unusable = "fleetprof_store_log_records_unusable_total";
+    /// Records of the log that were there and could not be read at the start.
+    records_lost = "fleetprof_store_log_records_lost_total";
+    /// Records at the start of partitions that had been removed: passed over.
+    records_removed = "fleetprof_store_log_records_removed_total";
+    /// Files that had been set aside, removed for the disk budget.
+    leftovers_removed = "fleetprof_store_set_aside_removed_total";
     /// Records replayed at the start.
     records_replayed = "fleetprof_store_log_records_replayed_total";
     /// Bytes of a torn tail that the start cut off.

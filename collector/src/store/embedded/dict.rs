@@ -3,9 +3,12 @@
 //! Everything only grows, so an id that was read once stays valid, and what was added between two
 //! [`Marks`] can be written as one [`delta`](Dict::put_delta): to the write-ahead log with the window
 //! that needs it, and to the partition's file with the blocks that do. Applying a delta that is partly
-//! known already changes nothing, so a record may be replayed over a file that has it.
+//! known already changes nothing, so a record may be replayed over a file that has it. Contents of
+//! stacks are sixteen bytes each that no compression makes fewer: the file has them, the log has not,
+//! and they are computed again when it is replayed.
 
 use super::codec::{Damage, Reader, put, put_bytes};
+use super::marks::Marks;
 use crate::store::{HostKey, LabelSet};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use profile::{
@@ -88,19 +91,6 @@ impl Bundles {
     pub fn len(&self) -> usize {
         self.all.len()
     }
-}
-
-/// How much there is of everything. What lies between two marks is a delta.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
-    strings: u32,
-    frames: u32,
-    stacks: u32,
-    label_sets: u32,
-    kinds: u32,
-    series: u32,
-    hosts: u32,
-    leaves: u32,
 }
 
 /// See the module.
@@ -410,16 +400,6 @@ impl Dict {
         }
     }
 
-    /// Marks of an empty dictionary: its first string, stack and label set are in none.
-    pub fn empty_marks() -> Marks {
-        Marks {
-            strings: 1,
-            stacks: 1,
-            label_sets: 1,
-            ..Marks::default()
-        }
-    }
-
     /// Appends what was added between two marks; contents of stacks go to `contents`.
     pub fn put_delta(&self, from: Marks, to: Marks, out: &mut Vec<u8>, contents: &mut Vec<u8>) {
         let span = |out: &mut Vec<u8>, from: u32, to: u32| {
@@ -481,11 +461,29 @@ impl Dict {
         }
     }
 
+    /// Appends what was added between two marks, without contents of stacks.
+    pub fn put_logged(&self, from: Marks, to: Marks, out: &mut Vec<u8>) {
+        self.put_delta(from, to, out, &mut Vec::new());
+    }
+
     /// Applies what [`Dict::put_delta`] wrote.
     pub fn apply_delta(
         &mut self,
         input: &mut Reader<'_>,
         contents: &mut Reader<'_>,
+    ) -> Result<(), Damage> {
+        self.apply(input, Some(contents))
+    }
+
+    /// Applies a delta of the log, which is without contents of stacks.
+    pub fn apply_logged(&mut self, input: &mut Reader<'_>) -> Result<(), Damage> {
+        self.apply(input, None)
+    }
+
+    fn apply(
+        &mut self,
+        input: &mut Reader<'_>,
+        contents: Option<&mut Reader<'_>>,
     ) -> Result<(), Damage> {
         let tables = &mut self.tables;
         each(input, tables.strings.len(), |input, new| {
@@ -541,8 +539,9 @@ impl Dict {
     fn apply_stacks(
         &mut self,
         input: &mut Reader<'_>,
-        contents: &mut Reader<'_>,
+        mut contents: Option<&mut Reader<'_>>,
     ) -> Result<(), Damage> {
+        let mut frames: HashMap<FrameId, ContentId> = HashMap::new();
         let known = self.tables.stacks.len();
         let (from, count) = (input.take()? as usize, input.take_count()?);
         is(from <= known)?;
@@ -550,15 +549,24 @@ impl Dict {
             let back = input.take()? as usize;
             let frame = FrameId(input.take_u32()?);
             is(back >= 1 && back <= id && (frame.0 as usize) < self.tables.frames.len())?;
-            let content = if self.with_contents {
-                ContentId(contents.take_16()?)
-            } else {
-                ContentId::default()
+            let parent = StackId((id - back) as u32);
+            let given = match &mut contents {
+                Some(contents) if self.with_contents => Some(ContentId(contents.take_16()?)),
+                _ => None,
             };
             if id < known {
                 continue;
             }
-            let parent = StackId((id - back) as u32);
+            let content = given.unwrap_or_else(|| {
+                if !self.with_contents {
+                    return ContentId::default();
+                }
+                let of = |frame| ContentId::of_frame(self.tables.frame(frame));
+                let parent = self.contents.get(parent.0 as usize).copied();
+                parent
+                    .unwrap_or_default()
+                    .child(*frames.entry(frame).or_insert_with(|| of(frame)))
+            });
             is(self.tables.stacks.child(parent, frame).0 as usize == id)?;
             if self.with_contents {
                 self.set_content(StackId(id as u32), content);

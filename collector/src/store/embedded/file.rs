@@ -58,6 +58,14 @@ impl From<std::io::Error> for FileError {
 impl From<rusqlite::Error> for FileError {
     fn from(error: rusqlite::Error) -> FileError {
         let text = error.to_string();
+        // A file that ends before it should is no failure of the disk.
+        let short = rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
+        if error
+            .sqlite_error()
+            .is_some_and(|error| error.extended_code == short)
+        {
+            return FileError::Damaged("it is cut short".to_owned());
+        }
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => FileError::Damaged(text),
             Some(
@@ -108,6 +116,8 @@ fn key(chunk: u16, bundle: u32, part: u32) -> i64 {
 
 /// What one flush adds to a file.
 pub struct Flush {
+    /// Its number in this file: one more than that of the flush before.
+    pub number: u64,
     /// Entries of the dictionary, sealed, with the contents of its stacks.
     pub dict: Option<(Vec<u8>, Vec<u8>)>,
     /// Chunks with the last record of the log that is in them.
@@ -121,6 +131,10 @@ pub struct Flush {
 pub struct Opened {
     /// Labels that tell services, one a line.
     pub service_labels: Vec<String>,
+    /// Which set of ids it has; 0 for files of before there were several.
+    pub generation: u64,
+    /// How many flushes are in it.
+    pub flushes: u64,
     /// Last record of the log by chunk.
     pub records: Vec<(u16, u64)>,
     /// Hosts, as they were written.
@@ -134,8 +148,12 @@ pub struct PartitionFile {
 }
 
 impl PartitionFile {
-    /// Makes a new file.
-    pub fn create(path: &Path, service_labels: &[String]) -> Result<PartitionFile, FileError> {
+    /// Makes a new file with ids of its own generation.
+    pub fn create(
+        path: &Path,
+        service_labels: &[String],
+        generation: u64,
+    ) -> Result<PartitionFile, FileError> {
         let temporary = path.with_extension("new");
         remove(&temporary)?;
         {
@@ -150,6 +168,14 @@ impl PartitionFile {
                 "INSERT INTO about VALUES ('service_labels', ?1)",
                 params![labels.as_bytes()],
             )?;
+            connection.execute(
+                "INSERT INTO about VALUES ('generation', ?1), ('flushes', 0)",
+                params![generation as i64],
+            )?;
+        }
+        // SQLite would take the log of a file that is gone for that of the new one.
+        for stale in &names(path)[1..] {
+            remove_one(stale)?;
         }
         std::fs::rename(&temporary, path)?;
         if let Some(folder) = path.parent() {
@@ -215,6 +241,8 @@ impl PartitionFile {
             .map_err(|_| FileError::Damaged("text is not UTF-8".to_owned()))?;
         let mut opened = Opened {
             service_labels: labels.split('\n').map(str::to_owned).collect(),
+            generation: self.number("generation")? as u64,
+            flushes: self.number("flushes")? as u64,
             ..Opened::default()
         };
         opened.service_labels.retain(|label| !label.is_empty());
@@ -233,6 +261,14 @@ impl PartitionFile {
             opened.hosts.push((id, body));
         }
         Ok(opened)
+    }
+
+    fn number(&self, name: &str) -> Result<i64, FileError> {
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT value FROM about WHERE name = ?1")?;
+        let found = select.query_row([name], |row| row.get(0)).optional()?;
+        Ok(found.unwrap_or(0))
     }
 
     /// Reads the dictionary's batches in order; contents of stacks only when asked for.
@@ -254,10 +290,19 @@ impl PartitionFile {
         Ok(())
     }
 
-    /// Writes a flush up to, but without, the commit, which [`PartitionFile::commit`] does.
+    /// Writes a flush up to, but without, the commit, which [`PartitionFile::commit`] does. One that
+    /// is in the file already, after a commit that only seemed to fail, adds nothing.
     pub fn write(&mut self, flush: &Flush) -> Result<(), FileError> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
-        let written = self.write_rows(flush);
+        let written = self.number("flushes").and_then(|done| {
+            if done as u64 >= flush.number {
+                return Ok(());
+            }
+            self.connection
+                .prepare_cached("INSERT OR REPLACE INTO about VALUES ('flushes', ?1)")?
+                .execute(params![flush.number as i64])?;
+            self.write_rows(flush)
+        });
         if written.is_err() {
             self.roll_back();
         }
@@ -326,17 +371,14 @@ impl PartitionFile {
         let _ = self.connection.execute_batch("ROLLBACK");
     }
 
-    /// Fixes the state that is read until [`PartitionFile::end`].
-    pub fn begin(&self) -> Result<(), FileError> {
+    /// Fixes the state that is read until [`PartitionFile::end`]; returns how many flushes are in it.
+    pub fn begin(&self) -> Result<u64, FileError> {
         self.connection.execute_batch("BEGIN")?;
-        let pinned: Result<i64, _> =
-            self.connection
-                .query_row("SELECT count(*) FROM about", [], |row| row.get(0));
+        let pinned = self.number("flushes");
         if pinned.is_err() {
             self.end();
         }
-        pinned?;
-        Ok(())
+        Ok(pinned? as u64)
     }
 
     /// Ends reading.
@@ -421,15 +463,36 @@ pub fn names(path: &Path) -> [PathBuf; 3] {
     [path.to_owned(), with("-wal"), with("-shm")]
 }
 
-/// Removes a partition's file.
-pub fn remove(path: &Path) -> std::io::Result<()> {
+/// Renames a partition's file, so that it is never read again, and can be looked at.
+pub fn set_aside(path: &Path) -> std::io::Result<()> {
     for name in names(path) {
-        match std::fs::remove_file(name) {
+        let mut aside = name.as_os_str().to_owned();
+        aside.push(".damaged");
+        let aside = PathBuf::from(aside);
+        // Only the last of several is kept: they all stood for the same hours.
+        if name.exists() && std::fs::exists(&aside)? {
+            let aside = aside.display();
+            tracing::warn!("`{aside}` is replaced by what was damaged after it");
+        }
+        // The log of SQLite belongs to its file: both keep their names but for the end.
+        match std::fs::rename(&name, &aside) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Removes a partition's file.
+pub fn remove(path: &Path) -> std::io::Result<()> {
+    names(path).iter().try_for_each(|name| remove_one(name))
+}
+
+fn remove_one(name: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(name) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Size on disk. Unit: bytes.

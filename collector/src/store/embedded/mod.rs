@@ -4,7 +4,11 @@
 //! DIR/lock              held while a process has the store open
 //! DIR/layout            length of a partition
 //! DIR/hosts             what is known of hosts, rewritten as a whole
+//! DIR/evicted           up to when the disk budget removed partitions
 //! DIR/wal/NUMBER.wal    windows that are in no partition's file yet
+//! DIR/wal/*.dict        dictionaries of partitions, once more, for replaying without their files
+//! DIR/wal/*.removed     partitions whose records are passed over
+//! DIR/wal/*.unusable    segments of which something could not be replayed
 //! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their begin
 //! DIR/partitions/*.damaged        set aside
 //! ```
@@ -15,19 +19,27 @@
 //! written as columns (`encode`, `block`) into the partition's file (`file`) in one transaction,
 //! together with the entries of the dictionary (`dict`) that they use, and the log is cut.
 //!
-//! A window belongs to the partition, and to the chunk of ten minutes, in which it begins: so does a
-//! repeat of it, which is recognised by the numbers kept there. After a crash the log is replayed; a
-//! record whose chunk is in the file up to that record, is passed over.
+//! A window belongs to the partition, and to the chunk of ten minutes, in which it begins; a repeat of it
+//! is recognised by the numbers that all partitions keep. After a crash the log is replayed; a record
+//! whose chunk is in the file up to that record, is passed over (`replay`).
+//!
+//! What is acknowledged is in the log until it is in a file, and the log needs no file to be read: a
+//! partition's file that is destroyed takes with it what had been flushed into it, and nothing else.
 //!
 //! Clocks: none. Callers say what time it is.
 
 mod block;
+mod boots;
 mod codec;
 mod counters;
 mod dict;
+mod dictlog;
 mod encode;
+mod evicted;
 mod file;
 mod hosts;
+mod leftovers;
+mod marks;
 mod memtable;
 mod meta;
 mod options;
@@ -35,7 +47,9 @@ mod partition;
 mod prepare;
 mod push;
 mod query;
+pub mod readers;
 mod recover;
+mod replay;
 mod upkeep;
 mod wal;
 
@@ -54,7 +68,7 @@ use push::Writer;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use wal::Wal;
 
@@ -79,6 +93,11 @@ pub struct EmbeddedStore {
     troubles: Mutex<BTreeMap<String, String>>,
     /// Names of partitions set aside, with the time they held.
     damaged: Mutex<Vec<(TimeRange, String)>>,
+    /// Partitions that were removed while the log had records of them, with the number of the first
+    /// record after those.
+    removed: Mutex<BTreeMap<dictlog::Ids, u64>>,
+    /// End of the last partition that the disk budget removed.
+    evicted_before: AtomicI64,
     uses: AtomicU64,
     closed: AtomicBool,
 }
@@ -140,6 +159,12 @@ impl EmbeddedStore {
     }
 
     fn note_damaged(&self, start: i64, end: i64, path: &std::path::Path, text: &str) {
+        let text = format!("is damaged and set aside as `*.damaged`: {text}");
+        self.note_unreadable((start, end), path, &text);
+    }
+
+    /// Says of some hours that their file cannot be read, in answers as well.
+    fn note_unreadable(&self, (start, end): (i64, i64), path: &std::path::Path, text: &str) {
         let name = path
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -147,14 +172,12 @@ impl EmbeddedStore {
             start_unix_ns: start,
             end_unix_ns: end,
         };
-        lock(&self.damaged).push((range, name.clone()));
-        self.set_trouble(
-            &format!("partition {name}"),
-            Some(format!(
-                "partition `{name}` is damaged and set aside: {text}; the others answer. Look at the \
-                 disk; remove `{name}.damaged` when it is of no use"
-            )),
+        let trouble = format!(
+            "partition `{name}` {text}; the others answer. Look at the disk; remove what was set aside \
+             when it is of no use"
         );
+        self.set_trouble(&format!("partition {name}"), Some(trouble));
+        lock(&self.damaged).push((range, name));
     }
 
     fn check_open(&self) -> Result<(), StoreError> {

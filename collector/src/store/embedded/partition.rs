@@ -1,20 +1,24 @@
 //! One partition while the store is open: its file, its dictionary, and what is not in the file yet.
 //!
-//! Locks are taken in this order: `mem`, then `hosts`, then the dictionary; each for a short time. A
-//! reader sees file and memory as of one instant, because a flush commits and forgets what it wrote
-//! under the write lock of `mem`.
+//! Locks are taken in this order: `mem`, then `hosts`, then the dictionary; each for a short time, and
+//! none while the disk is waited for. A reader sees file and memory as of one instant: flushes are
+//! numbered, the file says how many are in it, and what a flush is writing stays in memory until it is
+//! committed, to be passed over by readers whose view of the file has it.
 
-use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
-use super::dict::{Dict, Marks};
+use super::boots::{HostState, named, put_host, take_host};
+use super::codec::{Opener, Reader, Sealer};
+use super::dict::Dict;
+use super::dictlog::{DictLog, Ids, new_generation};
 use super::encode::{Tables, encode_chunk};
 use super::file::{FileError, Flush, PartitionFile};
+use super::marks::Marks;
 use super::memtable::{ChunkRows, GroupRows, Prepared};
-use super::meta::{Seen, WindowMeta};
+use super::meta::WindowMeta;
 use super::options::CHUNK_NS;
 use crate::store::{HostKey, LabelSet};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -37,39 +41,35 @@ pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a partition has of one boot of one host.
-#[derive(Clone, Debug)]
-pub struct HostState {
-    /// Labels of the host as a whole, of its last window.
-    pub labels: LabelSet,
-    /// Begin of the first window.
-    pub first_start: i64,
-    /// Begin of the last one.
-    pub last_start: i64,
-    /// Latest end of a window.
-    pub last_end: i64,
-    /// Numbers of windows.
-    pub seen: Seen,
-    /// Changed since the last flush.
-    dirty: bool,
-}
-
 /// Windows in memory by chunk.
 #[derive(Default)]
 pub struct Mem {
     /// What grows.
     pub active: BTreeMap<u16, ChunkRows>,
     /// What a flush is writing.
-    pub frozen: Option<Arc<BTreeMap<u16, ChunkRows>>>,
+    pub frozen: Option<Arc<Frozen>>,
+}
+
+/// What one flush takes to the file.
+pub struct Frozen {
+    /// Number of the flush.
+    number: u64,
+    chunks: BTreeMap<u16, ChunkRows>,
 }
 
 impl Mem {
     /// Every chunk with its number.
     pub fn chunks(&self) -> impl Iterator<Item = (u16, &ChunkRows)> {
-        let frozen = self.frozen.iter().flat_map(|frozen| frozen.iter());
+        self.beyond(0)
+    }
+
+    /// Every chunk that a file with so many flushes has not.
+    fn beyond(&self, flushes: u64) -> impl Iterator<Item = (u16, &ChunkRows)> {
+        let frozen = self.frozen.iter();
+        let frozen = frozen.filter(move |frozen| frozen.number > flushes);
         self.active
             .iter()
-            .chain(frozen)
+            .chain(frozen.flat_map(|frozen| frozen.chunks.iter()))
             .map(|(&chunk, rows)| (chunk, rows))
     }
 
@@ -87,13 +87,18 @@ pub struct Partition {
     pub end: i64,
     /// Its file.
     pub path: PathBuf,
+    /// Which set of ids it has. See [`dictlog`](super::dictlog).
+    pub generation: u64,
+    /// Folder of the write-ahead log.
+    log: PathBuf,
     /// What its services are told by.
     pub service_labels: Vec<String>,
     /// Windows that are not in the file.
     pub mem: RwLock<Mem>,
     /// What is known of hosts.
     pub hosts: RwLock<HashMap<HostKey, HostState>>,
-    /// What of the dictionary is in the log or the file. Changed by the thread that pushes.
+    /// What of the dictionary the log has, for as long as it has records that need it. Changed by the
+    /// thread that pushes.
     pub logged: Mutex<Marks>,
     /// Set when the file cannot be read.
     pub damaged: AtomicBool,
@@ -102,6 +107,10 @@ pub struct Partition {
     dict: Mutex<Option<Arc<RwLock<Dict>>>>,
     /// What of the dictionary is in the file.
     flushed: Mutex<Marks>,
+    /// The log's own copy of the dictionary, once it was looked at.
+    kept: Mutex<Option<DictLog>>,
+    /// How many flushes are in the file.
+    flushes: AtomicU64,
     writer: Mutex<Option<PartitionFile>>,
     readers: Mutex<Vec<PartitionFile>>,
     /// Last record of the log in the file, by chunk.
@@ -109,35 +118,58 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// A partition whose file is new.
+    /// A partition whose file is new, with ids of its own or, where one was destroyed, of that one.
     pub fn create(
         path: PathBuf,
-        (start, end): (i64, i64),
+        log: &Path,
+        range: (i64, i64),
         service_labels: &[String],
+        known: Option<(u64, Dict)>,
     ) -> Result<Partition, FileError> {
-        let file = PartitionFile::create(&path, service_labels)?;
-        let dict = Dict::new(service_labels, true);
-        let partition = Partition {
+        let is_new = known.is_none();
+        let (generation, dict) =
+            known.unwrap_or_else(|| (new_generation(), Dict::new(service_labels, true)));
+        let file = PartitionFile::create(&path, service_labels, generation)?;
+        let ids = (range.0, generation);
+        let kept = if is_new {
+            DictLog::create(log, ids)?
+        } else {
+            DictLog::open(log, ids)
+        };
+        Ok(Partition {
+            // After a replay the next record has again what the log may have: the file may have had
+            // more than the log, from windows that were flushed with it and never logged.
+            logged: Mutex::new(kept.marks()),
             dict: Mutex::new(Some(Arc::new(RwLock::new(dict)))),
             writer: Mutex::new(Some(file)),
-            ..Partition::empty(path, (start, end), service_labels)
-        };
-        Ok(partition)
+            kept: Mutex::new(Some(kept)),
+            ..Partition::empty(path, log, range, service_labels, generation)
+        })
     }
 
-    fn empty(path: PathBuf, (start, end): (i64, i64), service_labels: &[String]) -> Partition {
+    fn empty(
+        path: PathBuf,
+        log: &Path,
+        (start, end): (i64, i64),
+        service_labels: &[String],
+        generation: u64,
+    ) -> Partition {
         Partition {
             start,
             end,
             path,
+            generation,
+            log: log.to_owned(),
             service_labels: service_labels.to_vec(),
             mem: RwLock::default(),
             hosts: RwLock::default(),
-            logged: Mutex::new(Dict::empty_marks()),
+            logged: Mutex::new(Marks::EMPTY),
             damaged: AtomicBool::new(false),
             used: AtomicU64::new(0),
             dict: Mutex::new(None),
-            flushed: Mutex::new(Dict::empty_marks()),
+            flushed: Mutex::new(Marks::EMPTY),
+            kept: Mutex::new(None),
+            flushes: AtomicU64::new(0),
             writer: Mutex::new(None),
             readers: Mutex::default(),
             records: Mutex::default(),
@@ -145,10 +177,12 @@ impl Partition {
     }
 
     /// A partition whose file is there.
-    pub fn open(path: PathBuf, range: (i64, i64)) -> Result<Partition, FileError> {
+    pub fn open(path: PathBuf, log: &Path, range: (i64, i64)) -> Result<Partition, FileError> {
         let file = PartitionFile::open_to_read(&path)?;
         let opened = file.read_opened()?;
-        let partition = Partition::empty(path, range, &opened.service_labels);
+        let (labels, generation) = (&opened.service_labels, opened.generation);
+        let partition = Partition::empty(path, log, range, labels, generation);
+        partition.flushes.store(opened.flushes, Ordering::Relaxed);
         let mut hosts = HashMap::new();
         let mut opener = Opener::new()?;
         for (_, body) in &opened.hosts {
@@ -158,6 +192,11 @@ impl Partition {
         *write(&partition.hosts) = hosts;
         *lock(&partition.records) = opened.records.into_iter().collect();
         Ok(partition)
+    }
+
+    /// Which set of ids it has.
+    pub fn ids(&self) -> Ids {
+        (self.start, self.generation)
     }
 
     /// The chunk of an instant in the partition, and how far into it.
@@ -194,7 +233,7 @@ impl Partition {
         })?;
         self.give_back(file);
         *lock(&self.flushed) = dict.marks();
-        *lock(&self.logged) = dict.marks();
+        *lock(&self.logged) = self.take_kept(&mut dict)?;
         let dict = Arc::new(RwLock::new(dict));
         *slot = Some(Arc::clone(&dict));
         Ok(dict)
@@ -205,6 +244,41 @@ impl Partition {
         lock(&self.dict).clone()
     }
 
+    /// What the log's own copy of the dictionary has.
+    fn kept_marks(&self) -> Marks {
+        let mut kept = lock(&self.kept);
+        kept.get_or_insert_with(|| DictLog::open(&self.log, self.ids()))
+            .marks()
+    }
+
+    /// Adds what the log's own copy has more than the file: its ids are given away, also those of
+    /// windows that a crash kept from being logged. Returns what the copy has; more comes with the next
+    /// record.
+    fn take_kept(&self, dict: &mut Dict) -> Result<Marks, FileError> {
+        let mut slot = lock(&self.kept);
+        let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
+        if !dict.marks().cover(kept.marks())
+            && let Err(damage) = kept.load(dict)
+        {
+            let path = self.path.display();
+            tracing::warn!("the log's copy of the dictionary of `{path}` is begun anew: {damage}");
+            *kept = DictLog::create(&self.log, self.ids())?;
+        }
+        Ok(kept.marks())
+    }
+
+    /// Brings the log's own copy of the dictionary up to date: what only records had may be cut then.
+    pub fn keep_dict(&self) -> std::io::Result<()> {
+        let Some(dict) = self.dict_in_memory() else {
+            // Nothing of it waits for the file. What was not kept comes with its next record.
+            return Ok(());
+        };
+        let mut slot = lock(&self.kept);
+        let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
+        let part = kept.encode(&read(&dict))?;
+        part.map_or(Ok(()), |part| kept.write(part))
+    }
+
     /// Forgets the dictionary and closes files, unless something is not in the file yet.
     pub fn evict(&self) -> bool {
         let mem = write(&self.mem);
@@ -212,10 +286,12 @@ impl Partition {
             return false;
         }
         let mut slot = lock(&self.dict);
-        let all_flushed = slot
-            .as_ref()
-            .is_none_or(|dict| read(dict).marks() == *lock(&self.flushed));
-        if !all_flushed {
+        // What is read again is what either of both has.
+        let is_durable = slot.as_ref().is_none_or(|dict| {
+            let marks = read(dict).marks();
+            marks == *lock(&self.flushed) || self.kept_marks().cover(marks)
+        });
+        if !is_durable {
             return false;
         }
         *slot = None;
@@ -263,29 +339,16 @@ impl Partition {
     }
 
     fn note_host(&self, host: &HostKey, labels: &LabelSet, window: &WindowMeta) {
-        let range = window.range;
         let mut hosts = write(&self.hosts);
-        let state = hosts.entry_ref(host).or_insert_with(|| HostState {
-            labels: labels.clone(),
-            first_start: i64::MAX,
-            last_start: i64::MIN,
-            last_end: i64::MIN,
-            seen: Seen::default(),
-            dirty: true,
-        });
-        state.seen.insert(window.sequence);
-        state.first_start = state.first_start.min(range.start_unix_ns);
-        if range.start_unix_ns >= state.last_start {
-            state.last_start = range.start_unix_ns;
-            state.labels.clone_from(labels);
-        }
-        state.last_end = state.last_end.max(range.end_unix_ns);
-        state.dirty = true;
+        hosts
+            .entry_ref(host)
+            .or_insert_with(|| HostState::new(labels))
+            .note(labels, window);
     }
 
-    /// Lets the next record have all that the file has not: the records that had it failed.
+    /// Lets the next record have all that the log's copy has not: the records that had it failed.
     pub fn forget_logged(&self) {
-        *lock(&self.logged) = *lock(&self.flushed);
+        *lock(&self.logged) = self.kept_marks();
     }
 
     /// First record of the log that is needed after a crash; `None` when there is none.
@@ -309,7 +372,11 @@ impl Partition {
                     if taken.is_empty() {
                         return Ok(0);
                     }
-                    let frozen = Arc::new(taken);
+                    let number = self.flushes.load(Ordering::Relaxed) + 1;
+                    let frozen = Arc::new(Frozen {
+                        number,
+                        chunks: taken,
+                    });
                     mem.frozen = Some(Arc::clone(&frozen));
                     frozen
                 }
@@ -325,7 +392,9 @@ impl Partition {
         written
     }
 
-    fn write_frozen(&self, frozen: &BTreeMap<u16, ChunkRows>) -> Result<u64, FileError> {
+    /// Writes what is frozen. While it is written and synced, queries read it from memory and pushes
+    /// add to what is active; `mem` is locked for as long as it takes to forget it.
+    fn write_frozen(&self, frozen: &Frozen) -> Result<u64, FileError> {
         let dict = self.dict(true)?;
         let (flush, marks) = self.encode(&dict, frozen)?;
         let mut slot = lock(&self.writer);
@@ -334,30 +403,26 @@ impl Partition {
             None => slot.insert(PartitionFile::open(&self.path)?),
         };
         file.write(&flush)?;
-        let mut mem = write(&self.mem);
         file.commit()?;
-        mem.frozen = None;
-        *lock(&self.flushed) = marks;
-        let mut records = lock(&self.records);
         let mut rows = 0;
+        let mut records = lock(&self.records);
         for (chunk, record, encoded) in &flush.chunks {
             records.insert(*chunk, *record);
             rows += encoded.entries;
         }
-        drop((records, mem));
+        drop(records);
+        *lock(&self.flushed) = marks;
+        self.flushes.store(frozen.number, Ordering::Relaxed);
+        write(&self.mem).frozen = None;
         // Readers of an older state keep it from moving everything; the next flush goes on.
         file.checkpoint(false)?;
         Ok(rows)
     }
 
-    fn encode(
-        &self,
-        dict: &RwLock<Dict>,
-        frozen: &BTreeMap<u16, ChunkRows>,
-    ) -> Result<(Flush, Marks), FileError> {
+    fn encode(&self, dict: &RwLock<Dict>, frozen: &Frozen) -> Result<(Flush, Marks), FileError> {
         let tables = Tables::of(&read(dict));
         let mut chunks = Vec::new();
-        for (&chunk, rows) in frozen {
+        for (&chunk, rows) in &frozen.chunks {
             let encoded =
                 encode_chunk(&tables, rows).map_err(|error| FileError::Other(error.to_string()))?;
             chunks.push((chunk, rows.last_record, encoded));
@@ -384,6 +449,7 @@ impl Partition {
             }
         }
         let flush = Flush {
+            number: frozen.number,
             dict: entries,
             chunks,
             hosts,
@@ -404,10 +470,10 @@ impl Partition {
     ) -> Result<(View, C), FileError> {
         let file = self.reader()?;
         let mem = read(&self.mem);
-        file.begin()?;
+        let flushes = file.begin()?;
         let choice = choose();
         let mut chunks = Vec::new();
-        for (chunk, rows) in mem.chunks() {
+        for (chunk, rows) in mem.beyond(flushes) {
             if !(from..=to).contains(&chunk) {
                 continue;
             }
@@ -433,8 +499,8 @@ impl Partition {
         Ok((View { file, chunks }, choice))
     }
 
-    /// A partition with a new file that has what memory has of this one: nothing is in its file yet,
-    /// and the next flush writes the dictionary as a whole. `None` when memory has nothing.
+    /// A partition with a new file that has what memory has of this one: the same ids, nothing in its
+    /// file yet, and the next flush writes the dictionary as a whole. `None` when memory has nothing.
     pub fn renewed(&self) -> Result<Option<Partition>, FileError> {
         let mut mem = write(&self.mem);
         let dict = lock(&self.dict).clone();
@@ -443,16 +509,38 @@ impl Partition {
             return Ok(None);
         };
         let range = (self.start, self.end);
-        let file = PartitionFile::create(&self.path, &self.service_labels)?;
-        let mut hosts = read(&self.hosts).clone();
-        hosts.values_mut().for_each(|state| state.dirty = true);
+        let file = PartitionFile::create(&self.path, &self.service_labels, self.generation)?;
+        if let Some(frozen) = &mut mem.frozen {
+            let chunks = Arc::get_mut(frozen).map(|frozen| &mut frozen.chunks);
+            let chunks = chunks.ok_or(FileError::Other("a flush is writing".to_owned()))?;
+            let frozen = Frozen {
+                number: 1,
+                chunks: std::mem::take(chunks),
+            };
+            mem.frozen = Some(Arc::new(frozen));
+        }
         let renewed = Partition {
             mem: RwLock::new(std::mem::take(&mut *mem)),
-            hosts: RwLock::new(hosts),
-            dict: Mutex::new(Some(dict)),
+            logged: Mutex::new(*lock(&self.logged)),
+            kept: Mutex::new(lock(&self.kept).take()),
             writer: Mutex::new(Some(file)),
-            ..Partition::empty(self.path.clone(), range, &self.service_labels)
+            ..Partition::empty(
+                self.path.clone(),
+                &self.log,
+                range,
+                &self.service_labels,
+                self.generation,
+            )
         };
+        // Windows that were in the file only are not known any more: they may come again.
+        for (_, rows) in read(&renewed.mem).chunks() {
+            for window in &rows.windows {
+                if let Some((host, labels)) = named(&read(&dict), window) {
+                    renewed.note_host(&host, &labels, window);
+                }
+            }
+        }
+        *lock(&renewed.dict) = Some(dict);
         Ok(Some(renewed))
     }
 
@@ -494,53 +582,66 @@ impl View {
     }
 }
 
-fn put_host(sealer: &mut Sealer, key: &HostKey, state: &HostState) -> std::io::Result<Vec<u8>> {
-    let mut raw = Vec::new();
-    put_bytes(&mut raw, key.host_id.as_bytes());
-    raw.extend_from_slice(&key.boot_id);
-    put_labels(&mut raw, &state.labels);
-    for at in [state.first_start, state.last_start, state.last_end] {
-        put_signed(&mut raw, at);
-    }
-    state.seen.put(&mut raw);
-    let mut out = Vec::new();
-    sealer.seal(&mut out, &raw)?;
-    Ok(out)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn take_host(opener: &mut Opener, body: &[u8]) -> Result<(HostKey, HostState), Damage> {
-    let mut raw = Vec::new();
-    opener.open(&mut Reader::new(body), &mut raw)?;
-    let mut input = Reader::new(&raw);
-    let key = HostKey {
-        host_id: input.take_str()?.to_owned(),
-        boot_id: input.take_16()?,
-    };
-    let state = HostState {
-        labels: take_labels(&mut input)?,
-        first_start: input.take_signed()?,
-        last_start: input.take_signed()?,
-        last_end: input.take_signed()?,
-        seen: Seen::take(&mut input)?,
-        dirty: false,
-    };
-    Ok((key, state))
-}
-
-/// Appends labels as text.
-pub fn put_labels(out: &mut Vec<u8>, labels: &LabelSet) {
-    put(out, labels.iter().len() as u64);
-    for (name, value) in labels.iter() {
-        put_bytes(out, name.as_bytes());
-        put_bytes(out, value.as_bytes());
+    #[test]
+    fn what_is_committed_and_not_forgotten_yet_is_seen_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.sqlite");
+        let range = (0, 36 * CHUNK_NS as i64);
+        let partition = Partition::create(path, folder.path(), range, &[], None).unwrap();
+        let rows = || ChunkRows {
+            last_record: 1,
+            ..ChunkRows::default()
+        };
+        write(&partition.mem).active.insert(3, rows());
+        let seen = |partition: &Partition| {
+            let view = partition.view((0, 9), true, || (), |(), _| true);
+            let (view, ()) = view.unwrap();
+            let chunks = view.chunks.iter().map(|chunk| chunk.chunk).collect();
+            view.close(partition);
+            chunks
+        };
+        let chunks: Vec<u16> = seen(&partition);
+        assert_eq!(chunks, [3]);
+        partition.flush(|_, _| true).unwrap();
+        assert_eq!(seen(&partition), Vec::<u16>::new());
+        // As between the commit and the moment after it: the flush is in the file and in memory.
+        let frozen = |number| Frozen {
+            number,
+            chunks: [(3, rows())].into(),
+        };
+        write(&partition.mem).frozen = Some(Arc::new(frozen(1)));
+        assert_eq!(seen(&partition), Vec::<u16>::new());
+        // As before the commit of the next one.
+        write(&partition.mem).frozen = Some(Arc::new(frozen(2)));
+        assert_eq!(seen(&partition), [3]);
+        assert_eq!(partition.flush(|_, _| true).unwrap(), 0);
+        assert_eq!(seen(&partition), Vec::<u16>::new());
     }
-}
 
-/// Reads what [`put_labels`] wrote.
-pub fn take_labels(input: &mut Reader<'_>) -> Result<LabelSet, Damage> {
-    let mut pairs = Vec::new();
-    for _ in 0..input.take_count()? {
-        pairs.push((input.take_str()?.to_owned(), input.take_str()?.to_owned()));
+    #[test]
+    fn a_commit_that_only_seemed_to_fail_is_not_written_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("0.sqlite");
+        let range = (0, 36 * CHUNK_NS as i64);
+        let partition = Partition::create(path, folder.path(), range, &[], None).unwrap();
+        let frozen = || Frozen {
+            number: 1,
+            chunks: [(3, ChunkRows::default())].into(),
+        };
+        for _ in 0..2 {
+            write(&partition.mem).frozen = Some(Arc::new(frozen()));
+            partition.flush(|_, _| true).unwrap();
+        }
+        let mut parts = 0;
+        let file = partition.reader().unwrap();
+        let counted = file.each_windows::<FileError>(0, 9, |_, _| {
+            parts += 1;
+            Ok(())
+        });
+        assert_eq!((counted.is_ok(), parts), (true, 1));
     }
-    Ok(LabelSet::new(pairs))
 }

@@ -66,6 +66,8 @@ pub fn refuse(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Op
         ));
     } else if start < now_unix_ns.saturating_sub(retention) {
         "it is older than what is kept"
+    } else if start < store.evicted_before.load(Ordering::Relaxed) {
+        "it is older than what the disk budget of the collector (`disk_bytes`) has room for"
     } else if end <= start {
         "it ends before it begins"
     } else if end.saturating_sub(start) > WINDOW_NS_MAX {
@@ -434,16 +436,17 @@ fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
     all
 }
 
-/// Adds to a record what the window's ids need that no record and no file has yet.
+/// Adds to a record what the window's ids need that neither an earlier record nor the log's own copy of
+/// the dictionary has: what can be read back whatever becomes of the partition's file.
 pub fn put_record(partition: &Partition, dict: &Dict, window: &Prepared, out: &mut Vec<u8>) {
     use super::codec::{put_bytes, put_signed};
     put_signed(out, partition.start);
+    out.extend_from_slice(&partition.generation.to_le_bytes());
     let mut logged = lock(&partition.logged);
     let marks = dict.marks();
-    let (mut entries, mut contents) = (Vec::new(), Vec::new());
-    dict.put_delta(*logged, marks, &mut entries, &mut contents);
+    let mut entries = Vec::new();
+    dict.put_logged(*logged, marks, &mut entries);
     put_bytes(out, &entries);
-    put_bytes(out, &contents);
     window.put(out);
     *logged = marks;
 }

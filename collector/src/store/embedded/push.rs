@@ -4,7 +4,7 @@ use super::EmbeddedStore;
 use super::hosts::put_host;
 use super::partition::{Partition, lock, read, write};
 use super::prepare::{Definitions, Ready, prepare, put_record, refuse};
-use super::recover::{RECORD_HOST, RECORD_WINDOW};
+use super::replay::{RECORD_HOST, RECORD_WINDOW};
 use super::wal::{Batch, RECORD_BYTES_MAX};
 use crate::store::{HostRecord, NewWindow, Origin, StoreError, Taken};
 use hashbrown::HashMap;
@@ -143,11 +143,7 @@ impl EmbeddedStore {
         now_unix_ns: i64,
     ) -> Result<Taken, StoreError> {
         let partition = self.partition_for(window.range.start_unix_ns)?;
-        let Origin { host, sequence } = &window.origin;
-        let seen = read(&partition.hosts)
-            .get(host)
-            .is_some_and(|state| state.seen.contains(*sequence));
-        if seen {
+        if self.is_stored(&window.origin) {
             return Ok(Taken::Repeated);
         }
         let ready = match prepare(self, &partition, window, definitions)? {
@@ -160,7 +156,11 @@ impl EmbeddedStore {
             .map_err(|error| self.file_error("read a dictionary", &partition, error))?;
         let logged = *lock(&partition.logged);
         put_record(&partition, &read(&dict), &ready.window, &mut payload);
-        super::codec::put_signed(&mut payload, now_unix_ns);
+        if payload.len() > RECORD_BYTES_MAX && partition.keep_dict().is_ok() {
+            // The window may be small and a dictionary large that the log had no copy of: now it has.
+            payload.truncate(1);
+            put_record(&partition, &read(&dict), &ready.window, &mut payload);
+        }
         if payload.len() > RECORD_BYTES_MAX {
             *lock(&partition.logged) = logged;
             return Ok(Taken::Refused("it is too large for one record".to_owned()));
@@ -176,6 +176,16 @@ impl EmbeddedStore {
             ready,
         });
         Ok(Taken::Stored)
+    }
+
+    /// True when any partition has the window: a repeat may say another time.
+    fn is_stored(&self, Origin { host, sequence }: &Origin) -> bool {
+        read(&self.partitions).values().rev().any(|partition| {
+            let hosts = read(&partition.hosts);
+            hosts
+                .get(host)
+                .is_some_and(|state| state.seen.contains(*sequence))
+        })
     }
 
     /// The partition of an instant, made when it is not there.
@@ -200,7 +210,9 @@ impl EmbeddedStore {
         let end = start.saturating_add(self.options.partition_len());
         let path = self.partition_path(start);
         let labels = &self.options.service_labels;
-        let made = Partition::create(path.clone(), (start, end), labels).map_err(|error| {
+        let log = self.log_folder();
+        let made = Partition::create(path.clone(), &log, (start, end), labels, None);
+        let made = made.map_err(|error| {
             StoreError::Unavailable(format!("failed to create `{}`: {error}", path.display()))
         })?;
         let made = Arc::new(made);
@@ -270,6 +282,8 @@ impl EmbeddedStore {
         let mut writer = lock(&self.writer);
         match written {
             Ok(()) => {
+                let bytes = batch.len() as u64;
+                self.counters.log_bytes.fetch_add(bytes, Ordering::Relaxed);
                 // A host's few bytes still fit on a disk that has no room for a window.
                 let windows = |one: &Pending| matches!(one, Pending::Window { .. });
                 if pending.iter().any(windows) {

@@ -1,27 +1,18 @@
-//! Opening a directory: its lock, its partitions, and what the log has that no file has.
+//! Opening a directory: its lock and its partitions, before the log is replayed over them.
 
 use super::EmbeddedStore;
-use super::codec::{Damage, Reader};
-use super::file::{FileError, names};
-use super::hosts::{HostBook, replace, take_host};
-use super::memtable::Prepared;
+use super::file::{FileError, remove, set_aside};
+use super::hosts::{HostBook, replace};
 use super::options::{OpenError, Options};
-use super::partition::{Partition, lock, read, write};
+use super::partition::{Partition, lock, write};
 use super::push::Writer;
 use super::wal::Wal;
-use crate::store::LabelSet;
-use profile::LabelSetId;
+use super::{dictlog, evicted};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
-
-/// First byte of the record of a window.
-pub const RECORD_WINDOW: u8 = 1;
-
-/// First byte of the record of a host.
-pub const RECORD_HOST: u8 = 2;
 
 fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
     let path = path.to_owned();
@@ -55,6 +46,10 @@ impl EmbeddedStore {
             Err(TryLockError::Error(error)) => return Err(io_error("lock", &lock_path)(error)),
         }
         check_layout(dir, &options)?;
+        let log = dir.join("wal");
+        let notes = dictlog::list(&log).map_err(io_error("list", &log))?;
+        let removed = notes.into_iter().filter(|(_, removed)| *removed);
+        let before = evicted::load(&dir.join("evicted"), options.disk_bytes);
         let store = EmbeddedStore {
             dir: dir.to_owned(),
             options,
@@ -62,18 +57,21 @@ impl EmbeddedStore {
             partitions: RwLock::default(),
             writer: Mutex::new(Writer::new(1)),
             written: Condvar::new(),
-            wal: Mutex::new(Wal::closed(&dir.join("wal"))),
+            wal: Mutex::new(Wal::closed(&log)),
             upkeep: Mutex::default(),
             hosts: Mutex::default(),
             counters: super::Counters::default(),
             troubles: Mutex::default(),
             damaged: Mutex::default(),
+            removed: Mutex::new(removed.map(|(ids, _)| (ids, u64::MAX)).collect()),
+            evicted_before: AtomicI64::new(before),
             uses: AtomicU64::new(1),
             closed: AtomicBool::new(false),
         };
         store.open_hosts()?;
         store.open_partitions(&folder)?;
         store.replay(now_unix_ns)?;
+        store.say_leftovers();
         Ok(store)
     }
 
@@ -88,6 +86,16 @@ impl EmbeddedStore {
     /// Where what is known of hosts is kept.
     pub(super) fn hosts_path(&self) -> PathBuf {
         self.dir.join("hosts")
+    }
+
+    /// Where the write-ahead log is.
+    pub(super) fn log_folder(&self) -> PathBuf {
+        self.dir.join("wal")
+    }
+
+    /// Where it is kept up to when the disk budget removed partitions.
+    pub(super) fn evicted_path(&self) -> PathBuf {
+        self.dir.join("evicted")
     }
 
     fn open_hosts(&self) -> Result<(), OpenError> {
@@ -146,7 +154,12 @@ impl EmbeddedStore {
                 );
                 continue;
             }
-            match Partition::open(path.clone(), (start, end)) {
+            match Partition::open(path.clone(), &self.log_folder(), (start, end)) {
+                Ok(partition) if lock(&self.removed).contains_key(&partition.ids()) => {
+                    // A crash came between the note and the end of the file.
+                    partition.close_files();
+                    remove(&path).map_err(io_error("remove", &path))?;
+                }
                 Ok(partition) => drop(partitions.insert(start, Arc::new(partition))),
                 Err(FileError::Damaged(text)) => {
                     set_aside(&path).map_err(io_error("rename", &path))?;
@@ -164,140 +177,6 @@ impl EmbeddedStore {
         *write(&self.partitions) = partitions;
         Ok(())
     }
-
-    fn replay(&self, now_unix_ns: i64) -> Result<(), OpenError> {
-        let mut unusable: Option<String> = None;
-        let (wal, recovered) = Wal::open(&self.dir.join("wal"), |record, payload| {
-            if let Err(text) = self.replay_record(record, payload, now_unix_ns) {
-                self.counters
-                    .records_unusable
-                    .fetch_add(1, Ordering::Relaxed);
-                unusable.get_or_insert(text);
-            }
-        })?;
-        let counters = &self.counters;
-        counters
-            .records_replayed
-            .fetch_add(recovered.records, Ordering::Relaxed);
-        counters
-            .log_torn_bytes
-            .fetch_add(recovered.torn_bytes, Ordering::Relaxed);
-        if recovered.segments_unusable > 0 {
-            unusable.get_or_insert("a segment of it does not follow the one before".to_owned());
-        }
-        if let Some(text) = unusable {
-            self.set_trouble(
-                "replay",
-                Some(format!(
-                    "the write-ahead log was not replayed as a whole: {text}"
-                )),
-            );
-        }
-        let numbers = lock(&self.hosts).saved_record.saturating_add(1);
-        let files = read(&self.partitions);
-        let in_files = files.values().filter_map(|partition| {
-            lock(&partition.records)
-                .values()
-                .max()
-                .map(|&record| record.saturating_add(1))
-        });
-        let floor = in_files.max().unwrap_or(1).max(numbers);
-        drop(files);
-        let mut wal = wal;
-        wal.skip_to(floor)?;
-        *lock(&self.writer) = Writer::new(wal.next());
-        *lock(&self.wal) = wal;
-        Ok(())
-    }
-
-    fn replay_record(&self, record: u64, payload: &[u8], now_unix_ns: i64) -> Result<(), String> {
-        let mut input = Reader::new(payload);
-        let kind = input.take_exact(1).map_err(|damage| damage.to_string())?;
-        match kind[0] {
-            RECORD_HOST => {
-                let host = take_host(&mut input).map_err(|damage| damage.to_string())?;
-                let mut book = lock(&self.hosts);
-                if record > book.saved_record {
-                    book.set(record, host);
-                }
-                Ok(())
-            }
-            RECORD_WINDOW => self.replay_window(record, input, now_unix_ns),
-            other => Err(format!("a record of kind {other} is not known")),
-        }
-    }
-
-    fn replay_window(
-        &self,
-        record: u64,
-        mut input: Reader<'_>,
-        now_unix_ns: i64,
-    ) -> Result<(), String> {
-        let text = |damage: Damage| damage.to_string();
-        let start = input.take_signed().map_err(text)?;
-        let entries = input.take_bytes().map_err(text)?;
-        let contents = input.take_bytes().map_err(text)?;
-        let window = Prepared::take(&mut input).map_err(text)?;
-        let known = read(&self.partitions).get(&start).cloned();
-        let partition = match known {
-            Some(partition) => partition,
-            None if start < now_unix_ns.saturating_sub_unsigned(self.options.retention_ns) => {
-                return Ok(());
-            }
-            // Its file is gone or was set aside. Where the log has the dictionary from its begin on,
-            // the windows come back.
-            None => {
-                let end = start.saturating_add(self.options.partition_len());
-                let path = self.partition_path(start);
-                let labels = &self.options.service_labels;
-                let made = Partition::create(path, (start, end), labels);
-                let made = Arc::new(made.map_err(|error| error.to_string())?);
-                write(&self.partitions).insert(start, Arc::clone(&made));
-                made
-            }
-        };
-        let flushed = lock(&partition.records).get(&window.chunk).copied();
-        if flushed.is_some_and(|flushed| record <= flushed) {
-            return Ok(());
-        }
-        let dict = partition.dict(true).map_err(|error| error.to_string())?;
-        let mut dict = write(&dict);
-        dict.apply_delta(&mut Reader::new(entries), &mut Reader::new(contents))
-            .map_err(text)?;
-        *lock(&partition.logged) = dict.marks();
-        let host = dict.hosts.get(window.meta.host as usize).cloned();
-        let host = host.ok_or("a host is not there")?;
-        if window.meta.host_labels as usize >= dict.tables.label_sets.len() {
-            return Err("a label set is not there".to_owned());
-        }
-        let labels = dict
-            .tables
-            .label_sets
-            .get(LabelSetId(window.meta.host_labels));
-        let strings = &dict.tables.strings;
-        let pairs = labels
-            .iter()
-            .map(|&(name, value)| (strings.get(name).to_owned(), strings.get(value).to_owned()));
-        let labels = LabelSet::new(pairs);
-        drop(dict);
-        partition.apply(record, now_unix_ns, &host, &labels, window);
-        self.use_partition(&partition);
-        Ok(())
-    }
-}
-
-/// Renames a partition's file, so that it is never read again, and can be looked at.
-pub fn set_aside(path: &Path) -> std::io::Result<()> {
-    for name in names(path) {
-        let mut aside = name.as_os_str().to_owned();
-        aside.push(".damaged");
-        // The log of SQLite belongs to its file: both keep their names but for the end.
-        match std::fs::rename(&name, &aside) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// The length of partitions is of the directory: their names say their begins only.

@@ -2,11 +2,12 @@
 //! much, setting damaged partitions aside, closing.
 
 use super::EmbeddedStore;
-use super::file::{FileError, bytes, remove};
+use super::file::{FileError, bytes, remove, set_aside};
+use super::leftovers::{self, Leftover};
 use super::memtable::ChunkRows;
 use super::options::CHUNK_NS;
 use super::partition::{Partition, lock, read, write};
-use super::recover::set_aside;
+use super::{dictlog, evicted};
 use crate::store::StoreError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,6 +62,20 @@ impl EmbeddedStore {
         }
     }
 
+    /// Flushes what a replay puts in memory when that is much. What cannot be flushed stays there.
+    pub(super) fn flush_while_replaying(&self) {
+        if self.mem_bytes() <= self.options.memtable_bytes {
+            return;
+        }
+        for partition in self.all_partitions() {
+            match partition.flush(|_, _| true) {
+                Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),
+                Err(_) => drop(self.counters.flush_failures.fetch_add(1, Ordering::Relaxed)),
+                Ok(_) => {}
+            }
+        }
+    }
+
     /// See [`Store::maintain`](crate::store::Store::maintain).
     pub(super) fn keep_up(&self, now_unix_ns: i64) -> Result<(), StoreError> {
         self.check_open()?;
@@ -78,6 +93,7 @@ impl EmbeddedStore {
             undone.push(text);
         }
         self.retire(now_unix_ns, &mut undone);
+        self.say_leftovers();
         self.evict_dictionaries();
         if let Some(first) = undone.into_iter().next() {
             return Err(StoreError::Unavailable(first));
@@ -136,9 +152,28 @@ impl EmbeddedStore {
                 .map_err(|error| format!("failed to write `{}`: {error}", path.display()))?;
         }
         drop(book);
-        lock(&self.wal)
-            .cut(needed)
-            .map_err(|error| error.to_string())
+        if lock(&self.wal).can_cut(needed) {
+            // What only those records had of dictionaries is written once more before they go.
+            for partition in self.all_partitions() {
+                let kept = partition.keep_dict();
+                kept.map_err(|error| {
+                    format!("failed to keep a dictionary beside the log: {error}")
+                })?;
+            }
+        }
+        let mut wal = lock(&self.wal);
+        let done = wal.cut(needed).map_err(|error| error.to_string());
+        let first = wal.first();
+        drop(wal);
+        let folder = self.log_folder();
+        lock(&self.removed).retain(|&ids, after| {
+            let is_needed = first < *after;
+            if !is_needed {
+                dictlog::forget_removed(&folder, ids);
+            }
+            is_needed
+        });
+        done
     }
 
     /// Removes partitions that are too old, or the oldest when there is too much.
@@ -158,11 +193,18 @@ impl EmbeddedStore {
             return;
         }
         let partitions = self.all_partitions();
-        let mut used: u64 = partitions
-            .iter()
-            .map(|partition| bytes(&partition.path))
-            .sum();
-        used = used.saturating_add(lock(&self.wal).bytes());
+        let mut used = self.bytes_beside_partitions();
+        for partition in &partitions {
+            used = used.saturating_add(bytes(&partition.path));
+        }
+        // What cannot be read gives way before what can.
+        for leftover in leftovers::list(&self.dir) {
+            if used <= self.options.disk_bytes {
+                return;
+            }
+            used = used.saturating_sub(leftover.bytes);
+            self.remove_leftover(&leftover, undone);
+        }
         // The newest stays: a budget smaller than one partition would leave nothing to ask.
         let oldest = partitions.len().saturating_sub(1);
         for partition in &partitions[..oldest] {
@@ -170,6 +212,7 @@ impl EmbeddedStore {
                 break;
             }
             used = used.saturating_sub(bytes(&partition.path));
+            self.refuse_before(partition.end, undone);
             self.remove_partition(partition, undone);
             self.counters
                 .partitions_evicted
@@ -177,12 +220,62 @@ impl EmbeddedStore {
         }
     }
 
+    /// Log, dictionaries beside it, and what was set aside. Unit: bytes.
+    fn bytes_beside_partitions(&self) -> u64 {
+        let aside = leftovers::list(&self.dir);
+        let aside: u64 = aside.iter().map(|leftover| leftover.bytes).sum();
+        let log = lock(&self.wal).bytes();
+        let dictionaries = dictlog::bytes(&self.log_folder());
+        aside.saturating_add(log).saturating_add(dictionaries)
+    }
+
+    /// Refuses from now on what comes for the time of a partition that has no room.
+    fn refuse_before(&self, end: i64, undone: &mut Vec<String>) {
+        self.evicted_before.fetch_max(end, Ordering::Relaxed);
+        let path = self.evicted_path();
+        if let Err(error) = evicted::save(&path, end, self.options.disk_bytes) {
+            undone.push(format!("failed to write `{}`: {error}", path.display()));
+        }
+    }
+
+    fn remove_leftover(&self, leftover: &Leftover, undone: &mut Vec<String>) {
+        let path = leftover.path.display();
+        match std::fs::remove_file(&leftover.path) {
+            Ok(()) => {
+                let bytes = leftover.bytes;
+                tracing::warn!("`{path}` ({bytes} bytes) is removed: the disk budget is used up");
+                let removed = &self.counters.leftovers_removed;
+                removed.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => undone.push(format!("failed to remove `{path}`: {error}")),
+        }
+    }
+
+    /// Says how much was set aside of the log; of partitions each is said by itself.
+    pub(super) fn say_leftovers(&self) {
+        let all = leftovers::list(&self.dir);
+        let segments = || all.iter().filter(|leftover| leftover.is_segment());
+        let (count, bytes) = (
+            segments().count(),
+            segments().map(|segment| segment.bytes).sum::<u64>(),
+        );
+        let said = (count > 0).then(|| {
+            format!(
+                "{count} segments of the write-ahead log ({bytes} bytes) are kept as \
+                 `wal/*.unusable`, because some of their records could not be replayed; remove them \
+                 when they are of no use"
+            )
+        });
+        self.set_trouble("unusable segments", said);
+    }
+
     fn remove_partition(&self, partition: &Partition, undone: &mut Vec<String>) {
-        // Out of the table first: from then on nobody begins to read it. Who reads it now, goes on
-        // with the file, which is gone when the last of them closes it.
-        let _writer = lock(&self.writer);
+        // Nothing of it is on its way into the log. Out of the table first: from then on nobody begins
+        // to read it. Who reads it now, goes on with the file, which is gone when the last closes it.
+        let _writer = self.settled();
         write(&self.partitions).remove(&partition.start);
         partition.close_files();
+        self.note_removed(partition, undone);
         if let Err(error) = remove(&partition.path) {
             undone.push(format!(
                 "failed to remove `{}`: {error}",
@@ -191,8 +284,21 @@ impl EmbeddedStore {
         }
     }
 
+    /// Makes sure that what the log has of a partition is passed over from now on. Where even that
+    /// cannot be written, the space matters more: what comes back after a crash is removed again.
+    fn note_removed(&self, partition: &Partition, undone: &mut Vec<String>) {
+        let ids = partition.ids();
+        if let Err(error) = dictlog::note_removed(&self.log_folder(), ids) {
+            let path = partition.path.display();
+            undone.push(format!("failed to note that `{path}` is removed: {error}"));
+        }
+        let next = lock(&self.wal).next();
+        lock(&self.removed).insert(ids, next);
+    }
+
     /// Damaged files are kept as long as others of their age.
     fn remove_set_aside(&self, horizon: i64) {
+        let folder = self.log_folder();
         let mut damaged = lock(&self.damaged);
         damaged.retain(|(range, name)| {
             let old = range.end_unix_ns <= horizon;
@@ -200,6 +306,11 @@ impl EmbeddedStore {
                 for suffix in ["", "-wal", "-shm"] {
                     let aside = format!("{name}{suffix}.damaged");
                     let _ = std::fs::remove_file(self.dir.join("partitions").join(aside));
+                }
+                for (ids, removed) in dictlog::list(&folder).unwrap_or_default() {
+                    if !removed && ids.0 == range.start_unix_ns {
+                        dictlog::remove(&folder, ids);
+                    }
                 }
                 self.set_trouble(&format!("partition {name}"), None);
             }
@@ -226,15 +337,16 @@ impl EmbeddedStore {
             let mut partitions = write(&self.partitions);
             match partition.renewed() {
                 Ok(Some(renewed)) => drop(partitions.insert(partition.start, Arc::new(renewed))),
-                Ok(None) => drop(partitions.remove(&partition.start)),
-                Err(error) => {
+                Ok(None) => {
+                    // Everything was in the file: what comes now for its time begins with new ids.
                     partitions.remove(&partition.start);
-                    undone.push(format!(
-                        "failed to begin `{}` anew: {error}; what it had in memory comes back from \
-                         the log",
-                        partition.path.display()
-                    ));
+                    self.note_removed(&partition, undone);
                 }
+                // It stays as it is, with what it has in memory, until there is room.
+                Err(error) => undone.push(format!(
+                    "failed to begin `{}` anew: {error}",
+                    partition.path.display()
+                )),
             }
         }
     }
@@ -293,7 +405,11 @@ impl EmbeddedStore {
             .map(|partition| bytes(&partition.path))
             .sum();
         let log = lock(&self.wal).bytes();
-        add("fleetprof_store_bytes", on_disk.saturating_add(log));
+        let beside = self.bytes_beside_partitions();
+        add("fleetprof_store_bytes", on_disk.saturating_add(beside));
+        let aside = leftovers::list(&self.dir);
+        let aside = aside.iter().map(|leftover| leftover.bytes).sum();
+        add("fleetprof_store_set_aside_bytes", aside);
         add("fleetprof_store_bytes_max", self.options.disk_bytes);
         add("fleetprof_store_log_bytes", log);
         add("fleetprof_store_memtable_bytes", self.mem_bytes() as u64);

@@ -1,22 +1,31 @@
 //! The write-ahead log: what was pushed and is not in a partition's file yet.
 //!
-//! A folder of segments named by their first record. A record is its length, a checksum, its number
-//! and its payload. Records are numbered without a hole, so a tail that was torn by a crash ends the
-//! log and nothing that follows by accident is believed. Callers put records in a batch; one of them
-//! writes and syncs the batch for all. A batch that could not be written is cut off again and fails as a
-//! whole: nothing of it was acknowledged.
+//! A folder of segments named by their first record. A segment says which record it follows; a record is
+//! its length, a checksum, its number and its payload. Records are numbered in order, so a tail that was
+//! torn by a crash ends the log and nothing that follows by accident is believed. Callers put records in
+//! a batch; one of them writes and syncs the batch for all. A batch that could not be written is cut off
+//! again and fails as a whole: nothing of it was acknowledged.
+//!
+//! Damage in the middle costs the records that it hit: reading goes on with the next record, or the next
+//! segment, and what is missing is counted. A segment of which something could not be used is kept as
+//! `NUMBER.wal.unusable` for people when the log gives it up.
 
-use super::codec::Damage;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// Begin of every segment: what it is, and the version of its format.
-const MAGIC: [u8; 8] = *b"fpwal\0\0\x01";
+const MAGIC: [u8; 8] = *b"fpwal\0\0\x02";
+
+/// What a segment begins with: magic and the number after the last record before it. Unit: bytes.
+const SEGMENT_HEAD_LEN: usize = MAGIC.len() + 8;
 
 /// Length and checksum before each record. Unit: bytes.
 const HEAD_LEN: usize = 8;
+
+/// Most names that are tried for what is kept of one segment.
+const KEPT_NAMES_MAX: u32 = 100;
 
 /// Largest record. Unit: bytes. A window with the definitions of a first push is a few MiB.
 pub const RECORD_BYTES_MAX: usize = 256 << 20;
@@ -101,6 +110,8 @@ pub struct Wal {
     file: Option<File>,
     /// Number of the next record to be written.
     next: u64,
+    /// Number after the last record that was written.
+    follows: u64,
 }
 
 /// What was found when the log was opened.
@@ -108,20 +119,25 @@ pub struct Wal {
 pub struct Recovered {
     /// Records that were read.
     pub records: u64,
-    /// Bytes after the last whole record, cut off.
+    /// Bytes after the last whole record, cut off: a batch that a crash tore, never acknowledged.
     pub torn_bytes: u64,
-    /// Segments that do not follow from those before.
+    /// Records that were there and cannot be read.
+    pub records_lost: u64,
+    /// Segments of which not everything could be used.
     pub segments_unusable: u64,
+    /// Why one of them could not be kept.
+    pub not_kept: Option<String>,
 }
 
 impl Wal {
-    /// Opens the log in `folder`, gives every record to `each`, and goes on after the last one.
+    /// Opens the log in `folder`, gives every record to `each`, which says whether it could use it, and
+    /// goes on after the last one.
     ///
     /// # Errors
-    /// When files cannot be read or written. What is damaged is not an error: it ends the log.
+    /// When files cannot be read or written. What is damaged is not an error.
     pub fn open(
         folder: &Path,
-        mut each: impl FnMut(u64, &[u8]),
+        mut each: impl FnMut(u64, &[u8]) -> bool,
     ) -> Result<(Wal, Recovered), WalError> {
         std::fs::create_dir_all(folder).map_err(io_error("create", folder))?;
         let mut found = Vec::new();
@@ -136,66 +152,93 @@ impl Wal {
             }
         }
         found.sort();
-        let mut wal = Wal {
-            folder: folder.to_owned(),
-            segments: Vec::new(),
-            file: None,
-            next: found.first().map_or(1, |(first, _)| *first),
-        };
+        let mut wal = Wal::closed(folder);
+        wal.next = found.first().map_or(1, |(first, _)| *first);
         let mut recovered = Recovered::default();
-        for (first, path) in found {
-            let bytes = std::fs::read(&path).map_err(io_error("read", &path))?;
-            if first != wal.next {
-                // What it follows was lost. Kept aside for people; its windows were never acknowledged
-                // unless somebody removed a file.
-                recovered.segments_unusable += 1;
-                let aside = path.with_extension("wal.unusable");
-                std::fs::rename(&path, &aside).map_err(io_error("rename", &path))?;
-                continue;
-            }
-            let good = wal.read(&bytes, &mut each, &mut recovered);
-            recovered.torn_bytes += bytes.len() as u64 - good;
-            if good == 0 {
-                let aside = path.with_extension("wal.unusable");
-                std::fs::rename(&path, &aside).map_err(io_error("rename", &path))?;
-                continue;
-            }
-            if good < bytes.len() as u64 {
-                let file = OpenOptions::new().write(true).open(&path);
-                let file = file.map_err(io_error("open", &path))?;
-                file.set_len(good)
-                    .and_then(|()| file.sync_all())
-                    .map_err(io_error("cut", &path))?;
-            }
-            wal.segments.push(Segment {
-                path,
-                first,
-                bytes: good,
-            });
+        let last = found.len().saturating_sub(1);
+        for (at, (first, path)) in found.into_iter().enumerate() {
+            wal.recover(first, path, at == last, &mut each, &mut recovered)?;
         }
+        wal.follows = wal.next;
         Ok((wal, recovered))
     }
 
-    /// Reads whole records; returns where they end.
+    /// Reads one segment.
+    fn recover(
+        &mut self,
+        first: u64,
+        path: PathBuf,
+        is_last: bool,
+        each: &mut impl FnMut(u64, &[u8]) -> bool,
+        recovered: &mut Recovered,
+    ) -> Result<(), WalError> {
+        let bytes = std::fs::read(&path).map_err(io_error("read", &path))?;
+        let Some(follows) = segment_head(&bytes).filter(|_| first >= self.next) else {
+            recovered.segments_unusable += 1;
+            let aside = unusable_name(&path).unwrap_or_else(|| path.with_extension("unusable"));
+            return std::fs::rename(&path, &aside).map_err(io_error("rename", &path));
+        };
+        if !self.segments.is_empty() {
+            recovered.records_lost += follows.saturating_sub(self.next);
+        }
+        self.next = first;
+        let read = self.read(&bytes, each, recovered);
+        let tail = &bytes[read.end..];
+        let torn = is_last && !tail.is_empty() && !holds_record(tail, self.next);
+        let mut segment = Segment {
+            path,
+            first,
+            bytes: bytes.len() as u64,
+        };
+        if torn {
+            recovered.torn_bytes += tail.len() as u64;
+            segment.bytes = read.end as u64;
+            let file = OpenOptions::new().write(true).open(&segment.path);
+            file.and_then(|file| {
+                file.set_len(segment.bytes)?;
+                file.sync_all()
+            })
+            .map_err(io_error("cut", &segment.path))?;
+        }
+        if !read.used || !(torn || tail.is_empty()) {
+            recovered.segments_unusable += 1;
+            if let Err(error) = keep_unusable(&segment.path) {
+                let path = segment.path.display();
+                recovered.not_kept = Some(format!("failed to keep `{path}`: {error}"));
+            }
+        }
+        self.segments.push(segment);
+        Ok(())
+    }
+
+    /// Reads records, passing over those whose checksum is wrong.
     fn read(
         &mut self,
         bytes: &[u8],
-        each: &mut impl FnMut(u64, &[u8]),
+        each: &mut impl FnMut(u64, &[u8]) -> bool,
         recovered: &mut Recovered,
-    ) -> u64 {
-        let Some(mut rest) = bytes.strip_prefix(&MAGIC) else {
-            return 0;
+    ) -> ReadSegment {
+        let mut done = ReadSegment {
+            end: SEGMENT_HEAD_LEN.min(bytes.len()),
+            used: true,
         };
-        while let Ok((number, payload, after)) = split_record(rest) {
-            if number != self.next {
-                break;
+        let mut rest = &bytes[done.end..];
+        loop {
+            match split_record(rest) {
+                Ok(record) if record.number >= self.next => {
+                    let lost = record.number - self.next;
+                    recovered.records_lost += lost;
+                    recovered.records += 1;
+                    let used = each(record.number, record.payload);
+                    done.used &= used && lost == 0;
+                    self.next = record.number.saturating_add(1);
+                    rest = record.after;
+                    done.end = bytes.len() - rest.len();
+                }
+                Err(RecordFault::Checksum { after }) => rest = after,
+                Ok(_) | Err(RecordFault::Torn) => return done,
             }
-            each(number, payload);
-            recovered.records += 1;
-            self.next += 1;
-            rest = after;
         }
-        (bytes.len() - rest.len()) as u64
     }
 
     /// A log without a file, until [`Wal::open`] has given one.
@@ -205,25 +248,33 @@ impl Wal {
             segments: Vec::new(),
             file: None,
             next: 1,
+            follows: 1,
         }
     }
 
     /// Goes on at least at this number, which files say is not used yet: the log itself may have been
     /// removed by hand.
-    ///
-    /// # Errors
-    /// When old segments stay.
-    pub fn skip_to(&mut self, number: u64) -> Result<(), WalError> {
-        if number <= self.next {
-            return Ok(());
+    pub fn skip_to(&mut self, number: u64) {
+        if number > self.next {
+            self.file = None;
+            self.next = number;
         }
-        self.file = None;
-        for segment in self.segments.drain(..) {
-            let aside = segment.path.with_extension("wal.unusable");
-            std::fs::rename(&segment.path, &aside).map_err(io_error("rename", &segment.path))?;
+    }
+
+    /// Number of the oldest record that may still be there.
+    pub fn first(&self) -> u64 {
+        self.segments
+            .first()
+            .map_or(self.next, |segment| segment.first)
+    }
+
+    /// True when [`Wal::cut`] would remove something.
+    pub fn can_cut(&self, needed: u64) -> bool {
+        match &self.segments[..] {
+            [] => false,
+            [only] => needed >= self.next && self.next > only.first,
+            [_, second, ..] => second.first <= needed,
         }
-        self.next = number;
-        Ok(())
     }
 
     /// Number of the next record.
@@ -264,6 +315,7 @@ impl Wal {
         }
         segment.bytes += batch.bytes.len() as u64;
         self.next += batch.records;
+        self.follows = self.next;
         Ok(())
     }
 
@@ -287,6 +339,7 @@ impl Wal {
         let temporary = path.with_extension("tmp");
         let created = File::create(&temporary).and_then(|mut file| {
             file.write_all(&MAGIC)?;
+            file.write_all(&self.follows.to_le_bytes())?;
             file.sync_all()?;
             std::fs::rename(&temporary, &path)?;
             File::open(&self.folder)?.sync_all()?;
@@ -296,7 +349,7 @@ impl Wal {
         self.segments.push(Segment {
             path,
             first: self.next,
-            bytes: MAGIC.len() as u64,
+            bytes: SEGMENT_HEAD_LEN as u64,
         });
         Ok(())
     }
@@ -332,25 +385,113 @@ impl Wal {
     }
 }
 
-fn split_record(bytes: &[u8]) -> Result<(u64, &[u8], &[u8]), Damage> {
-    let (head, rest) = bytes
-        .split_at_checked(HEAD_LEN)
-        .ok_or(Damage("a record has no head"))?;
+/// How far a segment could be read.
+struct ReadSegment {
+    /// Where the last whole record ends. Unit: bytes.
+    end: usize,
+    /// No record before it is missing, and all could be used.
+    used: bool,
+}
+
+/// Which record a segment follows, when it is one.
+fn segment_head(bytes: &[u8]) -> Option<u64> {
+    let head = bytes.get(..SEGMENT_HEAD_LEN)?.strip_prefix(&MAGIC)?;
+    Some(u64::from_le_bytes(head.try_into().ok()?))
+}
+
+/// A whole record.
+struct Record<'b> {
+    number: u64,
+    payload: &'b [u8],
+    after: &'b [u8],
+}
+
+/// Why there is no record.
+enum RecordFault<'b> {
+    /// Its bytes are not what was written; `after` them another may begin.
+    Checksum { after: &'b [u8] },
+    /// It has no head, or no end.
+    Torn,
+}
+
+fn split_record(bytes: &[u8]) -> Result<Record<'_>, RecordFault<'_>> {
+    let (head, rest) = bytes.split_at_checked(HEAD_LEN).ok_or(RecordFault::Torn)?;
     let number = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let (len, crc) = (number(head) as usize, number(&head[4..]));
     if !(8..=RECORD_BYTES_MAX + 8).contains(&len) {
-        return Err(Damage("a record's length is impossible"));
+        return Err(RecordFault::Torn);
     }
-    let (record, rest) = rest
-        .split_at_checked(len)
-        .ok_or(Damage("a record is torn"))?;
+    let (record, after) = rest.split_at_checked(len).ok_or(RecordFault::Torn)?;
     if crc32fast::hash(record) != crc {
-        return Err(Damage("a record's checksum is wrong"));
+        return Err(RecordFault::Checksum { after });
     }
     let (at, payload) = record.split_at(8);
     let mut first = [0; 8];
     first.copy_from_slice(at);
-    Ok((u64::from_le_bytes(first), payload, rest))
+    Ok(Record {
+        number: u64::from_le_bytes(first),
+        payload,
+        after,
+    })
+}
+
+/// True when somewhere in what follows the last record there is one that was written later: then it is
+/// no torn tail. It is not replayed: within a payload anything may look like a record.
+fn holds_record(tail: &[u8], next: u64) -> bool {
+    let bound = next.saturating_add(tail.len() as u64);
+    (1..tail.len()).any(|at| {
+        let rest = &tail[at..];
+        let number = rest.get(HEAD_LEN..HEAD_LEN + 8);
+        let number = number.and_then(|number| number.try_into().ok());
+        // Looked at first: a checksum over every offset would take for ever.
+        number.is_some_and(|number| (next..bound).contains(&u64::from_le_bytes(number)))
+            && split_record(rest).is_ok()
+    })
+}
+
+/// The first name for what is kept of a segment that is free, or has it already.
+fn unusable_name(path: &Path) -> Option<PathBuf> {
+    let inode = |path: &Path| Some(std::fs::metadata(path).ok()?.ino());
+    (0..KEPT_NAMES_MAX)
+        .map(|nth| match nth {
+            0 => path.with_extension("wal.unusable"),
+            nth => path.with_extension(format!("wal.{nth}.unusable")),
+        })
+        .find(|name| inode(name).is_none_or(|kept| Some(kept) == inode(path)))
+}
+
+/// Keeps a segment under another name for when the log gives it up.
+fn keep_unusable(path: &Path) -> io::Result<()> {
+    let name = unusable_name(path).ok_or(io::ErrorKind::AlreadyExists)?;
+    if name.exists() {
+        return Ok(());
+    }
+    match std::fs::hard_link(path, &name) {
+        // Not every file system has links.
+        Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+            std::fs::copy(path, &name).map(drop)
+        }
+        linked => linked,
+    }
+}
+
+/// Reads the bytes of one segment as a start does; returns how many records it has.
+pub fn read_any(bytes: &[u8]) -> u64 {
+    let mut wal = Wal::closed(Path::new(""));
+    let mut recovered = Recovered::default();
+    let mut before = 0;
+    let read = wal.read(
+        bytes,
+        &mut |number, payload| {
+            assert!(number > before && payload.len() <= bytes.len());
+            before = number;
+            true
+        },
+        &mut recovered,
+    );
+    assert!(read.end <= bytes.len());
+    holds_record(&bytes[read.end..], wal.next);
+    recovered.records
 }
 
 #[cfg(test)]
@@ -359,8 +500,11 @@ mod tests {
 
     fn open(folder: &Path) -> (Wal, Recovered, Vec<Vec<u8>>) {
         let mut records = Vec::new();
-        let (wal, recovered) =
-            Wal::open(folder, |_, payload| records.push(payload.to_vec())).unwrap();
+        let (wal, recovered) = Wal::open(folder, |_, payload| {
+            records.push(payload.to_vec());
+            payload != b"of no use"
+        })
+        .unwrap();
         (wal, recovered, records)
     }
 
@@ -450,15 +594,123 @@ mod tests {
         assert_eq!(open(folder.path()).0.next(), 2);
     }
 
+    /// Names of what is kept.
+    fn kept(folder: &Path) -> usize {
+        let names = std::fs::read_dir(folder).unwrap();
+        let kept = |name: &str| name.ends_with(".unusable");
+        names
+            .filter(|entry| kept(entry.as_ref().unwrap().file_name().to_str().unwrap()))
+            .count()
+    }
+
+    /// Changes the last byte of `what` in a file.
+    fn damage(path: &Path, what: &[u8]) {
+        let mut bytes = std::fs::read(path).unwrap();
+        let mut places = bytes.windows(what.len());
+        let at = places.position(|place| place == what).unwrap();
+        bytes[at + what.len() - 1] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn damage_in_the_middle_costs_the_records_it_hit_and_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut wal, ..) = open(folder.path());
+        write(&mut wal, &[b"first", b"second", b"third"]);
+        let path = wal.segments[0].path.clone();
+        drop(wal);
+        damage(&path, b"second");
+        for _ in 0..2 {
+            let (wal, recovered, records) = open(folder.path());
+            assert_eq!(records, [&b"first"[..], b"third"]);
+            let counted = (recovered.records_lost, recovered.segments_unusable);
+            assert_eq!((counted, recovered.torn_bytes), ((1, 1), 0));
+            assert_eq!((wal.next(), kept(folder.path())), (4, 1));
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_wrong_is_no_torn_tail_when_records_follow() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut wal, ..) = open(folder.path());
+        write(&mut wal, &[b"first", b"second", b"third"]);
+        let path = wal.segments[0].path.clone();
+        drop(wal);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let second = SEGMENT_HEAD_LEN + HEAD_LEN + 8 + b"first".len();
+        bytes[second + 3] = 0xff;
+        std::fs::write(&path, &bytes).unwrap();
+        let (mut wal, recovered, records) = open(folder.path());
+        assert_eq!(
+            (records, recovered.torn_bytes),
+            (vec![b"first".to_vec()], 0)
+        );
+        assert_eq!((recovered.segments_unusable, kept(folder.path())), (1, 1));
+        write(&mut wal, &[b"again"]);
+        assert_eq!(open(folder.path()).2, [&b"first"[..], b"again"]);
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "nothing of it is cut");
+    }
+
+    #[test]
+    fn what_follows_a_lost_segment_is_read_and_the_loss_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut wal, ..) = open(folder.path());
+        let large = vec![7; SEGMENT_BYTES as usize + 1];
+        write(&mut wal, &[&large]);
+        write(&mut wal, &[b"two", &large]);
+        write(&mut wal, &[b"four"]);
+        std::fs::write(&wal.segments[1].path, b"garbage").unwrap();
+        drop(wal);
+        let (wal, recovered, records) = open(folder.path());
+        assert_eq!(records, [&large[..], b"four"]);
+        assert_eq!((recovered.records_lost, wal.next()), (2, 5));
+        assert_eq!(kept(folder.path()), 1);
+    }
+
+    #[test]
+    fn a_segment_with_a_record_of_no_use_outlives_the_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut wal, ..) = open(folder.path());
+        write(&mut wal, &[b"one", b"of no use", b"three"]);
+        drop(wal);
+        let (mut wal, recovered, records) = open(folder.path());
+        assert_eq!((records.len(), recovered.segments_unusable), (3, 1));
+        assert!(wal.can_cut(4) && !wal.can_cut(3));
+        wal.cut(4).unwrap();
+        drop(wal);
+        let (_, recovered, records) = open(folder.path());
+        assert_eq!((records.len(), recovered.segments_unusable), (0, 0));
+        assert_eq!(kept(folder.path()), 1);
+    }
+
+    #[test]
+    fn numbers_that_were_passed_over_are_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut wal, ..) = open(folder.path());
+        write(&mut wal, &[b"one"]);
+        wal.skip_to(100);
+        write(&mut wal, &[b"hundred"]);
+        drop(wal);
+        let (wal, recovered, records) = open(folder.path());
+        assert_eq!(records, [&b"one"[..], b"hundred"]);
+        assert_eq!((recovered.records_lost, wal.next()), (0, 101));
+    }
+
     #[test]
     fn any_bytes_are_read_or_end_the_log() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("0000000000000001.wal");
-        for bytes in [&b""[..], b"fpwal", b"garbage of some length"] {
+        for bytes in [
+            &b""[..],
+            b"fpwal",
+            b"garbage of some length",
+            b"fpwal\0\0\x01",
+        ] {
             std::fs::write(&path, bytes).unwrap();
             let (_, recovered, records) = open(folder.path());
             assert!(records.is_empty());
-            assert_eq!(recovered.torn_bytes, bytes.len() as u64);
+            assert_eq!(recovered.segments_unusable, 1);
         }
+        assert_eq!(kept(folder.path()), 4);
     }
 }

@@ -64,6 +64,20 @@ pub fn a_repeat_after_reopening_counts_once(_: &dyn Engine, place: Box<dyn Place
     assert_eq!((answer.quality.total.count, answer.quality.windows), (9, 3));
 }
 
+pub fn a_repeat_that_says_another_time_counts_once(_: &dyn Engine, place: Box<dyn Place>) {
+    let store = Fresh::of(place);
+    store_all(&*store, &[web(1, 0), web(2, 10)]);
+    // Another step, another chunk, another day: nowhere is it another window.
+    let again = [web(1, 20), web(1, 1800), web(2, -2 * 86_400)];
+    let repeated = [Taken::Repeated, Taken::Repeated, Taken::Repeated];
+    assert_eq!(push(&*store, &again), repeated);
+    let store = store.reopened();
+    assert_eq!(push(&*store, &again), repeated);
+    let all = range(-3 * 86_400, 3600);
+    let answer = store.profile(all, &Query::default(), &ample()).unwrap();
+    assert_eq!((answer.quality.total.count, answer.quality.windows), (6, 2));
+}
+
 pub fn a_sequence_of_another_boot_is_another_window(_: &dyn Engine, place: Box<dyn Place>) {
     let store = Fresh::of(place);
     store_all(&*store, &[web(1, 0), web(1, 60).boot(2)]);

@@ -1,0 +1,118 @@
+//! What a partition has of one boot of one host, in memory and in the file.
+
+use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
+use super::dict::Dict;
+use super::meta::{Seen, WindowMeta};
+use crate::store::{HostKey, LabelSet};
+use profile::LabelSetId;
+
+/// What a partition has of one boot of one host.
+#[derive(Clone, Debug)]
+pub struct HostState {
+    /// Labels of the host as a whole, of its last window.
+    pub labels: LabelSet,
+    /// Begin of the first window.
+    pub first_start: i64,
+    /// Begin of the last one.
+    pub last_start: i64,
+    /// Latest end of a window.
+    pub last_end: i64,
+    /// Numbers of windows.
+    pub seen: Seen,
+    /// Changed since the last flush.
+    pub dirty: bool,
+}
+
+impl HostState {
+    /// Nothing yet, of a host with these labels.
+    pub fn new(labels: &LabelSet) -> HostState {
+        HostState {
+            labels: labels.clone(),
+            first_start: i64::MAX,
+            last_start: i64::MIN,
+            last_end: i64::MIN,
+            seen: Seen::default(),
+            dirty: true,
+        }
+    }
+
+    /// Takes in a window.
+    pub fn note(&mut self, labels: &LabelSet, window: &WindowMeta) {
+        let range = window.range;
+        self.seen.insert(window.sequence);
+        self.first_start = self.first_start.min(range.start_unix_ns);
+        if range.start_unix_ns >= self.last_start {
+            self.last_start = range.start_unix_ns;
+            self.labels.clone_from(labels);
+        }
+        self.last_end = self.last_end.max(range.end_unix_ns);
+        self.dirty = true;
+    }
+}
+
+/// Host and labels of the host that a window's ids stand for; `None` when they are not there.
+pub fn named(dict: &Dict, window: &WindowMeta) -> Option<(HostKey, LabelSet)> {
+    let host = dict.hosts.get(window.host as usize)?.clone();
+    if window.host_labels as usize >= dict.tables.label_sets.len() {
+        return None;
+    }
+    let labels = dict.tables.label_sets.get(LabelSetId(window.host_labels));
+    let text = |id| dict.tables.strings.get(id).to_owned();
+    let pairs = labels
+        .iter()
+        .map(|&(name, value)| (text(name), text(value)));
+    Some((host, LabelSet::new(pairs)))
+}
+
+/// Seals what is kept of a boot.
+pub fn put_host(sealer: &mut Sealer, key: &HostKey, state: &HostState) -> std::io::Result<Vec<u8>> {
+    let mut raw = Vec::new();
+    put_bytes(&mut raw, key.host_id.as_bytes());
+    raw.extend_from_slice(&key.boot_id);
+    put_labels(&mut raw, &state.labels);
+    for at in [state.first_start, state.last_start, state.last_end] {
+        put_signed(&mut raw, at);
+    }
+    state.seen.put(&mut raw);
+    let mut out = Vec::new();
+    sealer.seal(&mut out, &raw)?;
+    Ok(out)
+}
+
+/// Reads what [`put_host`] wrote.
+pub fn take_host(opener: &mut Opener, body: &[u8]) -> Result<(HostKey, HostState), Damage> {
+    let mut raw = Vec::new();
+    opener.open(&mut Reader::new(body), &mut raw)?;
+    let mut input = Reader::new(&raw);
+    let key = HostKey {
+        host_id: input.take_str()?.to_owned(),
+        boot_id: input.take_16()?,
+    };
+    let state = HostState {
+        labels: take_labels(&mut input)?,
+        first_start: input.take_signed()?,
+        last_start: input.take_signed()?,
+        last_end: input.take_signed()?,
+        seen: Seen::take(&mut input)?,
+        dirty: false,
+    };
+    Ok((key, state))
+}
+
+/// Appends labels as text.
+fn put_labels(out: &mut Vec<u8>, labels: &LabelSet) {
+    put(out, labels.iter().len() as u64);
+    for (name, value) in labels.iter() {
+        put_bytes(out, name.as_bytes());
+        put_bytes(out, value.as_bytes());
+    }
+}
+
+/// Reads what [`put_labels`] wrote.
+fn take_labels(input: &mut Reader<'_>) -> Result<LabelSet, Damage> {
+    let mut pairs = Vec::new();
+    for _ in 0..input.take_count()? {
+        pairs.push((input.take_str()?.to_owned(), input.take_str()?.to_owned()));
+    }
+    Ok(LabelSet::new(pairs))
+}

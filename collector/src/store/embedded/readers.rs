@@ -1,0 +1,101 @@
+//! Everything that reads bytes of the store's files, as functions of bytes alone: what the fuzzer runs.
+//!
+//! Files are the store's own, yet a disk may give back anything. Whatever it gives, a reader ends, holds
+//! no more than a multiple of what it was given, and says [`Damage`](super::codec::Damage) instead of
+//! panicking.
+
+use super::block::{Block, each_row};
+use super::codec::{Opener, Reader, Sealer};
+use super::dict::Dict;
+use super::encode::each_head;
+use super::hosts::take_host;
+use super::meta::{Summary, WindowMeta};
+use super::replay::{RECORD_WINDOW, WindowRecord};
+use super::{boots, dictlog, wal};
+
+/// A segment of the write-ahead log, and the same bytes as the payload of a record, as a dictionary
+/// beside the log, and as what is known of hosts.
+///
+/// # Panics
+/// When a reader breaks its promise.
+pub fn log(data: &[u8]) {
+    wal::read_any(data);
+    dictlog::read_any(data);
+    record(data);
+    let _ = take_host(&mut Reader::new(data));
+    if let Ok(mut opener) = Opener::new() {
+        let _ = boots::take_host(&mut opener, data);
+    }
+}
+
+/// The payload of a record.
+fn record(payload: &[u8]) {
+    let mut input = Reader::new(payload);
+    if input.take_exact(1) != Ok(&[RECORD_WINDOW]) {
+        return;
+    }
+    let Ok(record) = WindowRecord::take(&mut input) else {
+        return;
+    };
+    for part in &record.window.parts {
+        let mut rows = 0;
+        let _ = each_row(&part.rows, 1, |_| rows += 1);
+        assert!(rows <= part.rows.len());
+    }
+    let mut dict = Dict::new(&["service".to_owned()], true);
+    let applied = dict.apply_logged(&mut Reader::new(record.entries));
+    if applied.is_ok() {
+        let marks = dict.marks();
+        let again = dict.apply_logged(&mut Reader::new(record.entries));
+        assert_eq!((again, dict.marks()), (Ok(()), marks), "it adds twice");
+        let _ = boots::named(&dict, &record.window.meta);
+    }
+}
+
+/// A block of a partition's file and what lies beside it: as they are, and as the content of sections
+/// whose checksums are right, so that more than checksums is tried.
+///
+/// # Panics
+/// When a reader breaks its promise.
+pub fn block(data: &[u8]) {
+    let (Ok(mut opener), Ok(mut sealer)) = (Opener::new(), Sealer::new()) else {
+        return;
+    };
+    let mut sealed = Vec::new();
+    let (totals, times) = data.split_at(data.len() / 2);
+    let whole = sealer.seal(&mut sealed, totals).is_ok() && sealer.seal(&mut sealed, times).is_ok();
+    assert!(whole, "zstd takes any bytes");
+    let mut block = Block::default();
+    for body in [data, &sealed] {
+        for part in [None, Some((0, u64::MAX)), Some((600, 7))] {
+            if block.read(&mut opener, body, 10_101_010, part).is_ok() {
+                let rows = block.leaves.len();
+                assert_eq!((block.values.len(), block.present.len()), (rows, rows));
+                assert!(block.series.iter().all(|&(_, end)| end <= rows));
+            }
+        }
+        for whole in [false, true] {
+            let _ = each_head(&mut opener, body, whole, |_| 7, |_, _, _| {});
+        }
+    }
+    let _ = each_row(data, 0, |_| {});
+    let _ = Summary::take(&mut Reader::new(data));
+    let _ = WindowMeta::take(&mut Reader::new(data));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(data in prop::collection::vec(prop_oneof![3 => 0u8..6, 1 => any::<u8>()], 0..300)) {
+            log(&data);
+            block(&data);
+            let mut payload = vec![RECORD_WINDOW];
+            payload.extend_from_slice(&data);
+            log(&payload);
+        }
+    }
+}
