@@ -54,6 +54,10 @@ pub struct Options {
     pub password_file: Option<PathBuf>,
     /// How long windows are kept. Older ones are refused, and dropped by days.
     pub retention: Duration,
+    /// How long samples are kept as they came; windows older than it are refused.
+    pub raw: Duration,
+    /// How long sums over services are kept in minutes.
+    pub minutes: Duration,
     /// How far in the future windows may begin.
     pub future: Duration,
     /// Longest wait for one insert or look-up, after which the server is away.
@@ -68,7 +72,9 @@ impl Default for Options {
             database: "fleetprof".to_owned(),
             user: None,
             password_file: None,
-            retention: Duration::from_secs(30 * 86_400),
+            retention: Duration::from_secs(365 * 86_400),
+            raw: Duration::from_secs(30 * 86_400),
+            minutes: Duration::from_secs(30 * 86_400),
             future: Duration::from_secs(600),
             write_timeout: Duration::from_secs(30),
         }

@@ -6,6 +6,7 @@
 //! DIR/hosts             what is known of hosts, rewritten as a whole
 //! DIR/wal/NUMBER.wal    windows that are in no partition's file yet
 //! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their begin
+//! DIR/partitions/SECONDS.{1m,10m,1h}.sqlite   the same, coarser, in the place of the one before
 //! DIR/partitions/*.damaged        set aside
 //! ```
 //!
@@ -22,12 +23,15 @@
 //! Clocks: none. Callers say what time it is.
 
 mod block;
+mod coarsen;
 mod codec;
+mod compact;
 mod counters;
 mod dict;
 mod encode;
 mod file;
 mod hosts;
+mod level;
 mod memtable;
 mod meta;
 mod options;
@@ -36,6 +40,8 @@ mod prepare;
 mod push;
 mod query;
 mod recover;
+mod summaries;
+mod tidy;
 mod upkeep;
 mod wal;
 
@@ -73,6 +79,8 @@ pub struct EmbeddedStore {
     wal: Mutex<Wal>,
     /// Held by whoever flushes or removes partitions.
     upkeep: Mutex<()>,
+    /// Held by whoever compacts or makes coarser; taken before `upkeep`.
+    tidy: Mutex<tidy::Tidy>,
     hosts: Mutex<HostBook>,
     counters: Counters,
     /// What does not work, by what it is about.

@@ -4,10 +4,13 @@
 //! reader sees file and memory as of one instant, because a flush commits and forgets what it wrote
 //! under the write lock of `mem`.
 
+mod coarser;
+
 use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
 use super::dict::{Dict, Marks};
 use super::encode::{Tables, encode_chunk};
 use super::file::{FileError, Flush, PartitionFile};
+use super::level::{HOUR_NS, HOURS_FROM, Level};
 use super::memtable::{ChunkRows, GroupRows, Prepared};
 use super::meta::{Seen, WindowMeta};
 use super::options::CHUNK_NS;
@@ -87,6 +90,8 @@ pub struct Partition {
     pub end: i64,
     /// Its file.
     pub path: PathBuf,
+    /// How fine its data is.
+    pub level: Level,
     /// What its services are told by.
     pub service_labels: Vec<String>,
     /// Windows that are not in the file.
@@ -129,6 +134,7 @@ impl Partition {
         Partition {
             start,
             end,
+            level: Level::of(&path),
             path,
             service_labels: service_labels.to_vec(),
             mem: RwLock::default(),
@@ -166,8 +172,11 @@ impl Partition {
         ((into / CHUNK_NS) as u16, into % CHUNK_NS)
     }
 
-    /// Begin of a chunk since the Unix epoch. Unit: nanoseconds.
+    /// Begin of a chunk, or of an hour, since the Unix epoch. Unit: nanoseconds.
     pub fn chunk_start(&self, chunk: u16) -> i64 {
+        if chunk >= HOURS_FROM {
+            return self.start + i64::from(chunk - HOURS_FROM) * HOUR_NS as i64;
+        }
         self.start + i64::from(chunk) * CHUNK_NS as i64
     }
 

@@ -4,6 +4,7 @@ use super::EmbeddedStore;
 use super::codec::{Damage, Reader};
 use super::file::{FileError, names};
 use super::hosts::{HostBook, replace, take_host};
+use super::{file, level};
 use super::memtable::Prepared;
 use super::options::{OpenError, Options};
 use super::partition::{Partition, lock, read, write};
@@ -64,6 +65,7 @@ impl EmbeddedStore {
             written: Condvar::new(),
             wal: Mutex::new(Wal::closed(&dir.join("wal"))),
             upkeep: Mutex::default(),
+            tidy: Mutex::default(),
             hosts: Mutex::default(),
             counters: super::Counters::default(),
             troubles: Mutex::default(),
@@ -116,7 +118,7 @@ impl EmbeddedStore {
 
     fn open_partitions(&self, folder: &Path) -> Result<(), OpenError> {
         let len = self.options.partition_len();
-        let mut partitions = BTreeMap::new();
+        let mut partitions: BTreeMap<i64, Arc<Partition>> = BTreeMap::new();
         for entry in std::fs::read_dir(folder).map_err(io_error("list", folder))? {
             let path = entry.map_err(io_error("list", folder))?.path();
             let name = path
@@ -128,11 +130,9 @@ impl EmbeddedStore {
                 std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
                 continue;
             }
-            let damaged = name.strip_suffix(".sqlite.damaged");
-            let seconds = damaged.or(name.strip_suffix(".sqlite"));
-            let start = seconds
-                .and_then(|seconds| seconds.parse::<i64>().ok())
-                .and_then(|seconds| seconds.checked_mul(1_000_000_000));
+            let damaged = name.strip_suffix(".damaged");
+            let parsed = level::parse_name(damaged.unwrap_or(name));
+            let start = parsed.and_then(|(seconds, _)| seconds.checked_mul(1_000_000_000));
             let Some(start) = start.filter(|start| start.rem_euclid(len) == 0) else {
                 continue;
             };
@@ -147,7 +147,12 @@ impl EmbeddedStore {
                 continue;
             }
             match Partition::open(path.clone(), (start, end)) {
-                Ok(partition) => drop(partitions.insert(start, Arc::new(partition))),
+                Ok(partition) => {
+                    let replaced = keep_coarser(&mut partitions, partition);
+                    if let Some(finer) = replaced {
+                        file::remove(&finer.path).map_err(io_error("remove", &finer.path))?;
+                    }
+                }
                 Err(FileError::Damaged(text)) => {
                     set_aside(&path).map_err(io_error("rename", &path))?;
                     self.counters
@@ -241,7 +246,7 @@ impl EmbeddedStore {
         let known = read(&self.partitions).get(&start).cloned();
         let partition = match known {
             Some(partition) => partition,
-            None if start < now_unix_ns.saturating_sub_unsigned(self.options.retention_ns) => {
+            None if start < now_unix_ns.saturating_sub_unsigned(self.options.taken_ns()) => {
                 return Ok(());
             }
             // Its file is gone or was set aside. Where the log has the dictionary from its begin on,
@@ -283,6 +288,19 @@ impl EmbeddedStore {
         partition.apply(record, now_unix_ns, &host, &labels, window);
         self.use_partition(&partition);
         Ok(())
+    }
+}
+
+/// Adds a partition; of two of one time the coarser stays, which a crash kept from replacing the other.
+/// Returns the other.
+fn keep_coarser(
+    partitions: &mut BTreeMap<i64, Arc<Partition>>,
+    partition: Partition,
+) -> Option<Arc<Partition>> {
+    let partition = Arc::new(partition);
+    match partitions.get(&partition.start) {
+        Some(known) if known.level > partition.level => Some(partition),
+        _ => partitions.insert(partition.start, partition),
     }
 }
 
