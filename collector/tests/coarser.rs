@@ -622,5 +622,7 @@ fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
     assert_eq!(store.degraded(), Vec::<String>::new());
     let answer = ask(&store, range(0, 3 * HOUR), "", &["service"]);
     assert_eq!(folded(&answer.data), expected);
-    assert_eq!(answer.quality.rollup.step_ns, MINUTE as u64);
+    let names = files(&dir);
+    let minutes = names.iter().filter(|path| path.to_string_lossy().ends_with(".1m.sqlite"));
+    assert_eq!(minutes.count(), 2, "{names:?}");
 }

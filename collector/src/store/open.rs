@@ -53,6 +53,7 @@ pub fn open(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenErr
                 user: Some(from.user.clone()).filter(|user| !user.is_empty()),
                 password_file: from.password_file.clone(),
                 raw: Duration::from_nanos(age_ns(keep.raw_days)),
+                label_sets: Duration::from_nanos(age_ns(keep.ten_minutes_days)),
                 minutes: Duration::from_nanos(age_ns(keep.minute_days)),
                 retention: Duration::from_nanos(age_ns(keep.service_hours_days)),
                 future: FUTURE,
