@@ -378,6 +378,7 @@ fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
         .iter()
         .find(|(name, _)| name == "clickhouse_days_of_samples_kept_longer");
     assert_eq!(kept.unwrap().1, 1);
+    assert_eq!(samples(&answer.data), samples(&expected.data));
     assert_eq!(answer.quality.windows, expected.quality.windows);
 }
 

@@ -145,7 +145,11 @@ fn folded(profile: &Profile) -> Folded {
 }
 
 fn ask(store: &EmbeddedStore, range: TimeRange, selector: &str, by: &[&str]) -> Answer<Profile> {
-    let query = Query::new(selector.parse().unwrap(), Vec::new(), GroupBy::from_keys(by));
+    let query = Query::new(
+        selector.parse().unwrap(),
+        Vec::new(),
+        GroupBy::from_keys(by),
+    );
     store.profile(range, &query.unwrap(), &ample()).unwrap()
 }
 
@@ -209,7 +213,11 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
     for (age, level, step) in AGES {
         settle(&store, BEGIN + age);
         println!("{level}: {:?}", files(folder.path()));
-        assert_eq!(answers(&store, whole, &["service"], ""), by_service, "{level}");
+        assert_eq!(
+            answers(&store, whole, &["service"], ""),
+            by_service,
+            "{level}"
+        );
         assert_eq!(
             answers(&store, whole, &["service"], "service=service-1"),
             one_service,
@@ -220,7 +228,11 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
             assert_eq!(again, labelled, "{level}");
         }
         let inside = range(HOUR, 2 * HOUR - if step == HOUR { 0 } else { step });
-        assert_eq!(answers(&store, inside, &["service"], ""), inner[&step], "{level}");
+        assert_eq!(
+            answers(&store, inside, &["service"], ""),
+            inner[&step],
+            "{level}"
+        );
         let bytes = format!("fleetprof_store_level_bytes{{level=\"{level}\"}}");
         assert!(counter(&store, &bytes) > 0);
         let repeat = fleet.window(1, 3, BEGIN);
@@ -231,7 +243,10 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
             assert_eq!(taken, Taken::Repeated, "{level}");
         }
     }
-    assert_eq!(counter(&store, "fleetprof_store_partitions_coarsened_total"), 6);
+    assert_eq!(
+        counter(&store, "fleetprof_store_partitions_coarsened_total"),
+        6
+    );
     store.close().unwrap();
     drop(store);
     let store = open(folder.path());
@@ -267,7 +282,9 @@ fn ranges_are_widened_to_what_is_told_apart_and_said() {
             range: asked,
             selector: "".parse().unwrap(),
         };
-        let lines = store.series(&scope, &[], 10 * SECOND as u64, &ample()).unwrap();
+        let lines = store
+            .series(&scope, &[], 10 * SECOND as u64, &ample())
+            .unwrap();
         assert_eq!(lines.data.step_ns, step as u64, "{level}");
         assert_eq!(lines.quality.total, answer.quality.total);
     }
@@ -307,7 +324,10 @@ fn parts_become_one_and_what_comes_later_is_put_to_them() {
     let store = open(folder.path());
     fill(&store, &fleet);
     settle(&store, BEGIN + DAY);
-    assert_eq!(counter(&store, "fleetprof_store_chunks_compacted_total"), 15);
+    assert_eq!(
+        counter(&store, "fleetprof_store_chunks_compacted_total"),
+        15
+    );
     let hour = range(0, HOUR);
     let before = ask(&store, hour, "", &["service"]);
     assert_eq!(before.quality.rollup.step_ns, HOUR as u64);
@@ -377,13 +397,24 @@ fn over_the_disk_budget_the_oldest_goes_first_and_service_hours_last() {
         names.map(str::to_owned).collect()
     };
     let before = names();
-    assert_eq!(before.iter().filter(|name| name.ends_with(".1h.sqlite")).count(), 2);
+    assert_eq!(
+        before
+            .iter()
+            .filter(|name| name.ends_with(".1h.sqlite"))
+            .count(),
+        2
+    );
     let hours_bytes: u64 = files(folder.path())
         .iter()
         .filter(|path| path.to_string_lossy().ends_with(".1h.sqlite"))
         .map(|path| path.metadata().unwrap().len())
         .sum();
-    let newest: u64 = files(folder.path()).last().unwrap().metadata().unwrap().len();
+    let newest: u64 = files(folder.path())
+        .last()
+        .unwrap()
+        .metadata()
+        .unwrap()
+        .len();
     let budget = Options {
         disk_bytes: hours_bytes + newest + (16 << 10),
         ..options()
@@ -429,7 +460,9 @@ fn queries_go_on_while_partitions_are_replaced() {
             settle(&store, BEGIN + age);
         }
         done.store(true, std::sync::atomic::Ordering::Relaxed);
-        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        readers
+            .into_iter()
+            .for_each(|reader| reader.join().unwrap());
     });
 }
 
@@ -524,7 +557,9 @@ fn a_partition_is_old_or_new_and_never_both_or_neither_whenever_it_is_killed() {
         assert_eq!(of(&format!("{}.", BEGIN / SECOND)), 1, "{names:?}");
         assert_eq!(of(&format!("{second}.")), 1, "{names:?}");
         assert!(!names.iter().any(|path| path.extension().unwrap() == "new"));
-        let coarsest = names.iter().any(|path| path.to_string_lossy().contains(".1h."));
+        let coarsest = names
+            .iter()
+            .any(|path| path.to_string_lossy().contains(".1h."));
         drop(store);
         if coarsest || ended {
             rounds += 1;
@@ -613,7 +648,10 @@ fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
     std::fs::write(&ballast, vec![7u8; size.saturating_sub(room)]).unwrap();
     let now = BEGIN + 3 * DAY;
     let failed = store.maintain(now);
-    assert!(matches!(failed, Err(StoreError::Unavailable(_))), "{failed:?}");
+    assert!(
+        matches!(failed, Err(StoreError::Unavailable(_))),
+        "{failed:?}"
+    );
     assert!(store.degraded().iter().any(|text| text.contains("coarsen")));
     let answer = ask(&store, range(0, 3 * HOUR), "", &["service"]);
     assert_eq!(folded(&answer.data), expected);
@@ -623,6 +661,8 @@ fn a_full_disk_keeps_the_finer_data_until_there_is_room_needs_root() {
     let answer = ask(&store, range(0, 3 * HOUR), "", &["service"]);
     assert_eq!(folded(&answer.data), expected);
     let names = files(&dir);
-    let minutes = names.iter().filter(|path| path.to_string_lossy().ends_with(".1m.sqlite"));
+    let minutes = names
+        .iter()
+        .filter(|path| path.to_string_lossy().ends_with(".1m.sqlite"));
     assert_eq!(minutes.count(), 2, "{names:?}");
 }

@@ -32,7 +32,8 @@ impl Engine for EmbeddedEngine {
 
 impl Place for Directory {
     fn open(&self) -> Arc<dyn Store> {
-        let store = EmbeddedStore::open(self.folder.path(), Options::default(), NOW_NS).expect("it opens");
+        let store =
+            EmbeddedStore::open(self.folder.path(), Options::default(), NOW_NS).expect("it opens");
         if self.flushed {
             Arc::new(Flushed(store))
         } else {

@@ -72,6 +72,9 @@ impl ClickHouseStore {
                         continue;
                     }
                 }
+                if table == "series" && whole.get(&day) == Some(&false) {
+                    continue;
+                }
                 // Minutes of a day whose samples stay are dropped as others: samples answer for it.
                 let drop = format!("ALTER TABLE {table} DROP PARTITION {}", partition.name);
                 self.client.execute(&drop).await?;

@@ -10,8 +10,8 @@
 use super::codec::{Opener, Reader, Sealer};
 use super::compact::{Unpacker, step_of, windows_of};
 use super::dict::Dict;
-use super::encode::again::{Gathered, Moment, groups_of};
 use super::encode::Tables;
+use super::encode::again::{Gathered, Moment, groups_of};
 use super::file::{FileError, PartitionFile, Replacement, Table};
 use super::level::{HOUR_CHUNKS, HOURS_FROM, Level};
 use super::meta::{Account, Summary};
@@ -150,7 +150,8 @@ impl Coarsening {
             }
         }
         self.from.end();
-        self.into.make_durable(&self.level.path(&self.partition.path))?;
+        self.into
+            .make_durable(&self.level.path(&self.partition.path))?;
         Ok(Written {
             partition: self.partition,
             level: self.level,
@@ -210,7 +211,8 @@ impl Coarsening {
             // A service is a series now, and stored with those of its group.
             for (service, moments) in of_range.into_bundles() {
                 let group = services.groups.get(service as usize).copied();
-                let group = group.ok_or_else(|| FileError::Damaged("a service is not there".into()))?;
+                let group =
+                    group.ok_or_else(|| FileError::Damaged("a service is not there".into()))?;
                 for Moment { start, entry } in moments {
                     gathered.add(group, Moment { start, entry });
                 }
@@ -293,7 +295,12 @@ impl Services {
             Ok(())
         })?;
         let (mut entries, mut contents) = (Vec::new(), Vec::new());
-        own.put_delta(Dict::empty_marks(), own.marks(), &mut entries, &mut contents);
+        own.put_delta(
+            Dict::empty_marks(),
+            own.marks(),
+            &mut entries,
+            &mut contents,
+        );
         let (mut sealer, mut sealed, mut nothing) = (Sealer::new()?, Vec::new(), Vec::new());
         sealer.seal(&mut sealed, &entries)?;
         sealer.seal(&mut nothing, &contents)?;

@@ -178,7 +178,8 @@ mod tests {
         let mut at_once = ChunkWindows::default();
         at_once.add(&mut opener, &sealed(&first)).unwrap();
         at_once.add(&mut opener, &sealed(&late)).unwrap();
-        let all = at_once.whole.clone();
+        let mut all = at_once.whole.clone();
+        all.settle();
         at_once.coarsen(Level::Minutes, chunk_start);
         assert_eq!(at_once.whole, all);
         let starts: Vec<u64> = at_once.parts.keys().map(|start| start / SECOND).collect();

@@ -256,18 +256,26 @@ impl EmbeddedStore {
         }
         // Nothing is on its way into the finer partition, and nothing can be.
         let _writer = self.settled();
-        let mut partitions = write(&self.partitions);
-        let is_current = partitions
+        let is_current = read(&self.partitions)
             .get(&finer.start)
             .is_some_and(|current| Arc::ptr_eq(current, finer));
         let same = is_current && finer.is_flushed() && finer.flushed_records() == written.records;
         if !same || finer.damaged.load(Ordering::Acquire) {
             return Ok(false);
         }
-        put_in_place(&written.level.path(&finer.path))?;
-        let coarser = Arc::new(finer.coarser(written.level)?);
-        partitions.insert(finer.start, coarser);
-        drop(partitions);
+        let path = written.level.path(&finer.path);
+        let opened = put_in_place(&path)
+            .map_err(FileError::from)
+            .and_then(|()| finer.coarser(written.level));
+        let coarser = match opened {
+            Ok(coarser) => Arc::new(coarser),
+            Err(error) => {
+                // The finer one goes on, so the next start must not find the other.
+                remove(&path)?;
+                return Err(error);
+            }
+        };
+        write(&self.partitions).insert(finer.start, coarser);
         finer.close_files();
         // One that stays is removed when the store is opened: the coarser one counts.
         let _ = remove(&finer.path);

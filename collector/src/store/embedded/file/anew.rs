@@ -1,9 +1,7 @@
 //! What a partition's file needs to be put in order: parts that become one, sums by hours, and a new
 //! file that takes the place of an older one.
 
-use super::{
-    APPLICATION_ID, FileError, PartitionFile, SCHEMA, Table, VERSION, blob, key, remove,
-};
+use super::{APPLICATION_ID, FileError, PartitionFile, SCHEMA, Table, VERSION, blob, key, remove};
 use crate::store::embedded::encode::HEADS_SHARED;
 use crate::store::embedded::level::{HOUR_CHUNKS, HOURS_FROM};
 use rusqlite::{Connection, params};
@@ -67,9 +65,9 @@ impl PartitionFile {
 
     /// Hours that were added up, and what had been flushed into them then.
     pub fn hours_added_up(&self) -> Result<Hours, FileError> {
-        let mut statement = self
-            .connection
-            .prepare_cached("SELECT name, value FROM about WHERE name >= 'hour ' AND name < 'hour!'")?;
+        let mut statement = self.connection.prepare_cached(
+            "SELECT name, value FROM about WHERE name >= 'hour ' AND name < 'hour!'",
+        )?;
         let mut rows = statement.query([])?;
         let mut hours = Hours::new();
         while let Some(row) = rows.next()? {
@@ -161,9 +159,8 @@ impl PartitionFile {
                 ),
             ];
             for (table, low, high) in ends {
-                let sql = format!(
-                    "DELETE FROM {table} WHERE id >= ?1 AND id < ?2 AND (id & 65535) < ?3"
-                );
+                let sql =
+                    format!("DELETE FROM {table} WHERE id >= ?1 AND id < ?2 AND (id & 65535) < ?3");
                 let mut statement = connection.prepare_cached(&sql)?;
                 statement.execute(params![low, high, with.parts as i64])?;
             }

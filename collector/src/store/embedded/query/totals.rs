@@ -5,8 +5,8 @@ use super::super::block::Sum;
 use super::super::file::Table;
 use super::super::meta::Account;
 use super::super::partition::{Partition, read};
-use super::profile::grouping;
 use super::plan::{Read, covered, level_of};
+use super::profile::grouping;
 use super::quality::{Fleet, each_summary};
 use super::series::{HeadChoice, ends};
 use super::{Guard, Stop, Units, each_partition, kept_labels, pieces, select};
@@ -71,7 +71,13 @@ pub fn totals(
     )?;
     let (data, total) = into_rows(rows, &group_by, limits.lines);
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let quality = fleet.quality(store, scope.range, read.rollup(), total.all(), units.into_text());
+    let quality = fleet.quality(
+        store,
+        scope.range,
+        read.rollup(),
+        total.all(),
+        units.into_text(),
+    );
     Ok(Answer { data, quality })
 }
 
