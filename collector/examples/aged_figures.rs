@@ -39,9 +39,10 @@ fn limits() -> Limits {
     }
 }
 
-fn fill(dir: &Path, fleet: &Fleet, hosts: u64, steps: u64) -> Result<u64, Failed> {
+/// Pushes everything; returns rows and samples.
+fn fill(dir: &Path, fleet: &Fleet, hosts: u64, steps: u64) -> Result<(u64, u64), Failed> {
     let store = EmbeddedStore::open(dir, Options::default(), BEGIN)?;
-    let mut rows = 0;
+    let (mut rows, mut samples) = (0, 0);
     for step in 0..steps {
         let windows: Vec<_> = (0..hosts)
             .map(|host| fleet.window(host, step, BEGIN))
@@ -50,15 +51,21 @@ fn fill(dir: &Path, fleet: &Fleet, hosts: u64, steps: u64) -> Result<u64, Failed
             .iter()
             .map(|window| window.rows.len() as u64)
             .sum::<u64>();
+        samples += windows.iter().map(Fleet::samples).sum::<u64>();
         let now = BEGIN + (step as i64 + 1) * WINDOW_NS;
         // Without upkeep: flushed when memory is full, and not put in order.
         let taken = store.push(&windows, &Dictionary::default(), now)?;
-        if taken.iter().any(|taken| *taken != Taken::Stored) {
-            store.push(&windows, &fleet.dict, now)?;
+        let missing = taken.into_iter().filter_map(|taken| match taken {
+            Taken::Missing(stacks) => Some(stacks),
+            _ => None,
+        });
+        let missing: Vec<_> = missing.flatten().collect();
+        if !missing.is_empty() {
+            store.push(&windows, &fleet.define(&missing), now)?;
         }
     }
     store.close()?;
-    Ok(rows)
+    Ok((rows, samples))
 }
 
 fn ask(store: &EmbeddedStore, name: &str, range: TimeRange, by: &[&str]) -> Result<(), Failed> {
@@ -113,7 +120,7 @@ fn main() -> Result<(), Failed> {
     };
     let fleet = Fleet::new(1, shape);
     let folder = tempfile::tempdir()?;
-    let rows = fill(folder.path(), &fleet, hosts, hours * 360)?;
+    let (rows, samples) = fill(folder.path(), &fleet, hosts, hours * 360)?;
     let store = EmbeddedStore::open(folder.path(), Options::default(), BEGIN)?;
     let whole = TimeRange {
         start_unix_ns: BEGIN,
@@ -123,7 +130,7 @@ fn main() -> Result<(), Failed> {
         start_unix_ns: whole.start_unix_ns + 420 * SECOND,
         end_unix_ns: whole.end_unix_ns - 2280 * SECOND,
     };
-    println!("{hosts} hosts, {hours} hours: {rows} rows");
+    println!("{hosts} hosts, {hours} hours: {rows} rows, {samples} samples");
     let stages = [
         ("as it was flushed", None),
         ("closed", Some(DAY + 3 * HOUR)),

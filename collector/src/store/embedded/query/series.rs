@@ -110,10 +110,6 @@ impl HeadChoice {
     /// Reads heads of pieces: those of the file, and all of which memory is read when `with_memory`.
     /// `each` is told kept labels, kind, chunk, begin after the chunk's, and sum. Whole chunks come as
     /// one when `whole`.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one reading of heads, for lines and for totals"
-    )]
     pub fn read(
         &self,
         view: &View,
