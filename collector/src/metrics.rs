@@ -133,14 +133,30 @@ catalogue! {
 const STORE_HELP: &[(&str, &str)] = &[
     ("bytes", "What the store takes on disk."),
     ("bytes_max", "What it may take on disk; 0: no bound."),
+    (
+        "chunks_compacted_total",
+        "Chunks of ten minutes whose parts, one a flush, were put together.",
+    ),
+    (
+        "coarsening_bytes",
+        "Size of the coarser partition that is being written, beside the finer one.",
+    ),
     ("dictionary_bytes", "Memory for dictionaries of partitions."),
     (
         "flush_failures_total",
         "Times that what is in memory could not be written to its partition.",
     ),
     (
+        "hours_added_up_total",
+        "Hours added up by service, once more when windows came late.",
+    ),
+    (
         "label_sets_folded_total",
         "Label sets that kept their host only, because there are too many.",
+    ),
+    (
+        "level_bytes",
+        "What partitions take on disk, by how fine they are.",
     ),
     (
         "log_batches_total",
@@ -192,6 +208,10 @@ const STORE_HELP: &[(&str, &str)] = &[
         "partitions_damaged_total",
         "Partitions set aside because they are damaged.",
     ),
+    (
+        "partitions_coarsened_total",
+        "Partitions made coarser for their age.",
+    ),
     ("partitions_removed_total", "Partitions removed, by cause."),
     ("rows_flushed_total", "Rows written to partitions."),
     (
@@ -200,6 +220,14 @@ const STORE_HELP: &[(&str, &str)] = &[
     ),
     ("series", "Label sets known, over the partitions in memory."),
     ("stacks", "Stacks known, over the partitions in memory."),
+    (
+        "tidy_failures_total",
+        "Times that compacting or making coarser failed; the finer data stayed.",
+    ),
+    (
+        "tidy_pending",
+        "1 while something is to be compacted or made coarser and waits for its turn.",
+    ),
     ("windows_total", "Windows pushed, by what became of them."),
 ];
 

@@ -251,6 +251,7 @@ fn rollups_answer_where_they_are_exact() {
         (0, 3600, "comm=nginx", &["unit"], 10),
         (0, 3600, "", &["host"], 10),
         (10, 3600, "", &["unit"], 10),
+        (-60, 3660, "", &["unit"], 60),
     ] {
         let query = query(selector, by);
         let answer = store.profile(range(from, to), &query, &ample()).unwrap();
@@ -298,6 +299,87 @@ fn what_is_over_age_goes() {
     let taken = store.push(&old, &definitions(&[window(0)]), later).unwrap();
     assert!(matches!(taken[0], Taken::Refused(_)), "{taken:?}");
     store.maintain(later).unwrap();
+}
+
+/// A store whose levels are days.
+fn ageing(server: &Front, name: &str) -> ClickHouseStore {
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    ClickHouseStore::open(Options {
+        raw: days(1),
+        minutes: days(3),
+        label_sets: days(5),
+        retention: days(10),
+        ..options(&server.url(), name)
+    })
+    .unwrap()
+}
+
+#[test]
+fn where_samples_are_gone_services_answer_in_minutes_then_hours() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let (store, model) = (ageing(server, &name), Model::default());
+    let drafts: Vec<Draft> = (0..300).step_by(7).map(window).collect();
+    store_all(&store, &drafts);
+    store_all(&model, &drafts);
+    let rows = |table: &str| {
+        let rows = server.statement(&name, &format!("SELECT count() FROM {table}"));
+        rows.trim().parse::<u64>().unwrap()
+    };
+    let check = |asked: (i64, i64), covered: (i64, i64), step_s: i64| {
+        let query = query("unit=web", &["unit"]);
+        let answer = store
+            .profile(range(asked.0, asked.1), &query, &ample())
+            .unwrap();
+        let covered = range(covered.0, covered.1);
+        let expected = model.profile(covered, &query, &ample()).unwrap();
+        assert_eq!(samples(&answer.data), samples(&expected.data), "{asked:?}");
+        assert_eq!(answer.quality.covered, covered);
+        assert_eq!(answer.quality.rollup.step_ns, (step_s * SECOND) as u64);
+        assert_eq!(answer.quality.windows, expected.quality.windows);
+    };
+    store.maintain(NOW_NS + 2 * 86_400 * SECOND).unwrap();
+    assert_eq!(rows("samples"), 0);
+    assert!(rows("service_1m") > 0 && rows("totals") > 0);
+    check((0, 3600), (0, 3600), 3600);
+    check((65, 1255), (60, 1260), 60);
+    store.maintain(NOW_NS + 4 * 86_400 * SECOND).unwrap();
+    assert_eq!(rows("service_1m"), 0);
+    assert!(rows("service_1h") > 0 && rows("totals") > 0);
+    check((0, 3600), (0, 3600), 3600);
+    check((65, 1255), (0, 3600), 3600);
+    store.maintain(NOW_NS + 6 * 86_400 * SECOND).unwrap();
+    assert_eq!((rows("totals"), rows("series")), (0, 0));
+    check((65, 1255), (0, 3600), 3600);
+    store.maintain(NOW_NS + 12 * 86_400 * SECOND).unwrap();
+    assert_eq!((rows("service_1h"), rows("windows")), (0, 0));
+    assert_eq!(store.kept().unwrap(), None);
+}
+
+#[test]
+fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let (store, model) = (ageing(server, &name), Model::default());
+    let drafts: Vec<Draft> = (0..20).map(window).collect();
+    store_all(&store, &drafts);
+    store_all(&model, &drafts);
+    // As after an insert that was repeated.
+    server.statement(&name, "INSERT INTO service_1h SELECT * FROM service_1h");
+    let later = NOW_NS + 6 * 86_400 * SECOND;
+    store.maintain(later).unwrap();
+    let query = query("unit=web", &["unit"]);
+    let answer = store.profile(hour(), &query, &ample()).unwrap();
+    let expected = model.profile(hour(), &query, &ample()).unwrap();
+    let left = server.statement(&name, "SELECT count() FROM samples");
+    assert_eq!(left.trim(), "40");
+    let counters = store.counters();
+    let kept = counters
+        .iter()
+        .find(|(name, _)| name == "clickhouse_days_of_samples_kept_longer");
+    assert_eq!(kept.unwrap().1, 1);
+    assert_eq!(samples(&answer.data), samples(&expected.data));
+    assert_eq!(answer.quality.windows, expected.quality.windows);
 }
 
 #[test]

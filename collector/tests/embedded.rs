@@ -97,7 +97,7 @@ fn total(store: &EmbeddedStore) -> u64 {
 
 /// Flushes everything: to the store it is long after the last window.
 fn flush(store: &EmbeddedStore) {
-    store.maintain(BEGIN + 72 * HOUR).unwrap();
+    store.maintain(BEGIN + 40 * HOUR).unwrap();
 }
 
 fn quick_flushes() -> Options {
@@ -217,7 +217,7 @@ fn windows_too_old_or_from_the_future_are_refused_with_a_reason() {
     let store = open(folder.path(), &Options::default());
     let fleet = Fleet::new(1, SMALL);
     let window = fleet.window(0, 0, BEGIN);
-    for now in [BEGIN - HOUR, BEGIN + 30 * 24 * HOUR] {
+    for now in [BEGIN - HOUR, BEGIN + 100 * 24 * HOUR] {
         let taken = store
             .push(std::slice::from_ref(&window), &fleet.dict, now)
             .unwrap();
@@ -233,7 +233,15 @@ fn windows_too_old_or_from_the_future_are_refused_with_a_reason() {
 fn partitions_over_age_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = Fleet::new(1, SMALL);
-    let store = open(folder.path(), &quick_flushes());
+    let age = 14 * 24 * HOUR as u64;
+    let options = Options {
+        retention_ns: age,
+        windows_ns: age,
+        minutes_ns: age,
+        ten_minutes_ns: age,
+        ..quick_flushes()
+    };
+    let store = open(folder.path(), &options);
     let files = two_partitions(&store, &fleet, folder.path());
     store
         .maintain(BEGIN + 14 * 24 * HOUR + 1201 * SECOND)

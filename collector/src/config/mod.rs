@@ -88,6 +88,17 @@ impl Configuration for Config {
             let message = format!("is {}, as `listen.grpc` is", self.listen.http);
             return conflict("listen.http", message);
         }
+        for pair in self.retention.ages().windows(2) {
+            let ((finer, finer_days), (key, days)) = (pair[0], pair[1]);
+            if days < finer_days {
+                let message = format!(
+                    "is {days} and `{finer}` is {finer_days}: data becomes coarser as it gets older, so \
+                     each age is at least the one before. Raise this one, or lower the other; equal ages \
+                     leave a level out"
+                );
+                return conflict(key, message);
+            }
+        }
         let url = &self.clickhouse.url;
         if !url.starts_with("http://") && !url.starts_with("https://") {
             let url = config::shown(url);

@@ -32,8 +32,14 @@ pub struct Listen {
 /// Section `retention`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Retention {
-    /// Age, days.
-    pub days: u32,
+    /// As windows came, days.
+    pub raw_days: u32,
+    /// In minutes, days.
+    pub minute_days: u32,
+    /// In ten minutes, days.
+    pub ten_minutes_days: u32,
+    /// By service in hours, days.
+    pub service_hours_days: u32,
     /// Everything together, GiB.
     pub disk_gib: u32,
 }
@@ -93,7 +99,10 @@ impl Default for Config {
                 http: ([127, 0, 0, 1], 7610).into(),
             },
             retention: Retention {
-                days: 14,
+                raw_days: 2,
+                minute_days: 14,
+                ten_minutes_days: 90,
+                service_hours_days: 365,
                 disk_gib: 32,
             },
             ingest: Ingest {
@@ -140,6 +149,16 @@ impl Query {
 }
 
 impl Retention {
+    /// The ages in their order, each with its key.
+    pub fn ages(&self) -> [(&'static str, u32); 4] {
+        [
+            ("retention.raw_days", self.raw_days),
+            ("retention.minute_days", self.minute_days),
+            ("retention.ten_minutes_days", self.ten_minutes_days),
+            ("retention.service_hours_days", self.service_hours_days),
+        ]
+    }
+
     /// Bound of everything on disk. Unit: bytes.
     pub fn disk_bytes(&self) -> u64 {
         u64::from(self.disk_gib) << 30

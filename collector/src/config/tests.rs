@@ -64,6 +64,23 @@ fn addresses_that_others_reach_are_refused() {
 }
 
 #[test]
+fn data_becomes_coarser_in_the_order_of_its_age() {
+    let text = refused("retention: {raw_days: 15}\n");
+    assert!(
+        text.contains("`retention.minute_days` is 14 and `retention.raw_days` is 15"),
+        "{text}"
+    );
+    let text = refused("retention: {service_hours_days: 30}\n");
+    assert!(
+        text.contains("`retention.service_hours_days` is 30"),
+        "{text}"
+    );
+    assert!(parse("retention: {raw_days: 14}\n").is_ok());
+    assert!(refused("retention: {days: 14}\n").contains("unknown key `retention.days`"));
+    assert!(refused("retention: {raw_days: 0}\n").contains("raw_days"));
+}
+
+#[test]
 fn unknown_keys_are_refused_with_the_nearest_name() {
     assert_eq!(
         refused("query: {timeout: 3}\n"),

@@ -110,8 +110,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<(Vec<String>, bool), StoreError>;
 
     /// Weight over time: a line for each combination of the values of `group_by`, in steps of
-    /// `step_ns` (rounded up to whole windows of 10 s), which begin at multiples of it since the epoch.
-    /// From the coarsest rollup that is exact.
+    /// `step_ns` (rounded up to whole windows of 10 s, or whole steps of the coarsest data in the range),
+    /// which begin at multiples of it since the epoch. From the coarsest rollup that is exact.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -167,8 +167,9 @@ pub trait Store: Send + Sync + 'static {
         limits: &Limits,
     ) -> Result<Answer<Vec<Labelled>>, StoreError>;
 
-    /// Flushes, rolls up, retires what is over age or over the disk budget. To be called every few
-    /// seconds; takes milliseconds when there is nothing to do.
+    /// Flushes, rolls up, makes coarser or removes what is over its age or over the disk budget. To be
+    /// called every few seconds; takes milliseconds when there is nothing to do. What takes long is
+    /// done in slices of less than a second.
     ///
     /// # Errors
     /// When something stayed undone; the next call tries again.

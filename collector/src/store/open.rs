@@ -29,11 +29,15 @@ pub enum OpenError {
 /// # Errors
 /// When the engine cannot be opened.
 pub fn open(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenError> {
-    let retention_ns = u64::from(config.retention.days) * DAY_NS;
+    let keep = config.retention;
+    let age_ns = |days: u32| u64::from(days) * DAY_NS;
     Ok(match config.store {
         Engine::Embedded => {
             let options = embedded::Options {
-                retention_ns,
+                retention_ns: age_ns(keep.service_hours_days),
+                windows_ns: age_ns(keep.raw_days),
+                minutes_ns: age_ns(keep.minute_days),
+                ten_minutes_ns: age_ns(keep.ten_minutes_days),
                 future_ns: FUTURE.as_nanos() as u64,
                 disk_bytes: config.retention.disk_bytes(),
                 service_labels: config.service_labels.clone(),
@@ -48,7 +52,10 @@ pub fn open(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenErr
                 database: from.database.clone(),
                 user: Some(from.user.clone()).filter(|user| !user.is_empty()),
                 password_file: from.password_file.clone(),
-                retention: Duration::from_nanos(retention_ns),
+                raw: Duration::from_nanos(age_ns(keep.raw_days)),
+                label_sets: Duration::from_nanos(age_ns(keep.ten_minutes_days)),
+                minutes: Duration::from_nanos(age_ns(keep.minute_days)),
+                retention: Duration::from_nanos(age_ns(keep.service_hours_days)),
                 future: FUTURE,
                 ..clickhouse::Options::default()
             };

@@ -32,11 +32,8 @@ impl Engine for EmbeddedEngine {
 
 impl Place for Directory {
     fn open(&self) -> Arc<dyn Store> {
-        let options = Options {
-            retention_ns: 30 * 86_400 * 1_000_000_000,
-            ..Options::default()
-        };
-        let store = EmbeddedStore::open(self.folder.path(), options, NOW_NS).expect("it opens");
+        let store =
+            EmbeddedStore::open(self.folder.path(), Options::default(), NOW_NS).expect("it opens");
         if self.flushed {
             Arc::new(Flushed(store))
         } else {

@@ -10,6 +10,7 @@ mod keys;
 mod known;
 mod push;
 mod quality;
+mod retire;
 mod rollup;
 mod rows;
 mod schema;
@@ -21,8 +22,8 @@ use super::{
     Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
     Taken, TimeRange,
 };
-use client::{Client, Fault, Statement};
-use keys::{Keys, NS_PER_S, STEP_NS, Span};
+use client::{Client, Fault};
+use keys::{Keys, STEP_NS, Span};
 use known::Known;
 use profile::{Dictionary, GroupBy, Profile, Query};
 use std::future::Future;
@@ -52,8 +53,14 @@ pub struct Options {
     pub user: Option<String>,
     /// File with the user's password; white space at its end is not part of it.
     pub password_file: Option<PathBuf>,
-    /// How long windows are kept. Older ones are refused, and dropped by days.
+    /// How long sums over services are kept in hours, with windows and hosts.
     pub retention: Duration,
+    /// How long samples are kept as they came; windows older than it are refused.
+    pub raw: Duration,
+    /// How long sums over services are kept in minutes.
+    pub minutes: Duration,
+    /// How long lines over time and totals are kept, by label set and without stacks.
+    pub label_sets: Duration,
     /// How far in the future windows may begin.
     pub future: Duration,
     /// Longest wait for one insert or look-up, after which the server is away.
@@ -61,14 +68,17 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The server on this machine, 30 days, 10 minutes, 30 seconds.
+    /// The server on this machine, 30 days of samples and a year of services, 10 minutes, 30 seconds.
     fn default() -> Self {
         Options {
             url: "http://127.0.0.1:8123".to_owned(),
             database: "fleetprof".to_owned(),
             user: None,
             password_file: None,
-            retention: Duration::from_secs(30 * 86_400),
+            retention: Duration::from_secs(365 * 86_400),
+            raw: Duration::from_secs(30 * 86_400),
+            minutes: Duration::from_secs(30 * 86_400),
+            label_sets: Duration::from_secs(90 * 86_400),
             future: Duration::from_secs(600),
             write_timeout: Duration::from_secs(30),
         }
@@ -127,6 +137,7 @@ struct Counters {
     collisions: AtomicU64,
     unavailable: AtomicU64,
     partitions_dropped: AtomicU64,
+    days_kept_longer: AtomicU64,
 }
 
 /// The server does not take anything now.
@@ -305,43 +316,6 @@ impl ClickHouseStore {
             _ => Ok(()),
         }
     }
-
-    /// Drops what is over age, by days.
-    async fn retire(&self, now_unix_ns: i64) -> Result<u64, Fault> {
-        #[derive(::clickhouse::Row, serde::Deserialize)]
-        struct Partition {
-            of: String,
-            name: String,
-        }
-        let retention = i64::try_from(self.options.retention.as_secs()).unwrap_or(i64::MAX);
-        let oldest_s = (now_unix_ns / NS_PER_S).saturating_sub(retention);
-        let day = u16::try_from(oldest_s.div_euclid(86_400)).unwrap_or(0);
-        lock(&self.known).retire(day);
-        let ask = Statement::of(format!(
-            "SELECT DISTINCT table AS of, partition AS name FROM system.parts WHERE active \
-             AND database = currentDatabase() \
-             AND toUInt32OrZero(partition) BETWEEN 19700101 AND toYYYYMMDD(toDate({day})) - 1"
-        ));
-        let old = self.client.all::<Partition>(&ask).await?;
-        let mut dropped = 0;
-        for table in schema::BY_DAY {
-            for partition in old.iter().filter(|partition| partition.of == *table) {
-                if partition.name.bytes().all(|byte| byte.is_ascii_digit()) {
-                    let drop = format!("ALTER TABLE {table} DROP PARTITION {}", partition.name);
-                    self.client.execute(&drop).await?;
-                    dropped += 1;
-                }
-            }
-        }
-        let old_ns = oldest_s.saturating_mul(NS_PER_S);
-        let gaps = format!("ALTER TABLE gaps DELETE WHERE to_ns < {old_ns}");
-        let hosts = format!("ALTER TABLE hosts DELETE WHERE last_seen_ns < {old_ns}");
-        if dropped > 0 {
-            self.client.execute(&gaps).await?;
-            self.client.execute(&hosts).await?;
-        }
-        Ok(dropped)
-    }
 }
 
 impl Store for ClickHouseStore {
@@ -479,6 +453,10 @@ impl Store for ClickHouseStore {
             (
                 "clickhouse_partitions_dropped_total",
                 of(&self.counters.partitions_dropped),
+            ),
+            (
+                "clickhouse_days_of_samples_kept_longer",
+                of(&self.counters.days_kept_longer),
             ),
             ("clickhouse_known_ids", known),
             ("clickhouse_known_ids_forgotten_total", forgotten),

@@ -10,7 +10,9 @@ use profile::{GroupBy, Query};
 use serde::Deserialize;
 
 /// Rollups, coarsest first: the table and its step in seconds.
-const ROLLUPS: [(&str, i64); 2] = [("service_1h", 3600), ("service_1m", 60)];
+const ROLLUPS: [(&str, i64); 2] = [(HOURS, 3600), (MINUTES, 60)];
+const HOURS: &str = "service_1h";
+const MINUTES: &str = "service_1m";
 
 /// Where samples are read from.
 pub(super) struct Source {
@@ -25,6 +27,8 @@ pub(super) struct Source {
 enum Table {
     /// A rollup that is exact.
     Rollup(&'static str),
+    /// Hours that are whole from one rollup, in seconds since the epoch; what is left from the other.
+    HoursAndMinutes(i64, i64),
     /// Samples, which are there once each.
     Samples,
     /// Samples, of which some may be there twice or not count: slower, and right whatever happens.
@@ -32,7 +36,8 @@ enum Table {
 }
 
 impl Source {
-    /// The coarsest table that answers `query` exactly.
+    /// The coarsest table that answers `query` exactly; where samples are gone for their age, the finest
+    /// that still answers, over the range widened to its steps.
     pub async fn of(
         client: &Client,
         range: TimeRange,
@@ -40,24 +45,11 @@ impl Source {
         limits: &Limits,
     ) -> Result<Source, Fault> {
         let surest = Source::surest(range)?;
-        let rollups = if has_labels(query) { &ROLLUPS[..] } else { &[] };
-        for &(table, step_s) in rollups {
-            let step_ns = step_s * super::keys::NS_PER_S;
-            let span = Span::of(range, step_ns);
-            let rollup = Rollup {
-                step_ns: step_ns as u64,
-                by_service: true,
-            };
-            if let Some(span) = span.filter(|span| span.covered == surest.span.covered) {
-                let table = Table::Rollup(table);
-                let source = Source {
-                    table,
-                    span,
-                    rollup,
-                };
-                if source.still_holds(client, limits).await? {
-                    return Ok(source);
-                }
+        let by_service = has_labels(query);
+        let exact = candidates(range).filter(|source| source.span.covered == surest.span.covered);
+        for source in exact.filter(|_| by_service) {
+            if source.still_holds(client, limits).await? {
+                return Ok(source);
             }
         }
         let samples = Source {
@@ -67,7 +59,54 @@ impl Source {
         if samples.still_holds(client, limits).await? {
             return Ok(samples);
         }
+        if by_service && samples_begin_s(client, limits).await? > samples.span.start_s {
+            for source in finest_first(range) {
+                if source.still_holds(client, limits).await? {
+                    return Ok(source);
+                }
+            }
+        }
         Source::surest(range)
+    }
+
+    /// Rollups over one day, for a look at whether they have everything.
+    pub async fn has_day(client: &Client, day: i64, limits: &Limits) -> Result<bool, Fault> {
+        let day_ns = 86_400 * super::keys::NS_PER_S;
+        let range = TimeRange {
+            start_unix_ns: day.saturating_mul(day_ns),
+            end_unix_ns: day.saturating_add(1).saturating_mul(day_ns),
+        };
+        for (table, step_s) in ROLLUPS {
+            let source = Source::rollup(range, table, step_s);
+            match source {
+                Some(source) if source.still_holds(client, limits).await? => {}
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn rollup(range: TimeRange, table: &'static str, step_s: i64) -> Option<Source> {
+        let step_ns = step_s * super::keys::NS_PER_S;
+        Some(Source {
+            table: Table::Rollup(table),
+            span: Span::of(range, step_ns)?,
+            rollup: Rollup {
+                step_ns: step_ns as u64,
+                by_service: true,
+            },
+        })
+    }
+
+    /// Minutes, of which whole hours are read as such.
+    fn hours_and_minutes(range: TimeRange) -> Option<Source> {
+        let minutes = Source::rollup(range, MINUTES, 60)?;
+        let from = minutes.span.start_s.checked_add(3599)? / 3600 * 3600;
+        let to = minutes.span.end_s / 3600 * 3600;
+        (from < to).then_some(Source {
+            table: Table::HoursAndMinutes(from, to),
+            ..minutes
+        })
     }
 
     /// The table that is right whatever happened and happens.
@@ -84,7 +123,7 @@ impl Source {
     /// Table that has the label sets of its `series`.
     pub fn label_table(&self) -> &'static str {
         match self.table {
-            Table::Rollup(_) => "services",
+            Table::Rollup(_) | Table::HoursAndMinutes(..) => "services",
             Table::Samples | Table::Surest => "series",
         }
     }
@@ -97,6 +136,13 @@ impl Source {
             Table::Rollup(table) => format!(
                 "SELECT service AS series, stack, end, n, w FROM {table} WHERE {}",
                 of_time(span)
+            ),
+            Table::HoursAndMinutes(from, to) => format!(
+                "SELECT series, stack, end, n, w FROM \
+                 (SELECT service AS series, stack, end, n, w FROM {HOURS} WHERE {} UNION ALL \
+                 SELECT service AS series, stack, end, n, w FROM {MINUTES} WHERE {}) WHERE 1",
+                between(from, to),
+                edges(span, from, to)
             ),
             Table::Samples => format!("{samples} WHERE {}", span.of_steps()),
             Table::Surest => format!(
@@ -124,6 +170,13 @@ impl Source {
                 "SELECT toStartOfHour(time) AS hour, toInt64(rows) AS rows FROM {table} WHERE {}",
                 of_time(self.span)
             ),
+            Table::HoursAndMinutes(from, to) => format!(
+                "SELECT toStartOfHour(time) AS hour, toInt64(rows) AS rows FROM {HOURS} WHERE {} \
+                 UNION ALL SELECT toStartOfHour(time) AS hour, toInt64(rows) AS rows FROM {MINUTES} \
+                 WHERE {}",
+                between(from, to),
+                edges(self.span, from, to)
+            ),
             Table::Samples => format!(
                 "SELECT toStartOfHour(chunk) AS hour, toInt64(count()) AS rows FROM samples \
                  WHERE {} GROUP BY hour",
@@ -148,10 +201,54 @@ impl Source {
 }
 
 fn of_time(span: Span) -> String {
-    format!(
-        "time >= toDateTime({}, 'UTC') AND time < toDateTime({}, 'UTC')",
-        span.start_s, span.end_s
-    )
+    between(span.start_s, span.end_s)
+}
+
+fn between(start_s: i64, end_s: i64) -> String {
+    format!("time >= toDateTime({start_s}, 'UTC') AND time < toDateTime({end_s}, 'UTC')")
+}
+
+/// What of a span is not in the hours between.
+fn edges(span: Span, from: i64, to: i64) -> String {
+    let (before, after) = (between(span.start_s, from), between(to, span.end_s));
+    format!("({before} OR {after})")
+}
+
+/// Rollups over a range, each widened to its steps; coarsest first.
+fn candidates(range: TimeRange) -> impl Iterator<Item = Source> {
+    let minutes = Source::rollup(range, MINUTES, 60);
+    let both = Source::hours_and_minutes(range);
+    let hours = Source::rollup(range, HOURS, 3600);
+    [hours, both, minutes].into_iter().flatten()
+}
+
+fn finest_first(range: TimeRange) -> impl Iterator<Item = Source> {
+    let minutes = Source::rollup(range, MINUTES, 60);
+    let both = Source::hours_and_minutes(range);
+    let hours = Source::rollup(range, HOURS, 3600);
+    [both, minutes, hours].into_iter().flatten()
+}
+
+/// Where samples begin: what is older was dropped for its age. Unit: seconds since the epoch.
+async fn samples_begin_s(client: &Client, limits: &Limits) -> Result<i64, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Begin {
+        rows: u64,
+        begin: u32,
+    }
+    let ask = Statement::of(
+        "SELECT count() AS rows, toUInt32(toUnixTimestamp(min(chunk))) AS begin FROM samples",
+    );
+    let mut begin_s = i64::MAX;
+    client
+        .each::<Begin>(&ask, limits, |row| {
+            if row.rows > 0 {
+                begin_s = row.begin.into();
+            }
+            Ok(())
+        })
+        .await?;
+    Ok(begin_s)
 }
 
 /// True when services have every label that the query looks at.

@@ -137,19 +137,32 @@ const FIRST: &[&str] = &[
     SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
 ];
 
+/// For how long a table keeps its days.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// As long as samples are, and longer where the rollups of the day lack something.
+    Raw,
+    /// As long as sums of services in minutes.
+    Minutes,
+    /// As long as anything by label set.
+    LabelSets,
+    /// As long as sums of services in hours.
+    Longest,
+}
+
 /// Tables of which a day's partition is dropped when the day is over age, windows last: without its
 /// row a window does not count. The day is in the partition's name.
-pub(super) const BY_DAY: &[&str] = &[
-    "samples",
-    "totals",
-    "service_1m",
-    "service_1h",
-    "stacks",
-    "frames",
-    "series",
-    "services",
-    "host_days",
-    "windows",
+pub(super) const BY_DAY: &[(&str, Kept)] = &[
+    ("samples", Kept::Raw),
+    ("service_1m", Kept::Minutes),
+    ("totals", Kept::LabelSets),
+    ("series", Kept::LabelSets),
+    ("service_1h", Kept::Longest),
+    ("stacks", Kept::Longest),
+    ("frames", Kept::Longest),
+    ("services", Kept::Longest),
+    ("host_days", Kept::Longest),
+    ("windows", Kept::Longest),
 ];
 
 #[derive(clickhouse::Row, serde::Deserialize)]

@@ -46,7 +46,7 @@ pub(super) fn refusal(window: &NewWindow, options: &Options, now_unix_ns: i64) -
             options.future.as_secs()
         ));
     }
-    let oldest = now_unix_ns.saturating_sub(ns(options.retention));
+    let oldest = now_unix_ns.saturating_sub(ns(options.raw.min(options.retention)));
     if start < oldest || Place::of(start).is_none() {
         return Some("it is older than what is kept".to_owned());
     }

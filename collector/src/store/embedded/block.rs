@@ -10,6 +10,8 @@
 //! A weight is written as what it has more than count × period: nothing at all where that is zero
 //! throughout. All arithmetic on columns wraps; sums that saturated are marked and written in full.
 
+mod rows;
+
 use super::codec::{Damage, Opener, Reader, Sealer, put, put_signed};
 use profile::Value;
 
@@ -487,6 +489,23 @@ mod tests {
         }
 
         #[test]
+        fn every_row_comes_back_with_its_time(mut rows in rows()) {
+            sort_rows(&mut rows);
+            let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
+            let mut body = Vec::new();
+            put_block(&mut body, &mut Sealer::new().unwrap(), &rows, &starts, PERIOD).unwrap();
+            let mut back = Vec::new();
+            Block::default()
+                .each_moment(&mut Opener::new().unwrap(), &body, PERIOD, |start, entry| back.push((start, entry)))
+                .unwrap();
+            let rows: Vec<(u64, Entry)> = rows
+                .iter()
+                .map(|row| (starts[usize::from(row.slot)], row.entry))
+                .collect();
+            prop_assert_eq!(back, rows);
+        }
+
+        #[test]
         fn packed_rows_come_back(mut rows in rows()) {
             rows.iter_mut().for_each(|row| row.slot = 0);
             sort_rows(&mut rows);
@@ -506,6 +525,7 @@ mod tests {
             sealer.seal(&mut body, totals).unwrap();
             sealer.seal(&mut body, times).unwrap();
             let _ = Block::default().read(&mut Opener::new().unwrap(), &body, 1, Some((0, 9)));
+            let _ = Block::default().each_moment(&mut Opener::new().unwrap(), &body, 1, |_, _| {});
         }
     }
 }

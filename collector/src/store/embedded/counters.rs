@@ -46,6 +46,18 @@ counters! {
     partitions_expired = "fleetprof_store_partitions_removed_total{cause=\"age\"}";
     /// Partitions removed for the disk budget.
     partitions_evicted = "fleetprof_store_partitions_removed_total{cause=\"disk_bytes\"}";
+    /// Chunks whose parts were put together.
+    chunks_compacted = "fleetprof_store_chunks_compacted_total";
+    /// Hours added up by service.
+    hours_added_up = "fleetprof_store_hours_added_up_total";
+    /// Partitions made coarser.
+    partitions_coarsened = "fleetprof_store_partitions_coarsened_total";
+    /// Compacting or coarsening failed and is tried again.
+    tidy_failures = "fleetprof_store_tidy_failures_total";
+    /// 1 while something is to be compacted or made coarser and was not for lack of time.
+    tidy_pending = "fleetprof_store_tidy_pending";
+    /// Size of the coarser file that is being written.
+    coarsening_bytes = "fleetprof_store_coarsening_bytes";
     /// Records of the log that could not be replayed at the start.
     records_unusable = "fleetprof_store_log_records_unusable_total";
     /// Records of the log that were there and could not be read at the start.

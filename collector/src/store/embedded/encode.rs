@@ -4,6 +4,8 @@
 //! Heads say what each series adds up to, in the whole chunk and in each window, so that lines over
 //! time need no block. Heads of many groups share a row, because most are short.
 
+pub mod again;
+
 use super::block::{
     Entry, SLOTS_MAX, Sum, Timed, put_block, put_starts, put_sum, sort_rows, take_starts, take_sum,
 };

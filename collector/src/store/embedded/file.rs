@@ -3,6 +3,10 @@
 //! Written by one transaction a flush, fsynced before it counts; read by any number of connections,
 //! each of which sees the state it began with. Nothing outside this file speaks SQL.
 
+mod anew;
+
+pub use anew::{Replacement, put_in_place};
+
 use super::codec::Damage;
 use super::encode::Encoded;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, params};

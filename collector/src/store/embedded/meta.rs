@@ -156,6 +156,20 @@ impl Summary {
         self.label_sets.extend(&window.label_sets);
     }
 
+    /// Adds another summary; [`Summary::settle`] is to be called when all are in.
+    pub fn merge(&mut self, other: Summary) {
+        for (key, (sum, presence)) in other.hosts {
+            let own = self.hosts.entry(key).or_default();
+            own.0 += sum;
+            own.1.spans.extend(presence.spans);
+            own.1.dropped.extend(presence.dropped);
+        }
+        for (labels, account) in other.accounts {
+            *self.accounts.entry(labels).or_default() += account;
+        }
+        self.label_sets.extend(other.label_sets);
+    }
+
     /// Joins spans; to be called when all windows are in.
     pub fn settle(&mut self) {
         for (_, presence) in self.hosts.values_mut() {

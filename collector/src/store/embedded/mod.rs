@@ -10,6 +10,7 @@
 //! DIR/wal/*.removed     partitions whose records are passed over
 //! DIR/wal/*.unusable    segments of which something could not be replayed
 //! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their begin
+//! DIR/partitions/SECONDS.{1m,10m,1h}.sqlite   the same, coarser, in the place of the one before
 //! DIR/partitions/*.damaged        set aside
 //! ```
 //!
@@ -30,7 +31,9 @@
 
 mod block;
 mod boots;
+mod coarsen;
 mod codec;
+mod compact;
 mod counters;
 mod dict;
 mod dictlog;
@@ -39,6 +42,7 @@ mod evicted;
 mod file;
 mod hosts;
 mod leftovers;
+mod level;
 mod marks;
 mod memtable;
 mod meta;
@@ -50,6 +54,8 @@ mod query;
 pub mod readers;
 mod recover;
 mod replay;
+mod summaries;
+mod tidy;
 mod upkeep;
 mod wal;
 
@@ -87,6 +93,8 @@ pub struct EmbeddedStore {
     wal: Mutex<Wal>,
     /// Held by whoever flushes or removes partitions.
     upkeep: Mutex<()>,
+    /// Held by whoever compacts or makes coarser; taken before `upkeep`.
+    tidy: Mutex<tidy::Tidy>,
     hosts: Mutex<HostBook>,
     counters: Counters,
     /// What does not work, by what it is about.

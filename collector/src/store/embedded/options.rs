@@ -1,5 +1,6 @@
 //! What an operator may set, and why the store could not be opened.
 
+use super::level::Level;
 use std::path::PathBuf;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -17,8 +18,15 @@ pub struct Options {
     /// Length of a partition, rounded to whole chunks: from ten minutes to seven days. Unit:
     /// nanoseconds. Retention removes whole partitions; each has a dictionary of its own.
     pub partition_ns: u64,
-    /// Windows older than it are refused, partitions older removed. Unit: nanoseconds.
+    /// Partitions older than it are removed. Unit: nanoseconds.
     pub retention_ns: u64,
+    /// Partitions older than it are kept in steps of a minute. Unit: nanoseconds.
+    pub windows_ns: u64,
+    /// Partitions older than it are kept in steps of ten minutes. Unit: nanoseconds.
+    pub minutes_ns: u64,
+    /// Partitions older than it are kept by service in steps of an hour; windows older than it are
+    /// refused. Unit: nanoseconds.
+    pub ten_minutes_ns: u64,
     /// Windows that begin later than so long after now are refused: the agent's clock is wrong. Unit:
     /// nanoseconds.
     pub future_ns: u64,
@@ -45,7 +53,10 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             partition_ns: 6 * 3600 * SECOND_NS,
-            retention_ns: 14 * DAY_NS,
+            retention_ns: 365 * DAY_NS,
+            windows_ns: 2 * DAY_NS,
+            minutes_ns: 14 * DAY_NS,
+            ten_minutes_ns: 90 * DAY_NS,
             future_ns: 600 * SECOND_NS,
             disk_bytes: 0,
             memtable_bytes: 192 << 20,
@@ -65,6 +76,25 @@ impl Options {
     pub(super) fn partition_len(&self) -> i64 {
         let chunks = (self.partition_ns / CHUNK_NS).clamp(1, 7 * DAY_NS / CHUNK_NS);
         (chunks * CHUNK_NS) as i64
+    }
+
+    /// Age at which windows are refused. Unit: nanoseconds.
+    pub(super) fn taken_ns(&self) -> u64 {
+        self.ten_minutes_ns.min(self.retention_ns)
+    }
+
+    /// How coarse a partition that ends at `end` is to be.
+    pub(super) fn level_at(&self, end: i64, now_unix_ns: i64) -> Level {
+        let older = |age: u64| end <= now_unix_ns.saturating_sub_unsigned(age);
+        if older(self.ten_minutes_ns) {
+            Level::ServiceHours
+        } else if older(self.minutes_ns) {
+            Level::TenMinutes
+        } else if older(self.windows_ns) {
+            Level::Minutes
+        } else {
+            Level::Windows
+        }
     }
 }
 

@@ -5,12 +5,15 @@
 //! numbered, the file says how many are in it, and what a flush is writing stays in memory until it is
 //! committed, to be passed over by readers whose view of the file has it.
 
+mod coarser;
+
 use super::boots::{HostState, named, put_host, take_host};
 use super::codec::{Opener, Reader, Sealer};
 use super::dict::Dict;
 use super::dictlog::{DictLog, Ids, new_generation};
 use super::encode::{Tables, encode_chunk};
 use super::file::{FileError, Flush, PartitionFile};
+use super::level::{HOUR_NS, HOURS_FROM, Level};
 use super::marks::Marks;
 use super::memtable::{ChunkRows, GroupRows, Prepared};
 use super::meta::WindowMeta;
@@ -91,6 +94,8 @@ pub struct Partition {
     pub generation: u64,
     /// Folder of the write-ahead log.
     log: PathBuf,
+    /// How fine its data is.
+    pub level: Level,
     /// What its services are told by.
     pub service_labels: Vec<String>,
     /// Windows that are not in the file.
@@ -157,6 +162,7 @@ impl Partition {
         Partition {
             start,
             end,
+            level: Level::of(&path),
             path,
             generation,
             log: log.to_owned(),
@@ -205,8 +211,11 @@ impl Partition {
         ((into / CHUNK_NS) as u16, into % CHUNK_NS)
     }
 
-    /// Begin of a chunk since the Unix epoch. Unit: nanoseconds.
+    /// Begin of a chunk, or of an hour, since the Unix epoch. Unit: nanoseconds.
     pub fn chunk_start(&self, chunk: u16) -> i64 {
+        if chunk >= HOURS_FROM {
+            return self.start + i64::from(chunk - HOURS_FROM) * HOUR_NS as i64;
+        }
         self.start + i64::from(chunk) * CHUNK_NS as i64
     }
 

@@ -54,7 +54,7 @@ impl<'d> Definitions<'d> {
 pub fn refuse(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
     let (start, end) = (window.range.start_unix_ns, window.range.end_unix_ns);
     let future = i64::try_from(store.options.future_ns).unwrap_or(i64::MAX);
-    let retention = i64::try_from(store.options.retention_ns).unwrap_or(i64::MAX);
+    let retention = i64::try_from(store.options.taken_ns()).unwrap_or(i64::MAX);
     let sets = window.label_sets.len();
     let unknown_set = window.rows.iter().any(|row| row.labels as usize >= sets)
         || window.accounts.iter().any(|of| of.labels as usize >= sets);

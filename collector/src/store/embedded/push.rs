@@ -2,6 +2,7 @@
 
 use super::EmbeddedStore;
 use super::hosts::put_host;
+use super::level::Level;
 use super::partition::{Partition, lock, read, write};
 use super::prepare::{Definitions, Ready, prepare, put_record, refuse};
 use super::replay::{RECORD_HOST, RECORD_WINDOW};
@@ -143,6 +144,10 @@ impl EmbeddedStore {
         now_unix_ns: i64,
     ) -> Result<Taken, StoreError> {
         let partition = self.partition_for(window.range.start_unix_ns)?;
+        if partition.level == Level::ServiceHours {
+            // By the clock of another call its time was over.
+            return Ok(Taken::Refused("it is older than what is kept".to_owned()));
+        }
         if self.is_stored(&window.origin) {
             return Ok(Taken::Repeated);
         }

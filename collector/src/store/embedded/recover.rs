@@ -7,7 +7,7 @@ use super::options::{OpenError, Options};
 use super::partition::{Partition, lock, write};
 use super::push::Writer;
 use super::wal::Wal;
-use super::{dictlog, evicted};
+use super::{dictlog, evicted, level};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -59,6 +59,7 @@ impl EmbeddedStore {
             written: Condvar::new(),
             wal: Mutex::new(Wal::closed(&log)),
             upkeep: Mutex::default(),
+            tidy: Mutex::default(),
             hosts: Mutex::default(),
             counters: super::Counters::default(),
             troubles: Mutex::default(),
@@ -124,7 +125,7 @@ impl EmbeddedStore {
 
     fn open_partitions(&self, folder: &Path) -> Result<(), OpenError> {
         let len = self.options.partition_len();
-        let mut partitions = BTreeMap::new();
+        let mut partitions: BTreeMap<i64, Arc<Partition>> = BTreeMap::new();
         for entry in std::fs::read_dir(folder).map_err(io_error("list", folder))? {
             let path = entry.map_err(io_error("list", folder))?.path();
             let name = path
@@ -136,11 +137,9 @@ impl EmbeddedStore {
                 std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
                 continue;
             }
-            let damaged = name.strip_suffix(".sqlite.damaged");
-            let seconds = damaged.or(name.strip_suffix(".sqlite"));
-            let start = seconds
-                .and_then(|seconds| seconds.parse::<i64>().ok())
-                .and_then(|seconds| seconds.checked_mul(1_000_000_000));
+            let damaged = name.strip_suffix(".damaged");
+            let parsed = level::parse_name(damaged.unwrap_or(name));
+            let start = parsed.and_then(|(seconds, _)| seconds.checked_mul(1_000_000_000));
             let Some(start) = start.filter(|start| start.rem_euclid(len) == 0) else {
                 continue;
             };
@@ -160,7 +159,15 @@ impl EmbeddedStore {
                     partition.close_files();
                     remove(&path).map_err(io_error("remove", &path))?;
                 }
-                Ok(partition) => drop(partitions.insert(start, Arc::new(partition))),
+                Ok(partition) => {
+                    let replaced = keep_coarser(&mut partitions, partition);
+                    if let Some((finer, coarser)) = replaced {
+                        self.note_replaced(&finer, &coarser)
+                            .map_err(io_error("note", &finer.path))?;
+                        finer.close_files();
+                        remove(&finer.path).map_err(io_error("remove", &finer.path))?;
+                    }
+                }
                 Err(FileError::Damaged(text)) => {
                     set_aside(&path).map_err(io_error("rename", &path))?;
                     self.counters
@@ -176,6 +183,38 @@ impl EmbeddedStore {
         }
         *write(&self.partitions) = partitions;
         Ok(())
+    }
+
+    /// Makes sure that what the log has of a finer partition is passed over, when its ids are not those of
+    /// the coarser one in its place.
+    pub(super) fn note_replaced(
+        &self,
+        finer: &Partition,
+        coarser: &Partition,
+    ) -> std::io::Result<()> {
+        if finer.generation == coarser.generation {
+            return Ok(());
+        }
+        dictlog::note_removed(&self.log_folder(), finer.ids())?;
+        let next = lock(&self.wal).next();
+        lock(&self.removed).insert(finer.ids(), next);
+        Ok(())
+    }
+}
+
+/// Adds a partition; of two of one time the coarser stays, which a crash kept from replacing the other.
+/// Returns the other, and the one that stays.
+fn keep_coarser(
+    partitions: &mut BTreeMap<i64, Arc<Partition>>,
+    partition: Partition,
+) -> Option<(Arc<Partition>, Arc<Partition>)> {
+    let partition = Arc::new(partition);
+    match partitions.get(&partition.start) {
+        Some(known) if known.level > partition.level => Some((partition, Arc::clone(known))),
+        _ => {
+            let finer = partitions.insert(partition.start, Arc::clone(&partition))?;
+            Some((finer, partition))
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use super::EmbeddedStore;
 use super::file::{FileError, bytes, remove, set_aside};
 use super::leftovers::{self, Leftover};
+use super::level::Level;
 use super::memtable::ChunkRows;
 use super::options::CHUNK_NS;
 use super::partition::{Partition, lock, read, write};
@@ -79,7 +80,7 @@ impl EmbeddedStore {
     /// See [`Store::maintain`](crate::store::Store::maintain).
     pub(super) fn keep_up(&self, now_unix_ns: i64) -> Result<(), StoreError> {
         self.check_open()?;
-        let _upkeep = lock(&self.upkeep);
+        let upkeep = lock(&self.upkeep);
         let mut undone = Vec::new();
         self.set_damaged_aside(&mut undone);
         let closed = |partition: &Partition, chunk: u16, rows: &ChunkRows| {
@@ -94,6 +95,11 @@ impl EmbeddedStore {
         }
         self.retire(now_unix_ns, &mut undone);
         self.say_leftovers();
+        drop(upkeep);
+        // Long work, which flushes shall not wait for.
+        if let Err(text) = self.tidy(now_unix_ns) {
+            undone.push(text);
+        }
         self.evict_dictionaries();
         if let Some(first) = undone.into_iter().next() {
             return Err(StoreError::Unavailable(first));
@@ -192,8 +198,9 @@ impl EmbeddedStore {
         if self.options.disk_bytes == 0 {
             return;
         }
-        let partitions = self.all_partitions();
+        let mut partitions = self.all_partitions();
         let mut used = self.bytes_beside_partitions();
+        used = used.saturating_add(self.counters.coarsening_bytes.load(Ordering::Relaxed));
         for partition in &partitions {
             used = used.saturating_add(bytes(&partition.path));
         }
@@ -205,9 +212,12 @@ impl EmbeddedStore {
             used = used.saturating_sub(leftover.bytes);
             self.remove_leftover(&leftover, undone);
         }
+        // A year of service hours is less than days of windows: they go last.
+        partitions.sort_by_key(|of| (of.level == Level::ServiceHours, of.start));
         // The newest stays: a budget smaller than one partition would leave nothing to ask.
-        let oldest = partitions.len().saturating_sub(1);
-        for partition in &partitions[..oldest] {
+        let newest = partitions.iter().map(|partition| partition.start).max();
+        partitions.retain(|partition| Some(partition.start) != newest);
+        for partition in &partitions {
             if used <= self.options.disk_bytes {
                 break;
             }
@@ -400,6 +410,11 @@ impl EmbeddedStore {
         let partitions = self.all_partitions();
         let mut add = |name: &str, value: u64| all.push((name.to_owned(), value));
         add("fleetprof_store_partitions", partitions.len() as u64);
+        for level in Level::ALL {
+            let name = format!("fleetprof_store_level_bytes{{level=\"{}\"}}", level.name());
+            let of_level = partitions.iter().filter(|of| of.level == level);
+            add(&name, of_level.map(|of| bytes(&of.path)).sum());
+        }
         let on_disk: u64 = partitions
             .iter()
             .map(|partition| bytes(&partition.path))

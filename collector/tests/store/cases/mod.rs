@@ -1,5 +1,6 @@
 //! The cases of the suite, by what they are about.
 
+pub mod coarser;
 pub mod hostile;
 pub mod limits;
 pub mod pushes;

@@ -2,7 +2,8 @@
 
 use super::super::EmbeddedStore;
 use super::super::partition::read;
-use super::profile::{Found, Read, merge_kinds, read_partition};
+use super::plan::{Read, covered};
+use super::profile::{Found, merge_kinds, read_partition};
 use super::quality::Fleet;
 use super::{Guard, each_partition};
 use crate::store::{Answer, Limits, StoreError, TimeRange};
@@ -21,6 +22,7 @@ pub fn costs(
 ) -> Result<Answer<Costs>, StoreError> {
     let mut guard = Guard::new(limits);
     guard.check()?;
+    let range = covered(store, range);
     let (mut info, mut used) = (Info::default(), Read::default());
     let (mut costs, mut counted) = (Costs::new(by), Quality::default());
     each_partition(

@@ -3,6 +3,7 @@
 use super::super::EmbeddedStore;
 use super::super::partition::lock;
 use super::Guard;
+use super::plan::covered;
 use super::quality::Fleet;
 use crate::store::{HostRange, HostRecord, Limits, StoreError, TimeRange};
 use ::profile::Selector;
@@ -16,6 +17,7 @@ pub fn hosts(
     store.check_open()?;
     let mut guard = Guard::new(limits);
     guard.check()?;
+    let range = covered(store, range);
     let mut fleet = Fleet::read(store, range, &Selector::default(), &mut guard)?;
     let did = fleet.by_host(range);
     let book = lock(&store.hosts);

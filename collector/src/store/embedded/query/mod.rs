@@ -5,6 +5,7 @@ pub mod costs;
 mod fold;
 pub mod hosts;
 pub mod labels;
+mod plan;
 pub mod profile;
 mod quality;
 pub mod series;
@@ -119,8 +120,8 @@ impl Piece {
 
 /// What of a partition lies in a range.
 pub fn pieces(partition: &Partition, range: TimeRange) -> Vec<Piece> {
-    let from = range.start_unix_ns.max(partition.start);
-    let to = range.end_unix_ns.min(partition.end);
+    let range = plan::widened(partition, range);
+    let (from, to) = (range.start_unix_ns, range.end_unix_ns);
     if from >= to {
         return Vec::new();
     }
@@ -167,21 +168,43 @@ pub fn each_partition<T>(
         if partition.damaged.load(std::sync::atomic::Ordering::Acquire) {
             continue;
         }
-        store.use_partition(&partition);
-        match one(&partition, guard) {
-            Ok(found) => done(found, guard)?,
-            Err(Stop::Query(error)) => return Err(error),
-            Err(Stop::File(FileError::Damaged(text))) => store.mark_damaged(&partition, &text),
-            Err(Stop::File(error)) => {
-                // It may have been removed for its age or the disk budget meanwhile.
-                if read(&store.partitions).contains_key(&partition.start) {
-                    return Err(store.file_error("read a partition", &partition, error));
-                }
+        match read_current(store, partition, |partition| one(partition, guard)) {
+            Ok(Some(found)) => done(found, guard)?,
+            Ok(None) => {}
+            Err((_, Stop::Query(error))) => return Err(error),
+            Err((partition, Stop::File(FileError::Damaged(text)))) => {
+                store.mark_damaged(&partition, &text);
+            }
+            Err((partition, Stop::File(error))) => {
+                return Err(store.file_error("read a partition", &partition, error));
             }
         }
         store.evict_dictionaries();
     }
     Ok(())
+}
+
+/// Reads a partition, or what took its place while it was read. `None`: it was removed meanwhile, for
+/// its age or the disk budget.
+fn read_current<T>(
+    store: &EmbeddedStore,
+    mut partition: Arc<Partition>,
+    mut one: impl FnMut(&Arc<Partition>) -> Result<T, Stop>,
+) -> Result<Option<T>, (Arc<Partition>, Stop)> {
+    loop {
+        store.use_partition(&partition);
+        let stop = match one(&partition) {
+            Ok(found) => return Ok(Some(found)),
+            Err(stop @ Stop::File(_)) => stop,
+            Err(stop) => return Err((partition, stop)),
+        };
+        // A level is never left for a finer one, so this ends.
+        match read(&store.partitions).get(&partition.start).cloned() {
+            None if !matches!(stop, Stop::File(FileError::Damaged(_))) => return Ok(None),
+            Some(current) if current.level > partition.level => partition = current,
+            _ => return Err((partition, stop)),
+        }
+    }
 }
 
 /// By label set: whether the selector takes it. Each distinct value is matched once.

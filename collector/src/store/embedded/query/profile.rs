@@ -4,15 +4,17 @@ use super::super::EmbeddedStore;
 use super::super::block::Block;
 use super::super::codec::Opener;
 use super::super::dict::{Dict, NONE};
-use super::super::encode::{SERVICE_STEP_NS, period};
+use super::super::encode::period;
 use super::super::file::{FileError, Table};
+use super::super::level::Level;
 use super::super::partition::{Partition, View, read};
 use super::fold::{STACK_BYTES, fold};
-use super::quality::{Fleet, WINDOW_STEP_NS};
+use super::plan::{Plan, Read, covered, plan};
+use super::quality::Fleet;
 use super::{
     Guard, Piece, Stop, each_partition, kept_labels, partitions, pieces, select, service_answers,
 };
-use crate::store::{Answer, LabelSet, Limits, Rollup, StoreError, TimeRange};
+use crate::store::{Answer, LabelSet, Limits, StoreError, TimeRange};
 use ::profile::{
     GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackId,
     StackTrie, Value,
@@ -202,37 +204,6 @@ pub struct Found {
     pub read: Read,
 }
 
-/// Which data was read.
-#[derive(Clone, Copy, Default)]
-pub struct Read {
-    /// Samples of windows, or their totals over whole chunks, by series.
-    pub windows: bool,
-    /// The rollup by service.
-    pub services: bool,
-}
-
-impl Read {
-    /// What an answer says of it: the finest that was read.
-    pub fn rollup(self) -> Rollup {
-        let by_service = self.services && !self.windows;
-        Rollup {
-            step_ns: if by_service {
-                SERVICE_STEP_NS
-            } else {
-                WINDOW_STEP_NS
-            },
-            by_service,
-        }
-    }
-}
-
-impl std::ops::BitOrAssign for Read {
-    fn bitor_assign(&mut self, other: Read) {
-        self.windows |= other.windows;
-        self.services |= other.services;
-    }
-}
-
 /// See [`Store::profile`](crate::store::Store::profile).
 pub fn profile(
     store: &EmbeddedStore,
@@ -242,6 +213,7 @@ pub fn profile(
 ) -> Result<Answer<Profile>, StoreError> {
     let mut guard = Guard::new(limits);
     guard.check()?;
+    let range = covered(store, range);
     let mut merge = Merge {
         query,
         range,
@@ -421,7 +393,10 @@ pub fn read_partition(
         dict: Arc::clone(&dict),
         lists: Vec::new(),
         kinds: Vec::new(),
-        read: Read::default(),
+        read: Read {
+            level: partition.level,
+            ..Read::default()
+        },
     };
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
         return Ok(found);
@@ -429,7 +404,9 @@ pub fn read_partition(
     let choose = || {
         let dict = read(&dict);
         let by_group = Choice::new(&dict, query, Table::Block);
-        let by_service = service_answers(&dict, query.selector(), query.group_by())
+        let answers = service_answers(&dict, query.selector(), query.group_by());
+        // At the level of service hours services are the series.
+        let by_service = (answers && partition.level != Level::ServiceHours)
             .then(|| Choice::new(&dict, query, Table::ServiceBlock));
         (by_group, by_service, dict.leaves.len(), dict.kinds.len())
     };
@@ -444,6 +421,14 @@ pub fn read_partition(
         return Ok(found);
     }
     guard.hold(view.heap_bytes())?;
+    let services = |piece: &Piece| by_service.is_some() && piece.is_of_minutes();
+    let plan = match plan(partition, &view.file, &pieces, services, true) {
+        Ok(plan) => plan,
+        Err(error) => {
+            view.close(partition);
+            return Err(error.into());
+        }
+    };
     let mut reader = Reading {
         view: &view,
         opener: Opener::new().map_err(FileError::from)?,
@@ -458,7 +443,7 @@ pub fn read_partition(
         all_read = guard
             .hold(sums.heap_bytes())
             .map_err(Stop::from)
-            .and_then(|()| reader.read(choice, by_service.is_some(), &pieces, &mut sums, guard));
+            .and_then(|()| reader.read(choice, &plan, &pieces, &mut sums, guard));
         if all_read.is_err() {
             break;
         }
@@ -485,16 +470,13 @@ impl Reading<'_> {
     fn read(
         &mut self,
         choice: &Choice,
-        have_services: bool,
+        plan: &Plan,
         pieces: &[Piece],
         sums: &mut Sums,
         guard: &mut Guard<'_>,
     ) -> Result<(), Stop> {
         let service = choice.table == Table::ServiceBlock;
-        for piece in pieces {
-            if service != (have_services && piece.is_of_minutes()) {
-                continue;
-            }
+        for piece in if service { &plan.services } else { &plan.own } {
             self.read_piece(choice, *piece, sums, guard)?;
         }
         if service {
@@ -596,9 +578,10 @@ impl Reading<'_> {
         }
         if any {
             self.note_kind(choice, bundle);
-            let service = choice.table == Table::ServiceBlock;
-            self.read.services |= service;
-            self.read.windows |= !service;
+            match choice.table {
+                Table::ServiceBlock => self.read.note_service(piece),
+                _ => self.read.windows = true,
+            }
         }
         Ok(())
     }

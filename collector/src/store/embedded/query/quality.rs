@@ -4,6 +4,7 @@ use super::super::codec::{Opener, Reader};
 use super::super::dict::Dict;
 use super::super::meta::{HostSum, Presence, Summary, WindowMeta};
 use super::super::partition::{Partition, lock, read};
+use super::super::summaries::{take_parts, take_whole};
 use super::super::{EmbeddedStore, partition::View};
 use super::{Guard, Piece, Stop, partitions, pieces};
 use crate::store::{GAPS_MAX, Gap, HostKey, LabelSet, Rollup, StoreError, StoreQuality, TimeRange};
@@ -69,21 +70,22 @@ pub fn each_summary(
         .each_windows(from, to, |chunk, body| -> Result<(), Stop> {
             guard.check()?;
             let mut body = Reader::new(body);
-            opener.open(&mut body, &mut raw)?;
-            let whole = Summary::take(&mut Reader::new(&raw))?;
+            let whole = take_whole(&mut opener, &mut body, &mut raw)?;
             let Some(piece) = piece_of(chunk) else {
                 return each(&whole, None);
             };
             if piece.part.is_none() {
                 return each(&whole, Some(&whole));
             }
-            opener.open(&mut body, &mut raw)?;
-            let mut input = Reader::new(&raw);
-            let mut windows = Vec::new();
-            for _ in 0..input.take_count()? {
-                windows.push(WindowMeta::take(&mut input)?);
+            let (windows, parts) = take_parts(&mut opener, &mut body, &mut raw)?;
+            let mut part = inside(&windows, piece);
+            for (start, of) in parts {
+                if piece.has(start) {
+                    part.merge(of);
+                }
             }
-            each(&whole, Some(&inside(&windows, piece)))
+            part.settle();
+            each(&whole, Some(&part))
         })?;
     for mem in &view.chunks {
         if !(from..=to).contains(&mem.chunk) || mem.windows.is_empty() {
@@ -126,14 +128,17 @@ impl Fleet {
             if partition.damaged.load(Ordering::Acquire) {
                 continue;
             }
-            match fleet.read_partition(partition, range, selector, guard) {
-                Ok(()) => {}
-                Err(Stop::Query(error)) => return Err(error),
-                Err(Stop::File(super::FileError::Damaged(text))) => {
-                    store.mark_damaged(partition, &text);
+            let found = super::read_current(store, Arc::clone(partition), |partition| {
+                fleet.read_partition(partition, range, selector, guard)
+            });
+            match found {
+                Ok(_) => {}
+                Err((_, Stop::Query(error))) => return Err(error),
+                Err((partition, Stop::File(super::FileError::Damaged(text)))) => {
+                    store.mark_damaged(&partition, &text);
                 }
-                Err(Stop::File(error)) => {
-                    return Err(store.file_error("read windows", partition, error));
+                Err((partition, Stop::File(error))) => {
+                    return Err(store.file_error("read windows", &partition, error));
                 }
             }
         }

@@ -6,9 +6,11 @@ use super::super::codec::Opener;
 use super::super::dict::{Dict, NONE};
 use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
 use super::super::file::{FileError, Table};
+use super::super::level::{HOUR_NS, Level};
 use super::super::options::CHUNK_NS;
 use super::super::partition::{Partition, View, read};
-use super::profile::{Read, grouping};
+use super::plan::{Read, covered, level_of, plan};
+use super::profile::grouping;
 use super::quality::Fleet;
 use super::{
     Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
@@ -105,20 +107,16 @@ impl HeadChoice {
         self.labels.is_empty()
     }
 
-    /// Reads heads of pieces that `takes` takes: `each` is told kept labels, kind, chunk, begin after
-    /// the chunk's, and sum. Whole chunks come as one when `whole`. Memory is read when `with_memory`.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one reading of heads, for lines and for totals"
-    )]
+    /// Reads heads of pieces: those of the file, and all of which memory is read when `with_memory`.
+    /// `each` is told kept labels, kind, chunk, begin after the chunk's, and sum. Whole chunks come as
+    /// one when `whole`.
     pub fn read(
         &self,
         view: &View,
-        pieces: &[Piece],
+        (of_file, pieces): (&[Piece], &[Piece]),
         whole: bool,
         with_memory: bool,
         guard: &Guard<'_>,
-        takes: impl Fn(&Piece) -> bool,
         mut each: impl FnMut(u32, u16, u16, u64, Sum) -> Result<(), StoreError>,
     ) -> Result<(), Stop> {
         let mut opener = Opener::new().map_err(FileError::from)?;
@@ -132,7 +130,7 @@ impl HeadChoice {
             let kind = self.kinds[series as usize];
             stopped = each(kept, kind, piece.chunk, start, sum);
         };
-        for piece in pieces.iter().filter(|piece| takes(piece)) {
+        for piece in of_file {
             let is_whole = whole && piece.part.is_none();
             let wanted = |range: u32| {
                 self.ranges
@@ -225,7 +223,14 @@ pub fn series(
 ) -> Result<Answer<Lines>, StoreError> {
     let mut guard = Guard::new(limits);
     guard.check()?;
-    let axis = axis(scope.range, step_ns)?;
+    // What a coarser partition does not tell apart is in one step.
+    let coarsest = level_of(store, scope.range).step_ns();
+    let step_ns = step_ns.max(1).checked_next_multiple_of(coarsest);
+    let scope = &Scope {
+        range: covered(store, scope.range),
+        ..scope.clone()
+    };
+    let axis = axis(scope.range, step_ns.unwrap_or(u64::MAX))?;
     let group_by = grouping(group_by);
     let mut lines: HashMap<LabelSet, Vec<u64>> = HashMap::new();
     let mut total = Value::default();
@@ -303,7 +308,9 @@ fn read_partition(
     let choose = || {
         let dict = read(&dict);
         let choose = |table| HeadChoice::new(&dict, &scope.selector, group_by, table);
-        let service = minutes && service_answers(&dict, &scope.selector, group_by);
+        let service = minutes
+            && partition.level != Level::ServiceHours
+            && service_answers(&dict, &scope.selector, group_by);
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
         (
             choose(Table::Head),
@@ -316,12 +323,21 @@ fn read_partition(
             own.wants_group(group)
         })?;
     let mut found = Found::default();
+    found.used.level = partition.level;
     if own.is_empty() {
         view.close(partition);
         return Ok(found);
     }
     let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
     let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
+    let hours = axis.step_ns.is_multiple_of(HOUR_NS);
+    let plan = match plan(partition, &view.file, &pieces, by_service, hours) {
+        Ok(plan) => plan,
+        Err(error) => {
+            view.close(partition);
+            return Err(error.into());
+        }
+    };
     let mut kinds_used = vec![false; units.len()];
     let mut read_all = Ok(());
     for choice in [service.as_ref(), Some(&own)].into_iter().flatten() {
@@ -332,11 +348,10 @@ fn read_partition(
         let mut charge = 0usize;
         read_all = choice.read(
             &view,
-            &pieces,
+            (if own { &plan.own } else { &plan.services }, &pieces),
             whole,
             own,
             guard,
-            |piece| own != by_service(piece),
             |kept, kind, chunk, start, sum| {
                 let at = partition.chunk_start(chunk).saturating_add(start as i64);
                 charge += found.add(base + kept as usize, axis, at, sum.all());
@@ -344,8 +359,10 @@ fn read_partition(
                     return Err(super::too_large(guard.limits));
                 }
                 kinds_used[usize::from(kind)] = true;
-                found.used.services |= !own;
-                found.used.windows |= own;
+                match own {
+                    true => found.used.windows = true,
+                    false => found.used.note_service(Piece { chunk, part: None }),
+                }
                 Ok(())
             },
         );

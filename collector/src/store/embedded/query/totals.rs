@@ -5,11 +5,12 @@ use super::super::block::Sum;
 use super::super::file::Table;
 use super::super::meta::Account;
 use super::super::partition::{Partition, read};
+use super::plan::{Read, covered, level_of};
 use super::profile::grouping;
-use super::quality::{Fleet, WINDOW_STEP_NS, each_summary};
+use super::quality::{Fleet, each_summary};
 use super::series::{HeadChoice, ends};
 use super::{Guard, Stop, Units, each_partition, kept_labels, pieces, select};
-use crate::store::{Answer, LabelSet, Labelled, Limits, Rollup, Scope, StoreError};
+use crate::store::{Answer, LabelSet, Labelled, Limits, Scope, StoreError};
 use ::profile::{GroupBy, LabelSetId, key};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -37,6 +38,15 @@ pub fn totals(
     let mut guard = Guard::new(limits);
     guard.check()?;
     let group_by = grouping(group_by);
+    let scope = &Scope {
+        range: covered(store, scope.range),
+        ..scope.clone()
+    };
+    let read = Read {
+        windows: true,
+        level: level_of(store, scope.range),
+        ..Read::default()
+    };
     let mut rows: HashMap<LabelSet, Row> = HashMap::new();
     let mut units = Units::default();
     each_partition(
@@ -61,11 +71,13 @@ pub fn totals(
     )?;
     let (data, total) = into_rows(rows, &group_by, limits.lines);
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
-    let rollup = Rollup {
-        step_ns: WINDOW_STEP_NS,
-        by_service: false,
-    };
-    let quality = fleet.quality(store, scope.range, rollup, total.all(), units.into_text());
+    let quality = fleet.quality(
+        store,
+        scope.range,
+        read.rollup(),
+        total.all(),
+        units.into_text(),
+    );
     Ok(Answer { data, quality })
 }
 
@@ -137,11 +149,10 @@ fn read_partition(
     let read_all = choice
         .read(
             &view,
-            &pieces,
+            (&pieces, &pieces),
             true,
             true,
             guard,
-            |_| true,
             |kept, kind, _, _, sum| {
                 *sums[kept as usize].get_or_insert_default() += sum;
                 kinds_used[usize::from(kind)] = true;

@@ -1,0 +1,40 @@
+//! A partition that is made coarser: when it may be, and what takes its place.
+
+use super::{Partition, lock, read};
+use crate::store::embedded::file::FileError;
+use crate::store::embedded::level::Level;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+impl Partition {
+    /// True when everything is in the file.
+    pub fn is_flushed(&self) -> bool {
+        let mem = read(&self.mem);
+        mem.frozen.is_none() && mem.active.is_empty()
+    }
+
+    /// Chunks with windows that are not in the file.
+    pub fn chunks_in_memory(&self) -> BTreeSet<u16> {
+        read(&self.mem).chunks().map(|(chunk, _)| chunk).collect()
+    }
+
+    /// The last record of the log that is in the file, by chunk: the same as long as nothing is flushed.
+    pub fn flushed_records(&self) -> BTreeMap<u16, u64> {
+        lock(&self.records).clone()
+    }
+
+    /// The partition that takes the place of this one, of a coarser file that has its name already.
+    /// Nothing may be on its way into this one.
+    pub fn coarser(&self, level: Level) -> Result<Partition, FileError> {
+        let coarser = Partition::open(level.path(&self.path), &self.log, (self.start, self.end))?;
+        if coarser.generation == self.generation {
+            // The same ids, and perhaps entries that are not in the file yet.
+            *lock(&coarser.flushed) = *lock(&self.flushed);
+            *lock(&coarser.logged) = *lock(&self.logged);
+            *lock(&coarser.dict) = lock(&self.dict).clone();
+        }
+        let used = self.used.load(Ordering::Relaxed);
+        coarser.used.store(used, Ordering::Relaxed);
+        Ok(coarser)
+    }
+}

@@ -1,0 +1,145 @@
+//! What of a partition answers: the coarsest that is exact.
+//!
+//! Where services answer, hours that were added up stand for their chunks, chunks and whole minutes of
+//! chunks are read from the rollup by minutes, and what is left from the series' own blocks. In
+//! partitions that are coarser, ranges are widened to what is told apart there.
+
+use super::super::EmbeddedStore;
+use super::super::encode::SERVICE_STEP_NS;
+use super::super::file::{FileError, PartitionFile};
+use super::super::level::{HOUR_CHUNKS, HOUR_NS, HOURS_FROM, Level};
+use super::super::options::CHUNK_NS;
+use super::super::partition::{Partition, read};
+use super::quality::WINDOW_STEP_NS;
+use super::{Piece, partitions};
+use crate::store::{Rollup, TimeRange};
+
+/// Which data was read.
+#[derive(Clone, Copy, Default)]
+pub struct Read {
+    /// Samples of windows, or their totals over whole chunks, by series.
+    pub windows: bool,
+    /// The rollup by service in minutes.
+    pub services: bool,
+    /// The rollup by service in hours.
+    pub hours: bool,
+    /// The coarsest level of the partitions in the range.
+    pub level: Level,
+}
+
+impl Read {
+    /// What an answer says of it: the finest that was read, unless a partition has no finer.
+    pub fn rollup(self) -> Rollup {
+        let by_service = (self.services || self.hours) && !self.windows;
+        let finest = match (self.windows, self.services, self.hours) {
+            (false, true, _) => SERVICE_STEP_NS,
+            (false, false, true) => HOUR_NS,
+            _ => WINDOW_STEP_NS,
+        };
+        Rollup {
+            step_ns: finest.max(self.level.step_ns()),
+            by_service: by_service || self.level == Level::ServiceHours,
+        }
+    }
+
+    /// Notes a piece of the rollup by service that was read.
+    pub fn note_service(&mut self, piece: Piece) {
+        if piece.chunk >= HOURS_FROM {
+            self.hours = true;
+        } else {
+            self.services = true;
+        }
+    }
+}
+
+impl std::ops::BitOrAssign for Read {
+    fn bitor_assign(&mut self, other: Read) {
+        self.windows |= other.windows;
+        self.services |= other.services;
+        self.hours |= other.hours;
+        self.level = self.level.max(other.level);
+    }
+}
+
+/// The coarsest level of a range.
+pub fn level_of(store: &EmbeddedStore, range: TimeRange) -> Level {
+    let partitions = partitions(store, range);
+    let levels = partitions.iter().map(|partition| partition.level);
+    levels.max().unwrap_or_default()
+}
+
+/// A range widened to what the partitions at its ends tell apart.
+pub fn covered(store: &EmbeddedStore, range: TimeRange) -> TimeRange {
+    if range.start_unix_ns >= range.end_unix_ns {
+        return range;
+    }
+    let mut covered = range;
+    for partition in read(&store.partitions).values() {
+        let own = widened(partition, range);
+        if (partition.start..partition.end).contains(&range.start_unix_ns) {
+            covered.start_unix_ns = own.start_unix_ns;
+        }
+        if (partition.start..partition.end).contains(&(range.end_unix_ns - 1)) {
+            covered.end_unix_ns = own.end_unix_ns;
+        }
+    }
+    covered
+}
+
+/// What lies in a partition of a range, in whole steps of the partition's level.
+pub fn widened(partition: &Partition, range: TimeRange) -> TimeRange {
+    let from = range.start_unix_ns.max(partition.start);
+    let to = range.end_unix_ns.min(partition.end);
+    let step = partition.level.step_ns() as i64;
+    if step == 1 || from >= to {
+        return TimeRange {
+            start_unix_ns: from,
+            end_unix_ns: to,
+        };
+    }
+    let into = |at: i64| at - partition.start;
+    let up = (into(to) + step - 1) / step * step;
+    TimeRange {
+        start_unix_ns: partition.start + into(from) / step * step,
+        end_unix_ns: partition.start.saturating_add(up).min(partition.end),
+    }
+}
+
+/// What is read of the file of a partition.
+pub struct Plan {
+    /// From the rollups by service.
+    pub services: Vec<Piece>,
+    /// From the series' own blocks.
+    pub own: Vec<Piece>,
+}
+
+/// Divides pieces between the rollups and the series. `by_service` takes those that the rollup by
+/// minutes may answer; `hours`: whole hours are wanted as one.
+pub fn plan(
+    partition: &Partition,
+    file: &PartitionFile,
+    pieces: &[Piece],
+    by_service: impl Fn(&Piece) -> bool,
+    hours: bool,
+) -> Result<Plan, FileError> {
+    let (mut services, own): (Vec<Piece>, Vec<Piece>) =
+        pieces.iter().copied().partition(|piece| by_service(piece));
+    let valid = match services.is_empty() || !hours {
+        true => Vec::new(),
+        false => file.hours_valid()?,
+    };
+    let chunks = ((partition.end - partition.start) as u64 / CHUNK_NS) as u16;
+    for hour in valid {
+        let first = hour * HOUR_CHUNKS;
+        let of_hour = first..chunks.min(first + HOUR_CHUNKS);
+        let is_of = |piece: &&Piece| piece.part.is_none() && of_hour.contains(&piece.chunk);
+        if services.iter().filter(is_of).count() == of_hour.len() {
+            services.retain(|piece| !of_hour.contains(&piece.chunk));
+            services.push(Piece {
+                chunk: HOURS_FROM + hour,
+                part: None,
+            });
+        }
+    }
+    Ok(Plan { services, own })
+}

@@ -1,0 +1,204 @@
+//! What a file keeps of the windows of a chunk: a summary of the chunk, and what it is made of.
+//!
+//! Three sections: the summary of the whole chunk; windows one by one; and, where data is coarser,
+//! summaries of parts of the chunk instead of windows, with their begins. Either of the last two may be
+//! empty, so what an agent brings late stands beside what was made coarser before.
+
+use super::codec::{Damage, Opener, Reader, Sealer, put};
+use super::level::Level;
+use super::meta::{Summary, WindowMeta};
+use super::options::CHUNK_NS;
+use std::collections::BTreeMap;
+
+/// What is kept of windows of one chunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChunkWindows {
+    /// All of them.
+    pub whole: Summary,
+    /// One by one, as far as they are.
+    pub windows: Vec<WindowMeta>,
+    /// Added up, by their begin after the chunk's. Unit: nanoseconds.
+    pub parts: BTreeMap<u64, Summary>,
+}
+
+/// Reads the summary of the whole chunk; what is left of `body` is for [`take_parts`].
+pub fn take_whole(
+    opener: &mut Opener,
+    body: &mut Reader<'_>,
+    raw: &mut Vec<u8>,
+) -> Result<Summary, Damage> {
+    opener.open(body, raw)?;
+    Summary::take(&mut Reader::new(raw))
+}
+
+/// Reads what the chunk is made of.
+pub fn take_parts(
+    opener: &mut Opener,
+    body: &mut Reader<'_>,
+    raw: &mut Vec<u8>,
+) -> Result<(Vec<WindowMeta>, BTreeMap<u64, Summary>), Damage> {
+    opener.open(body, raw)?;
+    let mut input = Reader::new(raw);
+    let mut windows = Vec::new();
+    for _ in 0..input.take_count()? {
+        windows.push(WindowMeta::take(&mut input)?);
+    }
+    let mut parts = BTreeMap::new();
+    if !body.is_empty() {
+        opener.open(body, raw)?;
+        let mut input = Reader::new(raw);
+        for _ in 0..input.take_count()? {
+            let start = input.take()?;
+            parts.insert(start, Summary::take(&mut input)?);
+        }
+    }
+    Ok((windows, parts))
+}
+
+impl ChunkWindows {
+    /// Adds what a file has of a chunk.
+    pub fn add(&mut self, opener: &mut Opener, body: &[u8]) -> Result<(), Damage> {
+        let (mut body, mut raw) = (Reader::new(body), Vec::new());
+        self.whole.merge(take_whole(opener, &mut body, &mut raw)?);
+        let (windows, parts) = take_parts(opener, &mut body, &mut raw)?;
+        self.windows.extend(windows);
+        for (start, part) in parts {
+            self.parts.entry(start).or_default().merge(part);
+        }
+        Ok(())
+    }
+
+    /// Rounds times down to what a level tells apart; `chunk_start` since the Unix epoch.
+    pub fn coarsen(&mut self, level: Level, chunk_start: i64) {
+        match level {
+            Level::Windows => {}
+            Level::Minutes => {
+                let floor = |into: u64| into - into % level.step_ns();
+                for (start, part) in std::mem::take(&mut self.parts) {
+                    self.parts.entry(floor(start)).or_default().merge(part);
+                }
+                for window in self.windows.drain(..) {
+                    let into = window.range.start_unix_ns.saturating_sub(chunk_start);
+                    let into = into.max(0).unsigned_abs() % CHUNK_NS;
+                    self.parts.entry(floor(into)).or_default().add(&window);
+                }
+            }
+            Level::TenMinutes | Level::ServiceHours => {
+                self.windows.clear();
+                self.parts.clear();
+            }
+        }
+        self.whole.settle();
+        self.parts.values_mut().for_each(Summary::settle);
+    }
+
+    /// Appends the sections.
+    pub fn put(&self, sealer: &mut Sealer, out: &mut Vec<u8>) -> std::io::Result<()> {
+        let mut raw = Vec::new();
+        self.whole.put(&mut raw);
+        sealer.seal(out, &raw)?;
+        raw.clear();
+        put(&mut raw, self.windows.len() as u64);
+        self.windows.iter().for_each(|window| window.put(&mut raw));
+        sealer.seal(out, &raw)?;
+        if !self.parts.is_empty() {
+            raw.clear();
+            put(&mut raw, self.parts.len() as u64);
+            for (&start, part) in &self.parts {
+                put(&mut raw, start);
+                part.put(&mut raw);
+            }
+            sealer.seal(out, &raw)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::block::Sum;
+    use super::*;
+    use crate::store::TimeRange;
+    use profile::{Quality, Value};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn window(host: u32, start_s: i64) -> WindowMeta {
+        let count = start_s as u64 + 1;
+        WindowMeta {
+            host,
+            sequence: count,
+            range: TimeRange {
+                start_unix_ns: 600_000_000_000 + start_s * SECOND as i64,
+                end_unix_ns: 600_000_000_000 + (start_s + 10) * SECOND as i64,
+            },
+            host_labels: 1,
+            quality: Quality {
+                idle: count,
+                ..Quality::default()
+            },
+            sum: Sum {
+                taken: Value {
+                    count,
+                    weight: 2 * count,
+                },
+                ..Sum::default()
+            },
+            accounts: Vec::new(),
+            label_sets: vec![host],
+            dropped: None,
+        }
+    }
+
+    fn of(windows: Vec<WindowMeta>) -> ChunkWindows {
+        let mut whole = Summary::default();
+        windows.iter().for_each(|window| whole.add(window));
+        whole.settle();
+        ChunkWindows {
+            whole,
+            windows,
+            parts: BTreeMap::new(),
+        }
+    }
+
+    fn sealed(chunk: &ChunkWindows) -> Vec<u8> {
+        let mut out = Vec::new();
+        chunk.put(&mut Sealer::new().unwrap(), &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn parts_of_parts_are_the_parts_of_all() {
+        let (first, late) = (
+            of(vec![window(0, 0), window(1, 65), window(0, 70)]),
+            of(vec![window(1, 50), window(2, 590)]),
+        );
+        let mut opener = Opener::new().unwrap();
+        let chunk_start = 600_000_000_000;
+        let mut at_once = ChunkWindows::default();
+        at_once.add(&mut opener, &sealed(&first)).unwrap();
+        at_once.add(&mut opener, &sealed(&late)).unwrap();
+        let mut all = at_once.whole.clone();
+        all.settle();
+        at_once.coarsen(Level::Minutes, chunk_start);
+        assert_eq!(at_once.whole, all);
+        let starts: Vec<u64> = at_once.parts.keys().map(|start| start / SECOND).collect();
+        assert_eq!(starts, [0, 60, 540]);
+
+        let mut by_steps = ChunkWindows::default();
+        by_steps.add(&mut opener, &sealed(&first)).unwrap();
+        by_steps.coarsen(Level::Minutes, chunk_start);
+        let first = sealed(&by_steps);
+        let mut by_steps = ChunkWindows::default();
+        by_steps.add(&mut opener, &first).unwrap();
+        by_steps.add(&mut opener, &sealed(&late)).unwrap();
+        by_steps.coarsen(Level::Minutes, chunk_start);
+        assert_eq!(by_steps, at_once);
+
+        by_steps.coarsen(Level::TenMinutes, chunk_start);
+        assert!(by_steps.parts.is_empty());
+        let mut back = ChunkWindows::default();
+        back.add(&mut opener, &sealed(&by_steps)).unwrap();
+        assert_eq!(back.whole, all);
+    }
+}

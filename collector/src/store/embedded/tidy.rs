@@ -1,0 +1,299 @@
+//! Keeps partitions in order as they age: closed chunks become one part, closed hours are added up by
+//! service, and old partitions become coarser.
+//!
+//! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock that
+//! flushes need: a slice ends after [`SLICE`], however much is left.
+
+use super::EmbeddedStore;
+use super::coarsen::{Coarsening, Written};
+use super::compact::Compaction;
+use super::file::{FileError, PartitionFile, put_in_place, remove};
+use super::level::{HOUR_CHUNKS, Level};
+use super::options::CHUNK_NS;
+use super::partition::{Partition, lock, read, write};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A chunk is closed so long after its end: agents that were cut off for minutes have brought what they
+/// had. What comes later is one more part, and is put together again. Unit: nanoseconds.
+const CLOSED_NS: i64 = 3_600_000_000_000;
+
+/// Time that one call takes of its caller. `maintain` is called every two seconds: at most a fifth of
+/// one CPU goes into tidying.
+const SLICE: Duration = Duration::from_millis(400);
+
+/// After a failure nothing is tried for so long. Unit: nanoseconds.
+const RETRY_NS: i64 = 60_000_000_000;
+
+/// What is known of the work between two slices.
+#[derive(Default)]
+pub struct Tidy {
+    /// Partitions that were in order, by begin.
+    rested: HashMap<i64, Rest>,
+    coarsening: Option<Coarsening>,
+    retry_unix_ns: Option<i64>,
+}
+
+/// A partition in order.
+struct Rest {
+    level: Level,
+    records: BTreeMap<u16, u64>,
+    /// When time alone makes work.
+    until_unix_ns: i64,
+}
+
+/// Why a slice ended.
+enum Stopped {
+    /// Its time is over.
+    Slice,
+    /// A file failed.
+    File(Arc<Partition>, FileError),
+}
+
+impl EmbeddedStore {
+    /// Does a slice of what is due. Another thread that is at it already is left alone.
+    pub(super) fn tidy(&self, now_unix_ns: i64) -> Result<(), String> {
+        let Ok(mut tidy) = self.tidy.try_lock() else {
+            return Ok(());
+        };
+        // A clock that was set back must not stop the work for ever.
+        let waits = tidy
+            .retry_unix_ns
+            .is_some_and(|at| now_unix_ns < at && at - now_unix_ns <= RETRY_NS);
+        if waits {
+            return Ok(());
+        }
+        tidy.retry_unix_ns = None;
+        let until = Instant::now() + SLICE;
+        let done = self.tidy_partitions(&mut tidy, now_unix_ns, until);
+        let pending = match &done {
+            Ok(()) => 0,
+            Err(_) => 1,
+        };
+        self.counters.tidy_pending.store(pending, Ordering::Relaxed);
+        match done {
+            Ok(()) => {
+                self.set_trouble("tidy", None);
+                Ok(())
+            }
+            Err(Stopped::Slice) => Ok(()),
+            Err(Stopped::File(partition, FileError::Damaged(text))) => {
+                self.give_up_coarsening(&mut tidy);
+                self.mark_damaged(&partition, &text);
+                Ok(())
+            }
+            Err(Stopped::File(partition, error)) => {
+                self.give_up_coarsening(&mut tidy);
+                tidy.retry_unix_ns = Some(now_unix_ns.saturating_add(RETRY_NS));
+                self.counters.tidy_failures.fetch_add(1, Ordering::Relaxed);
+                let path = partition.path.display();
+                let text = format!("failed to compact or coarsen `{path}`: {error}");
+                let more = "; the finer data stays and is tried again in a minute";
+                self.set_trouble("tidy", Some(format!("{text}{more}")));
+                Err(text)
+            }
+        }
+    }
+
+    /// Forgets a coarser file that is not whole.
+    fn give_up_coarsening(&self, tidy: &mut Tidy) {
+        if let Some(coarsening) = tidy.coarsening.take() {
+            let temporary = coarsening.temporary();
+            drop(coarsening);
+            // What stays is removed when the store is opened, or written over.
+            let _ = remove(&temporary);
+        }
+        self.counters.coarsening_bytes.store(0, Ordering::Relaxed);
+    }
+
+    fn tidy_partitions(&self, tidy: &mut Tidy, now: i64, until: Instant) -> Result<(), Stopped> {
+        if tidy.coarsening.is_some() {
+            self.go_on_coarsening(tidy, until)?;
+        }
+        let partitions: Vec<Arc<Partition>> = read(&self.partitions).values().cloned().collect();
+        let starts: std::collections::HashSet<i64> =
+            partitions.iter().map(|partition| partition.start).collect();
+        tidy.rested.retain(|start, _| starts.contains(start));
+        for partition in partitions {
+            let wanted = self.options.level_at(partition.end, now);
+            let skip = partition.level == Level::ServiceHours
+                || partition.damaged.load(Ordering::Acquire)
+                || tidy.is_at_rest(&partition, wanted, now);
+            if skip {
+                continue;
+            }
+            let failed = |error| Stopped::File(Arc::clone(&partition), error);
+            let until_unix_ns = self.compact(&partition, now, until).map_err(failed)?;
+            let until_unix_ns = until_unix_ns.ok_or(Stopped::Slice)?;
+            if wanted > partition.level && partition.is_flushed() {
+                let begun = Coarsening::begin(Arc::clone(&partition), wanted).map_err(failed)?;
+                if begun.is_some() {
+                    tidy.coarsening = begun;
+                    self.go_on_coarsening(tidy, until)?;
+                    continue;
+                }
+            }
+            let rest = Rest {
+                level: partition.level,
+                records: partition.flushed_records(),
+                until_unix_ns,
+            };
+            if partition.is_flushed() && wanted == partition.level {
+                tidy.rested.insert(partition.start, rest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts closed chunks and hours of a partition in order. Returns when more are closed, or `None` when
+    /// the slice was over before.
+    fn compact(
+        &self,
+        partition: &Partition,
+        now: i64,
+        until: Instant,
+    ) -> Result<Option<i64>, FileError> {
+        let go_on = || Instant::now() < until;
+        let in_memory = partition.chunks_in_memory();
+        let closes = |chunk: u16| {
+            let end = partition.chunk_start(chunk).saturating_add(CHUNK_NS as i64);
+            end.min(partition.end).saturating_add(CLOSED_NS)
+        };
+        let is_closed = |chunk: u16| closes(chunk) <= now && !in_memory.contains(&chunk);
+        let file = PartitionFile::open(&partition.path)?;
+        let chunks: Vec<u16> = file.chunk_parts()?.into_keys().collect();
+        let mut in_parts = file.chunks_in_parts()?;
+        in_parts.retain(|&chunk| is_closed(chunk));
+        let valid = file.hours_valid()?;
+        let mut hours: Vec<u16> = file.hours()?.into_keys().collect();
+        hours.retain(|hour| {
+            let first = hour * HOUR_CHUNKS;
+            // An hour ends with its last chunk, whether something came in that or not.
+            !valid.contains(hour) && (first..first + HOUR_CHUNKS).all(is_closed)
+        });
+        if !in_parts.is_empty() || !hours.is_empty() {
+            let mut compaction = Compaction::new(partition, file)?;
+            for chunk in in_parts {
+                if !compaction.chunk(chunk, go_on)? {
+                    return Ok(None);
+                }
+                self.counters
+                    .chunks_compacted
+                    .fetch_add(1, Ordering::Relaxed);
+            }
+            for hour in hours {
+                if !compaction.hour(hour, go_on)? {
+                    return Ok(None);
+                }
+                self.counters.hours_added_up.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // Hours close with a chunk that may have nothing in it.
+        let ends = chunks.iter().flat_map(|&chunk| {
+            let last = chunk / HOUR_CHUNKS * HOUR_CHUNKS + HOUR_CHUNKS - 1;
+            [closes(chunk), closes(last)]
+        });
+        let next = ends.filter(|&closes| closes > now).min();
+        Ok(Some(next.unwrap_or(i64::MAX)))
+    }
+
+    fn go_on_coarsening(&self, tidy: &mut Tidy, until: Instant) -> Result<(), Stopped> {
+        let Some(mut coarsening) = tidy.coarsening.take() else {
+            return Ok(());
+        };
+        let partition = Arc::clone(&coarsening.partition);
+        let failed = |error| Stopped::File(Arc::clone(&partition), error);
+        let path = coarsening.path();
+        let is_current = read(&self.partitions)
+            .get(&partition.start)
+            .is_some_and(|current| Arc::ptr_eq(current, &partition));
+        if !is_current || coarsening.records != partition.flushed_records() {
+            tidy.coarsening = Some(coarsening);
+            self.give_up_coarsening(tidy);
+            return Ok(());
+        }
+        let worked = coarsening.work(|| Instant::now() < until);
+        let bytes = super::file::bytes(&coarsening.temporary());
+        self.counters
+            .coarsening_bytes
+            .store(bytes, Ordering::Relaxed);
+        match worked {
+            Ok(true) => {}
+            Ok(false) => {
+                tidy.coarsening = Some(coarsening);
+                return Err(Stopped::Slice);
+            }
+            Err(error) => {
+                tidy.coarsening = Some(coarsening);
+                return Err(failed(error));
+            }
+        }
+        let done = coarsening
+            .into_durable()
+            .and_then(|written| self.put_coarser(&written));
+        self.counters.coarsening_bytes.store(0, Ordering::Relaxed);
+        let in_place = matches!(done, Ok(true));
+        if !in_place {
+            let _ = remove(&path.with_extension("new"));
+        }
+        done.map_err(failed)?;
+        if in_place {
+            self.counters
+                .partitions_coarsened
+                .fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Puts a coarser file in the place of the finer one, unless something came meanwhile.
+    fn put_coarser(&self, written: &Written) -> Result<bool, FileError> {
+        let finer = &written.partition;
+        let _upkeep = lock(&self.upkeep);
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        // Nothing is on its way into the finer partition, and nothing can be.
+        let _writer = self.settled();
+        let is_current = read(&self.partitions)
+            .get(&finer.start)
+            .is_some_and(|current| Arc::ptr_eq(current, finer));
+        let same = is_current && finer.is_flushed() && finer.flushed_records() == written.records;
+        if !same || finer.damaged.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let path = written.level.path(&finer.path);
+        let opened = put_in_place(&path)
+            .map_err(FileError::from)
+            .and_then(|()| finer.coarser(written.level));
+        let coarser = match opened {
+            Ok(coarser) => Arc::new(coarser),
+            Err(error) => {
+                // The finer one goes on, so the next start must not find the other.
+                remove(&path)?;
+                return Err(error);
+            }
+        };
+        if let Err(error) = self.note_replaced(finer, &coarser) {
+            remove(&path)?;
+            return Err(error.into());
+        }
+        write(&self.partitions).insert(finer.start, coarser);
+        finer.close_files();
+        // One that stays is removed when the store is opened: the coarser one counts.
+        let _ = remove(&finer.path);
+        Ok(true)
+    }
+}
+
+impl Tidy {
+    fn is_at_rest(&self, partition: &Partition, wanted: Level, now: i64) -> bool {
+        self.rested.get(&partition.start).is_some_and(|rest| {
+            rest.level == partition.level
+                && rest.level >= wanted
+                && now < rest.until_unix_ns
+                && rest.records == partition.flushed_records()
+        })
+    }
+}
