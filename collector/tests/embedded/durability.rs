@@ -226,7 +226,7 @@ fn windows_older_than_the_disk_budget_keeps_are_refused_until_it_grows() {
     let Taken::Refused(reason) = late(&store) else {
         panic!("it is taken, to be removed again");
     };
-    assert!(reason.contains("disk_bytes"), "{reason}");
+    assert!(reason.contains("retention.disk_gib"), "{reason}");
     stored(&store, &fleet, 2, 131);
     drop(store);
     assert_eq!(late(&open(folder.path(), &quick_flushes())), Taken::Stored);

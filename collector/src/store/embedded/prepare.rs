@@ -67,7 +67,7 @@ pub fn refuse(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Op
     } else if start < now_unix_ns.saturating_sub(retention) {
         "it is older than what is kept"
     } else if start < store.evicted_before.load(Ordering::Relaxed) {
-        "it is older than what the disk budget of the collector (`disk_bytes`) has room for"
+        "it is older than what the disk budget of the collector (`retention.disk_gib`) has room for"
     } else if end <= start {
         "it ends before it begins"
     } else if end.saturating_sub(start) > WINDOW_NS_MAX {

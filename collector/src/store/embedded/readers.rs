@@ -1,7 +1,7 @@
 //! Everything that reads bytes of the store's files, as functions of bytes alone: what the fuzzer runs.
 //!
 //! Files are the store's own, yet a disk may give back anything. Whatever it gives, a reader ends, holds
-//! no more than a multiple of what it was given, and says [`Damage`](super::codec::Damage) instead of
+//! no more than a multiple of what it was given, and says `Damage` instead of
 //! panicking.
 
 use super::block::{Block, each_row};
