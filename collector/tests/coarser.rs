@@ -485,8 +485,8 @@ fn child_of_the_kill_test() {
     store.close().unwrap();
 }
 
-/// Runs the child until it was opened and `after` passed; returns whether it came to its end before.
-fn run_until_killed(dir: &Path, after: Duration) -> bool {
+/// Runs the child until it said `said` and `after` passed; returns whether it came to its end before.
+fn run_until_killed(dir: &Path, said: &str, after: Duration) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -500,7 +500,7 @@ fn run_until_killed(dir: &Path, after: Duration) -> bool {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    while !line.contains("did open") && lines.read_line(&mut line).unwrap() > 0 {}
+    while !line.contains(said) && lines.read_line(&mut line).unwrap() > 0 {}
     std::thread::sleep(after);
     child.kill().unwrap();
     child.wait().unwrap().success()
@@ -536,10 +536,18 @@ fn a_partition_is_old_or_new_and_never_both_or_neither_whenever_it_is_killed() {
     };
     copy(&full, &dir);
     let (mut kills, mut rounds) = (0, 0);
+    let mut left: BTreeMap<String, u64> = BTreeMap::new();
     let mut random = fleet::Random::new(3);
     while kills < KILLS {
-        let ended = run_until_killed(&dir, Duration::from_micros(random.below(60_000)));
+        // The child goes through the levels anew each time, as far as they are not done.
+        let said = ["did open", "did windows", "did minutes", "did ten_minutes"];
+        let said = said[random.below(4) as usize];
+        let ended = run_until_killed(&dir, said, Duration::from_micros(random.below(120_000)));
         kills += u64::from(!ended);
+        for path in files(&dir) {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            *left.entry(name).or_insert(0) += 1;
+        }
         let store = open(&dir);
         assert_eq!(store.degraded(), Vec::<String>::new());
         let answer = ask(&store, whole, "", &["service"]);
@@ -557,9 +565,8 @@ fn a_partition_is_old_or_new_and_never_both_or_neither_whenever_it_is_killed() {
         assert_eq!(of(&format!("{}.", BEGIN / SECOND)), 1, "{names:?}");
         assert_eq!(of(&format!("{second}.")), 1, "{names:?}");
         assert!(!names.iter().any(|path| path.extension().unwrap() == "new"));
-        let coarsest = names
-            .iter()
-            .any(|path| path.to_string_lossy().contains(".1h."));
+        let hours = |path: &PathBuf| path.to_string_lossy().contains(".1h.");
+        let coarsest = names.iter().all(hours);
         drop(store);
         if coarsest || ended {
             rounds += 1;
@@ -567,7 +574,7 @@ fn a_partition_is_old_or_new_and_never_both_or_neither_whenever_it_is_killed() {
             copy(&full, &dir);
         }
     }
-    println!("killed {kills} times over {rounds} whole rounds");
+    println!("killed {kills} times over {rounds} whole rounds; files that were left: {left:?}");
 }
 
 #[test]
