@@ -306,10 +306,12 @@ fn a_partition_is_removed_when_nothing_of_it_is_on_its_way_into_the_log() {
                 let _ = store.maintain(BEGIN + 3 * HOUR);
             }
         });
-        for pusher in pushers {
-            pusher.join().unwrap();
-        }
+        let ended: Vec<_> = pushers.into_iter().map(|pusher| pusher.join()).collect();
+        // Also when one has failed: the other thread shall end.
         done.store(true, Ordering::Release);
+        for of_pusher in ended {
+            of_pusher.unwrap();
+        }
     });
     assert!(counter(&store, "removed_total{cause=\"disk_bytes\"}") > 0);
     let left = total(&store);
