@@ -107,6 +107,7 @@ describe.skipIf(!SEEDED)('when it goes wrong', () => {
   for (const [name, says] of [
     ['error-invalid', 'The question is not valid'],
     ['error-exhausted', 'Narrow the time range'],
+    ['error-busy', 'The collector is busy'],
     ['error-deadline', 'It took too long'],
     ['error-unavailable', 'The collector does not answer'],
     ['error-internal', 'The collector failed'],

@@ -31,7 +31,8 @@ export interface Mock {
   close: () => Promise<void>;
 }
 
-const ERRORS: Record<string, [Code, string]> = {
+const ERRORS: Record<string, [Code, string, Record<string, string>?]> = {
+  'error-busy': [Code.ResourceExhausted, '16 answers are being read already', { 'retry-after': '5' }],
   'error-invalid': [Code.InvalidArgument, 'failed to compile pattern `(`: unclosed group'],
   'error-exhausted': [Code.ResourceExhausted, 'the answer has more than 200000 stacks: narrow the range'],
   'error-deadline': [Code.DeadlineExceeded, 'the query took longer than 30 s'],
@@ -80,7 +81,7 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
       });
     }
     const error = ERRORS[of.scenario];
-    if (error) throw new ConnectError(error[1], error[0]);
+    if (error) throw new ConnectError(error[1], error[0], error[2]);
     return of;
   };
   router.service(QueryService, {
