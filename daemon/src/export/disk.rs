@@ -420,8 +420,8 @@ impl SegmentFile {
         (offsets, failed)
     }
 
-    /// Its length.
-    pub fn len(&self) -> u64 {
+    /// Its length. Unit: bytes.
+    pub fn bytes(&self) -> u64 {
         self.len
     }
 }

@@ -13,6 +13,11 @@
 //! the answers. What is shared is the index of what waits (`spool`): no thread waits for
 //! another's disk or network. A window given up is counted by cause and told to the collector as a
 //! gap. Without a collector in the configuration nothing of this exists.
+//!
+//! With windows of 10 s `fp-spool` woke 0.4 times a second for 1.2 ms of CPU a window, `fp-push` 0.3
+//! times for 9.9 ms while stacks were new to the collector and 0.3 ms while it was away; `fp-sampler`
+//! took 17.5 ms beside them. A window cost 11 and 50 syscalls (`/proc/PID/task`, `strace -c`; 40 s each
+//! on two shared CPUs under other load, 2026-11-22).
 
 pub mod disk;
 mod gaps;

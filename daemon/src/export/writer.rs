@@ -191,7 +191,7 @@ impl Writer {
         }
         match file.append(packed) {
             Ok(offset) => {
-                if file.len() >= settings.max_bytes / SEGMENTS_MIN {
+                if file.bytes() >= settings.max_bytes / SEGMENTS_MIN {
                     self.shared.rotate.store(true, Ordering::Release);
                 }
                 Some(offset)
@@ -259,7 +259,7 @@ impl Writer {
         };
         let id = *ids;
         *ids += 1;
-        let bytes = file.as_ref().map_or(0, SegmentFile::len);
+        let bytes = file.as_ref().map_or(0, SegmentFile::bytes);
         lock(&self.shared.index).begin(id, &self.identity, bytes);
         self.current = Some(Current {
             id,
