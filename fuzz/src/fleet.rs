@@ -118,7 +118,8 @@ pub fn ingest_windows(data: &[u8]) {
                 let sets = window.label_sets.len() as u32;
                 assert!(window.rows.iter().all(|row| row.labels < sets));
                 assert!(window.accounts.iter().all(|account| account.labels < sets));
-                assert_eq!(window.rows.len(), pending.stack_ids.len());
+                let numbers = window.stream.as_ref().map(|stream| stream.ids.len());
+                assert_eq!(numbers, Some(window.rows.len()));
                 assert!(window.range.start_unix_ns < window.range.end_unix_ns);
                 assert!(
                     window
