@@ -138,6 +138,7 @@ const CAUSES: Record<string, string> = {
   spool_age: 'windows waited on the host for longer than its spool keeps them',
   disk_full: 'the host’s disk was full',
   damaged: 'the spool on the host was damaged',
+  unsaved: 'the daemon was killed: the window it was filling went with it',
   refused: 'the collector refused the windows: too old, or from the future',
 };
 
