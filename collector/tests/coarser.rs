@@ -236,11 +236,13 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
         let bytes = format!("fleetprof_store_level_bytes{{level=\"{level}\"}}");
         assert!(counter(&store, &bytes) > 0);
         let repeat = fleet.window(1, 3, BEGIN);
-        let taken = push(&store, &fleet, repeat, BEGIN + HOUR);
+        let taken = push(&store, &fleet, repeat.clone(), BEGIN + HOUR);
+        assert_eq!(taken, Taken::Repeated, "{level}");
         if level == "service_hours" {
+            let mut other = repeat;
+            other.origin.sequence += 1_000_000;
+            let taken = push(&store, &fleet, other, BEGIN + HOUR);
             assert!(matches!(taken, Taken::Refused(_)), "{taken:?}");
-        } else {
-            assert_eq!(taken, Taken::Repeated, "{level}");
         }
     }
     assert_eq!(
@@ -253,6 +255,34 @@ fn answers_stay_the_same_to_the_sample_at_every_level() {
     assert_eq!(answers(&store, whole, &["service"], ""), by_service);
     assert_eq!(files(folder.path()).len(), 2, "{:?}", files(folder.path()));
     assert!(store.degraded().is_empty());
+}
+
+#[test]
+fn a_partition_that_is_coarser_than_wanted_is_left_at_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let store = open(folder.path());
+    fill(&store, &fleet);
+    let now = BEGIN + 3 * DAY;
+    settle(&store, now);
+    store.close().unwrap();
+    drop(store);
+    let raised = Options {
+        windows_ns: 30 * DAY as u64,
+        minutes_ns: 40 * DAY as u64,
+        ..options()
+    };
+    let store = EmbeddedStore::open(folder.path(), raised, now).unwrap();
+    settle(&store, now);
+    // At rest nothing of it is opened: nobody misses its file.
+    let file = files(folder.path()).remove(0);
+    assert!(file.to_string_lossy().ends_with(".1m.sqlite"), "{file:?}");
+    let away = file.with_extension("away");
+    std::fs::rename(&file, &away).unwrap();
+    store.maintain(now + SECOND).unwrap();
+    std::fs::rename(&away, &file).unwrap();
+    assert_eq!(counter(&store, "fleetprof_store_tidy_failures_total"), 0);
+    assert_eq!(store.degraded(), Vec::<String>::new());
 }
 
 #[test]

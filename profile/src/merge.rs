@@ -28,7 +28,8 @@ impl Info {
     ///
     /// The time range becomes the union (a range of length 0 that begins at 0 is not known and adds
     /// nothing), quality is summed, different events become [`MIXED_EVENTS`], different periods 0.
-    /// A default `Info` is neutral.
+    /// An `Info` without a unit, of a range in which nothing was sampled, has no say in unit, event and
+    /// period; a default one is neutral.
     ///
     /// # Errors
     /// When the units differ; `self` is unchanged then.
@@ -40,17 +41,23 @@ impl Info {
             self.clone_from(other);
             return Ok(());
         }
-        if self.unit != other.unit {
-            return Err(MergeError::UnitMismatch {
-                left: self.unit.clone(),
-                right: other.unit.clone(),
-            });
-        }
-        if self.event != other.event {
-            self.event = MIXED_EVENTS.to_owned();
-        }
-        if self.period != other.period {
-            self.period = 0;
+        if self.unit.is_empty() {
+            self.unit.clone_from(&other.unit);
+            self.event.clone_from(&other.event);
+            self.period = other.period;
+        } else if !other.unit.is_empty() {
+            if self.unit != other.unit {
+                return Err(MergeError::UnitMismatch {
+                    left: self.unit.clone(),
+                    right: other.unit.clone(),
+                });
+            }
+            if self.event != other.event {
+                self.event = MIXED_EVENTS.to_owned();
+            }
+            if self.period != other.period {
+                self.period = 0;
+            }
         }
         let known = |info: &Info| info.start_unix_ns != 0 || info.duration_ns != 0;
         if !known(self) {
@@ -152,6 +159,7 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::Quality;
 
     fn info(start: i64, duration: u64) -> Info {
         Info {
@@ -200,6 +208,25 @@ mod tests {
             "failed to merge profiles: one weighs samples in `nanoseconds`, the other in `cycles`"
         );
         assert_eq!(left, info(1, 1));
+    }
+
+    #[test]
+    fn a_range_in_which_nothing_was_sampled_has_no_unit_to_differ() {
+        let empty = Info {
+            start_unix_ns: 1,
+            duration_ns: 1,
+            quality: Quality {
+                idle: 3,
+                ..Quality::default()
+            },
+            ..Info::default()
+        };
+        let (mut left, mut right) = (info(2, 2), empty.clone());
+        left.merge(&empty).unwrap();
+        right.merge(&info(2, 2)).unwrap();
+        assert_eq!(left, right);
+        assert_eq!((left.unit.as_str(), left.period), ("nanoseconds", 10));
+        assert_eq!((left.start_unix_ns, left.quality.idle), (1, 3));
     }
 
     #[test]

@@ -147,6 +147,27 @@ async fn a_diff_shows_what_moved() {
 }
 
 #[tokio::test]
+async fn a_diff_with_nothing_on_one_side_shows_all_of_the_other() {
+    let rig = filled(Options::default()).await;
+    let mut client = rig.queries().await;
+    let request = wire::DiffRequest {
+        before: selection("host=\"nobody\""),
+        after: selection("host=\"b\",unit=\"web.service\""),
+        limit: 0,
+    };
+    let answer = client.diff(request).await.expect("an answer").into_inner();
+    assert!(!answer.rows.is_empty());
+    assert!(answer.rows.iter().all(|row| row.appeared && !row.vanished));
+    let request = wire::DiffRequest {
+        before: selection("host=\"b\",unit=\"web.service\""),
+        after: selection("host=\"nobody\""),
+        limit: 0,
+    };
+    let answer = client.diff(request).await.expect("an answer").into_inner();
+    assert!(answer.rows.iter().all(|row| row.vanished && !row.appeared));
+}
+
+#[tokio::test]
 async fn series_have_whole_steps_and_a_rest() {
     let rig = filled(Options::default()).await;
     let request = wire::SeriesRequest {

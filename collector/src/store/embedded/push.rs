@@ -144,12 +144,12 @@ impl EmbeddedStore {
         now_unix_ns: i64,
     ) -> Result<Taken, StoreError> {
         let partition = self.partition_for(window.range.start_unix_ns)?;
+        if self.is_stored(&window.origin) {
+            return Ok(Taken::Repeated);
+        }
         if partition.level == Level::ServiceHours {
             // By the clock of another call its time was over.
             return Ok(Taken::Refused("it is older than what is kept".to_owned()));
-        }
-        if self.is_stored(&window.origin) {
-            return Ok(Taken::Repeated);
         }
         let ready = match prepare(self, &partition, window, definitions)? {
             Ok(ready) => ready,

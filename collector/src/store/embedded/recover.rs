@@ -195,10 +195,10 @@ impl EmbeddedStore {
         if finer.generation == coarser.generation {
             return Ok(());
         }
-        dictlog::note_removed(&self.log_folder(), finer.ids())?;
+        let noted = dictlog::note_removed(&self.log_folder(), finer.ids());
         let next = lock(&self.wal).next();
         lock(&self.removed).insert(finer.ids(), next);
-        Ok(())
+        noted
     }
 }
 

@@ -124,6 +124,9 @@ impl EmbeddedStore {
             if skip {
                 continue;
             }
+            if Instant::now() >= until {
+                return Err(Stopped::Slice);
+            }
             let failed = |error| Stopped::File(Arc::clone(&partition), error);
             let until_unix_ns = self.compact(&partition, now, until).map_err(failed)?;
             let until_unix_ns = until_unix_ns.ok_or(Stopped::Slice)?;
@@ -140,7 +143,8 @@ impl EmbeddedStore {
                 records: partition.flushed_records(),
                 until_unix_ns,
             };
-            if partition.is_flushed() && wanted == partition.level {
+            // One that is coarser than wanted, since ages were raised, stays as it is.
+            if partition.is_flushed() && wanted <= partition.level {
                 tidy.rested.insert(partition.start, rest);
             }
         }
@@ -276,8 +280,10 @@ impl EmbeddedStore {
             }
         };
         if let Err(error) = self.note_replaced(finer, &coarser) {
-            remove(&path)?;
-            return Err(error.into());
+            // The coarser file has its name and stays: a note that is there in part would have the next
+            // start remove the finer one. All that the log has of that one is in files.
+            let path = finer.path.display();
+            tracing::warn!("failed to note that `{path}` was replaced by a coarser file: {error}");
         }
         write(&self.partitions).insert(finer.start, coarser);
         finer.close_files();
