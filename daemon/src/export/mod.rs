@@ -14,10 +14,9 @@
 //! another's disk or network. A window given up is counted by cause and told to the collector as a
 //! gap. Without a collector in the configuration nothing of this exists.
 //!
-//! With windows of 10 s `fp-spool` woke 0.4 times a second for 1.2 ms of CPU a window, `fp-push` 0.3
-//! times for 9.9 ms while stacks were new to the collector and 0.3 ms while it was away; `fp-sampler`
-//! took 17.5 ms beside them. A window cost 11 and 50 syscalls (`/proc/PID/task`, `strace -c`; 40 s each
-//! on two shared CPUs under other load, 2026-11-22).
+//! With windows of 10 s, on two CPUs with little to do, `fp-spool` and `fp-push` each woke 0.3 times a
+//! second; a window cost them 0.3 and 2.5 ms of CPU (most stacks new to the collector), beside 2.5 ms of
+//! `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). The syscalls were 11 and 50 a window (`strace -c`).
 
 pub mod disk;
 mod gaps;
