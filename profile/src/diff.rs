@@ -19,7 +19,7 @@
 
 use crate::dictionary::Remap;
 use crate::frame::FrameKind;
-use crate::functions::sum_functions;
+use crate::functions::{Shape, sum_functions};
 use crate::merge::{GroupBy, MergeError};
 use crate::sample::{Info, Profile, SampleKey, Value};
 use crate::{Dictionary, LabelSetId};
@@ -207,7 +207,7 @@ fn function_changes(dict: &Dictionary, samples: &[SampleChange]) -> Vec<Function
         )
     });
     let change = |[before, after]: [Value; 2]| Change { before, after };
-    sum_functions(dict, stacks)
+    sum_functions(&Shape::of(dict), stacks)
         .into_iter()
         .map(|cost| FunctionChange {
             function: dict.strings.get(cost.function).to_owned(),

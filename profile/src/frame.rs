@@ -139,6 +139,11 @@ impl FrameTable {
     }
 
     /// Every frame in id order.
+    pub(crate) fn as_slice(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Every frame in id order.
     pub fn iter(&self) -> impl Iterator<Item = Frame> + '_ {
         self.frames.iter().copied()
     }

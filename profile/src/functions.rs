@@ -1,11 +1,12 @@
 //! What each function or module cost: the sum that tables and diffs are made of.
 
 use crate::dictionary::Dictionary;
-use crate::frame::{Frame, FrameKind};
+use crate::frame::{Frame, FrameId, FrameKind};
 use crate::sample::Value;
-use crate::stack::{StackId, StackTrie};
+use crate::stack::StackId;
 use crate::strings::StrId;
 use hashbrown::HashMap;
+use std::borrow::Cow;
 
 /// Cost of one function, or module, in `N` profiles that share a dictionary.
 #[derive(Clone, Copy, Debug)]
@@ -20,34 +21,63 @@ pub(crate) struct FunctionCost<const N: usize> {
     pub total: [Value; N],
 }
 
+/// What sums need of a dictionary beside its texts: stacks and frames by id.
+pub struct Shape<'d> {
+    stacks: Cow<'d, [(StackId, FrameId)]>,
+    frames: Cow<'d, [Frame]>,
+}
+
+impl Shape<'_> {
+    /// The shape of a dictionary.
+    pub fn of(dict: &Dictionary) -> Shape<'_> {
+        Shape {
+            stacks: Cow::Borrowed(dict.stacks.nodes()),
+            frames: Cow::Borrowed(dict.frames.as_slice()),
+        }
+    }
+
+    /// A copy, for sums that are made while the dictionary grows.
+    pub fn into_owned(self) -> Shape<'static> {
+        Shape {
+            stacks: Cow::Owned(self.stacks.into_owned()),
+            frames: Cow::Owned(self.frames.into_owned()),
+        }
+    }
+
+    /// Size of stacks and frames. Unit: bytes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.stacks) + size_of_val(&*self.frames)
+    }
+}
+
 /// Sums costs by (function, module), in no particular order.
 pub(crate) fn sum_functions<const N: usize>(
-    dict: &Dictionary,
+    shape: &Shape<'_>,
     stacks: impl IntoIterator<Item = (StackId, [Value; N])>,
 ) -> Vec<FunctionCost<N>> {
-    sum(dict, stacks, |frame| (frame.function, frame.module))
+    sum(shape, stacks, |frame| (frame.function, frame.module))
 }
 
 /// Sums costs by module, in no particular order; `function` is the empty string.
 pub(crate) fn sum_modules<const N: usize>(
-    dict: &Dictionary,
+    shape: &Shape<'_>,
     stacks: impl IntoIterator<Item = (StackId, [Value; N])>,
 ) -> Vec<FunctionCost<N>> {
-    sum(dict, stacks, |frame| (StrId::EMPTY, frame.module))
+    sum(shape, stacks, |frame| (StrId::EMPTY, frame.module))
 }
 
 fn sum<const N: usize>(
-    dict: &Dictionary,
+    shape: &Shape<'_>,
     stacks: impl IntoIterator<Item = (StackId, [Value; N])>,
     row: impl Fn(Frame) -> (StrId, StrId),
 ) -> Vec<FunctionCost<N>> {
     let mut costs: Vec<FunctionCost<N>> = Vec::new();
     let mut rows: HashMap<(StrId, StrId), usize> = HashMap::new();
-    let row_of_frame: Vec<usize> = dict
+    let row_of_frame: Vec<usize> = shape
         .frames
         .iter()
         .map(|frame| {
-            let (function, module) = row(frame);
+            let (function, module) = row(*frame);
             let row = *rows.entry((function, module)).or_insert_with(|| {
                 costs.push(FunctionCost {
                     function,
@@ -63,19 +93,23 @@ fn sum<const N: usize>(
         })
         .collect();
 
-    let tree = Tree::new(&dict.stacks, stacks, |stack, values| {
-        if let Some((_, frame)) = dict.stacks.node(stack) {
-            add(&mut costs[row_of_frame[frame.0 as usize]].own, values);
+    // The empty stack has no frame, and costs nothing.
+    let row_of_stack = |stack: StackId| {
+        let (_, frame) = shape.stacks[stack.0 as usize];
+        row_of_frame.get(frame.0 as usize).copied()
+    };
+    let tree = Tree::new(&shape.stacks, stacks, |stack, values| {
+        if let Some(row) = row_of_stack(stack) {
+            add(&mut costs[row].own, values);
         }
     });
     // How often a row is on the path to the stack that is looked at: recursion counts once.
     let mut on_path = vec![0u32; costs.len()];
     tree.walk(|step| {
         let (Step::Enter(stack) | Step::Leave(stack)) = step;
-        let Some((_, frame)) = dict.stacks.node(stack) else {
+        let Some(row) = row_of_stack(stack) else {
             return;
         };
-        let row = row_of_frame[frame.0 as usize];
         if let Step::Leave(_) = step {
             on_path[row] -= 1;
             return;
@@ -109,11 +143,11 @@ enum Step {
 impl<const N: usize> Tree<N> {
     /// The tree of these samples; each sample is shown to `each`.
     fn new(
-        trie: &StackTrie,
+        stacks: &[(StackId, FrameId)],
         samples: impl IntoIterator<Item = (StackId, [Value; N])>,
         mut each: impl FnMut(StackId, &[Value; N]),
     ) -> Tree<N> {
-        let len = trie.len();
+        let len = stacks.len();
         let mut totals = vec![[Value::default(); N]; len];
         let mut reached = vec![false; len];
         for (stack, values) in samples {
@@ -124,10 +158,10 @@ impl<const N: usize> Tree<N> {
         let (mut first, mut next) = (vec![0u32; len], vec![0u32; len]);
         // A caller has a smaller id than what it called.
         for id in (1..len).rev() {
-            let Some((parent, _)) = trie.node(StackId(id as u32)).filter(|_| reached[id]) else {
+            if !reached[id] {
                 continue;
-            };
-            let (parent, values) = (parent.0 as usize, totals[id]);
+            }
+            let (parent, values) = (stacks[id].0.0 as usize, totals[id]);
             add(&mut totals[parent], &values);
             reached[parent] = true;
             next[id] = first[parent];

@@ -36,6 +36,7 @@ pub use filter::{
     PATTERN_SIZE_MAX, Selector,
 };
 pub use frame::{Frame, FrameId, FrameKind, FrameRef, FrameTable};
+pub use functions::Shape;
 pub use identity::{ContentId, ContentIds};
 pub use labels::{LabelSetId, LabelSetTable, key};
 pub use ledger::{Account, Coverage, Expected, Ledger, LedgerBuilder, LedgerRow, Tally, ancestors};
@@ -46,4 +47,4 @@ pub use sample::{Info, Profile, Quality, SampleKey, Value};
 pub use selector::{SELECTOR_LEN_MAX, SelectorError};
 pub use stack::{StackId, StackTrie};
 pub use strings::{StrId, StringTable};
-pub use top::{CostBy, Costs, Top, TopBy, TopRow, TopSort};
+pub use top::{CostBy, Costs, Sums, Top, TopBy, TopRow, TopSort};

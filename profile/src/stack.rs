@@ -84,6 +84,11 @@ impl StackTrie {
         out.reverse();
     }
 
+    /// Caller's stack and leaf frame by id. The empty stack is its own caller, and its frame is none.
+    pub(crate) fn nodes(&self) -> &[(StackId, FrameId)] {
+        &self.nodes
+    }
+
     /// Number of nodes, the empty stack included.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -2,7 +2,7 @@
 
 use crate::dictionary::Dictionary;
 use crate::frame::FrameKind;
-use crate::functions::{sum_functions, sum_modules};
+use crate::functions::{FunctionCost, Shape, sum_functions, sum_modules};
 use crate::sample::{Profile, Value};
 use crate::stack::StackId;
 use crate::strings::{StrId, StringTable};
@@ -133,6 +133,9 @@ pub struct Costs {
     total: Value,
 }
 
+/// Sums by function or module that are not in their table yet.
+pub struct Sums(Vec<FunctionCost<1>>);
+
 #[derive(Clone, Copy, Debug)]
 struct Row {
     kind: FrameKind,
@@ -160,32 +163,52 @@ impl Costs {
         costs
     }
 
-    /// Adds samples whose stacks are of `dict`. Takes time and memory by the stacks of `dict`, about 50
-    /// bytes each while it runs.
+    /// Adds samples whose stacks are of `dict`.
     ///
     /// # Panics
     /// When a stack is not of `dict`.
     pub fn add(&mut self, dict: &Dictionary, samples: impl IntoIterator<Item = (StackId, Value)>) {
+        let mut sums = self.sum(&Shape::of(dict), samples);
+        self.name(dict, &mut sums, usize::MAX);
+    }
+
+    /// Sums samples whose stacks are of `shape`; they are in the table once they are
+    /// [named](Costs::name). Takes time and memory by the stacks of `shape`, about 50 bytes each while
+    /// it runs.
+    ///
+    /// # Panics
+    /// When a stack is not of `shape`.
+    pub fn sum(
+        &mut self,
+        shape: &Shape<'_>,
+        samples: impl IntoIterator<Item = (StackId, Value)>,
+    ) -> Sums {
         let total = &mut self.total;
         let samples = samples.into_iter().map(|(stack, value)| {
             *total += value;
             (stack, [value])
         });
-        let (sums, by_function) = match self.by {
-            CostBy::Function => (sum_functions(dict, samples), true),
-            CostBy::Module => (sum_modules(dict, samples), false),
-        };
+        Sums(match self.by {
+            CostBy::Function => sum_functions(shape, samples),
+            CostBy::Module => sum_modules(shape, samples),
+        })
+    }
+
+    /// Takes at most `most` of the sums into the table, under their names in `dict`, which has grown at
+    /// most since its shape was taken. Returns false when that were all.
+    pub fn name(&mut self, dict: &Dictionary, sums: &mut Sums, most: usize) -> bool {
         if self.rows.is_empty() {
-            self.strings.reserve(sums.len());
-            self.rows.reserve(sums.len());
+            self.strings.reserve(sums.0.len());
+            self.rows.reserve(sums.0.len());
         }
-        for cost in sums {
+        let rest = sums.0.len().saturating_sub(most);
+        for cost in sums.0.drain(rest..) {
             let mut text = |id| self.strings.intern(dict.strings.get(id));
-            let (name, module) = match by_function {
-                true => (text(cost.function), text(cost.module)),
-                false => (text(cost.module), StrId::EMPTY),
+            let key = match self.by {
+                CostBy::Function => (text(cost.function), text(cost.module)),
+                CostBy::Module => (text(cost.module), StrId::EMPTY),
             };
-            let row = self.rows.entry((name, module)).or_insert(Row {
+            let row = self.rows.entry(key).or_insert(Row {
                 kind: cost.kind,
                 own: Value::default(),
                 total: Value::default(),
@@ -194,6 +217,7 @@ impl Costs {
             row.own += cost.own[0];
             row.total += cost.total[0];
         }
+        rest > 0
     }
 
     /// The sum over all samples.

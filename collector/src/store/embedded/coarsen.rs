@@ -85,7 +85,8 @@ impl Coarsening {
             Level::ServiceHours => new_generation(),
             _ => partition.generation,
         };
-        let mut into = PartitionFile::begin_anew(&path, &partition.service_labels, generation)?;
+        let mut into =
+            PartitionFile::begin_anew(&path, &partition.service_labels, generation, &from)?;
         into.copy_records(&from)?;
         let mut units = VecDeque::new();
         let mut services = None;

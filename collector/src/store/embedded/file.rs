@@ -145,6 +145,25 @@ pub struct Opened {
     pub hosts: Vec<(u32, Vec<u8>)>,
 }
 
+/// Makes the tables of an empty file, and says whose it is.
+fn lay_out(
+    connection: &Connection,
+    service_labels: &[String],
+    generation: u64,
+    flushes: i64,
+) -> Result<(), FileError> {
+    connection.execute_batch(&format!(
+        "BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};
+         {SCHEMA} COMMIT;"
+    ))?;
+    let labels = service_labels.join("\n");
+    connection.execute(
+        "INSERT INTO about VALUES ('service_labels', ?1), ('generation', ?2), ('flushes', ?3)",
+        params![labels.as_bytes(), generation as i64, flushes],
+    )?;
+    Ok(())
+}
+
 /// A connection to a partition's file.
 pub struct PartitionFile {
     connection: Connection,
@@ -163,19 +182,7 @@ impl PartitionFile {
         {
             let connection = Connection::open(&temporary)?;
             connection.execute_batch("PRAGMA page_size = 4096; PRAGMA synchronous = FULL;")?;
-            connection.execute_batch(&format!(
-                "BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};
-                 {SCHEMA} COMMIT;"
-            ))?;
-            let labels = service_labels.join("\n");
-            connection.execute(
-                "INSERT INTO about VALUES ('service_labels', ?1)",
-                params![labels.as_bytes()],
-            )?;
-            connection.execute(
-                "INSERT INTO about VALUES ('generation', ?1), ('flushes', 0)",
-                params![generation as i64],
-            )?;
+            lay_out(&connection, service_labels, generation, 0)?;
         }
         // SQLite would take the log of a file that is gone for that of the new one.
         for stale in &names(path)[1..] {

@@ -195,9 +195,15 @@ impl EmbeddedStore {
         if finer.generation == coarser.generation {
             return Ok(());
         }
-        let noted = dictlog::note_removed(&self.log_folder(), finer.ids());
+        self.pass_over(finer.ids())
+    }
+
+    /// Makes sure that what the log has of these ids is passed over from now on: in this process in any
+    /// case, after a crash when the note could be written.
+    pub(super) fn pass_over(&self, ids: dictlog::Ids) -> std::io::Result<()> {
+        let noted = dictlog::note_removed(&self.log_folder(), ids);
         let next = lock(&self.wal).next();
-        lock(&self.removed).insert(finer.ids(), next);
+        lock(&self.removed).insert(ids, next);
         noted
     }
 }

@@ -294,16 +294,13 @@ impl EmbeddedStore {
         }
     }
 
-    /// Makes sure that what the log has of a partition is passed over from now on. Where even that
-    /// cannot be written, the space matters more: what comes back after a crash is removed again.
+    /// Notes that the log's records of a partition are passed over. Where even that cannot be written,
+    /// the space matters more: what comes back after a crash is removed again.
     fn note_removed(&self, partition: &Partition, undone: &mut Vec<String>) {
-        let ids = partition.ids();
-        if let Err(error) = dictlog::note_removed(&self.log_folder(), ids) {
+        if let Err(error) = self.pass_over(partition.ids()) {
             let path = partition.path.display();
             undone.push(format!("failed to note that `{path}` is removed: {error}"));
         }
-        let next = lock(&self.wal).next();
-        lock(&self.removed).insert(ids, next);
     }
 
     /// Damaged files are kept as long as others of their age.

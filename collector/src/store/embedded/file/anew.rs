@@ -1,7 +1,7 @@
 //! What a partition's file needs to be put in order: parts that become one, sums by hours, and a new
 //! file that takes the place of an older one.
 
-use super::{APPLICATION_ID, FileError, PartitionFile, SCHEMA, Table, VERSION, blob, key, remove};
+use super::{FileError, PartitionFile, Table, blob, key, lay_out, remove};
 use crate::store::embedded::encode::HEADS_SHARED;
 use crate::store::embedded::level::{HOUR_CHUNKS, HOURS_FROM};
 use rusqlite::{Connection, params};
@@ -223,6 +223,7 @@ impl PartitionFile {
         path: &Path,
         service_labels: &[String],
         generation: u64,
+        from: &PartitionFile,
     ) -> Result<PartitionFile, FileError> {
         let temporary = path.with_extension("new");
         remove(&temporary)?;
@@ -231,18 +232,11 @@ impl PartitionFile {
         // One that a crash leaves behind is removed: nothing is ever rolled back in it.
         let _mode: String =
             connection.query_row("PRAGMA journal_mode = OFF", [], |row| row.get(0))?;
-        connection.execute_batch(&format!(
-            "BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};
-             {SCHEMA} COMMIT;"
-        ))?;
-        let labels = service_labels.join("\n");
-        connection.execute(
-            "INSERT INTO about VALUES ('service_labels', ?1)",
-            params![labels.as_bytes()],
-        )?;
-        connection.execute(
-            "INSERT INTO about VALUES ('generation', ?1)",
-            params![generation as i64],
+        lay_out(
+            &connection,
+            service_labels,
+            generation,
+            from.number("flushes")?,
         )?;
         Ok(PartitionFile {
             connection,
@@ -250,13 +244,8 @@ impl PartitionFile {
         })
     }
 
-    /// Copies the last record of the log and the number of parts by chunk, the hosts, and the number of
-    /// flushes.
+    /// Copies the last record of the log and the number of parts by chunk, and the hosts.
     pub fn copy_records(&mut self, from: &PartitionFile) -> Result<(), FileError> {
-        self.connection.execute(
-            "INSERT INTO about VALUES ('flushes', ?1)",
-            params![from.number("flushes")?],
-        )?;
         let mut statement = from
             .connection
             .prepare("SELECT id, record, parts FROM chunk")?;

@@ -3,13 +3,13 @@
 use super::super::EmbeddedStore;
 use super::super::partition::read;
 use super::plan::{Read, covered};
-use super::profile::{Found, merge_kinds, read_partition};
+use super::profile::{Found, SLICE, merge_kinds, read_partition};
 use super::quality::Fleet;
 use super::{Guard, each_partition};
 use crate::store::{Answer, Limits, StoreError, TimeRange};
-use ::profile::{CostBy, Costs, Info, Quality, Query, SampleKey, StackId, Value};
+use ::profile::{CostBy, Costs, Info, Quality, Query, SampleKey, Shape, StackId, Value};
 
-/// Memory that [`Costs::add`] takes for each stack of a dictionary. Unit: bytes.
+/// Memory that [`Costs::sum`] takes for each stack of a dictionary. Unit: bytes.
 const STACK_BYTES: usize = 50;
 
 /// See [`Store::costs`](crate::store::Store::costs); `query` has no frame filters.
@@ -38,29 +38,39 @@ pub fn costs(
                 read: of,
             } = found;
             used |= of;
-            // Held for as long as the sums take: some ten milliseconds for a million stacks.
-            let dict = read(&dict);
-            merge_kinds(&mut info, &dict, &kinds, range)?;
-            let working = dict.tables.stacks.len() * STACK_BYTES;
-            guard.hold(working)?;
+            // A dictionary that is locked keeps pushes waiting: it is copied from and looked at in slices.
+            let shape = {
+                let dict = read(&dict);
+                merge_kinds(&mut info, &dict, &kinds, range)?;
+                let shape = Shape::of(&dict.tables);
+                guard.hold(shape.bytes() + dict.tables.stacks.len() * STACK_BYTES)?;
+                shape.into_owned()
+            };
             let mut samples: Vec<(StackId, Value)> = Vec::new();
             for (labels, list) in lists {
                 guard.hold(list.len() * size_of::<(StackId, Value)>())?;
-                for (kept, leaf, value) in list {
-                    if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
-                        let labels = labels[kept as usize];
-                        let key = SampleKey { labels, stack, end };
-                        counted.count(&dict.tables, key, value.count);
-                        samples.push((stack, value));
+                for slice in list.chunks(SLICE) {
+                    guard.check()?;
+                    let dict = read(&dict);
+                    for &(kept, leaf, value) in slice {
+                        if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
+                            let labels = labels[kept as usize];
+                            let key = SampleKey { labels, stack, end };
+                            counted.count(&dict.tables, key, value.count);
+                            samples.push((stack, value));
+                        }
                     }
                 }
             }
-            guard.check()?;
+            let mut sums = costs.sum(&shape, samples);
             let before = costs.heap_bytes();
-            costs.add(&dict.tables, samples);
-            guard.release(working);
-            guard.hold(costs.heap_bytes().saturating_sub(before))?;
-            guard.check()
+            loop {
+                guard.check()?;
+                if !costs.name(&read(&dict).tables, &mut sums, SLICE) {
+                    break;
+                }
+            }
+            guard.hold(costs.heap_bytes().saturating_sub(before))
         },
     )?;
     let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;

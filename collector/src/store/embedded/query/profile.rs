@@ -26,7 +26,7 @@ use std::sync::{Arc, RwLock};
 const DENSE_MAX: usize = 4 << 20;
 
 /// Samples put into the answer between looks at the clock, and before pushes get their turn.
-const SLICE: usize = 8192;
+pub const SLICE: usize = 8192;
 
 /// Fewer groups than one in so many are looked up one by one; more are found by reading all.
 const SCAN_SHARE: usize = 4;
