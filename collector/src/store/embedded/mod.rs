@@ -72,7 +72,6 @@ use partition::{Partition, lock, read};
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use push::Writer;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -83,7 +82,7 @@ pub struct EmbeddedStore {
     dir: PathBuf,
     options: Options,
     /// Locked for as long as the store is open.
-    _lock: File,
+    _lock: recover::DirectoryLock,
     /// By begin.
     partitions: RwLock<BTreeMap<i64, Arc<Partition>>>,
     /// What is on its way into the log.

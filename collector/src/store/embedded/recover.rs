@@ -23,6 +23,28 @@ fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error)
     }
 }
 
+/// Keeps other stores from the directory until it is dropped.
+pub struct DirectoryLock(File);
+
+impl DirectoryLock {
+    fn take(path: PathBuf) -> Result<DirectoryLock, OpenError> {
+        let file = File::create(&path).map_err(io_error("create", &path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirectoryLock(file)),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path }),
+            Err(TryLockError::Error(error)) => Err(io_error("lock", &path)(error)),
+        }
+    }
+}
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that is being started has the file as well until it runs its
+        // own program, and the lock with it.
+        let _ = self.0.unlock();
+    }
+}
+
 impl EmbeddedStore {
     /// Opens the store in `dir`, which is made when it is not there. What a crash left is brought in
     /// order; a partition that is damaged is set aside, and [`Store::degraded`] says so.
@@ -39,12 +61,7 @@ impl EmbeddedStore {
         let folder = dir.join("partitions");
         std::fs::create_dir_all(&folder).map_err(io_error("create", &folder))?;
         let lock_path = dir.join("lock");
-        let lock_file = File::create(&lock_path).map_err(io_error("create", &lock_path))?;
-        match lock_file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(OpenError::Locked { path: lock_path }),
-            Err(TryLockError::Error(error)) => return Err(io_error("lock", &lock_path)(error)),
-        }
+        let locked = DirectoryLock::take(lock_path)?;
         check_layout(dir, &options)?;
         let log = dir.join("wal");
         let notes = dictlog::list(&log).map_err(io_error("list", &log))?;
@@ -53,7 +70,7 @@ impl EmbeddedStore {
         let store = EmbeddedStore {
             dir: dir.to_owned(),
             options,
-            _lock: lock_file,
+            _lock: locked,
             partitions: RwLock::default(),
             writer: Mutex::new(Writer::new(1)),
             written: Condvar::new(),
