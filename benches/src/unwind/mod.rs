@@ -170,7 +170,7 @@ fn unwinder(store: &FileStore, files: &BTreeSet<u32>) -> Unwinder {
         let module = found
             .image
             .ok()
-            .and_then(|image| Module::read(&image, &found.path, &dirs));
+            .and_then(|image| Module::read(&image, None, &found.path, &dirs));
         unwinder.install(Loaded {
             file,
             module: module.map(Box::new),

@@ -165,7 +165,10 @@ impl Modules {
         }
         let found = store.get(file);
         let module = match &found.image {
-            Ok(image) => Module::read(image, &found.path, &self.debug_dirs).map(Box::new),
+            Ok(image) => {
+                let held = found.debug.as_ref();
+                Module::read(image, held, &found.path, &self.debug_dirs).map(Box::new)
+            }
             // Asked for before it was seen. It is asked for again.
             Err(Unnamed::Limit) => return,
             Err(_) => None,

@@ -28,6 +28,7 @@ use crate::perf::plan::Limits;
 use crate::process::looker::{self, Looker};
 use crate::process::scout::{Handover, Modules, Scout};
 use crate::sampler::{self, Queues, Sampler, Start};
+use crate::symbolize::debug_files;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer};
 use crate::sys::{KernelEvents, Poller, SignalFd, WakeFd, keep_memory_private};
@@ -156,7 +157,12 @@ impl Stages {
         let finder = Scout::default();
         let processes = finder.scan();
         let counters = Arc::new(SymbolCounters::default());
-        let store = Arc::new(FileStore::new(None, Arc::clone(&counters)));
+        let debug_files = debug_files::Wanted {
+            dirs: config.symbols.debug_dirs.clone(),
+            lines: config.symbols.lines || config.symbols.inlined_frames,
+        };
+        let store = FileStore::new(None, Arc::clone(&counters)).with_debug_files(debug_files);
+        let store = Arc::new(store);
         let shared = Arc::new(sampler::Shared::new().map_err(setup)?);
         let environment = Environment::read();
         let budget = Budget::new(&config, &environment, &facts.plan);

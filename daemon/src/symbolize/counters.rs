@@ -38,6 +38,8 @@ counters! {
     tables_evicted,
     /// Files refused because their symbols alone are over a limit.
     tables_refused,
+    /// Separate debug files held open with executables that may need them.
+    debug_files_held,
     /// Separate debug files found and used.
     debug_files_used,
     /// Addresses that got a name.

@@ -1,18 +1,68 @@
-//! Finds the separate debug file of an executable, below the daemon's own debug directories only.
+//! Finds the separate debug file of an executable.
 //!
 //! By build id (`.build-id/ab/cdef….debug`), else by `.gnu_debuglink` (`<dir>/<directory of the
 //! executable>/<name>`, `<dir>/<name>`). A file is taken only when its build id equals that of the
-//! executable or, when one of them has none, its checksum is the one in the link. Directories of
-//! containers are not searched: what is found there is anybody's.
+//! executable or, when one of them has none, its checksum is the one in the link.
+//!
+//! What is found as an executable is opened is held open with it: below the daemon's own debug
+//! directories, else in the root of the process that runs it, where a container has its own. There only
+//! an equal build id counts. Whoever makes such a file could as well have put its names into the
+//! executable itself, so it is believed no more and no less than that.
 
 use super::elf::{Headers, ReadAt, read_headers};
 use super::files::Image;
 use super::open::{Links, Root};
+use crate::ids::Pid;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Largest file whose checksum is computed. Unit: bytes. Reading takes about a second a GiB.
 const CHECKED_BYTES_MAX: u64 = 1 << 30;
+
+/// What is looked for as executables are opened.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// The daemon's own debug directories.
+    pub dirs: Vec<PathBuf>,
+    /// Debug files of executables that have symbols and no source lines, too.
+    pub lines: bool,
+}
+
+/// Finds the debug file of the executable `image` that runs from `path` in the root of `pid`, if it may be
+/// needed. May wait for ever.
+pub fn at_first_sight(wanted: &Wanted, image: &Image, pid: Pid, path: &[u8]) -> Option<Image> {
+    if matches!(image, Image::Memory(_)) {
+        return None;
+    }
+    let headers = read_headers(image).ok()?;
+    let has = |name: &[u8]| headers.section(name).is_some();
+    let needed = !has(b".symtab") || wanted.lines && !has(b".debug_info");
+    if !needed || headers.build_id.len() < 2 {
+        return None;
+    }
+    by_build_id(&wanted.dirs, &headers)
+        .map(|(debug, _)| debug)
+        .or_else(|| inside(&headers, image, pid, path))
+}
+
+/// Looks in the root of a process, where debug files of distributions and of debuggers lie.
+fn inside(headers: &Headers, image: &Image, pid: Pid, path: &[u8]) -> Option<Image> {
+    let root = Root::of_process(pid.0).ok()?;
+    let mut places = vec![[b"/usr/lib/debug/", build_id_place(headers)?.as_bytes()].concat()];
+    if let Some((name, _)) = headers.debug_link(image) {
+        let parent = &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
+        places.extend([
+            [parent, b"/.debug/", &*name].concat(),
+            [parent, b"/", &*name].concat(),
+            [b"/usr/lib/debug", parent, b"/", &*name].concat(),
+        ]);
+    }
+    places.iter().find_map(|place| {
+        let debug = Image::open(root.open(place, Links::Inside).ok()?).ok()?;
+        let found = read_headers(&debug).ok()?;
+        (found.build_id == headers.build_id).then_some(debug)
+    })
+}
 
 /// Finds the debug file of the executable `image` that ran from `path`.
 pub fn find(
@@ -25,6 +75,14 @@ pub fn find(
 }
 
 fn by_build_id(dirs: &[PathBuf], headers: &Headers) -> Option<(Image, Headers)> {
+    let name = build_id_place(headers)?;
+    dirs.iter().find_map(|dir| {
+        open(dir, name.as_bytes()).filter(|(_, found)| found.build_id == headers.build_id)
+    })
+}
+
+/// Where a debug directory has the file of a build id.
+fn build_id_place(headers: &Headers) -> Option<String> {
     let (first, rest) = headers.build_id.split_first()?;
     if rest.is_empty() {
         return None;
@@ -35,9 +93,7 @@ fn by_build_id(dirs: &[PathBuf], headers: &Headers) -> Option<(Image, Headers)> 
         let _ = write!(name, "{byte:02x}");
     }
     name.push_str(".debug");
-    dirs.iter().find_map(|dir| {
-        open(dir, name.as_bytes()).filter(|(_, found)| found.build_id == headers.build_id)
-    })
+    Some(name)
 }
 
 fn by_link(

@@ -111,7 +111,10 @@ impl FileNames {
         let mut debug = None;
         if !has_symbols || wants_lines && !has_lines {
             let path = super::open::without_deleted(&found.path);
-            debug = debug_files::find(&options.debug_dirs, &self.headers, image, path);
+            let held = found.debug.as_ref().filter(|held| held.unchanged());
+            let held = held.and_then(|held| Some((held.clone(), read_headers(held).ok()?)));
+            let find = || debug_files::find(&options.debug_dirs, &self.headers, image, path);
+            debug = held.or_else(find);
         }
         if let Some((debug, headers)) = &debug {
             bump(&counters.debug_files_used);

@@ -13,6 +13,7 @@
 //! `map_files` is checked too: a pid used again may have another file mapped at the same addresses.
 
 use super::counters::{SymbolCounters, bump};
+use super::debug_files;
 use super::elf::{self, ReadAt};
 use super::mounts;
 use super::open::{self, Links, OpenError, Root};
@@ -249,6 +250,8 @@ pub struct Found {
     pub identity: FileIdentity,
     /// Its content, or why there is none.
     pub image: Result<Image, Unnamed>,
+    /// Its separate debug file, where one was needed and found at the first sample.
+    pub debug: Option<Image>,
 }
 
 struct Known {
@@ -272,6 +275,7 @@ pub struct FileStore {
     /// Announcements dealt with since the start.
     done: AtomicU64,
     open_max: usize,
+    debug: debug_files::Wanted,
     counters: Arc<SymbolCounters>,
 }
 
@@ -284,8 +288,14 @@ impl FileStore {
             table: Mutex::default(),
             done: AtomicU64::new(0),
             open_max,
+            debug: debug_files::Wanted::default(),
             counters,
         }
+    }
+
+    /// Holds these debug files open too.
+    pub fn with_debug_files(self, debug: debug_files::Wanted) -> FileStore {
+        FileStore { debug, ..self }
     }
 
     /// Opens a file that was seen, unless it is open already; false then. May wait for ever.
@@ -321,6 +331,7 @@ impl FileStore {
                     path,
                     identity,
                     image,
+                    debug: None,
                 },
             );
         }
@@ -340,10 +351,18 @@ impl FileStore {
             Ok(_) => &self.counters.files_opened,
             Err(reason) => self.refused(reason),
         });
+        let debug = image.as_ref().ok().and_then(|image| {
+            let path = open::without_deleted(&seen.path);
+            debug_files::at_first_sight(&self.debug, image, seen.pid, path)
+        });
+        if debug.is_some() {
+            bump(&self.counters.debug_files_held);
+        }
         let found = Found {
             path: seen.path.as_ref().into(),
             identity: seen.identity,
             image,
+            debug,
         };
         self.put(seen.id, found);
         true
@@ -376,14 +395,14 @@ impl FileStore {
     fn put(&self, id: FileId, found: Found) {
         let table = &mut *self.lock();
         table.clock += 1;
-        table.open += usize::from(is_open(&found));
+        table.open += descriptors(&found);
         let known = Known {
             found,
             used: table.clock,
             sampled: Mono::now(),
         };
         if let Some(old) = table.known.insert(id, known) {
-            table.open -= usize::from(is_open(&old.found));
+            table.open -= descriptors(&old.found);
         }
         if table.open > self.open_max {
             self.close_longest_unused(table);
@@ -405,8 +424,8 @@ impl FileStore {
         let (_, &mut limit, _) = uses.select_nth_unstable(nth);
         for known in table.known.values_mut() {
             if known.used <= limit && is_open(&known.found) {
-                known.found.image = Err(Unnamed::Limit);
-                table.open -= 1;
+                table.open -= descriptors(&known.found);
+                close(&mut known.found);
                 bump(&self.counters.files_evicted);
             }
         }
@@ -423,8 +442,8 @@ impl FileStore {
         }
         for known in table.known.values_mut() {
             if is_open(&known.found) && end.since(known.sampled) > UNUSED_MAX {
-                known.found.image = Err(Unnamed::Limit);
-                table.open -= 1;
+                table.open -= descriptors(&known.found);
+                close(&mut known.found);
                 bump(&self.counters.files_closed);
             }
         }
@@ -444,6 +463,7 @@ impl FileStore {
                 path: Arc::default(),
                 identity: FileIdentity::Path,
                 image: Err(Unnamed::Limit),
+                debug: None,
             },
         }
     }
@@ -460,7 +480,19 @@ impl FileStore {
 }
 
 fn is_open(found: &Found) -> bool {
-    matches!(found.image, Ok(Image::File(..) | Image::Remote(_)))
+    descriptors(found) > 0
+}
+
+/// Descriptors held for a file.
+fn descriptors(found: &Found) -> usize {
+    let held = [found.image.as_ref().ok(), found.debug.as_ref()];
+    let open = |image: &&Image| matches!(image, Image::File(..) | Image::Remote(_));
+    held.into_iter().flatten().filter(open).count()
+}
+
+fn close(found: &mut Found) {
+    found.image = Err(Unnamed::Limit);
+    found.debug = None;
 }
 
 fn forget_longest_unused(table: &mut Table) {
@@ -471,8 +503,8 @@ fn forget_longest_unused(table: &mut Table) {
     table.open = table
         .known
         .values()
-        .filter(|known| is_open(&known.found))
-        .count();
+        .map(|known| descriptors(&known.found))
+        .sum();
 }
 
 /// As [`identity_of_mapping`], by a helper that is waited for only so long.

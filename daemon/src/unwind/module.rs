@@ -65,13 +65,21 @@ impl Module {
         }
     }
 
-    /// Reads what `image`, which ran from `path`, or its separate debug file in `debug_dirs` has.
+    /// Reads what `image`, which ran from `path`, or its separate debug file has: the one `held` with it,
+    /// or one in `debug_dirs`.
     /// `None` when it is not an image of this architecture or has no unwind information at all.
-    pub fn read(image: &Image, path: &[u8], debug_dirs: &[PathBuf]) -> Option<Module> {
+    pub fn read(
+        image: &Image,
+        held: Option<&Image>,
+        path: &[u8],
+        debug_dirs: &[PathBuf],
+    ) -> Option<Module> {
         let headers = elf::read_headers(image).ok()?;
         let mut module = Module::of(image, &headers)?;
         if module.tables.is_empty()
-            && let Some((debug, found)) = debug_files::find(debug_dirs, &headers, image, path)
+            && let Some((debug, found)) = held
+                .and_then(|held| Some((held.clone(), elf::read_headers(held).ok()?)))
+                .or_else(|| debug_files::find(debug_dirs, &headers, image, path))
         {
             let code = Bases {
                 code: lowest(&module.segments),

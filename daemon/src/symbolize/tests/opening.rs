@@ -28,6 +28,50 @@ fn a_deleted_program_is_named_through_its_mapping_as_root() {
     assert_eq!(rig.frames(offset), ["native busy_leaf program"]);
 }
 
+/// Takes a program's symbols away from it, into `debug`.
+fn split_off(path: &Path, debug: &Path) -> bool {
+    let (program, debug) = (text(path), text(debug));
+    let link = format!("--add-gnu-debuglink={debug}");
+    tool("objcopy", &["--only-keep-debug", program, debug])
+        && tool("strip", &[program])
+        && tool("objcopy", &[&link, program])
+}
+
+#[test]
+fn a_debug_file_beside_the_program_is_held_from_its_first_sample() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &["-g"]) else {
+        return;
+    };
+    let offset = offset_of(&path, "busy_leaf");
+    let debug = dir.path().join("program.debug");
+    assert!(split_off(&path, &debug));
+    let mut rig = Rig::plain();
+    rig.store
+        .see(&seen(&path, build_id(&path), std::process::id()));
+    // The container is gone before anything is named.
+    fs::remove_file(&path).expect("removes");
+    fs::remove_file(&debug).expect("removes");
+    assert_eq!(rig.store.open_files(), 2);
+    assert_eq!(rig.frames(offset), ["native busy_leaf program"]);
+}
+
+#[test]
+fn a_debug_file_of_another_build_is_not_taken() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", PROGRAM, &["-g"]) else {
+        return;
+    };
+    let offset = offset_of(&path, "busy_leaf");
+    let debug = dir.path().join("program.debug");
+    assert!(split_off(&path, &debug));
+    let other = PROGRAM.replace("busy_leaf", "other_leaf");
+    let other = build(dir.path(), "other", &other, &["-g"]).expect("compiler is there");
+    fs::rename(&other, &debug).expect("replaces");
+    let named = Rig::plain().name(&path, build_id(&path), offset);
+    assert_eq!(named, "native [program] program (no_symbols)");
+}
+
 #[test]
 fn a_file_gone_before_it_was_opened_may_be_found_later() {
     let dir = TempDir::new().expect("temporary directory");
