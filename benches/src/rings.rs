@@ -71,6 +71,7 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
     let (scout, _requests) = sync_channel(1024);
     let (_scans, scanned) = sync_channel(1);
     let (_loaded, modules) = sync_channel(1);
+    let (_rules, generated) = sync_channel(1);
     let shared = Arc::new(Shared::new()?);
     let queues = Queues {
         batches,
@@ -78,6 +79,7 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
         scout,
         scanned,
         modules: (modules, Arc::default()),
+        generated,
         looks: None,
     };
     let mut sampler = Sampler::new(start, queues, Arc::clone(&shared))?;

@@ -170,12 +170,14 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
         Scout::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
     });
     let shared = Arc::new(Shared::new().unwrap());
+    let (_rules, generated) = std::sync::mpsc::sync_channel(1);
     let queues = Queues {
         batches,
         recycled,
         scout,
         scanned,
         modules: (modules, handover),
+        generated,
         looks: None,
     };
     let mut sampler = Sampler::new(start, queues, Arc::clone(&shared)).unwrap();

@@ -11,7 +11,11 @@
 //! is late is taken with a later window. Runtimes are not asked to write maps here, and jitdump is not
 //! read.
 
+pub mod ask;
+pub mod code;
+pub mod dump;
 pub mod map;
+pub mod names;
 pub mod target;
 
 #[cfg(test)]
@@ -27,15 +31,14 @@ use crate::symbolize::open::{Links, OpenError};
 use crate::time::Mono;
 use hashbrown::HashMap;
 use map::PerfMap;
-use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
+use profile::{Dictionary, FrameId, FrameKind, Unnamed};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::time::Duration;
 use target::Target;
 
-/// Module of generated code in frames.
-const MODULE: &str = "[jit]";
+use names::MODULE;
 
 /// Most processes with a map held open. Unit: descriptors.
 const MAPS_MAX: usize = 1024;
@@ -182,12 +185,7 @@ impl PerfMaps {
         let mut unnamed = 0;
         for address in addresses {
             let frame = match known.map.find(address.0) {
-                Some(name) => dict.intern_frame(FrameRef {
-                    kind: kind_of(name),
-                    function: name,
-                    module: MODULE,
-                    ..FrameRef::default()
-                }),
+                Some(name) => names::intern(dict, name, None),
                 None => {
                     unnamed += 1;
                     let reason = known.reason;
@@ -313,13 +311,6 @@ fn reason_for(size: u64, bytes_max: u64, map: &PerfMap) -> Unnamed {
         Unnamed::JitMapRefused
     } else {
         Unnamed::JitNotInMap
-    }
-}
-
-fn kind_of(name: &str) -> FrameKind {
-    match name.starts_with("py::") || name.starts_with("JS:~") {
-        true => FrameKind::Interpreted,
-        false => FrameKind::Jit,
     }
 }
 

@@ -15,11 +15,13 @@ use crate::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use crate::perf::record::{MapFile, Mmap};
 use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use crate::time::Mono;
+use crate::unwind::generated::{Generated, GeneratedRules};
 use hashbrown::{HashMap, HashSet};
 use profile::Unnamed;
 use scan::ScannedProcess;
 use space::{AddressSpace, Backing, Mapping};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use file_table::FILES_MAX;
@@ -77,12 +79,19 @@ pub struct Process {
     ahead: u32,
     /// When a large space may be looked over for new files again.
     look_after: Mono,
+    /// How to step over its generated code, where something is known of it.
+    generated: Option<Arc<GeneratedRules>>,
 }
 
 impl Process {
     /// The executable mappings.
     pub fn space(&self) -> &AddressSpace {
         &self.space
+    }
+
+    /// How to step over its generated code, where something is known of it.
+    pub fn generated(&self) -> Option<&GeneratedRules> {
+        self.generated.as_deref()
     }
 }
 
@@ -252,6 +261,7 @@ impl ProcessTable {
             announced: 0,
             ahead: 0,
             look_after: Mono(0),
+            generated: None,
         };
         self.processes.insert(pid, process);
     }
@@ -290,18 +300,25 @@ impl ProcessTable {
             return;
         }
         self.forget_thread(tid);
-        let (kernel, space, announced, ahead) = match self.processes.get(&parent) {
+        let (kernel, space, announced, ahead, generated) = match self.processes.get(&parent) {
             Some(parent) => {
-                let space = Rc::clone(&parent.space);
-                (parent.kernel, space, parent.announced, parent.ahead)
+                let (space, generated) = (Rc::clone(&parent.space), parent.generated.clone());
+                (
+                    parent.kernel,
+                    space,
+                    parent.announced,
+                    parent.ahead,
+                    generated,
+                )
             }
-            None => (false, Rc::default(), 0, 0),
+            None => (false, Rc::default(), 0, 0, None),
         };
         self.create(pid, parent, comm, kernel, time, space);
         // What was announced of the parent need not be looked over again, and a process does not get
         // round the bound by forking.
         if let Some(child) = self.processes.get_mut(&pid) {
             (child.announced, child.ahead) = (announced, ahead);
+            child.generated = generated;
         }
     }
 
@@ -463,6 +480,15 @@ impl ProcessTable {
     /// A process by pid.
     pub fn get(&self, pid: Pid) -> Option<&Process> {
         self.processes.get(&pid)
+    }
+
+    /// Has the generated code of a process stepped over by these rules from now on.
+    pub fn set_generated(&mut self, generated: Generated) {
+        if let Some(process) = self.processes.get_mut(&generated.pid)
+            && process.id == generated.process
+        {
+            process.generated = Some(generated.rules);
+        }
     }
 
     /// Name of a thread.

@@ -22,6 +22,7 @@ use crate::process::scan::ScannedProcess;
 use crate::process::scout::{Handover, Request, Scanned};
 use crate::sys::Poller;
 use crate::time::Mono;
+use crate::unwind::generated::Generated;
 use crate::unwind::look::Answer;
 use crate::unwind::modules::Loaded;
 use crate::unwind::{StackBuffer, Unwinder};
@@ -56,6 +57,8 @@ pub struct Queues {
     pub scanned: Receiver<Scanned>,
     /// Unwind information of files, and what is known of it on both sides.
     pub modules: (Receiver<Loaded>, Arc<Handover>),
+    /// How to step over generated code.
+    pub generated: Receiver<Generated>,
     /// Requests for looks at the memory of threads, and their answers; `None` where none are had.
     pub looks: Option<(SyncSender<looker::Request>, Receiver<Answer>)>,
 }
@@ -219,6 +222,9 @@ impl Sampler {
             self.processes.repair(&scanned.processes, scanned.asked);
         }
         self.take_modules();
+        while let Ok(generated) = self.queues.generated.try_recv() {
+            self.processes.set_generated(generated);
+        }
         self.take_looks(now);
         let horizon = self.drain_up_to(horizon_at(now))?;
         self.ask_for_looks(now);

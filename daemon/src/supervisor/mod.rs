@@ -34,7 +34,7 @@ use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer}
 use crate::sys::{KernelEvents, Poller, SignalFd, WakeFd, keep_memory_private};
 use crate::sys::{keep_heap_small, raise_descriptor_limit};
 use crate::time::{Mono, WallAnchor};
-use crate::unwind::Unwinder;
+use crate::unwind::{Unwinder, generated};
 use ends::{Ends, StageError};
 pub use ends::{Exit, RunError};
 use sd_notify::NotifyState;
@@ -311,12 +311,15 @@ impl Stages {
             window,
             first_window_end: agent.clock.next_multiple(window),
         };
+        // Nobody sends any rules yet.
+        let (_, generated) = sync_channel(generated::QUEUED_MAX);
         let queues = Queues {
             batches,
             recycled,
             scout,
             scanned,
             modules: (modules, handover),
+            generated,
             looks,
         };
         draining.push(

@@ -13,6 +13,7 @@
 mod callchain;
 pub mod engine;
 mod expression;
+pub mod generated;
 pub mod look;
 pub mod lookouts;
 pub mod module;
