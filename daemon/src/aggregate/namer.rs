@@ -67,6 +67,10 @@ const OUTERMOST_FUNCTIONS: &[&str] = &[
     "start_thread",
 ];
 
+/// Generated code at which a stack begins. An Erlang process has a stack of its own, whose outermost return
+/// address is that of the code that ends the process; the other runs the schedulers' threads.
+const GENERATED_STARTS: &[&str] = &["erts_beamasm:normal_exit/0", "global::process_main"];
+
 /// What a frame's name says about where its stack begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
@@ -81,6 +85,11 @@ impl Start {
     /// only where the C library is the one that has them. The others are reserved names.
     fn of(frame: FrameRef<'_>) -> Start {
         let function = frame.function;
+        if frame.kind == FrameKind::Jit {
+            let name = function.strip_prefix('$').unwrap_or(function);
+            let begins = GENERATED_STARTS.iter().any(|start| name.starts_with(start));
+            return if begins { Start::Outermost } else { Start::No };
+        }
         if frame.kind != FrameKind::Native || !START_FUNCTIONS.contains(&function) {
             return Start::No;
         }

@@ -488,6 +488,25 @@ impl SymbolTable {
         }
     }
 
+    /// Address and length of the symbol of this name, if the table of names is not larger than
+    /// `bytes_max`.
+    pub fn named<R: ReadAt + ?Sized>(
+        &self,
+        image: &R,
+        name: &[u8],
+        bytes_max: usize,
+    ) -> Option<(u64, u32)> {
+        let size = usize::try_from(self.names_size).ok()?;
+        let mut names = vec![0; (size <= bytes_max).then_some(size)?];
+        image.read_exact_at(&mut names, self.names_at).ok()?;
+        let mut entries = self.entries.iter();
+        let found = entries.find(|entry| {
+            let text = names.get(entry.name as usize..);
+            text.is_some_and(|text| until_nul(&text[..text.len().min(name.len() + 1)]) == name)
+        })?;
+        Some((found.start, found.size))
+    }
+
     /// Number of symbols.
     pub fn len(&self) -> usize {
         self.entries.len()

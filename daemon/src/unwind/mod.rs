@@ -14,6 +14,7 @@ mod callchain;
 pub mod engine;
 mod expression;
 pub mod generated;
+pub mod lent;
 pub mod look;
 pub mod lookouts;
 pub mod module;

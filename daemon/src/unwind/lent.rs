@@ -1,0 +1,112 @@
+//! Generated code that has no frame of its own: it is jumped to out of a function of the runtime, and runs
+//! and calls in that function's frame.
+//!
+//! PHP's compiler works so: the interpreter's loop `execute_ex` jumps into what was compiled. Nothing
+//! describes the compiled code, and it keeps no frame pointer, but the unwinding information of the body of
+//! `execute_ex` tells where its caller is. Seen with PHP 8.2 of Debian 12 on x86-64, 2026-11-22: in traces
+//! the return address of `execute_ex` lies where it lies in its body.
+
+use super::module::Module;
+use super::rule::{Rule, Step};
+use super::table::RowContext;
+use crate::ids::FileOffset;
+use crate::process::maps::{self, Map};
+use crate::symbolize::elf::{self, Headers, SymbolTable};
+use crate::symbolize::files::Image;
+use crate::symbolize::open;
+use std::fs::File;
+use std::io::{BufReader, Read};
+
+/// Most of `/proc/PID/maps` that is read. Unit: bytes.
+const MAPS_BYTES_MAX: u64 = 4 << 20;
+
+/// Files of a process that are looked into. Unit: files. The interpreter is the program or one of its
+/// libraries.
+const FILES_MAX: usize = 64;
+
+/// Largest symbol table and largest table of names that are read. Unit: bytes.
+const SYMBOLS_BYTES_MAX: usize = 8 << 20;
+
+/// Places of a function at which its rule is looked up: that of its body is the commonest.
+const PLACES: u64 = 64;
+
+/// The rule by which code is left that runs in the frame of `function`, where the process `pid` has such a
+/// function in one of its files. May wait for ever: for helpers.
+pub fn rule_of(pid: u32, function: &[u8]) -> Option<Rule> {
+    let text = File::open(format!("/proc/{pid}/maps")).ok()?;
+    let mut files = maps::executable(BufReader::new(text.take(MAPS_BYTES_MAX)));
+    files.retain(Map::is_file);
+    files.sort_by_key(|map| (map.device, map.inode));
+    files.dedup_by_key(|map| (map.device, map.inode));
+    files.truncate(FILES_MAX);
+    files.iter().find_map(|map| {
+        let file = open::open_mapping(pid, map.start, map.end).ok()?;
+        let image = Image::open(file).ok()?;
+        rule_in(&image, function)
+    })
+}
+
+fn rule_in(image: &Image, function: &[u8]) -> Option<Rule> {
+    let headers = elf::read_headers(image).ok()?;
+    let (start, size) = [&b".symtab"[..], b".dynsym"].iter().find_map(|table| {
+        let segments = &headers.segments;
+        let table = SymbolTable::read(image, &headers, table, segments, SYMBOLS_BYTES_MAX);
+        table.ok()??.named(image, function, SYMBOLS_BYTES_MAX)
+    })?;
+    let module = Module::of(image, &headers)?;
+    let mut context = RowContext::new_in();
+    let step = (u64::from(size) / PLACES).max(1);
+    let mut found: Vec<(Rule, usize)> = Vec::new();
+    for place in (0..PLACES).map(|number| start.wrapping_add(number * step)) {
+        let Some(offset) = offset_of(&headers, place) else {
+            continue;
+        };
+        let rule = module.rule(offset, &mut context);
+        if !matches!(rule.step, Step::Saved { .. }) {
+            continue;
+        }
+        match found.iter_mut().find(|(known, _)| *known == rule) {
+            Some((_, count)) => *count += 1,
+            None => found.push((rule, 1)),
+        }
+    }
+    let (rule, count) = found.into_iter().max_by_key(|&(_, count)| count)?;
+    // A function with as many shapes as places has no body whose frame could be lent.
+    (count > 1).then_some(rule)
+}
+
+fn offset_of(headers: &Headers, address: u64) -> Option<FileOffset> {
+    let mut segments = headers.segments.iter();
+    let segment = segments.find(|segment| {
+        segment.executable && address.wrapping_sub(segment.address) < segment.file_size
+    })?;
+    Some(FileOffset(address - segment.address + segment.offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rule_of_a_body_is_found_by_the_name_of_the_function() {
+        let text = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        if !text.contains("/libc.so") {
+            return eprintln!("skipped: no C library of its own file");
+        }
+        let rule = rule_of(std::process::id(), b"qsort_r");
+        let Some(Rule { step, .. }) = rule else {
+            panic!("no rule")
+        };
+        // It saves registers, so its body's frame is larger than the return address.
+        assert!(matches!(step, Step::Saved { offset: 16.., .. }), "{step:?}");
+    }
+
+    #[test]
+    fn a_function_that_is_nowhere_has_no_rule() {
+        assert_eq!(
+            rule_of(std::process::id(), b"no_such_function_anywhere"),
+            None
+        );
+        assert_eq!(rule_of(u32::MAX, b"execute_ex"), None);
+    }
+}
