@@ -171,6 +171,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     });
     let shared = Arc::new(Shared::new().unwrap());
     let (_rules, generated) = std::sync::mpsc::sync_channel(1);
+    let (code, _notices) = sync_channel(16);
     let queues = Queues {
         batches,
         recycled,
@@ -178,6 +179,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
         scanned,
         modules: (modules, handover),
         generated,
+        code,
         looks: None,
     };
     let mut sampler = Sampler::new(start, queues, Arc::clone(&shared)).unwrap();
