@@ -18,7 +18,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// Longest wait for the lock of one process's code, which is held for as long as it takes to read a
 /// piece of a file in, some milliseconds.
-const LOCK_WAIT: Duration = Duration::from_millis(100);
+const LOCK_WAIT: Duration = Duration::from_millis(500);
 
 /// Time between two tries.
 const LOCK_RETRY: Duration = Duration::from_micros(200);
@@ -27,6 +27,9 @@ const LOCK_RETRY: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub struct CodeBook {
     notices: SyncSender<Notice>,
+    /// Batches without generated code that `fp-jit` is still told of: it forgets what had its last
+    /// samples in those before.
+    owed: u8,
 }
 
 /// What is known of the processes of one batch.
@@ -49,7 +52,7 @@ pub type NoPage = Unnamed;
 impl CodeBook {
     /// Asks over this queue.
     pub fn new(notices: SyncSender<Notice>) -> CodeBook {
-        CodeBook { notices }
+        CodeBook { notices, owed: 0 }
     }
 
     /// Has nobody to ask: generated code has no names.
@@ -58,10 +61,14 @@ impl CodeBook {
     }
 
     /// What is known of these processes, brought up to date first.
-    pub fn open(&self, wanted: Vec<Wanted>, named_until: Mono) -> Pages {
+    pub fn open(&mut self, wanted: Vec<Wanted>, named_until: Mono) -> Pages {
         if wanted.is_empty() {
+            if self.owed > 0 && self.notices.try_send(Notice::Named(named_until)).is_ok() {
+                self.owed -= 1;
+            }
             return Pages::default();
         }
+        self.owed = 2;
         let (reply, answer) = sync_channel(1);
         let notice = Notice::Refresh {
             wanted,

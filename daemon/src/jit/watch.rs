@@ -36,6 +36,9 @@ pub const PROCESSES_MAX: usize = 1024;
 /// map is known no better.
 const TICK: Duration = Duration::from_secs(1);
 
+/// The same while there are processes, but none of them has samples: only to forget them in time.
+const LAZY_TICK: Duration = Duration::from_secs(60);
+
 /// How long after its last sample a process's files are read on. Three default windows.
 const ACTIVE: Duration = Duration::from_secs(30);
 
@@ -143,6 +146,8 @@ pub enum Notice {
     Dump(Box<DumpSeen>),
     /// A process that was told of has ended, then.
     Ended(ProcessId, Mono),
+    /// No sample before this will be asked for.
+    Named(Mono),
     /// Samples are to be named: these processes are to be up to date.
     Refresh {
         /// Those with samples.
@@ -313,9 +318,10 @@ impl Watcher {
         loop {
             let now = Mono::now();
             let active = self.processes.values().any(|one| one.is_active(now));
-            let notice = match active {
-                true => notices.recv_timeout(next.since(now)),
-                false => notices.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            let notice = match (active, self.is_empty()) {
+                (true, _) => notices.recv_timeout(next.since(now)),
+                (false, false) => notices.recv_timeout(LAZY_TICK),
+                (false, true) => notices.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match notice {
                 Ok(first) => self.take(std::iter::once(first).chain(notices.try_iter())),
@@ -351,6 +357,7 @@ impl Watcher {
                     }
                     due.push(id);
                 }
+                Notice::Named(until) => self.named_until = self.named_until.max(until),
                 Notice::Refresh {
                     wanted,
                     named_until,
@@ -635,7 +642,9 @@ impl Watcher {
             ..
         } = self;
         processes.retain(|&id, watched| {
-            let named = watched.ended.is_some_and(|ended| ended < *named_until);
+            let named = watched
+                .ended
+                .is_some_and(|ended| ended < *named_until || now.since(ended) >= IDLE_MAX);
             let idle = now.since(watched.used) >= IDLE_MAX;
             if named || idle {
                 asker.forget(id);
