@@ -73,6 +73,7 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
     let (_loaded, modules) = sync_channel(1);
     let (_rules, generated) = sync_channel(1);
     let shared = Arc::new(Shared::new()?);
+    let (code, _notices) = sync_channel(16);
     let queues = Queues {
         batches,
         recycled,
@@ -80,6 +81,7 @@ pub fn run(cpus: u32, rate_hz: u32) -> anyhow::Result<String> {
         scanned,
         modules: (modules, Arc::default()),
         generated,
+        code,
         looks: None,
     };
     let mut sampler = Sampler::new(start, queues, Arc::clone(&shared))?;

@@ -7,21 +7,22 @@
 use daemon::aggregate::batch::RawBatch;
 use daemon::bounds::{Bounds, CacheBounds};
 use daemon::heartbeat::Heartbeat;
-use daemon::ids::{CpuId, Pid};
+use daemon::ids::{Comm, CpuId, Pid, Tid};
 use daemon::perf::cpu_ring::CpuRing;
 use daemon::perf::event::{EventKind, EventSpec, Features};
 use daemon::perf::loss::Pace;
-use daemon::perf::record::{self, Record};
+use daemon::perf::record::{self, Callchain, CpuMode, Layout, Record, Sample};
 use daemon::perf::ring::Ring;
 use daemon::perf::rings::{Drained, Rings, horizon_at};
 use daemon::perf::synthetic;
-use daemon::process::scan;
+use daemon::process::scan::{self, ScannedMapping, ScannedProcess};
 use daemon::process::scout::{Handover, Modules, Scout};
 use daemon::sampler::{Queues, Sampler, Shared, Start};
 use daemon::symbolize::SymbolCounters;
 use daemon::symbolize::files::{FileStore, identity_of_mapping};
 use daemon::time::Mono;
 use daemon::unwind::{Depths, Unwinder};
+use perf_event_open_sys::bindings;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::sync::Arc;
@@ -44,6 +45,50 @@ const WINDOW: Duration = Duration::from_secs(2);
 /// after ten, and seconds counted: five windows.
 const WARM_UP: u64 = 14;
 const COUNTED: u64 = 10;
+
+/// Of so many samples one is in generated code.
+const GENERATED_EVERY: usize = 8;
+/// A process with generated code at this address, which is nobody's pid.
+const RUNTIME: Pid = Pid(0x3fff_fff0);
+const GENERATED_AT: u64 = 0x10_0000;
+
+/// The process of [`RUNTIME`], as /proc would tell it.
+fn runtime() -> ScannedProcess {
+    ScannedProcess {
+        pid: RUNTIME,
+        parent: Pid(1),
+        comm: Comm::from_bytes(b"runtime"),
+        kernel: false,
+        mappings: vec![ScannedMapping {
+            start: GENERATED_AT,
+            end: GENERATED_AT + 0x1000,
+            file_offset: 0,
+            identity: None,
+            private: true,
+            path: b"//anon"[..].into(),
+        }],
+        threads: Vec::new(),
+    }
+}
+
+/// A sample at the same time in the generated code of [`RUNTIME`].
+fn in_generated_code(bytes: &[u8], layout: &Layout) -> Vec<u8> {
+    let Ok(Record::Sample(sample)) = record::parse(bytes, layout) else {
+        panic!("not a sample");
+    };
+    let chain = [bindings::PERF_CONTEXT_USER, GENERATED_AT + 0x10];
+    let chain: Vec<u8> = chain.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let there = Sample {
+        mode: CpuMode::User,
+        ip: GENERATED_AT + 0x10,
+        pid: RUNTIME,
+        tid: Tid(RUNTIME.0),
+        callchain: Callchain::from_bytes(&chain),
+        user: None,
+        ..sample
+    };
+    synthetic::again(&there, Mono(0), COPY_BYTES)
+}
 
 /// Recurses to changing depths, each level with a frame of its own size, and never allocates.
 #[inline(never)]
@@ -118,10 +163,15 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
         matches!(parsed, Ok(Record::Sample(sample)) if sample.user.is_some())
     });
     assert_eq!(copies.count(), samples.len());
+    // Some of them in generated code, of a process that has nothing else.
+    for bytes in samples.iter_mut().step_by(GENERATED_EVERY) {
+        *bytes = in_generated_code(bytes, &layout);
+    }
 
     let own = Pid(std::process::id());
     let mut processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
     processes.retain(|process| process.pid == own);
+    processes.push(runtime());
     let rings = (0..CPUS)
         .map(|cpu| {
             let ring = Ring::in_memory(RING_BYTES).unwrap();
@@ -171,6 +221,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     });
     let shared = Arc::new(Shared::new().unwrap());
     let (_rules, generated) = std::sync::mpsc::sync_channel(1);
+    let (code, _notices) = sync_channel(16);
     let queues = Queues {
         batches,
         recycled,
@@ -178,12 +229,13 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
         scanned,
         modules: (modules, handover),
         generated,
+        code,
         looks: None,
     };
     let mut sampler = Sampler::new(start, queues, Arc::clone(&shared)).unwrap();
 
     let mut second = 0;
-    let mut ends = [0u64; 2];
+    let (mut ends, mut times) = ([0u64; 2], 0);
     let mut run = |seconds: u64, sampler: &mut Sampler| {
         for _ in 0..seconds {
             let from = begin.plus(Duration::from_secs(second));
@@ -193,9 +245,12 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
                 .pass(from.plus(Duration::from_millis(1002)))
                 .unwrap();
             while let Ok(batch) = handed_over.try_recv() {
+                times += batch.times.len();
                 for sample in &batch.samples {
-                    let end = batch.stacks[sample.stack as usize].end;
-                    ends[usize::from(end.is_complete())] += sample.value.count;
+                    let stack = &batch.stacks[sample.stack as usize];
+                    if !stack.generated {
+                        ends[usize::from(stack.end.is_complete())] += sample.value.count;
+                    }
                 }
                 recycle.send(batch).unwrap();
             }
@@ -221,6 +276,11 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
         "every sample went through"
     );
     assert_eq!((change.allocations, change.reallocations), (0, 0));
+    let generated = samples.len().div_ceil(GENERATED_EVERY) * CPUS as usize;
+    assert!(
+        times >= generated * COUNTED as usize,
+        "{times} times of samples in generated code"
+    );
     // What was counted is the whole way of a sample, unwinding included.
     assert!(ends[1] > ends[0] * 2, "{ends:?}");
     drop(sampler);

@@ -7,12 +7,14 @@
 use collector::store::embedded::readers;
 use daemon::cgroup::{Hierarchy, Labels};
 use daemon::config::{Config, Configuration};
-use daemon::jit::{map::PerfMap, target};
+use daemon::jit::code::{CodeMap, Found, When};
+use daemon::jit::{map::MapReader, target};
 use daemon::perf::environment::parse_cpu_list;
 use daemon::perf::record::{self, Layout, Record};
 use daemon::process::maps;
 use daemon::symbolize::elf::{self, SymbolTable};
 use daemon::symbolize::{KernelSymbols, inflate, names};
+use daemon::time::Mono;
 use profile::formats::{self, Format, Options};
 use profile::{FrameFilter, FrameFilterOp, Profile, Selector};
 use prost::Message;
@@ -128,21 +130,27 @@ pub fn elf_images(data: &[u8]) {
 
 /// Perf maps: the same names whatever pieces the file is read in, memory within the bound.
 pub fn perf_maps(data: &[u8]) {
-    let (mut whole, mut pieces) = (PerfMap::new(BYTES_MAX), PerfMap::new(BYTES_MAX));
-    whole.feed(data);
+    let (mut whole, mut pieces) = (CodeMap::new(BYTES_MAX), CodeMap::new(BYTES_MAX));
+    let (mut at_once, mut by_pieces) = (MapReader::default(), MapReader::default());
+    let read = When::between(Mono(1), Mono(2));
+    at_once.feed(data, read, &mut whole);
     for piece in data.chunks(7) {
-        pieces.feed(piece);
+        by_pieces.feed(piece, read, &mut pieces);
     }
     assert_eq!(whole.len(), pieces.len());
-    assert_eq!(whole.take_skipped(), pieces.take_skipped());
-    assert!(whole.heap_bytes() <= 3 * BYTES_MAX);
+    assert_eq!(at_once.take_skipped(), by_pieces.take_skipped());
+    assert!(whole.heap_bytes() + at_once.heap_bytes() <= 3 * BYTES_MAX);
+    let name = |map: &CodeMap, address: u64| match map.find(address, Mono(3)) {
+        Found::Code(code, _) => Some(code.name.to_string()),
+        _ => None,
+    };
     for line in data.split(|&byte| byte == b'\n') {
         let Some((start, end, _)) = daemon::jit::map::parse_line(line) else {
             continue;
         };
         assert!(start < end);
-        assert_eq!(whole.find(start), pieces.find(start));
-        if let Some(name) = whole.find(end - 1) {
+        assert_eq!(name(&whole, start), name(&pieces, start));
+        if let Some(name) = name(&whole, end - 1) {
             assert!(!name.chars().any(char::is_control));
         }
     }

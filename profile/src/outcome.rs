@@ -84,6 +84,7 @@ table! {
         NotInKallsyms = 13, "not_in_kallsyms", "the kernel lists no symbol for the address";
         JitProcessGone = 14, "jit_process_gone", "generated code of a process that ended before its perf map was read";
         JitMapLate = 15, "jit_map_late", "generated code whose perf map could not be read in time; it is taken when it can be";
+        JitReused = 16, "jit_reused", "generated code: the address was used again around that time, and the perf map does not say when";
     }
 }
 

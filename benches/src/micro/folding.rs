@@ -3,8 +3,8 @@
 use super::Lines;
 use super::synthetic::Synthetic;
 use daemon::aggregate::batch::{RawBatch, RawFrame};
-use daemon::aggregate::fold::Folder;
-use daemon::ids::{CgroupId, Comm, FileId, FileOffset, Pid, Tid};
+use daemon::aggregate::fold::{Folder, Taken};
+use daemon::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use daemon::process::ProcessTable;
 use daemon::time::Mono;
 use inferno::collapse::Collapse;
@@ -44,14 +44,14 @@ impl Folding {
     pub fn add_all(&self, folder: &mut Folder) {
         for sample in &self.synthetic.samples {
             let process = self.table.get(Pid(sample.pid)).expect("made above");
-            folder.add(
-                process,
-                CgroupId(sample.cgroup),
-                Comm::from_bytes(b"worker"),
-                &self.stacks[sample.stack],
-                StackEnd::Complete,
-                PERIOD,
-            );
+            let taken = Taken {
+                time: Mono(1),
+                cgroup: CgroupId(sample.cgroup),
+                thread: Comm::from_bytes(b"worker"),
+                end: StackEnd::Complete,
+                weight: PERIOD,
+            };
+            folder.add(process, &taken, &self.stacks[sample.stack]);
         }
     }
 }
@@ -69,6 +69,17 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
     let samples = SAMPLES as u64;
     lines.run("a window, fleetprofd", "sample", samples, || {
         folding.add_all(&mut folder);
+        let empty = spare.take().unwrap_or_default();
+        spare = Some(folder.take(Mono(1), true, empty));
+    });
+    // The same with the leaf of each stack in generated code: what the times of samples cost.
+    let generated = |function: u64| match function % 2 {
+        0 => RawFrame::Jit(ProcessId(1), Avma(function * 64)),
+        _ => in_a_file(function),
+    };
+    let generated = Folding::new(SAMPLES, generated);
+    lines.run("a window of generated code", "sample", samples, || {
+        generated.add_all(&mut folder);
         let empty = spare.take().unwrap_or_default();
         spare = Some(folder.take(Mono(1), true, empty));
     });

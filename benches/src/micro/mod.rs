@@ -3,6 +3,7 @@
 
 mod folding;
 mod formats;
+mod generated;
 mod naming;
 mod recording;
 mod records;
@@ -34,6 +35,7 @@ const GROUPS: &[Group] = &[
     ("records", records::measure),
     ("folding", folding::measure),
     ("naming", naming::measure),
+    ("generated", generated::measure),
     ("recorder", recording::measure),
     ("formats", formats::measure),
 ];

@@ -9,7 +9,7 @@ use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Recorder, RecorderOptions};
 use daemon::cgroup::CgroupTable;
 use daemon::ids::{Avma, FileId, FileOffset, Pid};
-use daemon::jit::{PerfMapOptions, PerfMaps};
+use daemon::jit::CodeBook;
 use daemon::symbolize::counters::SymbolCounters;
 use daemon::symbolize::files::{self, FileSeen, FileStore};
 use daemon::symbolize::kernel::KernelSymbols;
@@ -72,10 +72,14 @@ fn namer(code: &OwnCode) -> Namer {
         });
     }
     let options = SymbolOptions::default();
-    let mut symbolizer = Symbolizer::new(options, Arc::clone(&store), Arc::clone(&counters));
+    let mut symbolizer = Symbolizer::new(options, Arc::clone(&store), counters);
     symbolizer.set_kernel_symbols(KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none()));
-    let perf_maps = PerfMaps::new(PerfMapOptions::default(), counters);
-    Namer::new(symbolizer, store, perf_maps, CgroupTable::discover())
+    Namer::new(
+        symbolizer,
+        store,
+        CodeBook::closed(),
+        CgroupTable::discover(),
+    )
 }
 
 /// Both closes.

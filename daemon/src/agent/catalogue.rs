@@ -63,7 +63,7 @@ fn one(
 
 fn sampler(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&crate::sampler::Shared) -> &AtomicU64;
-    let counters: [(&str, &str, Pick); 7] = [
+    let counters: [(&str, &str, Pick); 8] = [
         (
             "fleetprof_samples_total",
             "Samples folded, the idle loop's left out.",
@@ -83,6 +83,11 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
             "fleetprof_files_deferred_total",
             "Executables that found the opening queue full, to be announced again.",
             |s| &s.announcements_deferred,
+        ),
+        (
+            "fleetprof_code_notices_deferred_total",
+            "Processes with generated code that found the queue of fp-jit full, to be told of again.",
+            |s| &s.notices_deferred,
         ),
         (
             "fleetprof_records_late_total",
@@ -164,6 +169,7 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
                 ("file_refused", counts.files_refused),
                 ("file_ahead_bound", counts.ahead_refused),
                 ("process_repaired", counts.repaired),
+                ("jitdump_bound", counts.dumps_untold),
             ]
             .map(|(cause, value)| (vec![("cause", cause.to_owned())], value))
             .into()

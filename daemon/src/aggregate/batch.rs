@@ -30,6 +30,18 @@ pub struct RawStack {
     pub len: u32,
     /// How it ended at its root end.
     pub end: StackEnd,
+    /// True when a frame of it lies in generated code.
+    pub generated: bool,
+}
+
+/// When a sample was taken whose stack has a frame in generated code: what lies at its addresses may
+/// be other code within one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawTime {
+    /// Index in [`RawBatch::samples`].
+    pub row: u32,
+    /// When.
+    pub time: Mono,
 }
 
 /// Samples of one key.
@@ -97,6 +109,10 @@ pub struct RawBatch {
     pub samples: Vec<RawSample>,
     /// Processes, each once.
     pub processes: Vec<RawProcess>,
+    /// Times of the samples with frames in generated code, in the order they were folded.
+    pub times: Vec<RawTime>,
+    /// Such samples whose time found no room: taken for samples of the end of the batch.
+    pub times_refused: u64,
     /// Samples estimated to have been lost in the time of this batch.
     pub losses: Vec<RawLoss>,
     /// Weight of what is known to have been lost after its end.
@@ -118,6 +134,8 @@ impl RawBatch {
         self.stacks.clear();
         self.samples.clear();
         self.processes.clear();
+        self.times.clear();
+        self.times_refused = 0;
         self.cgroups.clear();
         self.losses.clear();
         self.lost_after = 0;

@@ -8,12 +8,13 @@ use super::batch::{RawBatch, RawFrame, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
 use super::recorder::{Recorder, Row, WindowPart};
+use super::timed::{self, Frames, Timed};
 use crate::cgroup::CgroupTable;
 use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
-use crate::jit::PerfMaps;
+use crate::jit::CodeBook;
 use crate::symbolize::files::FileStore;
-use crate::symbolize::{Named, Symbolizer};
-use hashbrown::{HashMap, HashSet};
+use crate::symbolize::{Named, SymbolCounters, Symbolizer};
+use hashbrown::HashMap;
 use profile::{
     Account, Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd,
     StackId, StrId, Unnamed, Value, key,
@@ -108,7 +109,9 @@ impl Start {
 pub struct Namer {
     symbolizer: Symbolizer,
     store: Arc<FileStore>,
-    perf_maps: PerfMaps,
+    code: CodeBook,
+    timed: Timed,
+    counters: Arc<SymbolCounters>,
     cgroups: CgroupTable,
     /// Frames named so far, outside the recorder.
     names: Dictionary,
@@ -162,14 +165,16 @@ impl Namer {
     pub fn new(
         symbolizer: Symbolizer,
         store: Arc<FileStore>,
-        perf_maps: PerfMaps,
+        code: CodeBook,
         cgroups: CgroupTable,
     ) -> Namer {
         let ledger = LedgerKeeper::new(&cgroups);
         Namer {
             store,
+            counters: Arc::clone(symbolizer.counters()),
             symbolizer,
-            perf_maps,
+            code,
+            timed: Timed::default(),
             cgroups,
             names: Dictionary::default(),
             remap: Remap::default(),
@@ -220,6 +225,21 @@ impl Namer {
             self.label_remap = Remap::default();
         }
         self.name_frames(batch);
+        let Work {
+            distinct,
+            frames,
+            spans,
+            named,
+            ..
+        } = &mut self.work;
+        let mut frames = Frames {
+            distinct,
+            frames,
+            spans,
+            named,
+            names: &mut self.names,
+        };
+        self.timed.divide(batch, &mut frames, &self.counters);
         self.find_contexts(batch);
         self.label_samples(batch);
         let is_time = super::recorder::read(recorder).event().1 == "nanoseconds";
@@ -247,17 +267,6 @@ impl Namer {
         drop(recorder);
         let files = self.work.files.iter().copied();
         self.store.close_unused(files, batch.end);
-        // A process without samples in this batch may have some in the next: only the end of one is
-        // a reason to forget its map. The others are bounded by size.
-        let ended: HashSet<ProcessId> = batch
-            .processes
-            .iter()
-            .filter(|process| process.ended)
-            .map(|process| process.id)
-            .collect();
-        if !ended.is_empty() {
-            self.perf_maps.retain(|process| !ended.contains(&process));
-        }
     }
 
     fn forget_names(&mut self) {
@@ -282,6 +291,10 @@ impl Namer {
             }
             work.frames.push(at);
         }
+        let wanted = timed::wanted(batch, &work.distinct);
+        let pages = self.code.open(wanted, batch.start);
+        let distinct = work.distinct.len();
+        self.timed.begin(pages, batch, &work.frames, distinct);
         work.order.clear();
         work.order.extend(0..work.distinct.len() as u32);
         let distinct = &work.distinct;
@@ -322,23 +335,13 @@ impl Namer {
                 Group::Jit(id) => {
                     let addresses: Vec<_> = frames
                         .filter_map(|frame| match frame {
-                            RawFrame::Jit(_, address) => Some(address),
+                            RawFrame::Jit(_, address) => Some(address.0),
                             _ => None,
                         })
                         .collect();
-                    match batch.processes.iter().find(|process| process.id == id) {
-                        Some(process) => {
-                            let names = &mut self.names;
-                            self.perf_maps
-                                .name(process, &addresses, names, &mut work.named);
-                        }
-                        None => {
-                            for _ in &addresses {
-                                let reason = Unnamed::JitProcessGone;
-                                push_unknown(&mut work.named, &mut self.names, reason);
-                            }
-                        }
-                    }
+                    let into = (&mut self.names, &mut work.named);
+                    self.timed
+                        .name(id, &addresses, members, &self.counters, into);
                 }
                 Group::Unknown => {
                     for frame in frames {

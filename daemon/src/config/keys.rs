@@ -195,11 +195,22 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_bool(&mut c.jit.perf_maps, &v),
     },
     Key {
+        path: "jit.jitdumps",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Read the jitdumps (jit-PID.dump) that processes map, as node --perf-prof and others do: \
+              names with exact times. Only regular files of the process's own user count.",
+        get: |c| Value::Bool(c.jit.jitdumps),
+        put: |c, v| put_bool(&mut c.jit.jitdumps, &v),
+    },
+    Key {
         path: "jit.perf_map_max_mib",
         kind: Kind::Int(1, 1024),
-        unit: "MiB for each process",
+        unit: "MiB",
         reload: Reload::Restart,
-        doc: "Largest map read. What lies beyond has no names, and is counted.",
+        doc: "Largest perf map read, and most memory for the names of all generated code. What lies \
+              beyond has no names, and is counted.",
         get: |c| Value::Int(c.jit.perf_map_max_mib.into()),
         put: |c, v| put_int(&mut c.jit.perf_map_max_mib, &v),
     },

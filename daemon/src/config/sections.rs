@@ -76,6 +76,8 @@ pub struct Symbols {
 pub struct Jit {
     /// Read `/tmp/perf-PID.map` of processes with samples in generated code.
     pub perf_maps: bool,
+    /// Read the jitdumps that processes map.
+    pub jitdumps: bool,
     /// Largest map read, MiB.
     pub perf_map_max_mib: u32,
 }
@@ -208,6 +210,7 @@ impl Default for Jit {
     fn default() -> Self {
         Jit {
             perf_maps: true,
+            jitdumps: true,
             perf_map_max_mib: 64,
         }
     }

@@ -339,6 +339,20 @@ impl CodeMap {
         }
     }
 
+    /// The code that was the first to be listed at an address after `at` and by `by`, for a time at which
+    /// nothing is known to have lain there: a runtime that gathers what it writes tells of code after it ran
+    /// it. Only of code whose time is not exact; where it is, nothing lay there.
+    pub fn soon(&self, address: u64, at: Mono, by: Mono) -> Found<'_> {
+        let gone = self.gone_between(address, at, by).map(|gone| &gone.piece);
+        let all = gone.chain(self.live_at(address));
+        let listed = all.filter(|piece| {
+            let born = piece.born;
+            !born.is_exact() && born.by > at && born.by <= by
+        });
+        let first = listed.min_by_key(|piece| piece.born.by);
+        first.map_or(Found::Nothing, |piece| found(piece, address))
+    }
+
     /// Forgets what went before `time`: no sample of then will be asked for.
     pub fn forget_before(&mut self, time: Mono) {
         let mut freed = 0;
@@ -594,6 +608,19 @@ mod tests {
         assert_eq!(steady(0x2000, 20, 90), "changes");
         assert_eq!(steady(0x2000, 20, 49), "-");
         assert_eq!(steady(0x9000, 20, 90), "-");
+    }
+
+    #[test]
+    fn code_listed_late_is_found_for_the_time_before_and_only_so_long() {
+        let mut map = map();
+        load(&mut map, 0x1000..0x1100, "first", between(20, 30));
+        load(&mut map, 0x1000..0x1100, "second", between(30, 40));
+        load(&mut map, 0x2000..0x2100, "exact", at(30));
+        let soon = |address, time, by| name(&map.soon(address, Mono(time), Mono(by))).to_owned();
+        assert_eq!(at_times(&map, 0x1000, &[10]), "-");
+        assert_eq!(soon(0x1000, 10, 40), "first");
+        assert_eq!(soon(0x1000, 10, 29), "-");
+        assert_eq!(soon(0x2000, 10, 40), "-", "then nothing lay there");
     }
 
     #[test]

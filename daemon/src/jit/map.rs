@@ -1,52 +1,38 @@
-//! The content of a perf map: text lines in, address ranges out.
+//! The content of a perf map: text lines in, code by address out.
 //!
 //! Pure: bytes are fed as they were appended to the file, in pieces of any size. A line is
 //! `start size name` with hexadecimal numbers (`0x` allowed). A later entry wins over an earlier one
 //! wherever they overlap, since a runtime that uses memory again appends a new entry. Lines that
 //! make no sense are counted and skipped; the last line waits for its end.
 
+use super::code::{CodeMap, Lines, When};
 use crate::symbolize::names::{self, NAME_BYTES_MAX};
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 
 /// Longest line looked at. Unit: bytes. What is longer is one line that makes no sense.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Memory of one range in the tree, names apart. Unit: bytes. 24 of key and value; the rest is the
-/// tree's slack, its nodes being between half full and full.
-const RANGE_BYTES: usize = 40;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
-    end: u64,
-    name: u32,
-    len: u16,
-}
-
-/// Ranges of addresses with names, never overlapping.
+/// Reads one perf map, fed in pieces of any size as the file grows.
 #[derive(Debug, Default)]
-pub struct PerfMap {
-    ranges: BTreeMap<u64, Range>,
-    text: String,
+pub struct MapReader {
     /// Begin of a line whose end is not written yet.
     partial: Vec<u8>,
     /// True inside a line that is too long, until its end.
     skipping: bool,
-    bytes_max: usize,
-    full: bool,
     skipped: u64,
 }
 
-impl PerfMap {
-    /// An empty map that takes at most about `bytes_max` bytes of memory.
-    pub fn new(bytes_max: usize) -> PerfMap {
-        PerfMap {
-            bytes_max,
-            ..PerfMap::default()
+impl MapReader {
+    /// One whose first bytes may be the rest of a line.
+    pub fn within_a_line() -> MapReader {
+        MapReader {
+            skipping: true,
+            ..MapReader::default()
         }
     }
 
-    /// Takes the next bytes of the file.
-    pub fn feed(&mut self, mut bytes: &[u8]) {
+    /// Takes the next bytes of the file, which were written at `read`.
+    pub fn feed(&mut self, mut bytes: &[u8], read: When, code: &mut CodeMap) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             let (line, rest) = bytes.split_at(end);
             bytes = &rest[1..];
@@ -55,11 +41,11 @@ impl PerfMap {
                 continue;
             }
             if self.partial.is_empty() {
-                self.line(line);
+                self.line(line, read, code);
             } else {
                 let mut whole = std::mem::take(&mut self.partial);
                 whole.extend_from_slice(line);
-                self.line(&whole);
+                self.line(&whole, read, code);
                 whole.clear();
                 self.partial = whole;
             }
@@ -76,74 +62,15 @@ impl PerfMap {
         }
     }
 
-    fn line(&mut self, line: &[u8]) {
+    fn line(&mut self, line: &[u8], read: When, code: &mut CodeMap) {
         match parse_line(line) {
-            Some((start, end, name)) => self.insert(start, end, name),
+            // What is refused at the bound the map of code counts.
+            Some((start, end, name)) => {
+                code.load(start..end, &readable(name), Lines::default(), read);
+            }
             None if line.trim_ascii().is_empty() => {}
             None => self.skipped += 1,
         }
-    }
-
-    /// Adds a range, over whatever was there.
-    fn insert(&mut self, start: u64, end: u64, name: &[u8]) {
-        if self.heap_bytes() >= self.bytes_max {
-            self.full = true;
-            return;
-        }
-        self.clear_range(start, end);
-        let name = readable(name);
-        let place = self.text.len() as u32;
-        self.text.push_str(&name);
-        let len = name.len().min(NAME_BYTES_MAX) as u16;
-        self.ranges.insert(
-            start,
-            Range {
-                end,
-                name: place,
-                len,
-            },
-        );
-    }
-
-    /// Makes room: cuts what reaches in from the left and from the right, drops what lies inside.
-    fn clear_range(&mut self, start: u64, end: u64) {
-        if let Some((_, left)) = self.ranges.range_mut(..start).next_back()
-            && left.end > start
-        {
-            let rest = *left;
-            left.end = start;
-            if rest.end > end {
-                self.ranges.insert(end, rest);
-            }
-        }
-        while let Some((&at, &inside)) = self.ranges.range(start..end).next() {
-            self.ranges.remove(&at);
-            if inside.end > end {
-                self.ranges.insert(end, inside);
-            }
-        }
-    }
-
-    /// The name of the range that holds an address.
-    pub fn find(&self, address: u64) -> Option<&str> {
-        let (_, range) = self.ranges.range(..=address).next_back()?;
-        let place = range.name as usize;
-        (address < range.end).then(|| &self.text[place..place + usize::from(range.len)])
-    }
-
-    /// Number of ranges.
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    /// True when there is none.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
-    /// True when entries were dropped because the limit was reached.
-    pub fn is_full(&self) -> bool {
-        self.full
     }
 
     /// Lines skipped since the last call.
@@ -153,7 +80,7 @@ impl PerfMap {
 
     /// Heap memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.ranges.len() * RANGE_BYTES + self.text.capacity() + self.partial.capacity()
+        self.partial.capacity()
     }
 }
 
@@ -184,21 +111,64 @@ fn number(digits: &[u8]) -> Option<u64> {
 }
 
 /// The name as text: control characters and bytes that are not UTF-8 replaced, length capped.
-fn readable(name: &[u8]) -> String {
-    let text = names::capped_bytes(name);
-    match text.chars().any(char::is_control) {
-        true => names::capped(&text.replace(char::is_control, "\u{fffd}")),
-        false => text,
+fn readable(name: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(name) {
+        Ok(plain) if name.len() <= NAME_BYTES_MAX && !plain.chars().any(char::is_control) => {
+            plain.into()
+        }
+        _ => {
+            let text = names::capped_bytes(name);
+            match text.chars().any(char::is_control) {
+                true => names::capped(&text.replace(char::is_control, "\u{fffd}")).into(),
+                false => text.into(),
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::code::Found;
     use super::*;
+    use crate::time::Mono;
     use proptest::prelude::*;
 
-    fn map(content: &str) -> PerfMap {
-        let mut map = PerfMap::new(1 << 20);
+    /// A map as it is after it was read.
+    struct Read {
+        reader: MapReader,
+        code: CodeMap,
+    }
+
+    impl Read {
+        fn new(bytes_max: usize) -> Read {
+            Read {
+                reader: MapReader::default(),
+                code: CodeMap::new(bytes_max),
+            }
+        }
+
+        fn feed(&mut self, bytes: &[u8]) {
+            self.reader.feed(bytes, When::at(Mono(1)), &mut self.code);
+        }
+
+        fn find(&self, address: u64) -> Option<&str> {
+            match self.code.find(address, Mono(2)) {
+                Found::Code(code, _) => Some(&*code.name),
+                _ => None,
+            }
+        }
+
+        fn take_skipped(&mut self) -> u64 {
+            self.reader.take_skipped()
+        }
+
+        fn heap_bytes(&self) -> usize {
+            self.reader.heap_bytes() + self.code.heap_bytes()
+        }
+    }
+
+    fn map(content: &str) -> Read {
+        let mut map = Read::new(1 << 20);
         map.feed(content.as_bytes());
         map
     }
@@ -218,7 +188,7 @@ mod tests {
         let broken = "zz 10 a\n1000\n1000 10\n1000 10 \n-1000 10 b\nffffffffffffffff 2 c\n1000 0 d\n0x 1 e\n";
         let mut map = map(&format!("{broken}\n\n3000 10 good\n"));
         assert_eq!(
-            (map.len(), map.take_skipped(), map.take_skipped()),
+            (map.code.len(), map.take_skipped(), map.take_skipped()),
             (1, 8, 0)
         );
         assert_eq!(map.find(0x3001), Some("good"));
@@ -253,7 +223,7 @@ mod tests {
 
     #[test]
     fn hostile_names_are_made_harmless() {
-        let mut map = PerfMap::new(1 << 20);
+        let mut map = Read::new(1 << 20);
         map.feed(b"1000 10 a\x1b[31m\x00\xff;<b>\n");
         assert_eq!(map.find(0x1000), Some("a\u{fffd}[31m\u{fffd}\u{fffd};<b>"));
         map.feed(format!("2000 10 {}\n", "\u{1}x".repeat(30_000)).as_bytes());
@@ -278,11 +248,11 @@ mod tests {
 
     #[test]
     fn a_full_map_keeps_what_it_has() {
-        let mut map = PerfMap::new(10_000);
+        let mut map = Read::new(10_000);
         for index in 0..10_000u64 {
             map.feed(format!("{:x} 10 name{index}\n", 0x1000 + index * 16).as_bytes());
         }
-        assert!(map.is_full() && map.heap_bytes() < 20_000);
+        assert!(map.code.is_full() && map.heap_bytes() < 20_000);
         assert_eq!(map.find(0x1000), Some("name0"));
     }
 
@@ -298,7 +268,7 @@ mod tests {
                 content.push_str(&format!("{start:x} {size:x} n{index}\n"));
                 painted[start as usize..(start + size) as usize].fill(Some(index));
             }
-            let mut map = PerfMap::new(1 << 20);
+            let mut map = Read::new(1 << 20);
             content.as_bytes().chunks(cut).for_each(|piece| map.feed(piece));
             for (address, expected) in painted.iter().enumerate() {
                 let expected = expected.map(|index| format!("n{index}"));
@@ -308,7 +278,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-            let mut map = PerfMap::new(4096);
+            let mut map = Read::new(4096);
             bytes.chunks(7).for_each(|piece| map.feed(piece));
             map.find(0);
         }

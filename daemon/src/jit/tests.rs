@@ -2,14 +2,22 @@
 //!
 //! Tests that need root or a tool report a skip on stderr where it is missing.
 
-use super::*;
-use crate::ids::{Comm, Pid};
+use super::ask::AskOptions;
+use super::book::{self, Pages};
+use super::watch::{Notice, Options, PROCESSES_MAX, Wanted, Watcher, Whose};
+use crate::helpers::REMOTE_LATE_MAX;
+use crate::ids::{Pid, ProcessId};
+use crate::symbolize::SymbolCounters;
+use crate::time::Mono;
+use profile::{Dictionary, Unnamed};
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -109,45 +117,82 @@ impl Drop for Runtime {
 }
 
 struct Rig {
-    maps: PerfMaps,
+    watcher: Watcher,
     counters: Arc<SymbolCounters>,
     dict: Dictionary,
 }
 
 impl Rig {
     fn new(max_bytes: u64) -> Rig {
-        let counters = Arc::new(SymbolCounters::default());
-        let options = PerfMapOptions {
-            enabled: true,
+        Rig::with(Options {
             max_bytes,
-        };
-        let mut maps = PerfMaps::new(options, counters.clone());
-        maps.patience.each = Duration::from_secs(60);
+            ..Options::default()
+        })
+    }
+
+    fn with(options: Options) -> Rig {
+        let counters = Arc::new(SymbolCounters::default());
+        let (rules, _) = sync_channel(1);
+        let ask = AskOptions::default();
+        let mut watcher = Watcher::new(options, ask, counters.clone(), rules);
+        watcher.wait = Duration::from_secs(60);
         Rig {
-            maps,
+            watcher,
             counters,
             dict: Dictionary::default(),
         }
     }
 
-    /// The frame at an address, as `kind function (reason)`.
-    fn name(&mut self, runtime: &Runtime, address: u64) -> String {
-        self.name_of(ProcessId(runtime.pid), runtime.pid, Mono::now(), address)
+    fn whose(runtime: &Runtime) -> Whose {
+        Whose {
+            id: ProcessId(runtime.pid),
+            pid: Pid(runtime.pid),
+            began: Mono::now(),
+        }
     }
 
-    fn name_of(&mut self, id: ProcessId, pid: u32, began: Mono, address: u64) -> String {
-        let process = RawProcess {
-            id,
-            pid: Pid(pid),
-            comm: Comm::default(),
-            kernel: false,
-            began,
+    /// What the sampler tells at the first sample.
+    fn meet(&mut self, runtime: &Runtime) {
+        let met = Notice::Met(Rig::whose(runtime));
+        self.watcher.take(std::iter::once(met));
+    }
+
+    /// What it tells at the end.
+    fn end(&mut self, runtime: &Runtime) {
+        let ended = Notice::Ended(ProcessId(runtime.pid), Mono::now());
+        self.watcher.take(std::iter::once(ended));
+    }
+
+    fn tick(&mut self) {
+        self.watcher.tick(Mono::now());
+    }
+
+    /// The frame at an address, as `kind function (reason)`.
+    fn name(&mut self, runtime: &Runtime, address: u64) -> String {
+        self.name_of(Rig::whose(runtime), address)
+    }
+
+    fn name_of(&mut self, whose: Whose, address: u64) -> String {
+        self.name_at(whose, address, Mono::now)
+    }
+
+    /// The frame of a sample taken at a time, named now.
+    fn name_then(&mut self, runtime: &Runtime, address: u64, at: Mono) -> String {
+        self.name_at(Rig::whose(runtime), address, || at)
+    }
+
+    fn name_at(&mut self, whose: Whose, address: u64, at: impl FnOnce() -> Mono) -> String {
+        let wanted = Wanted {
+            whose,
+            addresses: vec![address],
             ended: false,
         };
-        let mut out = Named::default();
-        self.maps
-            .name(&process, &[Avma(address)], &mut self.dict, &mut out);
-        let frame = self.dict.frame(out.frames_of(0)[0]);
+        let pages = Pages::new(self.watcher.refresh(vec![wanted]));
+        let frame = match pages.of(whose.id) {
+            Ok(page) => page.frame_at(&mut self.dict, address, at()),
+            Err(reason) => book::unnamed(&mut self.dict, reason),
+        };
+        let frame = self.dict.frame(frame);
         assert_eq!(frame.module, "[jit]");
         match frame.unnamed {
             Unnamed::No => format!("{} {}", frame.kind.word(), frame.function),
@@ -230,9 +275,11 @@ fn a_process_that_ended_keeps_what_was_read() {
     runtime.end();
     assert_eq!(rig.name(&runtime, 0x2000), "jit last words");
     assert_eq!(rig.name(&runtime, 0x3000), "jit [jit] (jit_not_in_map)");
-    rig.maps.retain(|_| false);
-    assert!(rig.maps.is_empty());
-    assert_eq!(rig.name(&runtime, 0x1000), "jit [jit] (jit_process_gone)");
+    let another = Whose {
+        id: ProcessId(1),
+        ..Rig::whose(&runtime)
+    };
+    assert_eq!(rig.name_of(another, 0x1000), "jit [jit] (jit_process_gone)");
 }
 
 #[test]
@@ -241,7 +288,11 @@ fn a_pid_used_again_is_another_process() {
     let mut rig = rig();
     runtime.write("1000 10 not mine\n");
     let long_before = Mono(1);
-    let named = rig.name_of(ProcessId(1), runtime.pid, long_before, 0x1000);
+    let earlier = Whose {
+        began: long_before,
+        ..Rig::whose(&runtime)
+    };
+    let named = rig.name_of(earlier, 0x1000);
     assert_eq!(named, "jit [jit] (jit_process_gone)");
 }
 
@@ -341,18 +392,18 @@ fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
     }
     let dir = TempDir::new().expect("temporary directory");
     let mut rig = rig();
-    rig.maps.patience.each = Duration::from_millis(20);
+    rig.watcher.wait = Duration::from_millis(20);
     const LATE: &str = "jit [jit] (jit_map_late)";
     let mut hanging: Vec<Runtime> = (0..8).map(|_| Runtime::hanging(dir.path())).collect();
     for runtime in &hanging {
         assert_eq!(rig.name(runtime, 0x1000), LATE);
     }
     assert_eq!(
-        rig.maps.helpers.late(),
+        rig.watcher.helpers.late(),
         REMOTE_LATE_MAX,
         "the others were not tried"
     );
-    rig.maps.patience.each = Duration::from_secs(60);
+    rig.watcher.wait = Duration::from_secs(60);
     let honest = Runtime::start();
     honest.write("1000 10 honest\n");
     assert_eq!(rig.name(&honest, 0x1000), "jit honest");
@@ -360,7 +411,7 @@ fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
     assert_eq!(rig.counters.perf_maps_late.load(Ordering::Relaxed), 8);
     // The end of the server is an answer.
     hanging.iter_mut().for_each(Runtime::end);
-    while rig.maps.helpers.late() > 0 {
+    while rig.watcher.helpers.late() > 0 {
         std::thread::yield_now();
     }
     assert_ne!(rig.name(&hanging[0], 0x1000), LATE);
@@ -368,38 +419,128 @@ fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
 
 #[test]
 fn memory_stays_under_the_limit() {
-    let mut rig = Rig::new(20_000);
+    let mut rig = Rig::new(100_000);
     let runtimes: Vec<Runtime> = (0..4).map(|_| Runtime::start()).collect();
-    for runtime in &runtimes {
-        let lines: String = (0..200u64)
+    let (small, large) = (50, 400);
+    for (runtime, lines) in runtimes.iter().zip([small, large, small, large]) {
+        let lines: String = (0..lines)
             .map(|n| format!("{:x} 10 function{n}\n", 0x1000 + n * 16))
             .collect();
         runtime.write(&lines);
-        assert_eq!(rig.name(runtime, 0x1000), "jit function0");
-        assert!(rig.maps.heap_bytes() <= 20_000);
+        rig.name(runtime, 0x1000);
+        assert!(rig.watcher.heap_bytes() <= 100_000);
     }
-    assert!(rig.counters.perf_maps_evicted.load(Ordering::Relaxed) >= 2);
-    assert_eq!(
-        rig.name(&runtimes[0], 0x1010),
-        "jit function1",
-        "read again after its eviction"
-    );
+    assert!(rig.counters.perf_maps_evicted.load(Ordering::Relaxed) >= 1);
+    for small in [&runtimes[0], &runtimes[2]] {
+        assert_eq!(rig.name(small, 0x1000), "jit function0", "it took little");
+    }
+    assert_eq!(rig.name(&runtimes[3], 0x1000), REFUSED);
 }
 
 #[test]
 fn nothing_is_read_when_switched_off() {
     let runtime = Runtime::start();
     runtime.write("1000 10 name\n");
-    let counters = Arc::new(SymbolCounters::default());
-    let options = PerfMapOptions {
-        enabled: false,
-        ..PerfMapOptions::default()
-    };
-    let maps = PerfMaps::new(options, counters.clone());
-    let mut rig = Rig {
-        maps,
-        counters,
-        dict: Dictionary::default(),
-    };
+    let mut rig = Rig::with(Options {
+        perf_maps: false,
+        ..Options::default()
+    });
     assert_eq!(rig.name(&runtime, 0x1000), "jit [jit] (jit_no_map)");
+}
+
+#[test]
+fn a_process_that_ended_before_its_samples_were_named_has_names() {
+    let mut runtime = Runtime::start();
+    let mut rig = rig();
+    runtime.write("1000 10 early\n");
+    rig.meet(&runtime);
+    runtime.append("2000 10 last words\n");
+    runtime.end();
+    rig.end(&runtime);
+    let before = Mono::now();
+    // As a container's goes with it.
+    fs::remove_file(&runtime.path).expect("removes");
+    assert_eq!(rig.name_then(&runtime, 0x1000, before), "jit early");
+    assert_eq!(rig.name_then(&runtime, 0x2000, before), "jit last words");
+}
+
+#[test]
+fn a_map_written_as_the_process_ends_is_found_by_the_root_held() {
+    let mut runtime = Runtime::start();
+    let mut rig = rig();
+    rig.meet(&runtime);
+    runtime.write("1000 10 at the end\n");
+    runtime.end();
+    rig.end(&runtime);
+    assert_eq!(rig.name(&runtime, 0x1000), "jit at the end");
+}
+
+#[test]
+fn a_map_is_read_on_every_second_and_samples_keep_the_names_of_their_times() {
+    let runtime = Runtime::start();
+    let mut rig = rig();
+    runtime.write("1000 10 first\n");
+    rig.meet(&runtime);
+    rig.tick();
+    let first = Mono::now();
+    // The clock of files is coarse: what is written next must be later by it.
+    let later = first.plus(Duration::from_millis(60));
+    while Mono::now() < later {
+        std::thread::yield_now();
+    }
+    rig.tick();
+    let between = Mono::now();
+    runtime.append("1000 10 second\n");
+    rig.tick();
+    let second = Mono::now().plus(Duration::from_millis(60));
+    assert_eq!(rig.name_then(&runtime, 0x1000, first), "jit first");
+    assert_eq!(
+        rig.name_then(&runtime, 0x1000, between),
+        "jit [jit] (jit_reused)"
+    );
+    assert_eq!(rig.name_then(&runtime, 0x1000, second), "jit second");
+}
+
+#[test]
+fn what_an_earlier_process_left_is_not_this_ones_when_this_one_writes_on_as_root() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new().expect("temporary directory");
+    fs::write(dir.path().join("perf-1.map"), "1000 10 earlier\n9000 1").expect("writes");
+    // The clocks compared are coarse: they must have moved on.
+    let written = Instant::now();
+    while written.elapsed() < Duration::from_millis(150) {
+        std::thread::yield_now();
+    }
+    let runtime = Runtime::contained(dir.path());
+    let mut rig = rig();
+    assert_eq!(rig.name(&runtime, 0x1000), REFUSED);
+    runtime.append("0 garbled\n2000 10 own\n");
+    assert_eq!(rig.name(&runtime, 0x2000), "jit own");
+    assert_eq!(rig.name(&runtime, 0x1000), "jit [jit] (jit_not_in_map)");
+    assert_eq!(rig.name(&runtime, 0x9000), "jit [jit] (jit_not_in_map)");
+    // And written anew it is all its own.
+    runtime.write("1000 10 anew\n2000 10 own again\n3000 10 longer than before\n");
+    assert_eq!(rig.name(&runtime, 0x1000), "jit anew");
+}
+
+#[test]
+fn more_processes_than_the_bound_are_refused_while_the_others_are_active() {
+    let mut rig = rig();
+    for number in 0..PROCESSES_MAX as u32 + 10 {
+        // A pid that nobody has.
+        let whose = Whose {
+            id: ProcessId(number),
+            pid: Pid(u32::MAX - number),
+            began: Mono::now(),
+        };
+        rig.watcher.take(std::iter::once(Notice::Met(whose)));
+    }
+    assert_eq!(rig.watcher.len(), PROCESSES_MAX);
+    let refused = &rig.counters.code_processes_refused;
+    assert_eq!(refused.load(Ordering::Relaxed), 10);
+    let later = Mono::now().plus(Duration::from_secs(3600));
+    rig.watcher.tick(later);
+    assert!(rig.watcher.is_empty(), "nobody has samples any more");
 }

@@ -12,8 +12,11 @@ pub mod scout;
 pub mod space;
 
 use crate::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
+use crate::jit::reader::DUMPS_MAX;
+use crate::jit::watch::{DumpSeen, Whose};
 use crate::perf::record::{MapFile, Mmap};
 use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
+use crate::symbolize::open;
 use crate::time::Mono;
 use crate::unwind::generated::{Generated, GeneratedRules};
 use hashbrown::{HashMap, HashSet};
@@ -50,6 +53,10 @@ const LOOKED_OVER_AT_ONCE_MAX: usize = 512;
 /// See [`LOOKED_OVER_AT_ONCE_MAX`].
 const LOOK_OVER_AGAIN: Duration = Duration::from_secs(1);
 
+/// Jitdumps mapped by all processes that `fp-jit` was not told of yet, at the start of the daemon or in one
+/// drain. Unit: files.
+const DUMPS_UNTOLD_MAX: usize = 256;
+
 /// Build ids are 20 bytes at most (SHA-1); longer ones are cut by the kernel.
 const BUILD_ID_BYTES: usize = 20;
 
@@ -81,12 +88,34 @@ pub struct Process {
     look_after: Mono,
     /// How to step over its generated code, where something is known of it.
     generated: Option<Arc<GeneratedRules>>,
+    /// `fp-jit` was told of it.
+    watched: bool,
+    /// Jitdumps it mapped.
+    dumps: u32,
 }
 
 impl Process {
     /// The executable mappings.
     pub fn space(&self) -> &AddressSpace {
         &self.space
+    }
+
+    /// True when `fp-jit` was told of it.
+    pub fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// True when all its threads have ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_some() && self.threads == 0
+    }
+
+    fn whose(&self) -> Whose {
+        Whose {
+            id: self.id,
+            pid: self.pid,
+            began: self.began,
+        }
     }
 
     /// How to step over its generated code, where something is known of it.
@@ -112,6 +141,18 @@ pub struct ProcessCounts {
     pub ahead_refused: u64,
     /// Processes set right from /proc after records were lost.
     pub repaired: u64,
+    /// Jitdumps that nobody is told of: too many of one process, or at once.
+    pub dumps_untold: u64,
+}
+
+/// True for the path of a file by whose mapping a runtime tells that it writes a jitdump.
+fn is_dump_marker(path: &[u8]) -> bool {
+    let name = open::base_name(path);
+    let digits = name
+        .strip_prefix(b"jit-")
+        .and_then(|name| name.strip_suffix(b".dump"));
+    path.starts_with(b"/")
+        && digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
 /// True when /proc shows the program that is known: every file it has mapped is where it was told of.
@@ -137,6 +178,8 @@ pub struct ProcessTable {
     files: FileTable,
     /// Pids whose main thread ended, swept at the end of a batch.
     ended: Vec<Pid>,
+    /// Jitdumps mapped that `fp-jit` was not told of yet.
+    dumps: Vec<DumpSeen>,
     next_id: u32,
     /// When unused files may be looked for again.
     files_retry: Mono,
@@ -159,6 +202,7 @@ impl ProcessTable {
             threads: HashMap::new(),
             files: FileTable::default(),
             ended: Vec::new(),
+            dumps: Vec::new(),
             next_id: 0,
             files_retry: Mono(0),
             clock: Mono(0),
@@ -229,6 +273,12 @@ impl ProcessTable {
             began,
             Rc::new(space),
         );
+        for mapping in &scanned.mappings {
+            if let Some(identity) = mapping.identity {
+                let range = (Avma(mapping.start), Avma(mapping.end));
+                self.note_dump(scanned.pid, range, &mapping.path, identity);
+            }
+        }
         for &(tid, comm) in &scanned.threads {
             self.name_thread(scanned.pid, tid, comm);
         }
@@ -262,6 +312,8 @@ impl ProcessTable {
             ahead: 0,
             look_after: Mono(0),
             generated: None,
+            watched: false,
+            dumps: 0,
         };
         self.processes.insert(pid, process);
     }
@@ -398,6 +450,57 @@ impl ProcessTable {
         if !Rc::make_mut(&mut process.space).insert(mapping) {
             self.counts.mappings_refused += 1;
         }
+        if let Some(identity) = identity {
+            let range = (Avma(mapping.start), Avma(mapping.end));
+            self.note_dump(mmap.pid, range, mmap.path, identity);
+        }
+    }
+
+    /// Remembers a mapping that is the marker of a jitdump until `fp-jit` is told.
+    fn note_dump(&mut self, pid: Pid, range: (Avma, Avma), path: &[u8], identity: FileIdentity) {
+        if !is_dump_marker(path) {
+            return;
+        }
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        process.dumps = process.dumps.saturating_add(1);
+        if process.dumps > DUMPS_MAX as u32 || self.dumps.len() >= DUMPS_UNTOLD_MAX {
+            self.counts.dumps_untold += 1;
+            return;
+        }
+        process.watched = true;
+        self.dumps.push(DumpSeen {
+            whose: process.whose(),
+            range,
+            path: path.into(),
+            identity,
+        });
+    }
+
+    /// Tells of the jitdumps mapped since the last call. `send` gives back what finds no room now.
+    pub fn tell_of_dumps(&mut self, mut send: impl FnMut(DumpSeen) -> Option<DumpSeen>) {
+        while let Some(seen) = self.dumps.pop() {
+            if let Some(seen) = send(seen) {
+                self.dumps.push(seen);
+                return;
+            }
+        }
+    }
+
+    /// Notes that `fp-jit` is told of a process; false when there is none.
+    pub fn watch(&mut self, pid: Pid) -> bool {
+        self.set_watched(pid, true)
+    }
+
+    /// Notes that it was not told after all.
+    pub fn unwatch(&mut self, pid: Pid) {
+        self.set_watched(pid, false);
+    }
+
+    fn set_watched(&mut self, pid: Pid, watched: bool) -> bool {
+        let process = self.processes.get_mut(&pid);
+        process.map(|process| process.watched = watched).is_some()
     }
 
     /// What a mapping with this identity and path is. Paths are the kernel's words: a leading slash

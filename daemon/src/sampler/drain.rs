@@ -1,9 +1,10 @@
 //! From the rings to batches: draining in order of time, folding, closing windows.
 
 use super::{Queues, Sampler, SamplerError, Shared};
-use crate::aggregate::fold::Folder;
+use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
 use crate::ids::Pid;
+use crate::jit::watch::{Notice, Whose};
 use crate::perf::record::{Record, Sample};
 use crate::perf::rings::Drained;
 use crate::process::ProcessTable;
@@ -93,6 +94,9 @@ impl Sampler {
                     comm,
                     exec,
                 } => {
+                    if exec {
+                        tell_end(processes, queues, pid, time, true);
+                    }
                     processes.comm(pid, tid, comm, exec, time);
                 }
                 Record::Fork {
@@ -108,6 +112,7 @@ impl Sampler {
                         unwinder.looks.forget((process.id, tid));
                     }
                     processes.exit(pid, tid, time);
+                    tell_end(processes, queues, pid, time, false);
                 }
                 Record::Cgroup { id, path } => {
                     // A cgroup made: rare, and the path must outlive the record.
@@ -225,14 +230,26 @@ fn fold(
     let Some(process) = process.or_else(|| processes.get(IDLE)) else {
         return;
     };
-    folder.add(
-        process,
-        sample.cgroup,
+    let taken = Taken {
+        time: sample.time,
+        cgroup: sample.cgroup,
         thread,
-        &stack.frames,
         end,
-        sample.period,
-    );
+        weight: sample.period,
+    };
+    let whose = Whose {
+        id: process.id,
+        pid: process.pid,
+        began: process.began,
+    };
+    let is_new = folder.add(process, &taken, &stack.frames) && !process.is_watched();
+    if is_new && processes.watch(whose.pid) {
+        let sent = queues.code.try_send(Notice::Met(whose)).is_ok();
+        if !sent {
+            processes.unwatch(whose.pid);
+            shared.notices_deferred.fetch_add(1, Ordering::Relaxed);
+        }
+    }
     let mut send = |seen| {
         let sent = queues.scout.try_send(Request::File(seen)).is_ok();
         folder.batch().files_announced += u64::from(sent);
@@ -248,6 +265,17 @@ fn fold(
     }
     if sample.user.is_some() {
         processes.announce_all(sample.pid, sample.time, send);
+    }
+}
+
+/// Tells of the end of a process that `fp-jit` knows: by `exec`, or of its last thread. Where the queue is
+/// full the batch tells of it.
+fn tell_end(processes: &ProcessTable, queues: &Queues, pid: Pid, time: Mono, exec: bool) {
+    let Some(process) = processes.get(pid) else {
+        return;
+    };
+    if process.is_watched() && (exec || process.has_ended()) {
+        let _ = queues.code.try_send(Notice::Ended(process.id, time));
     }
 }
 

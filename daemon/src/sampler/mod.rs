@@ -14,6 +14,7 @@ pub use shared::{Facts, Shared};
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
+use crate::jit::watch::Notice;
 use crate::lateness::Lateness;
 use crate::perf::rings::{HORIZON, Rings, horizon_at};
 use crate::process::ProcessTable;
@@ -59,6 +60,8 @@ pub struct Queues {
     pub modules: (Receiver<Loaded>, Arc<Handover>),
     /// How to step over generated code.
     pub generated: Receiver<Generated>,
+    /// Processes with generated code.
+    pub code: SyncSender<Notice>,
     /// Requests for looks at the memory of threads, and their answers; `None` where none are had.
     pub looks: Option<(SyncSender<looker::Request>, Receiver<Answer>)>,
 }
@@ -234,6 +237,7 @@ impl Sampler {
         while let Some(left) = self.rings.take_left() {
             self.unwatch(&left)?;
         }
+        self.tell_of_dumps();
         self.processes.sweep(horizon);
         self.ask_for_repair(now);
         if let Ok(mut commands) = self.shared.commands.lock() {
@@ -263,6 +267,18 @@ impl Sampler {
         let scout = &self.queues.scout;
         self.unwinder
             .begin_drain(|file| scout.try_send(Request::Module(file)).is_ok());
+    }
+
+    /// Tells of jitdumps mapped since the last pass. When the queue is full they wait.
+    fn tell_of_dumps(&mut self) {
+        let code = &self.queues.code;
+        self.processes.tell_of_dumps(|seen| {
+            let sent = code.try_send(Notice::Dump(Box::new(seen)));
+            match sent {
+                Err(TrySendError::Full(Notice::Dump(seen))) => Some(*seen),
+                _ => None,
+            }
+        });
     }
 
     /// Takes in what `fp-look` saw since the last pass, and drops what does not hold any more. All

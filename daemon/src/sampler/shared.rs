@@ -29,6 +29,9 @@ pub struct Shared {
     pub deferred_batches: AtomicU64,
     /// Files announced while the queue was full; announced again with the next sample.
     pub announcements_deferred: AtomicU64,
+    /// Processes with generated code that `fp-jit` had no room to be told of; told again with the next
+    /// sample.
+    pub notices_deferred: AtomicU64,
     /// Longest time between two passes with a loss that is blamed on it, since it was last taken out.
     /// Unit: nanoseconds.
     pub longest_delay: AtomicU64,
@@ -71,6 +74,7 @@ impl Shared {
             samples: AtomicU64::new(0),
             deferred_batches: AtomicU64::new(0),
             announcements_deferred: AtomicU64::new(0),
+            notices_deferred: AtomicU64::new(0),
             longest_delay: AtomicU64::new(0),
             late_records: AtomicU64::new(0),
             malformed_records: AtomicU64::new(0),

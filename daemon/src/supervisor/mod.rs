@@ -20,7 +20,8 @@ use crate::cpus::{CpuWatch, Notice};
 use crate::export::{self, Exporter};
 use crate::grpc::{self, ServeOptions};
 use crate::heartbeat::{Heartbeat, Pace};
-use crate::jit::{PerfMapOptions, PerfMaps};
+use crate::jit::ask::AskOptions;
+use crate::jit::{self, CodeBook, Watcher};
 use crate::metrics;
 use crate::notify::Notifier;
 use crate::perf::environment::Environment;
@@ -237,19 +238,30 @@ impl Stages {
             debug_dirs: config.symbols.debug_dirs.clone(),
             cache_bytes: config.symbols.cache_bytes(),
         };
-        let perf_maps = PerfMapOptions {
-            enabled: config.jit.perf_maps,
+        let watched = jit::Options {
+            perf_maps: config.jit.perf_maps,
+            jitdumps: config.jit.jitdumps,
             max_bytes: config.jit.perf_map_max_bytes(),
         };
+        let (code, notices) = sync_channel(jit::watch::NOTICES_MAX);
+        let (rules, generated) = sync_channel(generated::QUEUED_MAX);
+        let code_counters = Arc::clone(&counters);
+        draining.push(
+            ends.spawn("fp-jit", move || {
+                Watcher::new(watched, AskOptions::default(), code_counters, rules).run(&notices);
+                Ok(())
+            })
+            .map_err(setup)?,
+        );
+        let book = CodeBook::new(code.clone());
         draining.push(
             ends.spawn("fp-namer", move || {
                 let _lowered = named.namer_pace.take_thread();
                 let files = Arc::clone(&store);
-                let mut symbolizer = Symbolizer::new(symbols, files, Arc::clone(&counters));
+                let mut symbolizer = Symbolizer::new(symbols, files, counters);
                 symbolizer.set_kernel_symbols(kernel);
                 symbolizer.follow(Arc::clone(&named.bounds));
-                let perf_maps = PerfMaps::new(perf_maps, counters);
-                let namer = Namer::new(symbolizer, store, perf_maps, cgroups);
+                let namer = Namer::new(symbolizer, store, book, cgroups);
                 namer.run(&from_sampler, &recycle, &named.recorder, |busy| {
                     if busy {
                         return named.namer.begin();
@@ -311,8 +323,6 @@ impl Stages {
             window,
             first_window_end: agent.clock.next_multiple(window),
         };
-        // Nobody sends any rules yet.
-        let (_, generated) = sync_channel(generated::QUEUED_MAX);
         let queues = Queues {
             batches,
             recycled,
@@ -320,6 +330,7 @@ impl Stages {
             scanned,
             modules: (modules, handover),
             generated,
+            code,
             looks,
         };
         draining.push(

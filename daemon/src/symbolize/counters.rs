@@ -64,8 +64,28 @@ counters! {
     perf_maps_late,
     /// Lines of perf maps that make no sense.
     perf_map_lines_skipped,
-    /// Perf maps dropped to stay under the memory limit.
+    /// Processes whose generated code was forgotten to stay under the limits of memory and number.
     perf_maps_evicted,
+    /// Jitdumps opened and read from their begin.
+    jitdumps_read,
+    /// Jitdumps refused: gone, not the file that was mapped, wrong owner, more than one name, not a jitdump.
+    jitdumps_refused,
+    /// Records of jitdumps that make no sense.
+    jitdump_records_skipped,
+    /// Pieces of generated code refused because what is known of their process is over its limit.
+    code_refused,
+    /// Pieces of generated code that went and were forgotten before all samples had names.
+    code_forgotten,
+    /// Processes with generated code refused because as many others are active.
+    code_processes_refused,
+    /// Jitdumps that fp-jit was not told of: more than it takes of one process, or all at once.
+    jitdumps_untold,
+    /// Samples named as of the end of their batch because their times found no room.
+    sample_times_refused,
+    /// Rows divided because code at their addresses changed while they were sampled.
+    rows_divided,
+    /// Rows not divided because too many were: their frames of code that changed have no names.
+    rows_undivided,
 }
 
 /// Adds one.

@@ -592,6 +592,13 @@ fn open_seen(seen: &FileSeen) -> Result<Image, Unnamed> {
     take(own, Via::OtherRoot).ok_or(worst)
 }
 
+/// True when an opened file is the one that a process mapped. `mapping` tells that it was opened by the
+/// mapping itself, else by its path in the process's root.
+pub fn is_mapped(file: &File, identity: &FileIdentity, mapping: bool) -> bool {
+    let via = if mapping { Via::Mapping } else { Via::OwnRoot };
+    is_the_one(file, identity, via)
+}
+
 /// True when an opened file is the one that was recorded; see the head of this file.
 fn is_the_one(file: &File, identity: &FileIdentity, via: Via) -> bool {
     match *identity {

@@ -132,6 +132,11 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
+    /// What naming did and dropped.
+    pub fn counters(&self) -> &Arc<SymbolCounters> {
+        &self.counters
+    }
+
     /// A symbolizer over the files of `store`.
     pub fn new(
         options: SymbolOptions,

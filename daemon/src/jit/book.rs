@@ -1,0 +1,163 @@
+//! The namer's side of `fp-jit`: asks for what is known of the code of processes, and names with it.
+
+use super::code::Found;
+use super::names::{self, MODULE};
+use super::reader::Known;
+use super::watch::{Lent, Notice, Wanted};
+use crate::ids::ProcessId;
+use crate::time::Mono;
+use hashbrown::HashMap;
+use profile::{Dictionary, FrameId, FrameKind, Unnamed};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{MutexGuard, TryLockError};
+use std::time::Duration;
+
+/// Longest wait for an answer: `fp-jit` waits for helpers for two seconds, and may have begun to do so
+/// for others just before.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// Longest wait for the lock of one process's code, which is held for as long as it takes to read a
+/// piece of a file in, some milliseconds.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
+
+/// Time between two tries.
+const LOCK_RETRY: Duration = Duration::from_micros(200);
+
+/// Asks `fp-jit`.
+#[derive(Debug)]
+pub struct CodeBook {
+    notices: SyncSender<Notice>,
+    /// Batches without generated code that `fp-jit` is still told of: it forgets what had its last
+    /// samples in those before.
+    owed: u8,
+}
+
+/// What is known of the processes of one batch.
+#[derive(Debug, Default)]
+pub struct Pages {
+    lent: HashMap<ProcessId, Lent>,
+    /// Nobody answered.
+    unanswered: bool,
+}
+
+/// What is known of one process, locked.
+pub struct Page<'a> {
+    known: MutexGuard<'a, Known>,
+    late: bool,
+}
+
+/// Why nothing can be said of a process's code.
+pub type NoPage = Unnamed;
+
+impl CodeBook {
+    /// Asks over this queue.
+    pub fn new(notices: SyncSender<Notice>) -> CodeBook {
+        CodeBook { notices, owed: 0 }
+    }
+
+    /// Has nobody to ask: generated code has no names.
+    pub fn closed() -> CodeBook {
+        CodeBook::new(sync_channel(1).0)
+    }
+
+    /// What is known of these processes, brought up to date first.
+    pub fn open(&mut self, wanted: Vec<Wanted>, named_until: Mono) -> Pages {
+        if wanted.is_empty() {
+            if self.owed > 0 && self.notices.try_send(Notice::Named(named_until)).is_ok() {
+                self.owed -= 1;
+            }
+            return Pages::default();
+        }
+        self.owed = 2;
+        let (reply, answer) = sync_channel(1);
+        let notice = Notice::Refresh {
+            wanted,
+            named_until,
+            reply,
+        };
+        // Waits where the queue is full: `fp-jit` never waits for long.
+        let asked = self.notices.send(notice).is_ok();
+        match answer.recv_timeout(ANSWER_WAIT) {
+            Ok(lent) if asked => Pages::new(lent),
+            _ => Pages {
+                unanswered: true,
+                ..Pages::default()
+            },
+        }
+    }
+}
+
+impl Pages {
+    /// Of what `fp-jit` lent.
+    pub fn new(lent: Vec<Lent>) -> Pages {
+        Pages {
+            lent: lent.into_iter().map(|one| (one.id, one)).collect(),
+            unanswered: false,
+        }
+    }
+
+    /// What is known of one process.
+    ///
+    /// # Errors
+    /// The reason for its frames to have no names.
+    pub fn of(&self, process: ProcessId) -> Result<Page<'_>, NoPage> {
+        let Some(lent) = self.lent.get(&process) else {
+            return Err(match self.unanswered {
+                true => Unnamed::JitMapLate,
+                false => Unnamed::Limit,
+            });
+        };
+        let begin = Mono::now();
+        loop {
+            match lent.known.try_lock() {
+                Ok(known) => {
+                    let late = lent.late;
+                    return Ok(Page { known, late });
+                }
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    let (known, late) = (poisoned.into_inner(), lent.late);
+                    return Ok(Page { known, late });
+                }
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if Mono::now().since(begin) >= LOCK_WAIT {
+                return Err(Unnamed::JitMapLate);
+            }
+            std::thread::sleep(LOCK_RETRY);
+        }
+    }
+}
+
+impl Page<'_> {
+    /// The frame of an address at a time.
+    pub fn frame_at(&self, dict: &mut Dictionary, address: u64, at: Mono) -> FrameId {
+        self.frame(dict, &self.known.find(address, at))
+    }
+
+    /// The frame of an address during all of `from..=until`; `None` when it is not the same all the
+    /// time.
+    pub fn steady_frame(
+        &self,
+        dict: &mut Dictionary,
+        address: u64,
+        from: Mono,
+        until: Mono,
+    ) -> Option<FrameId> {
+        let found = self.known.steady(address, from, until)?;
+        Some(self.frame(dict, &found))
+    }
+
+    fn frame(&self, dict: &mut Dictionary, found: &Found<'_>) -> FrameId {
+        match found {
+            Found::Code(code, offset) => names::intern(dict, &code.name, code.place(*offset)),
+            Found::Unsure => unnamed(dict, Unnamed::JitReused),
+            Found::Nothing if self.late => unnamed(dict, Unnamed::JitMapLate),
+            Found::Nothing => unnamed(dict, self.known.reason),
+        }
+    }
+}
+
+/// The frame of generated code without a name.
+pub fn unnamed(dict: &mut Dictionary, reason: Unnamed) -> FrameId {
+    crate::symbolize::unnamed(dict, FrameKind::Jit, MODULE, reason)
+}

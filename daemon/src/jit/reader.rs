@@ -1,0 +1,420 @@
+//! Reads the files in which one process tells of its generated code: its perf map and its jitdumps.
+//!
+//! In one place at a time: at rest with `fp-jit`, at work in the hands of a helper, since any call may
+//! take for ever. What is read goes into the [`Known`] of the process, which the namer looks at; its lock
+//! is held for one piece of a file at a time and never while a file is read.
+
+use super::code::{CodeMap, Found};
+use super::dump::DumpReader;
+use super::map::MapReader;
+use super::tail::{self, Left, Tail};
+use super::target::Target;
+use super::watch::{DumpSeen, Options};
+use crate::agent::lock;
+use crate::ids::Pid;
+use crate::symbolize::counters::{SymbolCounters, add, bump};
+use crate::time::Mono;
+use crate::unwind::generated::{GeneratedRules, RulesBuilder};
+use profile::Unnamed;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Jitdumps of one process. A runtime writes one; one that is run again by `exec` is another process.
+pub const DUMPS_MAX: usize = 4;
+
+/// How long after its first sample a piece of code may be listed and still be taken for the one that was
+/// sampled, where nothing was known to lie there: some runtimes write what they have gathered.
+const LISTED_LATE_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes of one process's files that are read at once, and for each second since. Parsing that much takes
+/// 1 to 3 % of a CPU: a process that writes its map anew all the time takes no more.
+const BYTES_AT_ONCE: u64 = 64 << 20;
+
+/// See [`BYTES_AT_ONCE`].
+const BYTES_PER_S: u64 = 4 << 20;
+
+/// What is known of the generated code of one process.
+#[derive(Debug)]
+pub struct Known {
+    /// By its perf map.
+    pub listed: CodeMap,
+    /// By its jitdumps, which have times.
+    pub dumped: CodeMap,
+    /// Why an address that is in neither has no name.
+    pub reason: Unnamed,
+}
+
+impl Known {
+    /// Nothing yet.
+    pub fn new(bytes_max: u64) -> Known {
+        Known {
+            listed: CodeMap::new(bytes_max as usize),
+            dumped: CodeMap::new(bytes_max as usize),
+            reason: Unnamed::JitNoMap,
+        }
+    }
+
+    /// What lay at an address at a time.
+    pub fn find(&self, address: u64, at: Mono) -> Found<'_> {
+        let found = match self.dumped.find(address, at) {
+            Found::Nothing => self.listed.find(address, at),
+            found => return found,
+        };
+        match found {
+            Found::Nothing => self.listed.soon(address, at, at.plus(LISTED_LATE_MAX)),
+            found => found,
+        }
+    }
+
+    /// What lay at an address during all of `from..=until`; `None` when it changed, or may have.
+    pub fn steady(&self, address: u64, from: Mono, until: Mono) -> Option<Found<'_>> {
+        let found = match self.dumped.steady(address, from, until)? {
+            Found::Nothing => self.listed.steady(address, from, until)?,
+            found => return Some(found),
+        };
+        Some(match found {
+            Found::Nothing => self
+                .listed
+                .soon(address, until, until.plus(LISTED_LATE_MAX)),
+            found => found,
+        })
+    }
+
+    /// True when something lies at an address now.
+    fn has(&self, address: u64) -> bool {
+        let now = Mono::now();
+        let is_there = |map: &CodeMap| !matches!(map.find(address, now), Found::Nothing);
+        is_there(&self.dumped) || is_there(&self.listed)
+    }
+
+    /// Memory held, in bytes, about.
+    pub fn heap_bytes(&self) -> usize {
+        self.listed.heap_bytes() + self.dumped.heap_bytes()
+    }
+
+    fn forget_before(&mut self, time: Mono) {
+        self.listed.forget_before(time);
+        self.dumped.forget_before(time);
+    }
+}
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub struct Wish {
+    /// Addresses with samples: where one of them is not known, other files are looked for.
+    pub addresses: Vec<u64>,
+    /// Look for other files in any case.
+    pub look: bool,
+    /// Jitdumps that the process has mapped since.
+    pub dumps: Vec<DumpSeen>,
+    /// Most bytes to read.
+    pub bytes: u64,
+    /// No sample before this will be asked for.
+    pub named_until: Mono,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Addresses that are still not known.
+    pub unnamed: u64,
+    /// There is more to read.
+    pub behind: bool,
+    /// A file is open that may grow.
+    pub follows: bool,
+    /// Memory held. Unit: bytes.
+    pub bytes: usize,
+    /// Other rules than before for stepping over the code.
+    pub rules: Option<Arc<GeneratedRules>>,
+}
+
+/// The files of one process. See the head of this file.
+#[derive(Debug)]
+pub struct Reader {
+    pid: Pid,
+    began_by: Mono,
+    options: Options,
+    /// Held from the first look: the root of a process that ended is still there.
+    target: Option<Target>,
+    map: Option<MapFile>,
+    left: Option<Left>,
+    dumps: Vec<DumpFile>,
+    rules: RulesBuilder,
+    /// Bytes that may be read, as of then.
+    allowance: (u64, Mono),
+    /// Code refused and forgotten that was counted.
+    counted: (u64, u64),
+}
+
+#[derive(Debug)]
+struct MapFile {
+    tail: Tail,
+    lines: MapReader,
+    /// A map written anew, while it is read.
+    newer: Option<CodeMap>,
+}
+
+#[derive(Debug)]
+struct DumpFile {
+    tail: Tail,
+    reader: DumpReader,
+    /// Nothing more can be made of it, or the runtime closed it.
+    is_done: bool,
+}
+
+impl Reader {
+    /// Nothing is open yet. `began_by` is the latest time the process can have begun.
+    pub fn new(pid: Pid, began_by: Mono, options: Options) -> Reader {
+        Reader {
+            pid,
+            began_by,
+            options,
+            target: None,
+            map: None,
+            left: None,
+            dumps: Vec::new(),
+            rules: RulesBuilder::default(),
+            allowance: (BYTES_AT_ONCE, Mono::now()),
+            counted: (0, 0),
+        }
+    }
+
+    /// Reads on, and looks for another file when an address is not known. May wait for ever.
+    pub fn refresh(
+        &mut self,
+        wish: &Wish,
+        known: &Mutex<Known>,
+        counters: &SymbolCounters,
+    ) -> Outcome {
+        let allowed = self.allowed(Mono::now()).min(wish.bytes);
+        let mut budget = allowed;
+        let mut changed = self.read_dumps(&mut budget, known, counters);
+        changed |= self.read_map(&mut budget, known, counters);
+        let unnamed = unnamed(known, wish);
+        if wish.look || unnamed > 0 || !wish.dumps.is_empty() {
+            self.look_again(&wish.dumps, known, counters);
+            changed |= self.read_dumps(&mut budget, known, counters);
+            changed |= self.read_map(&mut budget, known, counters);
+        }
+        if changed {
+            // Of the map: whoever writes a jitdump writes there how to step over its code.
+            let known = lock(known);
+            let code = match known.listed.is_empty() {
+                true => &known.dumped,
+                false => &known.listed,
+            };
+            self.rules.look_at(self.pid, code);
+        }
+        let unnamed = if unnamed > 0 {
+            self::unnamed(known, wish)
+        } else {
+            0
+        };
+        let mut known = lock(known);
+        known.forget_before(wish.named_until);
+        self.count(&known, counters);
+        Outcome {
+            unnamed,
+            behind: self.is_behind(),
+            follows: self.map.is_some() || self.dumps.iter().any(|dump| !dump.is_done),
+            bytes: known.heap_bytes() + self.heap_bytes(),
+            rules: self.rules.take(),
+        }
+    }
+
+    /// Bytes that may be read now.
+    fn allowed(&mut self, now: Mono) -> u64 {
+        let (left, since) = self.allowance;
+        let more = now.since(since).as_millis() as u64 * (BYTES_PER_S / 1000);
+        let allowed = left.saturating_add(more).min(BYTES_AT_ONCE);
+        self.allowance = (allowed, now);
+        allowed
+    }
+
+    /// Reads what was appended to the map held open; all of it when it was written anew. Returns true
+    /// when there was anything.
+    fn read_map(
+        &mut self,
+        budget: &mut u64,
+        known: &Mutex<Known>,
+        counters: &SymbolCounters,
+    ) -> bool {
+        let bytes_max = self.options.max_bytes;
+        let Some(file) = &mut self.map else {
+            return false;
+        };
+        let Some(look) = file.tail.look() else {
+            return false;
+        };
+        let until = look.size.min(bytes_max);
+        if look.anew {
+            file.lines = MapReader::default();
+            file.newer = Some(CodeMap::new(bytes_max as usize));
+            bump(&counters.perf_maps_read);
+        } else if until > file.tail.read_to() && !file.tail.is_unread() {
+            bump(&counters.perf_maps_tailed);
+        }
+        let before = file.tail.read_to();
+        let MapFile { tail, lines, newer } = file;
+        tail.read(until, budget, |bytes| match newer {
+            Some(newer) => lines.feed(bytes, look.when, newer),
+            None => lines.feed(bytes, look.when, &mut lock(known).listed),
+        });
+        add(&counters.perf_map_lines_skipped, lines.take_skipped());
+        let mut known = lock(known);
+        if tail.read_to() >= until
+            && let Some(newer) = newer.take()
+        {
+            known.listed.succeed(newer, look.when);
+        }
+        let refused = look.size > bytes_max || known.listed.is_full();
+        known.reason = match refused {
+            true => Unnamed::JitMapRefused,
+            false => Unnamed::JitNotInMap,
+        };
+        look.anew || tail.read_to() > before
+    }
+
+    /// Reads what was appended to the jitdumps. Returns true when there was anything.
+    fn read_dumps(
+        &mut self,
+        budget: &mut u64,
+        known: &Mutex<Known>,
+        counters: &SymbolCounters,
+    ) -> bool {
+        let mut changed = false;
+        for dump in self.dumps.iter_mut().filter(|dump| !dump.is_done) {
+            let Some(look) = dump.tail.look() else {
+                continue;
+            };
+            if look.anew {
+                // What it told before keeps its times.
+                dump.reader = DumpReader::default();
+            }
+            let before = dump.tail.read_to();
+            let (reader, rules, mut failed) = (&mut dump.reader, &mut self.rules, false);
+            dump.tail.read(look.size, budget, |bytes| {
+                let code = &mut lock(known).dumped;
+                failed = failed || reader.feed(bytes, look.when, code, rules).is_err();
+            });
+            add(
+                &counters.jitdump_records_skipped,
+                dump.reader.take_skipped(),
+            );
+            changed |= dump.tail.read_to() > before;
+            dump.is_done = failed || dump.reader.is_closed();
+            if failed {
+                bump(&counters.jitdumps_refused);
+            }
+        }
+        changed
+    }
+
+    /// Looks for files: there may be one now, or another than the one held.
+    fn look_again(&mut self, dumps: &[DumpSeen], known: &Mutex<Known>, counters: &SymbolCounters) {
+        match Target::look(self.pid.0, self.began_by) {
+            Some(target) => self.target = Some(target),
+            None if self.target.is_none() => {
+                lock(known).reason = Unnamed::JitProcessGone;
+                return;
+            }
+            // It ended. Its root is held.
+            None => {}
+        }
+        for seen in dumps {
+            self.open_dump(seen, counters);
+        }
+        if self.options.perf_maps {
+            self.open_map(known, counters);
+        }
+    }
+
+    fn open_dump(&mut self, seen: &DumpSeen, counters: &SymbolCounters) {
+        if !self.options.jitdumps || self.dumps.len() >= DUMPS_MAX {
+            return;
+        }
+        let Some(tail) = tail::open_dump(self.target.as_ref(), seen) else {
+            return bump(&counters.jitdumps_refused);
+        };
+        if self.dumps.iter().any(|known| known.tail.is_same(&tail)) {
+            return;
+        }
+        bump(&counters.jitdumps_read);
+        self.dumps.push(DumpFile {
+            tail,
+            reader: DumpReader::default(),
+            is_done: false,
+        });
+    }
+
+    fn open_map(&mut self, known: &Mutex<Known>, counters: &SymbolCounters) {
+        let Some(target) = &self.target else { return };
+        let opened = tail::open_map(target, self.options.max_bytes, &mut self.left);
+        let held = self.map.as_ref().map(|file| &file.tail);
+        match (opened, held) {
+            (Ok(new), Some(held)) if new.is_same(held) => {}
+            (Ok(mut new), held) => {
+                // Another file in place of one: what that listed went when this came.
+                let newer = held.map(|held| {
+                    new.follows(held);
+                    CodeMap::new(self.options.max_bytes as usize)
+                });
+                let lines = match new.is_within_a_line() {
+                    true => MapReader::within_a_line(),
+                    false => MapReader::default(),
+                };
+                let tail = new;
+                self.map = Some(MapFile { tail, lines, newer });
+                bump(&counters.perf_maps_read);
+            }
+            (Err(Unnamed::JitMapRefused), _) => {
+                bump(&counters.perf_maps_refused);
+                lock(known).reason = Unnamed::JitMapRefused;
+            }
+            // The names that a process wrote before it ended, or before it removed the file, hold.
+            (Err(_), Some(_)) => {}
+            (Err(reason), None) => {
+                let is_told = !self.dumps.is_empty();
+                let reason = if is_told {
+                    Unnamed::JitNotInMap
+                } else {
+                    reason
+                };
+                lock(known).reason = reason;
+            }
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        let map = self.map.as_ref().is_some_and(|file| {
+            let until = file.tail.size().min(self.options.max_bytes);
+            file.tail.read_to() < until
+        });
+        let mut dumps = self.dumps.iter().filter(|dump| !dump.is_done);
+        map || dumps.any(|dump| dump.tail.read_to() < dump.tail.size())
+    }
+
+    /// What is held beside what is known.
+    fn heap_bytes(&self) -> usize {
+        self.map.as_ref().map_or(0, |file| {
+            let newer = file.newer.as_ref().map_or(0, CodeMap::heap_bytes);
+            newer + file.lines.heap_bytes()
+        })
+    }
+
+    fn count(&mut self, known: &Known, counters: &SymbolCounters) {
+        let (listed, dumped) = (known.listed.dropped(), known.dumped.dropped());
+        let now = (listed.0 + dumped.0, listed.1 + dumped.1);
+        let (refused, forgotten) = self.counted;
+        add(&counters.code_refused, now.0.saturating_sub(refused));
+        add(&counters.code_forgotten, now.1.saturating_sub(forgotten));
+        self.counted = now;
+    }
+}
+
+/// Addresses of the wish that are not known.
+fn unnamed(known: &Mutex<Known>, wish: &Wish) -> u64 {
+    let known = lock(known);
+    let missing = wish.addresses.iter().filter(|at| !known.has(**at));
+    missing.count() as u64
+}

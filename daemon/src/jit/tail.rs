@@ -1,0 +1,244 @@
+//! A file that a process goes on writing: which it is, how far it was read, and when what is new in it
+//! was written.
+//!
+//! Perf maps and jitdumps are the process's, so they are an attacker's: a file is opened inside the
+//! process's root without following links, must be regular with one name and of the process's user, and
+//! must not be older than the process. It may hang in any call, so everything here is for helpers.
+
+use super::code::When;
+use super::target::Target;
+use super::watch::DumpSeen;
+use crate::symbolize::files;
+use crate::symbolize::open::{self, Links, OpenError};
+use crate::time::{Mono, WallAnchor};
+use profile::Unnamed;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::Duration;
+
+/// Bytes before the place where reading goes on that must be the same as before; if they are not,
+/// the file was written anew and is read from its begin.
+const JOINT_BYTES: usize = 64;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// How much later than a file's time it may have been written: that time is the one of the last tick
+/// of the kernel's timer, 10 ms at most.
+const MTIME_SLACK: Duration = Duration::from_millis(20);
+
+/// An open file and how far it was read.
+#[derive(Debug)]
+pub struct Tail {
+    file: File,
+    /// Device and inode.
+    id: (u64, u64),
+    read: u64,
+    /// The last bytes read.
+    joint: Vec<u8>,
+    /// What is not read yet was written after this.
+    after: Mono,
+    /// The latest time given for what was read.
+    by: Mono,
+    /// Time of the last change as last seen. Unit: nanoseconds since the Unix epoch.
+    written_ns: i64,
+    looked: Look,
+}
+
+/// What a look at a file told.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Its size. Unit: bytes.
+    pub size: u64,
+    /// When what is new was written.
+    pub when: When,
+    /// It was written anew: what follows is all of it.
+    pub anew: bool,
+    began: Mono,
+}
+
+/// What an earlier process left at the path: of no meaning for this one, and neither when this one
+/// goes on writing to it.
+#[derive(Debug)]
+pub struct Left {
+    id: (u64, u64),
+    size: u64,
+    joint: Vec<u8>,
+}
+
+impl Tail {
+    fn over(file: File, facts: &Metadata) -> Tail {
+        let nothing = Mono(0);
+        Tail {
+            file,
+            id: (facts.dev(), facts.ino()),
+            read: 0,
+            joint: Vec::new(),
+            after: nothing,
+            by: nothing,
+            written_ns: i64::MIN,
+            looked: Look {
+                size: 0,
+                when: When::at(nothing),
+                anew: false,
+                began: nothing,
+            },
+        }
+    }
+
+    /// True when both are the same file.
+    pub fn is_same(&self, other: &Tail) -> bool {
+        self.id == other.id
+    }
+
+    /// Nothing of it was there before `other` was last read.
+    pub fn follows(&mut self, other: &Tail) {
+        (self.after, self.by) = (other.after, other.by);
+    }
+
+    /// True when it is read from its begin.
+    pub fn is_unread(&self) -> bool {
+        self.read == 0
+    }
+
+    /// True when it begins within what an earlier process left, and that ended within a line.
+    pub fn is_within_a_line(&self) -> bool {
+        self.read > 0 && self.joint.last() != Some(&b'\n')
+    }
+
+    /// How far it was read. Unit: bytes.
+    pub fn read_to(&self) -> u64 {
+        self.read
+    }
+
+    /// Its size at the last look. Unit: bytes.
+    pub fn size(&self) -> u64 {
+        self.looked.size
+    }
+
+    /// Looks how large it is and when it was written. `None` when it does not answer.
+    pub fn look(&mut self) -> Option<Look> {
+        let began = Mono::now();
+        let facts = self.file.metadata().ok()?;
+        let (size, written_ns) = (facts.len(), nanoseconds(facts.mtime(), facts.mtime_nsec()));
+        let changed = written_ns != self.written_ns || size > self.read;
+        let anew = size < self.read || changed && self.read > 0 && !self.joins();
+        if anew {
+            self.read = 0;
+            self.joint.clear();
+        }
+        self.written_ns = written_ns;
+        let written = WallAnchor::new().to_mono(written_ns).plus(MTIME_SLACK);
+        let by = written.min(Mono::now()).max(self.by).max(self.after);
+        self.looked = Look {
+            size,
+            when: When::between(self.after, by),
+            anew,
+            began,
+        };
+        self.by = by;
+        Some(self.looked)
+    }
+
+    /// Hands on the bytes up to `until`, at most `budget` of them, which becomes less.
+    pub fn read(&mut self, until: u64, budget: &mut u64, mut feed: impl FnMut(&[u8])) {
+        let mut buffer = vec![0; READ_BYTES];
+        while self.read < until && *budget > 0 {
+            let want = (until - self.read).min(*budget).min(READ_BYTES as u64) as usize;
+            let Ok(got @ 1..) = self.file.read_at(&mut buffer[..want], self.read) else {
+                return;
+            };
+            feed(&buffer[..got]);
+            self.read += got as u64;
+            *budget -= got as u64;
+            self.joint
+                .extend_from_slice(&buffer[got.saturating_sub(JOINT_BYTES)..got]);
+            let surplus = self.joint.len().saturating_sub(JOINT_BYTES);
+            self.joint.drain(..surplus);
+        }
+        if self.read >= self.looked.size {
+            // All that was there at the look: what comes was written after it.
+            self.after = self.looked.began;
+        }
+    }
+
+    /// True when the bytes before the place to read on from are those read last time.
+    fn joins(&self) -> bool {
+        joins(&self.file, self.read, &self.joint)
+    }
+}
+
+fn joins(file: &File, at: u64, joint: &[u8]) -> bool {
+    let mut now = vec![0; joint.len()];
+    let at = at.saturating_sub(now.len() as u64);
+    file.read_exact_at(&mut now, at).is_ok() && now == joint
+}
+
+fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
+    let whole = seconds.saturating_mul(1_000_000_000);
+    whole.saturating_add(nanoseconds)
+}
+
+/// Opens the perf map of a process. `left` remembers what an earlier process left there.
+///
+/// # Errors
+/// Why there is none to read.
+pub fn open_map(target: &Target, bytes_max: u64, left: &mut Option<Left>) -> Result<Tail, Unnamed> {
+    let path = format!("tmp/perf-{}.map", target.inner_pid);
+    let opened = target.root.open(path.as_bytes(), Links::Refuse);
+    let file = opened.map_err(|error| match error {
+        OpenError::Gone => Unnamed::JitNoMap,
+        _ => Unnamed::JitMapRefused,
+    })?;
+    // Of what was opened, whatever is at the path by now.
+    let facts = file.metadata().map_err(|_| Unnamed::JitMapRefused)?;
+    let plain = facts.is_file() && facts.nlink() == 1;
+    if !plain || !target.may_own(facts.uid()) || facts.len() > bytes_max {
+        return Err(Unnamed::JitMapRefused);
+    }
+    let mut tail = Tail::over(file, &facts);
+    if target.is_older(nanoseconds(facts.ctime(), facts.ctime_nsec())) {
+        *left = Left::of(&tail, facts.len());
+        return Err(Unnamed::JitMapRefused);
+    }
+    if let Some(left) = left.take_if(|left| left.is_begin_of(&tail, facts.len())) {
+        tail.read = left.size;
+        tail.joint = left.joint;
+    }
+    Ok(tail)
+}
+
+impl Left {
+    fn of(tail: &Tail, size: u64) -> Option<Left> {
+        let mut joint = vec![0; size.min(JOINT_BYTES as u64) as usize];
+        let at = size - joint.len() as u64;
+        tail.file.read_exact_at(&mut joint, at).ok()?;
+        Some(Left {
+            id: tail.id,
+            size,
+            joint,
+        })
+    }
+
+    fn is_begin_of(&self, tail: &Tail, size: u64) -> bool {
+        self.id == tail.id && self.size <= size && joins(&tail.file, self.size, &self.joint)
+    }
+}
+
+/// Opens a jitdump that a process mapped as its marker: by its path, or, where another file is there by
+/// now or none, by the mapping. `None` when it is not to be had, or not the process's own.
+pub fn open_dump(target: Option<&Target>, seen: &DumpSeen) -> Option<Tail> {
+    let target = target?;
+    let path = open::without_deleted(&seen.path);
+    let at_path = target.root.open(path, Links::Refuse).ok();
+    let at_path = at_path.filter(|file| files::is_mapped(file, &seen.identity, false));
+    let file = at_path.or_else(|| {
+        let (start, end) = (seen.range.0.0, seen.range.1.0);
+        let mapped = open::open_mapping(seen.whose.pid.0, start, end).ok()?;
+        files::is_mapped(&mapped, &seen.identity, true).then_some(mapped)
+    })?;
+    let facts = file.metadata().ok()?;
+    // One that was removed has no name any more.
+    let plain = facts.is_file() && facts.nlink() <= 1;
+    (plain && target.may_own(facts.uid())).then(|| Tail::over(file, &facts))
+}

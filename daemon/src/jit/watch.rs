@@ -1,0 +1,711 @@
+//! The thread `fp-jit`: knows which processes run generated code, and keeps what is known of it up to date.
+//!
+//! The sampler tells of a process at its first sample in generated code, of each jitdump that is mapped,
+//! and of the ends of processes it told of; the namer asks for what is known before it names a batch.
+//! Files are opened at the first sample, read on once a second while there are samples, and read to their
+//! end when the process ends, so that names are those of the time of a sample and outlive the process.
+//!
+//! This thread touches no file: helpers, `fp-maps`, do, and are waited for only so long. A file that never
+//! answers takes one helper, and the names of its own process.
+
+use super::ask::{AskOptions, Asked, Asker};
+use super::reader::{DUMPS_MAX, Known, Outcome, Reader, Wish};
+use crate::agent::lock;
+use crate::helpers::{Helpers, REMOTE_LATE_MAX};
+use crate::ids::{Avma, Pid, ProcessId};
+use crate::symbolize::counters::{SymbolCounters, bump};
+use crate::symbolize::files::FileIdentity;
+use crate::symbolize::mounts;
+use crate::time::Mono;
+use crate::unwind::generated::{Generated, GeneratedRules};
+use hashbrown::HashMap;
+use profile::Unnamed;
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells of some
+/// hundred processes; what finds no room is told again with the next sample.
+pub const NOTICES_MAX: usize = 1024;
+
+/// Most processes watched. Unit: processes, each with a descriptor for its root and one for each file.
+pub const PROCESSES_MAX: usize = 1024;
+
+/// How often files are read on while there are samples. Between two readings the time of a line of a perf
+/// map is known no better.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The same while there are processes, but none of them has samples: only to forget them in time.
+const LAZY_TICK: Duration = Duration::from_secs(60);
+
+/// How long after its last sample a process's files are read on. Three default windows.
+const ACTIVE: Duration = Duration::from_secs(30);
+
+/// How long after its last sample a process is forgotten, its files are closed and its memory is freed.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+
+/// Where a process has no file yet it is looked for again after this, then twice this and so on, and
+/// with each batch that has samples of it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Longest such wait; after it only batches are a reason to look.
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(8);
+
+/// Most bytes of one process read at a tick. A file that grows faster is read more slowly than it grows.
+const TICK_BYTES: u64 = 16 << 20;
+
+/// Most bytes of one process read at its first sample, at its end, and before its samples are named.
+const REFRESH_BYTES: u64 = 64 << 20;
+
+/// Longest wait for one process. The largest map is read in some tenths of a second from memory.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// Longest wait for all of them together: the rest of a window is for naming.
+const WAITS: Duration = Duration::from_secs(2);
+
+/// A process whose files take longer than this is left out at ticks: others come first.
+const SLOW: Duration = Duration::from_millis(200);
+
+/// How long a process is refused whose code is more than there is memory for.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
+/// What to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// False to read no perf maps.
+    pub perf_maps: bool,
+    /// False to read no jitdumps.
+    pub jitdumps: bool,
+    /// Largest perf map read, in bytes; also the most memory for all that is known, in bytes.
+    pub max_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            perf_maps: true,
+            jitdumps: true,
+            max_bytes: 64 << 20,
+        }
+    }
+}
+
+/// A process of one lifetime and one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// Its id in the process table.
+    pub id: ProcessId,
+    /// Its pid.
+    pub pid: Pid,
+    /// When it began; zero when it is older than the daemon.
+    pub began: Mono,
+}
+
+/// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpSeen {
+    /// Who mapped it.
+    pub whose: Whose,
+    /// Begin and end of the mapping.
+    pub range: (Avma, Avma),
+    /// Its path, as the process sees it.
+    pub path: Box<[u8]>,
+    /// What it is known by.
+    pub identity: FileIdentity,
+}
+
+/// A process with samples to be named.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Which.
+    pub whose: Whose,
+    /// The addresses that are to have names.
+    pub addresses: Vec<u64>,
+    /// It had ended by then.
+    pub ended: bool,
+}
+
+/// What is known of one process, for the namer.
+#[derive(Clone, Debug)]
+pub struct Lent {
+    /// Whose.
+    pub id: ProcessId,
+    /// What is known; shared, and locked for moments.
+    pub known: Arc<Mutex<Known>>,
+    /// Its files were not read in time: there may be more.
+    pub late: bool,
+}
+
+/// What `fp-jit` is told and asked.
+#[derive(Debug)]
+pub enum Notice {
+    /// A process has its first sample in generated code.
+    Met(Whose),
+    /// A process has mapped a jitdump.
+    Dump(Box<DumpSeen>),
+    /// A process that was told of has ended, then.
+    Ended(ProcessId, Mono),
+    /// No sample before this will be asked for.
+    Named(Mono),
+    /// Samples are to be named: these processes are to be up to date.
+    Refresh {
+        /// Those with samples.
+        wanted: Vec<Wanted>,
+        /// No sample before this will be asked for.
+        named_until: Mono,
+        /// Where the answer goes.
+        reply: SyncSender<Vec<Lent>>,
+    },
+}
+
+/// What is kept of one process.
+struct Watched {
+    whose: Whose,
+    known: Arc<Mutex<Known>>,
+    /// `None` while a helper has it, and when nothing is left to read.
+    reader: Option<Reader>,
+    /// The process has ended and all it wrote was read, or reading it does not work.
+    closed: bool,
+    /// Jitdumps to be opened.
+    dumps: Vec<DumpSeen>,
+    /// All it was told of.
+    told: Vec<DumpSeen>,
+    /// When it last had samples, or was told of.
+    used: Mono,
+    ended: Option<Mono>,
+    /// When to look for files again, and how long to wait then.
+    look: (Mono, Duration),
+    slow: bool,
+    refused_until: Mono,
+    bytes: usize,
+    behind: bool,
+    follows: bool,
+    /// Rules that the sampler has not got yet.
+    rules: Option<Arc<GeneratedRules>>,
+}
+
+impl Watched {
+    fn new(whose: Whose, options: Options, created: Mono, now: Mono) -> Watched {
+        Watched {
+            whose,
+            known: Arc::new(Mutex::new(Known::new(options.max_bytes))),
+            reader: Some(Reader::new(whose.pid, began_by(whose, created), options)),
+            closed: false,
+            dumps: Vec::new(),
+            told: Vec::new(),
+            used: now,
+            ended: None,
+            look: (now, LOOK_AGAIN),
+            slow: false,
+            refused_until: Mono(0),
+            bytes: 0,
+            behind: false,
+            follows: false,
+            rules: None,
+        }
+    }
+
+    /// Closes its files and forgets what they told: they are read again when they are wanted.
+    fn start_over(&mut self, options: Options, created: Mono) {
+        let told = std::mem::take(&mut self.told);
+        *self = Watched {
+            dumps: told.clone(),
+            told,
+            ended: self.ended,
+            ..Watched::new(self.whose, options, created, self.used)
+        };
+    }
+
+    fn is_active(&self, now: Mono) -> bool {
+        now.since(self.used) < ACTIVE && !self.closed
+    }
+}
+
+/// The latest time a process can have begun: before the daemon where it is older.
+fn began_by(whose: Whose, created: Mono) -> Mono {
+    if whose.began == Mono(0) {
+        created
+    } else {
+        whose.began
+    }
+}
+
+/// Work on one process, on its way to a helper and back.
+struct Work {
+    id: ProcessId,
+    reader: Reader,
+    wish: Wish,
+    known: Arc<Mutex<Known>>,
+    outcome: Outcome,
+    took: Duration,
+}
+
+/// Work that helpers take one after the other.
+#[derive(Default)]
+struct Turn {
+    todo: Mutex<VecDeque<Work>>,
+    /// What helpers have in their hands, and since when.
+    in_hand: Mutex<Vec<(ProcessId, Mono)>>,
+}
+
+impl Turn {
+    /// The body of a helper: all there is to do. What is late comes back through `done` all the same.
+    fn work(&self, done: &Mutex<Vec<Work>>, counters: &SymbolCounters) {
+        while let Some(mut work) = self.take() {
+            let begin = Mono::now();
+            lock(&self.in_hand).push((work.id, begin));
+            work.outcome = work.reader.refresh(&work.wish, &work.known, counters);
+            work.took = Mono::now().since(begin);
+            lock(&self.in_hand).retain(|(id, _)| *id != work.id);
+            lock(done).push(work);
+        }
+    }
+
+    fn take(&self) -> Option<Work> {
+        lock(&self.todo).pop_front()
+    }
+
+    /// True when what was taken last has been in hand for `time`.
+    fn is_stuck(&self, time: Duration) -> bool {
+        let newest = lock(&self.in_hand).iter().map(|&(_, since)| since).max();
+        newest.is_some_and(|since| Mono::now().since(since) >= time)
+    }
+}
+
+/// Watches processes with generated code. See the head of this file.
+pub struct Watcher {
+    options: Options,
+    counters: Arc<SymbolCounters>,
+    processes: HashMap<ProcessId, Watched>,
+    pub(super) helpers: Helpers,
+    /// What helpers bring back.
+    done: Arc<Mutex<Vec<Work>>>,
+    asker: Asker,
+    /// Rules to the sampler.
+    rules: SyncSender<Generated>,
+    /// Processes that were there before the daemon began before this.
+    created: Mono,
+    named_until: Mono,
+    pub(super) wait: Duration,
+}
+
+impl Watcher {
+    /// Watches nobody yet.
+    pub fn new(
+        options: Options,
+        ask: AskOptions,
+        counters: Arc<SymbolCounters>,
+        rules: SyncSender<Generated>,
+    ) -> Watcher {
+        Watcher {
+            options,
+            counters,
+            processes: HashMap::new(),
+            helpers: Helpers::new("fp-maps"),
+            done: Arc::default(),
+            asker: Asker::new(ask),
+            rules,
+            created: Mono::now(),
+            named_until: Mono(0),
+            wait: WAIT,
+        }
+    }
+
+    /// Serves sampler and namer until both have hung up.
+    pub fn run(mut self, notices: &Receiver<Notice>) {
+        let mut next = Mono::now();
+        loop {
+            let now = Mono::now();
+            let active = self.processes.values().any(|one| one.is_active(now));
+            let notice = match (active, self.is_empty()) {
+                (true, _) => notices.recv_timeout(next.since(now)),
+                (false, false) => notices.recv_timeout(LAZY_TICK),
+                (false, true) => notices.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match notice {
+                Ok(first) => self.take(std::iter::once(first).chain(notices.try_iter())),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Mono::now();
+            if now >= next {
+                self.tick(now);
+                next = Mono::now().plus(TICK);
+            }
+        }
+    }
+
+    /// Takes in what was told, then answers what was asked.
+    pub fn take(&mut self, notices: impl Iterator<Item = Notice>) {
+        let now = Mono::now();
+        let mut due: Vec<ProcessId> = Vec::new();
+        for notice in notices.take(NOTICES_MAX) {
+            match notice {
+                Notice::Met(whose) => {
+                    self.meet(whose, now);
+                    due.push(whose.id);
+                }
+                Notice::Dump(seen) => {
+                    let id = seen.whose.id;
+                    self.take_dump(*seen, now);
+                    due.push(id);
+                }
+                Notice::Ended(id, time) => {
+                    if let Some(known) = self.processes.get_mut(&id) {
+                        known.ended = Some(time);
+                    }
+                    due.push(id);
+                }
+                Notice::Named(until) => self.named_until = self.named_until.max(until),
+                Notice::Refresh {
+                    wanted,
+                    named_until,
+                    reply,
+                } => {
+                    self.look_at(std::mem::take(&mut due));
+                    self.named_until = self.named_until.max(named_until);
+                    let lent = self.refresh(wanted);
+                    // Whoever asked may have given up.
+                    let _ = reply.try_send(lent);
+                }
+            }
+        }
+        self.look_at(due);
+    }
+
+    /// Looks for files of processes that were just told of, or ended, and reads what there is.
+    fn look_at(&mut self, mut due: Vec<ProcessId>) {
+        due.sort_unstable();
+        due.dedup();
+        let wishes = due.into_iter().map(|id| {
+            let wish = Wish {
+                look: true,
+                bytes: REFRESH_BYTES,
+                ..Wish::default()
+            };
+            (id, wish)
+        });
+        self.work(wishes.collect());
+    }
+
+    fn meet(&mut self, whose: Whose, now: Mono) -> Option<&mut Watched> {
+        if !self.processes.contains_key(&whose.id) {
+            if self.processes.len() >= PROCESSES_MAX && !self.forget_idle(now) {
+                bump(&self.counters.code_processes_refused);
+                return None;
+            }
+            let watched = Watched::new(whose, self.options, self.created, now);
+            self.processes.insert(whose.id, watched);
+        }
+        let watched = self.processes.get_mut(&whose.id)?;
+        watched.used = now;
+        Some(watched)
+    }
+
+    fn take_dump(&mut self, seen: DumpSeen, now: Mono) {
+        let Some(watched) = self.meet(seen.whose, now) else {
+            return;
+        };
+        if watched.told.len() < DUMPS_MAX {
+            watched.told.push(seen.clone());
+            watched.dumps.push(seen);
+        } else {
+            bump(&self.counters.jitdumps_untold);
+        }
+    }
+
+    /// Brings processes up to date, and says what is known of them.
+    pub fn refresh(&mut self, wanted: Vec<Wanted>) -> Vec<Lent> {
+        let now = Mono::now();
+        let mut wishes = Vec::new();
+        for wanted in &wanted {
+            if let Some(watched) = self.meet(wanted.whose, now) {
+                if wanted.ended && watched.ended.is_none() {
+                    watched.ended = Some(now);
+                }
+                let wish = Wish {
+                    addresses: wanted.addresses.clone(),
+                    bytes: REFRESH_BYTES,
+                    ..Wish::default()
+                };
+                wishes.push((wanted.whose.id, wish));
+            }
+        }
+        self.work(wishes);
+        let mut lent = Vec::new();
+        for wanted in &wanted {
+            if let Some(watched) = self.processes.get(&wanted.whose.id) {
+                lent.push(Lent {
+                    id: wanted.whose.id,
+                    known: Arc::clone(&watched.known),
+                    late: watched.reader.is_none() && !watched.closed,
+                });
+            }
+        }
+        lent
+    }
+
+    /// What is due once a second.
+    pub fn tick(&mut self, now: Mono) {
+        self.collect();
+        self.forget_ended(now);
+        let mut wishes = Vec::new();
+        for (&id, watched) in &mut self.processes {
+            if !watched.is_active(now) || watched.slow && !watched.behind {
+                continue;
+            }
+            let (at, wait) = watched.look;
+            let look = !watched.follows && now >= at && wait <= LOOK_AGAIN_MAX;
+            if look {
+                watched.look = (now.plus(wait), 2 * wait);
+            }
+            if look || watched.follows || watched.behind {
+                let wish = Wish {
+                    look,
+                    bytes: TICK_BYTES,
+                    ..Wish::default()
+                };
+                wishes.push((id, wish));
+            }
+        }
+        self.work(wishes);
+        let written = self.asker.tick(now);
+        self.look_at(written);
+        self.send_rules();
+    }
+
+    /// Has helpers do what is wished, and waits for them, for a while.
+    fn work(&mut self, wishes: Vec<(ProcessId, Wish)>) {
+        self.collect();
+        let turn = Arc::new(Turn::default());
+        for (id, wish) in wishes {
+            if let Some(work) = self.prepare(id, wish) {
+                lock(&turn.todo).push_back(work);
+            }
+        }
+        self.see_through(&turn);
+        // Untouched for want of time or helpers.
+        while let Some(work) = turn.take() {
+            bump(&self.counters.perf_maps_late);
+            if let Some(watched) = self.processes.get_mut(&work.id) {
+                watched.dumps = work.wish.dumps;
+                watched.reader = Some(work.reader);
+            }
+        }
+        self.collect();
+        self.evict(Mono::now());
+        self.send_rules();
+    }
+
+    fn prepare(&mut self, id: ProcessId, mut wish: Wish) -> Option<Work> {
+        let watched = self.processes.get_mut(&id)?;
+        if watched.refused_until > Mono::now() {
+            return None;
+        }
+        let pid = watched.whose.pid.0;
+        let refused = watched.reader.is_some()
+            && (self.helpers.is_exhausted()
+                || self.helpers.late() >= REMOTE_LATE_MAX && mounts::is_remote_path(pid, b"/tmp"));
+        if refused {
+            // What was read before holds.
+            bump(&self.counters.perf_maps_late);
+            lock_if_free(&watched.known, |known| {
+                if known.reason == Unnamed::JitNoMap {
+                    known.reason = Unnamed::JitMapLate;
+                }
+            });
+            return None;
+        }
+        wish.dumps = std::mem::take(&mut watched.dumps);
+        wish.named_until = self.named_until;
+        Some(Work {
+            id,
+            reader: watched.reader.take()?,
+            wish,
+            known: Arc::clone(&watched.known),
+            outcome: Outcome::default(),
+            took: Duration::ZERO,
+        })
+    }
+
+    /// Has helpers work until all is done, or time is up. What is late they bring later.
+    fn see_through(&mut self, turn: &Arc<Turn>) {
+        let begin = Mono::now();
+        let waits = WAITS.max(self.wait);
+        let mut under_way = None;
+        while !lock(&turn.todo).is_empty() || under_way.is_some() {
+            let pending = match under_way.take() {
+                Some(pending) => Some(pending),
+                None => {
+                    let (turn, done) = (Arc::clone(turn), Arc::clone(&self.done));
+                    let counters = Arc::clone(&self.counters);
+                    self.helpers.begin(move || turn.work(&done, &counters))
+                }
+            };
+            let Some(pending) = pending else { return };
+            match pending.wait(self.wait) {
+                Ok(()) => {}
+                Err(None) => self.drop_broken(turn),
+                Err(Some(pending)) => {
+                    let out_of_time = Mono::now().since(begin) >= waits;
+                    let is_stuck = turn.is_stuck(self.wait);
+                    if is_stuck || out_of_time {
+                        bump(&self.counters.perf_maps_late);
+                    }
+                    if out_of_time {
+                        return;
+                    }
+                    if !is_stuck {
+                        under_way = Some(pending);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A helper panicked: what it had in hand is not tried again.
+    fn drop_broken(&mut self, turn: &Turn) {
+        bump(&self.counters.library_panics);
+        for (id, _) in lock(&turn.in_hand).drain(..) {
+            if let Some(watched) = self.processes.get_mut(&id) {
+                watched.closed = true;
+            }
+        }
+    }
+
+    /// Takes back what helpers have brought.
+    fn collect(&mut self) {
+        let done: Vec<Work> = std::mem::take(&mut *lock(&self.done));
+        let now = Mono::now();
+        for work in done {
+            let Some(watched) = self.processes.get_mut(&work.id) else {
+                continue;
+            };
+            if !Arc::ptr_eq(&watched.known, &work.known) {
+                continue;
+            }
+            let Outcome {
+                unnamed,
+                behind,
+                follows,
+                bytes,
+                rules,
+            } = work.outcome;
+            (watched.behind, watched.follows) = (behind, follows);
+            watched.bytes = bytes;
+            watched.slow = work.took > SLOW;
+            if rules.is_some() {
+                watched.rules = rules;
+            }
+            watched.closed = watched.ended.is_some() && !behind;
+            // Root and files of a process that ended are not held.
+            watched.reader = (!watched.closed).then_some(work.reader);
+            if !work.wish.addresses.is_empty() {
+                let asked = Asked {
+                    id: work.id,
+                    pid: watched.whose.pid,
+                    began_by: began_by(watched.whose, self.created),
+                };
+                self.asker.note(asked, unnamed, now);
+            }
+        }
+    }
+
+    /// Gives the sampler the rules it has not got. When its queue is full they wait.
+    fn send_rules(&mut self) {
+        for watched in self.processes.values_mut() {
+            let Some(rules) = watched.rules.take() else {
+                continue;
+            };
+            let generated = Generated {
+                process: watched.whose.id,
+                pid: watched.whose.pid,
+                rules,
+            };
+            if let Err(TrySendError::Full(generated)) = self.rules.try_send(generated) {
+                watched.rules = Some(generated.rules);
+                return;
+            }
+        }
+    }
+
+    /// Forgets processes that ended when their last samples have names, and those without samples for
+    /// long.
+    fn forget_ended(&mut self, now: Mono) {
+        let Watcher {
+            processes,
+            asker,
+            named_until,
+            options,
+            created,
+            ..
+        } = self;
+        processes.retain(|&id, watched| {
+            let named = watched
+                .ended
+                .is_some_and(|ended| ended < *named_until || now.since(ended) >= IDLE_MAX);
+            let idle = now.since(watched.used) >= IDLE_MAX;
+            if named || idle {
+                asker.forget(id);
+            }
+            // Nobody tells again of a jitdump that is mapped.
+            let stays = !named && (!idle || !watched.told.is_empty());
+            if stays && idle && watched.bytes > 0 {
+                watched.start_over(*options, *created);
+            }
+            stays
+        });
+    }
+
+    /// Forgets the process that has been without samples for the longest; false when all have some.
+    fn forget_idle(&mut self, now: Mono) -> bool {
+        let idle = self.processes.values().filter(|one| !one.is_active(now));
+        let Some(id) = idle.min_by_key(|one| one.used).map(|one| one.whose.id) else {
+            return false;
+        };
+        self.processes.remove(&id);
+        self.asker.forget(id);
+        bump(&self.counters.perf_maps_evicted);
+        true
+    }
+
+    /// Keeps memory under the limit. Where all have samples the largest has none of its names for a
+    /// while: whatever one process writes, the names of the others stay.
+    fn evict(&mut self, now: Mono) {
+        while self.heap_bytes() as u64 > self.options.max_bytes {
+            if self.forget_idle(now) {
+                continue;
+            }
+            let largest = self.processes.values_mut().max_by_key(|one| one.bytes);
+            let Some(largest) = largest.filter(|one| one.bytes > 0) else {
+                return;
+            };
+            largest.start_over(self.options, self.created);
+            largest.refused_until = now.plus(REFUSED_FOR);
+            lock(&largest.known).reason = Unnamed::JitMapRefused;
+            bump(&self.counters.perf_maps_evicted);
+        }
+    }
+
+    /// Memory held, in bytes, about.
+    pub fn heap_bytes(&self) -> usize {
+        self.processes.values().map(|watched| watched.bytes).sum()
+    }
+
+    /// Number of processes watched.
+    pub fn len(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// True when none is.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+}
+
+fn lock_if_free(known: &Mutex<Known>, change: impl FnOnce(&mut Known)) {
+    if let Ok(mut known) = known.try_lock() {
+        change(&mut known);
+    }
+}
