@@ -19,7 +19,7 @@ pub mod lookouts;
 pub mod module;
 pub mod modules;
 mod pack;
-mod rule;
+pub(crate) mod rule;
 mod state;
 mod table;
 
