@@ -210,7 +210,7 @@ impl RulesBuilder {
             }
             self.arenas.push(arena.looked_at);
             for (start, shape) in arena.found {
-                let range = start..start + shape.len();
+                let range = start..start + shape.code_bytes();
                 // What a runtime wrote of it itself stays.
                 if !self.pieces.contains_key(&start) && self.put(range, &shape.rows()) {
                     self.counts.trampolines += 1;

@@ -57,7 +57,7 @@ impl Shape {
     }
 
     /// Its length in bytes.
-    pub fn len(self) -> u64 {
+    pub fn code_bytes(self) -> u64 {
         let bare = if self.pushes { PUSHES } else { ALIGNS };
         self.first() + bare.len() as u64
     }
@@ -179,7 +179,7 @@ fn scan(code: &[u8], base: u64) -> Vec<(u64, Shape)> {
         match Shape::of(rest) {
             Some(shape) => {
                 found.push((base + at as u64, shape));
-                at += shape.len() as usize;
+                at += shape.code_bytes() as usize;
             }
             None => at += 1,
         }
