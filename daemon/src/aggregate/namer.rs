@@ -546,6 +546,7 @@ fn ends_unsure(end: StackEnd) -> bool {
     matches!(
         end,
         StackEnd::BrokenChain
+            | StackEnd::GeneratedCode
             | StackEnd::Unmapped
             | StackEnd::NoUnwindInfo
             | StackEnd::ThirtyTwoBit
