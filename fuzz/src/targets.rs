@@ -22,8 +22,10 @@ use proto::ProfileAssembler;
 use std::path::{Component, Path};
 
 mod fleet;
+mod generated;
 mod walks;
 pub use fleet::{ingest_windows, spool_records, spool_segments};
+pub use generated::jitdump;
 pub use walks::unwinding;
 
 /// Most memory that a target allows what it reads. Unit: bytes. Small, so that bounds are met often.
@@ -38,6 +40,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("elf_images", elf_images),
     ("unwinding", unwinding),
     ("perf_maps", perf_maps),
+    ("jitdump", jitdump),
     ("proc_text", proc_text),
     ("symbol_names", symbol_names),
     ("config", config),

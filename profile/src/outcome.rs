@@ -48,6 +48,7 @@ table! {
         NoProgress = 12, "no_progress", "the unwinder met a frame that does not lead further up the stack: damaged stack or wrong unwind information";
         Stitched = 13, "stitched", "complete: the outer part was read from the thread's memory while a watch proved that the call still ran";
         ModuleRefused = 14, "module_refused", "the unwind information of a file on the way is too large for the memory it may take";
+        GeneratedCode = 15, "generated_code", "the stack breaks off in generated code: its runtime keeps no frame pointers there and tells no unwinding information, for which it may have a switch";
     }
 }
 

@@ -295,7 +295,7 @@ fn looks(registry: &Registry, agent: &Arc<Agent>) {
 fn unwinding(registry: &Registry, agent: &Arc<Agent>) {
     use crate::unwind::engine::UnwindCounts;
     type Pick = fn(&UnwindCounts) -> u64;
-    let metrics: [(&str, &str, Kind, Pick); 16] = [
+    let metrics: [(&str, &str, Kind, Pick); 18] = [
         (
             "fleetprof_unwind_walks_total",
             "Copies of stacks unwound.",
@@ -331,6 +331,18 @@ fn unwinding(registry: &Registry, agent: &Arc<Agent>) {
             "Frames without unwind information that were passed by their frame pointer.",
             Kind::Counter,
             |c| c.by_frame_pointer,
+        ),
+        (
+            "fleetprof_unwind_generated_steps_total",
+            "Frames of generated code that were passed by what the runtime told of it.",
+            Kind::Counter,
+            |c| c.by_generated_rule,
+        ),
+        (
+            "fleetprof_unwind_generated_misled_total",
+            "Frames of generated code whose unwinding information led nowhere: code changed meanwhile.",
+            Kind::Counter,
+            |c| c.generated_misled,
         ),
         (
             "fleetprof_unwind_modules",

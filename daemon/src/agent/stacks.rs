@@ -194,6 +194,10 @@ pub(super) fn degradation(
         StackEnd::NoUnwindInfo | StackEnd::BrokenChain => {
             "build with -fasynchronous-unwind-tables or -fno-omit-frame-pointer".to_owned()
         }
+        StackEnd::GeneratedCode => "have the runtime keep frame pointers (java: \
+             -XX:+PreserveFramePointer) or tell how to do without (python: -X perf; node: \
+             --perf-prof --perf-prof-unwinding-info)"
+            .to_owned(),
         _ => "agent-ctl doctor".to_owned(),
     };
     let message = format!(

@@ -558,6 +558,7 @@ fn ends_unsure(end: StackEnd) -> bool {
     matches!(
         end,
         StackEnd::BrokenChain
+            | StackEnd::GeneratedCode
             | StackEnd::Unmapped
             | StackEnd::NoUnwindInfo
             | StackEnd::ThirtyTwoBit

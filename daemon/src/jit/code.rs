@@ -56,6 +56,11 @@ impl When {
         }
     }
 
+    /// The latest it can have been.
+    pub fn by(self) -> Mono {
+        self.by
+    }
+
     fn is_exact(self) -> bool {
         self.after == self.by
     }

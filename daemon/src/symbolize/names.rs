@@ -79,6 +79,16 @@ pub fn capped_bytes(text: &[u8]) -> String {
     ))
 }
 
+/// Bytes from outside as text that does nothing to who shows it: control characters and bytes that are
+/// not UTF-8 replaced, cut at the limit.
+pub fn harmless(text: &[u8]) -> String {
+    let text = capped_bytes(text);
+    match text.contains(char::is_control) {
+        true => capped(&text.replace(char::is_control, "\u{fffd}")),
+        false => text,
+    }
+}
+
 fn may_be_mangled(text: &str) -> bool {
     ["_Z", "__Z", "_R", "ZN", "____Z"]
         .iter()

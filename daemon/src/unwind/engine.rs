@@ -1,7 +1,8 @@
 //! Walks a stack by unwind information, from the registers and the copy of a sample.
 //!
 //! One engine for all processes: addresses become places in files through the process's mappings,
-//! and everything known of a file is shared. Frames without unwind information are passed by their
+//! and everything known of a file is shared; generated code has rules of its own
+//! (`generated.rs`). Frames without unwind information are passed by their
 //! frame pointer where that leads to mapped code; what is found behind such a step is a guess until
 //! the walk reaches an outermost frame. Allocates nothing once the buffers have grown.
 
@@ -29,6 +30,10 @@ pub struct UnwindCounts {
     pub computed: u64,
     /// Frames passed by frame pointer for want of unwind information.
     pub by_frame_pointer: u64,
+    /// Frames of generated code passed by what is known of it.
+    pub by_generated_rule: u64,
+    /// Frames of generated code whose rule led nowhere: older or newer code than what ran.
+    pub generated_misled: u64,
     /// Copies unwound.
     pub walks: u64,
     /// How they ended, by [`StackEnd`].
@@ -48,6 +53,8 @@ impl Default for UnwindCounts {
             looks: LookCounts::default(),
             computed: 0,
             by_frame_pointer: 0,
+            by_generated_rule: 0,
+            generated_misled: 0,
             walks: 0,
             ends: [0; StackEnd::ALL.len()],
             chains_used: 0,
@@ -193,7 +200,7 @@ impl Engine {
             }
             Backing::Jit => {
                 out.frames.push(RawFrame::Jit(cursor.process.id, address));
-                self.by_frame_pointer(cursor, StackEnd::BrokenChain)
+                self.through_generated(cursor, address, leaf)
             }
             Backing::Nothing(reason) => {
                 out.frames.push(RawFrame::Unknown(reason));
@@ -278,6 +285,53 @@ impl Engine {
             }
             Err(end) => Next::End(end),
         }
+    }
+
+    /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What was
+    /// told may be of code that lay there before or after, so where it leads is looked at first.
+    fn through_generated(&mut self, cursor: &mut Cursor<'_>, address: Avma, leaf: bool) -> Next {
+        let Cursor {
+            process,
+            registers,
+            stack,
+            exact,
+            ..
+        } = cursor;
+        let known = process.generated().map(|rules| rules.rule(address).step);
+        let (base, offset, places) = match known {
+            Some(Step::Outermost) => return Next::End(StackEnd::Complete),
+            Some(Step::Saved {
+                base,
+                offset,
+                places,
+            }) => (base, offset, places),
+            _ => return self.by_frame_pointer(cursor, StackEnd::GeneratedCode),
+        };
+        match step_saved(base, offset, &places, registers, stack) {
+            Ok(caller) => {
+                let upwards = leaf || caller.sp() > registers.sp();
+                let before = Avma(caller.ip().wrapping_sub(1));
+                if upwards && (caller.ip() == 0 || process.space().find(before).is_some()) {
+                    self.counts.by_generated_rule += 1;
+                    cursor.registers = caller;
+                    cursor.exact = false;
+                    return Next::Caller;
+                }
+            }
+            Err(StackEnd::CopyTooSmall) => {
+                self.cut = return_slot(base, offset, &places, registers)
+                    .filter(|&slot| stack.ends_before(slot))
+                    .map(|slot| Cut {
+                        slot,
+                        registers: *registers,
+                        exact: *exact,
+                    });
+                return Next::End(StackEnd::CopyTooSmall);
+            }
+            Err(_) => {}
+        }
+        self.counts.generated_misled += 1;
+        self.by_frame_pointer(cursor, StackEnd::GeneratedCode)
     }
 
     /// Passes a frame that nothing describes by its frame pointer. `otherwise` is the end when that

@@ -1,17 +1,44 @@
 //! How to step over generated code: rules by address for the code of one process.
 //!
-//! Nothing in a file describes generated code. Some runtimes write unwinding information beside it (jitdump),
-//! and some of it is known by its shape (CPython's trampolines). `fp-jit` gathers both in a
-//! [`RulesBuilder`] for each process and hands what it has to the sampler as [`GeneratedRules`].
+//! Nothing in a file describes generated code. Some runtimes write unwinding information beside it (jitdump,
+//! `written.rs`), and some of it is known by its shape (CPython's trampolines, `trampolines.rs`). `fp-jit`
+//! gathers both in a [`RulesBuilder`] for each process and hands what it has to the sampler as
+//! [`GeneratedRules`]: all rows are computed there, so that the sampler only searches.
+//!
+//! What is known is of now: code that came over other code has its place from then on, whatever the time of
+//! the sample. A sample that is unwound before its code's rules are there, or after that code is gone, is
+//! unwound without them or by those of the newer code; the engine checks where a rule leads and counts
+//! those that lead nowhere.
+
+pub mod trampolines;
+mod written;
+
+#[cfg(test)]
+mod tests;
 
 use super::rule::Rule;
 use crate::ids::{Avma, Pid, ProcessId};
 use crate::jit::code::{CodeMap, When};
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use trampolines::{Arena, Asked};
+pub use written::Unwinding;
 
 /// Rules that wait for the sampler, which takes them at every pass. Unit: processes.
 pub const QUEUED_MAX: usize = 64;
+
+/// Most pieces of code with rules of one process. Unit: pieces, some 48 bytes each. Code beyond it is
+/// stepped over by frame pointers, as all is without rules.
+pub const PIECES_MAX: usize = 65_536;
+
+/// Most rows of rules of one process. Unit: rows, of 28 bytes. Equal code has them once; optimised
+/// JavaScript has five each.
+pub const ROWS_MAX: usize = 131_072;
+
+/// Arenas of trampolines remembered of one process. Unit: arenas, of 64 KiB in CPython: 5,900 functions.
+const ARENAS_MAX: usize = 1024;
 
 /// Rules for the generated code of one process, in place of those it had.
 #[derive(Debug)]
@@ -24,33 +51,264 @@ pub struct Generated {
     pub rules: Arc<GeneratedRules>,
 }
 
+/// The rules of one piece of code: offset from its begin from which on, sorted, each up to the next. The
+/// first is of offset 0.
+type Rows = Arc<[(u32, Rule)]>;
+
+/// Equal pieces of code at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    start: u64,
+    end: u64,
+    /// Distance from one begin to the next, and how long each piece is.
+    stride: u32,
+    len: u32,
+    rows: u32,
+}
+
 /// Rules by address. Never changed once made.
 #[derive(Debug, Default)]
-pub struct GeneratedRules {}
+pub struct GeneratedRules {
+    runs: Box<[Run]>,
+    rows: Box<[Rows]>,
+}
 
 impl GeneratedRules {
-    /// The rule of an address; [`Rule::UNKNOWN`] where nothing is known. `exact` as in the engine: the
-    /// address is that of an instruction, not of a call.
-    pub fn rule(&self, _address: Avma, _exact: bool) -> Rule {
-        Rule::UNKNOWN
+    /// The rule of an address, that of an instruction or the last byte of a call; [`Rule::UNKNOWN`] where
+    /// nothing is known.
+    pub fn rule(&self, address: Avma) -> Rule {
+        self.find(address.0).unwrap_or(Rule::UNKNOWN)
     }
+
+    fn find(&self, address: u64) -> Option<Rule> {
+        let after = self.runs.partition_point(|run| run.start <= address);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        if address >= run.end {
+            return None;
+        }
+        let into = (address - run.start) % u64::from(run.stride);
+        let into = u32::try_from(into).ok().filter(|&into| into < run.len)?;
+        let rows = self.rows.get(run.rows as usize)?;
+        let after = rows.partition_point(|row| row.0 <= into);
+        Some(rows.get(after.checked_sub(1)?)?.1)
+    }
+
+    /// Stretches of code with rules; equal neighbours are one.
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Memory held, in bytes, about. Rows are shared with the builder.
+    pub fn heap_bytes(&self) -> usize {
+        let rows = self.rows.iter().map(|rows| 32 + size_of_val(&**rows));
+        size_of_val(&*self.runs) + rows.sum::<usize>()
+    }
+}
+
+/// What a builder did, since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// Pieces of code that came with rules.
+    pub taken: u64,
+    /// Trampolines found by their shape.
+    pub trampolines: u64,
+    /// Unwinding information that made no sense, or is not of the code it was told for.
+    pub senseless: u64,
+    /// Pieces refused at the bounds.
+    pub refused: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Piece {
+    end: u64,
+    rows: Rows,
 }
 
 /// Gathers rules of one process.
 #[derive(Debug, Default)]
-pub struct RulesBuilder {}
+pub struct RulesBuilder {
+    pieces: BTreeMap<u64, Piece>,
+    /// Every set of rows in use, and some that were: found again by content.
+    known: HashMap<Rows, ()>,
+    known_rows: usize,
+    arenas: Vec<Range<u64>>,
+    changed: bool,
+    counts: RuleCounts,
+}
 
 impl RulesBuilder {
-    /// Unwinding information of code that came at `when`: the content of `.eh_frame_hdr` and `.eh_frame` as
-    /// the runtime wrote them.
-    pub fn load(&mut self, _range: Range<u64>, _unwinding: &[u8], _when: When) {}
+    /// Code came at `when`, with unwinding information beside it.
+    pub fn load(&mut self, range: Range<u64>, unwinding: Unwinding<'_>, when: When) {
+        self.unload(range.clone(), when);
+        match written::rows(&range, unwinding) {
+            Ok(Some(rows)) => {
+                if self.put(range, &rows) {
+                    self.counts.taken += 1;
+                }
+            }
+            // Nothing is described: frame pointers lead on.
+            Ok(None) => {}
+            Err(written::Senseless) => self.counts.senseless += 1,
+        }
+    }
 
-    /// Looks for code that is known by its shape among what was named. May read the memory of the process,
-    /// and so may wait for ever: for helpers.
-    pub fn look_at(&mut self, _pid: Pid, _code: &CodeMap) {}
+    /// Code came or went at `when` of which nothing is known.
+    pub fn unload(&mut self, range: Range<u64>, _when: When) {
+        let below = self.pieces.range(..range.start).next_back();
+        let first = below.filter(|(_, piece)| piece.end > range.start);
+        let first = first.map_or(range.start, |(&start, _)| start);
+        while let Some((&start, _)) = self.pieces.range(first..range.end).next() {
+            // A piece that lost a part lost its code: offsets count from its begin.
+            self.pieces.remove(&start);
+            self.changed = true;
+        }
+    }
+
+    /// Code moved at `when`, with what is known of it.
+    pub fn relocate(&mut self, from: u64, to: u64, len: u64, when: When) {
+        let moved = self.pieces.get(&from).cloned();
+        self.unload(from..from.saturating_add(len), when);
+        self.unload(to..to.saturating_add(len), when);
+        if let Some(piece) = moved
+            && let Some(end) = to.checked_add(piece.end - from)
+        {
+            self.changed = true;
+            self.pieces.insert(to, Piece { end, ..piece });
+        }
+    }
+
+    /// Code among what is named now whose shape may be known and was not looked at yet. Hand it to
+    /// [`trampolines::look`], in a helper, and what that finds to [`RulesBuilder::add`].
+    pub fn unseen(&self, pid: Pid, code: &CodeMap) -> Option<Asked> {
+        let named = code
+            .iter()
+            .filter(|(_, code)| trampolines::may_be(&code.name));
+        let starts = named.map(|(range, _)| range.start);
+        let unseen = starts.filter(|&start| !self.is_seen(start));
+        if self.arenas.len() >= ARENAS_MAX {
+            return None;
+        }
+        Asked::new(pid, unseen)
+    }
+
+    fn is_seen(&self, address: u64) -> bool {
+        let of_arena = |arena: &Range<u64>| arena.contains(&address);
+        self.arenas.iter().any(of_arena) || self.pieces.contains_key(&address)
+    }
+
+    /// Takes in what was found of trampolines.
+    pub fn add(&mut self, arenas: Vec<Arena>) {
+        for arena in arenas {
+            if self.arenas.len() >= ARENAS_MAX {
+                self.counts.refused += arena.found.len() as u64;
+                continue;
+            }
+            self.arenas.push(arena.looked_at);
+            for (start, shape) in arena.found {
+                let range = start..start + shape.code_bytes();
+                // What a runtime wrote of it itself stays.
+                if !self.pieces.contains_key(&start) && self.put(range, &shape.rows()) {
+                    self.counts.trampolines += 1;
+                }
+            }
+        }
+    }
+
+    /// Looks for code that is known by its shape among what was named. Reads the memory of the process,
+    /// and so may wait for ever: for helpers. See [`RulesBuilder::unseen`] for doing it in steps, without
+    /// `code` being held meanwhile.
+    pub fn look_at(&mut self, pid: Pid, code: &CodeMap) {
+        if let Some(asked) = self.unseen(pid, code) {
+            self.add(trampolines::look(&asked));
+        }
+    }
 
     /// The rules, when they are others than at the last call.
     pub fn take(&mut self) -> Option<Arc<GeneratedRules>> {
-        None
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let mut numbers: HashMap<*const (u32, Rule), u32> = HashMap::new();
+        let mut rows: Vec<Rows> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
+        for (&start, piece) in &self.pieces {
+            let number = *numbers.entry(piece.rows.as_ptr()).or_insert_with(|| {
+                rows.push(Arc::clone(&piece.rows));
+                (rows.len() - 1) as u32
+            });
+            add_to_runs(&mut runs, start, piece.end, number);
+        }
+        // Rows of code that is gone go with it.
+        self.known = rows.iter().map(|rows| (Arc::clone(rows), ())).collect();
+        self.known_rows = rows.iter().map(|rows| rows.len()).sum();
+        Some(Arc::new(GeneratedRules {
+            runs: runs.into(),
+            rows: rows.into(),
+        }))
     }
+
+    /// What was done since the last call.
+    pub fn take_counts(&mut self) -> RuleCounts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// Memory held, in bytes, about.
+    pub fn heap_bytes(&self) -> usize {
+        self.pieces.len() * 48 + self.known_rows * size_of::<(u32, Rule)>() + self.known.len() * 48
+    }
+
+    /// Gives rows to a piece of code, where nothing is. False when the bounds refuse it.
+    fn put(&mut self, range: Range<u64>, rows: &[(u32, Rule)]) -> bool {
+        let known = self
+            .known
+            .get_key_value(rows)
+            .map(|(rows, ())| Arc::clone(rows));
+        let room = known.is_some() || self.known_rows + rows.len() <= ROWS_MAX;
+        let sound = range.end - range.start <= u64::from(u32::MAX);
+        if self.pieces.len() >= PIECES_MAX || !room || !sound {
+            self.counts.refused += 1;
+            return false;
+        }
+        let rows = known.unwrap_or_else(|| {
+            let rows: Rows = rows.into();
+            self.known_rows += rows.len();
+            self.known.insert(Arc::clone(&rows), ());
+            rows
+        });
+        self.changed = true;
+        let end = range.end;
+        self.pieces.insert(range.start, Piece { end, rows });
+        true
+    }
+}
+
+/// Adds a piece behind all others: to the last run when it goes on as that does.
+fn add_to_runs(runs: &mut Vec<Run>, start: u64, end: u64, rows: u32) {
+    let len = (end - start) as u32;
+    if let Some(run) = runs.last_mut()
+        && (run.rows, run.len) == (rows, len)
+        && let Ok(distance) = u32::try_from(start - run.start)
+    {
+        let alone = run.end - run.start == u64::from(run.len);
+        let stride = if alone { distance } else { run.stride };
+        // A run of two far from each other would take what lies between.
+        let near = stride <= len.saturating_mul(2).saturating_add(512);
+        if near && distance % stride == 0 && run.end - u64::from(len) + u64::from(stride) == start {
+            run.stride = stride;
+            run.end = end;
+            return;
+        }
+    }
+    runs.push(Run {
+        start,
+        end,
+        stride: len.max(1),
+        len,
+        rows,
+    });
 }

@@ -20,7 +20,7 @@ pub mod lookouts;
 pub mod module;
 pub mod modules;
 mod pack;
-mod rule;
+pub(crate) mod rule;
 mod state;
 mod table;
 
@@ -132,9 +132,13 @@ impl Unwinder {
     ) -> StackEnd {
         out.clear();
         let chain_end = callchain::walk(sample, process, self.depths.chain, out);
-        match (sample.user, process) {
+        let end = match (sample.user, process) {
             (Some(user), Some(process)) => self.improve(sample, &user, process, chain_end, out),
             _ => chain_end,
+        };
+        match (end, out.frames.last()) {
+            (StackEnd::BrokenChain, Some(RawFrame::Jit(..))) => StackEnd::GeneratedCode,
+            _ => end,
         }
     }
 

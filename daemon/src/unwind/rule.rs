@@ -25,7 +25,7 @@ const PLACES: [u16; 7] = [
 const SAME: i16 = i16::MIN;
 
 /// How to get to the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// The registers are saved at fixed distances from the CFA.
     Saved {
@@ -45,7 +45,7 @@ pub enum Step {
 }
 
 /// The rule of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// How to get to the caller.
     pub step: Step,
@@ -83,6 +83,21 @@ impl Rule {
         let step = Step::Saved {
             base: number::RSP as u8,
             offset: offset + 8,
+            places,
+        };
+        Rule {
+            step,
+            ..Rule::UNKNOWN
+        }
+    }
+
+    /// The frame pointer was pushed right below the return address, and nothing since.
+    pub fn frame_pointer_pushed() -> Rule {
+        let mut places = [SAME; PLACES.len()];
+        (places[0], places[2]) = (-1, -2);
+        let step = Step::Saved {
+            base: number::RSP as u8,
+            offset: 16,
             places,
         };
         Rule {

@@ -9,6 +9,7 @@ use gimli::{
     BaseAddresses, EhFrame, EhFrameOffset, FrameDescriptionEntry, LittleEndian, UnwindContext,
     UnwindContextStorage, UnwindSection, UnwindTableRow,
 };
+use std::ops::Range;
 
 /// A view of a section's bytes.
 pub type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
@@ -118,6 +119,43 @@ impl Table {
             section: &self.bytes,
         };
         Some(with(row, facts))
+    }
+
+    /// Hands every row of every function to `each`, in order, with the addresses it is for, less the base.
+    /// `None` when one does not parse.
+    pub fn rows(
+        &self,
+        context: &mut RowContext,
+        mut each: impl FnMut(Range<u32>, &Row, RowFacts<'_>),
+    ) -> Option<()> {
+        let mut section = EhFrame::new(&self.bytes, LittleEndian);
+        section.set_address_size(8);
+        let bases = BaseAddresses::default();
+        for pair in self.index.windows(2) {
+            let [entry, next] = pair else { continue };
+            let Some(at) = entry.at() else { continue };
+            let end = next.start - entry.gap();
+            let function: FrameDescriptionEntry<Slice<'_>> = section
+                .fde_from_offset(&bases, EhFrameOffset(at), EhFrame::cie_from_offset)
+                .ok()?;
+            let facts = RowFacts {
+                signal: function.is_signal_trampoline(),
+                return_register: function.cie().return_address_register().0,
+                section: &self.bytes,
+            };
+            let mut rows = function.rows(&section, &bases, context).ok()?;
+            while let Some(row) = rows.next_row().ok()? {
+                let place = |offset: u64| {
+                    let at = u64::from(entry.start).saturating_add(offset);
+                    u32::try_from(at).unwrap_or(u32::MAX).min(end)
+                };
+                let (start, end) = (place(row.start_address()), place(row.end_address()));
+                if start < end {
+                    each(start..end, row, facts);
+                }
+            }
+        }
+        Some(())
     }
 
     /// True when a function that is described begins at `address` (SVMA).

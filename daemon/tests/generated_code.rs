@@ -1,0 +1,356 @@
+//! Stacks of real runtimes pass their generated code: the unwinder on real samples, with the rules that
+//! are made of what the runtimes tell.
+//!
+//! Each interpreter of Python 3.12 or later that is found is sampled twice on one run: without rules, and
+//! with them.
+
+use daemon::aggregate::batch::RawBatch;
+use daemon::bounds::{Bounds, CacheBounds};
+use daemon::heartbeat::Heartbeat;
+use daemon::ids::{CpuId, Pid};
+use daemon::jit::code::{CodeMap, When};
+use daemon::jit::dump::DumpReader;
+use daemon::jit::map::parse_line;
+use daemon::perf::event::{EventKind, EventSpec};
+use daemon::perf::rings::Rings;
+use daemon::process::scan;
+use daemon::process::scout::{Handover, Modules, Scout};
+use daemon::sampler::{Queues, Sampler, Shared, Start};
+use daemon::symbolize::SymbolCounters;
+use daemon::symbolize::files::{FileStore, identity_of_mapping};
+use daemon::time::Mono;
+use daemon::unwind::generated::{Generated, RulesBuilder};
+use daemon::unwind::{Depths, Unwinder};
+use profile::StackEnd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const RATE_HZ: u32 = 199;
+const WINDOW: Duration = Duration::from_millis(500);
+/// Samples that a share is taken of.
+const SAMPLES: u64 = 200;
+/// Longest wait for anything; a debug build on a busy machine is slow.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Three functions deep, for as long as it is let.
+const PROGRAM: &str = "
+def leaf(n):
+    s = 0
+    for i in range(n): s += i * i
+    return s
+def mid(n):
+    return leaf(n) + 1
+def outer(n):
+    return sum(mid(n) for _ in range(10))
+while True: outer(1000)
+";
+
+/// A runtime at work; ended when dropped.
+struct Runtime {
+    child: Child,
+    written: PathBuf,
+}
+
+impl Runtime {
+    fn start(interpreter: &Path, mode: &str, file: impl Fn(u32) -> String) -> Runtime {
+        let child = Command::new(interpreter)
+            .args(["-X", mode, "-c", PROGRAM])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("failed to start an interpreter");
+        let written = PathBuf::from(file(child.id()));
+        let mut runtime = Runtime { child, written };
+        let told = wait_for(|| {
+            assert!(runtime.child.try_wait().unwrap().is_none(), "it ended");
+            let content = std::fs::read(&runtime.written).unwrap_or_default();
+            let named = content.windows(9).any(|bytes| bytes == b"py::leaf:");
+            named.then_some(())
+        });
+        told.expect("the interpreter tells of its code");
+        runtime
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.written);
+    }
+}
+
+fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
+    let begin = Instant::now();
+    while begin.elapsed() < LIMIT {
+        if let Some(found) = found() {
+            return Some(found);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}
+
+/// The sampler on real rings, driven by the test.
+struct Rig {
+    sampler: Sampler,
+    rules: SyncSender<Generated>,
+    batches: Receiver<RawBatch>,
+    recycle: SyncSender<RawBatch>,
+    files: JoinHandle<()>,
+}
+
+impl Rig {
+    /// `None` when sampling is not permitted.
+    fn new(pid: Pid) -> Option<Rig> {
+        let spec = EventSpec {
+            kind: EventKind::CpuClock,
+            rate_hz: RATE_HZ,
+            max_stack_depth: 127,
+            watermark_bytes: 1 << 20,
+            stack_bytes: 16 << 10,
+        };
+        let cpus = std::thread::available_parallelism().ok()?.get() as u32;
+        let cpus: Vec<CpuId> = (0..cpus).map(CpuId).collect();
+        let rings = Rings::open(&cpus, &spec, 8 << 20).ok()?;
+        let mut processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
+        processes.retain(|process| process.pid == pid);
+        let bounds = Bounds {
+            symbols: 0,
+            unwind: 64 << 20,
+            recorder: 0,
+        };
+        let depths = Depths {
+            chain: 127,
+            walk: 512,
+        };
+        let start = Start {
+            rings,
+            unwinder: Unwinder::new(depths, Arc::new(CacheBounds::new(bounds))),
+            period: 1_000_000_000 / u64::from(RATE_HZ),
+            processes,
+            idle: vec![(1, 2)],
+            window: WINDOW,
+            first_window_end: Mono::now().plus(WINDOW),
+        };
+        let (batches, handed_over) = sync_channel(2);
+        let (recycle, recycled) = sync_channel(2);
+        for _ in 0..2 {
+            recycle.send(RawBatch::default()).unwrap();
+        }
+        let (scout, requests) = sync_channel(1024);
+        let (scans, scanned) = sync_channel(1);
+        let (loaded, modules) = sync_channel(64);
+        let handover = Arc::new(Handover {
+            wanted: AtomicBool::new(true),
+            ..Handover::default()
+        });
+        let for_scout = Modules {
+            loaded,
+            handover: Arc::clone(&handover),
+            debug_dirs: Vec::new(),
+        };
+        let files = std::thread::spawn(move || {
+            let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
+            let heartbeat = Heartbeat::default();
+            Scout::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
+        });
+        let (rules, generated) = sync_channel(1);
+        let queues = Queues {
+            batches,
+            recycled,
+            scout,
+            scanned,
+            modules: (modules, handover),
+            generated,
+            looks: None,
+        };
+        Some(Rig {
+            sampler: Sampler::new(start, queues, Arc::new(Shared::new().unwrap())).unwrap(),
+            rules,
+            batches: handed_over,
+            recycle,
+            files,
+        })
+    }
+
+    /// The next batch.
+    fn batch(&mut self) -> RawBatch {
+        let batch = wait_for(|| {
+            self.sampler.pass(Mono::now()).unwrap();
+            self.batches.try_recv().ok()
+        });
+        batch.expect("windows close")
+    }
+
+    /// Ends of the process's stacks in user code, with their numbers, of at least [`SAMPLES`].
+    fn ends(&mut self, pid: Pid) -> Vec<(StackEnd, u64)> {
+        let mut ends: Vec<(StackEnd, u64)> = Vec::new();
+        let begin = Instant::now();
+        while ends.iter().map(|(_, count)| count).sum::<u64>() < SAMPLES {
+            assert!(begin.elapsed() < LIMIT, "too few samples: {ends:?}");
+            let batch = self.batch();
+            for sample in &batch.samples {
+                if batch.processes[sample.process as usize].pid == pid {
+                    let end = batch.stacks[sample.stack as usize].end;
+                    match ends.iter_mut().find(|known| known.0 == end) {
+                        Some(known) => known.1 += sample.value.count,
+                        None => ends.push((end, sample.value.count)),
+                    }
+                }
+            }
+            self.recycle.send(batch).unwrap();
+        }
+        ends
+    }
+
+    /// Passes until all unwind information of files is there.
+    fn settle(&mut self, pid: Pid) {
+        let settled = wait_for(|| {
+            let ends = self.ends(pid);
+            let waits = |&(end, _): &(StackEnd, u64)| end == StackEnd::ModuleLoading;
+            (!ends.iter().any(waits)).then_some(())
+        });
+        settled.expect("unwind information is read");
+    }
+
+    fn hand_over(&mut self, pid: Pid, rules: &mut RulesBuilder) {
+        let process = wait_for(|| {
+            let batch = self.batch();
+            let found = batch.processes.iter().find(|process| process.pid == pid);
+            let id = found.map(|process| process.id);
+            self.recycle.send(batch).unwrap();
+            id
+        });
+        let generated = Generated {
+            process: process.expect("it is sampled"),
+            pid,
+            rules: rules.take().expect("its code is known"),
+        };
+        eprintln!(
+            "{} runs, {} bytes",
+            generated.rules.len(),
+            generated.rules.heap_bytes()
+        );
+        self.rules.send(generated).unwrap();
+        // What was sampled before is folded without them.
+        let begin = Mono::now();
+        while self.batch_is_before(begin) {}
+    }
+
+    fn batch_is_before(&mut self, time: Mono) -> bool {
+        let batch = self.batch();
+        let before = batch.start < time;
+        self.recycle.send(batch).unwrap();
+        before
+    }
+
+    fn end(self) {
+        drop(self.sampler);
+        self.files.join().unwrap();
+    }
+}
+
+/// Share of stacks that are complete, in per mille.
+fn complete(ends: &[(StackEnd, u64)]) -> u64 {
+    let all: u64 = ends.iter().map(|(_, count)| count).sum();
+    let whole = ends.iter().filter(|(end, _)| end.is_complete());
+    whole.map(|(_, count)| count * 1000).sum::<u64>() / all
+}
+
+/// Interpreters of this Python: on the path, or installed side by side by pyenv.
+fn interpreters(versions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for dir in std::env::split_paths(&path) {
+        let named = versions.iter().map(|version| dir.join(format!("python{version}")));
+        // Where pyenv has a script for each name that it may have, it is not an interpreter.
+        found.extend(named.filter(|path| path.is_file() && !dir.ends_with("shims")));
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let installed = std::fs::read_dir(home.join(".pyenv/versions"));
+    for entry in installed.into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if versions.iter().any(|version| name.starts_with(&format!("{version}."))) {
+            found.push(entry.path().join("bin/python3"));
+        }
+    }
+    found
+}
+
+/// The code of a process by its perf map.
+fn code_of_map(path: &Path) -> CodeMap {
+    let mut code = CodeMap::new(8 << 20);
+    for line in std::fs::read(path).unwrap().split(|&byte| byte == b'\n') {
+        if let Some((start, end, name)) = parse_line(line) {
+            let name = String::from_utf8_lossy(name);
+            code.load(start..end, &name, Default::default(), When::at(Mono(1)));
+        }
+    }
+    code
+}
+
+fn check(interpreter: &Path, mode: &str, file: fn(u32) -> String, make: fn(&Runtime) -> RulesBuilder) {
+    let runtime = Runtime::start(interpreter, mode, file);
+    let Some(mut rig) = Rig::new(runtime.pid()) else {
+        return eprintln!("skip: not permitted to sample");
+    };
+    rig.settle(runtime.pid());
+    let without = rig.ends(runtime.pid());
+    let mut rules = make(&runtime);
+    rig.hand_over(runtime.pid(), &mut rules);
+    let with = rig.ends(runtime.pid());
+    rig.end();
+    eprintln!(
+        "{} -X {mode}: complete {} ‰ without rules ({without:?}), {} ‰ with ({with:?})",
+        interpreter.display(),
+        complete(&without),
+        complete(&with)
+    );
+    assert!(complete(&without) < 500, "there is nothing to prove");
+    assert!(complete(&with) >= 980, "{with:?}");
+}
+
+#[test]
+fn stacks_of_python_pass_trampolines_known_by_their_shape_needs_root() {
+    let found = interpreters(&["3.12", "3.13", "3.14"]);
+    if found.is_empty() {
+        return eprintln!("skip: no Python of 3.12 or later");
+    }
+    for interpreter in found {
+        let map = |pid| format!("/tmp/perf-{pid}.map");
+        check(&interpreter, "perf", map, |runtime| {
+            let mut rules = RulesBuilder::default();
+            rules.look_at(runtime.pid(), &code_of_map(&runtime.written));
+            assert!(rules.take_counts().trampolines > 1000, "a whole arena");
+            rules
+        });
+    }
+}
+
+#[test]
+fn stacks_of_python_pass_trampolines_that_a_jitdump_describes_needs_root() {
+    let found = interpreters(&["3.13", "3.14"]);
+    if found.is_empty() {
+        return eprintln!("skip: no Python of 3.13 or later");
+    }
+    for interpreter in found {
+        let dump = |pid| format!("/tmp/jit-{pid}.dump");
+        check(&interpreter, "perf_jit", dump, |runtime| {
+            let (mut code, mut rules) = (CodeMap::new(8 << 20), RulesBuilder::default());
+            let content = std::fs::read(&runtime.written).unwrap();
+            let read = When::at(Mono::now());
+            let done = DumpReader::default().feed(&content, read, &mut code, &mut rules);
+            assert_eq!(done, Ok(()));
+            rules
+        });
+    }
+}

@@ -1,0 +1,4 @@
+//! Fuzzes [`targets::jitdump`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::jitdump(data));
