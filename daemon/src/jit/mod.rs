@@ -12,6 +12,7 @@
 //! read.
 
 pub mod map;
+pub mod names;
 pub mod target;
 
 #[cfg(test)]
@@ -27,15 +28,13 @@ use crate::symbolize::open::{Links, OpenError};
 use crate::time::Mono;
 use hashbrown::HashMap;
 use map::PerfMap;
-use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
+use names::MODULE;
+use profile::{Dictionary, FrameId, FrameKind, Unnamed};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::time::Duration;
 use target::Target;
-
-/// Module of generated code in frames.
-const MODULE: &str = "[jit]";
 
 /// Most processes with a map held open. Unit: descriptors.
 const MAPS_MAX: usize = 1024;
@@ -148,9 +147,6 @@ impl PerfMaps {
     }
 
     /// Names generated code of one process: appends one span of one frame for each address.
-    ///
-    /// Names that begin with `py::` (CPython's trampolines) or `JS:~` (V8's interpreter) are of
-    /// kind interpreted; V8 marks optimised code by `*` and baseline code by `^`.
     pub fn name(
         &mut self,
         process: &RawProcess,
@@ -182,12 +178,7 @@ impl PerfMaps {
         let mut unnamed = 0;
         for address in addresses {
             let frame = match known.map.find(address.0) {
-                Some(name) => dict.intern_frame(FrameRef {
-                    kind: kind_of(name),
-                    function: name,
-                    module: MODULE,
-                    ..FrameRef::default()
-                }),
+                Some(name) => names::intern(dict, name, None),
                 None => {
                     unnamed += 1;
                     let reason = known.reason;
@@ -313,13 +304,6 @@ fn reason_for(size: u64, bytes_max: u64, map: &PerfMap) -> Unnamed {
         Unnamed::JitMapRefused
     } else {
         Unnamed::JitNotInMap
-    }
-}
-
-fn kind_of(name: &str) -> FrameKind {
-    match name.starts_with("py::") || name.starts_with("JS:~") {
-        true => FrameKind::Interpreted,
-        false => FrameKind::Jit,
     }
 }
 
