@@ -383,6 +383,25 @@ fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
 }
 
 #[test]
+fn a_database_from_before_system_names_is_brought_up_to_date() {
+    let Some(server) = server() else { return };
+    let (name, model) = (fresh_name(), Model::default());
+    let old = Draft::new("a", 0, 0).row("unit=web", "serve;read", 1);
+    let new = Draft::new("a", 1, 10).row("unit=web", "serve;query", 1);
+    store_all(&open(&server.url(), &name), std::slice::from_ref(&old));
+    server.statement(&name, "ALTER TABLE frames DROP COLUMN system_name");
+    server.statement(&name, "TRUNCATE TABLE schema_version");
+    server.statement(&name, "INSERT INTO schema_version (version) VALUES (1)");
+    let store = open(&server.url(), &name);
+    store_all(&store, std::slice::from_ref(&new));
+    store_all(&model, &[old, new]);
+    let (found, expected) = (whole_hour(&store).data, whole_hour(&model).data);
+    assert_eq!(samples(&found), samples(&expected));
+    let raw = |profile: &profile::Profile| profile.dict.strings.find("JS:*query db.js").is_some();
+    assert!(raw(&found));
+}
+
+#[test]
 fn a_database_of_a_later_version_is_left_alone() {
     let Some(server) = server() else { return };
     let name = fresh_name();

@@ -407,6 +407,7 @@ impl Push<'_> {
                 function: frame.function.to_owned(),
                 module: frame.module.to_owned(),
                 file: frame.file.to_owned(),
+                system_name: frame.system_name.to_owned(),
             });
         }
         id
