@@ -281,7 +281,7 @@ fn what_is_over_age_goes() {
     store.maintain(NOW_NS).unwrap();
     assert_eq!(count(&store), (2, 20));
     let later = NOW_NS + 2 * 86_400 * SECOND;
-    let tomorrow = Draft::new("a", 9, 2 * 86_400).row("unit=web", "main;serve", 1);
+    let tomorrow = Draft::new("a", 9, 2 * 86_400).row("unit=db", "main;query", 1);
     let (of, stacks) = (
         windows(std::slice::from_ref(&tomorrow)),
         definitions(std::slice::from_ref(&tomorrow)),
@@ -295,6 +295,12 @@ fn what_is_over_age_goes() {
     );
     let left = server.statement(&name, "SELECT count() FROM samples");
     assert_eq!(left.trim(), "1");
+    // Copied from the day that went, with all that is known of them.
+    let raw = server.statement(
+        &name,
+        "SELECT system_name FROM frames WHERE function = 'query'",
+    );
+    assert_eq!(raw.trim(), "JS:*query db.js");
     let old = windows(&[window(0)]);
     let taken = store.push(&old, &definitions(&[window(0)]), later).unwrap();
     assert!(matches!(taken[0], Taken::Refused(_)), "{taken:?}");
