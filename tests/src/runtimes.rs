@@ -178,6 +178,19 @@ fn find(name: &str) -> Result<PathBuf, Missing> {
 }
 
 impl Runtime {
+    /// A program that needs nothing else.
+    ///
+    /// # Errors
+    /// When no directory can be made for it.
+    pub fn of(name: &'static str, program: PathBuf) -> Result<Runtime, Missing> {
+        Runtime::new(name, program)
+    }
+
+    /// A directory that is there as long as it is: its current one.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     fn new(name: &'static str, program: PathBuf) -> Result<Runtime, Missing> {
         Ok(Runtime {
             name,
