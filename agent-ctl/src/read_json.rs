@@ -63,6 +63,8 @@ struct FileFrame {
     function: String,
     kind: String,
     #[serde(default)]
+    system_name: String,
+    #[serde(default)]
     module: String,
     #[serde(default)]
     file: String,
@@ -125,6 +127,7 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
             kind,
             unnamed,
             function,
+            system_name: &frame.system_name,
             module: &frame.module,
             file: &frame.file,
             line: frame.line,
@@ -190,6 +193,7 @@ mod tests {
             kind: FrameKind::Jit,
             unnamed: Unnamed::JitNoMap,
             function: "[jit]",
+            system_name: "JS:*x",
             module: "node",
             file: "x.js",
             line: 3,

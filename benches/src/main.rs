@@ -16,6 +16,7 @@ mod peers;
 mod programs;
 mod report;
 mod rings;
+mod runtimes;
 mod stacks;
 mod tracing;
 mod unwind;
@@ -36,6 +37,7 @@ Examples:
   benches overhead --quick     cost beside peers, about four minutes; as root
   benches overhead --markdown  the tables of the README
   benches accuracy --quick     how true its profiles are; as root
+  benches runtimes             what it sees of language runtimes, beside perf
   benches micro                hot paths, about a minute
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long that collector takes to answer
@@ -68,6 +70,8 @@ enum Command {
         #[arg(long, default_value_t = 99)]
         rate_hz: u32,
     },
+    /// Node, Java, PHP, Erlang, Python, C and Rust at once: whole stacks and named frames, beside perf's
+    Runtimes(runtimes::Args),
     /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
     Fleet(fleet::Args),
     /// Questions to a collector with an hour of 50 hosts, and of twice as many
@@ -90,6 +94,7 @@ fn main() -> anyhow::Result<()> {
             print!("{}", rings::run(cpus, rate_hz)?);
             Ok(())
         }
+        Command::Runtimes(args) => runtimes::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),
         Command::Micro(args) => micro::run(&args),

@@ -281,7 +281,7 @@ fn what_is_over_age_goes() {
     store.maintain(NOW_NS).unwrap();
     assert_eq!(count(&store), (2, 20));
     let later = NOW_NS + 2 * 86_400 * SECOND;
-    let tomorrow = Draft::new("a", 9, 2 * 86_400).row("unit=web", "main;serve", 1);
+    let tomorrow = Draft::new("a", 9, 2 * 86_400).row("unit=db", "main;query", 1);
     let (of, stacks) = (
         windows(std::slice::from_ref(&tomorrow)),
         definitions(std::slice::from_ref(&tomorrow)),
@@ -295,6 +295,12 @@ fn what_is_over_age_goes() {
     );
     let left = server.statement(&name, "SELECT count() FROM samples");
     assert_eq!(left.trim(), "1");
+    // Copied from the day that went, with all that is known of them.
+    let raw = server.statement(
+        &name,
+        "SELECT system_name FROM frames WHERE function = 'query'",
+    );
+    assert_eq!(raw.trim(), "JS:*query db.js");
     let old = windows(&[window(0)]);
     let taken = store.push(&old, &definitions(&[window(0)]), later).unwrap();
     assert!(matches!(taken[0], Taken::Refused(_)), "{taken:?}");
@@ -380,6 +386,25 @@ fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
     assert_eq!(kept.unwrap().1, 1);
     assert_eq!(samples(&answer.data), samples(&expected.data));
     assert_eq!(answer.quality.windows, expected.quality.windows);
+}
+
+#[test]
+fn a_database_from_before_system_names_is_brought_up_to_date() {
+    let Some(server) = server() else { return };
+    let (name, model) = (fresh_name(), Model::default());
+    let old = Draft::new("a", 0, 0).row("unit=web", "serve;read", 1);
+    let new = Draft::new("a", 1, 10).row("unit=web", "serve;query", 1);
+    store_all(&open(&server.url(), &name), std::slice::from_ref(&old));
+    server.statement(&name, "ALTER TABLE frames DROP COLUMN system_name");
+    server.statement(&name, "TRUNCATE TABLE schema_version");
+    server.statement(&name, "INSERT INTO schema_version (version) VALUES (1)");
+    let store = open(&server.url(), &name);
+    store_all(&store, std::slice::from_ref(&new));
+    store_all(&model, &[old, new]);
+    let (found, expected) = (whole_hour(&store).data, whole_hour(&model).data);
+    assert_eq!(samples(&found), samples(&expected));
+    let raw = |profile: &profile::Profile| profile.dict.strings.find("JS:*query db.js").is_some();
+    assert!(raw(&found));
 }
 
 #[test]

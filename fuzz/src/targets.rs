@@ -191,8 +191,18 @@ pub fn proc_text(data: &[u8]) {
     kernel.find(0xffff_ffff_8100_0000);
 }
 
-/// Symbol names: demangling ends, in few bytes.
+/// Symbol names: demangling ends, in few bytes; what runtimes write leaves a function, in few bytes too.
 pub fn symbol_names(data: &[u8]) {
+    let raw = String::from_utf8_lossy(data);
+    let cleaned = daemon::jit::names::clean(&raw);
+    assert!(!cleaned.function.trim().is_empty());
+    assert!(cleaned.line == 0 || !cleaned.file.is_empty());
+    let mut dict = profile::Dictionary::default();
+    let frame = daemon::jit::names::intern(&mut dict, &raw, None);
+    let frame = dict.frame(frame);
+    for text in [frame.function, frame.file] {
+        assert!(text.len() <= names::NAME_BYTES_MAX && !text.contains(char::is_control));
+    }
     assert!(names::readable(data).len() <= names::NAME_BYTES_MAX);
     assert!(names::capped_bytes(data).len() <= names::NAME_BYTES_MAX);
 }

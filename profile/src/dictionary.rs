@@ -21,10 +21,15 @@ pub struct Dictionary {
 impl Dictionary {
     /// Returns the id of a frame given as text, adding what is new.
     pub fn intern_frame(&mut self, frame: FrameRef<'_>) -> FrameId {
+        let system_name = match frame.system_name == frame.function {
+            true => "",
+            false => frame.system_name,
+        };
         let frame = Frame {
             kind: frame.kind,
             unnamed: frame.unnamed,
             function: self.strings.intern(frame.function),
+            system_name: self.strings.intern(system_name),
             module: self.strings.intern(frame.module),
             file: self.strings.intern(frame.file),
             line: frame.line,
@@ -42,6 +47,7 @@ impl Dictionary {
             kind: frame.kind,
             unnamed: frame.unnamed,
             function: self.strings.get(frame.function),
+            system_name: self.strings.get(frame.system_name),
             module: self.strings.get(frame.module),
             file: self.strings.get(frame.file),
             line: frame.line,
@@ -116,6 +122,7 @@ impl Remap {
             let frame = source.frames.get(id);
             let moved = Frame {
                 function: self.string(source, target, frame.function),
+                system_name: self.string(source, target, frame.system_name),
                 module: self.string(source, target, frame.module),
                 file: self.string(source, target, frame.file),
                 ..frame

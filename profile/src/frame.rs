@@ -67,8 +67,13 @@ pub struct Frame {
     pub kind: FrameKind,
     /// Why there is no symbol; [`Unnamed::No`] when there is one.
     pub unnamed: Unnamed,
-    /// Demangled function name.
+    /// Function name for people: demangled, without what only a compiler or runtime needs.
     pub function: StrId,
+    /// The function as the runtime or linker spells it; empty where that is `function`, or not kept.
+    ///
+    /// Part of what a frame is: overloads of one Java method, and one JavaScript function as each
+    /// tier of the compiler left it, are frames of their own that share a function.
+    pub system_name: StrId,
     /// Base name or path of the file the code came from; empty when there is none.
     pub module: StrId,
     /// Source file; empty when not known.
@@ -86,6 +91,8 @@ pub struct FrameRef<'a> {
     pub unnamed: Unnamed,
     /// See [`Frame::function`].
     pub function: &'a str,
+    /// See [`Frame::system_name`]; the same as `function` is taken for none.
+    pub system_name: &'a str,
     /// See [`Frame::module`].
     pub module: &'a str,
     /// See [`Frame::file`].

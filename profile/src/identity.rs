@@ -31,6 +31,7 @@ impl ContentId {
             kind,
             unnamed,
             function,
+            system_name,
             module,
             file,
             line,
@@ -41,6 +42,11 @@ impl ContentId {
         for text in [function, module, file] {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
+        }
+        // Ids of frames without one are those of before there were any: they are stored.
+        if !system_name.is_empty() && system_name != function {
+            hasher.update(&(system_name.len() as u64).to_le_bytes());
+            hasher.update(system_name.as_bytes());
         }
         cut(hasher)
     }
@@ -172,6 +178,10 @@ mod tests {
                 file: "main.c",
                 ..base
             }],
+            vec![FrameRef {
+                system_name: "_main",
+                ..base
+            }],
             // The same bytes, cut elsewhere.
             vec![FrameRef {
                 function: "maina",
@@ -188,6 +198,17 @@ mod tests {
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), stacks.len());
+    }
+
+    #[test]
+    fn a_system_name_that_is_the_function_is_none() {
+        let base = frame("main");
+        let same = FrameRef {
+            system_name: "main",
+            ..base
+        };
+        assert_eq!(ContentId::of_frame(same), ContentId::of_frame(base));
+        assert_eq!(id(&[same]), id(&[base]));
     }
 
     #[test]

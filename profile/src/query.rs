@@ -36,6 +36,7 @@ use crate::merge::GroupBy;
 use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Info, Profile, Quality, SampleKey, Value};
 use crate::stack::StackId;
+use crate::strings::StrId;
 
 /// Function of the synthetic frame that stands for stacks folded because a bound was reached.
 pub const OTHER_FRAME: &str = "[other]";
@@ -255,11 +256,15 @@ impl<'q> QueryRunner<'q> {
     /// Applies the frame filters in order to `path`, root first; false when the stack is dropped.
     fn filter(&mut self, source: &Dictionary, path: &mut Vec<FrameId>) -> bool {
         for (filter, memo) in self.query.frame_filters.iter().zip(&mut self.matches) {
-            // Remembered per function text, which many frames (lines, modules) share.
+            // Remembered per text, which many frames (lines, modules) share.
+            let mut text_matches = |text: StrId| {
+                *slot(memo, text.0, None)
+                    .get_or_insert_with(|| filter.matches(source.strings.get(text)))
+            };
             let mut matches = |frame: FrameId| {
-                let function = source.frames.get(frame).function;
-                *slot(memo, function.0, None)
-                    .get_or_insert_with(|| filter.matches(source.strings.get(function)))
+                let frame = source.frames.get(frame);
+                text_matches(frame.function)
+                    || frame.system_name != StrId::EMPTY && text_matches(frame.system_name)
             };
             match filter.op() {
                 FrameFilterOp::Keep => {

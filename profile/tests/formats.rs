@@ -201,7 +201,7 @@ fn json_golden() {
 {"function":"main","kind":"native","module":"app"},
 {"function":"new\nline","kind":"native","module":"app"},
 {"function":"nft_do_chain","kind":"kernel","module":"nf_tables"},
-{"function":"run.py","kind":"interpreted","module":"python3"},
+{"function":"run.py","kind":"interpreted","system_name":"~run.py","module":"python3"},
 {"function":"semi;colon","kind":"native","module":"app"},
 {"function":"\u202egpj.exe","kind":"native","module":"app"}],
 "samples":[

@@ -158,6 +158,7 @@ fn frame_to_wire(frame: Frame) -> wire::Frame {
         kind: frame.kind as u32,
         unnamed: frame.unnamed as u32,
         function: frame.function.0,
+        system_name: frame.system_name.0,
         module: frame.module.0,
         file: frame.file.0,
         line: frame.line,
@@ -336,10 +337,15 @@ impl ProfileAssembler {
         if function == StrId::EMPTY {
             function = self.profile.dict.strings.intern("[unknown]");
         }
+        let mut system_name = row(&self.strings, "strings", frame.system_name)?;
+        if system_name == function {
+            system_name = StrId::EMPTY;
+        }
         Ok(Frame {
             kind: number(FrameKind::from_u8, "frame kinds", frame.kind)?,
             unnamed: number(Unnamed::from_u8, "unnamed reasons", frame.unnamed)?,
             function,
+            system_name,
             module: row(&self.strings, "strings", frame.module)?,
             file: row(&self.strings, "strings", frame.file)?,
             line: frame.line,

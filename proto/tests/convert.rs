@@ -13,7 +13,7 @@ use proto::convert::{
 use proto::wire;
 use std::collections::BTreeMap;
 
-type OwnedFrame = (u8, u8, String, String, String, u32);
+type OwnedFrame = (u8, u8, String, String, String, String, u32);
 type OwnedSample = (Vec<(String, String)>, Vec<OwnedFrame>, u8, u64, u64);
 
 fn build(samples: &[OwnedSample], info: Info) -> Profile {
@@ -26,11 +26,12 @@ fn build(samples: &[OwnedSample], info: Info) -> Profile {
             .dict
             .intern_labels(labels.iter().map(|(k, v)| (k.as_str(), v.as_str())));
         let mut stack = profile::StackId::EMPTY;
-        for (kind, unnamed, function, module, file, line) in frames {
+        for (kind, unnamed, function, system_name, module, file, line) in frames {
             let frame = profile.dict.intern_frame(FrameRef {
                 kind: FrameKind::from_u8(*kind).unwrap(),
                 unnamed: Unnamed::from_u8(*unnamed).unwrap(),
                 function,
+                system_name,
                 module,
                 file,
                 line: *line,
@@ -88,6 +89,7 @@ fn any_sample() -> impl Strategy<Value = OwnedSample> {
         0u8..6,
         0u8..15,
         "[a-d]{1,2}|.{1,9}",
+        "[a-d]{0,2}",
         "[x-z]{0,1}",
         "[f]{0,2}",
         0u32..3,
@@ -157,6 +159,7 @@ fn chunks_stay_near_their_target() {
                     0,
                     0,
                     format!("function_{n}_{i}"),
+                    String::new(),
                     "lib.so".into(),
                     "".into(),
                     n,
@@ -188,7 +191,13 @@ fn chunks_stay_near_their_target() {
 fn a_monstrous_name_is_cut_at_a_character() {
     let name = format!("x{}", "é".repeat(STRING_BYTES_MAX));
     let profile = build(
-        &[(vec![], vec![(0, 0, name, "".into(), "".into(), 0)], 0, 1, 1)],
+        &[(
+            vec![],
+            vec![(0, 0, name, "".into(), "".into(), "".into(), 0)],
+            0,
+            1,
+            1,
+        )],
         Info::default(),
     );
     let back = assemble(Chunks::new(&profile)).unwrap();
@@ -293,6 +302,32 @@ fn order_of_chunks_is_kept() {
         .unwrap_err();
     assert_eq!(assembler.push(sound()), Err(AssembleError::AfterEnd));
     assert!(assembler.finish().is_err());
+}
+
+#[test]
+fn a_frame_without_a_system_name_is_as_small_as_before_there_were_any() {
+    let with = |system_name| wire::Frame {
+        function: 1,
+        system_name,
+        ..Default::default()
+    };
+    assert_eq!(with(0).encoded_len() + 2, with(2).encoded_len());
+    assert_eq!(with(0).encode_to_vec(), [0x18, 1]);
+    check(
+        |c| c.frames[0].system_name = 9,
+        AssembleError::Id {
+            table: "strings",
+            id: 9,
+        },
+    );
+}
+
+#[test]
+fn a_system_name_that_is_the_function_is_none() {
+    let mut chunk = sound();
+    chunk.frames[0].system_name = 1;
+    let profile = assemble([chunk]).unwrap();
+    assert_eq!(content(&profile), content(&assemble([sound()]).unwrap()));
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub mod process;
 pub mod recording;
 pub mod repository;
 pub mod require;
+pub mod runtimes;
 pub mod stats;
 pub mod sysctl;
 pub mod terminal;

@@ -14,8 +14,14 @@ pub struct ViewFrame {
     pub unnamed: Unnamed,
     /// See [`profile::Frame::function`].
     pub function: String,
+    /// See [`profile::Frame::system_name`].
+    pub system_name: String,
     /// See [`profile::Frame::module`].
     pub module: String,
+    /// See [`profile::Frame::file`].
+    pub file: String,
+    /// See [`profile::Frame::line`].
+    pub line: u32,
 }
 
 /// A sample spelled out.
@@ -80,7 +86,10 @@ impl Tables {
                 kind: FrameKind::from_u8(frame.kind as u8).expect("a known frame kind"),
                 unnamed: Unnamed::from_u8(frame.unnamed as u8).expect("a known reason"),
                 function: self.string(frame.function),
+                system_name: self.string(frame.system_name),
                 module: self.string(frame.module),
+                file: self.string(frame.file),
+                line: frame.line,
             };
             assert!(
                 !frame.function.is_empty(),

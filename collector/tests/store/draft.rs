@@ -156,11 +156,13 @@ impl Draft {
     }
 }
 
-/// A frame from its name: `[…]` is synthetic, `?…` has no symbol.
+/// A frame from its name: `[…]` is synthetic, `?…` has no symbol, `query` is one of a runtime that writes
+/// a name of its own.
 pub fn frame(name: &str) -> FrameRef<'_> {
     let (kind, module) = match name {
         _ if name.starts_with('[') => (FrameKind::Synthetic, ""),
         _ if name.starts_with("do_") => (FrameKind::Kernel, "[kernel]"),
+        "query" => (FrameKind::Jit, "[jit]"),
         _ => (FrameKind::Native, "app"),
     };
     FrameRef {
@@ -172,6 +174,11 @@ pub fn frame(name: &str) -> FrameRef<'_> {
             Unnamed::No
         },
         function: name,
+        system_name: if name == "query" {
+            "JS:*query db.js"
+        } else {
+            ""
+        },
         ..FrameRef::default()
     }
 }

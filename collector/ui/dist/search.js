@@ -1,1 +1,2 @@
-function e(e){let t=new RegExp(e,`iu`);return(e,n)=>t.test(e.slice(0,2048))||n!==``&&t.test(n.slice(0,2048))}const t=self;let n=[],r=[];t.onmessage=({data:i})=>{if(!(`pattern`in i)){[n,r]=[i.text,i.module];return}let a=e(i.pattern),o=new Uint8Array(n.length);for(let e=1;e<n.length;e++)o[e]=+!!a(n[e],r[e]);t.postMessage(o,[o.buffer])};
+function e(e){let t=new RegExp(e,`iu`),n=e=>t.test(e.slice(0,2048));return(e,t,r=``)=>n(e)||t!==``&&n(t)||r!==``&&r.split(`
+`).some(n)}const t=self;let n=[],r=[],i=[];t.onmessage=({data:a})=>{if(!(`pattern`in a)){[n,r,i]=[a.text,a.module,a.spelled];return}let o=e(a.pattern),s=new Uint8Array(n.length);for(let e=1;e<n.length;e++)s[e]=+!!o(n[e],r[e],i[e]);t.postMessage(s,[s.buffer])};

@@ -96,9 +96,14 @@ pub fn encode_tables(out: &mut Vec<u8>, dict: &Dictionary, from: &mut Lens) {
     put(out, (now.frames - from.frames) as u64);
     for id in from.frames..now.frames {
         let frame = dict.frames.get(FrameId(id as u32));
-        out.extend([frame.kind as u8, frame.unnamed as u8]);
+        let named_twice = frame.system_name != StrId::EMPTY;
+        let flag = if named_twice { HAS_SYSTEM_NAME } else { 0 };
+        out.extend([frame.kind as u8 | flag, frame.unnamed as u8]);
         for id in [frame.function.0, frame.module.0, frame.file.0, frame.line] {
             put(out, id.into());
+        }
+        if named_twice {
+            put(out, frame.system_name.0.into());
         }
     }
     put(out, (now.stacks - from.stacks) as u64);
@@ -204,16 +209,23 @@ impl Tables {
             self.strings.push(self.dict.strings.intern(text));
         }
         for _ in 0..get(rest)? {
-            let kind = FrameKind::from_u8(get_byte(rest)?).ok_or(DecodeError("frame kind"))?;
+            let kind = get_byte(rest)?;
+            let named_twice = kind & HAS_SYSTEM_NAME != 0;
+            let kind = FrameKind::from_u8(kind & !HAS_SYSTEM_NAME);
+            let kind = kind.ok_or(DecodeError("frame kind"))?;
             let unnamed = Unnamed::from_u8(get_byte(rest)?).ok_or(DecodeError("unnamed"))?;
-            let frame = Frame {
+            let mut frame = Frame {
                 kind,
                 unnamed,
+                system_name: StrId::EMPTY,
                 function: pick(&self.strings, get(rest)?)?,
                 module: pick(&self.strings, get(rest)?)?,
                 file: pick(&self.strings, get(rest)?)?,
                 line: get32(rest)?,
             };
+            if named_twice {
+                frame.system_name = pick(&self.strings, get(rest)?)?;
+            }
             self.frames.push(self.dict.frames.intern(frame));
         }
         for _ in 0..get(rest)? {
@@ -305,6 +317,11 @@ fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
 const QUALITY_NUMBERS: usize = 12;
 const _: () = assert!(Quality::FIELDS.len() == QUALITY_NUMBERS);
 
+/// Set in the byte of a frame's kind when a system name follows its line. Frames without one, which are
+/// most, are written as they were before there were any, so records of earlier daemons are read; an
+/// earlier daemon takes a record that has one for damage, and tells a gap.
+const HAS_SYSTEM_NAME: u8 = 0x80;
+
 fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -352,4 +369,39 @@ fn get_text<'a>(rest: &mut &'a [u8]) -> Result<&'a str, DecodeError> {
 fn pick<T: Copy>(table: &[T], id: u64) -> Result<T, DecodeError> {
     let found = usize::try_from(id).ok().and_then(|id| table.get(id));
     found.copied().ok_or(DecodeError("an id has no entry"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::FrameRef;
+
+    fn tables_of(system_name: &str) -> Vec<u8> {
+        let mut dict = Dictionary::default();
+        dict.intern_frame(FrameRef {
+            kind: FrameKind::Jit,
+            function: "f",
+            system_name,
+            line: 7,
+            ..FrameRef::default()
+        });
+        let mut out = Vec::new();
+        encode_tables(&mut out, &dict, &mut Lens::default());
+        out
+    }
+
+    #[test]
+    fn frames_without_a_system_name_are_written_as_before_there_were_any() {
+        assert_eq!(tables_of(""), [1, 1, b'f', 1, 2, 0, 1, 0, 0, 7, 0, 0]);
+    }
+
+    #[test]
+    fn a_system_name_comes_back() {
+        let bytes = tables_of("*f");
+        let mut tables = Tables::default();
+        tables.take(&join(&bytes, &[])).unwrap();
+        let frame = tables.dict.frame(FrameId(0));
+        assert_eq!((frame.kind, frame.line), (FrameKind::Jit, 7));
+        assert_eq!((frame.function, frame.system_name), ("f", "*f"));
+    }
 }

@@ -254,6 +254,7 @@ impl Carry {
         let frame = source.frames.get(id);
         let moved = Frame {
             function: self.string(source, target, frame.function),
+            system_name: self.string(source, target, frame.system_name),
             module: self.string(source, target, frame.module),
             file: self.string(source, target, frame.file),
             ..frame

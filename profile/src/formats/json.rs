@@ -76,6 +76,8 @@ struct FrameJson<'a> {
     function: &'a str,
     kind: &'static str,
     #[serde(skip_serializing_if = "str::is_empty")]
+    system_name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     module: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     file: &'a str,
@@ -175,6 +177,7 @@ fn describe(frame: FrameRef<'_>) -> FrameJson<'_> {
     FrameJson {
         function: frame.function,
         kind: frame.kind.word(),
+        system_name: frame.system_name,
         module: frame.module,
         file: frame.file,
         line: (frame.line != 0).then_some(frame.line),

@@ -49,9 +49,15 @@ pub fn build(samples: &[Sample]) -> Profile {
             .frames
             .iter()
             .map(|(kind, function, module)| {
+                // Runtimes mark what an interpreter runs.
+                let raw = match kind {
+                    FrameKind::Interpreted => format!("~{function}"),
+                    _ => String::new(),
+                };
                 profile.dict.intern_frame(FrameRef {
                     kind: *kind,
                     function,
+                    system_name: &raw,
                     module,
                     ..FrameRef::default()
                 })
@@ -129,6 +135,7 @@ pub fn canonical(profile: &Profile) -> BTreeMap<String, (u64, u64)> {
                     f.kind,
                     f.unnamed as u8,
                     f.function,
+                    f.system_name,
                     f.module,
                     f.file,
                     f.line,

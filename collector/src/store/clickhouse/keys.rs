@@ -62,7 +62,12 @@ impl Keys {
         let kind = [frame.kind as u8, frame.unnamed as u8];
         let line = frame.line.to_le_bytes();
         let texts = [frame.function, frame.module, frame.file].map(str::as_bytes);
-        self.hash(2, &[&kind, &line, texts[0], texts[1], texts[2]])
+        let mut parts: Vec<&[u8]> = vec![&kind, &line, texts[0], texts[1], texts[2]];
+        // Ids of frames without one are those of before there were any.
+        if !frame.system_name.is_empty() {
+            parts.push(frame.system_name.as_bytes());
+        }
+        self.hash(2, &parts)
     }
 
     /// Id of a label set whose samples weigh in `unit`.

@@ -407,6 +407,7 @@ impl Push<'_> {
                 function: frame.function.to_owned(),
                 module: frame.module.to_owned(),
                 file: frame.file.to_owned(),
+                system_name: frame.system_name.to_owned(),
             });
         }
         id
@@ -448,8 +449,9 @@ impl Push<'_> {
             let mut frames = Statement::default();
             let ids = frames.numbers(some);
             frames.sql = format!(
-                "INSERT INTO frames SELECT toDate({day}), frame, kind, unnamed, line, function, \
-                 module, file FROM frames WHERE frame IN (SELECT arrayJoin(frames) FROM stacks \
+                "INSERT INTO frames (day, frame, kind, unnamed, line, function, module, file, \
+                 system_name) SELECT toDate({day}), frame, kind, unnamed, line, function, \
+                 module, file, system_name FROM frames WHERE frame IN (SELECT arrayJoin(frames) FROM stacks \
                  WHERE stack IN (SELECT arrayJoin({ids}))) LIMIT 1 BY frame"
             );
             self.client.run(&frames).await?;

@@ -23,6 +23,7 @@ pub(super) struct FrameRow {
     pub function: String,
     pub module: String,
     pub file: String,
+    pub system_name: String,
 }
 
 /// A stack, root first.

@@ -16,10 +16,14 @@ use super::client::{Client, Fault};
 use super::keys::Keys;
 
 /// Version of the schema that this collector makes and understands.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Statements by version, 1 first. A version that was published never changes.
-const MIGRATIONS: &[&[&str]] = &[FIRST];
+const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES];
+
+/// Functions as their runtime spells them, beside what people read. Empty for most.
+const SYSTEM_NAMES: &[&str] =
+    &["ALTER TABLE frames ADD COLUMN IF NOT EXISTS system_name String CODEC(ZSTD(3))"];
 
 const FIRST: &[&str] = &[
     // What is stored; everything else counts only with a row here.

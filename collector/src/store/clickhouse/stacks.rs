@@ -316,6 +316,7 @@ async fn read_frames(
         function: String,
         module: String,
         file: String,
+        system_name: String,
     }
     let mut wanted: Vec<u64> = paths.iter().flat_map(|(_, path)| path).copied().collect();
     wanted.sort_unstable();
@@ -326,17 +327,19 @@ async fn read_frames(
         let ids = listed(&wanted, source, "frame", &mut ask);
         ask.sql = format!(
             "SELECT frame, kind, unnamed, line, function, toString(module) AS module, \
-             toString(file) AS file FROM frames WHERE {} AND frame IN ({ids}) LIMIT 1 BY frame",
+             toString(file) AS file, system_name FROM frames WHERE {} AND frame IN ({ids}) LIMIT 1 BY frame",
             source.span.of_days()
         );
         client
             .each::<Frame>(&ask, limits, |row| {
                 *held += CELL_BYTES + row.function.len() + row.module.len() + row.file.len();
+                *held += row.system_name.len();
                 within(*held, limits)?;
                 let id = dict.intern_frame(FrameRef {
                     kind: FrameKind::from_u8(row.kind).unwrap_or_default(),
                     unnamed: Unnamed::from_u8(row.unnamed).unwrap_or_default(),
                     function: &row.function,
+                    system_name: &row.system_name,
                     module: &row.module,
                     file: &row.file,
                     line: row.line,

@@ -412,10 +412,7 @@ impl Dict {
         }
         for id in span(out, from.frames, to.frames) {
             let frame = self.tables.frames.get(FrameId(id));
-            out.extend_from_slice(&[frame.kind as u8, frame.unnamed as u8]);
-            for number in [frame.function.0, frame.module.0, frame.file.0, frame.line] {
-                put(out, number.into());
-            }
+            put_frame(frame, out);
         }
         for id in span(out, from.stacks, to.stacks) {
             let (parent, frame) = self
@@ -607,20 +604,75 @@ fn each(
     Ok(())
 }
 
+/// Set in the byte of a frame's kind when a system name follows its line. Frames without one, which are
+/// most, are written as they were before there were any: stores of earlier collectors are read as they
+/// are. An earlier collector takes a frame that has one for damage.
+const HAS_SYSTEM_NAME: u8 = 0x80;
+
+fn put_frame(frame: Frame, out: &mut Vec<u8>) {
+    let named_twice = frame.system_name != StrId::EMPTY;
+    let flag = if named_twice { HAS_SYSTEM_NAME } else { 0 };
+    out.extend_from_slice(&[frame.kind as u8 | flag, frame.unnamed as u8]);
+    for number in [frame.function.0, frame.module.0, frame.file.0, frame.line] {
+        put(out, number.into());
+    }
+    if named_twice {
+        put(out, frame.system_name.0.into());
+    }
+}
+
 fn take_frame(input: &mut Reader<'_>, strings: usize) -> Result<Frame, Damage> {
     let bytes = input.take_exact(2)?;
-    let (kind, unnamed) = (FrameKind::from_u8(bytes[0]), Unnamed::from_u8(bytes[1]));
-    let mut text = || -> Result<StrId, Damage> {
+    let named_twice = bytes[0] & HAS_SYSTEM_NAME != 0;
+    let kind = FrameKind::from_u8(bytes[0] & !HAS_SYSTEM_NAME);
+    let unnamed = Unnamed::from_u8(bytes[1]);
+    let text = |input: &mut Reader<'_>| -> Result<StrId, Damage> {
         let id = input.take_u32()?;
         is((id as usize) < strings)?;
         Ok(StrId(id))
     };
+    let [function, module, file] = [text(input)?, text(input)?, text(input)?];
     Ok(Frame {
         kind: kind.ok_or(Damage("a kind of frame is not known"))?,
         unnamed: unnamed.ok_or(Damage("a reason for no symbol is not known"))?,
-        function: text()?,
-        module: text()?,
-        file: text()?,
+        function,
+        module,
+        file,
         line: input.take_u32()?,
+        system_name: match named_twice {
+            true => text(input)?,
+            false => StrId::EMPTY,
+        },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_without_a_system_name_are_written_as_before_there_were_any() {
+        let frame = Frame {
+            kind: FrameKind::Jit,
+            function: StrId(1),
+            module: StrId(2),
+            line: 7,
+            ..Frame::default()
+        };
+        let named_twice = Frame {
+            system_name: StrId(3),
+            ..frame
+        };
+        for (frame, expected) in [
+            (frame, &[2, 0, 1, 2, 0, 7][..]),
+            (named_twice, &[0x82, 0, 1, 2, 0, 7, 3]),
+        ] {
+            let mut bytes = Vec::new();
+            put_frame(frame, &mut bytes);
+            assert_eq!(bytes, expected);
+            assert_eq!(take_frame(&mut Reader::new(&bytes), 4), Ok(frame));
+        }
+        let beyond = take_frame(&mut Reader::new(&[0x82, 0, 1, 2, 0, 7, 4]), 4);
+        assert!(beyond.is_err());
+    }
 }

@@ -98,6 +98,7 @@ pub fn functions_are_only_text(_: &dyn Engine, place: Box<dyn Place>) {
             kind,
             unnamed: Unnamed::Limit,
             function: text,
+            system_name: "'; --\u{0}\u{1b}[2J",
             module: text,
             file: text,
             line: u32::MAX,

@@ -115,6 +115,7 @@ pub fn frame_filters_apply_in_order(_: &dyn Engine, place: Box<dyn Place>) {
     let sets = [
         vec![filter(FrameFilterOp::Keep, "^serve$")],
         vec![filter(FrameFilterOp::Drop, "read")],
+        vec![filter(FrameFilterOp::Keep, r"^JS:\*")],
         vec![filter(FrameFilterOp::Focus, "serve|query")],
         vec![
             filter(FrameFilterOp::Collapse, "serve|do_"),

@@ -32,12 +32,16 @@ export function sentence(node: number, of: Describing): string {
   return `self ${amount(own, of)} (${format.share(own, whole)}), total ${amount(total, of)} (${format.share(total, whole)})`;
 }
 
-/** Name, module, file and kind. */
+/** Most spellings shown. */
+const SPELLINGS_SHOWN = 3;
+
+/** Name, module, file and kind, and how the runtime spells the name. */
 export function About({ node, of }: { node: number; of: Describing }) {
   const { names } = of.layout.tree;
   const id = of.layout.name[node];
   const kind = names.kind[id];
   const meaning = syntheticMeaning(names.text[id]);
+  const spelled = names.spelled[id] === '' ? [] : names.spelled[id].split('\n');
   return (
     <>
       <div class="tip-name">{shown(names.text[id])}</div>
@@ -56,6 +60,12 @@ export function About({ node, of }: { node: number; of: Describing }) {
           </>
         )}
       </div>
+      {spelled.slice(0, SPELLINGS_SHOWN).map((text) => (
+        <div class="tip-about soft" key={text}>
+          spelled <Name text={text} max={90} />
+        </div>
+      ))}
+      {spelled.length > SPELLINGS_SHOWN && <div class="tip-about soft">and in other ways</div>}
       {names.unnamed[id] !== 0 && <div class="tip-about soft">no symbol: {unnamedReason(names.unnamed[id])}</div>}
       {meaning !== '' && kind === 5 && <div class="tip-about soft">{meaning}</div>}
     </>

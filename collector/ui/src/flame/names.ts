@@ -4,6 +4,9 @@
 import { KIND, LOST, OTHER, TRUNCATED } from '../query/outcome';
 import type { Profile } from '../query/profile';
 
+/** Most spellings of a runtime kept for one name: overloads, tiers of a compiler. */
+export const SPELLINGS_MAX = 8;
+
 /** Names as dense ids. Name 0 is the root of all. */
 export class Names {
   readonly text: string[] = [];
@@ -12,6 +15,8 @@ export class Names {
   readonly line: number[] = [];
   readonly kind: number[] = [];
   readonly unnamed: number[] = [];
+  /** How runtimes spell a name, where they do otherwise: a line each, the first that were met. */
+  readonly spelled: string[] = [];
   private readonly ids = new Map<string, number>();
 
   constructor() {
@@ -41,7 +46,16 @@ export class Names {
     this.unnamed.push(unnamed);
     this.file.push(file);
     this.line.push(line);
+    this.spelled.push('');
     return id;
+  }
+
+  /** Adds how a runtime spells a name. */
+  spell(id: number, text: string): void {
+    const known = this.spelled[id] === '' ? [] : this.spelled[id].split('\n');
+    const line = text.replaceAll('\n', ' ');
+    if (line === '' || known.length >= SPELLINGS_MAX || known.includes(line)) return;
+    this.spelled[id] = [...known, line].join('\n');
   }
 
   /** Name ids by frame id of a profile. */
@@ -50,7 +64,9 @@ export class Names {
     return profile.fn.map((fn, frame) => {
       const text = strings[fn] || '[unknown]';
       const [module, file] = [strings[profile.module[frame]], strings[profile.file[frame]]];
-      return this.intern(text, module, profile.kind[frame], profile.unnamed[frame], file, profile.line[frame]);
+      const id = this.intern(text, module, profile.kind[frame], profile.unnamed[frame], file, profile.line[frame]);
+      if (profile.systemName[frame] !== 0) this.spell(id, strings[profile.systemName[frame]]);
+      return id;
     });
   }
 

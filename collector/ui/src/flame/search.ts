@@ -42,22 +42,26 @@ export function problemOf(search: Search): string | undefined {
   }
 }
 
+/** Whether a name matches, by itself, its module, or how runtimes spell it: a line each. */
+export type Matches = (name: string, module: string, spelled?: string) => boolean;
+
 /** Tells which names have a text, in any case. */
-export function nameText(text: string): (name: string, module: string) => boolean {
+export function nameText(text: string): Matches {
   const wanted = text.toLowerCase();
-  return (name, module) => name.toLowerCase().includes(wanted) || module.toLowerCase().includes(wanted);
+  return (name, module, spelled = '') => [name, module, spelled].some((one) => one.toLowerCase().includes(wanted));
 }
 
 /** Tells which names match a pattern, in any case. It may take for ever; throws when it is no pattern. */
-export function namePattern(text: string): (name: string, module: string) => boolean {
+export function namePattern(text: string): Matches {
   const pattern = new RegExp(text, 'iu');
-  return (name, module) => pattern.test(name.slice(0, NAME_LEN_MAX)) || (module !== '' && pattern.test(module.slice(0, NAME_LEN_MAX)));
+  const fits = (one: string) => pattern.test(one.slice(0, NAME_LEN_MAX));
+  return (name, module, spelled = '') => fits(name) || (module !== '' && fits(module)) || (spelled !== '' && spelled.split('\n').some(fits));
 }
 
 /** 1 for each name that matches. */
-export function matchNames(names: Names, matches: (name: string, module: string) => boolean): Uint8Array {
+export function matchNames(names: Names, matches: Matches): Uint8Array {
   const mask = new Uint8Array(names.length);
-  for (let id = 1; id < names.length; id++) mask[id] = matches(names.text[id], names.module[id]) ? 1 : 0;
+  for (let id = 1; id < names.length; id++) mask[id] = matches(names.text[id], names.module[id], names.spelled[id]) ? 1 : 0;
   return mask;
 }
 

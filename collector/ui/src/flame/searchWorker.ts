@@ -3,20 +3,21 @@
 import { namePattern } from './search';
 
 /** The names to search from now on, or a pattern to try on them. */
-export type Asked = { text: readonly string[]; module: readonly string[] } | { pattern: string };
+export type Asked = { text: readonly string[]; module: readonly string[]; spelled: readonly string[] } | { pattern: string };
 
 const scope = self as unknown as { onmessage: (event: MessageEvent<Asked>) => void; postMessage: (mask: Uint8Array, transfer: Transferable[]) => void };
 
 let text: readonly string[] = [];
 let module: readonly string[] = [];
+let spelled: readonly string[] = [];
 
 scope.onmessage = ({ data }) => {
   if (!('pattern' in data)) {
-    [text, module] = [data.text, data.module];
+    [text, module, spelled] = [data.text, data.module, data.spelled];
     return;
   }
   const matches = namePattern(data.pattern);
   const mask = new Uint8Array(text.length);
-  for (let id = 1; id < text.length; id++) mask[id] = matches(text[id], module[id]) ? 1 : 0;
+  for (let id = 1; id < text.length; id++) mask[id] = matches(text[id], module[id], spelled[id]) ? 1 : 0;
   scope.postMessage(mask, [mask.buffer]);
 };

@@ -47,7 +47,7 @@ class Finder {
     }
     const ask = (asked: Asked) => this.worker?.postMessage(asked);
     if (this.loaded !== job.names) {
-      ask({ text: job.names.text, module: job.names.module });
+      ask({ text: job.names.text, module: job.names.module, spelled: job.names.spelled });
       this.loaded = job.names;
     }
     ask({ pattern: job.pattern });

@@ -24,6 +24,8 @@ export interface Profile {
   kind: Uint8Array;
   unnamed: Uint8Array;
   fn: Uint32Array;
+  /** The function as its runtime spells it; 0 where that is the function. */
+  systemName: Uint32Array;
   module: Uint32Array;
   file: Uint32Array;
   line: Uint32Array;
@@ -77,6 +79,7 @@ export class Assembler {
   private readonly kind = bytes();
   private readonly unnamed = bytes();
   private readonly fn = words();
+  private readonly systemName = words();
   private readonly module = words();
   private readonly file = words();
   private readonly line = words();
@@ -134,6 +137,7 @@ export class Assembler {
       this.kind.push(Math.min(frame.kind, 255));
       this.unnamed.push(Math.min(frame.unnamed, 255));
       this.fn.push(below(frame.function, strings, 'string'));
+      this.systemName.push(below(frame.systemName, strings, 'string'));
       this.module.push(below(frame.module, strings, 'string'));
       this.file.push(below(frame.file, strings, 'string'));
       this.line.push(frame.line);
@@ -180,6 +184,7 @@ export class Assembler {
       kind: this.kind.finish(),
       unnamed: this.unnamed.finish(),
       fn: this.fn.finish(),
+      systemName: this.systemName.finish(),
       module: this.module.finish(),
       file: this.file.finish(),
       line: this.line.finish(),

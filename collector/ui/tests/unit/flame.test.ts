@@ -161,6 +161,18 @@ describe('search', () => {
     expect([found.nodes, found.width]).toEqual([2, 3]);
     expect(nextMatch(layout, found, 0, false)).toBeDefined();
   });
+  test('a name is found by how its runtime spells it', () => {
+    const assembler = new Assembler();
+    const frames = ['JS:*hot app.js:1:2', 'JS:~hot app.js:1:2'].map((_, at) => ({ function: 1, kind: 2, systemName: 2 + at }));
+    assembler.add(create(ProfileResponseSchema, { chunk: { strings: ['', 'hot', 'JS:*hot app.js:1:2', 'JS:~hot app.js:1:2'], frames, last: true } }));
+    const names = new Names();
+    expect([...names.ofFrames(assembler.finish())]).toEqual([1, 1]);
+    expect(names.spelled[1].split('\n')).toHaveLength(2);
+    for (const matches of [nameText('js:~HOT'), namePattern('^JS:~hot'), namePattern('^hot$')]) {
+      expect([...matchNames(names, matches)]).toEqual([0, 1]);
+    }
+    expect([...matchNames(names, nameText('cold'))]).toEqual([0, 0]);
+  });
   test('patterns', () => {
     expect(problemOf({ text: '', regex: true })).toBeUndefined();
     expect(problemOf({ text: '(', regex: true })).toContain('not a regular expression');

@@ -138,6 +138,7 @@ impl Marks {
                 let frame = dict.frames.get(frame);
                 bytes += FRAME_BYTES;
                 bytes += self.mark_string(dict, frame.function);
+                bytes += self.mark_string(dict, frame.system_name);
                 bytes += self.mark_string(dict, frame.module);
                 bytes += self.mark_string(dict, frame.file);
             }
@@ -165,6 +166,7 @@ impl Marks {
                 let frame = dict.frames.get(frame);
                 bytes += FRAME_BYTES;
                 bytes += self.cost_string(dict, frame.function);
+                bytes += self.cost_string(dict, frame.system_name);
                 bytes += self.cost_string(dict, frame.module);
                 bytes += self.cost_string(dict, frame.file);
             }

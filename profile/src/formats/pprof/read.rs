@@ -99,8 +99,8 @@ struct Reader<'m> {
     kinds: HashMap<u64, (FrameKind, bool)>,
     /// Module and kind by mapping id.
     mappings: HashMap<u64, (&'m str, FrameKind)>,
-    /// Name and file by function id.
-    functions: HashMap<u64, (&'m str, &'m str)>,
+    /// Name, system name and file by function id.
+    functions: HashMap<u64, (&'m str, &'m str, &'m str)>,
     /// Frames by location id, root first.
     locations: HashMap<u64, Vec<FrameId>>,
 }
@@ -126,6 +126,7 @@ impl<'m> Reader<'m> {
         for function in &message.function {
             let names = (
                 reader.string(function.name)?,
+                reader.string(function.system_name)?,
                 reader.string(function.filename)?,
             );
             reader.functions.insert(function.id, names);
@@ -282,7 +283,7 @@ impl<'m> Reader<'m> {
         let mut frames = Vec::with_capacity(location.line.len());
         for (at, line) in location.line.iter().enumerate().rev() {
             let id = line.function_id;
-            let (function, file) = match self.functions.get(&id) {
+            let (function, system_name, file) = match self.functions.get(&id) {
                 Some(&found) => found,
                 None => {
                     return Err(DecodeError::Missing {
@@ -291,16 +292,17 @@ impl<'m> Reader<'m> {
                     });
                 }
             };
-            let function = if function.is_empty() {
-                "[unknown]"
-            } else {
-                function
+            // Some writers fill in one of the two.
+            let function = match (function, system_name) {
+                ("", "") => "[unknown]",
+                ("", name) | (name, _) => name,
             };
             let kind = if at == last { kind } else { FrameKind::Inlined };
             let line = line.line.try_into().unwrap_or(0);
             let frame = FrameRef {
                 kind,
                 function,
+                system_name,
                 module,
                 file,
                 line,

@@ -33,7 +33,8 @@ struct Builder<'p> {
     message: Message,
     strings: HashMap<String, i64>,
     mappings: HashMap<(&'p str, FrameKind), u64>,
-    functions: HashMap<(&'p str, &'p str), u64>,
+    /// By name, system name and file.
+    functions: HashMap<[&'p str; 3], u64>,
     /// By mapping and lines.
     locations: HashMap<(u64, Vec<(u64, i64)>), u64>,
 }
@@ -149,12 +150,7 @@ impl<'p> Builder<'p> {
         let mapping_id = self.mapping(caller.module, caller.kind);
         let lines: Vec<(u64, i64)> = group
             .iter()
-            .map(|frame| {
-                (
-                    self.function(frame.function, frame.file),
-                    i64::from(frame.line),
-                )
-            })
+            .map(|frame| (self.function(frame), i64::from(frame.line)))
             .collect();
         if let Some(at) = (mapping_id as usize).checked_sub(1) {
             let mapping = &mut self.message.mapping[at];
@@ -205,20 +201,25 @@ impl<'p> Builder<'p> {
         id
     }
 
-    fn function(&mut self, name: &'p str, file: &'p str) -> u64 {
-        if let Some(&known) = self.functions.get(&(name, file)) {
+    fn function(&mut self, frame: &FrameRef<'p>) -> u64 {
+        let system_name = match frame.system_name {
+            "" => frame.function,
+            name => name,
+        };
+        let texts = [frame.function, system_name, frame.file];
+        if let Some(&known) = self.functions.get(&texts) {
             return known;
         }
         let id = self.message.function.len() as u64 + 1;
-        let (name_id, filename) = (self.string(name), self.string(file));
+        let [name, system_name, filename] = texts.map(|text| self.string(text));
         let function = Function {
             id,
-            name: name_id,
-            system_name: name_id,
+            name,
+            system_name,
             filename,
         };
         self.message.function.push(function);
-        self.functions.insert((name, file), id);
+        self.functions.insert(texts, id);
         id
     }
 

@@ -1,0 +1,212 @@
+//! `benches runtimes`: language runtimes, C and Rust all at once, half of them in namespaces of their own,
+//! and how much of each the daemon sees whole and by name, beside `perf record -g` on the same seconds.
+
+mod parts;
+mod shares;
+
+use crate::machine::Machine;
+use crate::peers::SETTLE;
+use crate::report::{self, Table, count, number, percent};
+use crate::watched::Watched;
+use anyhow::{Context, bail};
+use fixtures::perf::PerfRecord;
+use fixtures::require::is_root;
+use fixtures::runtimes::Running;
+use fixtures::{Cgroup, clock};
+use proto::agent::{QueryProfileRequest, TimeRange};
+use serde::Serialize;
+use shares::{Row, Shares};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Length by default.
+const DEFAULT_SECONDS: u64 = 120;
+/// Workloads end on their own after 600 s.
+const SECONDS_MAX: u64 = 300;
+/// Before samples count: compilers of runtimes are at work, and maps are written.
+const WARM_UP: Duration = Duration::from_secs(15);
+/// How often a JVM is asked for its map, as an operator would: it writes none by itself.
+const MAP_EVERY: Duration = Duration::from_secs(10);
+/// Reasons shown of each row.
+const REASONS: usize = 3;
+
+/// What `benches runtimes` takes.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  benches runtimes                     two minutes
+  benches runtimes --seconds 20        a first look
+  benches runtimes --markdown          the table of the README
+  benches runtimes --json report.json  for scripts")]
+pub struct Args {
+    /// Seconds measured, after 15 s in which runtimes warm up
+    #[arg(long, default_value_t = DEFAULT_SECONDS)]
+    seconds: u64,
+    /// Overrides a key of the daemon's configuration; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Prints a Markdown table
+    #[arg(long)]
+    markdown: bool,
+    /// Writes the report as JSON to this file; `-` prints it instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Everything measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    machine: Machine,
+    settings: Vec<String>,
+    seconds: f64,
+    /// What did not run, and why.
+    missing: Vec<String>,
+    rows: Vec<Row>,
+}
+
+/// Runs the bench and prints its report.
+///
+/// # Errors
+/// When not root, when perf is missing, or when the daemon fails.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if !is_root() {
+        bail!("sampling every CPU takes root: run this as root");
+    }
+    fixtures::require::program("perf").context("needs the program `perf`")?;
+    let seconds = args.seconds.clamp(5, SECONDS_MAX);
+    let _live = fixtures::Live::take();
+    let report = measure(Duration::from_secs(seconds), &args.set)?;
+    let json = serde_json::to_string_pretty(&report)?;
+    match &args.json {
+        Some(file) if file.as_os_str() == "-" => println!("{json}"),
+        file => {
+            if let Some(file) = file {
+                std::fs::write(file, json)?;
+            }
+            print!("{}", text(&report, args.markdown));
+        }
+    }
+    Ok(())
+}
+
+fn measure(length: Duration, settings: &[String]) -> anyhow::Result<Report> {
+    // Before the programs: what they map is then seen as it is mapped.
+    let daemon = Watched::start("stack-copy", settings);
+    let cgroup = Cgroup::new("fleetprof-bench-runtimes");
+    let parts::Parts { running, missing } = parts::start(&cgroup);
+    eprintln!("{} programs, warming up", running.len());
+    busy(&running, WARM_UP);
+    let dir = tempfile::tempdir()?;
+    let perf = PerfRecord::start(dir.path());
+    std::thread::sleep(SETTLE);
+    eprintln!("{} s", length.as_secs());
+    let begin = clock::unix_ns();
+    busy(&running, length);
+    let end = clock::unix_ns();
+    let offset = clock::wall_minus_mono();
+    let request = QueryProfileRequest {
+        range: Some(TimeRange {
+            start_unix_ns: begin,
+            end_unix_ns: end,
+        }),
+        group_by: vec!["*".to_owned()],
+        ..QueryProfileRequest::default()
+    };
+    let ours = daemon.client().query_until(&request, end);
+    // perf reads maps as it prints, and those in namespaces only while their processes are there.
+    let pids: Vec<Vec<u32>> = running.iter().map(Running::pids).collect();
+    let mut theirs = perf.stop();
+    let covered = ours.info.start_unix_ns..ours.info.start_unix_ns + ours.info.duration_ns as i64;
+    theirs.retain(|sample| covered.contains(&(sample.mono_ns as i64 + offset)));
+
+    let mut rows: Vec<Row> = Vec::new();
+    for (part, pids) in running.iter().zip(&pids) {
+        let path = part.cgroup.path();
+        let mut daemon = Shares::default();
+        for sample in &ours.in_cgroup(path).samples {
+            daemon.add_ours(sample);
+        }
+        let mut perf = Shares::default();
+        for sample in theirs.iter().filter(|sample| pids.contains(&sample.pid)) {
+            perf.add_theirs(sample);
+        }
+        let name = path.rsplit('/').next().unwrap_or(path).replace('-', ", ");
+        rows.push(Row { name, daemon, perf });
+    }
+    rows.sort_by(|left, right| left.name.cmp(&right.name));
+    rows.push(Row::sum("all", &rows));
+    Ok(Report {
+        machine: Machine::here(),
+        settings: settings.to_vec(),
+        seconds: ours.info.duration_ns as f64 * 1e-9,
+        missing,
+        rows,
+    })
+}
+
+/// Lets the programs run, with maps written now and then.
+fn busy(running: &[Running], length: Duration) {
+    let end = Instant::now() + length;
+    loop {
+        running.iter().for_each(Running::write_map);
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(MAP_EVERY));
+    }
+}
+
+fn text(report: &Report, markdown: bool) -> String {
+    let mut text = report::machine(&report.machine);
+    text += &format!(
+        "\nwhole stacks and named frames over {:.0} s, beside `perf record -F 99 -g -a` and `perf script`\n\n",
+        report.seconds
+    );
+    for missing in &report.missing {
+        text += &format!("not there: {missing}\n");
+    }
+    let table = table(&report.rows);
+    text += &match markdown {
+        true => table.markdown(),
+        false => table.text(),
+    };
+    text
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new(&[
+        "runtime",
+        "samples",
+        "whole",
+        "perf",
+        "ratio",
+        "named",
+        "perf",
+        "ratio",
+        "what is not",
+    ]);
+    for Row { name, daemon, perf } in rows {
+        let ratio = |ours: Option<f64>, theirs: Option<f64>| {
+            let ratio = ours.zip(theirs.filter(|&share| share > 0.0));
+            number(ratio.map(|(ours, theirs)| ours / theirs), 2)
+        };
+        let reasons: Vec<String> = daemon
+            .reasons(REASONS)
+            .into_iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
+        table.row([
+            name.clone(),
+            count(Some(daemon.samples)),
+            percent(daemon.whole()),
+            percent(perf.whole()),
+            ratio(daemon.whole(), perf.whole()),
+            percent(daemon.named()),
+            percent(perf.named()),
+            ratio(daemon.named(), perf.named()),
+            reasons.join(", "),
+        ]);
+    }
+    table
+}
