@@ -167,13 +167,17 @@ fn check(args: &Args, peer: &Peer) -> Result<()> {
 }
 
 /// Labels that agents give samples.
-const LABELS: [&str; 10] = [
+const LABELS: [&str; 14] = [
     key::CGROUP,
     key::SLICE,
     key::UNIT,
     key::CONTAINER,
     key::RUNTIME,
     key::POD_UID,
+    key::CONTAINER_NAME,
+    key::IMAGE,
+    key::POD,
+    key::NAMESPACE,
     key::COMM,
     key::THREAD,
     key::PID,
