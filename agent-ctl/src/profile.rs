@@ -167,13 +167,17 @@ fn check(args: &Args, peer: &Peer) -> Result<()> {
 }
 
 /// Labels that agents give samples.
-const LABELS: [&str; 10] = [
+const LABELS: [&str; 14] = [
     key::CGROUP,
     key::SLICE,
     key::UNIT,
     key::CONTAINER,
     key::RUNTIME,
     key::POD_UID,
+    key::CONTAINER_NAME,
+    key::IMAGE,
+    key::POD,
+    key::NAMESPACE,
     key::COMM,
     key::THREAD,
     key::PID,
@@ -193,7 +197,10 @@ const LABELS_NAMED: usize = 30;
 /// that is said later.
 fn known(asked: &[String], names: &[String]) -> Result<()> {
     for word in asked {
-        if is_word(word) || names.is_empty() || names.contains(word) {
+        // Which labels of containers there are is known to nobody here.
+        let of_container =
+            word.starts_with(key::CONTAINER_LABEL) || word.starts_with(key::POD_LABEL);
+        if is_word(word) || of_container || names.is_empty() || names.contains(word) {
             continue;
         }
         let alike = |name: &&String| strsim::jaro_winkler(name, &word.to_lowercase());

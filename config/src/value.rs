@@ -58,6 +58,12 @@ pub enum Kind {
     Text(usize),
     /// Names of labels, at most this many; `,` between them outside of files.
     Names(usize),
+    /// Names of labels as other programs give them, at most this many; `,` between them outside of
+    /// files.
+    ForeignNames(usize),
+    /// `auto`, and `KIND:/PATH` with one of these kinds, at most this many in all; `,` between them
+    /// outside of files.
+    Sources(usize, &'static [&'static str]),
     /// Absolute paths, at most this many; `:` between them outside of files.
     Paths(usize),
     /// Some of these words; `,` between them outside of files.
@@ -95,6 +101,12 @@ impl Kind {
             (Kind::Text(max), Value::Text(text)) => is_line(text, *max),
             (Kind::Names(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|name| is_name(name))
+            }
+            (Kind::ForeignNames(max), Value::List(list)) => {
+                list.len() <= *max && list.iter().all(|name| is_foreign_name(name))
+            }
+            (Kind::Sources(max, kinds), Value::List(list)) => {
+                list.len() <= *max && list.iter().all(|source| is_source(source, kinds))
             }
             (Kind::Paths(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|path| is_path(path))
@@ -164,6 +176,13 @@ impl Kind {
             Kind::Names(max) => {
                 format!("a list of at most {max} names of letters, digits, `_` and `.`")
             }
+            Kind::ForeignNames(max) => {
+                format!("a list of at most {max} names of letters, digits, `_`, `.`, `-` and `/`")
+            }
+            Kind::Sources(max, kinds) => format!(
+                "a list of at most {max} of auto and KIND:/PATH, where KIND is {}",
+                kinds.join(", ")
+            ),
             Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
             Kind::Words(words) => format!("a list of {}", words.join(", ")),
             Kind::Labels(max, _) => format!(
@@ -199,8 +218,12 @@ impl Kind {
             {
                 Value::Null
             }
-            Kind::Paths(_) | Kind::Names(_) if text.is_empty() => Value::List(Vec::new()),
-            Kind::Names(_) => {
+            Kind::Paths(_) | Kind::Names(_) | Kind::ForeignNames(_) | Kind::Sources(..)
+                if text.is_empty() =>
+            {
+                Value::List(Vec::new())
+            }
+            Kind::Names(_) | Kind::ForeignNames(_) | Kind::Sources(..) => {
                 Value::List(text.split(',').map(|name| name.trim().to_owned()).collect())
             }
             Kind::Paths(_) => Value::List(text.split(':').map(str::to_owned).collect()),
@@ -444,6 +467,19 @@ fn is_line(text: &str, bytes_max: usize) -> bool {
 fn is_name(text: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.');
     (1..=128).contains(&text.len()) && text.bytes().all(known)
+}
+
+/// Names of labels of Kubernetes have a prefix of 253 bytes, a slash, and 63 bytes.
+fn is_foreign_name(text: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'/');
+    (1..=317).contains(&text.len()) && text.bytes().all(known)
+}
+
+fn is_source(text: &str, kinds: &[&str]) -> bool {
+    // What a flow sequence of YAML would take for its own is in no such path.
+    let plain = |c: char| !c.is_control() && !c.is_whitespace() && !",[]{}#\"'".contains(c);
+    let named = |(kind, path): (&str, &str)| kinds.contains(&kind) && is_path(path);
+    text == "auto" || (text.split_once(':').is_some_and(named) && text.chars().all(plain))
 }
 
 fn is_group(text: &str) -> bool {

@@ -170,6 +170,7 @@ impl Rig {
             scout,
             scanned,
             modules: (modules, handover),
+            code: sync_channel(16).0,
             generated,
             looks: None,
         };
@@ -271,15 +272,22 @@ fn interpreters(versions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let path = std::env::var_os("PATH").unwrap_or_default();
     for dir in std::env::split_paths(&path) {
-        let named = versions.iter().map(|version| dir.join(format!("python{version}")));
+        let named = versions
+            .iter()
+            .map(|version| dir.join(format!("python{version}")));
         // Where pyenv has a script for each name that it may have, it is not an interpreter.
         found.extend(named.filter(|path| path.is_file() && !dir.ends_with("shims")));
     }
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let home = std::env::var_os("HOME")
+        .map(PathBuf::from)
+        .unwrap_or_default();
     let installed = std::fs::read_dir(home.join(".pyenv/versions"));
     for entry in installed.into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if versions.iter().any(|version| name.starts_with(&format!("{version}."))) {
+        if versions
+            .iter()
+            .any(|version| name.starts_with(&format!("{version}.")))
+        {
             found.push(entry.path().join("bin/python3"));
         }
     }
@@ -298,7 +306,12 @@ fn code_of_map(path: &Path) -> CodeMap {
     code
 }
 
-fn check(interpreter: &Path, mode: &str, file: fn(u32) -> String, make: fn(&Runtime) -> RulesBuilder) {
+fn check(
+    interpreter: &Path,
+    mode: &str,
+    file: fn(u32) -> String,
+    make: fn(&Runtime) -> RulesBuilder,
+) {
     let runtime = Runtime::start(interpreter, mode, file);
     let Some(mut rig) = Rig::new(runtime.pid()) else {
         return eprintln!("skip: not permitted to sample");

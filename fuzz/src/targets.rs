@@ -5,6 +5,7 @@
 //! compiler of the product, so this file uses nothing but the crates under test.
 
 use collector::store::embedded::readers;
+use daemon::cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use daemon::cgroup::{Hierarchy, Labels};
 use daemon::config::{Config, Configuration};
 use daemon::jit::code::{CodeMap, Found, When};
@@ -42,6 +43,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("perf_maps", perf_maps),
     ("jitdump", jitdump),
     ("proc_text", proc_text),
+    ("container_metadata", container_metadata),
     ("symbol_names", symbol_names),
     ("config", config),
     ("pprof", pprof),
@@ -189,6 +191,41 @@ pub fn proc_text(data: &[u8]) {
         assert!(start < end);
     }
     kernel.find(0xffff_ffff_8100_0000);
+}
+
+/// What runtimes say of containers, whole and broken off: few bytes of plain text come of it.
+pub fn container_metadata(data: &[u8]) {
+    let chosen: Vec<Box<str>> = ["team", "app.kubernetes.io/name", ""]
+        .map(Box::from)
+        .to_vec();
+    let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let mut found = vec![
+        containers::container_status(data, &chosen),
+        containers::pod_status(data, &chosen),
+        containers::image_info(data, &chosen),
+    ];
+    for cut in [false, true] {
+        found.push(containers::inspected(data, cut, &chosen));
+        found.push(containers::pod(data, cut, &chosen));
+        found.push(containers::bundle(data, cut, &chosen));
+        found.extend(containers::stored(data, cut, id).transpose());
+    }
+    for found in found {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                continue;
+            }
+        };
+        for (key, value) in found.metadata.pairs() {
+            assert!(!key.is_empty() && !value.is_empty() && value.len() <= VALUE_BYTES_MAX);
+            assert!(!value.chars().any(profile::text::is_hostile), "{value:?}");
+        }
+        let labels = found.metadata.labels.iter();
+        let bytes: usize = labels.map(|(name, value)| name.len() + value.len()).sum();
+        assert!(bytes <= LABEL_BYTES_MAX);
+    }
 }
 
 /// Symbol names: demangling ends, in few bytes; what runtimes write leaves a function, in few bytes too.

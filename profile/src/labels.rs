@@ -18,6 +18,18 @@ pub mod key {
     pub const RUNTIME: &str = "runtime";
     /// Kubernetes pod uid.
     pub const POD_UID: &str = "pod_uid";
+    /// Name of the container, as its runtime has it.
+    pub const CONTAINER_NAME: &str = "container_name";
+    /// Image of the container, as whoever started it wrote it.
+    pub const IMAGE: &str = "image";
+    /// Name of the pod.
+    pub const POD: &str = "pod";
+    /// Namespace of the pod.
+    pub const NAMESPACE: &str = "namespace";
+    /// What stands before the name of a label that a container has from its runtime or image.
+    pub const CONTAINER_LABEL: &str = "container.label/";
+    /// What stands before the name of a label that a pod has.
+    pub const POD_LABEL: &str = "pod.label/";
     /// Name of the process (comm of its main thread).
     pub const COMM: &str = "comm";
     /// Name of the thread.
@@ -29,9 +41,27 @@ pub mod key {
     /// Host name; set where profiles of several hosts meet.
     pub const HOST: &str = "host";
 
-    /// The labels that say which cgroup, in the order they are shown. Losses and the kernel's
-    /// accounting are known by these alone.
-    pub const OF_CGROUP: [&str; 6] = [CGROUP, SLICE, UNIT, CONTAINER, RUNTIME, POD_UID];
+    /// The labels that say which cgroup, in the order they are shown.
+    pub const OF_CGROUP: [&str; 10] = [
+        CGROUP,
+        SLICE,
+        UNIT,
+        CONTAINER,
+        RUNTIME,
+        POD_UID,
+        CONTAINER_NAME,
+        IMAGE,
+        POD,
+        NAMESPACE,
+    ];
+
+    /// Whether a label says which cgroup: one of [`OF_CGROUP`], or chosen of its container or pod.
+    /// Losses and the kernel's accounting are known by these alone.
+    pub fn is_of_cgroup(name: &str) -> bool {
+        OF_CGROUP.contains(&name)
+            || name.starts_with(CONTAINER_LABEL)
+            || name.starts_with(POD_LABEL)
+    }
 }
 
 /// A label set of one [`LabelSetTable`]. Id 0 is the empty set.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// CPU time of a cgroup and all below it in one window, as the kernel counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// The labels of the cgroup, [`key::OF_CGROUP`] of them.
+    /// The labels of the cgroup, those that [`key::is_of_cgroup`] knows.
     pub labels: LabelSetId,
     /// CPU time. Unit: nanoseconds.
     pub ns: u64,
@@ -136,7 +136,7 @@ pub struct LedgerRow {
     /// Path; empty for samples of which the cgroup is not known.
     pub path: String,
     /// The other labels of the cgroup, by [`key::OF_CGROUP`] without the path.
-    pub labels: [String; 5],
+    pub labels: [String; key::OF_CGROUP.len() - 1],
     /// Samples in it alone.
     pub own: Tally,
     /// Samples in it and all below it.
@@ -238,7 +238,7 @@ impl Sums {
 
 #[derive(Default)]
 struct Node {
-    labels: [String; 5],
+    labels: [String; key::OF_CGROUP.len() - 1],
     selected: bool,
     own: Tally,
     /// Accounts of the subtree.
@@ -277,7 +277,7 @@ impl<'s> LedgerBuilder<'s> {
     /// labels of cgroups only.
     pub fn is_accountable(selector: &Selector) -> bool {
         let mut matchers = selector.matchers().iter();
-        matchers.all(|matcher| key::OF_CGROUP.contains(&matcher.label()))
+        matchers.all(|matcher| key::is_of_cgroup(matcher.label()))
     }
 
     /// Counts a window, measured when it has accounts.

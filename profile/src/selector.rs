@@ -3,7 +3,7 @@
 //! ```text
 //! selector = [ "{" ] [ matcher { "," matcher } [ "," ] ] [ "}" ]
 //! matcher  = label ( "=" | "!=" | "=~" | "!~" | "^=" ) value
-//! label    = letter or "_", then letters, digits, "_", "." ; or quoted like a value
+//! label    = letter or "_", then letters, digits, "_", ".", "-", "/" ; or quoted like a value
 //! value    = '"' text '"' | "'" text "'" | "`" raw text "`" | bare
 //! ```
 //! White space may stand between all parts. In double and single quotes a backslash begins an escape:
@@ -132,7 +132,7 @@ impl<'t> Parser<'t> {
         let label = match self.peek() {
             Some('"' | '\'' | '`') => self.quoted()?,
             Some(first) if first.is_ascii_alphabetic() || first == '_' => self
-                .run(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.')
+                .run(|c| c.is_ascii_alphanumeric() || "_.-/".contains(c))
                 .to_owned(),
             _ => return Err(self.unexpected("a label")),
         };
@@ -304,6 +304,19 @@ mod tests {
 
     fn refused(text: &str) -> String {
         text.parse::<Selector>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn labels_of_containers_need_no_quotes() {
+        let label = "container.label/app.kubernetes.io/part-of";
+        check(
+            &format!("{label}=shop,\"{label}\"!=x,pod.label/a-b=~`c`"),
+            &[
+                (label, MatchOp::Equal, "shop"),
+                (label, MatchOp::NotEqual, "x"),
+                ("pod.label/a-b", MatchOp::Regex, "c"),
+            ],
+        );
     }
 
     #[test]

@@ -6,7 +6,17 @@ use profile::LedgerRow;
 impl From<LedgerRow> for agent::LedgerRow {
     fn from(row: LedgerRow) -> Self {
         let missed = row.missed();
-        let [slice, unit, container, runtime, pod_uid] = row.labels;
+        let [
+            slice,
+            unit,
+            container,
+            runtime,
+            pod_uid,
+            container_name,
+            image,
+            pod,
+            namespace,
+        ] = row.labels;
         agent::LedgerRow {
             path: row.path,
             slice,
@@ -14,6 +24,10 @@ impl From<LedgerRow> for agent::LedgerRow {
             container,
             runtime,
             pod_uid,
+            container_name,
+            image,
+            pod,
+            namespace,
             own: Some(row.own.into()),
             total: Some(row.total.into()),
             expected: (row.expected.ns > 0).then(|| row.expected.into()),
@@ -25,7 +39,17 @@ impl From<LedgerRow> for agent::LedgerRow {
 impl From<LedgerRow> for agent::Cgroup {
     /// What was lost is part of every sum.
     fn from(row: LedgerRow) -> Self {
-        let [slice, unit, container, runtime, pod_uid] = row.labels;
+        let [
+            slice,
+            unit,
+            container,
+            runtime,
+            pod_uid,
+            container_name,
+            image,
+            pod,
+            namespace,
+        ] = row.labels;
         agent::Cgroup {
             path: row.path,
             slice,
@@ -33,6 +57,10 @@ impl From<LedgerRow> for agent::Cgroup {
             container,
             runtime,
             pod_uid,
+            container_name,
+            image,
+            pod,
+            namespace,
             self_count: row.own.taken.saturating_add(row.own.lost),
             self_weight: row.own.taken_weight.saturating_add(row.own.lost_weight),
             total_count: row.total.taken.saturating_add(row.total.lost),
@@ -70,7 +98,17 @@ impl From<agent::LedgerRow> for LedgerRow {
     fn from(row: agent::LedgerRow) -> Self {
         LedgerRow {
             path: row.path,
-            labels: [row.slice, row.unit, row.container, row.runtime, row.pod_uid],
+            labels: [
+                row.slice,
+                row.unit,
+                row.container,
+                row.runtime,
+                row.pod_uid,
+                row.container_name,
+                row.image,
+                row.pod,
+                row.namespace,
+            ],
             own: row.own.unwrap_or_default().into(),
             total: row.total.unwrap_or_default().into(),
             expected: row.expected.unwrap_or_default().into(),

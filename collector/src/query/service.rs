@@ -321,6 +321,10 @@ impl QueryService for Queries {
                 &row.unit,
                 &row.container,
                 &row.pod_uid,
+                &row.container_name,
+                &row.image,
+                &row.pod,
+                &row.namespace,
             ];
             texts.iter().map(|text| text.len()).sum::<usize>() + 80
         };

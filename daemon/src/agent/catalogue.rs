@@ -1,5 +1,7 @@
 //! The catalogue of the daemon's own metrics: every counter of every stage with its sentence.
 
+mod containers;
+
 use super::coverage::Cause;
 use super::{Agent, Budget, lock};
 use crate::aggregate::recorder::{Outcomes, RecorderStats};
@@ -21,6 +23,7 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     outcomes(&registry, agent);
     budget(&registry, agent);
     usage(&registry, agent);
+    containers::register(&registry, agent);
     coverage(&registry, agent);
     if agent.export.is_some() {
         export(&registry, agent);

@@ -232,6 +232,8 @@ pub struct Agent {
     pub bounds: Arc<CacheBounds>,
     /// The symbolizer's counters.
     pub symbols: Arc<SymbolCounters>,
+    /// What asking runtimes for containers came to.
+    pub containers: Arc<crate::cgroup::containers::Counts>,
     /// The cgroup hierarchy in use.
     pub hierarchy: Hierarchy,
     /// The kernel's settings and the daemon's rights, as they were at the start.

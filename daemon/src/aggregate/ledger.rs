@@ -5,6 +5,7 @@
 
 use super::batch::{RawBatch, RawLoss};
 use super::owners::{self, Window};
+use crate::cgroup::containers::Containers;
 use crate::cgroup::usage::{Blind, Meters, Span, UsageStats};
 use crate::cgroup::{CgroupTable, Labels};
 use crate::time::Mono;
@@ -27,6 +28,7 @@ pub(super) struct Closed {
 
 /// See the module.
 pub(super) struct LedgerKeeper {
+    containers: Containers,
     meters: Meters,
     /// Begin of the open window; none before its first batch.
     start: Option<Mono>,
@@ -42,11 +44,12 @@ impl LedgerKeeper {
     pub fn new(cgroups: &CgroupTable) -> LedgerKeeper {
         let mut meters = Meters::new(cgroups.hierarchy().clone(), Path::new("/proc"));
         meters.begin(cgroups.iter().map(|cgroup| &*cgroup.path));
-        LedgerKeeper::of(meters)
+        LedgerKeeper::of(meters, cgroups.containers().clone())
     }
 
-    fn of(meters: Meters) -> LedgerKeeper {
+    fn of(meters: Meters, containers: Containers) -> LedgerKeeper {
         LedgerKeeper {
+            containers,
             meters,
             start: None,
             taken: BTreeMap::new(),
@@ -117,12 +120,12 @@ impl LedgerKeeper {
         let closed = Closed {
             losses: losses
                 .iter()
-                .map(|loss| (label_set(dict, &loss.path), loss.value))
+                .map(|loss| (label_set(dict, &self.containers, &loss.path), loss.value))
                 .collect(),
             accounts: accounts
                 .iter()
                 .map(|account| Account {
-                    labels: label_set(dict, &account.path),
+                    labels: label_set(dict, &self.containers, &account.path),
                     ns: account.ns,
                     estimated_ns: account.estimated_ns,
                 })
@@ -138,10 +141,14 @@ impl LedgerKeeper {
 }
 
 /// The labels of a cgroup alone.
-fn label_set(dict: &mut Dictionary, path: &str) -> LabelSetId {
+fn label_set(dict: &mut Dictionary, containers: &Containers, path: &str) -> LabelSetId {
     let labels = Labels::of_path(path);
+    let known = containers.of(&labels).unwrap_or_default();
     let mut pairs: Vec<(&str, &str)> = vec![(key::CGROUP, path)];
-    pairs.extend(labels.pairs());
+    labels
+        .pairs()
+        .for_each(|(key, value)| pairs.push((key, value)));
+    pairs.extend(known.pairs());
     dict.intern_labels(pairs)
 }
 
@@ -160,7 +167,8 @@ mod tests {
             whole: false,
             v1: false,
         };
-        LedgerKeeper::of(Meters::new(hierarchy, Path::new("/nowhere")))
+        let meters = Meters::new(hierarchy, Path::new("/nowhere"));
+        LedgerKeeper::of(meters, Containers::none())
     }
 
     fn batch(closes: bool, lost: u64) -> RawBatch {

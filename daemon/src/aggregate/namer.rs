@@ -14,7 +14,7 @@ use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::CodeBook;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, SymbolCounters, Symbolizer};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use profile::{
     Account, Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd,
     StackId, StrId, Unnamed, Value, key,
@@ -470,6 +470,12 @@ impl Namer {
 
     /// Gives every (cgroup, process, thread, context) of the batch its labels.
     fn label_samples(&mut self, batch: &RawBatch) {
+        let seen: HashSet<(CgroupId, Pid)> = batch
+            .samples
+            .iter()
+            .map(|sample| (sample.cgroup, batch.processes[sample.process as usize].pid))
+            .collect();
+        self.cgroups.meet(seen);
         let labels = &mut self.work.labels;
         labels.clear();
         for sample in &batch.samples {
@@ -620,8 +626,12 @@ fn label_set(
             pairs.push((dict.strings.intern(key), dict.strings.intern(value)));
         }
     };
+    let containers = cgroups.containers().clone();
     let cgroup = cgroups.get(cgroup, Some(process.pid));
     cgroup.pairs().for_each(|(key, value)| add(key, value));
+    if let Some(known) = containers.of(&cgroup.labels) {
+        known.pairs().for_each(|(key, value)| add(key, value));
+    }
     add(key::COMM, &process.comm.text());
     add(key::THREAD, &thread.text());
     add(key::PID, &process.pid.0.to_string());

@@ -8,6 +8,7 @@
 //!
 //! Owned by the namer thread: everything here may block on small reads of cgroupfs and /proc.
 
+pub mod containers;
 pub mod hierarchy;
 pub mod labels;
 pub mod usage;
@@ -18,6 +19,7 @@ pub use labels::Labels;
 
 use crate::ids::{CgroupId, Pid};
 use crate::time::Mono;
+use containers::Containers;
 use hashbrown::HashMap;
 use hierarchy::ROOT_INODE;
 use std::os::unix::fs::MetadataExt;
@@ -145,6 +147,7 @@ pub struct CgroupTable {
     last_walk: Option<Mono>,
     capacity: usize,
     stats: CgroupStats,
+    containers: Containers,
 }
 
 impl CgroupTable {
@@ -164,9 +167,36 @@ impl CgroupTable {
             last_walk: None,
             capacity,
             stats: CgroupStats::default(),
+            containers: Containers::none(),
         };
         table.walk(Mono::now());
         table
+    }
+
+    /// Has containers asked for here.
+    pub fn set_containers(&mut self, containers: Containers) {
+        self.containers = containers;
+    }
+
+    /// What is known of containers.
+    pub fn containers(&self) -> &Containers {
+        &self.containers
+    }
+
+    /// Takes note of the containers among these cgroups, with a process of each; waits a moment for
+    /// what is told of new ones. See [`Containers::meet`].
+    pub fn meet(&mut self, seen: impl IntoIterator<Item = (CgroupId, Pid)>) {
+        let mut met: Vec<(Box<str>, Option<&'static str>)> = Vec::new();
+        for (id, pid) in seen {
+            let labels = &self.get(id, Some(pid)).labels;
+            if let Some(container) = &labels.container {
+                met.push((container.clone(), labels.runtime));
+            }
+        }
+        met.sort_unstable();
+        met.dedup();
+        let met = met.iter().map(|(id, runtime)| (&**id, *runtime));
+        self.containers.meet(met);
     }
 
     /// The hierarchy the names come from.

@@ -1,6 +1,8 @@
 //! The table of keys: the one place that says what a key means, its unit, range, and whether a
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
+use crate::cgroup::containers::{LABELS_MAX, SOURCES_MAX, Source};
+
 use super::{Config, SamplingEvent, Tls, UnwindMode};
 use config::{
     CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, log, peer_address, put_bool,
@@ -16,6 +18,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("unwind", "How user stacks are walked."),
     ("symbols", "How native and kernel addresses get names."),
     ("jit", "How generated code gets names."),
+    ("containers", "Who containers are, as their runtimes tell."),
     ("windows", "How samples are folded over time."),
     (
         "recorder",
@@ -45,6 +48,10 @@ const OWN_LABELS: &[&str] = &[
     key::CONTAINER,
     key::RUNTIME,
     key::POD_UID,
+    key::CONTAINER_NAME,
+    key::IMAGE,
+    key::POD,
+    key::NAMESPACE,
     key::COMM,
     key::THREAD,
     key::PID,
@@ -213,6 +220,47 @@ pub const KEYS: &[Key<Config>] = &[
               beyond has no names, and is counted.",
         get: |c| Value::Int(c.jit.perf_map_max_mib.into()),
         put: |c, v| put_int(&mut c.jit.perf_map_max_mib, &v),
+    },
+    Key {
+        path: "containers.metadata",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Ask the runtime of each container once for its name, image and pod: labels \
+              container_name, image, pod and namespace. Nothing is asked but to read. The daemon's \
+              user must be let into the runtime's socket; files are read where it is not.",
+        get: |c| Value::Bool(c.containers.metadata),
+        put: |c, v| put_bool(&mut c.containers.metadata, &v),
+    },
+    Key {
+        path: "containers.labels",
+        kind: Kind::ForeignNames(LABELS_MAX),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Labels of containers and their images that samples get as container.label/NAME, and of \
+              pods as pod.label/NAME: [com.docker.compose.service, app.kubernetes.io/name].",
+        get: |c| Value::List(c.containers.labels.clone()),
+        put: |c, v| {
+            if let Value::List(names) = v {
+                c.containers.labels = names;
+            }
+        },
+    },
+    Key {
+        path: "containers.sources",
+        kind: Kind::Sources(SOURCES_MAX, Source::KINDS),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Who is asked, in this order. auto: the usual sockets and files of docker, podman, \
+              containerd and cri-o, if they are root's. A socket is docker:/PATH, podman:/PATH or \
+              cri:/PATH; a directory docker-files:/PATH, bundles:/PATH or storage:/PATH. What is named \
+              here may be anybody's: podman:/run/user/1000/podman/podman.sock.",
+        get: |c| Value::List(c.containers.sources.clone()),
+        put: |c, v| {
+            if let Value::List(sources) = v {
+                c.containers.sources = sources;
+            }
+        },
     },
     Key {
         path: "windows.length_s",

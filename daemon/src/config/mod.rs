@@ -11,8 +11,8 @@ pub use config::{
 };
 pub use keys::KEYS;
 pub use sections::{
-    Budget, Collector, Jit, Metrics, Recorder, Sampling, SamplingEvent, Server, Shutdown, Spool,
-    Symbols, Tls, Unwind, UnwindMode, Windows,
+    Budget, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent, Server,
+    Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
 
 use serde::Serialize;
@@ -28,6 +28,8 @@ pub struct Config {
     pub symbols: Symbols,
     /// How generated code gets names.
     pub jit: Jit,
+    /// Who containers are.
+    pub containers: Containers,
     /// How samples are folded over time.
     pub windows: Windows,
     /// The flight recorder.

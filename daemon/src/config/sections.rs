@@ -82,6 +82,17 @@ pub struct Jit {
     pub perf_map_max_mib: u32,
 }
 
+/// Section `containers`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Containers {
+    /// Whether runtimes are asked.
+    pub metadata: bool,
+    /// Labels taken of containers, images and pods.
+    pub labels: Vec<String>,
+    /// Who is asked: `auto` or [`Source`](crate::cgroup::containers::Source)s.
+    pub sources: Vec<String>,
+}
+
 /// Section `windows`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Windows {
@@ -212,6 +223,16 @@ impl Default for Jit {
             perf_maps: true,
             jitdumps: true,
             perf_map_max_mib: 64,
+        }
+    }
+}
+
+impl Default for Containers {
+    fn default() -> Self {
+        Containers {
+            metadata: true,
+            labels: Vec::new(),
+            sources: vec!["auto".to_owned()],
         }
     }
 }

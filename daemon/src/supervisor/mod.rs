@@ -15,6 +15,7 @@ use crate::aggregate::namer::Namer;
 use crate::aggregate::recorder::{ClosedSink, Recorder};
 use crate::bounds::CacheBounds;
 use crate::cgroup::CgroupTable;
+use crate::cgroup::containers::{self, Asker, Containers, Source};
 use crate::config::{self, Loaded};
 use crate::cpus::{CpuWatch, Notice};
 use crate::export::{self, Exporter};
@@ -116,6 +117,19 @@ pub fn run(
     stages.stop(end)
 }
 
+/// Who asks runtimes for containers, where the configuration wants it.
+fn containers_asked(
+    config: &config::Config,
+    counts: &Arc<containers::Counts>,
+) -> Option<(Containers, Asker)> {
+    let wanted = &config.containers;
+    let chosen = wanted.labels.iter().map(|name| name.as_str().into());
+    let sources = Source::of_config(&wanted.sources);
+    wanted
+        .metadata
+        .then(|| Containers::new(sources, &chosen.collect(), Arc::clone(counts)))
+}
+
 /// What runs.
 struct Stages {
     agent: Arc<Agent>,
@@ -154,7 +168,12 @@ impl Stages {
         } else {
             kernel.idle_ranges()
         };
-        let cgroups = CgroupTable::discover();
+        let mut cgroups = CgroupTable::discover();
+        let container_counts = Arc::new(containers::Counts::default());
+        let asker = containers_asked(&config, &container_counts).map(|(containers, asker)| {
+            cgroups.set_containers(containers);
+            asker
+        });
         let finder = Scout::default();
         let processes = finder.scan();
         let counters = Arc::new(SymbolCounters::default());
@@ -189,6 +208,7 @@ impl Stages {
             losses: Mutex::default(),
             bounds: Arc::new(CacheBounds::new(bounds)),
             symbols: Arc::clone(&counters),
+            containers: container_counts,
             hierarchy: cgroups.hierarchy().clone(),
             environment,
             kernel_symbols: !kernel.hidden(),
@@ -281,6 +301,15 @@ impl Stages {
             })
             .map_err(setup)?,
         );
+        if let Some(asker) = asker {
+            draining.push(
+                ends.spawn("fp-containers", move || {
+                    asker.run();
+                    Ok(())
+                })
+                .map_err(setup)?,
+            );
+        }
         let mut pushing = Vec::new();
         if let Some((exporter, queue)) = exporting {
             let pusher = Arc::clone(&exporter);

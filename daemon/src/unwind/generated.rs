@@ -16,9 +16,11 @@ mod written;
 #[cfg(test)]
 mod tests;
 
+use super::lent;
 use super::rule::Rule;
 use crate::ids::{Avma, Pid, ProcessId};
 use crate::jit::code::{CodeMap, When};
+use crate::time::Mono;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,6 +38,12 @@ pub const PIECES_MAX: usize = 65_536;
 /// Most rows of rules of one process. Unit: rows, of 28 bytes. Equal code has them once; optimised
 /// JavaScript has five each.
 pub const ROWS_MAX: usize = 131_072;
+
+/// How the names of PHP's stubs begin, which are in every perf map and jitdump it writes.
+const PHP_STUBS: &str = "JIT$$";
+
+/// The function whose frame PHP's compiled code runs in.
+const PHP_LOOP: &[u8] = b"execute_ex";
 
 /// Arenas of trampolines remembered of one process. Unit: arenas, of 64 KiB in CPython: 5,900 functions.
 const ARENAS_MAX: usize = 1024;
@@ -137,6 +145,8 @@ pub struct RulesBuilder {
     known: HashMap<Rows, ()>,
     known_rows: usize,
     arenas: Vec<Range<u64>>,
+    /// The rule of code that runs in a frame lent to it; `None` inside when it was looked for in vain.
+    lent: Option<Option<Rule>>,
     changed: bool,
     counts: RuleCounts,
 }
@@ -225,6 +235,29 @@ impl RulesBuilder {
     pub fn look_at(&mut self, pid: Pid, code: &CodeMap) {
         if let Some(asked) = self.unseen(pid, code) {
             self.add(trampolines::look(&asked));
+        }
+        self.look_at_lent(pid, code);
+    }
+
+    /// Code that PHP compiled has one rule, and so has what it compiles later.
+    fn look_at_lent(&mut self, pid: Pid, code: &CodeMap) {
+        let lent = match self.lent {
+            Some(known) => known,
+            None => {
+                let mut names = code.iter().map(|(_, code)| &code.name);
+                if !names.any(|name| name.starts_with(PHP_STUBS)) {
+                    return;
+                }
+                *self.lent.insert(lent::rule_of(pid.0, PHP_LOOP))
+            }
+        };
+        let Some(rule) = lent else { return };
+        for (range, _) in code.iter() {
+            let known = self.pieces.get(&range.start);
+            if known.is_none_or(|known| known.end != range.end) {
+                self.unload(range.clone(), When::at(Mono(0)));
+                self.put(range, &[(0, rule)]);
+            }
         }
     }
 

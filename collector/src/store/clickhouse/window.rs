@@ -78,7 +78,7 @@ pub(super) fn host_labels(window: &NewWindow) -> LabelSet {
     let sets = &window.label_sets;
     let shared = sets.first().into_iter().flat_map(LabelSet::iter);
     let shared = shared.filter(|&(name, value)| {
-        !key::OF_CGROUP.contains(&name)
+        !key::is_of_cgroup(name)
             && !of_samples.contains(&name)
             && sets.iter().all(|set| set.get(name) == value)
     });

@@ -89,7 +89,7 @@ fn host_labels(window: &NewWindow) -> LabelSet {
     LabelSet::new(
         shared
             .filter(|(name, value)| {
-                !key::OF_CGROUP.contains(name)
+                !key::is_of_cgroup(name)
                     && !OF_SAMPLES.contains(name)
                     && sets.iter().all(|set| set.get(name) == *value)
             })

@@ -71,7 +71,7 @@ impl Kept {
             shared
                 .filter(|(name, value)| {
                     sets.iter().all(|set| set.get(name) == *value)
-                        && !key::OF_CGROUP.contains(name)
+                        && !key::is_of_cgroup(name)
                         && !of_samples.contains(name)
                 })
                 .map(|(name, value)| (name.to_owned(), value.to_owned())),

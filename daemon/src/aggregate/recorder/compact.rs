@@ -298,7 +298,7 @@ impl Recorder {
 
     fn cgroup_only(&mut self, id: LabelSetId) -> LabelSetId {
         let mut set: Vec<_> = self.dict.label_sets.get(id).to_vec();
-        set.retain(|&(name, _)| key::OF_CGROUP.contains(&self.dict.strings.get(name)));
+        set.retain(|&(name, _)| key::is_of_cgroup(self.dict.strings.get(name)));
         self.dict.label_sets.intern(&mut set)
     }
 

@@ -1,0 +1,683 @@
+//! Reads what runtimes write of containers as JSON.
+//!
+//! Only what is asked for is kept, and only as much of it as a label may have; the rest is skipped
+//! without memory. What is known before an answer breaks off counts where the answer was cut by us:
+//! a container with a million labels has a name all the same, for the name stands before them.
+
+use super::{Error, Metadata, clean};
+use profile::key;
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
+use std::fmt;
+
+/// Longest name of a field or label that is looked at. Unit: bytes. Kubernetes admits 317.
+const NAME_BYTES_MAX: usize = 320;
+
+/// Longest text that is read as JSON within JSON. Unit: bytes.
+const INNER_BYTES_MAX: usize = 64 << 10;
+
+/// Labels by which Kubernetes' own tools tell whose a container is, on Docker and in bundles.
+const POD_NAME: &str = "io.kubernetes.pod.name";
+const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+const NAME_IN_POD: &str = "io.kubernetes.container.name";
+
+/// What an answer says.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Whose it is.
+    pub id: Option<Box<str>>,
+    /// What becomes labels.
+    pub metadata: Metadata,
+    /// Id of the pod, to be asked for next.
+    pub pod_id: Option<Box<str>>,
+}
+
+/// A container as Docker and Podman show it (`GET /containers/ID/json`), and as Docker keeps it
+/// (`config.v2.json`). `cut`: bytes are missing at the end.
+///
+/// # Errors
+/// [`Error::Malformed`] and [`Error::TooLong`].
+pub fn inspected(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
+    let mut found = Found::default();
+    let read = walk(
+        bytes,
+        &mut Inspected {
+            chosen,
+            found: &mut found,
+        },
+    );
+    let useful = found.id.is_some() && found.metadata.container_name.is_some();
+    complete(read, cut, useful)?;
+    Ok(found)
+}
+
+/// A pod as Podman shows it: its name, and its labels.
+///
+/// # Errors
+/// [`Error::Malformed`] and [`Error::TooLong`].
+pub fn pod(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
+    let mut found = Found::default();
+    let read = walk(
+        bytes,
+        &mut Pod {
+            chosen,
+            found: &mut found,
+        },
+    );
+    let useful = found.metadata.pod.is_some();
+    complete(read, cut, useful)?;
+    Ok(found)
+}
+
+/// The entry of one container in the list that Podman's storage keeps of all (`containers.json`).
+///
+/// # Errors
+/// [`Error::Malformed`] and [`Error::TooLong`].
+pub fn stored(bytes: &[u8], cut: bool, id: &str) -> Result<Option<Found>, Error> {
+    let mut found = None;
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let read = List {
+        id,
+        found: &mut found,
+    }
+    .deserialize(&mut json);
+    complete(read, cut, found.is_some())?;
+    Ok(found)
+}
+
+/// What the annotations of a bundle's `config.json` say of a container in a pod.
+///
+/// # Errors
+/// [`Error::Malformed`] and [`Error::TooLong`].
+pub fn bundle(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
+    let mut found = Found::default();
+    let read = walk(
+        bytes,
+        &mut Bundle {
+            chosen,
+            found: &mut found,
+        },
+    );
+    let useful = !found.metadata.is_empty();
+    complete(read, cut, useful)?;
+    Ok(found)
+}
+
+/// The labels of an image, as a runtime's verbose status has them beside the rest.
+///
+/// # Errors
+/// [`Error::Malformed`].
+pub fn image_info(bytes: &[u8], chosen: &[Box<str>]) -> Result<Found, Error> {
+    let mut found = Found::default();
+    let read = walk(
+        bytes,
+        &mut ImageInfo {
+            chosen,
+            found: &mut found,
+        },
+    );
+    complete(read, false, false)?;
+    Ok(found)
+}
+
+/// Whether what was read may be used.
+fn complete(read: serde_json::Result<()>, cut: bool, useful: bool) -> Result<(), Error> {
+    match read {
+        Ok(()) => Ok(()),
+        Err(error) if cut && error.is_eof() => match useful {
+            true => Ok(()),
+            false => Err(Error::TooLong),
+        },
+        // The error quotes nothing of the answer but where it stands.
+        Err(error) => Err(Error::Malformed(
+            format!("line {}, column {}", error.line(), error.column()).into(),
+        )),
+    }
+}
+
+fn walk(bytes: &[u8], fields: &mut impl Fields) -> serde_json::Result<()> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    Walk(fields).deserialize(&mut json)?;
+    json.end()
+}
+
+/// Who takes the fields of an object as they come.
+trait Fields {
+    /// Takes the value of a field from `map`.
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error>;
+}
+
+/// Goes through an object; `null` is one without fields.
+struct Walk<'f, F>(&'f mut F);
+
+impl<'de, F: Fields> DeserializeSeed<'de> for Walk<'_, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de, F: Fields> Visitor<'de> for Walk<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(Text(name)) = map.next_key_seed(TextUpTo(NAME_BYTES_MAX))? {
+            self.0.field(&name, &mut map)?;
+        }
+        Ok(())
+    }
+}
+
+/// Text of bounded length; empty for `null` and for text that is longer.
+struct TextUpTo(usize);
+
+struct Text(String);
+
+impl<'de> DeserializeSeed<'de> for TextUpTo {
+    type Value = Text;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Text, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for TextUpTo {
+    type Value = Text;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_unit<E>(self) -> Result<Text, E> {
+        Ok(Text(String::new()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+        Ok(Text(match text.len() <= self.0 {
+            true => text.to_owned(),
+            false => String::new(),
+        }))
+    }
+}
+
+/// A text as a label may have it.
+struct Clean;
+
+impl<'de> DeserializeSeed<'de> for Clean {
+    type Value = Option<Box<str>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for Clean {
+    type Value = Option<Box<str>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(clean(text))
+    }
+}
+
+fn skip<'de, A: MapAccess<'de>>(map: &mut A) -> Result<(), A::Error> {
+    map.next_value::<IgnoredAny>().map(|_| ())
+}
+
+/// Adds a chosen label, as it may be kept.
+pub(super) fn add_label(found: &mut Found, prefix: &str, name: &str, value: &str) {
+    if let Some(value) = clean(value) {
+        found
+            .metadata
+            .add_label([prefix, name].concat().into(), value);
+    }
+}
+
+struct Inspected<'a> {
+    chosen: &'a [Box<str>],
+    found: &'a mut Found,
+}
+
+impl Fields for Inspected<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        let found = &mut *self.found;
+        match name {
+            "Id" | "ID" => found.id = map.next_value_seed(Clean)?,
+            "Name" => {
+                let name = map.next_value_seed(Clean)?;
+                let name = name.and_then(|name| clean(name.strip_prefix('/').unwrap_or(&name)));
+                // Where it is in a pod, its name there says more.
+                if found.metadata.container_name.is_none() {
+                    found.metadata.container_name = name;
+                }
+            }
+            // Podman's own words.
+            "ImageName" => found.metadata.image = map.next_value_seed(Clean)?,
+            "Pod" => found.pod_id = map.next_value_seed(Clean)?,
+            "Config" => {
+                let (chosen, found) = (self.chosen, &mut *self.found);
+                map.next_value_seed(Walk(&mut Config { chosen, found }))?;
+            }
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+struct Config<'a> {
+    chosen: &'a [Box<str>],
+    found: &'a mut Found,
+}
+
+impl Fields for Config<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "Image" => {
+                let image = map.next_value_seed(Clean)?;
+                if self.found.metadata.image.is_none() {
+                    self.found.metadata.image = image;
+                }
+            }
+            "Labels" | "labels" => {
+                let (chosen, found) = (self.chosen, &mut *self.found);
+                let prefix = key::CONTAINER_LABEL;
+                map.next_value_seed(Walk(&mut Labels {
+                    chosen,
+                    prefix,
+                    found,
+                }))?;
+            }
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+/// Labels or annotations.
+struct Labels<'a> {
+    chosen: &'a [Box<str>],
+    prefix: &'static str,
+    found: &'a mut Found,
+}
+
+impl Fields for Labels<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        let chosen = self.chosen.iter().any(|chosen| **chosen == *name);
+        let known = matches!(name, POD_NAME | POD_NAMESPACE | NAME_IN_POD);
+        if !chosen && !known {
+            return skip(map);
+        }
+        let Some(value) = map.next_value_seed(Clean)? else {
+            return Ok(());
+        };
+        if chosen {
+            add_label(self.found, self.prefix, name, &value);
+        }
+        let metadata = &mut self.found.metadata;
+        match name {
+            POD_NAME => metadata.pod = Some(value),
+            POD_NAMESPACE => metadata.namespace = Some(value),
+            NAME_IN_POD => metadata.container_name = Some(value),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+struct Pod<'a> {
+    chosen: &'a [Box<str>],
+    found: &'a mut Found,
+}
+
+impl Fields for Pod<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "Name" => self.found.metadata.pod = map.next_value_seed(Clean)?,
+            "Labels" => {
+                let (chosen, found) = (self.chosen, &mut *self.found);
+                let prefix = key::POD_LABEL;
+                map.next_value_seed(Walk(&mut Labels {
+                    chosen,
+                    prefix,
+                    found,
+                }))?;
+            }
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+struct Bundle<'a> {
+    chosen: &'a [Box<str>],
+    found: &'a mut Found,
+}
+
+impl Fields for Bundle<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        if name != "annotations" {
+            return skip(map);
+        }
+        let (chosen, found) = (self.chosen, &mut *self.found);
+        map.next_value_seed(Walk(&mut Annotations { chosen, found }))
+    }
+}
+
+/// Annotations that containerd and CRI-O write into bundles.
+struct Annotations<'a> {
+    chosen: &'a [Box<str>],
+    found: &'a mut Found,
+}
+
+impl Fields for Annotations<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        let metadata = &mut self.found.metadata;
+        match name {
+            "io.kubernetes.cri.container-name" => {
+                metadata.container_name = map.next_value_seed(Clean)?;
+            }
+            "io.kubernetes.cri.image-name" | "io.kubernetes.cri-o.ImageName" => {
+                metadata.image = map.next_value_seed(Clean)?;
+            }
+            "io.kubernetes.cri.sandbox-name" => metadata.pod = map.next_value_seed(Clean)?,
+            "io.kubernetes.cri.sandbox-namespace" => {
+                metadata.namespace = map.next_value_seed(Clean)?;
+            }
+            _ => {
+                let (chosen, found) = (self.chosen, &mut *self.found);
+                let prefix = key::CONTAINER_LABEL;
+                return Labels {
+                    chosen,
+                    prefix,
+                    found,
+                }
+                .field(name, map);
+            }
+        }
+        Ok(())
+    }
+}
+
+struct ImageInfo<'a> {
+    chosen: &'a [Box<str>],
+    found: &'a mut Found,
+}
+
+impl Fields for ImageInfo<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "imageSpec" => map.next_value_seed(Walk(self)),
+            "config" => {
+                let (chosen, found) = (self.chosen, &mut *self.found);
+                map.next_value_seed(Walk(&mut Config { chosen, found }))
+            }
+            _ => skip(map),
+        }
+    }
+}
+
+/// Finds one container in a list of all.
+struct List<'a> {
+    id: &'a str,
+    found: &'a mut Option<Found>,
+}
+
+impl<'de> DeserializeSeed<'de> for List<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for List<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        loop {
+            let mut found = Found::default();
+            if list
+                .next_element_seed(Walk(&mut Stored(&mut found)))?
+                .is_none()
+            {
+                return Ok(());
+            }
+            if self.found.is_none() && found.id.as_deref() == Some(self.id) {
+                *self.found = Some(found);
+            }
+        }
+    }
+}
+
+struct Stored<'a>(&'a mut Found);
+
+impl Fields for Stored<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "id" => self.0.id = map.next_value_seed(Clean)?,
+            "metadata" => {
+                let Text(inner) = map.next_value_seed(TextUpTo(INNER_BYTES_MAX))?;
+                if !inner.is_empty() {
+                    walk(inner.as_bytes(), &mut StoredMetadata(self.0))
+                        .map_err(A::Error::custom)?;
+                }
+            }
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+struct StoredMetadata<'a>(&'a mut Found);
+
+impl Fields for StoredMetadata<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "name" => self.0.metadata.container_name = map.next_value_seed(Clean)?,
+            "image-name" => self.0.metadata.image = map.next_value_seed(Clean)?,
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn chosen(names: &[&str]) -> Vec<Box<str>> {
+        names.iter().map(|&name| name.into()).collect()
+    }
+
+    /// Compares the labels as `key=value`, one each line.
+    fn check(found: &Found, expected: &[&str]) {
+        let pairs = found.metadata.pairs();
+        let pairs: Vec<String> = pairs.map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(pairs, expected);
+    }
+
+    #[test]
+    fn docker_and_its_file_say_name_image_and_labels() {
+        for id in ["Id", "ID"] {
+            let json = format!(
+                r#"{{"{id}": "{ID}", "Created": "2026-11-21", "Args": ["a", {{"Name": "no"}}],
+                "Image": "sha256:aa", "Name": "/web-1", "Config": {{"Env": ["Image=x"],
+                "Image": "registry.example:5000/team/web:1.4", "Labels":
+                {{"team": "blue", "other": "x"}}}}}}"#
+            );
+            let found = inspected(json.as_bytes(), false, &chosen(&["team"])).unwrap();
+            assert_eq!(found.id.as_deref(), Some(ID));
+            check(
+                &found,
+                &[
+                    "container_name=web-1",
+                    "image=registry.example:5000/team/web:1.4",
+                    "container.label/team=blue",
+                ],
+            );
+        }
+    }
+
+    #[test]
+    fn docker_under_kubernetes_says_the_pod() {
+        let json = r#"{"Config": {"Image": "web", "Labels": {
+            "io.kubernetes.pod.name": "web-0", "io.kubernetes.pod.namespace": "shop",
+            "io.kubernetes.container.name": "server"}}, "Name": "/k8s_server_web-0_shop_1_0"}"#;
+        let found = inspected(json.as_bytes(), false, &[]).unwrap();
+        check(
+            &found,
+            &[
+                "container_name=server",
+                "image=web",
+                "pod=web-0",
+                "namespace=shop",
+            ],
+        );
+    }
+
+    #[test]
+    fn podman_says_image_name_and_pod() {
+        let json = format!(
+            r#"{{"Id": "{ID}", "Name": "web", "ImageName": "localhost/web:1", "Pod": "abc",
+            "Config": {{"Image": "sha256:1", "Labels": null}}}}"#
+        );
+        let found = inspected(json.as_bytes(), false, &[]).unwrap();
+        check(&found, &["container_name=web", "image=localhost/web:1"]);
+        assert_eq!(found.pod_id.as_deref(), Some("abc"));
+        let json = br#"{"Id": "abc", "Name": "shop", "Labels": {"app": "web"}}"#;
+        let found = pod(json, false, &chosen(&["app"])).unwrap();
+        check(&found, &["pod=shop", "pod.label/app=web"]);
+    }
+
+    #[test]
+    fn podmans_storage_lists_all_containers() {
+        let json = format!(
+            r#"[{{"id": "{}", "metadata": "{{\"name\":\"other\"}}"}}, {{"id": "{ID}", "names":
+            ["web"], "metadata": "{{\"image-name\":\"docker.io/library/web:1\",\"name\":\"web\"}}"}}]"#,
+            ID.replace('0', "f")
+        );
+        let found = stored(json.as_bytes(), false, ID).unwrap().unwrap();
+        check(
+            &found,
+            &["container_name=web", "image=docker.io/library/web:1"],
+        );
+        assert_eq!(stored(json.as_bytes(), false, "0123").unwrap(), None);
+        assert_eq!(stored(b"[]", false, ID).unwrap(), None);
+    }
+
+    #[test]
+    fn bundles_have_annotations() {
+        let json = br#"{"ociVersion": "1.1.0", "process": {"args": ["x"]}, "annotations": {
+            "io.kubernetes.cri.container-name": "server", "io.kubernetes.cri.image-name":
+            "docker.io/library/web:1", "io.kubernetes.cri.sandbox-name": "web-0",
+            "io.kubernetes.cri.sandbox-namespace": "shop", "team": "blue"}, "linux": {}}"#;
+        let found = bundle(json, false, &chosen(&["team"])).unwrap();
+        let expected = [
+            "container_name=server",
+            "image=docker.io/library/web:1",
+            "pod=web-0",
+            "namespace=shop",
+            "container.label/team=blue",
+        ];
+        check(&found, &expected);
+        let json = br#"{"annotations": {"io.kubernetes.container.name": "server",
+            "io.kubernetes.pod.name": "web-0", "io.kubernetes.pod.namespace": "shop",
+            "io.kubernetes.cri-o.ImageName": "docker.io/library/web:1"}}"#;
+        let found = bundle(json, false, &[]).unwrap();
+        check(&found, &expected[..4]);
+    }
+
+    #[test]
+    fn images_have_labels() {
+        let json = br#"{"chainID": "x", "imageSpec": {"config": {"Labels": {"team": "blue"}}}}"#;
+        let found = image_info(json, &chosen(&["team"])).unwrap();
+        check(&found, &["container.label/team=blue"]);
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_tells_what_stood_before() {
+        let labels = "\"l\": \"v\", ".repeat(1000);
+        let json = format!(r#"{{"Id": "{ID}", "Name": "/web", "Config": {{"Labels": {{{labels}"#);
+        let found = inspected(json.as_bytes(), true, &[]).unwrap();
+        check(&found, &["container_name=web"]);
+        let error = inspected(&json.as_bytes()[..60], true, &[]).unwrap_err();
+        assert!(matches!(error, Error::TooLong), "{error}");
+        let error = inspected(json.as_bytes(), false, &[]).unwrap_err();
+        assert!(matches!(error, Error::Malformed(_)), "{error}");
+    }
+
+    #[test]
+    fn values_are_bounded_and_plain() {
+        let huge = "x".repeat(1 << 20);
+        let json = format!(
+            r#"{{"Id": "{ID}", "Name": "/evil\u001b[31m;\n\"<b>\u202e", "Config": {{"Image": "{huge}",
+            "Labels": {{"team": "{huge}", "{huge}": "x", "empty": "", "team": "again"}}}}}}"#
+        );
+        let found = inspected(json.as_bytes(), false, &chosen(&["team", "empty"])).unwrap();
+        let name = found.metadata.container_name.as_deref();
+        assert_eq!(name, Some("evil\u{fffd}[31m;\u{fffd}\"<b>\u{fffd}"));
+        let image = found.metadata.image.as_deref().unwrap();
+        assert!(image.len() <= super::super::VALUE_BYTES_MAX && image.ends_with('…'));
+        assert_eq!(found.metadata.labels.len(), 1);
+    }
+
+    #[test]
+    fn too_many_chosen_labels_are_left_out_and_counted() {
+        let names: Vec<String> = (0..100).map(|n| format!("label-{n}")).collect();
+        let value = "v".repeat(200);
+        let labels: Vec<String> = names
+            .iter()
+            .map(|n| format!("\"{n}\": \"{value}\""))
+            .collect();
+        let json = format!(r#"{{"Config": {{"Labels": {{{}}}}}}}"#, labels.join(", "));
+        let chosen: Vec<Box<str>> = names.iter().map(|name| name.as_str().into()).collect();
+        let found = inspected(json.as_bytes(), false, &chosen).unwrap();
+        let kept = found.metadata.labels.len() as u64;
+        assert_eq!(kept + found.metadata.labels_cut, 100);
+        assert!((20..60).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn what_is_not_such_an_answer_is_refused() {
+        let deep = "[".repeat(100_000);
+        for json in [
+            "",
+            "x",
+            "7",
+            "\"text\"",
+            "[]",
+            "{",
+            "{} {}",
+            r#"{"Name": 7}"#,
+            &deep,
+        ] {
+            let error = inspected(json.as_bytes(), false, &[]);
+            assert!(matches!(error, Err(Error::Malformed(_))), "{json:?}");
+        }
+        let found = inspected(b"{}", false, &[]).unwrap();
+        assert_eq!(found, Found::default());
+    }
+}

@@ -1,0 +1,330 @@
+//! Who a container is: its name, image and pod, and the labels that were chosen, as its runtime tells.
+//!
+//! A cgroup path gives an id. The runtime that made the container knows the rest, and is asked for
+//! it once a container: Docker's and Podman's HTTP interface and the Container Runtime Interface of
+//! containerd and CRI-O over their sockets, and the files that each of them keeps where a socket is
+//! not there or not ours to open. Which there are is found out by looking, each time anew.
+//!
+//! Asking is the work of one thread, `fp-containers` ([`Asker`]); the namer reads what has been
+//! answered, and waits for the first answers of a window no longer than [`FIRST_WAIT`]. Whatever a
+//! runtime does, samples are named and recorded without it.
+//!
+//! What comes back was chosen by whoever may start a container: every text is bounded and has no
+//! characters that a terminal minds ([`clean`]), and so is the number of labels.
+
+mod answer;
+mod asker;
+mod cache;
+mod cri;
+mod docker;
+mod files;
+mod http;
+mod source;
+
+pub use answer::{Found, bundle, image_info, inspected, pod, stored};
+pub use asker::{Asker, Containers, FIRST_WAIT};
+pub use cri::{container_status, pod_status};
+pub use source::{Source, SourceError};
+
+use profile::key;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Most bytes of an answer that are read. A container has some KiB; a file that lists all of a host
+/// has some hundred. What is known before the cut is used.
+pub const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// How long a runtime may take to answer, its connection and all calls for one container included.
+pub const ASK_MAX: Duration = Duration::from_secs(1);
+
+/// Longest value kept. Unit: bytes. References of images by digest, the longest of the useful ones,
+/// have up to 200; longer values are cut and end in `…`.
+pub const VALUE_BYTES_MAX: usize = 256;
+
+/// Most labels that can be chosen.
+pub const LABELS_MAX: usize = 32;
+
+/// Most sources that can be named.
+pub const SOURCES_MAX: usize = 16;
+
+/// Most bytes of chosen labels that are kept of one container, names included. Labels beyond it are
+/// left out, and counted.
+pub const LABEL_BYTES_MAX: usize = 8 << 10;
+
+/// What is known of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Metadata {
+    /// Its name: that of `docker ps`, or the one in the pod.
+    pub container_name: Option<Box<str>>,
+    /// The image as whoever started it wrote it.
+    pub image: Option<Box<str>>,
+    /// The pod it is in.
+    pub pod: Option<Box<str>>,
+    /// The namespace of the pod.
+    pub namespace: Option<Box<str>>,
+    /// Chosen labels: name with its prefix, value.
+    pub labels: Vec<(Box<str>, Box<str>)>,
+    /// Chosen labels left out because there were too many bytes of them.
+    pub labels_cut: u64,
+}
+
+impl Metadata {
+    /// What is there, with the keys of the labels it becomes.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        let own = [
+            (key::CONTAINER_NAME, self.container_name.as_deref()),
+            (key::IMAGE, self.image.as_deref()),
+            (key::POD, self.pod.as_deref()),
+            (key::NAMESPACE, self.namespace.as_deref()),
+        ];
+        let own = own
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)));
+        own.chain(self.labels.iter().map(|(key, value)| (&**key, &**value)))
+    }
+
+    /// True when nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.pairs().next().is_none()
+    }
+
+    /// Takes from `other` what is not known yet.
+    fn complete(&mut self, other: Metadata) {
+        let fill = |own: &mut Option<Box<str>>, other| {
+            if own.is_none() {
+                *own = other;
+            }
+        };
+        fill(&mut self.container_name, other.container_name);
+        fill(&mut self.image, other.image);
+        fill(&mut self.pod, other.pod);
+        fill(&mut self.namespace, other.namespace);
+        self.labels_cut += other.labels_cut;
+        for (name, value) in other.labels {
+            self.add_label(name, value);
+        }
+    }
+
+    /// Adds a chosen label within the bound of one container; of a name given twice the first stays.
+    fn add_label(&mut self, name: Box<str>, value: Box<str>) {
+        if self.labels.iter().any(|(known, _)| *known == name) {
+            return;
+        }
+        let held = self
+            .labels
+            .iter()
+            .map(|(name, value)| name.len() + value.len());
+        match held.sum::<usize>() + name.len() + value.len() <= LABEL_BYTES_MAX {
+            true => self.labels.push((name, value)),
+            false => self.labels_cut += 1,
+        }
+    }
+}
+
+/// The labels of containers, images and pods that become labels of samples: their names as the
+/// runtime has them.
+pub type Chosen = Arc<[Box<str>]>;
+
+/// Text of a stranger made fit to be a label: hostile characters become U+FFFD, and it is cut at
+/// [`VALUE_BYTES_MAX`]. None when nothing is left.
+pub fn clean(text: &str) -> Option<Box<str>> {
+    let text = text.trim_matches(char::is_whitespace);
+    let mut kept = String::with_capacity(text.len().min(VALUE_BYTES_MAX));
+    for found in text.chars() {
+        let found = match profile::text::is_hostile(found) {
+            true => '\u{fffd}',
+            false => found,
+        };
+        if kept.len() + found.len_utf8() > VALUE_BYTES_MAX - '…'.len_utf8() {
+            kept.push('…');
+            break;
+        }
+        kept.push(found);
+    }
+    (!kept.is_empty()).then(|| kept.into())
+}
+
+/// Why a container stays without metadata.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The runtime is not there, which is no failure.
+    #[error("failed to find `{0}`: the runtime is not here, or does not run")]
+    Absent(Box<Path>),
+    /// The socket or file belongs to somebody who could answer what they like.
+    #[error("failed to trust `{path}`: its owner is user `{uid}`, not root")]
+    Untrusted {
+        /// The socket or file.
+        path: Box<Path>,
+        /// Its owner.
+        uid: u32,
+    },
+    /// Neither a socket nor a regular file.
+    #[error("failed to trust `{0}`: it is neither a socket nor a regular file")]
+    Strange(Box<Path>),
+    /// The daemon's user may not open it.
+    #[error(
+        "failed to open `{0}`: permission denied\nhint: let the daemon's user be in the socket's group \
+         (`SupplementaryGroups=`)"
+    )]
+    Denied(Box<Path>),
+    /// Nobody listens, or the file cannot be read.
+    #[error("failed to open `{path}`")]
+    Unreachable {
+        /// The socket or file.
+        path: Box<Path>,
+        /// Why.
+        source: io::Error,
+    },
+    /// No answer within [`ASK_MAX`].
+    #[error("failed to get an answer within {} ms", ASK_MAX.as_millis())]
+    Late,
+    /// The connection broke, or what came is not the protocol.
+    #[error("failed to ask: {0}")]
+    Broken(Box<str>),
+    /// The runtime said no.
+    #[error("failed to ask: the runtime answered `{0}`")]
+    Refused(Box<str>),
+    /// More than [`ANSWER_BYTES_MAX`], and nothing useful before the cut.
+    #[error("failed to read the answer: it is longer than {ANSWER_BYTES_MAX} bytes")]
+    TooLong,
+    /// It is not what it should be.
+    #[error("failed to read the answer: {0}")]
+    Malformed(Box<str>),
+}
+
+impl Error {
+    /// An error of opening `path`, by kind.
+    fn opening(path: &Path, source: io::Error) -> Error {
+        let path = path.into();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::Absent(path),
+            io::ErrorKind::PermissionDenied => Error::Denied(path),
+            _ => Error::Unreachable { path, source },
+        }
+    }
+
+    /// Why, as metrics tell it apart; None where the runtime is only not there.
+    pub fn cause(&self) -> Option<Cause> {
+        Some(match self {
+            Error::Absent(_) => return None,
+            Error::Untrusted { .. } | Error::Strange(_) => Cause::Untrusted,
+            Error::Denied(_) => Cause::Denied,
+            Error::Unreachable { .. } => Cause::Unreachable,
+            Error::Late => Cause::Late,
+            Error::Broken(_) => Cause::Broken,
+            Error::Refused(_) => Cause::Refused,
+            Error::TooLong => Cause::TooLong,
+            Error::Malformed(_) => Cause::Malformed,
+        })
+    }
+}
+
+/// Why an ask failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its owner is not root.
+    Untrusted,
+    /// The daemon may not open it.
+    Denied,
+    /// Nobody listens.
+    Unreachable,
+    /// No answer in time.
+    Late,
+    /// The connection broke.
+    Broken,
+    /// The runtime said no.
+    Refused,
+    /// The answer was too long.
+    TooLong,
+    /// The answer made no sense.
+    Malformed,
+}
+
+impl Cause {
+    /// All, in the order of [`Counts::failed`].
+    pub const ALL: [Cause; 8] = [
+        Cause::Untrusted,
+        Cause::Denied,
+        Cause::Unreachable,
+        Cause::Late,
+        Cause::Broken,
+        Cause::Refused,
+        Cause::TooLong,
+        Cause::Malformed,
+    ];
+
+    /// One word, for metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Cause::Untrusted => "untrusted",
+            Cause::Denied => "denied",
+            Cause::Unreachable => "unreachable",
+            Cause::Late => "late",
+            Cause::Broken => "broken",
+            Cause::Refused => "refused",
+            Cause::TooLong => "too_long",
+            Cause::Malformed => "malformed",
+        }
+    }
+}
+
+/// What asking came to. Relaxed everywhere: nothing else is read by what these say.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Containers asked for.
+    pub asked: AtomicU64,
+    /// Of them, those somebody knew.
+    pub found: AtomicU64,
+    /// Of them, those nobody knew, or nobody there could tell; asked again later.
+    pub unknown: AtomicU64,
+    /// Calls that failed, by [`Cause::ALL`].
+    pub failed: [AtomicU64; Cause::ALL.len()],
+    /// Containers whose first samples were recorded before the answer came.
+    pub late: AtomicU64,
+    /// Containers that were not asked for because too many waited, to be asked for later.
+    pub deferred: AtomicU64,
+    /// Containers forgotten because too many were known.
+    pub evicted: AtomicU64,
+    /// Chosen labels left out because a container had too many bytes of them.
+    pub labels_cut: AtomicU64,
+    /// Containers known now.
+    pub known: AtomicU64,
+}
+
+impl Counts {
+    fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn fail(&self, cause: Cause) {
+        Counts::add(&self.failed[cause as usize], 1);
+    }
+}
+
+/// What [`Runtime::inspect`] will come to.
+pub type Inspection<'a> =
+    Pin<Box<dyn Future<Output = Result<Option<Metadata>, Error>> + Send + 'a>>;
+
+/// Somebody who may know containers: a runtime's socket, or the files it keeps.
+pub trait Runtime: Send + Sync {
+    /// Whether it can know containers of this runtime, by the label of the cgroup path; None: the path
+    /// does not tell.
+    fn serves(&self, runtime: Option<&str>) -> bool;
+
+    /// Asks for a container by its id, which has hexadecimal digits alone; None: not one of its own.
+    /// Nobody waits longer than [`ASK_MAX`].
+    fn inspect<'a>(&'a self, id: &'a str) -> Inspection<'a>;
+}
+
+/// Whether these are the digits of a container's id, and nothing that means more in a path or a URL.
+fn is_id(id: &str) -> bool {
+    (12..=64).contains(&id.len()) && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Where runtimes are asked: their sockets and files, and whether those can be trusted.
+
+use super::cri::Cri;
+use super::docker::{Docker, Podman};
+use super::files::{Bundles, DockerFiles, Storage};
+use super::{Chosen, Error, Runtime};
+use std::fmt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use tokio::net::UnixStream;
+
+/// Where the usual runtimes are found. Sockets first: they know labels that files do not have.
+const USUAL: &[(Kind, &str)] = &[
+    (Kind::Docker, "/run/docker.sock"),
+    (Kind::Podman, "/run/podman/podman.sock"),
+    (Kind::Cri, "/run/containerd/containerd.sock"),
+    (Kind::Cri, "/run/k3s/containerd/containerd.sock"),
+    (Kind::Cri, "/run/crio/crio.sock"),
+    (Kind::DockerFiles, "/var/lib/docker"),
+    (
+        Kind::Bundles,
+        "/run/containerd/io.containerd.runtime.v2.task/k8s.io",
+    ),
+    (
+        Kind::Bundles,
+        "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io",
+    ),
+    (Kind::Bundles, "/run/containers/storage/overlay-containers"),
+    (Kind::Storage, "/var/lib/containers/storage"),
+];
+
+/// What is asked, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Docker's engine, over HTTP.
+    Docker,
+    /// Podman's service, over HTTP.
+    Podman,
+    /// The Container Runtime Interface, over gRPC.
+    Cri,
+    /// What Docker keeps of each container.
+    DockerFiles,
+    /// What containerd and CRI-O hand to whoever starts a container.
+    Bundles,
+    /// What Podman's storage keeps of all.
+    Storage,
+}
+
+impl Kind {
+    /// In the order of [`Source::KINDS`].
+    const ALL: [Kind; 6] = [
+        Kind::Docker,
+        Kind::Podman,
+        Kind::Cri,
+        Kind::DockerFiles,
+        Kind::Bundles,
+        Kind::Storage,
+    ];
+
+    fn word(self) -> &'static str {
+        Source::KINDS[self as usize]
+    }
+}
+
+/// A value of the configuration's `containers.sources`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    kind: Kind,
+    path: PathBuf,
+    /// The operator named it, and answers for whose it is.
+    named: bool,
+}
+
+/// Why a text is no source.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "failed to read source `{0}`: it is `KIND:/PATH` with docker, podman or cri for a socket, and \
+     docker-files, bundles or storage for a directory"
+)]
+pub struct SourceError(String);
+
+impl FromStr for Source {
+    type Err = SourceError;
+
+    fn from_str(text: &str) -> Result<Source, SourceError> {
+        let refused = || SourceError(config::shown(text));
+        let (word, path) = text.split_once(':').ok_or_else(refused)?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word);
+        let kind = kind.filter(|_| path.starts_with('/')).ok_or_else(refused)?;
+        Ok(Source {
+            kind,
+            path: path.into(),
+            named: true,
+        })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.word(), self.path.display())
+    }
+}
+
+impl Source {
+    /// What may stand before the path.
+    pub const KINDS: &'static [&'static str] = &[
+        "docker",
+        "podman",
+        "cri",
+        "docker-files",
+        "bundles",
+        "storage",
+    ];
+
+    /// The sources of a list of the configuration; what is none is left out.
+    pub fn of_config(list: &[String]) -> Vec<Source> {
+        let mut sources = Vec::new();
+        for text in list {
+            match text.as_str() {
+                "auto" => sources.extend(Source::usual()),
+                text => sources.extend(text.parse::<Source>().ok()),
+            }
+        }
+        sources
+    }
+
+    /// The places where the usual runtimes are found.
+    pub fn usual() -> impl Iterator<Item = Source> {
+        USUAL.iter().map(|&(kind, path)| Source {
+            kind,
+            path: path.into(),
+            named: false,
+        })
+    }
+
+    /// Who is asked there.
+    pub fn runtime(&self, chosen: &Chosen) -> Box<dyn Runtime> {
+        let socket = || Socket {
+            path: self.path.as_path().into(),
+            named: self.named,
+        };
+        let (dir, chosen) = (self.path.as_path().into(), chosen.clone());
+        match self.kind {
+            Kind::Docker => Box::new(Docker::new(socket(), chosen)),
+            Kind::Podman => Box::new(Podman::new(socket(), chosen)),
+            Kind::Cri => Box::new(Cri::new(socket(), chosen)),
+            Kind::DockerFiles => Box::new(DockerFiles { dir, chosen }),
+            Kind::Bundles => Box::new(Bundles { dir, chosen }),
+            Kind::Storage => Box::new(Storage { dir }),
+        }
+    }
+}
+
+/// A unix socket that a runtime listens on.
+#[derive(Clone, Debug)]
+pub struct Socket {
+    /// Where.
+    pub path: Box<Path>,
+    /// The operator named it: it may be of another user than root.
+    pub named: bool,
+}
+
+impl Socket {
+    /// Connects, if both the socket and who listens on it are root's.
+    pub async fn connect(&self) -> Result<UnixStream, Error> {
+        let path = &*self.path;
+        // On /run, which is memory: this does not wait.
+        let found = std::fs::metadata(path).map_err(|error| Error::opening(path, error))?;
+        if !found.file_type().is_socket() {
+            return Err(Error::Strange(path.into()));
+        }
+        self.trust(found.uid())?;
+        let stream = UnixStream::connect(path).await;
+        let stream = stream.map_err(|error| Error::opening(path, error))?;
+        let peer = stream.peer_cred();
+        self.trust(peer.map_err(|error| Error::opening(path, error))?.uid())?;
+        Ok(stream)
+    }
+
+    fn trust(&self, uid: u32) -> Result<(), Error> {
+        match self.named || uid == 0 {
+            true => Ok(()),
+            false => Err(Error::Untrusted {
+                path: self.path.clone(),
+                uid,
+            }),
+        }
+    }
+}
