@@ -37,8 +37,10 @@ const SAMPLES: u64 = 200;
 /// Longest wait for anything; a debug build on a busy machine is slow.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Three functions deep, for as long as it is let.
+/// Three functions deep, for as long as it is let. CPython writes a jitdump two MiB at a time: functions
+/// with long names fill them.
 const PROGRAM: &str = "
+import sys
 def leaf(n):
     s = 0
     for i in range(n): s += i * i
@@ -47,6 +49,13 @@ def mid(n):
     return leaf(n) + 1
 def outer(n):
     return sum(mid(n) for _ in range(10))
+outer(1)
+if sys._xoptions.get('perf_jit'):
+    for i in range(2500):
+        name = 'x' * 1000 + str(i)
+        made = {}
+        exec(f'def {name}(): pass', made)
+        made[name]()
 while True: outer(1000)
 ";
 
@@ -271,15 +280,22 @@ fn interpreters(versions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let path = std::env::var_os("PATH").unwrap_or_default();
     for dir in std::env::split_paths(&path) {
-        let named = versions.iter().map(|version| dir.join(format!("python{version}")));
+        let named = versions
+            .iter()
+            .map(|version| dir.join(format!("python{version}")));
         // Where pyenv has a script for each name that it may have, it is not an interpreter.
         found.extend(named.filter(|path| path.is_file() && !dir.ends_with("shims")));
     }
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let home = std::env::var_os("HOME")
+        .map(PathBuf::from)
+        .unwrap_or_default();
     let installed = std::fs::read_dir(home.join(".pyenv/versions"));
     for entry in installed.into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if versions.iter().any(|version| name.starts_with(&format!("{version}."))) {
+        if versions
+            .iter()
+            .any(|version| name.starts_with(&format!("{version}.")))
+        {
             found.push(entry.path().join("bin/python3"));
         }
     }
@@ -298,7 +314,12 @@ fn code_of_map(path: &Path) -> CodeMap {
     code
 }
 
-fn check(interpreter: &Path, mode: &str, file: fn(u32) -> String, make: fn(&Runtime) -> RulesBuilder) {
+fn check(
+    interpreter: &Path,
+    mode: &str,
+    file: fn(u32) -> String,
+    make: fn(&Runtime) -> RulesBuilder,
+) {
     let runtime = Runtime::start(interpreter, mode, file);
     let Some(mut rig) = Rig::new(runtime.pid()) else {
         return eprintln!("skip: not permitted to sample");
@@ -342,14 +363,30 @@ fn stacks_of_python_pass_trampolines_that_a_jitdump_describes_needs_root() {
     if found.is_empty() {
         return eprintln!("skip: no Python of 3.13 or later");
     }
+    let dump = |pid| format!("/tmp/jit-{pid}.dump");
     for interpreter in found {
-        let dump = |pid| format!("/tmp/jit-{pid}.dump");
         check(&interpreter, "perf_jit", dump, |runtime| {
             let (mut code, mut rules) = (CodeMap::new(8 << 20), RulesBuilder::default());
             let content = std::fs::read(&runtime.written).unwrap();
             let read = When::at(Mono::now());
             let done = DumpReader::default().feed(&content, read, &mut code, &mut rules);
             assert_eq!(done, Ok(()));
+            rules
+        });
+    }
+}
+
+#[test]
+fn stacks_of_python_pass_trampolines_that_nothing_names_yet_needs_root() {
+    let found = interpreters(&["3.13", "3.14"]);
+    if found.is_empty() {
+        return eprintln!("skip: no Python of 3.13 or later");
+    }
+    let dump = |pid| format!("/tmp/jit-{pid}.dump");
+    for interpreter in found {
+        check(&interpreter, "perf_jit", dump, |runtime| {
+            let mut rules = RulesBuilder::default();
+            rules.look_at(runtime.pid(), &CodeMap::new(8 << 20));
             rules
         });
     }
