@@ -37,8 +37,10 @@ const SAMPLES: u64 = 200;
 /// Longest wait for anything; a debug build on a busy machine is slow.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Three functions deep, for as long as it is let.
+/// Three functions deep, for as long as it is let. CPython writes a jitdump two MiB at a time: functions
+/// with long names fill them.
 const PROGRAM: &str = "
+import sys
 def leaf(n):
     s = 0
     for i in range(n): s += i * i
@@ -47,6 +49,13 @@ def mid(n):
     return leaf(n) + 1
 def outer(n):
     return sum(mid(n) for _ in range(10))
+outer(1)
+if sys._xoptions.get('perf_jit'):
+    for i in range(2500):
+        name = 'x' * 1000 + str(i)
+        made = {}
+        exec(f'def {name}(): pass', made)
+        made[name]()
 while True: outer(1000)
 ";
 
@@ -355,14 +364,30 @@ fn stacks_of_python_pass_trampolines_that_a_jitdump_describes_needs_root() {
     if found.is_empty() {
         return eprintln!("skip: no Python of 3.13 or later");
     }
+    let dump = |pid| format!("/tmp/jit-{pid}.dump");
     for interpreter in found {
-        let dump = |pid| format!("/tmp/jit-{pid}.dump");
         check(&interpreter, "perf_jit", dump, |runtime| {
             let (mut code, mut rules) = (CodeMap::new(8 << 20), RulesBuilder::default());
             let content = std::fs::read(&runtime.written).unwrap();
             let read = When::at(Mono::now());
             let done = DumpReader::default().feed(&content, read, &mut code, &mut rules);
             assert_eq!(done, Ok(()));
+            rules
+        });
+    }
+}
+
+#[test]
+fn stacks_of_python_pass_trampolines_that_nothing_names_yet_needs_root() {
+    let found = interpreters(&["3.13", "3.14"]);
+    if found.is_empty() {
+        return eprintln!("skip: no Python of 3.13 or later");
+    }
+    let dump = |pid| format!("/tmp/jit-{pid}.dump");
+    for interpreter in found {
+        check(&interpreter, "perf_jit", dump, |runtime| {
+            let mut rules = RulesBuilder::default();
+            rules.look_at(runtime.pid(), &CodeMap::new(8 << 20));
             rules
         });
     }

@@ -25,7 +25,7 @@ use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use trampolines::{Arena, Asked};
+use trampolines::{Asked, Looked};
 pub use written::Unwinding;
 
 /// Rules that wait for the sampler, which takes them at every pass. Unit: processes.
@@ -47,6 +47,10 @@ const PHP_LOOP: &[u8] = b"execute_ex";
 
 /// Arenas of trampolines remembered of one process. Unit: arenas, of 64 KiB in CPython: 5,900 functions.
 const ARENAS_MAX: usize = 1024;
+
+/// How often memory is looked at for trampolines without a name, once it was often enough. Unit: askings,
+/// of a second.
+const UNNAMED_EVERY: u64 = 64;
 
 /// Rules for the generated code of one process, in place of those it had.
 #[derive(Debug)]
@@ -147,6 +151,9 @@ pub struct RulesBuilder {
     arenas: Vec<Range<u64>>,
     /// The rule of code that runs in a frame lent to it; `None` inside when it was looked for in vain.
     lent: Option<Option<Rule>>,
+    /// How often it was asked what is to be looked at, and whether the process is known to be no Python.
+    asked: u64,
+    no_python: bool,
     changed: bool,
     counts: RuleCounts,
 }
@@ -192,18 +199,23 @@ impl RulesBuilder {
         }
     }
 
-    /// Code among what is named now whose shape may be known and was not looked at yet. Hand it to
-    /// [`trampolines::look`], in a helper, and what that finds to [`RulesBuilder::add`].
-    pub fn unseen(&self, pid: Pid, code: &CodeMap) -> Option<Asked> {
+    /// What is to be looked at: code among what is named now whose shape may be known, and now and then
+    /// whatever memory may hold such code without a name. Hand it to [`trampolines::look`], in a helper,
+    /// and what that finds to [`RulesBuilder::add`]. Ask once a second while the process has samples in
+    /// generated code.
+    pub fn unseen(&mut self, pid: Pid, code: &CodeMap) -> Option<Asked> {
+        self.asked += 1;
+        if self.arenas.len() >= ARENAS_MAX {
+            return None;
+        }
+        let due = self.asked.is_power_of_two() || self.asked.is_multiple_of(UNNAMED_EVERY);
+        let unnamed = due && !self.no_python;
         let named = code
             .iter()
             .filter(|(_, code)| trampolines::may_be(&code.name));
         let starts = named.map(|(range, _)| range.start);
         let unseen = starts.filter(|&start| !self.is_seen(start));
-        if self.arenas.len() >= ARENAS_MAX {
-            return None;
-        }
-        Asked::new(pid, unseen)
+        Asked::new(pid, unseen, unnamed, &self.arenas)
     }
 
     fn is_seen(&self, address: u64) -> bool {
@@ -212,13 +224,17 @@ impl RulesBuilder {
     }
 
     /// Takes in what was found of trampolines.
-    pub fn add(&mut self, arenas: Vec<Arena>) {
-        for arena in arenas {
+    pub fn add(&mut self, looked: Looked) {
+        self.no_python = !looked.python;
+        for arena in looked.arenas {
+            let now = arena.looked_at;
+            let inside = |old: &Range<u64>| now.start <= old.start && old.end <= now.end;
+            self.arenas.retain(|old| !inside(old));
             if self.arenas.len() >= ARENAS_MAX {
                 self.counts.refused += arena.found.len() as u64;
                 continue;
             }
-            self.arenas.push(arena.looked_at);
+            self.arenas.push(now);
             for (start, shape) in arena.found {
                 let range = start..start + shape.code_bytes();
                 // What a runtime wrote of it itself stays.

@@ -138,18 +138,20 @@ fn memory_is_bounded_and_what_is_refused_is_counted() {
 }
 
 #[test]
-fn trampolines_in_the_memory_of_a_process_are_found_by_one_name() {
-    // They lie in this program as data, and data is not looked at: the mapping must be executable.
-    let code = CodeMap::new(1 << 20);
+fn what_was_looked_at_is_not_looked_at_again() {
+    let mut code = CodeMap::new(1 << 20);
     let mut builder = RulesBuilder::default();
+    // This is no Python: nothing without a name is looked at here.
     builder.look_at(Pid(std::process::id()), &code);
-    assert!(builder.take().is_none(), "nothing was named");
-    let arena = trampolines::Arena {
-        looked_at: 0x1000..0x2000,
-        found: vec![],
-    };
-    builder.add(vec![arena]);
-    let mut code = code;
+    assert!(builder.take().is_none());
+    assert!(builder.unseen(Pid(1), &code).is_none());
+    builder.add(trampolines::Looked {
+        arenas: vec![trampolines::Arena {
+            looked_at: 0x1000..0x2000,
+            found: vec![],
+        }],
+        python: false,
+    });
     let when = When::at(Mono(1));
     code.load(0x1800..0x180b, "py::seen", Default::default(), when);
     assert!(builder.unseen(Pid(1), &code).is_none());

@@ -10,7 +10,8 @@
 //! The memory is a stranger's, and reading it may take for ever: [`look`] is for helpers.
 
 use crate::ids::Pid;
-use crate::process::maps;
+use crate::process::maps::{self, Map};
+use crate::symbolize::open::base_name;
 use crate::unwind::rule::Rule;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -18,7 +19,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Most of one arena that is read. Unit: bytes. CPython's have 64 KiB; neighbours look like one.
-const ARENA_BYTES_MAX: u64 = 4 << 20;
+const ARENA_BYTES_MAX: u64 = 1 << 20;
 
 /// Most arenas read in one look; the others are for the next.
 const ARENAS_A_LOOK: usize = 16;
@@ -95,20 +96,53 @@ pub fn may_be(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Addresses to be looked at in a process.
+/// What is to be looked at in a process.
 #[derive(Debug)]
 pub struct Asked {
     pid: Pid,
-    /// Sorted.
+    /// Addresses of what was named; sorted.
     addresses: Vec<u64>,
+    /// Whatever memory of a Python may hold trampolines, too: 3.13's `-X perf_jit` names them only when two
+    /// MiB of records are together.
+    unnamed: bool,
+    /// What was looked at before.
+    seen: Vec<Range<u64>>,
 }
 
 impl Asked {
-    /// `None` without addresses.
-    pub(super) fn new(pid: Pid, addresses: impl Iterator<Item = u64>) -> Option<Asked> {
+    /// `None` when there is nothing to look at.
+    pub(super) fn new(
+        pid: Pid,
+        addresses: impl Iterator<Item = u64>,
+        unnamed: bool,
+        seen: &[Range<u64>],
+    ) -> Option<Asked> {
         let mut addresses: Vec<u64> = addresses.collect();
         addresses.sort_unstable();
-        (!addresses.is_empty()).then_some(Asked { pid, addresses })
+        (unnamed || !addresses.is_empty()).then(|| Asked {
+            pid,
+            addresses,
+            unnamed,
+            seen: seen.to_vec(),
+        })
+    }
+
+    /// The part of a mapping that is to be read; `None` when it is not.
+    fn part(&self, mapping: &Map) -> Option<Range<u64>> {
+        let seen = |from: u64, to: u64| {
+            let mut seen = self.seen.iter();
+            seen.any(|seen| seen.start <= from && to <= seen.end)
+        };
+        let first = self.addresses.partition_point(|&at| at < mapping.start);
+        let named = self.addresses.get(first).filter(|&&at| at < mapping.end);
+        let start = match named {
+            Some(&at) if at - mapping.start >= ARENA_BYTES_MAX => at,
+            Some(_) => mapping.start,
+            None if self.unnamed && mapping.path.is_empty() => mapping.start,
+            None => return None,
+        };
+        let end = mapping.end.min(start.saturating_add(ARENA_BYTES_MAX));
+        (!seen(start, end)).then_some(start..end)
     }
 }
 
@@ -121,52 +155,52 @@ pub struct Arena {
     pub(super) found: Vec<(u64, Shape)>,
 }
 
-/// Looks at the memory around the addresses. May block for ever.
+/// What a look found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    pub(super) arenas: Vec<Arena>,
+    /// False when the process maps no Python.
+    pub(super) python: bool,
+}
+
+/// Looks at the memory of a process. May block for ever.
 ///
 /// Nothing is found where the process is gone, or its memory may not be read.
-pub fn look(asked: &Asked) -> Vec<Arena> {
+pub fn look(asked: &Asked) -> Looked {
     let pid = asked.pid.0;
     let open = |name| File::open(format!("/proc/{pid}/{name}"));
     let (Ok(memory), Ok(list)) = (open("mem"), open("maps")) else {
-        return Vec::new();
+        return Looked::default();
     };
-    let mut arenas = Vec::new();
-    for range in arenas_of(&asked.addresses, list) {
+    let list = BufReader::with_capacity(16 << 10, list.take(MAPS_BYTES_MAX));
+    let mappings = maps::executable(list);
+    let python = mappings.iter().any(is_python);
+    let asked = Asked {
+        unnamed: asked.unnamed && python,
+        addresses: asked.addresses.clone(),
+        seen: asked.seen.clone(),
+        ..*asked
+    };
+    let parts = mappings.iter().filter_map(|mapping| asked.part(mapping));
+    let arenas = parts.take(ARENAS_A_LOOK).map(|range| {
         let mut code = vec![0; (range.end - range.start) as usize];
         // What cannot be read is not asked for again.
         let read = memory.read_at(&mut code, range.start).unwrap_or(0);
-        arenas.push(Arena {
+        Arena {
             found: scan(&code[..read], range.start),
             looked_at: range,
-        });
-    }
-    arenas
-}
-
-/// The executable mappings that hold the addresses, as far as they are looked at.
-fn arenas_of(addresses: &[u64], list: File) -> Vec<Range<u64>> {
-    let mut text = BufReader::with_capacity(16 << 10, list.take(MAPS_BYTES_MAX));
-    let mut arenas: Vec<Range<u64>> = Vec::new();
-    maps::ranges(&mut text, |mapping, executable| {
-        let first = addresses.partition_point(|&address| address < mapping.start);
-        let held = addresses[first..].iter().filter(|&&a| a < mapping.end);
-        if !executable || arenas.len() >= ARENAS_A_LOOK {
-            return;
-        }
-        for &address in held {
-            if arenas.last().is_some_and(|last| last.contains(&address)) {
-                continue;
-            }
-            let near = address - mapping.start < ARENA_BYTES_MAX;
-            let start = if near { mapping.start } else { address };
-            let end = mapping.end.min(start.saturating_add(ARENA_BYTES_MAX));
-            arenas.push(start..end);
-            if arenas.len() >= ARENAS_A_LOOK {
-                return;
-            }
         }
     });
-    arenas
+    Looked {
+        arenas: arenas.collect(),
+        python,
+    }
+}
+
+/// True for the program of CPython or its library.
+fn is_python(mapping: &Map) -> bool {
+    let name = base_name(&mapping.path);
+    mapping.is_file() && (name.starts_with(b"python") || name.starts_with(b"libpython"))
 }
 
 /// The trampolines in `code`, which begins at `base`.
