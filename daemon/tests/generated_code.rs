@@ -3,6 +3,7 @@
 //!
 //! Each interpreter of Python 3.12 or later that is found is sampled twice on one run: without rules, and
 //! with them.
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use daemon::aggregate::batch::RawBatch;
 use daemon::bounds::{Bounds, CacheBounds};
