@@ -86,7 +86,6 @@ fn arguments(tells: Tells, dir: &Path, seconds: u64) -> [String; 3] {
 fn finish(workload: &mut Workload, dir: &Path) -> Vec<Run> {
     let ended = workload.proc().wait(END_LIMIT);
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
-    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", workload.pid()));
     read_log(&dir.join("log"))
 }
 
@@ -186,6 +185,7 @@ fn record(tells: Tells, name: &str) -> Recording {
         own.map(|sample| (sample.mono_ns, sample.leaf_ip)).collect()
     });
     let windows = windows(&daemon, &cgroup);
+    let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
     daemon.stop();
     Recording {
         runs,
