@@ -1,8 +1,9 @@
 //! Stacks of real runtimes pass their generated code: the unwinder on real samples, with the rules that
 //! are made of what the runtimes tell.
 //!
-//! Each interpreter of Python 3.12 or later that is found is sampled twice on one run: without rules, and
-//! with them.
+//! Node, and each interpreter of Python 3.12 or later that is found, is sampled twice on one run: without
+//! rules, and with them.
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use daemon::aggregate::batch::RawBatch;
 use daemon::bounds::{Bounds, CacheBounds};
@@ -59,6 +60,17 @@ if sys._xoptions.get('perf_jit'):
 while True: outer(1000)
 ";
 
+/// The same for Node. Functions are made for as long as it runs, as the last ones wait for more.
+const SCRIPT: &str = "
+function leaf(n) { let s = 0; for (let i = 0; i < n; i++) s += Math.sqrt(i) * i; return s }
+function mid(n) { return leaf(n) + 1 }
+function outer(n) { let t = 0; for (let i = 0; i < 20; i++) t += mid(n); return t }
+for (let n = 0; ; n++) {
+  outer(2000);
+  if (n % 50 == 0) { const f = new Function('x', `return x + ${n}`); for (let i = 0; i < 2000; i++) f(i) }
+}
+";
+
 /// A runtime at work; ended when dropped.
 struct Runtime {
     child: Child,
@@ -66,21 +78,19 @@ struct Runtime {
 }
 
 impl Runtime {
-    fn start(interpreter: &Path, mode: &str, file: impl Fn(u32) -> String) -> Runtime {
-        let child = Command::new(interpreter)
-            .args(["-X", mode, "-c", PROGRAM])
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("failed to start an interpreter");
-        let written = PathBuf::from(file(child.id()));
+    /// Starts it and waits until it has written `word` to `file`, which is made of its pid.
+    fn start(command: &mut Command, word: &str, file: impl Fn(u32) -> PathBuf) -> Runtime {
+        let child = command.stdout(Stdio::null()).spawn();
+        let child = child.expect("failed to start a runtime");
+        let written = file(child.id());
         let mut runtime = Runtime { child, written };
         let told = wait_for(|| {
             assert!(runtime.child.try_wait().unwrap().is_none(), "it ended");
             let content = std::fs::read(&runtime.written).unwrap_or_default();
-            let named = content.windows(9).any(|bytes| bytes == b"py::leaf:");
-            named.then_some(())
+            let mut places = content.windows(word.len());
+            places.any(|bytes| bytes == word.as_bytes()).then_some(())
         });
-        told.expect("the interpreter tells of its code");
+        told.expect("the runtime tells of its code");
         runtime
     }
 
@@ -315,30 +325,50 @@ fn code_of_map(path: &Path) -> CodeMap {
     code
 }
 
-fn check(
-    interpreter: &Path,
-    mode: &str,
-    file: fn(u32) -> String,
-    make: fn(&Runtime) -> RulesBuilder,
-) {
-    let runtime = Runtime::start(interpreter, mode, file);
-    let Some(mut rig) = Rig::new(runtime.pid()) else {
-        return eprintln!("skip: not permitted to sample");
-    };
+/// Shares of complete stacks of a runtime, in per mille: without rules, and with those that `make` makes.
+fn shares(runtime: &Runtime, make: fn(&Runtime) -> RulesBuilder) -> Option<(u64, u64)> {
+    let mut rig = Rig::new(runtime.pid())?;
     rig.settle(runtime.pid());
     let without = rig.ends(runtime.pid());
-    let mut rules = make(&runtime);
+    let mut rules = make(runtime);
     rig.hand_over(runtime.pid(), &mut rules);
     let with = rig.ends(runtime.pid());
     rig.end();
+    let shares = (complete(&without), complete(&with));
     eprintln!(
-        "{} -X {mode}: complete {} ‰ without rules ({without:?}), {} ‰ with ({with:?})",
-        interpreter.display(),
-        complete(&without),
-        complete(&with)
+        "complete {} ‰ without rules ({without:?}), {} ‰ with ({with:?})",
+        shares.0, shares.1
     );
-    assert!(complete(&without) < 500, "there is nothing to prove");
-    assert!(complete(&with) >= 980, "{with:?}");
+    Some(shares)
+}
+
+fn check_python(
+    interpreter: &Path,
+    mode: &str,
+    file: fn(u32) -> PathBuf,
+    make: fn(&Runtime) -> RulesBuilder,
+) {
+    eprintln!("{} -X {mode}", interpreter.display());
+    let mut command = Command::new(interpreter);
+    command.args(["-X", mode, "-c", PROGRAM]);
+    let runtime = Runtime::start(&mut command, "py::leaf:", file);
+    match shares(&runtime, make) {
+        None => eprintln!("skip: not permitted to sample"),
+        Some((without, with)) => {
+            assert!(without < 500, "there is nothing to prove");
+            assert!(with >= 980);
+        }
+    }
+}
+
+/// The rules of what a runtime wrote to its jitdump.
+fn rules_of_dump(runtime: &Runtime) -> RulesBuilder {
+    let (mut code, mut rules) = (CodeMap::new(64 << 20), RulesBuilder::default());
+    let content = std::fs::read(&runtime.written).unwrap();
+    let read = When::at(Mono::now());
+    let done = DumpReader::default().feed(&content, read, &mut code, &mut rules);
+    assert_eq!(done, Ok(()));
+    rules
 }
 
 #[test]
@@ -348,8 +378,8 @@ fn stacks_of_python_pass_trampolines_known_by_their_shape_needs_root() {
         return eprintln!("skip: no Python of 3.12 or later");
     }
     for interpreter in found {
-        let map = |pid| format!("/tmp/perf-{pid}.map");
-        check(&interpreter, "perf", map, |runtime| {
+        let map = |pid| PathBuf::from(format!("/tmp/perf-{pid}.map"));
+        check_python(&interpreter, "perf", map, |runtime| {
             let mut rules = RulesBuilder::default();
             rules.look_at(runtime.pid(), &code_of_map(&runtime.written));
             assert!(rules.take_counts().trampolines > 1000, "a whole arena");
@@ -364,16 +394,27 @@ fn stacks_of_python_pass_trampolines_that_a_jitdump_describes_needs_root() {
     if found.is_empty() {
         return eprintln!("skip: no Python of 3.13 or later");
     }
-    let dump = |pid| format!("/tmp/jit-{pid}.dump");
+    let dump = |pid| PathBuf::from(format!("/tmp/jit-{pid}.dump"));
     for interpreter in found {
-        check(&interpreter, "perf_jit", dump, |runtime| {
-            let (mut code, mut rules) = (CodeMap::new(8 << 20), RulesBuilder::default());
-            let content = std::fs::read(&runtime.written).unwrap();
-            let read = When::at(Mono::now());
-            let done = DumpReader::default().feed(&content, read, &mut code, &mut rules);
-            assert_eq!(done, Ok(()));
-            rules
-        });
+        check_python(&interpreter, "perf_jit", dump, rules_of_dump);
+    }
+}
+
+#[test]
+fn stacks_of_node_pass_its_optimised_code_needs_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new("node");
+    let options = ["--perf-prof", "--perf-prof-unwinding-info", "-e", SCRIPT];
+    command.args(options).current_dir(dir.path());
+    if Command::new("node").arg("--version").output().is_err() {
+        return eprintln!("skip: needs the program `node`");
+    }
+    let dump = |pid| dir.path().join(format!("jit-{pid}.dump"));
+    let runtime = Runtime::start(&mut command, "JS:*leaf", dump);
+    match shares(&runtime, rules_of_dump) {
+        None => eprintln!("skip: not permitted to sample"),
+        // Its code has frame pointers: what is won is the first and last instructions of functions.
+        Some((without, with)) => assert!(with >= 980 && with + 10 >= without),
     }
 }
 
@@ -383,9 +424,9 @@ fn stacks_of_python_pass_trampolines_that_nothing_names_yet_needs_root() {
     if found.is_empty() {
         return eprintln!("skip: no Python of 3.13 or later");
     }
-    let dump = |pid| format!("/tmp/jit-{pid}.dump");
+    let dump = |pid| PathBuf::from(format!("/tmp/jit-{pid}.dump"));
     for interpreter in found {
-        check(&interpreter, "perf_jit", dump, |runtime| {
+        check_python(&interpreter, "perf_jit", dump, |runtime| {
             let mut rules = RulesBuilder::default();
             rules.look_at(runtime.pid(), &CodeMap::new(8 << 20));
             rules

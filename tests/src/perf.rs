@@ -30,6 +30,8 @@ pub struct PerfSample {
     pub pid: u32,
     /// Time on CLOCK_MONOTONIC. Unit: nanoseconds.
     pub mono_ns: u64,
+    /// Address of the leaf; 0 without a frame.
+    pub leaf_ip: u64,
     /// Function and file of each frame, leaf first.
     pub frames: Vec<(String, String)>,
 }
@@ -108,16 +110,19 @@ impl PerfRecord {
 pub fn parse(text: &str) -> Vec<PerfSample> {
     let head =
         Regex::new(r"^(.*?)\s+(\d+)/(\d+)\s+\[\d+\]\s+(\d+)\.(\d{9}):\s+\S+").expect("valid");
-    let frame = Regex::new(r"^\s+[0-9a-f]+ (.*) \((.*)\)$").expect("valid");
+    let frame = Regex::new(r"^\s+([0-9a-f]+) (.*) \((.*)\)$").expect("valid");
     let mut samples: Vec<PerfSample> = Vec::new();
     for line in text.lines() {
         if line.starts_with('\t') {
             let (Some(sample), Some(found)) = (samples.last_mut(), frame.captures(line)) else {
                 continue;
             };
+            if sample.frames.is_empty() {
+                sample.leaf_ip = u64::from_str_radix(&found[1], 16).expect("digits");
+            }
             sample
                 .frames
-                .push((found[1].to_owned(), found[2].to_owned()));
+                .push((found[2].to_owned(), found[3].to_owned()));
         } else if let Some(found) = head.captures(line) {
             let seconds: u64 = found[4].parse().expect("digits");
             let nanos: u64 = found[5].parse().expect("digits");
@@ -125,6 +130,7 @@ pub fn parse(text: &str) -> Vec<PerfSample> {
                 comm: found[1].trim_start().to_owned(),
                 pid: found[2].parse().expect("digits"),
                 mono_ns: seconds * 1_000_000_000 + nanos,
+                leaf_ip: 0,
                 frames: Vec::new(),
             });
         }
@@ -201,6 +207,7 @@ swapper     0/0     [000]    12.000000009:    1003009 cpu-clock: \n\
         assert_eq!((samples[0].comm.as_str(), samples[0].pid), ("a b", 17));
         assert_eq!(samples[0].mono_ns, 12_000_000_007);
         assert_eq!(samples[0].leaf(), "spend ten (deep)");
+        assert_eq!(samples[0].leaf_ip, 0x1bd8);
         assert!(samples[1].is_idle() && !samples[0].is_idle());
     }
 

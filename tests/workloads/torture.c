@@ -15,7 +15,7 @@
 #define ADDRESS 0x10000000
 #define SLOTS 8
 #define SLOT_BYTES 256
-// Length of a run. Unit: nanoseconds. Around the distance of two samples at 99 Hz, and several of it.
+// Length of a run. Unit: nanoseconds of CPU time. Around the distance of two samples at 99 Hz, and several of it.
 #define RUN_MIN 2000000
 #define RUN_SPREAD 20000000
 // Turns of the loop between two looks at the clock: some ten microseconds.
@@ -136,12 +136,12 @@ static void relocate(unsigned from, unsigned to) {
 
 WHOLE static void run(unsigned slot, uint64_t length) {
   KEEP_FRAME;
-  uint64_t begin = now_ns(), cpu = cpu_ns(), end;
+  uint64_t begin = now_ns(), from = cpu_ns(), cpu;
   do {
     ((Generated)address_of(slot))(TURNS);
-    end = now_ns();
-  } while (end - begin < length && !stop);
-  cpu = cpu_ns() - cpu;
+    cpu = cpu_ns() - from;
+  } while (cpu < length && !stop);
+  uint64_t end = now_ns();
   fprintf(run_log, "%llu %llu %llu %llx %s\n", (unsigned long long)begin, (unsigned long long)end,
           (unsigned long long)cpu, (unsigned long long)address_of(slot), pieces[slot].name);
 }

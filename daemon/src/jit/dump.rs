@@ -7,7 +7,7 @@
 //! - Records have times of `CLOCK_MONOTONIC`, in order. The head's time is no such time with V8 and CPython
 //!   (wall clock, microseconds), so nothing is taken from it.
 //! - CPython names no machine: `elf_mach` is 0. It writes 2 MiB at a time, the head included, so that most
-//!   programs have told nothing until they end.
+//!   programs have told nothing until they end. V8 writes 4 KiB at a time: the last functions may wait.
 //! - `code_addr` and `vma` are equal. Nobody writes MOVE or CLOSE.
 //! - UNWINDING_INFO is the `.eh_frame` and behind it its header, the other way round than specified; V8
 //!   writes a header alone where frame pointers lead on (`unwind/generated.rs`).

@@ -86,7 +86,7 @@ pub struct GeneratedRules {
 }
 
 impl GeneratedRules {
-    /// The rule of an address, that of an instruction or the last byte of a call; [`Rule::UNKNOWN`] where
+    /// The rule of an address, that of an instruction or the last byte of a call; an unknown one where
     /// nothing is known.
     pub fn rule(&self, address: Avma) -> Rule {
         self.find(address.0).unwrap_or(Rule::UNKNOWN)

@@ -219,3 +219,126 @@ proptest::proptest! {
         }
     }
 }
+
+/// Walks of copied stacks through generated code at 0x10000, with these rules.
+mod walks {
+    use super::*;
+    use crate::bounds::{Bounds, CacheBounds};
+    use crate::ids::{CgroupId, CpuId, Tid};
+    use crate::perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
+    use crate::process::ProcessTable;
+    use crate::unwind::state::REGISTERS;
+    use crate::unwind::{Depths, StackBuffer, Unwinder};
+    use profile::StackEnd;
+
+    const CODE: u64 = 0x10000;
+    const SP: u64 = 0x7fff_0000;
+
+    /// Unwinds a sample at `ip` with `words` on its stack and this frame pointer.
+    fn walk(builder: &mut RulesBuilder, ip: u64, rbp: u64, words: &[u64]) -> (Vec<u64>, StackEnd) {
+        let pid = Pid(7);
+        let mut table = ProcessTable::new();
+        let mapped = Mmap {
+            pid,
+            start: CODE,
+            len: 0x10000,
+            file_offset: 0,
+            file: MapFile::Inode {
+                major: 0,
+                minor: 0,
+                inode: 0,
+                generation: 0,
+            },
+            private: true,
+            path: b"//anon",
+        };
+        table.mmap(&mapped, Mono(1));
+        let process = table.get(pid).expect("has a mapping").id;
+        if let Some(rules) = builder.take() {
+            table.set_generated(Generated {
+                process,
+                pid,
+                rules,
+            });
+        }
+        let mut regs = vec![0; REGISTERS * 8];
+        // In the kernel's order.
+        for (at, value) in [(6, rbp), (7, SP), (8, ip)] {
+            regs[at * 8..at * 8 + 8].copy_from_slice(&u64::to_le_bytes(value));
+        }
+        let stack: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let sample = Sample {
+            mode: CpuMode::User,
+            ip,
+            pid,
+            tid: Tid(7),
+            time: Mono(2),
+            cpu: CpuId(0),
+            period: 1,
+            callchain: Callchain::from_bytes(&[]),
+            user: Some(UserState {
+                is_64: true,
+                regs: &regs,
+                stack: &stack,
+                full: true,
+            }),
+            cgroup: CgroupId(1),
+        };
+        let bounds = Bounds {
+            symbols: 0,
+            unwind: 1 << 20,
+            recorder: 0,
+        };
+        let depths = Depths {
+            chain: 127,
+            walk: 64,
+        };
+        let mut unwinder = Unwinder::new(depths, Arc::new(CacheBounds::new(bounds)));
+        let mut out = StackBuffer::default();
+        let end = unwinder.unwind(&sample, table.get(pid), &mut out);
+        let address = |frame: &crate::aggregate::batch::RawFrame| match frame {
+            crate::aggregate::batch::RawFrame::Jit(_, address) => address.0,
+            _ => 0,
+        };
+        (out.frames.iter().map(address).collect(), end)
+    }
+
+    fn trampolines() -> RulesBuilder {
+        let mut builder = RulesBuilder::default();
+        for at in 0..4 {
+            load(&mut builder, CODE + at * 16, 11, OF_CPYTHON);
+        }
+        builder
+    }
+
+    #[test]
+    fn a_walk_passes_one_trampoline_after_another() {
+        // The first is about to return; the others wait for their calls.
+        let words = [CODE + 22, 0, CODE + 38, 0, 0];
+        let (frames, end) = walk(&mut trampolines(), CODE + 10, 0, &words);
+        assert_eq!(frames, [CODE + 10, CODE + 21, CODE + 37]);
+        assert_eq!(end, StackEnd::Complete);
+    }
+
+    #[test]
+    fn without_rules_the_stack_says_that_generated_code_broke_it() {
+        let words = [CODE + 22, 0, CODE + 38, 0, 0];
+        let (frames, end) = walk(&mut RulesBuilder::default(), CODE + 10, 0, &words);
+        assert_eq!((frames.len(), end), (1, StackEnd::GeneratedCode));
+    }
+
+    #[test]
+    fn a_rule_that_leads_out_of_all_code_gives_way_to_the_frame_pointer() {
+        // What lies at the stack pointer is no address of code: the rule is of other code.
+        let words = [0x1234, 0x5678, 0, CODE + 0x105, 0];
+        let (frames, end) = walk(&mut trampolines(), CODE, SP + 16, &words);
+        assert_eq!(frames, [CODE, CODE + 0x104]);
+        assert_eq!(end, StackEnd::GeneratedCode);
+    }
+
+    #[test]
+    fn a_copy_that_ends_first_says_so() {
+        let (frames, end) = walk(&mut trampolines(), CODE + 4, 0, &[0]);
+        assert_eq!((frames.len(), end), (1, StackEnd::CopyTooSmall));
+    }
+}
