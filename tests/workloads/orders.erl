@@ -14,4 +14,4 @@ serve(End, Sum) ->
     end.
 
 settle(0, X) -> X;
-settle(Turns, X) -> 1 + settle(Turns - 1, (X * 1664525 + 1013904223) band 16#ffffffff) - 1.
+settle(Turns, X) -> settle(Turns - 1, (X * 1664525 + 1013904223) band 16#ffffffff).

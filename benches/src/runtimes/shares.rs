@@ -61,7 +61,8 @@ impl Shares {
         self.samples += 1;
         let names = || sample.frames.iter().map(|(name, _)| name.as_str());
         self.complete += u64::from(is_complete(names()));
-        self.frames += sample.frames.len() as u64;
+        // Of some samples it prints no frame, although each has an address.
+        self.frames += sample.frames.len().max(1) as u64;
         self.with_name += names().filter(|&name| name != "[unknown]").count() as u64;
     }
 
