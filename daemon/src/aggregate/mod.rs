@@ -12,3 +12,4 @@ pub mod losses;
 pub mod namer;
 mod owners;
 pub mod recorder;
+pub mod runtimes;

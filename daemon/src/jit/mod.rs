@@ -16,6 +16,7 @@ pub mod code;
 pub mod dump;
 pub mod map;
 pub mod names;
+pub mod runtime;
 pub mod target;
 
 #[cfg(test)]

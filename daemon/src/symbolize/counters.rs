@@ -64,6 +64,14 @@ counters! {
     perf_map_lines_skipped,
     /// Perf maps dropped to stay under the memory limit.
     perf_maps_evicted,
+    /// Perf maps written by JVMs that were attached to.
+    attaches_done,
+    /// Attempts to have a JVM write its perf map that failed.
+    attaches_failed,
+    /// Samples' processes not asked because too many are known.
+    attaches_over_limit,
+    /// Perf maps removed that runtimes had written because they were asked.
+    attach_maps_removed,
 }
 
 /// Adds one.
