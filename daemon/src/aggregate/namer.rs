@@ -8,6 +8,7 @@ use super::batch::{RawBatch, RawFrame, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
 use super::recorder::{Recorder, Row, WindowPart};
+use super::runtimes::{RuntimeWatch, Runtimes};
 use crate::cgroup::CgroupTable;
 use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::PerfMaps;
@@ -115,6 +116,7 @@ pub struct Namer {
     /// What a frame of `names` says of the kernel's context.
     contexts: HashMap<FrameId, Option<Context>>,
     ledger: LedgerKeeper,
+    runtimes: RuntimeWatch,
     work: Work,
 }
 
@@ -170,8 +172,15 @@ impl Namer {
             starts: HashMap::new(),
             contexts: HashMap::new(),
             ledger,
+            runtimes: RuntimeWatch::new(Arc::default()),
             work: Work::default(),
         }
+    }
+
+    /// Counts samples in generated code into this table.
+    pub fn counting_runtimes(mut self, runtimes: Arc<Runtimes>) -> Namer {
+        self.runtimes = RuntimeWatch::new(runtimes);
+        self
     }
 
     /// Names batches until the sampler is gone. `tick` is called before and after each: the
@@ -236,6 +245,7 @@ impl Namer {
             accounts: &accounts,
         });
         drop(recorder);
+        self.count_runtimes(batch);
         let files = self.work.files.iter().copied();
         self.store.close_unused(files, batch.end);
         // A process without samples in this batch may have some in the next: only the end of one is
@@ -249,6 +259,17 @@ impl Namer {
         if !ended.is_empty() {
             self.perf_maps.retain(|process| !ended.contains(&process));
         }
+    }
+
+    fn count_runtimes(&mut self, batch: &RawBatch) {
+        let (work, names) = (&self.work, &self.names);
+        let unnamed = |place: usize| {
+            let (first, _) = work.spans[work.frames[place] as usize];
+            let frame = work.named.frames[first as usize];
+            names.frames.get(frame).unnamed
+        };
+        self.runtimes
+            .note(batch, |stack| work.stacks[stack].end, unnamed);
     }
 
     fn forget_names(&mut self) {

@@ -117,6 +117,21 @@ struct Table {
     generation: Mono,
 }
 
+impl Entry {
+    /// A process with these counts.
+    pub fn new(pid: Pid, comm: Comm, facts: Option<Facts>, counts: Counts) -> Entry {
+        Entry {
+            pid,
+            comm,
+            facts,
+            counts,
+            asked: None,
+            before: Counts::default(),
+            looked: None,
+        }
+    }
+}
+
 impl Runtimes {
     fn lock(&self) -> MutexGuard<'_, Table> {
         // Plain data, sound whenever a holder panics.
@@ -159,15 +174,8 @@ impl Table {
     }
 
     fn add(&mut self, process: &RawProcess, counts: &Counts) {
-        let entry = self.entries.entry(process.id).or_insert_with(|| Entry {
-            pid: process.pid,
-            comm: process.comm,
-            facts: None,
-            counts: Counts::default(),
-            asked: None,
-            before: Counts::default(),
-            looked: None,
-        });
+        let new = || Entry::new(process.pid, process.comm, None, Counts::default());
+        let entry = self.entries.entry(process.id).or_insert_with(new);
         entry.comm = process.comm;
         entry.counts.add(counts);
         if self.entries.len() > PROCESSES_MAX {

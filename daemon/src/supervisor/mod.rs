@@ -190,6 +190,7 @@ impl Stages {
             files: Arc::default(),
             export,
             set_log_level,
+            runtimes: Arc::default(),
             watchers: Arc::default(),
             registry: OnceLock::new(),
         });
@@ -243,7 +244,8 @@ impl Stages {
                 symbolizer.set_kernel_symbols(kernel);
                 symbolizer.follow(Arc::clone(&named.bounds));
                 let perf_maps = PerfMaps::new(perf_maps, counters);
-                let namer = Namer::new(symbolizer, store, perf_maps, cgroups);
+                let namer = Namer::new(symbolizer, store, perf_maps, cgroups)
+                    .counting_runtimes(Arc::clone(&named.runtimes));
                 namer.run(&from_sampler, &recycle, &named.recorder, |busy| {
                     if busy {
                         return named.namer.begin();
