@@ -7,7 +7,9 @@
 //! is not wanted any more, and at the end of the daemon. After a daemon was killed it stays; the next one
 //! takes such a map for the process's own.
 
+pub mod dotnet;
 pub mod hotspot;
+mod nets;
 pub mod perfdata;
 pub mod place;
 
@@ -22,6 +24,7 @@ use crate::symbolize::counters::bump;
 use crate::time::Mono;
 use hashbrown::HashMap;
 use hotspot::{Attempt, LeftOver, Wanted};
+use nets::Nets;
 use place::Mark;
 use std::io;
 use std::sync::Arc;
@@ -95,6 +98,7 @@ pub struct Asker {
     orphans: Vec<Pending<Attempt>>,
     left_over: Vec<LeftOver>,
     removing: Vec<Pending<io::Result<()>>>,
+    nets: Nets,
     counters: Option<Arc<SymbolCounters>>,
     runtimes: Option<Arc<Runtimes>>,
 }
@@ -124,6 +128,7 @@ impl Asker {
             orphans: Vec::new(),
             left_over: Vec::new(),
             removing: Vec::new(),
+            nets: Nets::default(),
             counters: None,
             runtimes: None,
         }
@@ -145,6 +150,9 @@ impl Asker {
     pub fn note(&mut self, process: Asked, unnamed: u64, now: Mono) {
         if self.options.hotspot_attach && unnamed > 0 {
             self.note_jvm(process, unnamed, now);
+        }
+        if self.options.dotnet_enable {
+            self.nets.note(process, unnamed > 0, now);
         }
     }
 
@@ -176,6 +184,11 @@ impl Asker {
             }
         }
         self.begin_due(now);
+        let (begun, reports) = self.nets.tick(now);
+        written.extend(begun);
+        for (id, report) in reports {
+            self.report(id, report);
+        }
         self.tidy();
         written
     }
@@ -264,11 +277,13 @@ impl Asker {
             self.left_over.extend(jvm.left_over);
             self.orphans.extend(jvm.asking);
         }
+        self.nets.forget(process);
         self.tidy();
     }
 
     /// Has removed what is left over of processes that were forgotten.
     fn tidy(&mut self) {
+        self.nets.tidy();
         for orphan in std::mem::take(&mut self.orphans) {
             match orphan.wait(Duration::ZERO) {
                 Ok(attempt) => self.left_over.extend(attempt.outcome.ok().flatten()),
@@ -298,32 +313,33 @@ impl Asker {
         let deadline = Instant::now() + CLOSING_MAX;
         let ids: Vec<ProcessId> = self.jvms.keys().copied().collect();
         ids.into_iter().for_each(|id| self.forget(id));
+        self.nets.forget_all();
         loop {
             self.tidy();
-            let open =
-                !self.orphans.is_empty() || !self.left_over.is_empty() || !self.removing.is_empty();
             let now = Instant::now();
-            if !open || now >= deadline {
+            if self.left() == 0 || now >= deadline {
                 break;
             }
             // Whichever is there: the others are looked at every few milliseconds.
             let step = Duration::from_millis(5).min(deadline - now);
-            if let Some(removing) = self.removing.pop() {
-                match removing.wait(step) {
-                    Ok(_) => self.count(|counters| &counters.attach_maps_removed),
-                    Err(waits) => self.removing.extend(waits),
-                }
-            } else {
-                std::thread::sleep(step);
+            match self.removing.pop().map(|removing| removing.wait(step)) {
+                Some(Ok(_)) => self.count(|counters| &counters.attach_maps_removed),
+                Some(Err(waits)) => self.removing.extend(waits),
+                None => self.nets.wait(step),
             }
         }
-        let left = self.orphans.len() + self.left_over.len() + self.removing.len();
+        let left = self.left();
         if left > 0 {
             tracing::warn!(
                 left,
                 "perf maps that were written on demand may be left in /tmp"
             );
         }
+    }
+
+    /// What is still to be done of processes that are forgotten.
+    fn left(&self) -> usize {
+        self.orphans.len() + self.left_over.len() + self.removing.len() + self.nets.left()
     }
 
     fn count(&self, counter: impl Fn(&SymbolCounters) -> &AtomicU64) {

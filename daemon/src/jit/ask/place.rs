@@ -82,6 +82,13 @@ pub struct Mark {
     changed: (i64, i64),
 }
 
+impl Mark {
+    /// True when both are of one file, whatever was written to it in between.
+    pub fn is_same_file(self, other: Mark) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
 /// What lies at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
