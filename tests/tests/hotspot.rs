@@ -259,6 +259,42 @@ fn a_jvm_of_another_user_in_namespaces_of_its_own_has_names_needs_root() {
     assert!(!jvm.map.exists());
 }
 
+/// As the service does with `deploy/systemd/fleetprofd-attach.conf`: a user of its own.
+#[test]
+fn a_daemon_that_is_not_root_attaches_with_two_capabilities_needs_root() {
+    const OWN: &str = "54321";
+    let Some(_live) = live(NEEDS) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("fleetprofd");
+    std::fs::copy(fixtures::binaries::fleetprofd(), &program).unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let rights = "+perfmon,+sys_ptrace,+dac_override,+dac_read_search,+syslog,+checkpoint_restore,\
+                  +ipc_lock,+setuid,+setgid";
+    let user = ["setpriv", "--reuid", OWN, "--regid", OWN, "--clear-groups"];
+    let more = [
+        "--no-new-privs",
+        "--inh-caps",
+        rights,
+        "--ambient-caps",
+        rights,
+    ];
+    let daemon = Daemon::with()
+        .dir(dir.path())
+        .program(&program)
+        .set("windows.length_s=1")
+        .set("jit.hotspot_attach=true")
+        .through(&[user.as_slice(), &more].concat())
+        .start()
+        .sampling();
+    let inside = tempfile::tempdir().unwrap();
+    let (own, other) = (Jvm::start(&[]), Jvm::contained(inside.path()));
+    for jvm in [&own, &other] {
+        wait_for_name(&daemon, jvm, "early");
+    }
+    daemon.stop();
+    assert!(!own.map.exists() && !other.map.exists());
+}
+
 #[test]
 fn a_jvm_that_hangs_delays_no_other_needs_root() {
     let Some(_live) = live(NEEDS) else { return };

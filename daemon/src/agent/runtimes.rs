@@ -124,7 +124,7 @@ fn for_names(entry: &Entry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
     }
     let writes = facts.settings.writes;
     let advice = match facts.runtime {
-        Runtime::HotSpot => for_hotspot(entry, facts, jit),
+        Runtime::HotSpot => return for_hotspot(entry, facts, jit),
         Runtime::DotNet if !writes && !jit.dotnet_enable => told(
             ".NET tells no names of the methods it compiles unless it is asked to",
             "start it with the environment variable DOTNET_PerfMapEnabled=3, or set jit.dotnet_enable to true \
@@ -170,42 +170,54 @@ fn for_names(entry: &Entry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
             "a runtime that is not known makes code here and writes no /tmp/perf-PID.map",
             "see whether it has a switch for perf maps",
         ),
+        _ if writes && entry.counts.named == 0 => told(
+            format!(
+                "it was told to write the names of its code, and they are not found: {}",
+                entry.counts.reason.sentence()
+            ),
+            "see whether there is a /tmp/perf-PID.map in its root, PID being its own as it sees it",
+        ),
         _ => return None,
     };
     Some(advice)
 }
 
-fn for_hotspot(entry: &Entry, facts: &Facts, jit: &Jit) -> wire::Advice {
-    if !jit.hotspot_attach {
-        return told(
+fn for_hotspot(entry: &Entry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
+    let advice = if !jit.hotspot_attach {
+        told(
             "a JVM tells the names of the methods it compiled only when it is asked to",
             format!(
                 "set jit.hotspot_attach to true and restart the agent, which then asks every JVM by itself; or, \
                  with JDK 17 and later, run once as its user: jcmd {} Compiler.perfmap",
                 entry.pid.0
             ),
-        );
-    }
-    if facts.settings.no_attach {
-        return told(
+        )
+    } else if facts.settings.no_attach {
+        told(
             "the JVM does not let itself be attached to",
             "start it without -XX:+DisableAttachMechanism",
+        )
+    } else {
+        let asked = entry.asked.as_ref()?;
+        let failure = asked.failure.as_deref();
+        // What had no name before it was asked is no fault any more.
+        if failure.is_none() && entry.counts.reason != Unnamed::JitNotInMap {
+            return None;
+        }
+        let rights = failure.is_some_and(|failure| failure.contains("CAP_SETUID"));
+        let remedy = match rights {
+            true => {
+                "give the agent CAP_SETUID and CAP_SETGID: deploy/systemd/fleetprofd-attach.conf"
+            }
+            false => "",
+        };
+        let otherwise = format!(
+            "the JVM compiles methods it has not told of yet; it is asked at most every {} s",
+            jit.hotspot_refresh_s
         );
-    }
-    let rights = entry
-        .asked
-        .as_ref()
-        .and_then(|report| report.failure.as_deref())
-        .is_some_and(|failure| failure.contains("CAP_SETUID"));
-    let remedy = match rights {
-        true => "give the agent CAP_SETUID and CAP_SETGID: deploy/systemd/fleetprofd-attach.conf",
-        false => "",
+        told(for_asked(entry, &otherwise), remedy)
     };
-    let otherwise = format!(
-        "the JVM compiles methods it has not told of yet; it is asked at most every {} s",
-        jit.hotspot_refresh_s
-    );
-    told(for_asked(entry, &otherwise), remedy)
+    Some(advice)
 }
 
 /// Why asking did not help; `otherwise` where it did.
@@ -310,11 +322,25 @@ mod tests {
             ..Jit::default()
         };
         let mut entry = entry(Runtime::HotSpot, Settings::default());
+        assert!(advice(&entry, &jit).is_empty(), "it will be");
+        entry.asked = Some(AskReport::written());
+        assert!(advice(&entry, &jit).is_empty(), "from now on it has names");
+        entry.counts.reason = Unnamed::JitNotInMap;
         assert!(advice(&entry, &jit)[0].message.contains("every 60 s"));
         entry.asked = Some(AskReport::failed("needs CAP_SETUID".into()));
         let told = &advice(&entry, &jit)[0];
         assert!(told.message.ends_with("in vain: needs CAP_SETUID"));
         assert!(told.remedy.contains("fleetprofd-attach.conf"));
+    }
+
+    #[test]
+    fn a_runtime_that_writes_what_is_not_found_is_told_of() {
+        let writes = Settings {
+            writes: true,
+            ..Settings::default()
+        };
+        let found = advice(&entry(Runtime::Node, writes), &Jit::default());
+        assert!(found[0].message.contains("not found"), "{found:?}");
     }
 
     #[test]

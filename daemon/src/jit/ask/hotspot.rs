@@ -15,7 +15,8 @@
 //!
 //! Runs on a thread of its own, which takes the rights of the process (`place.rs`); may wait for ever there
 //! where file systems do. All else has a deadline. A daemon that is killed leaves the map, and for as long
-//! as an attempt takes the trigger, which does nothing without a signal.
+//! as an attempt takes the trigger, which does nothing without a signal. A JVM that answers only after the
+//! deadline leaves a map that is taken for its own.
 
 use super::place::{self, Identity, Mark, Place};
 use crate::jit::runtime::{self, Facts, Runtime};
@@ -88,7 +89,10 @@ pub enum AttachError {
     /// An agent in the JVM is writing a map.
     #[error("the JVM is writing a map of its own")]
     OwnMap,
-    /// It was asked once and did not answer. It is not asked again.
+    /// It has the signal and no socket yet.
+    #[error("the JVM did not open its socket within {} s", LISTEN_MAX.as_secs())]
+    Slow,
+    /// It got the signal before and still has no socket. It is not asked again.
     #[error("the JVM did not open its socket when it was asked to")]
     Deaf,
     /// It cannot be talked to.
@@ -266,7 +270,7 @@ impl Jvm {
         };
         let stream = place::wait_for(&self.pidfd, deadline, open);
         drop(trigger);
-        stream.map_err(AttachError::Talk)?.ok_or(AttachError::Deaf)
+        stream.map_err(AttachError::Talk)?.ok_or(AttachError::Slow)
     }
 
     /// Sends the signal, if the process is still one that expects it.

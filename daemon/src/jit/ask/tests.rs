@@ -242,6 +242,22 @@ fn a_jvm_writes_its_map_and_it_is_removed() {
 }
 
 #[test]
+fn the_map_of_a_jvm_that_ended_is_removed() {
+    if !has_java() {
+        return;
+    }
+    let mut rig = Rig::new();
+    let mut jvm = Burner::jvm(&[]);
+    check_named(&mut rig, &jvm);
+    jvm.child.kill().expect("ends");
+    jvm.child.wait().expect("ends");
+    assert!(jvm.map_path().exists(), "for those who still read it");
+    rig.asker.forget(ProcessId(jvm.pid));
+    drop(rig);
+    assert!(!jvm.map_path().exists());
+}
+
+#[test]
 fn nobody_is_asked_when_it_is_switched_off() {
     if !has_java() {
         return;
