@@ -143,6 +143,15 @@ pub struct Writing {
     failures: u32,
 }
 
+/// A process that goes on writing, or a map that stays.
+#[derive(Debug)]
+pub struct NotEnded {
+    /// What to try again; nothing when it was tried often enough.
+    pub again: Option<Box<Writing>>,
+    /// Why.
+    pub error: DotNetError,
+}
+
 /// Has a process write its map, on a thread of its own that ends afterwards. May wait for ever where a file
 /// system does.
 ///
@@ -217,7 +226,7 @@ impl Writing {
     ///
     /// # Errors
     /// When it goes on, or the map stays: with what to try again, if that may help.
-    pub fn end(mut self) -> Result<(), (Option<Writing>, DotNetError)> {
+    pub fn end(mut self) -> Result<(), NotEnded> {
         let assumed = self.owner.assume();
         let assumed = assumed.map_err(|source| DotNetError::Rights {
             uid: self.owner.uid,
@@ -225,7 +234,10 @@ impl Writing {
         });
         let ended = assumed.and_then(|()| self.end_as());
         self.failures += 1;
-        ended.map_err(|error| ((self.failures < ENDINGS_MAX).then_some(self), error))
+        ended.map_err(|error| NotEnded {
+            again: (self.failures < ENDINGS_MAX).then(|| Box::new(self)),
+            error,
+        })
     }
 
     /// The same, once the calling thread has the process's rights.

@@ -6,7 +6,7 @@ use crate::symbolize::open::Root;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use tempfile::TempDir;
 
 /// What the recorded server answers to the next connection.
@@ -31,7 +31,7 @@ impl Recorded {
         std::fs::create_dir(&tmp).expect("makes");
         let listener = UnixListener::bind(tmp.join("dotnet-diagnostic-17-4242-socket"));
         let listener = listener.expect("binds");
-        let (told, commands) = channel();
+        let (told, commands) = sync_channel(answers.len().max(1));
         let answers = answers.to_vec();
         std::thread::spawn(move || {
             for answer in answers {

@@ -4,7 +4,7 @@
 //! for a while, when it is forgotten, and at the end of the daemon. Each piece of work has a thread of its
 //! own; there are few, and one that hangs holds one of the places.
 
-use super::dotnet::{self, DotNetError, Writing};
+use super::dotnet::{self, DotNetError, NotEnded, Writing};
 use super::{Asked, PAUSE_MAX, THREAD};
 use crate::aggregate::runtimes::AskReport;
 use crate::helpers::{self, Pending};
@@ -38,7 +38,7 @@ pub(super) struct Nets {
 }
 
 /// A process that is told to stop; what to try again when it does not.
-type Ending = Pending<Result<(), (Option<Writing>, DotNetError)>>;
+type Ending = Pending<Result<(), NotEnded>>;
 
 #[derive(Debug)]
 struct Net {
@@ -156,11 +156,13 @@ impl Nets {
         }
     }
 
-    fn ended(&mut self, ended: Result<(), (Option<Writing>, DotNetError)>) {
+    fn ended(&mut self, ended: Result<(), NotEnded>) {
         match ended {
             Ok(()) => {}
-            Err((Some(again), _)) => self.again.push(again),
-            Err((None, error)) => {
+            Err(NotEnded {
+                again: Some(again), ..
+            }) => self.again.push(*again),
+            Err(NotEnded { again: None, error }) => {
                 let reason = crate::agent::with_causes(&error);
                 tracing::warn!(reason, "a .NET process does not stop writing its perf map");
             }

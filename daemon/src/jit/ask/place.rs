@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Gid, Uid, getegid, geteuid, set_dumpable_behavior};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -45,7 +45,7 @@ impl Identity {
     /// # Errors
     /// When the daemon may not take on another user: it needs `CAP_SETUID` and `CAP_SETGID`.
     pub fn assume(self) -> io::Result<()> {
-        let own = (fs_uid().as_raw(), fs_gid().as_raw());
+        let own = (geteuid().as_raw(), getegid().as_raw());
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         let groups = thread::set_thread_groups(&[]);
         if own != (self.uid, self.gid) {
@@ -64,14 +64,6 @@ impl Identity {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         Ok(dropped?)
     }
-}
-
-fn fs_uid() -> Uid {
-    rustix::process::geteuid()
-}
-
-fn fs_gid() -> Gid {
-    rustix::process::getegid()
 }
 
 /// What tells one state of a file from another: who it is and when it last changed.
