@@ -53,6 +53,15 @@ check_unit() {
 }
 check_unit fleetprofd "$EXPOSURE_MAX"
 check_unit fleetprof-collector "$COLLECTOR_EXPOSURE_MAX"
+# The unit with what attaching needs beside it.
+mkdir -p "$work/fleetprofd.service.d"
+cp systemd/fleetprofd-attach.conf "$work/fleetprofd.service.d/attach.conf"
+if have systemd-analyze; then
+    check "systemd-analyze verify fleetprofd with attach.conf" \
+        systemd-analyze verify --man=no "$work/fleetprofd.service"
+else
+    skip "systemd-analyze verify fleetprofd with attach.conf" systemd-analyze
+fi
 unit=systemd/fleetprofd.service
 
 # The same capabilities wherever they are named; a test of the daemon compares them with its own.

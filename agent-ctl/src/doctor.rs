@@ -10,7 +10,7 @@ use crate::peer::{Connection, Target};
 use crate::status::{Degradation, severity};
 use crate::terminal::{Out, Tone, clean};
 use crate::when::Range;
-use crate::{exit, summary, units};
+use crate::{exit, runtimes, summary, units};
 use anyhow::Result;
 use profile::{Profile, StackEnd, Unnamed, key};
 use proto::agent::{GetStatusResponse, LabelMatcher, MatchOp, QueryProfileRequest, Severity};
@@ -86,6 +86,7 @@ struct Json<'a> {
     degradations: Vec<Degradation<'a>>,
     stack_ends: Vec<Row>,
     unnamed: Vec<Row>,
+    runtimes: Vec<runtimes::Json<'a>>,
 }
 
 /// One row of a table of outcomes.
@@ -142,6 +143,7 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
             degradations: findings.iter().map(Finding::json).collect(),
             stack_ends: ends,
             unnamed,
+            runtimes: runtimes::Json::all(&after.runtimes),
         })?;
         return Ok(code);
     }
@@ -171,6 +173,14 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     );
     show_rows(out, &mut text, "How stacks ended", &ends);
     show_rows(out, &mut text, "Leaf frames without a symbol", &unnamed);
+    if !after.runtimes.is_empty() {
+        let _ = writeln!(
+            text,
+            "\n{}\n{}",
+            out.tone(Tone::Strong, "Generated code"),
+            runtimes::table(out, &after.runtimes).trim_end()
+        );
+    }
     if !bad {
         // Below lines that say what is missing, "nothing" would contradict them.
         let verdict = match findings.is_empty() {
@@ -392,6 +402,7 @@ fn findings(status: &GetStatusResponse) -> Vec<Finding> {
             severity: Severity::Warning,
         });
     }
+    findings.extend(runtimes::findings(&status.runtimes));
     findings.sort_by_key(|found| std::cmp::Reverse(found.severity));
     findings
 }
@@ -517,6 +528,7 @@ fn without_agent(
             degradations: findings.iter().map(Finding::json).collect(),
             stack_ends: Vec::new(),
             unnamed: Vec::new(),
+            runtimes: Vec::new(),
         })?;
         return Ok(code);
     }

@@ -38,6 +38,7 @@ mod peer;
 mod profile_cmd;
 mod read_json;
 mod render;
+mod runtimes;
 mod select;
 mod source;
 mod status;

@@ -651,6 +651,49 @@ fn doctor_tells_that_the_collector_is_away() {
     assert!(ended.out.contains("4 windows wait for it"));
 }
 
+fn generated() -> Running {
+    Running::start(Behaviour {
+        generated: true,
+        ..Behaviour::default()
+    })
+}
+
+#[test]
+fn doctor_says_which_switch_gives_generated_code_names() {
+    let ended = ask(&generated(), &["doctor", "--burn", "50ms"]);
+    assert_eq!(ended.code, 0, "advice is no failure: {}", ended.all());
+    for told in [
+        "(pid 4711): this JVM keeps no frame pointers",
+        "mend it: start it with -XX:+PreserveFramePointer",
+        "\nGenerated code\n",
+        "jit_no_map",
+        "100.0 %",
+    ] {
+        assert!(ended.out.contains(told), "no {told:?}: {}", ended.all());
+    }
+    assert!(!ended.out.contains('\x1b'), "{:?}", ended.out);
+}
+
+#[test]
+fn generated_code_is_in_json_and_in_a_line_of_the_status() {
+    let agent = generated();
+    let ended = ask(&agent, &["doctor", "--burn", "50ms", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(json["runtimes"][0]["runtime"], "hotspot");
+    assert_eq!(json["runtimes"][0]["complete_share"], 0.05);
+    assert_eq!(json["runtimes"][1]["named_share"], 1.0);
+    assert_eq!(
+        json["runtimes"][0]["advice"][1]["remedy"],
+        "start it with -XX:+PreserveFramePointer"
+    );
+    let ended = ask(&agent, &["status"]);
+    let line = "generated  Java (HotSpot): 1 process, 0.0 % named; Node: 1 process, 100.0 % named";
+    assert!(ended.out.contains(line), "{}", ended.all());
+    let ended = ask(&agent, &["status", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(json["runtimes"][1]["source"], "perf-map");
+}
+
 #[test]
 fn doctor_does_not_believe_an_agent_without_samples() {
     let ended = ask(&empty(), &["doctor", "--burn", "50ms", "--json"]);

@@ -65,6 +65,24 @@ impl<T> Pending<T> {
     }
 }
 
+/// Does one piece of work on a thread of its own, which ends with it: for work that changes the thread for
+/// good. `None` when no thread can be had. Whoever calls bounds how many there are.
+pub fn alone<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<Pending<T>> {
+    let (sender, receiver) = sync_channel(1);
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    let run = move || {
+        if let Ok(result) = catch_unwind(AssertUnwindSafe(work)) {
+            // Nobody may want it any more.
+            let _ = sender.send(result);
+        }
+    };
+    builder.spawn(run).ok()?;
+    Some(Pending(receiver))
+}
+
 impl Helpers {
     /// No thread yet: the first is started with the first work. `name` is theirs; their priority is
     /// that of the thread that hands out the work.
@@ -209,6 +227,16 @@ mod tests {
             .collect();
         assert!(helpers.begin(|| ()).is_none());
         drop(held);
+    }
+
+    #[test]
+    fn a_thread_of_its_own_brings_one_result() {
+        let name = || std::thread::current().name().map(str::to_owned);
+        let pending = alone("test-alone", name).expect("begins");
+        let found = pending.wait(LONG).expect("comes");
+        assert_eq!(found.as_deref(), Some("test-alone"));
+        let pending = alone("test-alone", || panic!("on purpose")).expect("begins");
+        assert!(matches!(pending.wait(LONG), Err(None)), "known at once");
     }
 
     #[test]

@@ -8,7 +8,9 @@ use collector::store::embedded::readers;
 use daemon::cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use daemon::cgroup::{Hierarchy, Labels};
 use daemon::config::{Config, Configuration};
+use daemon::jit::ask::perfdata;
 use daemon::jit::code::{CodeMap, Found, When};
+use daemon::jit::runtime::{Runtime, Settings};
 use daemon::jit::{map::MapReader, target};
 use daemon::perf::environment::parse_cpu_list;
 use daemon::perf::record::{self, Layout, Record};
@@ -191,6 +193,12 @@ pub fn proc_text(data: &[u8]) {
         assert!(start < end);
     }
     kernel.find(0xffff_ffff_8100_0000);
+    // What a runtime was started with, and what a JVM tells of itself.
+    let words: Vec<String> = text.split('\0').map(str::to_owned).collect();
+    for runtime in [Runtime::HotSpot, Runtime::Php, Runtime::DotNet] {
+        Settings::of(runtime, &words, &words, Some(data));
+    }
+    perfdata::text(data, "java.rt.vmArgs");
 }
 
 /// What runtimes say of containers, whole and broken off: few bytes of plain text come of it.

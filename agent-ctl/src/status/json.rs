@@ -1,6 +1,7 @@
 //! The status as JSON: every field of the agent's answer, under names that scripts rely on.
 
 use super::{export, own_share, severity};
+use crate::runtimes;
 use crate::when::rfc3339;
 use profile::{Coverage, Quality};
 use proto::agent::{GetStatusResponse, Governed, Outcome, Severity};
@@ -22,6 +23,7 @@ pub(super) struct Json<'a> {
     budget: BudgetJson<'a>,
     stack_ends: Vec<OutcomeJson<'a>>,
     unnamed_leaves: Vec<OutcomeJson<'a>>,
+    runtimes: Vec<runtimes::Json<'a>>,
     quality: Quality,
     last_minute: RecentJson,
     degradations: Vec<Degradation<'a>>,
@@ -269,6 +271,7 @@ impl<'a> Json<'a> {
             },
             stack_ends: OutcomeJson::all(&status.stack_ends),
             unnamed_leaves: OutcomeJson::all(&status.unnamed_leaves),
+            runtimes: runtimes::Json::all(&status.runtimes),
             quality: status.quality.unwrap_or_default().into(),
             last_minute: {
                 let coverage = Coverage::from(status.coverage.unwrap_or_default());

@@ -12,7 +12,7 @@ use crate::form::Form;
 use crate::peer::{Connection, Peer};
 use crate::terminal::{Out, Table, Tone, clean};
 use crate::when::Clock;
-use crate::{exit, summary, units};
+use crate::{exit, runtimes, summary, units};
 use anyhow::Result;
 use profile::{Coverage, Quality};
 use proto::agent::{Budget, GetStatusResponse, Governed, Outcome, Severity};
@@ -148,6 +148,9 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     );
     if !status.stack_ends.is_empty() {
         line("stacks", stack_ends(&status.stack_ends));
+    }
+    if !status.runtimes.is_empty() {
+        line("generated", runtimes::line(&status.runtimes));
     }
     line("coverage", recent(status));
     let recorder = status.recorder.unwrap_or_default();

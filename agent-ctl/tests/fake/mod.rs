@@ -38,6 +38,8 @@ pub struct Behaviour {
     pub degraded: bool,
     /// Reports something that is worth a word and no fault.
     pub noted: bool,
+    /// Processes with generated code.
+    pub generated: bool,
     /// The configuration is invalid when reloaded.
     pub invalid_config: bool,
 }
@@ -389,6 +391,10 @@ impl AgentService for Fake {
             }),
             coverage: Some(profile(1).info.coverage.into()),
             recent_lost_samples: 2,
+            runtimes: match self.behaviour.generated {
+                true => generated(),
+                false => Vec::new(),
+            },
             export: self.behaviour.noted.then(|| Export {
                 collector: "127.0.0.1:9096".into(),
                 host_id: "d2c1".into(),
@@ -643,4 +649,46 @@ pub fn serve(
             _ = stopped => {}
         }
     });
+}
+
+/// A JVM without names and frame pointers, and a Node that has all.
+fn generated() -> Vec<RuntimeStatus> {
+    let advice = |message: &str, remedy: &str| Advice {
+        message: message.into(),
+        remedy: remedy.into(),
+    };
+    vec![
+        RuntimeStatus {
+            pid: 4711,
+            comm: "java\x1b[2J".into(),
+            runtime: "hotspot".into(),
+            samples: 1200,
+            samples_complete: 60,
+            frames: 2000,
+            source: "none".into(),
+            reason: "jit_no_map".into(),
+            advice: vec![
+                advice(
+                    "a JVM tells names only when it is asked to",
+                    "set jit.hotspot_attach to true",
+                ),
+                advice(
+                    "this JVM keeps no frame pointers",
+                    "start it with -XX:+PreserveFramePointer",
+                ),
+            ],
+            ..RuntimeStatus::default()
+        },
+        RuntimeStatus {
+            pid: 4712,
+            comm: "node".into(),
+            runtime: "node".into(),
+            samples: 800,
+            samples_complete: 800,
+            frames: 4000,
+            frames_named: 4000,
+            source: "perf-map".into(),
+            ..RuntimeStatus::default()
+        },
+    ]
 }

@@ -3,7 +3,7 @@
 
 use super::{ALLOCATOR, Lines};
 use daemon::ids::{Pid, ProcessId};
-use daemon::jit::ask::AskOptions;
+use daemon::jit::ask::{AskOptions, Asker};
 use daemon::jit::code::{CodeMap, Found, When};
 use daemon::jit::map::MapReader;
 use daemon::jit::watch::{Notice, Options, Watcher, Whose};
@@ -114,7 +114,7 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
         max_bytes: 1 << 30,
         ..Options::default()
     };
-    let mut watcher = Watcher::new(options, AskOptions::default(), counters, rules);
+    let mut watcher = Watcher::new(options, Asker::new(AskOptions::default()), counters, rules);
     let whose = Whose {
         id: ProcessId(1),
         pid: Pid(std::process::id()),

@@ -7,10 +7,12 @@ pub mod budget;
 mod catalogue;
 mod coverage;
 mod host;
+mod runtimes;
 mod stacks;
 mod status;
 
 use crate::aggregate::recorder::{Recorder, RecorderOptions};
+use crate::aggregate::runtimes::Runtimes;
 use crate::bounds::{Bounds, CacheBounds};
 use crate::cgroup::hierarchy::Hierarchy;
 use crate::config::{Config, ConfigError, Configuration, Loaded, SamplingEvent};
@@ -250,6 +252,8 @@ pub struct Agent {
     pub export: Option<Arc<Exporter>>,
     /// Applies `log.level`.
     pub set_log_level: SetLogLevel,
+    /// The processes with generated code.
+    pub runtimes: Arc<Runtimes>,
     /// Live clients.
     pub watchers: Arc<Mutex<Watchers>>,
     /// The daemon's own metrics, once they are registered.

@@ -78,6 +78,7 @@ impl Agent {
             coverage: Some(recent.0.coverage().into()),
             recent_lost_samples: recent.0.host.lost,
             export: self.export.as_ref().map(|exporter| exporter.status()),
+            runtimes: self.runtimes_status(),
         }
     }
 

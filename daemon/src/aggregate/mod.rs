@@ -12,4 +12,5 @@ pub mod losses;
 pub mod namer;
 mod owners;
 pub mod recorder;
+pub mod runtimes;
 mod timed;

@@ -8,6 +8,7 @@ use super::batch::{RawBatch, RawFrame, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
 use super::recorder::{Recorder, Row, WindowPart};
+use super::runtimes::{RuntimeWatch, Runtimes};
 use super::timed::{self, Frames, Timed};
 use crate::cgroup::CgroupTable;
 use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
@@ -127,6 +128,7 @@ pub struct Namer {
     /// What a frame of `names` says of the kernel's context.
     contexts: HashMap<FrameId, Option<Context>>,
     ledger: LedgerKeeper,
+    runtimes: RuntimeWatch,
     work: Work,
 }
 
@@ -184,8 +186,15 @@ impl Namer {
             starts: HashMap::new(),
             contexts: HashMap::new(),
             ledger,
+            runtimes: RuntimeWatch::new(Arc::default()),
             work: Work::default(),
         }
+    }
+
+    /// Counts samples in generated code into this table.
+    pub fn counting_runtimes(mut self, runtimes: Arc<Runtimes>) -> Namer {
+        self.runtimes = RuntimeWatch::new(runtimes);
+        self
     }
 
     /// Names batches until the sampler is gone. `tick` is called before and after each: the
@@ -265,8 +274,20 @@ impl Namer {
             accounts: &accounts,
         });
         drop(recorder);
+        self.count_runtimes(batch);
         let files = self.work.files.iter().copied();
         self.store.close_unused(files, batch.end);
+    }
+
+    fn count_runtimes(&mut self, batch: &RawBatch) {
+        let (work, names) = (&self.work, &self.names);
+        let unnamed = |place: usize| {
+            let (first, _) = work.spans[work.frames[place] as usize];
+            let frame = work.named.frames[first as usize];
+            names.frames.get(frame).unnamed
+        };
+        self.runtimes
+            .note(batch, |stack| work.stacks[stack].end, unnamed);
     }
 
     fn forget_names(&mut self) {

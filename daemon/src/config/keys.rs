@@ -222,6 +222,40 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_int(&mut c.jit.perf_map_max_mib, &v),
     },
     Key {
+        path: "jit.hotspot_attach",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Attach to Java processes (HotSpot, JDK 17 and later) whose code has no names, and have them \
+              write /tmp/perf-PID.map, which is removed when nobody needs it any more. Uses the JVM's own \
+              attach mechanism as the JVM's user: the daemon needs root, or CAP_SETUID and CAP_SETGID \
+              (deploy/systemd/fleetprofd-attach.conf). -XX:+DisableAttachMechanism is respected.",
+        get: |c| Value::Bool(c.jit.hotspot_attach),
+        put: |c, v| put_bool(&mut c.jit.hotspot_attach, &v),
+    },
+    Key {
+        path: "jit.hotspot_refresh_s",
+        kind: Kind::Int(1, 86_400),
+        unit: "seconds",
+        reload: Reload::Restart,
+        doc: "Shortest time between two maps of one JVM, which are asked for only while code without a name \
+              has samples. The JVM halts for its map: for 1 to 14 ms with 500 methods. After failures the \
+              time doubles, up to an hour.",
+        get: |c| Value::Int(c.jit.hotspot_refresh_s.into()),
+        put: |c, v| put_int(&mut c.jit.hotspot_refresh_s, &v),
+    },
+    Key {
+        path: "jit.dotnet_enable",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Have .NET processes (8 and later) write a perf map while their code has samples, through their \
+              diagnostics port, and stop minutes after the last. A process that writes one pays up to a \
+              fifth of its CPU time while it compiles. Needs the rights that jit.hotspot_attach does.",
+        get: |c| Value::Bool(c.jit.dotnet_enable),
+        put: |c, v| put_bool(&mut c.jit.dotnet_enable, &v),
+    },
+    Key {
         path: "containers.metadata",
         kind: Kind::Bool,
         unit: "",

@@ -2,6 +2,7 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
+use crate::jit::ask::AskOptions;
 use config::{CpuShare, Listen, SocketMode};
 use profile::key;
 use serde::Serialize;
@@ -80,6 +81,12 @@ pub struct Jit {
     pub jitdumps: bool,
     /// Largest map read, MiB.
     pub perf_map_max_mib: u32,
+    /// Have HotSpot write its map.
+    pub hotspot_attach: bool,
+    /// Shortest time between two maps of one JVM, seconds.
+    pub hotspot_refresh_s: u32,
+    /// Have .NET write its map while it is wanted.
+    pub dotnet_enable: bool,
 }
 
 /// Section `containers`.
@@ -223,6 +230,9 @@ impl Default for Jit {
             perf_maps: true,
             jitdumps: true,
             perf_map_max_mib: 64,
+            hotspot_attach: false,
+            hotspot_refresh_s: 60,
+            dotnet_enable: false,
         }
     }
 }
@@ -305,6 +315,15 @@ impl Jit {
     /// Largest perf map read. Unit: bytes.
     pub fn perf_map_max_bytes(&self) -> u64 {
         u64::from(self.perf_map_max_mib) * MIB as u64
+    }
+
+    /// What runtimes may be asked for.
+    pub fn ask_options(&self) -> AskOptions {
+        AskOptions {
+            hotspot_attach: self.hotspot_attach,
+            hotspot_refresh: Duration::from_secs(self.hotspot_refresh_s.into()),
+            dotnet_enable: self.dotnet_enable,
+        }
     }
 }
 

@@ -18,6 +18,7 @@ pub mod dump;
 pub mod map;
 pub mod names;
 pub mod reader;
+pub mod runtime;
 pub mod tail;
 pub mod target;
 pub mod watch;

@@ -95,6 +95,14 @@ pub fn parse_status(status: &str) -> Option<(u32, [u32; 4])> {
     Some((inner?, uids?))
 }
 
+/// The effective group of a process.
+pub fn effective_gid(pid: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let gids = status.lines().find_map(|line| line.strip_prefix("Gid:"))?;
+    gids.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Who root of a user namespace is outside, from `/proc/PID/uid_map`: lines of first id inside,
 /// first id outside, count.
 pub fn root_uid(uid_map: &str) -> Option<u32> {

@@ -2,7 +2,7 @@
 //!
 //! Tests that need root or a tool report a skip on stderr where it is missing.
 
-use super::ask::AskOptions;
+use super::ask::{AskOptions, Asker};
 use super::book::{self, Pages};
 use super::watch::{Notice, Options, PROCESSES_MAX, Wanted, Watcher, Whose};
 use crate::helpers::REMOTE_LATE_MAX;
@@ -134,7 +134,7 @@ impl Rig {
         let counters = Arc::new(SymbolCounters::default());
         let (rules, _) = sync_channel(1);
         let ask = AskOptions::default();
-        let mut watcher = Watcher::new(options, ask, counters.clone(), rules);
+        let mut watcher = Watcher::new(options, Asker::new(ask), counters.clone(), rules);
         watcher.wait = Duration::from_secs(60);
         Rig {
             watcher,

@@ -8,7 +8,7 @@
 //! This thread touches no file: helpers, `fp-maps`, do, and are waited for only so long. A file that never
 //! answers takes one helper, and the names of its own process.
 
-use super::ask::{AskOptions, Asked, Asker};
+use super::ask::{Asked, Asker};
 use super::reader::{DUMPS_MAX, Known, Outcome, Reader, Wish};
 use crate::agent::lock;
 use crate::helpers::{Helpers, REMOTE_LATE_MAX};
@@ -294,7 +294,7 @@ impl Watcher {
     /// Watches nobody yet.
     pub fn new(
         options: Options,
-        ask: AskOptions,
+        asker: Asker,
         counters: Arc<SymbolCounters>,
         rules: SyncSender<Generated>,
     ) -> Watcher {
@@ -304,7 +304,7 @@ impl Watcher {
             processes: HashMap::new(),
             helpers: Helpers::new("fp-maps"),
             done: Arc::default(),
-            asker: Asker::new(ask),
+            asker,
             rules,
             created: Mono::now(),
             named_until: Mono(0),

@@ -21,7 +21,6 @@ use crate::cpus::{CpuWatch, Notice};
 use crate::export::{self, Exporter};
 use crate::grpc::{self, ServeOptions};
 use crate::heartbeat::{Heartbeat, Pace};
-use crate::jit::ask::AskOptions;
 use crate::jit::{self, CodeBook, Watcher};
 use crate::metrics;
 use crate::notify::Notifier;
@@ -217,6 +216,7 @@ impl Stages {
             files: Arc::default(),
             export,
             set_log_level,
+            runtimes: Arc::default(),
             watchers: Arc::default(),
             registry: OnceLock::new(),
         });
@@ -266,9 +266,12 @@ impl Stages {
         let (code, notices) = sync_channel(jit::watch::NOTICES_MAX);
         let (rules, generated) = sync_channel(generated::QUEUED_MAX);
         let code_counters = Arc::clone(&counters);
+        let code_asker = jit::ask::Asker::new(config.jit.ask_options())
+            .counting(Arc::clone(&counters))
+            .reporting_to(Arc::clone(&agent.runtimes));
         draining.push(
             ends.spawn("fp-jit", move || {
-                Watcher::new(watched, AskOptions::default(), code_counters, rules).run(&notices);
+                Watcher::new(watched, code_asker, code_counters, rules).run(&notices);
                 Ok(())
             })
             .map_err(setup)?,
@@ -281,7 +284,8 @@ impl Stages {
                 let mut symbolizer = Symbolizer::new(symbols, files, counters);
                 symbolizer.set_kernel_symbols(kernel);
                 symbolizer.follow(Arc::clone(&named.bounds));
-                let namer = Namer::new(symbolizer, store, book, cgroups);
+                let namer = Namer::new(symbolizer, store, book, cgroups)
+                    .counting_runtimes(Arc::clone(&named.runtimes));
                 namer.run(&from_sampler, &recycle, &named.recorder, |busy| {
                     if busy {
                         return named.namer.begin();

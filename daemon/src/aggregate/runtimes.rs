@@ -1,0 +1,454 @@
+//! The processes with generated code: which runtime each is, how much of it has names and whole stacks, what
+//! came of asking it.
+//!
+//! The namer counts as it names ([`RuntimeWatch`]), helpers find out which runtime it is, `fp-jit` says what
+//! came of asking, and the status shows it ([`Runtimes::list`]). The table is locked for as long as a few
+//! counters take. Counts are of the last one to two minutes, so that what has been mended shows.
+
+use super::batch::{RawBatch, RawFrame, RawProcess};
+use crate::helpers::{Helpers, Pending};
+use crate::ids::{Comm, Pid, ProcessId};
+use crate::jit::runtime::{self, Facts};
+use crate::time::Mono;
+use hashbrown::HashMap;
+use profile::{StackEnd, Unnamed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Most processes in the table. Those with the fewest samples go first.
+const PROCESSES_MAX: usize = 256;
+
+/// Counts older than this begin to be forgotten.
+const GENERATION: Duration = Duration::from_secs(60);
+
+/// A process is looked at again after this long: a runtime may be loaded late, and a jitdump be opened.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+
+/// Processes looked at at a time.
+const LOOKING_MAX: usize = 2;
+
+/// Samples of a process with frames in generated code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Samples.
+    pub samples: u64,
+    /// Those whose stack is whole.
+    pub complete: u64,
+    /// Those whose stack is not whole and ends at a frame in generated code.
+    pub cut: u64,
+    /// Frames in generated code, by samples.
+    pub frames: u64,
+    /// Those with a name.
+    pub named: u64,
+    /// The reason of most others.
+    pub reason: Unnamed,
+    reason_frames: u64,
+}
+
+impl Counts {
+    fn add(&mut self, more: &Counts) {
+        self.samples = self.samples.saturating_add(more.samples);
+        self.complete = self.complete.saturating_add(more.complete);
+        self.cut = self.cut.saturating_add(more.cut);
+        self.frames = self.frames.saturating_add(more.frames);
+        self.named = self.named.saturating_add(more.named);
+        self.reason(more.reason, more.reason_frames);
+    }
+
+    /// Keeps the reason that outweighs the others, exactly where there are two.
+    fn reason(&mut self, reason: Unnamed, frames: u64) {
+        if reason == self.reason {
+            self.reason_frames = self.reason_frames.saturating_add(frames);
+        } else if frames > self.reason_frames {
+            (self.reason, self.reason_frames) = (reason, frames - self.reason_frames);
+        } else {
+            self.reason_frames -= frames;
+        }
+    }
+}
+
+/// What came of asking a process for its names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskReport {
+    /// Why there is no map; nothing when there is one.
+    pub failure: Option<String>,
+}
+
+impl AskReport {
+    /// It has written its map.
+    pub fn written() -> AskReport {
+        AskReport { failure: None }
+    }
+
+    /// It has not.
+    pub fn failed(reason: String) -> AskReport {
+        AskReport {
+            failure: Some(reason),
+        }
+    }
+}
+
+/// A process with generated code.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its pid.
+    pub pid: Pid,
+    /// Name of its main thread.
+    pub comm: Comm,
+    /// What is known of it; nothing before it was looked at, or when it ended before.
+    pub facts: Option<Facts>,
+    /// Of the last one to two minutes.
+    pub counts: Counts,
+    /// What came of asking it, if it was.
+    pub asked: Option<AskReport>,
+    before: Counts,
+    looked: Option<Mono>,
+}
+
+/// The table. See the head of this file.
+#[derive(Debug, Default)]
+pub struct Runtimes {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<ProcessId, Entry>,
+    generation: Mono,
+}
+
+impl Entry {
+    /// A process with these counts.
+    pub fn new(pid: Pid, comm: Comm, facts: Option<Facts>, counts: Counts) -> Entry {
+        Entry {
+            pid,
+            comm,
+            facts,
+            counts,
+            asked: None,
+            before: Counts::default(),
+            looked: None,
+        }
+    }
+}
+
+impl Runtimes {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Plain data, sound whenever a holder panics.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What came of asking a process.
+    pub fn note_asked(&self, process: ProcessId, report: AskReport) {
+        if let Some(entry) = self.lock().entries.get_mut(&process) {
+            entry.asked = Some(report);
+        }
+    }
+
+    /// Every process with samples in generated code in the last one to two minutes, most first.
+    pub fn list(&self) -> Vec<Entry> {
+        let table = self.lock();
+        let whole = |entry: &Entry| {
+            let mut entry = entry.clone();
+            entry.counts.add(&entry.before);
+            entry
+        };
+        let mut list: Vec<Entry> = table.entries.values().map(whole).collect();
+        list.retain(|entry| entry.counts.samples > 0);
+        list.sort_by_key(|entry| (std::cmp::Reverse(entry.counts.samples), entry.pid));
+        list
+    }
+}
+
+impl Table {
+    /// Begins a new generation when it is time.
+    fn age(&mut self, now: Mono) {
+        if now.since(self.generation) < GENERATION {
+            return;
+        }
+        self.generation = now;
+        for entry in self.entries.values_mut() {
+            entry.before = std::mem::take(&mut entry.counts);
+        }
+        self.entries.retain(|_, entry| entry.before.samples > 0);
+    }
+
+    fn add(&mut self, process: &RawProcess, counts: &Counts) {
+        let new = || Entry::new(process.pid, process.comm, None, Counts::default());
+        let entry = self.entries.entry(process.id).or_insert_with(new);
+        entry.comm = process.comm;
+        entry.counts.add(counts);
+        if self.entries.len() > PROCESSES_MAX {
+            let weight = |entry: &Entry| entry.counts.samples + entry.before.samples;
+            let least = self.entries.iter().min_by_key(|(_, entry)| weight(entry));
+            if let Some(id) = least.map(|(&id, _)| id) {
+                self.entries.remove(&id);
+            }
+        }
+    }
+}
+
+/// The namer's side of the table.
+pub struct RuntimeWatch {
+    runtimes: Arc<Runtimes>,
+    helpers: Helpers,
+    looking: Vec<(ProcessId, Pending<Option<Facts>>)>,
+    /// Counts of one batch by process, kept for the next.
+    counts: HashMap<ProcessId, Counts>,
+    /// Of each stack of a batch, likewise.
+    stacks: Vec<Option<(ProcessId, Counts)>>,
+    /// Processes that were there before the daemon began before this.
+    created: Mono,
+}
+
+impl RuntimeWatch {
+    /// Counts into this table.
+    pub fn new(runtimes: Arc<Runtimes>) -> RuntimeWatch {
+        RuntimeWatch {
+            runtimes,
+            helpers: Helpers::new("fp-runtime"),
+            looking: Vec::new(),
+            counts: HashMap::new(),
+            stacks: Vec::new(),
+            created: Mono::now(),
+        }
+    }
+
+    /// Counts a batch that has been named: `end` says of a stack how it ended, `unnamed` of a frame, both by
+    /// their place in the batch, why it has no name. Does not wait.
+    pub fn note(
+        &mut self,
+        batch: &RawBatch,
+        end: impl Fn(usize) -> StackEnd,
+        unnamed: impl Fn(usize) -> Unnamed,
+    ) {
+        self.count(batch, end, unnamed);
+        if self.counts.is_empty() && self.looking.is_empty() {
+            return;
+        }
+        let mut table = self.runtimes.lock();
+        table.age(batch.end);
+        for process in &batch.processes {
+            if let Some(counts) = self.counts.get(&process.id) {
+                table.add(process, counts);
+            }
+        }
+        for (id, looking) in std::mem::take(&mut self.looking) {
+            match looking.wait(Duration::ZERO) {
+                Ok(facts) => {
+                    if let (Some(entry), Some(_)) = (table.entries.get_mut(&id), facts) {
+                        entry.facts = facts;
+                    }
+                }
+                Err(Some(looking)) => self.looking.push((id, looking)),
+                Err(None) => {}
+            }
+        }
+        for process in &batch.processes {
+            let Some(entry) = table.entries.get_mut(&process.id) else {
+                continue;
+            };
+            let known = entry
+                .looked
+                .is_some_and(|looked| batch.end.since(looked) < LOOK_AGAIN);
+            if known || process.ended || self.looking.len() >= LOOKING_MAX {
+                continue;
+            }
+            let began_by = match process.began {
+                Mono(0) => self.created,
+                began => began,
+            };
+            let pid = process.pid.0;
+            let Some(looking) = self.helpers.begin(move || runtime::look(pid, began_by)) else {
+                return;
+            };
+            entry.looked = Some(batch.end);
+            self.looking.push((process.id, looking));
+        }
+    }
+
+    fn count(
+        &mut self,
+        batch: &RawBatch,
+        end: impl Fn(usize) -> StackEnd,
+        unnamed: impl Fn(usize) -> Unnamed,
+    ) {
+        self.counts.clear();
+        self.stacks.clear();
+        for (at, stack) in batch.stacks.iter().enumerate() {
+            let places = stack.first as usize..(stack.first + stack.len) as usize;
+            let mut found: Option<(ProcessId, Counts)> = None;
+            for place in places.clone() {
+                let RawFrame::Jit(process, _) = batch.frames[place] else {
+                    continue;
+                };
+                let (_, counts) = found.get_or_insert((process, Counts::default()));
+                counts.frames += 1;
+                match unnamed(place) {
+                    Unnamed::No => counts.named += 1,
+                    reason => counts.reason(reason, 1),
+                }
+            }
+            if let Some((_, counts)) = &mut found {
+                counts.samples = 1;
+                let end = end(at);
+                counts.complete = u64::from(end.is_complete());
+                let root = batch.frames[places].last();
+                let generated = matches!(root, Some(RawFrame::Jit(..)));
+                counts.cut = u64::from(!end.is_complete() && generated);
+            }
+            self.stacks.push(found);
+        }
+        for sample in &batch.samples {
+            let Some(Some((process, counts))) = self.stacks.get(sample.stack as usize) else {
+                continue;
+            };
+            let times = sample.value.count;
+            let more = Counts {
+                samples: times,
+                complete: counts.complete * times,
+                cut: counts.cut * times,
+                frames: counts.frames.saturating_mul(times),
+                named: counts.named.saturating_mul(times),
+                reason: counts.reason,
+                reason_frames: counts.reason_frames.saturating_mul(times),
+            };
+            self.counts.entry(*process).or_default().add(&more);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::aggregate::batch::{RawSample, RawStack};
+    use crate::ids::{Avma, CgroupId};
+    use profile::Value;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn process(id: u32) -> RawProcess {
+        RawProcess {
+            id: ProcessId(id),
+            pid: Pid(id),
+            comm: Comm::from_bytes(b"java"),
+            kernel: false,
+            began: Mono(1),
+            ended: true,
+        }
+    }
+
+    /// A batch of one process that ends at a time: stacks as frames, with the count of each.
+    fn batch(id: u32, end: u64, stacks: &[(&[RawFrame], u64)]) -> RawBatch {
+        let mut batch = RawBatch {
+            end: Mono(end * SECOND),
+            processes: vec![process(id)],
+            ..RawBatch::default()
+        };
+        for &(frames, count) in stacks {
+            batch.samples.push(RawSample {
+                cgroup: CgroupId(1),
+                process: 0,
+                thread: Comm::default(),
+                stack: batch.stacks.len() as u32,
+                value: Value { count, weight: 0 },
+            });
+            batch.stacks.push(RawStack {
+                first: batch.frames.len() as u32,
+                len: frames.len() as u32,
+                end: StackEnd::Complete,
+                generated: true,
+            });
+            batch.frames.extend_from_slice(frames);
+        }
+        batch
+    }
+
+    fn jit(address: u64) -> RawFrame {
+        RawFrame::Jit(ProcessId(7), Avma(address))
+    }
+
+    const KERNEL: RawFrame = RawFrame::Kernel(1);
+
+    fn watch() -> (Arc<Runtimes>, RuntimeWatch) {
+        let runtimes = Arc::new(Runtimes::default());
+        (Arc::clone(&runtimes), RuntimeWatch::new(runtimes))
+    }
+
+    #[test]
+    fn samples_frames_names_and_ends_are_counted() {
+        let (runtimes, mut watch) = watch();
+        let batch = batch(
+            7,
+            1,
+            &[
+                (&[jit(1), jit(2), KERNEL], 10),
+                (&[KERNEL, jit(3)], 5),
+                (&[KERNEL], 100),
+            ],
+        );
+        let end = |stack| match stack {
+            1 => StackEnd::BrokenChain,
+            _ => StackEnd::Complete,
+        };
+        let unnamed = |frame| match frame {
+            0 => Unnamed::JitNotInMap,
+            4 => Unnamed::JitNoMap,
+            _ => Unnamed::No,
+        };
+        watch.note(&batch, end, unnamed);
+        let list = runtimes.list();
+        let counts = list[0].counts;
+        assert_eq!(list.len(), 1);
+        assert_eq!((counts.samples, counts.complete, counts.cut), (15, 10, 5));
+        assert_eq!((counts.frames, counts.named), (25, 10));
+        assert_eq!(counts.reason, Unnamed::JitNotInMap, "ten against five");
+    }
+
+    #[test]
+    fn a_process_without_generated_code_is_not_listed() {
+        let (runtimes, mut watch) = watch();
+        let batch = batch(7, 1, &[(&[KERNEL], 10)]);
+        watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+        assert!(runtimes.list().is_empty());
+    }
+
+    #[test]
+    fn what_is_minutes_old_is_forgotten() {
+        let (runtimes, mut watch) = watch();
+        let mut at = |seconds, unnamed| {
+            let batch = batch(7, seconds, &[(&[jit(1)], 10)]);
+            watch.note(&batch, |_| StackEnd::Complete, |_| unnamed);
+            let counts = runtimes.list()[0].counts;
+            (counts.named, counts.frames)
+        };
+        assert_eq!(at(100, Unnamed::JitNoMap), (0, 10));
+        assert_eq!(at(161, Unnamed::No), (10, 20));
+        assert_eq!(at(222, Unnamed::No), (20, 20));
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_keeps_the_busy() {
+        let (runtimes, mut watch) = watch();
+        for id in 0..PROCESSES_MAX as u32 + 50 {
+            let frame = RawFrame::Jit(ProcessId(id), Avma(1));
+            let batch = batch(id, 1, &[(&[frame], u64::from(id) + 1)]);
+            watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+        }
+        let list = runtimes.list();
+        assert_eq!(list.len(), PROCESSES_MAX);
+        assert_eq!(list[0].pid, Pid(PROCESSES_MAX as u32 + 49));
+    }
+
+    #[test]
+    fn what_came_of_asking_is_kept() {
+        let (runtimes, mut watch) = watch();
+        runtimes.note_asked(ProcessId(7), AskReport::written());
+        let batch = batch(7, 1, &[(&[jit(1)], 10)]);
+        watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+        assert_eq!(runtimes.list()[0].asked, None, "it was not in the table");
+        runtimes.note_asked(ProcessId(7), AskReport::failed("no".into()));
+        let asked = runtimes.list()[0].asked.clone();
+        assert_eq!(asked.and_then(|asked| asked.failure).as_deref(), Some("no"));
+    }
+}

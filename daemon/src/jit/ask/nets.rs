@@ -1,0 +1,277 @@
+//! Which .NET processes are had to write a perf map, from when until when.
+//!
+//! A process is asked while its code has samples without a name, and told to stop when it has had no samples
+//! for a while, when it is forgotten, and at the end of the daemon. Each piece of work has a thread of its
+//! own; there are few, and one that hangs holds one of the places.
+
+use super::dotnet::{self, DotNetError, NotEnded, Writing};
+use super::{Asked, PAUSE_MAX, THREAD};
+use crate::aggregate::runtimes::AskReport;
+use crate::helpers::{self, Pending};
+use crate::ids::ProcessId;
+use crate::time::Mono;
+use hashbrown::HashMap;
+use std::time::{Duration, Instant};
+
+/// Most processes known. Those beyond it are not asked.
+const PROCESSES_MAX: usize = 256;
+
+/// Most threads at a time.
+const WORKING_MAX: usize = 4;
+
+/// A process without samples in generated code for this long need not write any more.
+pub(super) const WANTED: Duration = Duration::from_secs(120);
+
+/// Pause after the first failure; doubled with each.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct Nets {
+    known: HashMap<ProcessId, Net>,
+    /// Of processes that are forgotten, under way or still to be begun.
+    enabling: Vec<Pending<Result<Writing, DotNetError>>>,
+    ending: Vec<Ending>,
+    to_end: Vec<Writing>,
+    /// To be told again at the next tick.
+    again: Vec<Writing>,
+}
+
+/// A process that is told to stop; what to try again when it does not.
+type Ending = Pending<Result<(), NotEnded>>;
+
+#[derive(Debug)]
+struct Net {
+    process: Asked,
+    /// The last time it had samples.
+    wanted: Mono,
+    unnamed: bool,
+    due: Mono,
+    failures: u32,
+    closed: bool,
+    enabling: Option<Pending<Result<Writing, DotNetError>>>,
+    writing: Option<Writing>,
+}
+
+impl Nets {
+    /// A process has samples in generated code, some without a name or none.
+    pub(super) fn note(&mut self, process: Asked, unnamed: bool, now: Mono) {
+        if !self.known.contains_key(&process.id) && (!unnamed || self.known.len() >= PROCESSES_MAX)
+        {
+            return;
+        }
+        let net = self.known.entry(process.id).or_insert_with(|| Net {
+            process,
+            wanted: now,
+            unnamed: false,
+            due: now,
+            failures: 0,
+            closed: false,
+            enabling: None,
+            writing: None,
+        });
+        net.wanted = net.wanted.max(now);
+        net.unnamed |= unnamed;
+    }
+
+    /// Goes on; the processes that have begun to write, and what is to be said of processes.
+    pub(super) fn tick(&mut self, now: Mono) -> (Vec<ProcessId>, Vec<(ProcessId, AskReport)>) {
+        let (mut written, mut reports) = (Vec::new(), Vec::new());
+        for (&id, net) in &mut self.known {
+            match net.take(now) {
+                Some(Ok(())) => {
+                    written.push(id);
+                    reports.push((id, AskReport::written()));
+                }
+                Some(Err(DotNetError::NotDotNet)) | None => {}
+                Some(Err(error)) => {
+                    let reason = crate::agent::with_causes(&error);
+                    reports.push((id, AskReport::failed(reason)));
+                }
+            }
+            if now.since(net.wanted) > WANTED {
+                self.to_end.extend(net.writing.take());
+            }
+        }
+        self.to_end.append(&mut self.again);
+        self.tidy();
+        self.begin_due(now);
+        (written, reports)
+    }
+
+    fn working(&self) -> usize {
+        let enabling = self.known.values().filter(|net| net.enabling.is_some());
+        enabling.count() + self.enabling.len() + self.ending.len()
+    }
+
+    fn begin_due(&mut self, now: Mono) {
+        let mut room = WORKING_MAX.saturating_sub(self.working());
+        for net in self.known.values_mut() {
+            let idle = net.enabling.is_none() && net.writing.is_none() && !net.closed;
+            let due = net.unnamed && net.due <= now && now.since(net.wanted) <= WANTED;
+            if room == 0 || !idle || !due {
+                continue;
+            }
+            let (pid, began_by) = (net.process.pid.0, net.process.began_by);
+            net.enabling = helpers::alone(THREAD, move || dotnet::enable(pid, began_by));
+            net.unnamed = false;
+            room -= 1;
+        }
+    }
+
+    /// The process ended, or nobody wants its names.
+    pub(super) fn forget(&mut self, process: ProcessId) {
+        if let Some(net) = self.known.remove(&process) {
+            self.enabling.extend(net.enabling);
+            self.to_end.extend(net.writing);
+        }
+    }
+
+    /// Forgets all.
+    pub(super) fn forget_all(&mut self) {
+        let ids: Vec<ProcessId> = self.known.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.forget(id));
+    }
+
+    /// Has told to stop what need not write any more.
+    pub(super) fn tidy(&mut self) {
+        for enabling in std::mem::take(&mut self.enabling) {
+            match enabling.wait(Duration::ZERO) {
+                Ok(enabled) => self.to_end.extend(enabled.ok()),
+                Err(waits) => self.enabling.extend(waits),
+            }
+        }
+        for ending in std::mem::take(&mut self.ending) {
+            match ending.wait(Duration::ZERO) {
+                Ok(ended) => self.ended(ended),
+                Err(waits) => self.ending.extend(waits),
+            }
+        }
+        while self.ending.len() < WORKING_MAX {
+            let Some(writing) = self.to_end.pop() else {
+                return;
+            };
+            let ending: Option<Ending> = helpers::alone(THREAD, move || writing.end());
+            self.ending.extend(ending);
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(), NotEnded>) {
+        match ended {
+            Ok(()) => {}
+            Err(NotEnded {
+                again: Some(again), ..
+            }) => self.again.push(*again),
+            Err(NotEnded { again: None, error }) => {
+                let reason = crate::agent::with_causes(&error);
+                tracing::warn!(reason, "a .NET process does not stop writing its perf map");
+            }
+        }
+    }
+
+    /// What is still to be done of processes that are forgotten.
+    pub(super) fn left(&self) -> usize {
+        self.enabling.len() + self.ending.len() + self.to_end.len()
+    }
+
+    /// Waits a little for one of them.
+    pub(super) fn wait(&mut self, time: Duration) {
+        let begun = Instant::now();
+        if let Some(ending) = self.ending.pop() {
+            match ending.wait(time) {
+                Ok(ended) => self.ended(ended),
+                Err(waits) => self.ending.extend(waits),
+            }
+        }
+        if let Some(rest) = time.checked_sub(begun.elapsed()) {
+            std::thread::sleep(rest);
+        }
+    }
+}
+
+impl Net {
+    /// What enabling has brought, if it has come.
+    fn take(&mut self, now: Mono) -> Option<Result<(), DotNetError>> {
+        let enabled = match self.enabling.take()?.wait(Duration::ZERO) {
+            Ok(enabled) => enabled,
+            Err(Some(waits)) => {
+                self.enabling = Some(waits);
+                return None;
+            }
+            // A thread that panicked: what it did is not known.
+            Err(None) => {
+                self.closed = true;
+                return None;
+            }
+        };
+        match enabled {
+            Ok(writing) => {
+                self.failures = 0;
+                self.writing = Some(writing);
+                Some(Ok(()))
+            }
+            Err(error) => {
+                self.closed = error.is_final();
+                self.due = now.plus((PAUSE * (1 << self.failures.min(6))).min(PAUSE_MAX));
+                self.failures = self.failures.saturating_add(1);
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Pid;
+
+    fn gone(id: u32) -> Asked {
+        Asked {
+            id: ProcessId(id),
+            pid: Pid(u32::MAX),
+            began_by: Mono::now(),
+        }
+    }
+
+    #[test]
+    fn a_process_with_names_is_not_asked() {
+        let (mut nets, now) = (Nets::default(), Mono::now());
+        nets.note(gone(1), false, now);
+        assert!(nets.known.is_empty());
+        nets.note(gone(1), true, now);
+        nets.tick(now);
+        assert!(nets.known[&ProcessId(1)].enabling.is_some());
+    }
+
+    #[test]
+    fn what_is_gone_is_asked_once_and_told_of() {
+        let (mut nets, now) = (Nets::default(), Mono::now());
+        nets.note(gone(1), true, now);
+        let mut reports = Vec::new();
+        let end = Instant::now() + Duration::from_secs(60);
+        while reports.is_empty() && Instant::now() < end {
+            let (written, more) = nets.tick(now);
+            assert!(written.is_empty());
+            reports.extend(more);
+            std::thread::yield_now();
+        }
+        let failure = AskReport::failed("the process is gone".to_owned());
+        assert_eq!(reports, [(ProcessId(1), failure)]);
+        nets.note(gone(1), true, now);
+        nets.tick(now);
+        assert!(nets.known[&ProcessId(1)].closed && nets.working() == 0);
+    }
+
+    #[test]
+    fn processes_and_threads_are_bounded() {
+        let (mut nets, now) = (Nets::default(), Mono::now());
+        for id in 0..PROCESSES_MAX as u32 + 10 {
+            nets.note(gone(id), true, now);
+        }
+        assert_eq!(nets.known.len(), PROCESSES_MAX);
+        nets.begin_due(now);
+        assert_eq!(nets.working(), WORKING_MAX);
+        nets.forget_all();
+        assert_eq!(nets.left(), WORKING_MAX, "what is under way is waited for");
+    }
+}

@@ -1,0 +1,383 @@
+//! Which runtime a process with generated code is, and how it was started: by what it maps, its command
+//! line, its environment, and what it tells of itself.
+//!
+//! Reads `/proc/PID` and files of the process, so helpers do it ([`look`] may wait for ever). What is read is
+//! bounded, and of command line and environment, where secrets are, only the answers are kept.
+
+pub mod switches;
+
+use super::ask::perfdata;
+use super::target::Target;
+use crate::symbolize::elf;
+use crate::symbolize::open::{Links, base_name, open_mapping, without_deleted};
+use crate::time::Mono;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+pub use switches::Settings;
+
+/// Most lines of `/proc/PID/maps` looked at: what the kernel allows a process (`vm.max_map_count`) by default.
+const LINES_MAX: usize = 65_536;
+
+/// Longest line. Unit: bytes. A path has at most 4,096, each of which may be escaped to four.
+const LINE_BYTES_MAX: u64 = 20 << 10;
+
+/// Command line and environment read of a process, each. Unit: bytes. What lies beyond is not seen.
+const WORDS_BYTES_MAX: u64 = 256 << 10;
+
+/// Longest table of names of a library read. Unit: bytes. libjvm.so has one of 0.1 MB.
+const NAMES_BYTES_MAX: u64 = 8 << 20;
+
+/// A symbol that HotSpot's library has and no other JVM's: its own tools find its structures by it.
+const HOTSPOT_SYMBOL: &[u8] = b"\0gHotSpotVMStructs\0";
+
+/// What makes code at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Runtime {
+    /// OpenJDK's JVM.
+    HotSpot,
+    /// .NET, 5 or later or Core.
+    DotNet,
+    /// V8 in Node.
+    Node,
+    /// Erlang's and Elixir's.
+    Beam,
+    /// PHP with opcache.
+    Php,
+    /// LuaJIT.
+    LuaJit,
+    /// wasmtime.
+    Wasmtime,
+    /// Python's first implementation.
+    CPython,
+    /// Any other, or none that is known.
+    Unknown,
+}
+
+impl Runtime {
+    /// Stable word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Runtime::HotSpot => "hotspot",
+            Runtime::DotNet => "dotnet",
+            Runtime::Node => "node",
+            Runtime::Beam => "beam",
+            Runtime::Php => "php",
+            Runtime::LuaJit => "luajit",
+            Runtime::Wasmtime => "wasmtime",
+            Runtime::CPython => "cpython",
+            Runtime::Unknown => "unknown",
+        }
+    }
+
+    /// The runtime that a mapped file of this name is. A name is a claim, not a proof.
+    fn of_file(name: &str) -> Option<Runtime> {
+        let name = name.split(".so").next().unwrap_or(name);
+        let versioned = |stem: &str| {
+            name.strip_prefix(stem)
+                .is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
+        };
+        let runtime = match name {
+            "libjvm" => Runtime::HotSpot,
+            "libcoreclr" => Runtime::DotNet,
+            "node" | "nodejs" | "libnode" => Runtime::Node,
+            "beam.smp" => Runtime::Beam,
+            "libwasmtime" | "wasmtime" => Runtime::Wasmtime,
+            _ if ["php", "php-fpm", "php-cgi", "libphp"].map(versioned)[..].contains(&true) => {
+                Runtime::Php
+            }
+            _ if name.starts_with("luajit") || name.starts_with("libluajit") => Runtime::LuaJit,
+            _ if versioned("python") || versioned("libpython") => Runtime::CPython,
+            _ => return None,
+        };
+        Some(runtime)
+    }
+}
+
+/// What was found out of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What makes its code.
+    pub runtime: Runtime,
+    /// Version, where the name of a file tells it: CPython's.
+    pub version: Option<(u32, u32)>,
+    /// True when it maps a jitdump.
+    pub dump: bool,
+    /// How it was started.
+    pub settings: Settings,
+}
+
+/// What the mappings of a process say.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Mapped {
+    runtime: Option<Runtime>,
+    version: Option<(u32, u32)>,
+    dump: bool,
+    /// The executable mapping of the library that is the runtime.
+    library: Option<Mapping>,
+    /// Performance data of a JVM.
+    perf_data: Option<Mapping>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    inode: u64,
+    path: Box<[u8]>,
+}
+
+impl Mapping {
+    /// The very file that is mapped: by its path within the root, else through the mapping itself.
+    fn open(&self, pid: u32, target: &Target) -> Option<File> {
+        let path = without_deleted(&self.path);
+        let by_path = target.root.open(path, Links::Inside).ok();
+        let same = |file: &File| file.metadata().is_ok_and(|facts| facts.ino() == self.inode);
+        by_path
+            .filter(same)
+            .or_else(|| open_mapping(pid, self.start, self.end).ok())
+    }
+}
+
+/// Finds out what a process is; `None` when it is gone or another has its pid. May wait for ever.
+pub fn look(pid: u32, began_by: Mono) -> Option<Facts> {
+    let target = Target::look(pid, began_by)?;
+    let facts = look_at(pid, &target);
+    // What was read was the same process's.
+    Target::look(pid, began_by)?;
+    Some(facts)
+}
+
+/// The same of a process that the caller knows to be the one meant.
+pub fn look_at(pid: u32, target: &Target) -> Facts {
+    let maps = File::open(format!("/proc/{pid}/maps"));
+    let mapped = maps.map_or_else(
+        |_| Mapped::default(),
+        |maps| Mapped::of(BufReader::new(maps)),
+    );
+    let mut runtime = mapped.runtime.unwrap_or(Runtime::Unknown);
+    if runtime == Runtime::HotSpot {
+        let library = mapped.library.as_ref();
+        let file = library.and_then(|library| library.open(pid, target));
+        if !file.is_some_and(|file| is_hotspot(&file)) {
+            runtime = Runtime::Unknown;
+        }
+    }
+    let command = words(&format!("/proc/{pid}/cmdline"));
+    let environment = words(&format!("/proc/{pid}/environ"));
+    let perf_data = match (runtime, &mapped.perf_data) {
+        (Runtime::HotSpot, Some(mapping)) => {
+            mapping.open(pid, target).and_then(|file| content(&file))
+        }
+        _ => None,
+    };
+    Facts {
+        runtime,
+        version: mapped.version,
+        dump: mapped.dump,
+        settings: Settings::of(runtime, &command, &environment, perf_data.as_deref()),
+    }
+}
+
+/// True when the library has HotSpot's own symbol.
+fn is_hotspot(file: &File) -> bool {
+    let Ok(headers) = elf::read_headers(file) else {
+        return false;
+    };
+    let Some(names) = headers.section(b".dynstr") else {
+        return false;
+    };
+    if names.size > NAMES_BYTES_MAX {
+        return false;
+    }
+    let mut text = vec![0; names.size as usize];
+    file.read_exact_at(&mut text, names.offset).is_ok()
+        && text
+            .windows(HOTSPOT_SYMBOL.len())
+            .any(|window| window == HOTSPOT_SYMBOL)
+}
+
+fn content(file: &File) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut limited = file.take(perfdata::BYTES_MAX as u64);
+    limited.read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The words of a file in which NUL ends each. What cannot be read has none.
+fn words(path: &str) -> Vec<String> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(path) {
+        // Part of it is better than nothing.
+        let _ = file.take(WORDS_BYTES_MAX).read_to_end(&mut bytes);
+    }
+    let words = bytes.split(|&byte| byte == 0);
+    words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
+impl Mapped {
+    /// Reading ends early where it fails.
+    fn of(mut maps: impl BufRead) -> Mapped {
+        let mut found = Mapped::default();
+        let mut line = Vec::with_capacity(256);
+        for _ in 0..LINES_MAX {
+            line.clear();
+            let read = maps
+                .by_ref()
+                .take(LINE_BYTES_MAX)
+                .read_until(b'\n', &mut line);
+            if !matches!(read, Ok(1..)) {
+                break;
+            }
+            found.line(line.strip_suffix(b"\n").unwrap_or(&line));
+        }
+        found
+    }
+
+    fn line(&mut self, line: &[u8]) -> Option<()> {
+        let mut fields = line.splitn(6, |&byte| byte == b' ');
+        let (range, rights) = (fields.next()?, fields.next()?);
+        let inode = std::str::from_utf8(fields.nth(2)?).ok()?.parse().ok()?;
+        let path = fields.next()?.trim_ascii_start();
+        if !path.starts_with(b"/") {
+            return None;
+        }
+        let (start, end) = std::str::from_utf8(range).ok()?.split_once('-')?;
+        let hex = |digits| u64::from_str_radix(digits, 16).ok();
+        let mapping = Mapping {
+            start: hex(start)?,
+            end: hex(end)?,
+            inode,
+            path: path.into(),
+        };
+        let name = std::str::from_utf8(base_name(path)).ok()?;
+        let executable = rights.get(2) == Some(&b'x');
+        if is_perf_data(without_deleted(path)) {
+            self.perf_data = Some(mapping);
+        } else if executable && is_dump(name) {
+            self.dump = true;
+        } else if executable {
+            let runtime = Runtime::of_file(name)?;
+            // The order of the list: what embeds another comes first.
+            if self.runtime.is_none_or(|known| runtime < known) {
+                self.runtime = Some(runtime);
+                self.version = version(name);
+                self.library = Some(mapping);
+            }
+        }
+        Some(())
+    }
+}
+
+/// True for `hsperfdata_<user>/<pid>`.
+fn is_perf_data(path: &[u8]) -> bool {
+    let mut parts = path.rsplit(|&byte| byte == b'/');
+    let name = parts.next().unwrap_or_default();
+    let dir = parts.next().unwrap_or_default();
+    dir.starts_with(b"hsperfdata_") && !name.is_empty() && name.iter().all(u8::is_ascii_digit)
+}
+
+/// True for `jit-<digits>.dump`.
+fn is_dump(name: &str) -> bool {
+    let digits = name
+        .strip_prefix("jit-")
+        .and_then(|rest| rest.strip_suffix(".dump"));
+    digits.is_some_and(|digits| {
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// Major and minor number in a name such as `libpython3.12.so.1.0`.
+fn version(name: &str) -> Option<(u32, u32)> {
+    let name = name.split(".so").next()?;
+    let (major, minor) = name
+        .trim_start_matches(|c: char| !c.is_ascii_digit())
+        .split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(names: &[&str], expected: Option<Runtime>) {
+        let lines: Vec<String> = names
+            .iter()
+            .map(|name| format!("10-20 r-xp 00000000 fe:00 42      {name}\n"))
+            .collect();
+        let mapped = Mapped::of(lines.concat().as_bytes());
+        assert_eq!(mapped.runtime, expected, "{names:?}");
+    }
+
+    #[test]
+    fn a_runtime_is_known_by_what_it_maps() {
+        check(&["/usr/bin/cat", "/usr/lib/libc.so.6"], None);
+        check(&["/a/jre/lib/server/libjvm.so"], Some(Runtime::HotSpot));
+        check(&["/usr/share/dotnet/libcoreclr.so"], Some(Runtime::DotNet));
+        check(&["/usr/bin/node"], Some(Runtime::Node));
+        check(
+            &["/usr/lib/x86_64-linux-gnu/libnode.so.108"],
+            Some(Runtime::Node),
+        );
+        check(
+            &["/usr/lib/erlang/erts-13.1.5/bin/beam.smp"],
+            Some(Runtime::Beam),
+        );
+        check(&["/usr/bin/php8.2"], Some(Runtime::Php));
+        check(
+            &["/usr/sbin/apache2", "/usr/lib/apache2/modules/libphp8.2.so"],
+            Some(Runtime::Php),
+        );
+        check(
+            &["/usr/bin/luajit-2.1.0-beta3 (deleted)"],
+            Some(Runtime::LuaJit),
+        );
+        check(&["/opt/wasmtime"], Some(Runtime::Wasmtime));
+        check(
+            &["/usr/lib/libpython3.12.so.1.0", "/usr/bin/python3.12"],
+            Some(Runtime::CPython),
+        );
+        check(&["/usr/bin/phpstorm", "/x/pythonic"], None);
+    }
+
+    #[test]
+    fn what_embeds_another_comes_first() {
+        let names = ["/usr/bin/python3.11", "/jdk/lib/server/libjvm.so"];
+        check(&names, Some(Runtime::HotSpot));
+        check(&[names[1], names[0]], Some(Runtime::HotSpot));
+    }
+
+    #[test]
+    fn only_executable_mappings_count() {
+        let mapped = Mapped::of(&b"10-20 r--p 00000000 fe:00 42      /usr/bin/node\n"[..]);
+        assert_eq!(mapped.runtime, None);
+    }
+
+    #[test]
+    fn markers_and_versions_are_found() {
+        let maps = "\
+10-20 rw-s 00000000 fe:00 7     /tmp/hsperfdata_a b/812
+20-30 r-xp 00000000 fe:00 8     /tmp/jit-812.dump
+30-40 r-xp 00000000 fe:00 9     /usr/lib/libpython3.12.so.1.0
+40-50 r-xp 00000000 fe:00 9     /tmp/jit-x.dump
+nonsense
+";
+        let mapped = Mapped::of(maps.as_bytes());
+        assert!(mapped.dump);
+        assert_eq!(mapped.version, Some((3, 12)));
+        let perf_data = mapped.perf_data.expect("is mapped");
+        assert_eq!(
+            (perf_data.inode, &*perf_data.path),
+            (7, &b"/tmp/hsperfdata_a b/812"[..])
+        );
+    }
+
+    #[test]
+    fn this_process_is_no_runtime() {
+        let facts = look(std::process::id(), Mono::now()).expect("is alive");
+        assert_eq!((facts.runtime, facts.dump), (Runtime::Unknown, false));
+        assert!(look(std::process::id(), Mono(0)).is_none(), "began later");
+    }
+}
