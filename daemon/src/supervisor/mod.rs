@@ -177,6 +177,10 @@ impl Stages {
         let counters = Arc::new(SymbolCounters::default());
         let store = Arc::new(FileStore::new(None, Arc::clone(&counters)));
         let shared = Arc::new(sampler::Shared::new().map_err(setup)?);
+        if let Some(announcer) = cgroups.containers().announcer() {
+            // Nobody else sets it.
+            let _ = shared.containers.set(announcer);
+        }
         let environment = Environment::read();
         let budget = Budget::new(&config, &environment, &facts.plan);
         let bounds = budget.memory.bounds();

@@ -22,7 +22,7 @@ mod http;
 mod source;
 
 pub use answer::{Found, bundle, image_info, inspected, pod, stored};
-pub use asker::{Asker, Containers, FIRST_WAIT};
+pub use asker::{Announcer, Asker, Containers, FIRST_WAIT};
 pub use cri::{container_status, pod_status};
 pub use source::{Source, SourceError};
 
