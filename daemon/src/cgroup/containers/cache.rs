@@ -156,9 +156,10 @@ impl Cache {
     pub fn stop_waiting(&mut self) -> u64 {
         let late = std::mem::take(&mut self.awaited);
         if late > 0 {
-            self.entries
-                .values_mut()
-                .for_each(|entry| entry.awaited = false);
+            // Each is waited for once.
+            for entry in self.entries.values_mut() {
+                entry.hopeless |= std::mem::take(&mut entry.awaited);
+            }
         }
         late as u64
     }
@@ -278,6 +279,8 @@ mod tests {
         cache.hopeless("b");
         assert_eq!(cache.awaited(), 1);
         assert_eq!(cache.stop_waiting(), 1);
+        assert_eq!(cache.want("c", true, at(0)), Want::Nothing);
+        assert_eq!(cache.awaited(), 0, "once is enough");
         cache.settle("b", None, true, at(0));
         cache.settle("c", None, true, at(0));
         assert_eq!(cache.want("c", true, at(10)), Want::Ask);
