@@ -26,6 +26,7 @@ pub use asker::{Announcer, Asker, Containers, FIRST_WAIT};
 pub use cri::{container_status, pod_status};
 pub use source::{Source, SourceError};
 
+use crate::perf::environment::{Degradation, Severity};
 use profile::key;
 use std::future::Future;
 use std::io;
@@ -297,6 +298,25 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Says that containers have no names because the daemon may not ask, where nobody else told.
+    pub fn degradation(&self) -> Option<Degradation> {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let denied = read(&self.failed[Cause::Denied as usize]);
+        let unnamed = read(&self.asked).saturating_sub(read(&self.found));
+        (denied > 0 && unnamed > 0).then(|| {
+            Degradation::new(
+                "containers_unnamed",
+                Severity::Info,
+                format!(
+                    "{unnamed} times a container stayed without name and image: the daemon's user may \
+                     not open the socket of its runtime. Samples are complete, and have the id"
+                ),
+                "let the daemon's user be in the socket's group (systemctl edit fleetprofd: \
+                 SupplementaryGroups=docker), or set containers.metadata: false",
+            )
+        })
+    }
+
     fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
     }
