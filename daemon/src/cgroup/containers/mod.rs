@@ -9,6 +9,10 @@
 //! answered, and waits for the first answers of a window no longer than [`FIRST_WAIT`]. Whatever a
 //! runtime does, samples are named and recorded without it.
 //!
+//! What is known is kept by id, and ids are never used again: a container that is gone keeps its name,
+//! and one that is renamed the name it was met with. Whoever may make cgroups may name one like
+//! somebody else's container, as a cgroup's path has always been what its owner says.
+//!
 //! What comes back was chosen by whoever may start a container: every text is bounded and has no
 //! characters that a terminal minds ([`clean`]), and so is the number of labels.
 
@@ -47,8 +51,9 @@ pub const ASK_MAX: Duration = Duration::from_secs(1);
 /// have up to 200; longer values are cut and end in `…`.
 pub const VALUE_BYTES_MAX: usize = 256;
 
-/// Most labels that can be chosen.
-pub const LABELS_MAX: usize = 32;
+/// Most labels that can be chosen. With those of a pod of the same names they fit, beside all others
+/// that samples have, into what a collector takes of one label set: 32.
+pub const LABELS_MAX: usize = 8;
 
 /// Most sources that can be named.
 pub const SOURCES_MAX: usize = 16;
