@@ -136,14 +136,6 @@ fn table(answer: &Tree, args: &Args) -> Table {
         tree(answer, args)
     };
     for (name, cgroup) in rows.into_iter().take(args.limit.unwrap_or(usize::MAX)) {
-        let container = match cgroup.container.char_indices().nth(12) {
-            Some((at, _)) => &cgroup.container[..at],
-            None => &cgroup.container,
-        };
-        let container = match cgroup.runtime.as_str() {
-            "" => container.to_owned(),
-            runtime => format!("{runtime} {container}"),
-        };
         table.row([
             units::percent(cgroup.total_weight, answer.total_weight),
             units::weight(cgroup.total_weight, &answer.unit),
@@ -153,10 +145,30 @@ fn table(answer: &Tree, args: &Args) -> Table {
                 .map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0)),
             name,
             cgroup.unit.clone(),
-            container,
+            container(cgroup),
         ]);
     }
     table
+}
+
+/// Who the container is: its runtime, its pod, and its name, or the begin of its id where that is all
+/// there is.
+fn container(cgroup: &Cgroup) -> String {
+    let id = match cgroup.container.char_indices().nth(12) {
+        Some((at, _)) => &cgroup.container[..at],
+        None => &cgroup.container,
+    };
+    let name = match cgroup.container_name.as_str() {
+        "" => id,
+        name => name,
+    };
+    let pod = match (cgroup.namespace.as_str(), cgroup.pod.as_str()) {
+        ("", pod) => pod.to_owned(),
+        (namespace, pod) => format!("{namespace}/{pod}"),
+    };
+    let parts = [cgroup.runtime.as_str(), &pod, name];
+    let known: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    known.join(" ")
 }
 
 /// What the kernel accounts for a cgroup, beside what was taken.
@@ -412,6 +424,23 @@ mod tests {
     }
 
     #[track_caller]
+    #[test]
+    fn a_container_is_shown_by_the_best_that_is_known() {
+        let mut cgroup = Cgroup {
+            container: "0123456789abcdef".to_owned(),
+            ..Cgroup::default()
+        };
+        assert_eq!(container(&cgroup), "0123456789ab");
+        cgroup.runtime = "containerd".to_owned();
+        assert_eq!(container(&cgroup), "containerd 0123456789ab");
+        cgroup.container_name = "server".to_owned();
+        assert_eq!(container(&cgroup), "containerd server");
+        cgroup.pod = "web-0".to_owned();
+        cgroup.namespace = "shop".to_owned();
+        assert_eq!(container(&cgroup), "containerd shop/web-0 server");
+        assert_eq!(container(&Cgroup::default()), "");
+    }
+
     fn check(paths: &[(&str, u64)], args: &Args, expected: &[&str]) {
         let answer = answer(paths);
         let names: Vec<String> = tree(&answer, args)

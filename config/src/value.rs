@@ -174,11 +174,11 @@ impl Kind {
             Kind::PathOrNull => "an absolute path, or null".to_owned(),
             Kind::Text(max) => format!("a line of 1 to {max} bytes"),
             Kind::Names(max) => {
-                format!("a list of at most {max} names of letters, digits, `_` and `.`")
-            }
-            Kind::ForeignNames(max) => {
                 format!("a list of at most {max} names of letters, digits, `_`, `.`, `-` and `/`")
             }
+            Kind::ForeignNames(max) => format!(
+                "a list of at most {max} names of at most 112 letters, digits, `_`, `.`, `-` and `/`"
+            ),
             Kind::Sources(max, kinds) => format!(
                 "a list of at most {max} of auto and KIND:/PATH, where KIND is {}",
                 kinds.join(", ")
@@ -465,14 +465,13 @@ fn is_line(text: &str, bytes_max: usize) -> bool {
 }
 
 fn is_name(text: &str) -> bool {
-    let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.');
+    let known = |b: u8| b.is_ascii_alphanumeric() || b"_.-/".contains(&b);
     (1..=128).contains(&text.len()) && text.bytes().all(known)
 }
 
-/// Names of labels of Kubernetes have a prefix of 253 bytes, a slash, and 63 bytes.
+/// With what comes to stand before it, it is still no longer than a name of ours.
 fn is_foreign_name(text: &str) -> bool {
-    let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'/');
-    (1..=317).contains(&text.len()) && text.bytes().all(known)
+    text.len() <= 112 && is_name(text)
 }
 
 fn is_source(text: &str, kinds: &[&str]) -> bool {

@@ -32,6 +32,8 @@ struct Recording {
     whole: View,
     /// Of a daemon that may only read files.
     by_files: View,
+    /// Of a container that was gone before the window that it ran in ended.
+    brief: View,
     /// Ids by name.
     ids: BTreeMap<&'static str, String>,
     node: bool,
@@ -211,6 +213,7 @@ fn record() -> Result<Recording, String> {
         of(view, "web-1").count() >= ENOUGH
     });
     files.stop();
+    let brief = brief(&docker);
     docker.remove("nested-1");
     docker.stop_engine();
     let before = of(&by_socket.client().everything(), "web-1").count();
@@ -254,12 +257,32 @@ fn record() -> Result<Recording, String> {
         running,
         whole,
         by_files,
+        brief,
         ids,
         node,
         java,
         without_engine,
         outputs,
     })
+}
+
+/// What a daemon with windows of the usual length tells of a container that removes itself.
+fn brief(docker: &Docker) -> View {
+    let daemon = Daemon::with()
+        .set("windows.length_s=60")
+        .set(&docker.setting())
+        .start()
+        .sampling();
+    docker.run("brief-1", &["--rm"], "fleet/web:1.4", &["-t", "2"]);
+    let gone = wait_for(PATIENCE, || {
+        let left = docker.docker(&["ps", "--all", "--quiet", "--filter=name=brief-1"]);
+        left.ok().text().trim().is_empty().then_some(())
+    });
+    assert!(gone.is_some(), "it does not end");
+    // Nothing was named before: the window goes on.
+    let view = daemon.client().everything();
+    daemon.stop();
+    view
 }
 
 /// All samples of a container have these labels.
@@ -388,6 +411,14 @@ fn a_container_that_was_removed_keeps_its_labels_needs_root() {
     let labels = [("container.label/team", "blue")];
     check(after, recording, "nested-1", "fleet/web:1.4", &labels);
     assert!(of(after, "nested-1").count() >= of(before, "nested-1").count());
+}
+
+#[test]
+fn a_container_that_ends_before_its_window_has_a_name_needs_root() {
+    let Some(recording) = recording() else { return };
+    let brief = of(&recording.brief, "brief-1");
+    assert!(brief.count() >= ENOUGH, "{}", recording.brief.dump());
+    assert_eq!(brief.samples[0].label(key::IMAGE), "fleet/web:1.4");
 }
 
 #[test]

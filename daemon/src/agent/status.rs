@@ -253,6 +253,7 @@ impl Agent {
         ));
         list.extend(cache.degradation());
         list.extend(stacks::of_process_table(&processes));
+        list.extend(self.containers.degradation());
         if let Some(reason) = &sampling.fallback {
             list.push(Degradation::new(
                 "event_fallback",

@@ -116,6 +116,9 @@ impl Sampler {
                 }
                 Record::Cgroup { id, path } => {
                     // A cgroup made: rare, and the path must outlive the record.
+                    if let Some(containers) = shared.containers.get() {
+                        containers.announce(path);
+                    }
                     folder.batch().cgroups.push((id, path.into()));
                 }
                 Record::KernelCode => {

@@ -1,6 +1,7 @@
 //! What other threads see of the sampler and ask of it.
 
 use super::Command;
+use crate::cgroup::containers::Announcer;
 use crate::ids::CpuId;
 use crate::perf::cpu_ring::CpuCounts;
 use crate::process::ProcessCounts;
@@ -8,8 +9,8 @@ use crate::sys::WakeFd;
 use crate::time::Mono;
 use crate::unwind::engine::UnwindCounts;
 use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// What other threads see of the sampler and ask of it.
 pub struct Shared {
@@ -17,6 +18,8 @@ pub struct Shared {
     pub(super) commands: Mutex<Vec<Command>>,
     pub(super) flush: AtomicBool,
     pub(super) stop: AtomicBool,
+    /// Who wants to know of cgroups as they are made.
+    pub containers: OnceLock<Announcer>,
     /// Monotonic time of the last pass of the loop: the watchdog's heartbeat.
     pub heartbeat: AtomicU64,
     /// Monotonic time of the newest sample.
@@ -68,6 +71,7 @@ impl Shared {
             commands: Mutex::new(Vec::new()),
             flush: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            containers: OnceLock::new(),
             heartbeat: AtomicU64::new(Mono::now().0),
             newest_sample: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),

@@ -183,6 +183,10 @@ impl Stages {
         let store = FileStore::new(None, Arc::clone(&counters)).with_debug_files(debug_files);
         let store = Arc::new(store);
         let shared = Arc::new(sampler::Shared::new().map_err(setup)?);
+        if let Some(announcer) = cgroups.containers().announcer() {
+            // Nobody else sets it.
+            let _ = shared.containers.set(announcer);
+        }
         let environment = Environment::read();
         let budget = Budget::new(&config, &environment, &facts.plan);
         let bounds = budget.memory.bounds();

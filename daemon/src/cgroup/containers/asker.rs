@@ -8,12 +8,13 @@ use super::cache::{CONTAINERS_MAX, Cache, Want};
 use super::{ASK_MAX, Chosen, Counts, Error, Metadata, Runtime, Source, is_id};
 use crate::cgroup::Labels;
 use crate::time::Mono;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Longest wait of the namer for the first answers about all containers that are new in a window. A
 /// runtime that is well answers in a few milliseconds.
@@ -38,9 +39,36 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Longest such pause: a runtime that is back is asked again within it.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// How long after a container's cgroup was made its runtime is asked, when nobody met it before.
+/// Docker answers nothing about a container that it is just starting, which takes some 300 ms.
+const MADE_PAUSE: Duration = Duration::from_millis(700);
+
 struct Ask {
     id: Box<str>,
     runtime: Option<&'static str>,
+}
+
+/// What the thread is told.
+enum Word {
+    /// Ask for a container.
+    Ask(Ask),
+    /// A cgroup was made.
+    Made(Box<[u8]>),
+}
+
+/// Tells of cgroups as they are made, so that containers that end before their window does are asked
+/// for in time. Outlives who asks.
+#[derive(Debug)]
+pub struct Announcer(mpsc::WeakSender<Word>);
+
+impl Announcer {
+    /// A cgroup was made: its path from the root of its hierarchy. Never waits; where there is no room
+    /// the container is asked for when its samples are named.
+    pub fn announce(&self, path: &[u8]) {
+        if let Some(words) = self.0.upgrade() {
+            let _ = words.try_send(Word::Made(path.into()));
+        }
+    }
 }
 
 /// What is known of containers. Clones share it.
@@ -48,7 +76,7 @@ struct Ask {
 pub struct Containers {
     shared: Arc<Shared>,
     /// None: nobody is asked.
-    asks: Option<mpsc::Sender<Ask>>,
+    asks: Option<mpsc::Sender<Word>>,
 }
 
 struct Shared {
@@ -67,7 +95,7 @@ impl Shared {
 /// Asks. To be run on a thread of its own.
 pub struct Asker {
     shared: Arc<Shared>,
-    asks: mpsc::Receiver<Ask>,
+    asks: mpsc::Receiver<Word>,
     runtimes: Arc<[Asked]>,
 }
 
@@ -125,6 +153,12 @@ impl Containers {
         (Containers { shared, asks }, asker)
     }
 
+    /// Who may tell of cgroups ahead.
+    pub fn announcer(&self) -> Option<Announcer> {
+        let asks = self.asks.as_ref()?;
+        Some(Announcer(asks.downgrade()))
+    }
+
     /// Takes note of the containers of a window, by id and runtime, and has those asked for that are
     /// new. Waits at most [`FIRST_WAIT`] for what is worth it.
     pub fn meet<'a>(&self, met: impl IntoIterator<Item = (&'a str, Option<&'static str>)>) {
@@ -132,22 +166,22 @@ impl Containers {
         let (now, counts) = (Mono::now(), &self.shared.counts);
         let mut cache = self.shared.lock();
         for (id, runtime) in met {
-            // Machines of LXC and systemd have names, and nobody to ask.
-            if !is_id(id) || matches!(runtime, Some("lxc" | "systemd-nspawn")) {
+            if !is_asked_for(id, runtime) {
                 continue;
             }
-            match cache.want(id, now) {
+            match cache.want(id, true, now) {
                 Want::Nothing => {}
                 Want::Deferred => Counts::add(&counts.deferred, 1),
                 Want::Ask => {
                     let id = id.into();
-                    match asks.try_send(Ask { id, runtime }) {
+                    match asks.try_send(Word::Ask(Ask { id, runtime })) {
                         Ok(()) => Counts::add(&counts.asked, 1),
-                        Err(mpsc::error::TrySendError::Full(ask)) => {
-                            cache.unasked(&ask.id);
+                        Err(refused) => {
+                            if let Word::Ask(ask) = refused.into_inner() {
+                                cache.unasked(&ask.id);
+                            }
                             Counts::add(&counts.deferred, 1);
                         }
-                        Err(mpsc::error::TrySendError::Closed(ask)) => cache.unasked(&ask.id),
                     }
                 }
             }
@@ -185,8 +219,10 @@ impl Asker {
             }
             Err(error) => {
                 tracing::warn!(%error, "containers have no names: failed to start asking");
-                while let Some(ask) = self.asks.blocking_recv() {
-                    settle(&self.shared, &ask.id, None, false);
+                while let Some(word) = self.asks.blocking_recv() {
+                    if let Word::Ask(ask) = word {
+                        settle(&self.shared, &ask.id, None, false);
+                    }
                 }
             }
         }
@@ -194,17 +230,58 @@ impl Asker {
 
     async fn serve(&mut self) {
         let mut running = JoinSet::new();
+        // Containers made lately, oldest first.
+        let mut made: VecDeque<(Instant, Ask)> = VecDeque::new();
         loop {
-            tokio::select! {
-                ask = self.asks.recv(), if running.len() < ASKS_AT_ONCE => {
-                    let Some(ask) = ask else { return };
-                    let (shared, runtimes) = (Arc::clone(&self.shared), Arc::clone(&self.runtimes));
-                    running.spawn(async move { answer(&shared, &runtimes, &ask).await });
+            let room = running.len() < ASKS_AT_ONCE;
+            let due = made.front().map(|(due, _)| *due);
+            let ask = tokio::select! {
+                word = self.asks.recv(), if room => match word {
+                    None => return,
+                    Some(Word::Ask(ask)) => Some(ask),
+                    Some(Word::Made(path)) => {
+                        let due = Instant::now() + MADE_PAUSE;
+                        let ask = container_of(&path).filter(|_| made.len() < QUEUED_MAX);
+                        made.extend(ask.map(|ask| (due, ask)));
+                        None
+                    }
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if room && due.is_some() => {
+                    made.pop_front().map(|(_, ask)| ask).filter(|ask| self.is_wanted(ask))
                 }
-                Some(_) = running.join_next() => {}
+                Some(_) = running.join_next() => None,
+            };
+            if let Some(ask) = ask {
+                let (shared, runtimes) = (Arc::clone(&self.shared), Arc::clone(&self.runtimes));
+                running.spawn(async move { answer(&shared, &runtimes, &ask).await });
             }
         }
     }
+
+    /// Whether a container that was made lately is still to be asked for.
+    fn is_wanted(&self, ask: &Ask) -> bool {
+        let counts = &self.shared.counts;
+        let want = self.shared.lock().want(&ask.id, false, Mono::now());
+        match want {
+            Want::Nothing => {}
+            Want::Deferred => Counts::add(&counts.deferred, 1),
+            Want::Ask => Counts::add(&counts.asked, 1),
+        }
+        want == Want::Ask
+    }
+}
+
+/// The container that a cgroup's path tells, if somebody can be asked for it.
+fn container_of(path: &[u8]) -> Option<Ask> {
+    let labels = Labels::of_path(std::str::from_utf8(path).ok()?);
+    let id = labels.container?;
+    let runtime = labels.runtime;
+    is_asked_for(&id, runtime).then_some(Ask { id, runtime })
+}
+
+/// Machines of LXC and systemd have names, and nobody to ask.
+fn is_asked_for(id: &str, runtime: Option<&str>) -> bool {
+    is_id(id) && !matches!(runtime, Some("lxc" | "systemd-nspawn"))
 }
 
 /// Asks one after the other until somebody knows.

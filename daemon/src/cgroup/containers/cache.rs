@@ -44,6 +44,8 @@ struct Entry {
     asked: bool,
     /// Somebody waits for it.
     awaited: bool,
+    /// Nobody shall.
+    hopeless: bool,
     /// When to ask again; None: never, for all is known.
     again: Option<Mono>,
     tries: u32,
@@ -76,13 +78,18 @@ impl Cache {
         }
     }
 
-    /// A container was met; after [`Want::Ask`] it counts as asked for.
-    pub fn want(&mut self, id: &str, now: Mono) -> Want {
+    /// A container was met; after [`Want::Ask`] it counts as asked for. `wait`: for its first answer.
+    pub fn want(&mut self, id: &str, wait: bool, now: Mono) -> Want {
         self.clock += 1;
         let clock = self.clock;
         let is_new = match self.entries.get_mut(id) {
             Some(entry) => {
                 entry.used = clock;
+                let first = entry.asked && entry.again.is_none() && entry.known.is_none();
+                if wait && first && !entry.awaited && !entry.hopeless {
+                    entry.awaited = true;
+                    self.awaited += 1;
+                }
                 if entry.asked || entry.again.is_none_or(|again| now < again) {
                     return Want::Nothing;
                 }
@@ -99,8 +106,8 @@ impl Cache {
         let entry = self.entries.entry(id.into()).or_default();
         entry.used = clock;
         entry.asked = true;
-        entry.awaited = is_new;
-        self.awaited += usize::from(is_new);
+        entry.awaited = is_new && wait;
+        self.awaited += usize::from(entry.awaited);
         Want::Ask
     }
 
@@ -119,6 +126,7 @@ impl Cache {
     pub fn hopeless(&mut self, id: &str) {
         if let Some(entry) = self.entries.get_mut(id) {
             self.awaited -= usize::from(std::mem::take(&mut entry.awaited));
+            entry.hopeless = true;
         }
     }
 
@@ -148,9 +156,10 @@ impl Cache {
     pub fn stop_waiting(&mut self) -> u64 {
         let late = std::mem::take(&mut self.awaited);
         if late > 0 {
-            self.entries
-                .values_mut()
-                .for_each(|entry| entry.awaited = false);
+            // Each is waited for once.
+            for entry in self.entries.values_mut() {
+                entry.hopeless |= std::mem::take(&mut entry.awaited);
+            }
         }
         late as u64
     }
@@ -224,10 +233,10 @@ mod tests {
     #[test]
     fn what_is_known_is_never_asked_for_again() {
         let mut cache = Cache::new(8, at(0));
-        assert_eq!(cache.want("a", at(0)), Want::Ask);
-        assert_eq!(cache.want("a", at(0)), Want::Nothing, "on its way");
+        assert_eq!(cache.want("a", true, at(0)), Want::Ask);
+        assert_eq!(cache.want("a", true, at(0)), Want::Nothing, "on its way");
         cache.settle("a", named("web"), true, at(1));
-        assert_eq!(cache.want("a", at(1_000_000)), Want::Nothing);
+        assert_eq!(cache.want("a", true, at(1_000_000)), Want::Nothing);
         assert_eq!(name(&cache, "a").as_deref(), Some("web"));
         assert_eq!(cache.known(), 1);
     }
@@ -237,7 +246,7 @@ mod tests {
         let mut cache = Cache::new(8, at(0));
         let mut asked = Vec::new();
         for second in 0..600 {
-            if cache.want("a", at(second)) == Want::Ask {
+            if cache.want("a", true, at(second)) == Want::Ask {
                 cache.settle("a", None, true, at(second));
                 asked.push(second);
             }
@@ -248,12 +257,12 @@ mod tests {
     #[test]
     fn what_may_be_more_is_asked_for_again_and_kept_until_then() {
         let mut cache = Cache::new(8, at(0));
-        cache.want("a", at(0));
+        cache.want("a", true, at(0));
         cache.settle("a", named("by file"), false, at(0));
-        assert_eq!(cache.want("a", at(10)), Want::Ask);
+        assert_eq!(cache.want("a", true, at(10)), Want::Ask);
         cache.settle("a", None, false, at(10));
         assert_eq!(name(&cache, "a").as_deref(), Some("by file"));
-        assert_eq!(cache.want("a", at(60)), Want::Ask);
+        assert_eq!(cache.want("a", true, at(60)), Want::Ask);
         cache.settle("a", named("by socket"), true, at(60));
         assert_eq!(name(&cache, "a").as_deref(), Some("by socket"));
     }
@@ -261,28 +270,43 @@ mod tests {
     #[test]
     fn only_first_answers_are_waited_for() {
         let mut cache = Cache::new(8, at(0));
-        cache.want("a", at(0));
-        cache.want("b", at(0));
-        cache.want("c", at(0));
+        cache.want("a", true, at(0));
+        cache.want("b", true, at(0));
+        cache.want("c", true, at(0));
         assert_eq!(cache.awaited(), 3);
         cache.settle("a", named("web"), true, at(0));
         cache.hopeless("b");
         cache.hopeless("b");
         assert_eq!(cache.awaited(), 1);
         assert_eq!(cache.stop_waiting(), 1);
+        assert_eq!(cache.want("c", true, at(0)), Want::Nothing);
+        assert_eq!(cache.awaited(), 0, "once is enough");
         cache.settle("b", None, true, at(0));
         cache.settle("c", None, true, at(0));
-        assert_eq!(cache.want("c", at(10)), Want::Ask);
+        assert_eq!(cache.want("c", true, at(10)), Want::Ask);
         assert_eq!((cache.awaited(), cache.stop_waiting()), (0, 0));
+    }
+
+    #[test]
+    fn what_was_asked_for_ahead_is_waited_for_when_it_is_met() {
+        let mut cache = Cache::new(8, at(0));
+        assert_eq!(cache.want("a", false, at(0)), Want::Ask);
+        assert_eq!(cache.awaited(), 0);
+        assert_eq!(cache.want("a", true, at(0)), Want::Nothing);
+        assert_eq!(cache.want("a", true, at(0)), Want::Nothing);
+        assert_eq!(cache.awaited(), 1);
+        cache.hopeless("a");
+        assert_eq!(cache.want("a", true, at(0)), Want::Nothing);
+        assert_eq!(cache.awaited(), 0);
     }
 
     #[test]
     fn an_ask_that_was_not_made_is_made_later() {
         let mut cache = Cache::new(8, at(0));
-        cache.want("a", at(0));
+        cache.want("a", true, at(0));
         cache.unasked("a");
         assert_eq!(cache.awaited(), 0);
-        assert_eq!(cache.want("a", at(0)), Want::Ask);
+        assert_eq!(cache.want("a", true, at(0)), Want::Ask);
     }
 
     #[test]
@@ -290,7 +314,7 @@ mod tests {
         let mut cache = Cache::new(100_000, at(0));
         let ask = |cache: &mut Cache, from: u64, count: u64, now| {
             let ids = from..from + count;
-            let wanted = ids.map(|id| cache.want(&id.to_string(), now));
+            let wanted = ids.map(|id| cache.want(&id.to_string(), true, now));
             wanted.filter(|want| *want == Want::Ask).count() as u64
         };
         assert_eq!(ask(&mut cache, 0, 10_000, at(0)), BURST);
@@ -302,11 +326,11 @@ mod tests {
     fn of_too_many_the_longest_unused_go() {
         let mut cache = Cache::new(16, at(0));
         for id in 0..16 {
-            cache.want(&id.to_string(), at(0));
+            cache.want(&id.to_string(), true, at(0));
             cache.settle(&id.to_string(), named("x"), true, at(0));
         }
-        cache.want("0", at(1));
-        cache.want("new", at(1));
+        cache.want("0", true, at(1));
+        cache.want("new", true, at(1));
         assert_eq!(cache.evicted(), 2);
         assert!(cache.get("0").is_some() && cache.get("1").is_none());
         // Its answer comes after it was forgotten, and changes nothing.

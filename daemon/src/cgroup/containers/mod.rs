@@ -9,6 +9,10 @@
 //! answered, and waits for the first answers of a window no longer than [`FIRST_WAIT`]. Whatever a
 //! runtime does, samples are named and recorded without it.
 //!
+//! What is known is kept by id, and ids are never used again: a container that is gone keeps its name,
+//! and one that is renamed the name it was met with. Whoever may make cgroups may name one like
+//! somebody else's container, as a cgroup's path has always been what its owner says.
+//!
 //! What comes back was chosen by whoever may start a container: every text is bounded and has no
 //! characters that a terminal minds ([`clean`]), and so is the number of labels.
 
@@ -22,10 +26,11 @@ mod http;
 mod source;
 
 pub use answer::{Found, bundle, image_info, inspected, pod, stored};
-pub use asker::{Asker, Containers, FIRST_WAIT};
+pub use asker::{Announcer, Asker, Containers, FIRST_WAIT};
 pub use cri::{container_status, pod_status};
 pub use source::{Source, SourceError};
 
+use crate::perf::environment::{Degradation, Severity};
 use profile::key;
 use std::future::Future;
 use std::io;
@@ -46,8 +51,9 @@ pub const ASK_MAX: Duration = Duration::from_secs(1);
 /// have up to 200; longer values are cut and end in `…`.
 pub const VALUE_BYTES_MAX: usize = 256;
 
-/// Most labels that can be chosen.
-pub const LABELS_MAX: usize = 32;
+/// Most labels that can be chosen. With those of a pod of the same names they fit, beside all others
+/// that samples have, into what a collector takes of one label set: 32.
+pub const LABELS_MAX: usize = 8;
 
 /// Most sources that can be named.
 pub const SOURCES_MAX: usize = 16;
@@ -297,6 +303,25 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Says that containers have no names because the daemon may not ask, where nobody else told.
+    pub fn degradation(&self) -> Option<Degradation> {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let denied = read(&self.failed[Cause::Denied as usize]);
+        let unnamed = read(&self.asked).saturating_sub(read(&self.found));
+        (denied > 0 && unnamed > 0).then(|| {
+            Degradation::new(
+                "containers_unnamed",
+                Severity::Info,
+                format!(
+                    "{unnamed} times a container stayed without name and image: the daemon's user may \
+                     not open the socket of its runtime. Samples are complete, and have the id"
+                ),
+                "let the daemon's user be in the socket's group (systemctl edit fleetprofd: \
+                 SupplementaryGroups=docker), or set containers.metadata: false",
+            )
+        })
+    }
+
     fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
     }

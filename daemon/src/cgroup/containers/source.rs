@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
 
 /// Where the usual runtimes are found. Sockets first: they know labels that files do not have.
 const USUAL: &[(Kind, &str)] = &[
@@ -165,8 +166,12 @@ impl Socket {
     /// Connects, if both the socket and who listens on it are root's.
     pub async fn connect(&self) -> Result<UnixStream, Error> {
         let path = &*self.path;
-        // On /run, which is memory: this does not wait.
-        let found = std::fs::metadata(path).map_err(|error| Error::opening(path, error))?;
+        // Beside this thread, for a path that was named may lead anywhere. Connecting itself waits for
+        // nobody: a socket that has no room for another connection says so.
+        let looked_at = self.path.clone();
+        let found = spawn_blocking(move || std::fs::metadata(&looked_at)).await;
+        let found = found.map_err(|_| Error::Late)?;
+        let found = found.map_err(|error| Error::opening(path, error))?;
         if !found.file_type().is_socket() {
             return Err(Error::Strange(path.into()));
         }

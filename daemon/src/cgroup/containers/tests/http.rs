@@ -34,6 +34,29 @@ fn docker_is_asked_once() {
 }
 
 #[test]
+fn a_container_is_asked_for_when_its_cgroup_is_made() {
+    let server = docker();
+    let asking = Asking::of(vec![server.source("docker")], &[]);
+    let announcer = asking.containers.announcer().unwrap();
+    for path in [
+        "/",
+        "/lxc/web",
+        "/docker",
+        "/a\nb",
+        &format!("/docker/{ID}/below"),
+    ] {
+        announcer.announce(path.as_bytes());
+    }
+    announcer.announce(b"/docker/\xff");
+    announcer.announce(format!("/docker/{ID}").as_bytes());
+    asking.wait(|| asking.known(ID).is_some());
+    assert_eq!(server.calls.load(Ordering::Relaxed), 1);
+    // It keeps nobody at work.
+    drop(asking);
+    announcer.announce(b"/");
+}
+
+#[test]
 fn an_answer_in_chunks_is_the_same() {
     let server = Server::start(|mut stream| {
         requested(&mut stream);
