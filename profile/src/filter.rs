@@ -280,7 +280,8 @@ impl FrameFilterOp {
     }
 }
 
-/// A filter on function names: an unanchored regular expression and what it is for.
+/// A filter on function names, as people or as their runtime spell them: an unanchored regular
+/// expression and what it is for.
 #[derive(Clone, Debug)]
 pub struct FrameFilter {
     op: FrameFilterOp,

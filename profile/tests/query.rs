@@ -108,6 +108,21 @@ fn focus_cuts_above_the_outermost_match() {
 }
 
 #[test]
+fn filters_match_the_name_of_the_runtime_too() {
+    let profile = from_lines(
+        "
+        comm=web main;run@interpreted 3
+        comm=web main;run 2
+    ",
+    );
+    let kept = |op, regex| short(&profile.query(&query("", &[(op, regex)], &[])));
+    assert_eq!(kept(FrameFilterOp::Keep, "^~run$"), [" main;run 3"]);
+    assert_eq!(kept(FrameFilterOp::Drop, "^~run$"), [" main;run 2"]);
+    assert_eq!(kept(FrameFilterOp::Focus, "^~run$"), [" run 3"]);
+    assert_eq!(kept(FrameFilterOp::Keep, "^run$").len(), 2);
+}
+
+#[test]
 fn collapse_leaves_the_outermost_of_each_run() {
     check(
         "comm=web",

@@ -84,7 +84,20 @@ impl PerfRecord {
     ///
     /// # Panics
     /// When perf fails.
-    pub fn stop(mut self) -> Vec<PerfSample> {
+    pub fn stop(self) -> Vec<PerfSample> {
+        self.stop_with(&[], LIMIT)
+    }
+
+    /// As [`PerfRecord::stop`], for the samples of these processes, within another time.
+    ///
+    /// # Panics
+    /// When perf fails.
+    pub fn stop_of(self, pids: &[u32], limit: Duration) -> Vec<PerfSample> {
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        self.stop_with(&["--pid", &pids.join(",")], limit)
+    }
+
+    fn stop_with(mut self, only: &[&str], limit: Duration) -> Vec<PerfSample> {
         self.proc.signal(Signal::INT);
         let ended = self.proc.wait(LIMIT);
         assert!(
@@ -93,8 +106,8 @@ impl PerfRecord {
             self.proc.stderr()
         );
         let mut script = Command::new("perf");
-        script.args(SCRIPT).arg("-i").arg(&self.data);
-        let out = run(&mut script, LIMIT);
+        script.args(SCRIPT).args(only).arg("-i").arg(&self.data);
+        let out = run(&mut script, limit);
         let samples = parse(&out.text());
         assert!(
             !samples.is_empty(),

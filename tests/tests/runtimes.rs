@@ -1,6 +1,5 @@
 //! Real language runtimes in one recording: what is known of generated code is under its clean name, of
 //! the right kind, with file and line where the runtime tells them, and with the raw name beside it.
-#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::wait_for;
 use fixtures::recording::Shared;

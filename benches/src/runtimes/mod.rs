@@ -27,6 +27,8 @@ const SECONDS_MAX: u64 = 300;
 const WARM_UP: Duration = Duration::from_secs(15);
 /// How often a JVM is asked for its map, as an operator would: it writes none by itself.
 const MAP_EVERY: Duration = Duration::from_secs(10);
+/// Longest that perf may take to print: two minutes of samples are a few seconds of work.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(180);
 /// Reasons shown of each row.
 const REASONS: usize = 3;
 
@@ -115,7 +117,7 @@ fn measure(length: Duration, settings: &[String]) -> anyhow::Result<Report> {
     let ours = daemon.client().query_until(&request, end);
     // perf reads maps as it prints, and those in namespaces only while their processes are there.
     let pids: Vec<Vec<u32>> = running.iter().map(Running::pids).collect();
-    let mut theirs = perf.stop();
+    let mut theirs = perf.stop_of(&pids.concat(), SCRIPT_LIMIT);
     let covered = ours.info.start_unix_ns..ours.info.start_unix_ns + ours.info.duration_ns as i64;
     theirs.retain(|sample| covered.contains(&(sample.mono_ns as i64 + offset)));
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 /// Longest a compiler may take.
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
 
+type Make = fn() -> Result<Runtime, Missing>;
+
 /// The programs that run, and why others do not.
 pub struct Parts {
     pub running: Vec<Running>,
@@ -24,7 +26,7 @@ pub fn start(parent: &Cgroup) -> Parts {
         running: Vec::new(),
         missing: Vec::new(),
     };
-    let all: [(&str, fn() -> Result<Runtime, Missing>); 7] = [
+    let all: [(&str, Make); 7] = [
         ("node", || runtimes::node(true)),
         ("java", runtimes::java),
         ("php", runtimes::php),
