@@ -145,15 +145,29 @@ impl Runtimes {
         }
     }
 
-    /// Every process with samples in generated code in the last one to two minutes, most first.
+    /// Every process with samples in generated code in the last one to two minutes, most first. One that was
+    /// taken for another after a while, as its records came, is one.
     pub fn list(&self) -> Vec<Entry> {
         let table = self.lock();
-        let whole = |entry: &Entry| {
+        let mut all: Vec<(ProcessId, &Entry)> = table
+            .entries
+            .iter()
+            .map(|(&id, entry)| (id, entry))
+            .collect();
+        all.sort_unstable_by_key(|(id, entry)| (entry.pid, *id));
+        let mut list: Vec<Entry> = Vec::new();
+        for (_, entry) in all {
             let mut entry = entry.clone();
             entry.counts.add(&entry.before);
-            entry
-        };
-        let mut list: Vec<Entry> = table.entries.values().map(whole).collect();
+            match list.last_mut() {
+                Some(last) if (last.pid, last.comm) == (entry.pid, entry.comm) => {
+                    last.counts.add(&entry.counts);
+                    last.facts = entry.facts.or(last.facts);
+                    last.asked = entry.asked.or(last.asked.take());
+                }
+                _ => list.push(entry),
+            }
+        }
         list.retain(|entry| entry.counts.samples > 0);
         list.sort_by_key(|entry| (std::cmp::Reverse(entry.counts.samples), entry.pid));
         list
@@ -438,6 +452,19 @@ mod tests {
         let list = runtimes.list();
         assert_eq!(list.len(), PROCESSES_MAX);
         assert_eq!(list[0].pid, Pid(PROCESSES_MAX as u32 + 49));
+    }
+
+    #[test]
+    fn a_process_that_was_taken_for_another_is_one() {
+        let (runtimes, mut watch) = watch();
+        for id in [7, 8] {
+            let frame = RawFrame::Jit(ProcessId(id), Avma(1));
+            let mut batch = batch(id, 1, &[(&[frame], 10)]);
+            batch.processes[0].pid = Pid(7);
+            watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+        }
+        let list = runtimes.list();
+        assert_eq!((list.len(), list[0].counts.samples), (1, 20));
     }
 
     #[test]
