@@ -203,7 +203,7 @@ fn record() -> Result<Recording, String> {
             docker.docker(&map);
         }
         let enough = |name: &&str| of(view, name).count() >= ENOUGH;
-        ids.keys().all(|name| enough(&name))
+        ids.keys().all(enough)
             && named(&of(view, "web-1"), "spend_") >= ENOUGH
             && named(&of(view, "nested-1"), "nested_spend_") >= ENOUGH
             && (!node || named(&of(view, "node-1"), "spend") >= ENOUGH)
