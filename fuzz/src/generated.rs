@@ -48,11 +48,13 @@ pub fn jitdump(data: &[u8]) {
     let all = whole.code.iter().zip(pieces.code.iter());
     for ((range, code), (other, same)) in all {
         assert!(range.start < range.end && range == other);
-        assert!(code.name == same.name && code.lines == same.lines);
+        assert_eq!(code.name, same.name);
         assert!(!code.name.contains(char::is_control));
         let found = whole.code.find(range.start, Mono(u64::MAX / 2));
         assert!(matches!(found, Found::Code(..)));
-        code.place(range.end - range.start);
+        for at in (0..range.end - range.start).take(64) {
+            assert_eq!(code.place(at), same.place(at));
+        }
         if let (Some(rules), Some(others)) = (&whole.rules, &pieces.rules) {
             for address in range.clone().take(64) {
                 assert_eq!(rules.rule(Avma(address)), others.rule(Avma(address)));
