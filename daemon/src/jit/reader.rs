@@ -250,16 +250,22 @@ impl Reader {
         if look.anew {
             file.lines = MapReader::default();
             file.newer = Some(CodeMap::new(bytes_max as usize));
-            bump(&counters.perf_maps_read);
-        } else if until > file.tail.read_to() && !file.tail.is_unread() {
-            bump(&counters.perf_maps_tailed);
         }
         let before = file.tail.read_to();
+        // One that is written anew all the time is not begun before it can be read.
+        if before == 0 && *budget < until.min(BYTES_AT_ONCE / 2) {
+            return false;
+        }
         let MapFile { tail, lines, newer } = file;
         tail.read(until, budget, |bytes| match newer {
             Some(newer) => lines.feed(bytes, look.when, newer),
             None => lines.feed(bytes, look.when, &mut lock(known).listed),
         });
+        let grew = tail.read_to() > before;
+        match before {
+            0 => add(&counters.perf_maps_read, u64::from(grew)),
+            _ => add(&counters.perf_maps_tailed, u64::from(grew)),
+        }
         add(&counters.perf_map_lines_skipped, lines.take_skipped());
         let mut known = lock(known);
         if tail.read_to() >= until
@@ -272,7 +278,7 @@ impl Reader {
             true => Unnamed::JitMapRefused,
             false => Unnamed::JitNotInMap,
         };
-        look.anew || tail.read_to() > before
+        look.anew || grew
     }
 
     /// Reads what was appended to the jitdumps. Returns true when there was anything.
@@ -365,7 +371,6 @@ impl Reader {
                 };
                 let tail = new;
                 self.map = Some(MapFile { tail, lines, newer });
-                bump(&counters.perf_maps_read);
             }
             (Err(Unnamed::JitMapRefused), _) => {
                 bump(&counters.perf_maps_refused);
