@@ -400,6 +400,7 @@ impl Reader {
                 lock(known).reason = reason;
             }
         }
+        false
     }
 
     fn is_behind(&self) -> bool {
