@@ -29,8 +29,12 @@ const LONG_GONE_MAX: usize = 256;
 /// which are between half full and full.
 const PIECE_BYTES: usize = 88;
 
-/// Memory of one code beside its name and lines. Unit: bytes.
-const CODE_BYTES: usize = 80;
+/// Memory of one code beside its name and lines. Unit: bytes: 40, and what the allocator adds to it and to
+/// the name.
+const CODE_BYTES: usize = 64;
+
+/// Memory of the lines of one code beside the lines themselves. Unit: bytes.
+const LINES_BYTES: usize = 48;
 
 /// When something happened: after `after` and not later than `by`; exactly then where both are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +96,7 @@ pub struct Lines {
 impl Lines {
     fn heap_bytes(&self) -> usize {
         let files: usize = self.files.iter().map(|file| file.len() + 16).sum();
-        files + self.rows.len() * 12
+        LINES_BYTES + files + self.rows.len() * 12
     }
 }
 
@@ -102,22 +106,21 @@ pub struct Code {
     /// Its name as the runtime wrote it, made harmless.
     pub name: Box<str>,
     /// Its source lines, where the runtime told any.
-    pub lines: Lines,
+    lines: Option<Box<Lines>>,
 }
 
 impl Code {
     /// Source file and line of an offset within.
     pub fn place(&self, offset: u64) -> Option<(&str, u32)> {
-        let after = self
-            .lines
-            .rows
-            .partition_point(|row| u64::from(row.0) <= offset);
-        let &(_, file, line) = self.lines.rows.get(after.checked_sub(1)?)?;
-        Some((self.lines.files.get(file as usize)?, line))
+        let lines = self.lines.as_deref()?;
+        let after = lines.rows.partition_point(|row| u64::from(row.0) <= offset);
+        let &(_, file, line) = lines.rows.get(after.checked_sub(1)?)?;
+        Some((lines.files.get(file as usize)?, line))
     }
 
     fn heap_bytes(&self) -> usize {
-        CODE_BYTES + self.name.len() + self.lines.heap_bytes()
+        let lines = self.lines.as_deref().map_or(0, Lines::heap_bytes);
+        CODE_BYTES + self.name.len() + lines
     }
 }
 
@@ -215,7 +218,7 @@ impl CodeMap {
         }
         let code = Arc::new(Code {
             name: name.into(),
-            lines,
+            lines: (!lines.rows.is_empty()).then(|| Box::new(lines)),
         });
         if self.bytes + PIECE_BYTES + code.heap_bytes() > self.bytes_max {
             // What lay there is gone all the same.

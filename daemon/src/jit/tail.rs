@@ -96,11 +96,6 @@ impl Tail {
         (self.after, self.by) = (other.after, other.by);
     }
 
-    /// True when it is read from its begin.
-    pub fn is_unread(&self) -> bool {
-        self.read == 0
-    }
-
     /// True when it begins within what an earlier process left, and that ended within a line.
     pub fn is_within_a_line(&self) -> bool {
         self.read > 0 && self.joint.last() != Some(&b'\n')
