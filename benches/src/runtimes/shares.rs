@@ -164,6 +164,7 @@ mod tests {
             comm: String::new(),
             pid: 1,
             mono_ns: 0,
+            leaf_ip: 0,
             frames: frames
                 .map(|(name, file)| (name.to_owned(), file.to_owned()))
                 .to_vec(),

@@ -87,6 +87,14 @@ impl Known {
         is_there(&self.dumped) || is_there(&self.listed)
     }
 
+    /// What rules are looked for by. Whoever writes a jitdump writes there how to step over its code.
+    fn for_rules(&self) -> &CodeMap {
+        match self.listed.is_empty() {
+            true => &self.dumped,
+            false => &self.listed,
+        }
+    }
+
     /// Memory held, in bytes, about.
     pub fn heap_bytes(&self) -> usize {
         self.listed.heap_bytes() + self.dumped.heap_bytes()
@@ -200,14 +208,13 @@ impl Reader {
                 changed |= self.read_map(&mut budget, known, counters);
             }
         }
-        if changed {
-            // Of the map: whoever writes a jitdump writes there how to step over its code.
-            let known = lock(known);
-            let code = match known.listed.is_empty() {
-                true => &known.dumped,
-                false => &known.listed,
-            };
-            self.rules.look_at(self.pid, code);
+        // The lock is not held while files and memory are read.
+        let asked = self
+            .rules
+            .unseen(self.pid, lock(known).for_rules(), changed);
+        if let Some(asked) = asked {
+            let seen = asked.look();
+            self.rules.add(seen, lock(known).for_rules());
         }
         let unnamed = if unnamed > 0 {
             self::unnamed(known, wish)

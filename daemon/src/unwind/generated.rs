@@ -135,6 +135,44 @@ pub struct RuleCounts {
     pub refused: u64,
 }
 
+/// Whether the code of the process runs in frames lent to it (`lent.rs`).
+#[derive(Clone, Copy, Debug, Default)]
+enum Lent {
+    /// No code was seen yet.
+    #[default]
+    Unknown,
+    /// It does not, or the function that lends them was not found.
+    Nothing,
+    /// By this rule it is left.
+    By(Rule),
+}
+
+/// What is to be looked at in a process; see [`RulesBuilder::unseen`].
+#[derive(Debug)]
+pub struct ToLook {
+    pid: Pid,
+    stubs: bool,
+    trampolines: Option<Asked>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Seen {
+    lent: Option<Rule>,
+    trampolines: Option<Looked>,
+}
+
+impl ToLook {
+    /// Looks. Reads files and memory of the process, and so may wait for ever: for helpers.
+    pub fn look(&self) -> Seen {
+        let stubs = self.stubs.then_some(self.pid);
+        Seen {
+            lent: stubs.and_then(|pid| lent::rule_of(pid.0, PHP_LOOP)),
+            trampolines: self.trampolines.as_ref().map(trampolines::look),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Piece {
     end: u64,
@@ -149,8 +187,7 @@ pub struct RulesBuilder {
     known: HashMap<Rows, ()>,
     known_rows: usize,
     arenas: Vec<Range<u64>>,
-    /// The rule of code that runs in a frame lent to it; `None` inside when it was looked for in vain.
-    lent: Option<Option<Rule>>,
+    lent: Lent,
     /// How often it was asked what is to be looked at, and whether the process is known to be no Python.
     asked: u64,
     no_python: bool,
@@ -200,11 +237,33 @@ impl RulesBuilder {
     }
 
     /// What is to be looked at: code among what is named now whose shape may be known, and now and then
-    /// whatever memory may hold such code without a name. Hand it to [`trampolines::look`], in a helper,
+    /// whatever memory may hold such code without a name. Hand it to [`ToLook::look`], in a helper,
     /// and what that finds to [`RulesBuilder::add`]. Ask once a second while the process has samples in
-    /// generated code.
-    pub fn unseen(&mut self, pid: Pid, code: &CodeMap) -> Option<Asked> {
+    /// generated code; `changed` says that there may be other names than at the last call.
+    pub fn unseen(&mut self, pid: Pid, code: &CodeMap, changed: bool) -> Option<ToLook> {
         self.asked += 1;
+        let stubs = match self.lent {
+            // Its stubs are the first that it writes.
+            Lent::Unknown if !code.is_empty() => {
+                self.lent = Lent::Nothing;
+                let mut names = code.iter().map(|(_, code)| &code.name);
+                names.any(|name| name.starts_with(PHP_STUBS))
+            }
+            Lent::By(rule) if changed => {
+                self.put_lent(rule, code);
+                false
+            }
+            _ => false,
+        };
+        let trampolines = self.unseen_trampolines(pid, code, changed);
+        (stubs || trampolines.is_some()).then_some(ToLook {
+            pid,
+            stubs,
+            trampolines,
+        })
+    }
+
+    fn unseen_trampolines(&self, pid: Pid, code: &CodeMap, changed: bool) -> Option<Asked> {
         if self.arenas.len() >= ARENAS_MAX {
             return None;
         }
@@ -215,6 +274,12 @@ impl RulesBuilder {
             .filter(|(_, code)| trampolines::may_be(&code.name));
         let starts = named.map(|(range, _)| range.start);
         let unseen = starts.filter(|&start| !self.is_seen(start));
+        // A map may have 100,000 lines: they are looked through only where they may say something.
+        let unseen = unseen.take(if changed && !self.no_python {
+            usize::MAX
+        } else {
+            0
+        });
         Asked::new(pid, unseen, unnamed, &self.arenas)
     }
 
@@ -223,8 +288,26 @@ impl RulesBuilder {
         self.arenas.iter().any(of_arena) || self.pieces.contains_key(&address)
     }
 
-    /// Takes in what was found of trampolines.
-    pub fn add(&mut self, looked: Looked) {
+    /// Looks and takes in what was found, while `code` stands still. May wait for ever.
+    pub fn look_at(&mut self, pid: Pid, code: &CodeMap) {
+        if let Some(asked) = self.unseen(pid, code, true) {
+            let seen = asked.look();
+            self.add(seen, code);
+        }
+    }
+
+    /// Takes in what was found; `code` is what is named now.
+    pub fn add(&mut self, found: Seen, code: &CodeMap) {
+        if let Some(rule) = found.lent {
+            self.lent = Lent::By(rule);
+            self.put_lent(rule, code);
+        }
+        if let Some(looked) = found.trampolines {
+            self.add_trampolines(looked);
+        }
+    }
+
+    fn add_trampolines(&mut self, looked: Looked) {
         self.no_python = !looked.python;
         for arena in looked.arenas {
             let now = arena.looked_at;
@@ -245,29 +328,8 @@ impl RulesBuilder {
         }
     }
 
-    /// Looks for code that is known by its shape among what was named. Reads the memory of the process,
-    /// and so may wait for ever: for helpers. See [`RulesBuilder::unseen`] for doing it in steps, without
-    /// `code` being held meanwhile.
-    pub fn look_at(&mut self, pid: Pid, code: &CodeMap) {
-        if let Some(asked) = self.unseen(pid, code) {
-            self.add(trampolines::look(&asked));
-        }
-        self.look_at_lent(pid, code);
-    }
-
-    /// Code that PHP compiled has one rule, and so has what it compiles later.
-    fn look_at_lent(&mut self, pid: Pid, code: &CodeMap) {
-        let lent = match self.lent {
-            Some(known) => known,
-            None => {
-                let mut names = code.iter().map(|(_, code)| &code.name);
-                if !names.any(|name| name.starts_with(PHP_STUBS)) {
-                    return;
-                }
-                *self.lent.insert(lent::rule_of(pid.0, PHP_LOOP))
-            }
-        };
-        let Some(rule) = lent else { return };
+    /// Code that PHP compiled has one rule.
+    fn put_lent(&mut self, rule: Rule, code: &CodeMap) {
         for (range, _) in code.iter() {
             let known = self.pieces.get(&range.start);
             if known.is_none_or(|known| known.end != range.end) {

@@ -27,7 +27,7 @@ export const LIVE_MS = 10_000;
 const SKEW_FROM_MS = 2000;
 
 /** Labels offered first where they exist, in this order. */
-const FIRST_LABELS = ['host', 'unit', 'container', 'comm', 'slice', 'cgroup', 'thread', 'context'];
+const FIRST_LABELS = ['host', 'unit', 'container_name', 'container', 'pod', 'image', 'comm', 'slice', 'cgroup', 'thread', 'context'];
 
 const VIEWS: readonly (readonly [View, string])[] = [
   ['profile', 'Profile'],

@@ -34,7 +34,7 @@ export const SELECTOR_LEN_MAX = 64 << 10;
 // Longest first, because `=` begins `=~`.
 const OPS: readonly Op[] = ['!=', '=~', '!~', '^=', '='];
 const LABEL_START = /[A-Za-z_]/;
-const LABEL_PART = /[A-Za-z0-9_.]/;
+const LABEL_PART = /[A-Za-z0-9_./-]/;
 const BARE_END = /[\s,{}"'`]/;
 
 /** What the caret stands in. */

@@ -144,8 +144,8 @@ fn what_was_looked_at_is_not_looked_at_again() {
     // This is no Python: nothing without a name is looked at here.
     builder.look_at(Pid(std::process::id()), &code);
     assert!(builder.take().is_none());
-    assert!(builder.unseen(Pid(1), &code).is_none());
-    builder.add(trampolines::Looked {
+    assert!(builder.unseen(Pid(1), &code, true).is_none());
+    builder.add_trampolines(trampolines::Looked {
         arenas: vec![trampolines::Arena {
             looked_at: 0x1000..0x2000,
             found: vec![],
@@ -154,10 +154,10 @@ fn what_was_looked_at_is_not_looked_at_again() {
     });
     let when = When::at(Mono(1));
     code.load(0x1800..0x180b, "py::seen", Default::default(), when);
-    assert!(builder.unseen(Pid(1), &code).is_none());
+    assert!(builder.unseen(Pid(1), &code, true).is_none());
     code.load(0x3000..0x300b, "py::unseen", Default::default(), when);
     code.load(0x4000..0x400b, "JS:*other", Default::default(), when);
-    assert!(builder.unseen(Pid(1), &code).is_some());
+    assert!(builder.unseen(Pid(1), &code, true).is_some());
 }
 
 proptest::proptest! {
