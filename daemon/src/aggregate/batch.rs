@@ -72,7 +72,7 @@ pub struct RawProcess {
     pub kernel: bool,
     /// When this lifetime or exec generation began; zero when it is older than the daemon.
     pub began: Mono,
-    /// True when the process had ended by the end of the batch.
+    /// True when all threads of the process had ended by the end of the batch.
     pub ended: bool,
 }
 

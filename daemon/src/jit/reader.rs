@@ -124,6 +124,8 @@ pub struct Outcome {
     pub follows: bool,
     /// Memory held. Unit: bytes.
     pub bytes: usize,
+    /// What was read. Unit: bytes.
+    pub read: u64,
     /// Other rules than before for stepping over the code.
     pub rules: Option<Arc<GeneratedRules>>,
 }
@@ -192,9 +194,11 @@ impl Reader {
         changed |= self.read_map(&mut budget, known, counters);
         let unnamed = unnamed(known, wish);
         if wish.look || unnamed > 0 || !wish.dumps.is_empty() {
-            self.look_again(&wish.dumps, known, counters);
+            let is_new = self.look_again(&wish.dumps, known, counters);
             changed |= self.read_dumps(&mut budget, known, counters);
-            changed |= self.read_map(&mut budget, known, counters);
+            if is_new {
+                changed |= self.read_map(&mut budget, known, counters);
+            }
         }
         if changed {
             // Of the map: whoever writes a jitdump writes there how to step over its code.
@@ -218,6 +222,7 @@ impl Reader {
             behind: self.is_behind(),
             follows: self.map.is_some() || self.dumps.iter().any(|dump| !dump.is_done),
             bytes: known.heap_bytes() + self.heap_bytes(),
+            read: allowed - budget,
             rules: self.rules.take(),
         }
     }
@@ -316,13 +321,19 @@ impl Reader {
         changed
     }
 
-    /// Looks for files: there may be one now, or another than the one held.
-    fn look_again(&mut self, dumps: &[DumpSeen], known: &Mutex<Known>, counters: &SymbolCounters) {
+    /// Looks for files: there may be one now, or another than the one held. Returns true when there is
+    /// another map.
+    fn look_again(
+        &mut self,
+        dumps: &[DumpSeen],
+        known: &Mutex<Known>,
+        counters: &SymbolCounters,
+    ) -> bool {
         match Target::look(self.pid.0, self.began_by) {
             Some(target) => self.target = Some(target),
             None if self.target.is_none() => {
                 lock(known).reason = Unnamed::JitProcessGone;
-                return;
+                return false;
             }
             // It ended. Its root is held.
             None => {}
@@ -330,9 +341,7 @@ impl Reader {
         for seen in dumps {
             self.open_dump(seen, counters);
         }
-        if self.options.perf_maps {
-            self.open_map(known, counters);
-        }
+        self.options.perf_maps && self.open_map(known, counters)
     }
 
     fn open_dump(&mut self, seen: &DumpSeen, counters: &SymbolCounters) {
@@ -353,8 +362,10 @@ impl Reader {
         });
     }
 
-    fn open_map(&mut self, known: &Mutex<Known>, counters: &SymbolCounters) {
-        let Some(target) = &self.target else { return };
+    fn open_map(&mut self, known: &Mutex<Known>, counters: &SymbolCounters) -> bool {
+        let Some(target) = &self.target else {
+            return false;
+        };
         let opened = tail::open_map(target, self.options.max_bytes, &mut self.left);
         let held = self.map.as_ref().map(|file| &file.tail);
         match (opened, held) {
@@ -371,6 +382,7 @@ impl Reader {
                 };
                 let tail = new;
                 self.map = Some(MapFile { tail, lines, newer });
+                return true;
             }
             (Err(Unnamed::JitMapRefused), _) => {
                 bump(&counters.perf_maps_refused);
@@ -388,6 +400,7 @@ impl Reader {
                 lock(known).reason = reason;
             }
         }
+        false
     }
 
     fn is_behind(&self) -> bool {

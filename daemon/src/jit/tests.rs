@@ -635,3 +635,41 @@ fn a_process_that_writes_its_map_anew_for_ever_is_read_no_faster_than_allowed() 
     let allowed = 64 + 4 * begin.elapsed().as_secs() + 5;
     assert!(read <= allowed, "{read} maps read");
 }
+
+#[test]
+fn a_process_that_changes_its_root_is_read_in_the_root_it_has_as_root() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new().expect("temporary directory");
+    let at = dir.path().display();
+    let (root, inner) = (dir.path().join("root"), dir.path().join("inner"));
+    for made in [&root, &inner] {
+        fs::create_dir(made).expect("makes");
+    }
+    let setup = format!(
+        "mount --rbind / {at}/root && mount --bind {at}/inner {at}/root/tmp && echo && read go && \
+         exec chroot {at}/root cat"
+    );
+    let mut runtime = Runtime::within(&setup, &inner);
+    let mut rig = rig();
+    runtime.write("1000 10 within\n");
+    // Not in the root it has now, whatever else it can reach.
+    assert_eq!(rig.name(&runtime, 0x1000), "jit [jit] (jit_no_map)");
+    let stdin = runtime.child.stdin.as_mut().expect("is piped");
+    stdin.write_all(b"go\n").expect("writes");
+    let link = format!("/proc/{}/root", runtime.pid);
+    let asked = Instant::now();
+    // In the middle of exec it cannot be read.
+    while fs::read_link(&link).is_ok_and(|at| at == Path::new("/")) || fs::metadata(&link).is_err()
+    {
+        assert!(asked.elapsed() < Duration::from_secs(60), "it ended");
+        std::thread::yield_now();
+    }
+    assert_eq!(rig.name(&runtime, 0x1000), "jit within");
+    let secret = dir.path().join("secret");
+    fs::write(&secret, "2000 10 secret\n").expect("writes");
+    fs::remove_file(&runtime.path).expect("removes");
+    symlink(&secret, &runtime.path).expect("links");
+    assert_eq!(rig.name(&runtime, 0x2000), REFUSED);
+}

@@ -67,6 +67,9 @@ const WAITS: Duration = Duration::from_secs(2);
 /// A process whose files take longer than this is left out at ticks: others come first.
 const SLOW: Duration = Duration::from_millis(200);
 
+/// Who has read this much may take long.
+const SLOW_BYTES: u64 = 1 << 20;
+
 /// How long a process is refused whose code is more than there is memory for.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
@@ -217,8 +220,14 @@ impl Watched {
         };
     }
 
+    /// It has samples, which may not have names yet.
+    fn is_wanted(&self, now: Mono) -> bool {
+        now.since(self.used) < ACTIVE
+    }
+
+    /// It has samples, and something to read.
     fn is_active(&self, now: Mono) -> bool {
-        now.since(self.used) < ACTIVE && !self.closed
+        self.is_wanted(now) && !self.closed
     }
 }
 
@@ -238,6 +247,7 @@ struct Work {
     wish: Wish,
     known: Arc<Mutex<Known>>,
     outcome: Outcome,
+    begun: Mono,
     took: Duration,
 }
 
@@ -391,6 +401,9 @@ impl Watcher {
 
     fn meet(&mut self, whose: Whose, now: Mono) -> Option<&mut Watched> {
         if !self.processes.contains_key(&whose.id) {
+            if self.processes.len() >= PROCESSES_MAX {
+                self.forget_ended(now);
+            }
             if self.processes.len() >= PROCESSES_MAX && !self.forget_idle(now) {
                 bump(&self.counters.code_processes_refused);
                 return None;
@@ -517,12 +530,14 @@ impl Watcher {
             });
             return None;
         }
+        let reader = watched.reader.take()?;
         wish.dumps = std::mem::take(&mut watched.dumps);
         wish.named_until = self.named_until;
         Some(Work {
             id,
-            reader: watched.reader.take()?,
+            reader,
             wish,
+            begun: Mono::now(),
             known: Arc::clone(&watched.known),
             outcome: Outcome::default(),
             took: Duration::ZERO,
@@ -590,15 +605,17 @@ impl Watcher {
                 behind,
                 follows,
                 bytes,
+                read,
                 rules,
             } = work.outcome;
             (watched.behind, watched.follows) = (behind, follows);
             watched.bytes = bytes;
-            watched.slow = work.took > SLOW;
+            watched.slow = work.took > SLOW && read < SLOW_BYTES;
             if rules.is_some() {
                 watched.rules = rules;
             }
-            watched.closed = watched.ended.is_some() && !behind;
+            // Read after its end, and to the end.
+            watched.closed = !behind && watched.ended.is_some_and(|ended| ended <= work.begun);
             // Root and files of a process that ended are not held.
             watched.reader = (!watched.closed).then_some(work.reader);
             if !work.wish.addresses.is_empty() {
@@ -660,7 +677,7 @@ impl Watcher {
 
     /// Forgets the process that has been without samples for the longest; false when all have some.
     fn forget_idle(&mut self, now: Mono) -> bool {
-        let idle = self.processes.values().filter(|one| !one.is_active(now));
+        let idle = self.processes.values().filter(|one| !one.is_wanted(now));
         let Some(id) = idle.min_by_key(|one| one.used).map(|one| one.whose.id) else {
             return false;
         };

@@ -330,3 +330,74 @@ fn anonymous_executable_memory_is_generated_code() {
         .map(|mapping| mapping.backing);
     assert_eq!(backing, Some(Backing::Jit));
 }
+
+/// The marker of a jitdump.
+fn marker(pid: u32, inode: u64) -> Mmap<'static> {
+    Mmap {
+        path: b"/srv/app/jit-7.dump",
+        ..file_map(pid, 0x9000, inode)
+    }
+}
+
+#[test]
+fn a_mapped_jitdump_is_told_of_once_and_waits_when_there_is_no_room() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    table.mmap(&file_map(10, 0x1000, 5), Mono(2));
+    table.mmap(&marker(10, 6), Mono(3));
+    table.tell_of_dumps(Some);
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        table.tell_of_dumps(|seen| {
+            told.push(seen);
+            None
+        });
+    }
+    let process = table.get(Pid(10)).expect("made above");
+    assert!(process.is_watched(), "its end is told of too");
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].whose.id, process.id);
+    assert_eq!(told[0].range, (Avma(0x9000), Avma(0xa000)));
+    assert_eq!(*told[0].path, b"/srv/app/jit-7.dump"[..]);
+}
+
+#[test]
+fn jitdumps_of_one_process_and_of_all_are_bounded_and_counted() {
+    let mut table = ProcessTable::new();
+    for pid in 10..1000 {
+        fork(&mut table, 1, pid, 1);
+        for inode in 1..=6 {
+            table.mmap(&marker(pid, inode), Mono(2));
+        }
+    }
+    let mut told: HashMap<Pid, usize> = HashMap::new();
+    table.tell_of_dumps(|seen| {
+        *told.entry(seen.whose.pid).or_default() += 1;
+        None
+    });
+    let all: usize = told.values().sum();
+    assert_eq!(all, DUMPS_UNTOLD_MAX);
+    assert!(told.values().all(|&of_one| of_one <= DUMPS_MAX));
+    assert_eq!(table.counts().dumps_untold as usize, 990 * 6 - all);
+}
+
+#[test]
+fn only_files_named_as_jitdumps_are_markers() {
+    for path in [
+        "/tmp/jit-1.dump",
+        "/jit-123.dump",
+        "/a/jit-7.dump (deleted)",
+    ] {
+        assert!(is_dump_marker(path.as_bytes()), "{path}");
+    }
+    for path in [
+        "jit-1.dump",
+        "/jit-.dump",
+        "/jit-1.dump/x",
+        "/jit-a.dump",
+        "/x-jit-1.dump",
+        "//anon",
+    ] {
+        assert!(!is_dump_marker(path.as_bytes()), "{path}");
+    }
+}

@@ -204,7 +204,7 @@ fn send(
     losses.take(end, batch);
     for known in &mut batch.processes {
         let now = processes.get(known.pid);
-        known.ended = !now.is_some_and(|now| now.id == known.id && now.ended.is_none());
+        known.ended = !now.is_some_and(|now| now.id == known.id && !now.has_ended());
     }
     // As many batches exist as the queue holds, so an empty one in hand means there is room.
     queues
