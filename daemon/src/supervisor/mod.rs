@@ -240,13 +240,12 @@ impl Stages {
         let (code, notices) = sync_channel(jit::watch::NOTICES_MAX);
         let (rules, generated) = sync_channel(generated::QUEUED_MAX);
         let code_counters = Arc::clone(&counters);
-        draining.push(
-            ends.spawn("fp-jit", move || {
-                Watcher::new(watched, AskOptions::default(), code_counters, rules).run(&notices);
-                Ok(())
-            })
-            .map_err(setup)?,
-        );
+        // Not among those that drain: it may wait for helpers, and has nothing that must be kept.
+        ends.spawn("fp-jit", move || {
+            Watcher::new(watched, AskOptions::default(), code_counters, rules).run(&notices);
+            Ok(())
+        })
+        .map_err(setup)?;
         let book = CodeBook::new(code.clone());
         draining.push(
             ends.spawn("fp-namer", move || {
