@@ -10,6 +10,11 @@
 //! process, which follows the files ([`tail`]) and takes in what they say ([`map`], [`dump`]); the result is
 //! [`code`], by address and time. The namer asks through its [`book`]. [`ask`] has runtimes write maps where
 //! the configuration allows it.
+//!
+//! A perf map of 100,000 lines that grows by 100 lines a second costs 20 ms a minute to follow; to read all
+//! of it each second would cost 4.4 s. A piece of code takes 216 bytes, a look-up 0.3 µs, and the times of
+//! samples nothing that shows beside the 0.2 µs of folding one (`benches micro --group generated --group
+//! folding`, two shared CPUs, 2026-11-22).
 
 pub mod ask;
 pub mod book;

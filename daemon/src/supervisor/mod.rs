@@ -270,16 +270,21 @@ impl Stages {
         let (code, notices) = sync_channel(jit::watch::NOTICES_MAX);
         let (rules, generated) = sync_channel(generated::QUEUED_MAX);
         let code_counters = Arc::clone(&counters);
-        let code_asker = jit::ask::Asker::new(config.jit.ask_options())
+        let ask = config.jit.ask_options();
+        let asks = ask.hotspot_attach || ask.dotnet_enable;
+        let code_asker = jit::ask::Asker::new(ask)
             .counting(Arc::clone(&counters))
             .reporting_to(Arc::clone(&agent.runtimes));
-        draining.push(
-            ends.spawn("fp-jit", move || {
+        let watching = ends
+            .spawn("fp-jit", move || {
                 Watcher::new(watched, code_asker, code_counters, rules).run(&notices);
                 Ok(())
             })
-            .map_err(setup)?,
-        );
+            .map_err(setup)?;
+        // It may wait for helpers. All that it leaves behind is what runtimes wrote because they were asked.
+        if asks {
+            draining.push(watching);
+        }
         let book = CodeBook::new(code.clone());
         draining.push(
             ends.spawn("fp-namer", move || {

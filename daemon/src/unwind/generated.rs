@@ -274,12 +274,10 @@ impl RulesBuilder {
             .filter(|(_, code)| trampolines::may_be(&code.name));
         let starts = named.map(|(range, _)| range.start);
         let unseen = starts.filter(|&start| !self.is_seen(start));
-        // A map may have 100,000 lines: they are looked through only where they may say something.
-        let unseen = unseen.take(if changed && !self.no_python {
-            usize::MAX
-        } else {
-            0
-        });
+        // A map may have 100,000 lines: they are looked through only where they may say something, and now
+        // and then where no Python is known to be.
+        let through = changed && !self.no_python || due;
+        let unseen = unseen.take(if through { usize::MAX } else { 0 });
         Asked::new(pid, unseen, unnamed, &self.arenas)
     }
 
