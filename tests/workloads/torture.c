@@ -18,8 +18,9 @@
 // Length of a run. Unit: nanoseconds of CPU time. Around the distance of two samples at 99 Hz, and several of it.
 #define RUN_MIN 2000000
 #define RUN_SPREAD 20000000
-// Turns of the loop between two looks at the clock: some ten microseconds.
-#define TURNS 20000
+// Turns of the loop between two looks at the clock: some hundred microseconds, so that looking takes
+// less than a hundredth of the time.
+#define TURNS 200000
 
 // push %rbp; mov %rsp,%rbp; dec %rdi; jnz to the dec; pop %rbp; ret
 static const unsigned char CODE[] = {0x55, 0x48, 0x89, 0xe5, 0x48, 0xff, 0xcf, 0x75, 0xfb, 0x5d, 0xc3};
