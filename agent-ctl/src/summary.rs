@@ -100,7 +100,14 @@ pub fn missing(quality: &Quality) -> String {
         parts.push(format!("folded into [other] {}", share(folded)));
     }
     if reduced > 0 {
-        parts.push(format!("taken by a reduced budget {}", share(reduced)));
+        // It is counted for the whole host, whatever was selected of it.
+        parts.push(match reduced > taken {
+            true => format!(
+                "{} of the host's taken by a reduced budget",
+                units::count(reduced)
+            ),
+            false => format!("taken by a reduced budget {}", share(reduced)),
+        });
     }
     if throttled > 0 {
         parts.push(format!("throttled {} times", units::count(throttled)));

@@ -144,6 +144,9 @@ impl Timed {
             missing += u64::from(names.frames.get(frame).unnamed != Unnamed::No);
             out.push(&[frame]);
         }
+        if page.as_ref().is_ok_and(|page| page.is_over()) {
+            bump(&counters.code_looked_up_too_long);
+        }
         add(&counters.addresses_unnamed, missing);
         add(&counters.addresses_named, addresses.len() as u64 - missing);
     }
@@ -349,7 +352,7 @@ mod tests {
     use crate::aggregate::fold::{Folder, Taken};
     use crate::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use crate::jit::code::{Found, Lines, When};
-    use crate::jit::reader::Known;
+    use crate::jit::reader::{Known, Room};
     use crate::jit::watch::Lent;
     use crate::process::ProcessTable;
     use profile::StackEnd;
@@ -374,7 +377,7 @@ mod tests {
             Rig {
                 table,
                 folder: Folder::new(Mono(0)),
-                known: Known::new(1 << 20),
+                known: Known::new(Room::new(1 << 20)),
                 counters: SymbolCounters::default(),
             }
         }
@@ -417,7 +420,7 @@ mod tests {
                 }
             }
             let id = batch.processes[0].id;
-            let known = std::mem::replace(&mut self.known, Known::new(1));
+            let known = std::mem::replace(&mut self.known, Known::new(Room::new(1)));
             let lent = Lent {
                 id,
                 known: Arc::new(Mutex::new(known)),

@@ -216,8 +216,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1024),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Largest perf map read, and most memory for the names of all generated code. What lies \
-              beyond has no names, and is counted.",
+        doc: "How much of a perf map is read, and most memory for its names; the names of all generated \
+              code together take at most twice that. What lies beyond has no names, and is counted.",
         get: |c| Value::Int(c.jit.perf_map_max_mib.into()),
         put: |c, v| put_int(&mut c.jit.perf_map_max_mib, &v),
     },

@@ -8,6 +8,7 @@ use crate::ids::ProcessId;
 use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::{Dictionary, FrameId, FrameKind, Unnamed};
+use std::cell::Cell;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{MutexGuard, TryLockError};
 use std::time::Duration;
@@ -19,6 +20,14 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// Longest wait for the lock of one process's code, which is held for as long as it takes to read a
 /// piece of a file in, some milliseconds.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
+
+/// Longest time for looking up the addresses of one process, once for all that did not change and once for
+/// the others. A look-up takes less than a microsecond, and a thousand times as long where a process made
+/// its code to that end.
+const LOOK_UP_MAX: Duration = Duration::from_millis(300);
+
+/// The same for all processes of a batch.
+const LOOK_UPS_MAX: Duration = Duration::from_secs(2);
 
 /// Time between two tries.
 const LOCK_RETRY: Duration = Duration::from_micros(200);
@@ -38,12 +47,17 @@ pub struct Pages {
     lent: HashMap<ProcessId, Lent>,
     /// Nobody answered.
     unanswered: bool,
+    /// Time taken by look-ups so far.
+    spent: Cell<Duration>,
 }
 
 /// What is known of one process, locked.
 pub struct Page<'a> {
     known: MutexGuard<'a, Known>,
     late: bool,
+    begun: Mono,
+    over: Cell<bool>,
+    spent: &'a Cell<Duration>,
 }
 
 /// Why nothing can be said of a process's code.
@@ -92,7 +106,7 @@ impl Pages {
     pub fn new(lent: Vec<Lent>) -> Pages {
         Pages {
             lent: lent.into_iter().map(|one| (one.id, one)).collect(),
-            unanswered: false,
+            ..Pages::default()
         }
     }
 
@@ -107,17 +121,21 @@ impl Pages {
                 false => Unnamed::Limit,
             });
         };
+        if self.spent.get() >= LOOK_UPS_MAX {
+            return Err(Unnamed::Limit);
+        }
+        let page = |known| Page {
+            known,
+            late: lent.late,
+            begun: Mono::now(),
+            over: Cell::new(false),
+            spent: &self.spent,
+        };
         let begin = Mono::now();
         loop {
             match lent.known.try_lock() {
-                Ok(known) => {
-                    let late = lent.late;
-                    return Ok(Page { known, late });
-                }
-                Err(TryLockError::Poisoned(poisoned)) => {
-                    let (known, late) = (poisoned.into_inner(), lent.late);
-                    return Ok(Page { known, late });
-                }
+                Ok(known) => return Ok(page(known)),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(page(poisoned.into_inner())),
                 Err(TryLockError::WouldBlock) => {}
             }
             if Mono::now().since(begin) >= LOCK_WAIT {
@@ -131,6 +149,9 @@ impl Pages {
 impl Page<'_> {
     /// The frame of an address at a time.
     pub fn frame_at(&self, dict: &mut Dictionary, address: u64, at: Mono) -> FrameId {
+        if self.is_over() {
+            return unnamed(dict, Unnamed::Limit);
+        }
         self.frame(dict, &self.known.find(address, at))
     }
 
@@ -143,8 +164,19 @@ impl Page<'_> {
         from: Mono,
         until: Mono,
     ) -> Option<FrameId> {
+        if self.is_over() {
+            return Some(unnamed(dict, Unnamed::Limit));
+        }
         let found = self.known.steady(address, from, until)?;
         Some(self.frame(dict, &found))
+    }
+
+    /// True when looking up has taken as long as it may: what is left has no names in this batch.
+    pub fn is_over(&self) -> bool {
+        if !self.over.get() {
+            self.over.set(Mono::now().since(self.begun) >= LOOK_UP_MAX);
+        }
+        self.over.get()
     }
 
     fn frame(&self, dict: &mut Dictionary, found: &Found<'_>) -> FrameId {
@@ -154,6 +186,13 @@ impl Page<'_> {
             Found::Nothing if self.late => unnamed(dict, Unnamed::JitMapLate),
             Found::Nothing => unnamed(dict, self.known.reason),
         }
+    }
+}
+
+impl Drop for Page<'_> {
+    fn drop(&mut self) {
+        let took = Mono::now().since(self.begun);
+        self.spent.set(self.spent.get().saturating_add(took));
     }
 }
 

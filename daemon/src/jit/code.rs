@@ -203,6 +203,11 @@ impl CodeMap {
         }
     }
 
+    /// Takes at most about this from now on; what is there stays.
+    pub fn set_bytes_max(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
     /// Code that came at `when`, over whatever lay there. Listed again unchanged it is what it was.
     /// Returns false when the bound refused it.
     pub fn load(&mut self, range: Range<u64>, name: &str, lines: Lines, when: When) -> bool {

@@ -16,6 +16,7 @@ use crate::symbolize::counters::{SymbolCounters, add, bump};
 use crate::time::Mono;
 use crate::unwind::generated::{GeneratedRules, RulesBuilder};
 use profile::Unnamed;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,9 +34,29 @@ const BYTES_AT_ONCE: u64 = 64 << 20;
 /// See [`BYTES_AT_ONCE`].
 const BYTES_PER_S: u64 = 4 << 20;
 
+/// Memory for what is known of all processes together.
+#[derive(Debug)]
+pub struct Room {
+    held: AtomicUsize,
+    bytes_max: usize,
+}
+
+impl Room {
+    /// For at most so many bytes.
+    pub fn new(bytes_max: u64) -> Arc<Room> {
+        Arc::new(Room {
+            held: AtomicUsize::new(0),
+            bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
+        })
+    }
+}
+
 /// What is known of the generated code of one process.
 #[derive(Debug)]
 pub struct Known {
+    room: Arc<Room>,
+    /// Bytes of the room that are counted as this process's.
+    counted: usize,
     /// By its perf map.
     pub listed: CodeMap,
     /// By its jitdumps, which have times.
@@ -46,12 +67,45 @@ pub struct Known {
 
 impl Known {
     /// Nothing yet.
-    pub fn new(bytes_max: u64) -> Known {
+    pub fn new(room: Arc<Room>) -> Known {
+        let bytes_max = room.bytes_max;
         Known {
-            listed: CodeMap::new(bytes_max as usize),
-            dumped: CodeMap::new(bytes_max as usize),
+            room,
+            counted: 0,
+            listed: CodeMap::new(bytes_max),
+            dumped: CodeMap::new(bytes_max),
             reason: Unnamed::JitNoMap,
         }
+    }
+
+    /// Bytes that there is room for beside what all processes hold, and `beside` what is known of this one.
+    fn room_beside(&self, beside: usize) -> usize {
+        let others = self.room.held.load(Ordering::Relaxed);
+        let others = others.saturating_sub(self.counted);
+        let held = others.saturating_add(self.heap_bytes() + beside);
+        self.room.bytes_max.saturating_sub(held)
+    }
+
+    /// Lets each list grow as far as there is room for it, and none beyond `bytes_max`.
+    fn make_room(&mut self, bytes_max: u64, beside: usize) {
+        let room = self.room_beside(beside);
+        let most = |list: &CodeMap| (list.heap_bytes() + room).min(bytes_max as usize);
+        let (listed, dumped) = (most(&self.listed), most(&self.dumped));
+        self.listed.set_bytes_max(listed);
+        self.dumped.set_bytes_max(dumped);
+    }
+
+    /// Counts what is held, and what is held `beside` it. Returns both together.
+    fn count(&mut self, beside: usize) -> usize {
+        let now = self.heap_bytes() + beside;
+        let held = &self.room.held;
+        if now >= self.counted {
+            held.fetch_add(now - self.counted, Ordering::Relaxed);
+        } else {
+            held.fetch_sub(self.counted - now, Ordering::Relaxed);
+        }
+        self.counted = now;
+        now
     }
 
     /// What lay at an address at a time.
@@ -103,6 +157,12 @@ impl Known {
     fn forget_before(&mut self, time: Mono) {
         self.listed.forget_before(time);
         self.dumped.forget_before(time);
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.room.held.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
@@ -221,6 +281,7 @@ impl Reader {
         } else {
             0
         };
+        self.allowance.0 = self.allowance.0.saturating_sub(allowed - budget);
         let mut known = lock(known);
         known.forget_before(wish.named_until);
         self.count(&known, counters);
@@ -228,7 +289,7 @@ impl Reader {
             unnamed,
             behind: self.is_behind(),
             follows: self.map.is_some() || self.dumps.iter().any(|dump| !dump.is_done),
-            bytes: known.heap_bytes() + self.heap_bytes(),
+            bytes: known.count(self.heap_bytes()),
             read: allowed - budget,
             rules: self.rules.take(),
         }
@@ -261,7 +322,8 @@ impl Reader {
         let until = look.size.min(bytes_max);
         if look.anew {
             file.lines = MapReader::default();
-            file.newer = Some(CodeMap::new(bytes_max as usize));
+            let room = lock(known).room_beside(0);
+            file.newer = Some(CodeMap::new(room.min(bytes_max as usize)));
         }
         let before = file.tail.read_to();
         // One that is written anew all the time is not begun before it can be read.
@@ -269,6 +331,8 @@ impl Reader {
             return false;
         }
         let MapFile { tail, lines, newer } = file;
+        let beside = newer.as_ref().map_or(0, CodeMap::heap_bytes);
+        lock(known).make_room(bytes_max, beside);
         tail.read(until, budget, |bytes| match newer {
             Some(newer) => lines.feed(bytes, look.when, newer),
             None => lines.feed(bytes, look.when, &mut lock(known).listed),
@@ -301,6 +365,7 @@ impl Reader {
         counters: &SymbolCounters,
     ) -> bool {
         let mut changed = false;
+        lock(known).make_room(self.options.max_bytes, self.heap_bytes());
         for dump in self.dumps.iter_mut().filter(|dump| !dump.is_done) {
             let Some(look) = dump.tail.look() else {
                 continue;
@@ -373,15 +438,16 @@ impl Reader {
         let Some(target) = &self.target else {
             return false;
         };
-        let opened = tail::open_map(target, self.options.max_bytes, &mut self.left);
+        let opened = tail::open_map(target, &mut self.left);
         let held = self.map.as_ref().map(|file| &file.tail);
         match (opened, held) {
             (Ok(new), Some(held)) if new.is_same(held) => {}
             (Ok(mut new), held) => {
                 // Another file in place of one: what that listed went when this came.
+                let room = lock(known).room_beside(0);
                 let newer = held.map(|held| {
                     new.follows(held);
-                    CodeMap::new(self.options.max_bytes as usize)
+                    CodeMap::new(room.min(self.options.max_bytes as usize))
                 });
                 let lines = match new.is_within_a_line() {
                     true => MapReader::within_a_line(),
@@ -397,6 +463,8 @@ impl Reader {
             }
             // The names that a process wrote before it ended, or before it removed the file, hold.
             (Err(_), Some(_)) => {}
+            // A map that was refused does not become one that was not there by its removal.
+            (Err(Unnamed::JitNoMap), None) if lock(known).reason == Unnamed::JitMapRefused => {}
             (Err(reason), None) => {
                 let is_told = !self.dumps.is_empty();
                 let reason = if is_told {
@@ -419,12 +487,14 @@ impl Reader {
         map || dumps.any(|dump| dump.tail.read_to() < dump.tail.size())
     }
 
-    /// What is held beside what is known.
+    /// What is held beside what is known. The sampler has the rules too.
     fn heap_bytes(&self) -> usize {
-        self.map.as_ref().map_or(0, |file| {
+        let map = self.map.as_ref().map_or(0, |file| {
             let newer = file.newer.as_ref().map_or(0, CodeMap::heap_bytes);
             newer + file.lines.heap_bytes()
-        })
+        });
+        let dumps = self.dumps.iter().map(|dump| dump.reader.heap_bytes());
+        map + dumps.sum::<usize>() + 2 * self.rules.heap_bytes()
     }
 
     fn count(&mut self, known: &Known, counters: &SymbolCounters) {

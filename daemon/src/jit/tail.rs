@@ -117,7 +117,10 @@ impl Tail {
         let facts = self.file.metadata().ok()?;
         let (size, written_ns) = (facts.len(), nanoseconds(facts.mtime(), facts.mtime_nsec()));
         let changed = written_ns != self.written_ns || size > self.read;
-        let anew = size < self.read || changed && self.read > 0 && !self.joins();
+        // One that is as long as what was read and was written since was written over.
+        let seen_before = self.looked.began != Mono(0);
+        let over = changed && seen_before && size == self.read;
+        let anew = size < self.read || changed && self.read > 0 && (over || !self.joins());
         if anew {
             self.read = 0;
             self.joint.clear();
@@ -178,7 +181,7 @@ fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
 ///
 /// # Errors
 /// Why there is none to read.
-pub fn open_map(target: &Target, bytes_max: u64, left: &mut Option<Left>) -> Result<Tail, Unnamed> {
+pub fn open_map(target: &Target, left: &mut Option<Left>) -> Result<Tail, Unnamed> {
     let path = format!("tmp/perf-{}.map", target.inner_pid);
     let opened = target.root.open(path.as_bytes(), Links::Refuse);
     let file = opened.map_err(|error| match error {
@@ -188,7 +191,7 @@ pub fn open_map(target: &Target, bytes_max: u64, left: &mut Option<Left>) -> Res
     // Of what was opened, whatever is at the path by now.
     let facts = file.metadata().map_err(|_| Unnamed::JitMapRefused)?;
     let plain = facts.is_file() && facts.nlink() == 1;
-    if !plain || !target.may_own(facts.uid()) || facts.len() > bytes_max {
+    if !plain || !target.may_own(facts.uid()) {
         return Err(Unnamed::JitMapRefused);
     }
     let mut tail = Tail::over(file, &facts);

@@ -4,7 +4,9 @@
 
 use super::ask::{AskOptions, Asker};
 use super::book::{self, Pages};
-use super::watch::{DumpSeen, Notice, Options, PROCESSES_MAX, Wanted, Watcher, Whose};
+use super::watch::{
+    DumpSeen, Notice, Options, PROCESSES_MAX, ROOM_OF_MAPS, Wanted, Watcher, Whose,
+};
 use crate::helpers::REMOTE_LATE_MAX;
 use crate::ids::{Avma, Pid, ProcessId};
 use crate::symbolize::SymbolCounters;
@@ -423,14 +425,14 @@ fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
 fn memory_stays_under_the_limit() {
     let mut rig = Rig::new(100_000);
     let runtimes: Vec<Runtime> = (0..4).map(|_| Runtime::start()).collect();
-    let (small, large) = (50, 400);
+    let (small, large) = (50, 900);
     for (runtime, lines) in runtimes.iter().zip([small, large, small, large]) {
         let lines: String = (0..lines)
             .map(|n| format!("{:x} 10 function{n}\n", 0x1000 + n * 16))
             .collect();
         runtime.write(&lines);
         rig.name(runtime, 0x1000);
-        assert!(rig.watcher.heap_bytes() <= 100_000);
+        assert!(rig.watcher.heap_bytes() as u64 <= ROOM_OF_MAPS * 100_000);
     }
     assert!(rig.counters.perf_maps_evicted.load(Ordering::Relaxed) >= 1);
     for small in [&runtimes[0], &runtimes[2]] {
@@ -612,7 +614,7 @@ fn a_thousand_processes_share_the_memory_there_is() {
             ..Rig::whose(&runtime)
         };
         rig.watcher.take(std::iter::once(Notice::Met(whose)));
-        assert!(rig.watcher.heap_bytes() as u64 <= LIMIT);
+        assert!(rig.watcher.heap_bytes() as u64 <= ROOM_OF_MAPS * LIMIT);
     }
     let evicted = rig.counters.perf_maps_evicted.load(Ordering::Relaxed);
     assert!(rig.watcher.len() == 1000 && evicted > 0);

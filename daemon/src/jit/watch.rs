@@ -9,13 +9,13 @@
 //! answers takes one helper, and the names of its own process.
 
 use super::ask::{Asked, Asker};
-use super::reader::{DUMPS_MAX, Known, Outcome, Reader, Wish};
+use super::reader::{DUMPS_MAX, Known, Outcome, Reader, Room, Wish};
 use crate::agent::lock;
 use crate::helpers::{Helpers, REMOTE_LATE_MAX};
 use crate::ids::{Avma, Pid, ProcessId};
 use crate::symbolize::counters::{SymbolCounters, bump};
 use crate::symbolize::files::FileIdentity;
-use crate::symbolize::mounts;
+use crate::symbolize::{mounts, open};
 use crate::time::Mono;
 use crate::unwind::generated::{Generated, GeneratedRules};
 use hashbrown::HashMap;
@@ -73,6 +73,17 @@ const SLOW_BYTES: u64 = 1 << 20;
 /// How long a process is refused whose code is more than there is memory for.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
+/// Memory for all that is known, beside the most for one process: as much again, so that a map of the
+/// largest size can be read anew while the old one is in use.
+pub const ROOM_OF_MAPS: u64 = 2;
+
+/// Bytes of all files together that are read at once, and for each second since: a hundred processes that
+/// write without end cost no more than four.
+const ALL_BYTES_AT_ONCE: u64 = 256 << 20;
+
+/// See [`ALL_BYTES_AT_ONCE`].
+const ALL_BYTES_PER_S: u64 = 16 << 20;
+
 /// What to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -80,7 +91,8 @@ pub struct Options {
     pub perf_maps: bool,
     /// False to read no jitdumps.
     pub jitdumps: bool,
-    /// Largest perf map read, in bytes; also the most memory for all that is known, in bytes.
+    /// Largest part of a perf map that is read, and most memory for one list of code, in bytes. All that is
+    /// known takes [`ROOM_OF_MAPS`] times as much at most.
     pub max_bytes: u64,
 }
 
@@ -189,10 +201,16 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(whose: Whose, options: Options, created: Mono, now: Mono) -> Watched {
+    fn new(whose: Whose, begin: &Begin, now: Mono) -> Watched {
+        let Begin {
+            options,
+            room,
+            created,
+        } = begin;
+        let (options, created) = (*options, *created);
         Watched {
             whose,
-            known: Arc::new(Mutex::new(Known::new(options.max_bytes))),
+            known: Arc::new(Mutex::new(Known::new(Arc::clone(room)))),
             reader: Some(Reader::new(whose.pid, began_by(whose, created), options)),
             closed: false,
             dumps: Vec::new(),
@@ -210,13 +228,15 @@ impl Watched {
     }
 
     /// Closes its files and forgets what they told: they are read again when they are wanted.
-    fn start_over(&mut self, options: Options, created: Mono) {
+    fn start_over(&mut self, begin: &Begin) {
         let told = std::mem::take(&mut self.told);
         *self = Watched {
             dumps: told.clone(),
             told,
             ended: self.ended,
-            ..Watched::new(self.whose, options, created, self.used)
+            // The sampler frees what it has of them too.
+            rules: Some(Arc::default()),
+            ..Watched::new(self.whose, begin, self.used)
         };
     }
 
@@ -238,6 +258,14 @@ fn began_by(whose: Whose, created: Mono) -> Mono {
     } else {
         whose.began
     }
+}
+
+/// What every process begins with.
+struct Begin {
+    options: Options,
+    room: Arc<Room>,
+    /// Processes that were there before the daemon began before this.
+    created: Mono,
 }
 
 /// Work on one process, on its way to a helper and back.
@@ -285,7 +313,7 @@ impl Turn {
 
 /// Watches processes with generated code. See the head of this file.
 pub struct Watcher {
-    options: Options,
+    begin: Begin,
     counters: Arc<SymbolCounters>,
     processes: HashMap<ProcessId, Watched>,
     pub(super) helpers: Helpers,
@@ -294,8 +322,8 @@ pub struct Watcher {
     asker: Asker,
     /// Rules to the sampler.
     rules: SyncSender<Generated>,
-    /// Processes that were there before the daemon began before this.
-    created: Mono,
+    /// Bytes of all files that may be read, as of then.
+    allowance: (u64, Mono),
     named_until: Mono,
     pub(super) wait: Duration,
 }
@@ -309,14 +337,18 @@ impl Watcher {
         rules: SyncSender<Generated>,
     ) -> Watcher {
         Watcher {
-            options,
+            begin: Begin {
+                options,
+                room: Room::new(options.max_bytes.saturating_mul(ROOM_OF_MAPS)),
+                created: Mono::now(),
+            },
+            allowance: (ALL_BYTES_AT_ONCE, Mono::now()),
             counters,
             processes: HashMap::new(),
             helpers: Helpers::new("fp-maps"),
             done: Arc::default(),
             asker,
             rules,
-            created: Mono::now(),
             named_until: Mono(0),
             wait: WAIT,
         }
@@ -408,7 +440,7 @@ impl Watcher {
                 bump(&self.counters.code_processes_refused);
                 return None;
             }
-            let watched = Watched::new(whose, self.options, self.created, now);
+            let watched = Watched::new(whose, &self.begin, now);
             self.processes.insert(whose.id, watched);
         }
         let watched = self.processes.get_mut(&whose.id)?;
@@ -517,9 +549,16 @@ impl Watcher {
             return None;
         }
         let pid = watched.whose.pid.0;
+        // Those that may hang too must not take the helpers that others need.
+        let may_hang = || {
+            let told = watched.told.iter();
+            let mut paths = told.map(|seen| open::without_deleted(&seen.path));
+            paths.any(|path| mounts::is_remote_path(pid, path))
+                || mounts::is_remote_below(pid, b"/tmp").unwrap_or(true)
+        };
         let refused = watched.reader.is_some()
             && (self.helpers.is_exhausted()
-                || self.helpers.late() >= REMOTE_LATE_MAX && mounts::is_remote_path(pid, b"/tmp"));
+                || self.helpers.late() >= REMOTE_LATE_MAX && may_hang());
         if refused {
             // What was read before holds.
             bump(&self.counters.perf_maps_late);
@@ -533,6 +572,7 @@ impl Watcher {
         let reader = watched.reader.take()?;
         wish.dumps = std::mem::take(&mut watched.dumps);
         wish.named_until = self.named_until;
+        wish.bytes = wish.bytes.min(self.allowance.0);
         Some(Work {
             id,
             reader,
@@ -593,6 +633,11 @@ impl Watcher {
     fn collect(&mut self) {
         let done: Vec<Work> = std::mem::take(&mut *lock(&self.done));
         let now = Mono::now();
+        let (left, since) = self.allowance;
+        let more = (now.since(since).as_millis() as u64).saturating_mul(ALL_BYTES_PER_S / 1000);
+        let read: u64 = done.iter().map(|work| work.outcome.read).sum();
+        let left = left.saturating_add(more).min(ALL_BYTES_AT_ONCE);
+        self.allowance = (left.saturating_sub(read), now);
         for work in done {
             let Some(watched) = self.processes.get_mut(&work.id) else {
                 continue;
@@ -622,7 +667,7 @@ impl Watcher {
                 let asked = Asked {
                     id: work.id,
                     pid: watched.whose.pid,
-                    began_by: began_by(watched.whose, self.created),
+                    began_by: began_by(watched.whose, self.begin.created),
                 };
                 self.asker.note(asked, unnamed, now);
             }
@@ -654,8 +699,7 @@ impl Watcher {
             processes,
             asker,
             named_until,
-            options,
-            created,
+            begin,
             ..
         } = self;
         processes.retain(|&id, watched| {
@@ -669,7 +713,7 @@ impl Watcher {
             // Nobody tells again of a jitdump that is mapped.
             let stays = !named && (!idle || !watched.told.is_empty());
             if stays && idle && watched.bytes > 0 {
-                watched.start_over(*options, *created);
+                watched.start_over(begin);
             }
             stays
         });
@@ -678,7 +722,9 @@ impl Watcher {
     /// Forgets the process that has been without samples for the longest; false when all have some.
     fn forget_idle(&mut self, now: Mono) -> bool {
         let idle = self.processes.values().filter(|one| !one.is_wanted(now));
-        let Some(id) = idle.min_by_key(|one| one.used).map(|one| one.whose.id) else {
+        // Nobody tells again of a jitdump that is mapped: those that have one go last.
+        let first = idle.min_by_key(|one| (!one.told.is_empty(), one.used));
+        let Some(id) = first.map(|one| one.whose.id) else {
             return false;
         };
         self.processes.remove(&id);
@@ -687,20 +733,23 @@ impl Watcher {
         true
     }
 
-    /// Keeps memory under the limit. Where all have samples the largest has none of its names for a
-    /// while: whatever one process writes, the names of the others stay.
+    /// Keeps memory under the limit, an eighth below it, so that there is room for who comes. Of those
+    /// without samples the largest starts over first. Where all have samples the largest has none of its
+    /// names for a while: whatever one process writes, the names of the others stay.
     fn evict(&mut self, now: Mono) {
-        while self.heap_bytes() as u64 > self.options.max_bytes {
-            if self.forget_idle(now) {
-                continue;
-            }
-            let largest = self.processes.values_mut().max_by_key(|one| one.bytes);
-            let Some(largest) = largest.filter(|one| one.bytes > 0) else {
+        let most = self.begin.options.max_bytes.saturating_mul(ROOM_OF_MAPS) / 8 * 7;
+        while self.heap_bytes() as u64 > most {
+            let held = self.processes.values_mut().filter(|one| one.bytes > 0);
+            let rank = |one: &&mut Watched| (!one.is_wanted(now), one.bytes);
+            let Some(largest) = held.max_by_key(rank) else {
                 return;
             };
-            largest.start_over(self.options, self.created);
-            largest.refused_until = now.plus(REFUSED_FOR);
-            lock(&largest.known).reason = Unnamed::JitMapRefused;
+            let wanted = largest.is_wanted(now);
+            largest.start_over(&self.begin);
+            if wanted {
+                largest.refused_until = now.plus(REFUSED_FOR);
+                lock(&largest.known).reason = Unnamed::JitMapRefused;
+            }
             bump(&self.counters.perf_maps_evicted);
         }
     }

@@ -80,6 +80,8 @@ counters! {
     code_processes_refused,
     /// Jitdumps that fp-jit was not told of: more than it takes of one process, or all at once.
     jitdumps_untold,
+    /// Times that looking up the generated code of one process took as long as it may: the rest has no names.
+    code_looked_up_too_long,
     /// Samples named as of the end of their batch because their times found no room.
     sample_times_refused,
     /// Rows divided because code at their addresses changed while they were sampled.

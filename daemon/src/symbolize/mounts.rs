@@ -62,6 +62,33 @@ pub fn is_remote_path(pid: u32, path: &[u8]) -> bool {
     is_remote_by(lines.map_while(Result::ok), path)
 }
 
+/// True when `dir`, as a process sees it, or anything mounted below it is on such a file system; `None`
+/// when nothing can be told.
+pub fn is_remote_below(pid: u32, dir: &[u8]) -> Option<bool> {
+    let read = || {
+        let file = fs::File::open(format!("/proc/{pid}/mountinfo")).ok()?;
+        let lines = BufReader::new(file.take(MOUNTINFO_BYTES_MAX)).split(b'\n');
+        Some(lines.map_while(Result::ok))
+    };
+    let below = |line: &Vec<u8>| {
+        let point = line.split(|&byte| byte == b' ').nth(4).map(unescaped);
+        let inside = point.and_then(|point| Some(point.strip_prefix(dir)?.starts_with(b"/")));
+        inside.unwrap_or(false) && kind_of(line).is_some_and(is_remote_kind)
+    };
+    Some(read()?.any(|line| below(&line)) || is_remote_by(read()?, dir))
+}
+
+/// The type of a mount: optional fields come before a lone dash, the type after it.
+fn kind_of(line: &[u8]) -> Option<&[u8]> {
+    let fields = line.split(|&byte| byte == b' ');
+    fields.skip_while(|field| *field != b"-").nth(1)
+}
+
+fn is_remote_kind(kind: &[u8]) -> bool {
+    let kind = kind.split(|&byte| byte == b'.').next().unwrap_or(kind);
+    REMOTE_TYPES.iter().any(|known| known.as_bytes() == kind)
+}
+
 /// The mount a path is on is the one with the longest mount point that leads to it; of several the
 /// last, which covers the others.
 fn is_remote_by(lines: impl Iterator<Item = Vec<u8>>, path: &[u8]) -> bool {
@@ -74,12 +101,8 @@ fn is_remote_by(lines: impl Iterator<Item = Vec<u8>>, path: &[u8]) -> bool {
         let inside = path
             .strip_prefix(&point[..])
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/") || point.ends_with(b"/"));
-        // Optional fields come before a lone dash, the type after it.
-        let kind = fields.skip_while(|field| *field != b"-").nth(1);
-        if let (true, Some(kind)) = (inside && point.len() >= found.0, kind) {
-            let kind = kind.split(|&byte| byte == b'.').next().unwrap_or(kind);
-            let remote = REMOTE_TYPES.iter().any(|known| known.as_bytes() == kind);
-            found = (point.len(), remote);
+        if let (true, Some(kind)) = (inside && point.len() >= found.0, kind_of(&line)) {
+            found = (point.len(), is_remote_kind(kind));
         }
     }
     found.1
