@@ -7,6 +7,7 @@
 use crate::symbolize::open::Root;
 use crate::time::{Mono, WallAnchor};
 use std::fs;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Clock ticks of `/proc/PID/stat`, a constant of the kernel's interface. Unit: ticks a second.
 const TICKS_PER_SECOND: u64 = 100;
@@ -14,6 +15,18 @@ const TICKS_PER_SECOND: u64 = 100;
 /// How much earlier than the process a file may seem. Unit: nanoseconds. Files carry the time of
 /// the last timer tick, at most 10 ms old; start times and `/proc/uptime` are cut to 10 ms.
 const CLOCK_SLACK_NS: i64 = 40_000_000;
+
+/// The least that the wall clock was ahead of the monotonic one. Unit: nanoseconds. A clock that is set
+/// forward, as soon after boot, leaves files with times of before: they must not seem older than the
+/// processes that wrote them.
+static LEAST_AHEAD: AtomicI64 = AtomicI64::new(i64::MAX);
+
+/// Looks at the clocks, and says the least that the wall clock has been ahead so far.
+pub fn least_ahead() -> i64 {
+    let now = Mono::now();
+    let ahead = WallAnchor::new().to_unix_ns(now) - now.0 as i64;
+    LEAST_AHEAD.fetch_min(ahead, Ordering::Relaxed).min(ahead)
+}
 
 /// What must be known of a process before its files are believed.
 #[derive(Debug)]
@@ -26,7 +39,7 @@ pub struct Target {
     pub uids: [u32; 4],
     /// Root of its user namespace as the daemon sees it.
     pub root_uid: Option<u32>,
-    /// When it began, nanoseconds since the Unix epoch, by the wall clock as it is now.
+    /// When it began, nanoseconds since the Unix epoch, by the wall clock at its slowest.
     pub began_unix_ns: i64,
 }
 
@@ -48,7 +61,7 @@ impl Target {
         let uid_map = fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap_or_default();
         let root = Root::of_process(pid).ok()?;
         let again = start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)?;
-        let began_unix_ns = WallAnchor::new().to_unix_ns(now) - age_ns as i64;
+        let began_unix_ns = least_ahead() + now.0 as i64 - age_ns as i64;
         let root_uid = root_uid(&uid_map);
         (again == started).then_some(Target {
             root,

@@ -10,6 +10,7 @@
 
 use super::ask::{Asked, Asker};
 use super::reader::{DUMPS_MAX, Known, Outcome, Reader, Room, Wish};
+use super::target;
 use crate::agent::lock;
 use crate::helpers::{Helpers, REMOTE_LATE_MAX};
 use crate::ids::{Avma, Pid, ProcessId};
@@ -336,6 +337,8 @@ impl Watcher {
         counters: Arc<SymbolCounters>,
         rules: SyncSender<Generated>,
     ) -> Watcher {
+        // Of the clock as the daemon found it.
+        target::least_ahead();
         Watcher {
             begin: Begin {
                 options,
