@@ -25,7 +25,7 @@ const GENERATION: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
 /// Processes looked at at a time.
-const LOOKING_MAX: usize = 2;
+const LOOKING_MAX: usize = 4;
 
 /// Samples of a process with frames in generated code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -258,7 +258,13 @@ impl RuntimeWatch {
                 Err(None) => {}
             }
         }
-        for process in &batch.processes {
+        // Those that were never looked at come first.
+        let never = |process: &&RawProcess| {
+            let entry = table.entries.get(&process.id);
+            entry.is_some_and(|entry| entry.looked.is_none())
+        };
+        let (new, old): (Vec<&RawProcess>, Vec<_>) = batch.processes.iter().partition(never);
+        for process in new.into_iter().chain(old) {
             let Some(entry) = table.entries.get_mut(&process.id) else {
                 continue;
             };

@@ -287,8 +287,8 @@ pub const KEYS: &[Key<Config>] = &[
         reload: Reload::Restart,
         doc: "Who is asked, in this order. auto: the usual sockets and files of docker, podman, \
               containerd and cri-o, if they are root's. A socket is docker:/PATH, podman:/PATH or \
-              cri:/PATH; a directory docker-files:/PATH, bundles:/PATH or storage:/PATH. What is named \
-              here may be anybody's: podman:/run/user/1000/podman/podman.sock.",
+              cri:/PATH; a directory docker-files:/PATH, bundles:/PATH or storage:/PATH. A socket that \
+              is named here may be anybody's: podman:/run/user/1000/podman/podman.sock.",
         get: |c| Value::List(c.containers.sources.clone()),
         put: |c, v| {
             if let Value::List(sources) = v {

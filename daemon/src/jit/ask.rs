@@ -323,7 +323,10 @@ impl Asker {
             // Whichever is there: the others are looked at every few milliseconds.
             let step = Duration::from_millis(5).min(deadline - now);
             match self.removing.pop().map(|removing| removing.wait(step)) {
-                Some(Ok(_)) => self.count(|counters| &counters.attach_maps_removed),
+                Some(Ok(Ok(()))) => self.count(|counters| &counters.attach_maps_removed),
+                Some(Ok(Err(error))) => {
+                    tracing::warn!(%error, "failed to remove a perf map that was written on demand");
+                }
                 Some(Err(waits)) => self.removing.extend(waits),
                 None => self.nets.wait(step),
             }

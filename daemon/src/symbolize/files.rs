@@ -351,21 +351,36 @@ impl FileStore {
             Ok(_) => &self.counters.files_opened,
             Err(reason) => self.refused(reason),
         });
-        let debug = image.as_ref().ok().and_then(|image| {
-            let path = open::without_deleted(&seen.path);
-            debug_files::at_first_sight(&self.debug, image, seen.pid, path)
-        });
-        if debug.is_some() {
-            bump(&self.counters.debug_files_held);
-        }
+        let held = image.as_ref().ok().cloned();
         let found = Found {
             path: seen.path.as_ref().into(),
             identity: seen.identity,
             image,
-            debug,
+            debug: None,
         };
         self.put(seen.id, found);
+        // Where that hangs the executable is there all the same.
+        if let Some(image) = held {
+            let path = open::without_deleted(&seen.path);
+            let debug = debug_files::at_first_sight(&self.debug, &image, seen.pid, path);
+            debug
+                .into_iter()
+                .for_each(|debug| self.hold(seen.id, debug));
+        }
         true
+    }
+
+    /// Holds the debug file of an executable that is open.
+    fn hold(&self, id: FileId, debug: Image) {
+        let table = &mut *self.lock();
+        if let Some(known) = table.known.get_mut(&id)
+            && known.found.image.is_ok()
+            && known.found.debug.is_none()
+        {
+            table.open += 1;
+            known.found.debug = Some(debug);
+            bump(&self.counters.debug_files_held);
+        }
     }
 
     /// Waits until `announced` announcements have been dealt with, or the time is over.

@@ -139,6 +139,7 @@ pub struct Writing {
     map: String,
     map_mark: Mark,
     owner: Identity,
+    pid: u32,
     /// Times it was told to stop in vain.
     failures: u32,
 }
@@ -179,11 +180,16 @@ pub fn enable(pid: u32, began_by: Mono) -> Result<Writing, DotNetError> {
         uid: owner.uid,
         source,
     })?;
-    enable_as(&target, owner, &temporary)
+    enable_as(pid, &target, owner, &temporary)
 }
 
 /// The same, once the calling thread has the process's rights.
-fn enable_as(target: &Target, owner: Identity, temporary: &[u8]) -> Result<Writing, DotNetError> {
+fn enable_as(
+    pid: u32,
+    target: &Target,
+    owner: Identity,
+    temporary: &[u8],
+) -> Result<Writing, DotNetError> {
     let port = Place::open(&target.root, temporary).map_err(DotNetError::Place)?;
     let place = Place::open(&target.root, b"tmp").map_err(DotNetError::Place)?;
     let map = format!("perf-{}.map", target.inner_pid);
@@ -200,7 +206,7 @@ fn enable_as(target: &Target, owner: Identity, temporary: &[u8]) -> Result<Writi
             continue;
         };
         // Left behind, or a stranger's: another may be the process's.
-        let Ok(stream) = port.connect(&socket, owner.uid, deadline) else {
+        let Ok(stream) = port.connect(&socket, (owner.uid, pid), deadline) else {
             continue;
         };
         command(&stream, ENABLE_PERF_MAP, &PERF_MAP.to_le_bytes(), deadline)?;
@@ -214,6 +220,7 @@ fn enable_as(target: &Target, owner: Identity, temporary: &[u8]) -> Result<Writi
             place,
             map,
             owner,
+            pid,
             failures: 0,
         });
     }
@@ -259,7 +266,10 @@ impl Writing {
             return Ok(());
         }
         let deadline = Instant::now() + COMMAND_MAX;
-        match self.port.connect(&self.socket, self.owner.uid, deadline) {
+        match self
+            .port
+            .connect(&self.socket, (self.owner.uid, self.pid), deadline)
+        {
             Ok(stream) => command(&stream, DISABLE_PERF_MAP, &[], deadline),
             // It ended and left its socket.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),

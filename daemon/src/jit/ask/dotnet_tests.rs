@@ -70,7 +70,7 @@ impl Recorded {
     }
 
     fn enable(&self) -> Result<Writing, DotNetError> {
-        enable_as(&self.target(), own(), b"tmp")
+        enable_as(std::process::id(), &self.target(), own(), b"tmp")
     }
 
     fn map(&self) -> PathBuf {

@@ -243,7 +243,10 @@ impl Jvm {
             Some(seen) if !seen.socket || seen.uid != self.owner.uid => {
                 return Err(AttachError::Planted { name });
             }
-            Some(_) => match self.place.connect(&name, self.owner.uid, deadline) {
+            Some(_) => match self
+                .place
+                .connect(&name, (self.owner.uid, self.pid), deadline)
+            {
                 // Left by an earlier process of the same number: the JVM will make it anew.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 other => return other.map_err(AttachError::Talk),
@@ -255,7 +258,10 @@ impl Jvm {
         }
         let trigger = Trigger::place(self)?;
         self.signal(signalled)?;
-        let open = || match self.place.connect(&name, self.owner.uid, deadline) {
+        let open = || match self
+            .place
+            .connect(&name, (self.owner.uid, self.pid), deadline)
+        {
             Ok(stream) => Ok(Some(stream)),
             // It binds its socket, and listens and gives it its name afterwards.
             Err(error)

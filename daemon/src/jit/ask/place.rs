@@ -179,8 +179,14 @@ impl Place {
     /// descriptor, and connected to through the same, so that it is the socket that was looked at.
     ///
     /// # Errors
-    /// When it is not such a socket, nobody listens, or its queue is full until the deadline.
-    pub fn connect(&self, name: &str, uid: u32, deadline: Instant) -> io::Result<UnixStream> {
+    /// When it is not such a socket, nobody or another process than `pid` listens, or its queue is full
+    /// until the deadline.
+    pub fn connect(
+        &self,
+        name: &str,
+        (uid, pid): (u32, u32),
+        deadline: Instant,
+    ) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = fs::openat(&self.0, name, flags, Mode::empty())?;
         let facts = fs::fstat(&found)?;
@@ -195,7 +201,14 @@ impl Place {
         let mut pause = STEP;
         loop {
             match net::connect(&socket, &address) {
-                Ok(()) => return Ok(socket.into()),
+                Ok(()) => {
+                    // Namesakes of two pid namespaces may share a directory.
+                    let listener = net::sockopt::socket_peercred(&socket)?.pid;
+                    return match listener.as_raw_nonzero().get() as u32 == pid {
+                        true => Ok(socket.into()),
+                        false => Err(io::Error::other("another process listens there")),
+                    };
+                }
                 // Its queue of connections is full.
                 Err(Errno::AGAIN) if Instant::now() < deadline => {
                     std::thread::sleep(pause.min(left(deadline)));
@@ -359,12 +372,29 @@ mod tests {
         let place = place_in(&dir);
         let uid = rustix::process::geteuid().as_raw();
         let _listens = UnixListener::bind(dir.path().join("tmp/s")).expect("binds");
-        assert!(place.connect("s", uid, soon()).is_ok());
-        assert!(place.connect("s", uid.wrapping_add(1), soon()).is_err());
+        assert!(
+            place
+                .connect("s", (uid, std::process::id()), soon())
+                .is_ok()
+        );
+        assert!(
+            place
+                .connect("s", (uid.wrapping_add(1), std::process::id()), soon())
+                .is_err()
+        );
+        assert!(place.connect("s", (uid, 1), soon()).is_err(), "another's");
         assert!(place.create("f").expect("makes"));
-        assert!(place.connect("f", uid, soon()).is_err());
+        assert!(
+            place
+                .connect("f", (uid, std::process::id()), soon())
+                .is_err()
+        );
         symlink("s", dir.path().join("tmp/l")).expect("links");
-        assert!(place.connect("l", uid, soon()).is_err());
+        assert!(
+            place
+                .connect("l", (uid, std::process::id()), soon())
+                .is_err()
+        );
     }
 
     #[test]
