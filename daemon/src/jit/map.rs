@@ -64,6 +64,9 @@ impl MapReader {
 
     fn line(&mut self, line: &[u8], read: When, code: &mut CodeMap) {
         match parse_line(line) {
+            Some((start, end, name)) if name.ends_with(SCRATCH) => {
+                code.unload(start..end, read);
+            }
             // What is refused at the bound the map of code counts.
             Some((start, end, name)) => {
                 code.load(start..end, &readable(name), Lines::default(), read);
@@ -83,6 +86,10 @@ impl MapReader {
         self.partial.capacity()
     }
 }
+
+/// How HotSpot's list calls memory that its compiler works in while the list is written. It never runs, and
+/// what is put there next would go by its name until the next list.
+const SCRATCH: &[u8] = b" temporary CodeBuffer";
 
 /// Begin, end and name of a line; `None` when it makes no sense.
 pub fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
@@ -181,6 +188,12 @@ mod tests {
         assert_eq!(map.find(0x100f), Some("first"));
         assert_eq!(map.find(0x1010), None);
         assert_eq!(map.find(0x201f), Some("JS:*second file.js:1"));
+    }
+
+    #[test]
+    fn memory_that_a_compiler_works_in_is_no_code() {
+        let map = map("1000 100 f\n1000 40 C1 temporary CodeBuffer\n");
+        assert_eq!((map.find(0x1000), map.find(0x1040)), (None, Some("f")));
     }
 
     #[test]
