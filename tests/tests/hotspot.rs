@@ -238,7 +238,6 @@ fn a_jvm_that_is_attached_to_has_names_and_nothing_is_left_needs_root() {
 }
 
 #[test]
-#[ignore = "fails now and then: code placed where listed code was keeps its name until the next list"]
 fn new_code_is_named_soon_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let daemon = attaching();
