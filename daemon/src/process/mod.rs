@@ -110,7 +110,8 @@ impl Process {
         self.ended.is_some() && self.threads == 0
     }
 
-    fn whose(&self) -> Whose {
+    /// Whose generated code it is, for `fp-jit`.
+    pub fn whose(&self) -> Whose {
         Whose {
             id: self.id,
             pid: self.pid,
@@ -488,19 +489,11 @@ impl ProcessTable {
         }
     }
 
-    /// Notes that `fp-jit` is told of a process; false when there is none.
-    pub fn watch(&mut self, pid: Pid) -> bool {
-        self.set_watched(pid, true)
-    }
-
-    /// Notes that it was not told after all.
-    pub fn unwatch(&mut self, pid: Pid) {
-        self.set_watched(pid, false);
-    }
-
-    fn set_watched(&mut self, pid: Pid, watched: bool) -> bool {
-        let process = self.processes.get_mut(&pid);
-        process.map(|process| process.watched = watched).is_some()
+    /// Notes that `fp-jit` was told of a process.
+    pub fn watch(&mut self, pid: Pid) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.watched = true;
+        }
     }
 
     /// What a mapping with this identity and path is. Paths are the kernel's words: a leading slash

@@ -4,7 +4,7 @@ use super::{Queues, Sampler, SamplerError, Shared};
 use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
 use crate::ids::Pid;
-use crate::jit::watch::{Notice, Whose};
+use crate::jit::watch::Notice;
 use crate::perf::record::{Record, Sample};
 use crate::perf::rings::Drained;
 use crate::process::ProcessTable;
@@ -240,17 +240,13 @@ fn fold(
         end,
         weight: sample.period,
     };
-    let whose = Whose {
-        id: process.id,
-        pid: process.pid,
-        began: process.began,
-    };
-    let is_new = folder.add(process, &taken, &stack.frames) && !process.is_watched();
-    if is_new && processes.watch(whose.pid) {
-        let sent = queues.code.try_send(Notice::Met(whose)).is_ok();
-        if !sent {
-            processes.unwatch(whose.pid);
-            shared.notices_deferred.fetch_add(1, Ordering::Relaxed);
+    if folder.add(process, &taken, &stack.frames) && !process.is_watched() {
+        let whose = process.whose();
+        match queues.code.try_send(Notice::Met(whose)) {
+            Ok(()) => processes.watch(whose.pid),
+            Err(_) => {
+                shared.notices_deferred.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
     let mut send = |seen| {
