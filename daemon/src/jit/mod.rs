@@ -16,6 +16,7 @@
 //! samples nothing that shows beside the 0.2 µs of folding one (`benches micro --group generated --group
 //! folding`, two shared CPUs, 2026-11-22).
 
+mod allowance;
 pub mod ask;
 pub mod book;
 pub mod code;

@@ -4,6 +4,7 @@
 //! take for ever. What is read goes into the [`Known`] of the process, which the namer looks at; its lock
 //! is held for one piece of a file at a time and never while a file is read.
 
+use super::allowance::Allowance;
 use super::code::{CodeMap, Found};
 use super::dump::DumpReader;
 use super::map::MapReader;
@@ -210,8 +211,7 @@ pub struct Reader {
     left: Option<Left>,
     dumps: Vec<DumpFile>,
     rules: RulesBuilder,
-    /// Bytes that may be read, as of then.
-    allowance: (u64, Mono),
+    allowance: Allowance,
     /// Code refused and forgotten that was counted.
     counted: (u64, u64),
 }
@@ -244,7 +244,7 @@ impl Reader {
             left: None,
             dumps: Vec::new(),
             rules: RulesBuilder::default(),
-            allowance: (BYTES_AT_ONCE, Mono::now()),
+            allowance: Allowance::new(BYTES_AT_ONCE, BYTES_PER_S),
             counted: (0, 0),
         }
     }
@@ -256,7 +256,7 @@ impl Reader {
         known: &Mutex<Known>,
         counters: &SymbolCounters,
     ) -> Outcome {
-        let allowed = self.allowed(Mono::now()).min(wish.bytes);
+        let allowed = self.allowance.left(Mono::now()).min(wish.bytes);
         let mut budget = allowed;
         let mut changed = self.read_dumps(&mut budget, known, counters);
         changed |= self.read_map(&mut budget, known, counters);
@@ -281,7 +281,7 @@ impl Reader {
         } else {
             0
         };
-        self.allowance.0 = self.allowance.0.saturating_sub(allowed - budget);
+        self.allowance.take(allowed - budget);
         let mut known = lock(known);
         known.forget_before(wish.named_until);
         self.count(&known, counters);
@@ -293,15 +293,6 @@ impl Reader {
             read: allowed - budget,
             rules: self.rules.take(),
         }
-    }
-
-    /// Bytes that may be read now.
-    fn allowed(&mut self, now: Mono) -> u64 {
-        let (left, since) = self.allowance;
-        let more = now.since(since).as_millis() as u64 * (BYTES_PER_S / 1000);
-        let allowed = left.saturating_add(more).min(BYTES_AT_ONCE);
-        self.allowance = (allowed, now);
-        allowed
     }
 
     /// Reads what was appended to the map held open; all of it when it was written anew. Returns true

@@ -8,6 +8,7 @@
 //! This thread touches no file: helpers, `fp-maps`, do, and are waited for only so long. A file that never
 //! answers takes one helper, and the names of its own process.
 
+use super::allowance::Allowance;
 use super::ask::{Asked, Asker};
 use super::reader::{DUMPS_MAX, Known, Outcome, Reader, Room, Wish};
 use super::target;
@@ -323,8 +324,8 @@ pub struct Watcher {
     asker: Asker,
     /// Rules to the sampler.
     rules: SyncSender<Generated>,
-    /// Bytes of all files that may be read, as of then.
-    allowance: (u64, Mono),
+    /// For the files of all processes.
+    allowance: Allowance,
     named_until: Mono,
     pub(super) wait: Duration,
 }
@@ -345,7 +346,7 @@ impl Watcher {
                 room: Room::new(options.max_bytes.saturating_mul(ROOM_OF_MAPS)),
                 created: Mono::now(),
             },
-            allowance: (ALL_BYTES_AT_ONCE, Mono::now()),
+            allowance: Allowance::new(ALL_BYTES_AT_ONCE, ALL_BYTES_PER_S),
             counters,
             processes: HashMap::new(),
             helpers: Helpers::new("fp-maps"),
@@ -421,6 +422,9 @@ impl Watcher {
 
     /// Looks for files of processes that were just told of, or ended, and reads what there is.
     fn look_at(&mut self, mut due: Vec<ProcessId>) {
+        if due.is_empty() {
+            return;
+        }
         due.sort_unstable();
         due.dedup();
         let wishes = due.into_iter().map(|id| {
@@ -464,16 +468,16 @@ impl Watcher {
     }
 
     /// Brings processes up to date, and says what is known of them.
-    pub fn refresh(&mut self, wanted: Vec<Wanted>) -> Vec<Lent> {
+    pub fn refresh(&mut self, mut wanted: Vec<Wanted>) -> Vec<Lent> {
         let now = Mono::now();
         let mut wishes = Vec::new();
-        for wanted in &wanted {
+        for wanted in &mut wanted {
             if let Some(watched) = self.meet(wanted.whose, now) {
                 if wanted.ended && watched.ended.is_none() {
                     watched.ended = Some(now);
                 }
                 let wish = Wish {
-                    addresses: wanted.addresses.clone(),
+                    addresses: std::mem::take(&mut wanted.addresses),
                     bytes: REFRESH_BYTES,
                     ..Wish::default()
                 };
@@ -520,7 +524,6 @@ impl Watcher {
         self.work(wishes);
         let written = self.asker.tick(now);
         self.look_at(written);
-        self.send_rules();
     }
 
     /// Has helpers do what is wished, and waits for them, for a while.
@@ -575,7 +578,7 @@ impl Watcher {
         let reader = watched.reader.take()?;
         wish.dumps = std::mem::take(&mut watched.dumps);
         wish.named_until = self.named_until;
-        wish.bytes = wish.bytes.min(self.allowance.0);
+        wish.bytes = wish.bytes.min(self.allowance.left(Mono::now()));
         Some(Work {
             id,
             reader,
@@ -636,12 +639,8 @@ impl Watcher {
     fn collect(&mut self) {
         let done: Vec<Work> = std::mem::take(&mut *lock(&self.done));
         let now = Mono::now();
-        let (left, since) = self.allowance;
-        let more = (now.since(since).as_millis() as u64).saturating_mul(ALL_BYTES_PER_S / 1000);
-        let read: u64 = done.iter().map(|work| work.outcome.read).sum();
-        let left = left.saturating_add(more).min(ALL_BYTES_AT_ONCE);
-        self.allowance = (left.saturating_sub(read), now);
         for work in done {
+            self.allowance.take(work.outcome.read);
             let Some(watched) = self.processes.get_mut(&work.id) else {
                 continue;
             };
