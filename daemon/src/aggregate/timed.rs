@@ -49,8 +49,12 @@ pub(super) struct Timed {
     made: HashMap<(u32, FrameId), u32>,
     /// Stacks made, by what they were and the places of their frames.
     stacks: HashMap<(u32, Box<[u32]>), u32>,
-    /// The parts of a row: places of the frames that change, and samples.
+    /// The parts of a row: its samples by the places of the frames that change, the first met first.
     parts: Vec<(Box<[u32]>, u64)>,
+    /// Where each part is.
+    part_of: HashMap<Box<[u32]>, usize>,
+    /// The places of one sample.
+    resolved: Vec<u32>,
 }
 
 /// What is to be known before the batch is named: of each process with frames in generated code its
@@ -144,7 +148,7 @@ impl Timed {
             missing += u64::from(names.frames.get(frame).unnamed != Unnamed::No);
             out.push(&[frame]);
         }
-        if page.as_ref().is_ok_and(|page| page.is_over()) {
+        if self.pages.is_over(&page) {
             bump(&counters.code_looked_up_too_long);
         }
         add(&counters.addresses_unnamed, missing);
@@ -166,12 +170,15 @@ impl Timed {
         let pages = std::mem::take(&mut self.pages);
         let samples = std::mem::take(&mut self.samples);
         for of_process in samples.chunk_by(|a, b| a.0 == b.0) {
+            let page = pages.of(of_process[0].0);
             // Without it the frames of its changing code have no names.
-            let Ok(page) = pages.of(of_process[0].0) else {
-                continue;
-            };
-            for of_row in of_process.chunk_by(|a, b| a.1 == b.1) {
-                self.divide_row(&page, of_row, batch, frames, counters);
+            if let Ok(page) = &page {
+                for of_row in of_process.chunk_by(|a, b| a.1 == b.1) {
+                    self.divide_row(page, of_row, batch, frames, counters);
+                }
+            }
+            if pages.is_over(&page) {
+                bump(&counters.code_looked_up_too_long);
             }
         }
         self.samples = samples;
@@ -222,6 +229,7 @@ impl Timed {
             return bump(&counters.rows_undivided);
         }
         self.parts.clear();
+        self.part_of.clear();
         let timed = samples.iter().filter(|sample| sample.2 != Mono(u64::MAX));
         let mut untimed = row.value.count;
         for &(_, _, time) in timed {
@@ -275,7 +283,7 @@ impl Timed {
         (time, count): (Mono, u64),
         frames: &mut Frames<'_>,
     ) {
-        let mut resolved = Vec::with_capacity(stack.len as usize);
+        self.resolved.clear();
         for place in places(stack) {
             let at = frames.frames[place];
             if !self.changing.contains_key(&at) {
@@ -293,12 +301,15 @@ impl Timed {
                 frames.spans.push((first, 1));
                 made
             });
-            resolved.push(*made);
+            self.resolved.push(*made);
         }
-        match self.parts.iter_mut().find(|part| *part.0 == *resolved) {
-            Some(part) => part.1 += count,
-            None => self.parts.push((resolved.into(), count)),
+        if let Some(&part) = self.part_of.get(&self.resolved[..]) {
+            self.parts[part].1 += count;
+            return;
         }
+        let resolved: Box<[u32]> = self.resolved[..].into();
+        self.part_of.insert(resolved.clone(), self.parts.len());
+        self.parts.push((resolved, count));
     }
 
     /// The stack that has these frames in the places of those that change.

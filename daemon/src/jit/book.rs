@@ -21,13 +21,13 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// piece of a file in, some milliseconds.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
 
-/// Longest time for looking up the addresses of one process, once for all that did not change and once for
-/// the others. A look-up takes less than a microsecond, and a thousand times as long where a process made
-/// its code to that end.
-const LOOK_UP_MAX: Duration = Duration::from_millis(300);
+/// Longest time for naming the addresses of one process, once for all that did not change and once for the
+/// others. An address takes one or two microseconds, so this is for half a million of them; a thousand
+/// times as long where a process made its code to that end.
+const LOOK_UP_MAX: Duration = Duration::from_secs(1);
 
 /// The same for all processes of a batch.
-const LOOK_UPS_MAX: Duration = Duration::from_secs(2);
+const LOOK_UPS_MAX: Duration = Duration::from_secs(3);
 
 /// Time between two tries.
 const LOCK_RETRY: Duration = Duration::from_micros(200);
@@ -59,9 +59,6 @@ pub struct Page<'a> {
     over: Cell<bool>,
     spent: &'a Cell<Duration>,
 }
-
-/// Why nothing can be said of a process's code.
-pub type NoPage = Unnamed;
 
 impl CodeBook {
     /// Asks over this queue.
@@ -114,14 +111,14 @@ impl Pages {
     ///
     /// # Errors
     /// The reason for its frames to have no names.
-    pub fn of(&self, process: ProcessId) -> Result<Page<'_>, NoPage> {
+    pub fn of(&self, process: ProcessId) -> Result<Page<'_>, Unnamed> {
         let Some(lent) = self.lent.get(&process) else {
             return Err(match self.unanswered {
                 true => Unnamed::JitMapLate,
                 false => Unnamed::Limit,
             });
         };
-        if self.spent.get() >= LOOK_UPS_MAX {
+        if self.is_spent() {
             return Err(Unnamed::Limit);
         }
         let page = |known| Page {
@@ -143,6 +140,18 @@ impl Pages {
             }
             std::thread::sleep(LOCK_RETRY);
         }
+    }
+
+    /// True when looking up has taken as long as it may: by this page, or by all of them.
+    pub fn is_over(&self, page: &Result<Page<'_>, Unnamed>) -> bool {
+        match page {
+            Ok(page) => page.over.get(),
+            Err(_) => self.is_spent(),
+        }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.spent.get() >= LOOK_UPS_MAX
     }
 }
 
@@ -172,7 +181,7 @@ impl Page<'_> {
     }
 
     /// True when looking up has taken as long as it may: what is left has no names in this batch.
-    pub fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         if !self.over.get() {
             self.over.set(Mono::now().since(self.begun) >= LOOK_UP_MAX);
         }
