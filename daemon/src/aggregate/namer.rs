@@ -15,7 +15,7 @@ use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::CodeBook;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, SymbolCounters, Symbolizer};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use profile::{
     Account, Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd,
     StackId, StrId, Unnamed, Value, key,
@@ -150,9 +150,14 @@ struct Work {
     stacks: Vec<NamedStack>,
     /// For each stack of the batch what the kernel was doing.
     contexts: Vec<Option<Context>>,
-    labels: HashMap<(CgroupId, u32, Comm, Context), LabelSetId>,
+    labels: HashMap<LabelKey, LabelSetId>,
+    /// Its keys, the first met first.
+    label_keys: Vec<LabelKey>,
     rows: Vec<Row>,
 }
+
+/// What the labels of a sample depend on: cgroup, index of the process, thread, context.
+type LabelKey = (CgroupId, u32, Comm, Context);
 
 #[derive(Clone, Copy)]
 struct NamedStack {
@@ -491,20 +496,27 @@ impl Namer {
 
     /// Gives every (cgroup, process, thread, context) of the batch its labels.
     fn label_samples(&mut self, batch: &RawBatch) {
-        let seen: HashSet<(CgroupId, Pid)> = batch
-            .samples
-            .iter()
-            .map(|sample| (sample.cgroup, batch.processes[sample.process as usize].pid))
-            .collect();
-        self.cgroups.meet(seen);
-        let labels = &mut self.work.labels;
+        let Work {
+            labels,
+            label_keys,
+            contexts,
+            ..
+        } = &mut self.work;
         labels.clear();
+        label_keys.clear();
         for sample in &batch.samples {
-            let (process, key) = label_key(batch, &self.work.contexts, sample);
+            let (_, key) = label_key(batch, contexts, sample);
+            labels.entry(key).or_insert_with(|| {
+                label_keys.push(key);
+                LabelSetId::default()
+            });
+        }
+        let process = |key: &LabelKey| &batch.processes[key.1 as usize];
+        let seen = label_keys.iter().map(|key| (key.0, process(key).pid));
+        self.cgroups.meet(seen);
+        for &key in label_keys.iter() {
             let (cgroups, dict) = (&mut self.cgroups, &mut self.label_sets);
-            labels
-                .entry(key)
-                .or_insert_with(|| label_set(cgroups, dict, process, key));
+            labels.insert(key, label_set(cgroups, dict, process(&key), key));
         }
     }
 
@@ -624,7 +636,7 @@ fn label_key<'b>(
     batch: &'b RawBatch,
     contexts: &[Option<Context>],
     sample: &RawSample,
-) -> (&'b RawProcess, (CgroupId, u32, Comm, Context)) {
+) -> (&'b RawProcess, LabelKey) {
     let process = &batch.processes[sample.process as usize];
     // Where the frames say nothing it is what the task does, and the idle task idles.
     let context = contexts[sample.stack as usize].unwrap_or(match process.pid {
@@ -639,7 +651,7 @@ fn label_set(
     cgroups: &mut CgroupTable,
     dict: &mut Dictionary,
     process: &RawProcess,
-    (cgroup, _, thread, context): (CgroupId, u32, Comm, Context),
+    (cgroup, _, thread, context): LabelKey,
 ) -> LabelSetId {
     let mut pairs: Vec<(StrId, StrId)> = Vec::with_capacity(12);
     let mut add = |key: &str, value: &str| {
