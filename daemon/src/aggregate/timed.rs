@@ -11,7 +11,7 @@
 use super::batch::{RawBatch, RawFrame, RawSample, RawStack};
 use crate::ids::ProcessId;
 use crate::jit::book::{self, Page, Pages};
-use crate::jit::watch::{Wanted, Whose};
+use crate::jit::notice::{Wanted, Whose};
 use crate::symbolize::Named;
 use crate::symbolize::counters::{SymbolCounters, add, bump};
 use crate::time::Mono;
@@ -363,8 +363,8 @@ mod tests {
     use crate::aggregate::fold::{Folder, Taken};
     use crate::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use crate::jit::code::{Found, Lines, When};
+    use crate::jit::notice::Lent;
     use crate::jit::reader::{Known, Room};
-    use crate::jit::watch::Lent;
     use crate::process::ProcessTable;
     use profile::StackEnd;
     use proptest::prelude::*;

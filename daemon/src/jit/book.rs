@@ -2,8 +2,8 @@
 
 use super::code::Found;
 use super::names::{self, MODULE};
+use super::notice::{Lent, Notice, Wanted};
 use super::reader::Known;
-use super::watch::{Lent, Notice, Wanted};
 use crate::ids::ProcessId;
 use crate::time::Mono;
 use hashbrown::HashMap;

@@ -6,8 +6,8 @@
 //! process, and what is read and kept of it is bounded. A perf map is looked for in the process's own root
 //! and under the pid the process sees itself by.
 //!
-//! [`watch`] is the thread that keeps what is known up to date; its helpers have a [`reader`] for each
-//! process, which follows the files ([`tail`]) and takes in what they say ([`map`], [`dump`]); the result is
+//! [`watch`] is the thread that keeps what is known up to date, told and asked by [`notice`]s; its helpers
+//! have a [`reader`] for each process, which follows the files ([`tail`]) and takes in what they say ([`map`], [`dump`]); the result is
 //! [`code`], by address and time. The namer asks through its [`book`]. [`ask`] has runtimes write maps where
 //! the configuration allows it.
 //!
@@ -23,10 +23,12 @@ pub mod code;
 pub mod dump;
 pub mod map;
 pub mod names;
+pub mod notice;
 pub mod reader;
 pub mod runtime;
 pub mod tail;
 pub mod target;
+mod turn;
 pub mod watch;
 
 #[cfg(test)]

@@ -4,9 +4,8 @@
 
 use super::ask::{AskOptions, Asker};
 use super::book::{self, Pages};
-use super::watch::{
-    DumpSeen, Notice, Options, PROCESSES_MAX, ROOM_OF_MAPS, Wanted, Watcher, Whose,
-};
+use super::notice::{DumpSeen, Notice, Wanted, Whose};
+use super::watch::{Options, PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
 use crate::helpers::REMOTE_LATE_MAX;
 use crate::ids::{Avma, Pid, ProcessId};
 use crate::symbolize::SymbolCounters;

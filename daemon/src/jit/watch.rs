@@ -10,26 +10,22 @@
 
 use super::allowance::Allowance;
 use super::ask::{Asked, Asker};
+use super::notice::{DumpSeen, Lent, NOTICES_MAX, Notice, Wanted, Whose};
 use super::reader::{DUMPS_MAX, Known, Outcome, Reader, Room, Wish};
 use super::target;
+use super::turn::{Turn, Work};
 use crate::agent::lock;
 use crate::helpers::{Helpers, REMOTE_LATE_MAX};
-use crate::ids::{Avma, Pid, ProcessId};
+use crate::ids::ProcessId;
 use crate::symbolize::counters::{SymbolCounters, bump};
-use crate::symbolize::files::FileIdentity;
 use crate::symbolize::{mounts, open};
 use crate::time::Mono;
 use crate::unwind::generated::{Generated, GeneratedRules};
 use hashbrown::HashMap;
 use profile::Unnamed;
-use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells of some
-/// hundred processes; what finds no room is told again with the next sample.
-pub const NOTICES_MAX: usize = 1024;
 
 /// Most processes watched. Unit: processes, each with a descriptor for its root and one for each file.
 pub const PROCESSES_MAX: usize = 1024;
@@ -106,74 +102,6 @@ impl Default for Options {
             max_bytes: 64 << 20,
         }
     }
-}
-
-/// A process of one lifetime and one program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whose {
-    /// Its id in the process table.
-    pub id: ProcessId,
-    /// Its pid.
-    pub pid: Pid,
-    /// When it began; zero when it is older than the daemon.
-    pub began: Mono,
-}
-
-/// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DumpSeen {
-    /// Who mapped it.
-    pub whose: Whose,
-    /// Begin and end of the mapping.
-    pub range: (Avma, Avma),
-    /// Its path, as the process sees it.
-    pub path: Box<[u8]>,
-    /// What it is known by.
-    pub identity: FileIdentity,
-}
-
-/// A process with samples to be named.
-#[derive(Debug)]
-pub struct Wanted {
-    /// Which.
-    pub whose: Whose,
-    /// The addresses that are to have names.
-    pub addresses: Vec<u64>,
-    /// It had ended by then.
-    pub ended: bool,
-}
-
-/// What is known of one process, for the namer.
-#[derive(Clone, Debug)]
-pub struct Lent {
-    /// Whose.
-    pub id: ProcessId,
-    /// What is known; shared, and locked for moments.
-    pub known: Arc<Mutex<Known>>,
-    /// Its files were not read in time: there may be more.
-    pub late: bool,
-}
-
-/// What `fp-jit` is told and asked.
-#[derive(Debug)]
-pub enum Notice {
-    /// A process has its first sample in generated code.
-    Met(Whose),
-    /// A process has mapped a jitdump.
-    Dump(Box<DumpSeen>),
-    /// A process that was told of has ended, then.
-    Ended(ProcessId, Mono),
-    /// No sample before this will be asked for.
-    Named(Mono),
-    /// Samples are to be named: these processes are to be up to date.
-    Refresh {
-        /// Those with samples.
-        wanted: Vec<Wanted>,
-        /// No sample before this will be asked for.
-        named_until: Mono,
-        /// Where the answer goes.
-        reply: SyncSender<Vec<Lent>>,
-    },
 }
 
 /// What is kept of one process.
@@ -268,49 +196,6 @@ struct Begin {
     room: Arc<Room>,
     /// Processes that were there before the daemon began before this.
     created: Mono,
-}
-
-/// Work on one process, on its way to a helper and back.
-struct Work {
-    id: ProcessId,
-    reader: Reader,
-    wish: Wish,
-    known: Arc<Mutex<Known>>,
-    outcome: Outcome,
-    begun: Mono,
-    took: Duration,
-}
-
-/// Work that helpers take one after the other.
-#[derive(Default)]
-struct Turn {
-    todo: Mutex<VecDeque<Work>>,
-    /// What helpers have in their hands, and since when.
-    in_hand: Mutex<Vec<(ProcessId, Mono)>>,
-}
-
-impl Turn {
-    /// The body of a helper: all there is to do. What is late comes back through `done` all the same.
-    fn work(&self, done: &Mutex<Vec<Work>>, counters: &SymbolCounters) {
-        while let Some(mut work) = self.take() {
-            let begin = Mono::now();
-            lock(&self.in_hand).push((work.id, begin));
-            work.outcome = work.reader.refresh(&work.wish, &work.known, counters);
-            work.took = Mono::now().since(begin);
-            lock(&self.in_hand).retain(|(id, _)| *id != work.id);
-            lock(done).push(work);
-        }
-    }
-
-    fn take(&self) -> Option<Work> {
-        lock(&self.todo).pop_front()
-    }
-
-    /// True when what was taken last has been in hand for `time`.
-    fn is_stuck(&self, time: Duration) -> bool {
-        let newest = lock(&self.in_hand).iter().map(|&(_, since)| since).max();
-        newest.is_some_and(|since| Mono::now().since(since) >= time)
-    }
 }
 
 /// Watches processes with generated code. See the head of this file.

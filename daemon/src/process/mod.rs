@@ -12,8 +12,8 @@ pub mod scout;
 pub mod space;
 
 use crate::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
+use crate::jit::notice::{DumpSeen, Whose};
 use crate::jit::reader::DUMPS_MAX;
-use crate::jit::watch::{DumpSeen, Whose};
 use crate::perf::record::{MapFile, Mmap};
 use crate::symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use crate::symbolize::open;

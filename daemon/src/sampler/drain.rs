@@ -4,7 +4,7 @@ use super::{Queues, Sampler, SamplerError, Shared};
 use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
 use crate::ids::Pid;
-use crate::jit::watch::Notice;
+use crate::jit::notice::Notice;
 use crate::perf::record::{Record, Sample};
 use crate::perf::rings::Drained;
 use crate::process::ProcessTable;

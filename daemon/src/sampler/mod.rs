@@ -14,7 +14,7 @@ pub use shared::{Facts, Shared};
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
-use crate::jit::watch::Notice;
+use crate::jit::notice::Notice;
 use crate::lateness::Lateness;
 use crate::perf::rings::{HORIZON, Rings, horizon_at};
 use crate::process::ProcessTable;

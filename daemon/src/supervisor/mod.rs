@@ -267,7 +267,7 @@ impl Stages {
             jitdumps: config.jit.jitdumps,
             max_bytes: config.jit.perf_map_max_bytes(),
         };
-        let (code, notices) = sync_channel(jit::watch::NOTICES_MAX);
+        let (code, notices) = sync_channel(jit::notice::NOTICES_MAX);
         let (rules, generated) = sync_channel(generated::QUEUED_MAX);
         let code_counters = Arc::clone(&counters);
         let ask = config.jit.ask_options();

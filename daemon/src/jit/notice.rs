@@ -1,0 +1,80 @@
+//! What `fp-jit` is told by the sampler and asked by the namer.
+
+use super::reader::Known;
+use crate::ids::{Avma, Pid, ProcessId};
+use crate::symbolize::files::FileIdentity;
+use crate::time::Mono;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+
+/// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells of some
+/// hundred processes; what finds no room is told again with the next sample.
+pub const NOTICES_MAX: usize = 1024;
+
+/// A process of one lifetime and one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whose {
+    /// Its id in the process table.
+    pub id: ProcessId,
+    /// Its pid.
+    pub pid: Pid,
+    /// When it began; zero when it is older than the daemon.
+    pub began: Mono,
+}
+
+/// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpSeen {
+    /// Who mapped it.
+    pub whose: Whose,
+    /// Begin and end of the mapping.
+    pub range: (Avma, Avma),
+    /// Its path, as the process sees it.
+    pub path: Box<[u8]>,
+    /// What it is known by.
+    pub identity: FileIdentity,
+}
+
+/// A process with samples to be named.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Which.
+    pub whose: Whose,
+    /// The addresses that are to have names.
+    pub addresses: Vec<u64>,
+    /// It had ended by then.
+    pub ended: bool,
+}
+
+/// What is known of one process, for the namer.
+#[derive(Clone, Debug)]
+pub struct Lent {
+    /// Whose.
+    pub id: ProcessId,
+    /// What is known; shared, and locked for moments.
+    pub known: Arc<Mutex<Known>>,
+    /// Its files were not read in time: there may be more.
+    pub late: bool,
+}
+
+/// What `fp-jit` is told and asked.
+#[derive(Debug)]
+pub enum Notice {
+    /// A process has its first sample in generated code.
+    Met(Whose),
+    /// A process has mapped a jitdump.
+    Dump(Box<DumpSeen>),
+    /// A process that was told of has ended, then.
+    Ended(ProcessId, Mono),
+    /// No sample before this will be asked for.
+    Named(Mono),
+    /// Samples are to be named: these processes are to be up to date.
+    Refresh {
+        /// Those with samples.
+        wanted: Vec<Wanted>,
+        /// No sample before this will be asked for.
+        named_until: Mono,
+        /// Where the answer goes.
+        reply: SyncSender<Vec<Lent>>,
+    },
+}

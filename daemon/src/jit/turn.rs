@@ -1,0 +1,53 @@
+//! Work that `fp-jit` has helpers do: one process after the other, each taken by whoever is free.
+
+use super::reader::{Known, Outcome, Reader, Wish};
+use crate::agent::lock;
+use crate::ids::ProcessId;
+use crate::symbolize::counters::SymbolCounters;
+use crate::time::Mono;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Work on one process, on its way to a helper and back.
+pub(super) struct Work {
+    pub id: ProcessId,
+    pub reader: Reader,
+    pub wish: Wish,
+    pub known: Arc<Mutex<Known>>,
+    pub outcome: Outcome,
+    pub begun: Mono,
+    pub took: Duration,
+}
+
+/// Work that helpers take one after the other.
+#[derive(Default)]
+pub(super) struct Turn {
+    pub todo: Mutex<VecDeque<Work>>,
+    /// What helpers have in their hands, and since when.
+    pub in_hand: Mutex<Vec<(ProcessId, Mono)>>,
+}
+
+impl Turn {
+    /// The body of a helper: all there is to do. What is late comes back through `done` all the same.
+    pub fn work(&self, done: &Mutex<Vec<Work>>, counters: &SymbolCounters) {
+        while let Some(mut work) = self.take() {
+            let begin = Mono::now();
+            lock(&self.in_hand).push((work.id, begin));
+            work.outcome = work.reader.refresh(&work.wish, &work.known, counters);
+            work.took = Mono::now().since(begin);
+            lock(&self.in_hand).retain(|(id, _)| *id != work.id);
+            lock(done).push(work);
+        }
+    }
+
+    pub fn take(&self) -> Option<Work> {
+        lock(&self.todo).pop_front()
+    }
+
+    /// True when what was taken last has been in hand for `time`.
+    pub fn is_stuck(&self, time: Duration) -> bool {
+        let newest = lock(&self.in_hand).iter().map(|&(_, since)| since).max();
+        newest.is_some_and(|since| Mono::now().since(since) >= time)
+    }
+}
