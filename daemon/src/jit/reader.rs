@@ -225,6 +225,17 @@ struct MapFile {
     newer: Option<CodeMap>,
 }
 
+impl MapFile {
+    /// How far it is to be read: one that is too long no further, since its last lines would be missed,
+    /// and those win.
+    fn until(&self, bytes_max: u64) -> u64 {
+        match self.tail.size() > bytes_max {
+            true => self.tail.read_to(),
+            false => self.tail.size(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct DumpFile {
     tail: Tail,
@@ -311,7 +322,7 @@ impl Reader {
         let Some(look) = file.tail.look() else {
             return false;
         };
-        let until = look.size.min(bytes_max);
+        let until = file.until(bytes_max);
         if look.anew {
             file.lines = MapReader::default();
             let room = lock(known).room_beside(0);
@@ -472,8 +483,7 @@ impl Reader {
 
     fn is_behind(&self) -> bool {
         let map = self.map.as_ref().is_some_and(|file| {
-            let until = file.tail.size().min(self.options.max_bytes);
-            file.tail.read_to() < until
+            file.tail.read_to() < file.until(self.options.max_bytes)
         });
         let mut dumps = self.dumps.iter().filter(|dump| !dump.is_done);
         map || dumps.any(|dump| dump.tail.read_to() < dump.tail.size())
