@@ -395,9 +395,8 @@ impl DumpReader {
         } else if name.is_empty() {
             // Whatever it is called, what lay there is gone.
             self.counts.skipped += 1;
-            let when = self.when(read);
-            code.unload(range.clone(), when);
-            rules.unload(range, when);
+            code.unload(range.clone(), self.when(read));
+            rules.unload(range);
         } else {
             self.counts.loads += 1;
             let when = self.when(read);
@@ -405,11 +404,9 @@ impl DumpReader {
             code.load(range.clone(), &names::harmless(name), lines, when);
             match unwinding {
                 Some(unwinding) => {
-                    let header_bytes = self.header_bytes;
-                    let unwinding = Unwinding::as_written(&unwinding, header_bytes);
-                    rules.load(range, unwinding, when);
+                    rules.load(range, Unwinding::as_written(&unwinding, self.header_bytes));
                 }
-                None => rules.unload(range, when),
+                None => rules.unload(range),
             }
         }
         self.next_record();
@@ -436,7 +433,7 @@ impl DumpReader {
                 code.unload(to..end, when);
                 self.counts.skipped += 1;
             }
-            rules.relocate(from, to, size, when);
+            rules.relocate(from, to, size);
         } else {
             self.counts.skipped += 1;
         }

@@ -19,8 +19,7 @@ mod tests;
 use super::lent;
 use super::rule::Rule;
 use crate::ids::{Avma, Pid, ProcessId};
-use crate::jit::code::{CodeMap, When};
-use crate::time::Mono;
+use crate::jit::code::CodeMap;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -196,9 +195,9 @@ pub struct RulesBuilder {
 }
 
 impl RulesBuilder {
-    /// Code came at `when`, with unwinding information beside it.
-    pub fn load(&mut self, range: Range<u64>, unwinding: Unwinding<'_>, when: When) {
-        self.unload(range.clone(), when);
+    /// Code came, with unwinding information beside it.
+    pub fn load(&mut self, range: Range<u64>, unwinding: Unwinding<'_>) {
+        self.unload(range.clone());
         match written::rows(&range, unwinding) {
             Ok(Some(rows)) => {
                 if self.put(range, &rows) {
@@ -211,8 +210,8 @@ impl RulesBuilder {
         }
     }
 
-    /// Code came or went at `when` of which nothing is known.
-    pub fn unload(&mut self, range: Range<u64>, _when: When) {
+    /// Code came or went of which nothing is known.
+    pub fn unload(&mut self, range: Range<u64>) {
         let below = self.pieces.range(..range.start).next_back();
         let first = below.filter(|(_, piece)| piece.end > range.start);
         let first = first.map_or(range.start, |(&start, _)| start);
@@ -223,11 +222,11 @@ impl RulesBuilder {
         }
     }
 
-    /// Code moved at `when`, with what is known of it.
-    pub fn relocate(&mut self, from: u64, to: u64, len: u64, when: When) {
+    /// Code moved, with what is known of it.
+    pub fn relocate(&mut self, from: u64, to: u64, len: u64) {
         let moved = self.pieces.get(&from).cloned();
-        self.unload(from..from.saturating_add(len), when);
-        self.unload(to..to.saturating_add(len), when);
+        self.unload(from..from.saturating_add(len));
+        self.unload(to..to.saturating_add(len));
         if let Some(piece) = moved
             && let Some(end) = to.checked_add(piece.end - from)
         {
@@ -331,7 +330,7 @@ impl RulesBuilder {
         for (range, _) in code.iter() {
             let known = self.pieces.get(&range.start);
             if known.is_none_or(|known| known.end != range.end) {
-                self.unload(range.clone(), When::at(Mono(0)));
+                self.unload(range.clone());
                 self.put(range, &[(0, rule)]);
             }
         }
