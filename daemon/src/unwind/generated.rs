@@ -10,7 +10,7 @@
 //! unwound without them or by those of the newer code; the engine checks where a rule leads and counts
 //! those that lead nowhere.
 
-pub mod trampolines;
+mod trampolines;
 mod written;
 
 #[cfg(test)]
@@ -20,7 +20,7 @@ use super::lent;
 use super::rule::Rule;
 use crate::ids::{Avma, Pid, ProcessId};
 use crate::jit::code::CodeMap;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ struct Piece {
 pub struct RulesBuilder {
     pieces: BTreeMap<u64, Piece>,
     /// Every set of rows in use, and some that were: found again by content.
-    known: HashMap<Rows, ()>,
+    known: HashSet<Rows>,
     known_rows: usize,
     arenas: Vec<Range<u64>>,
     lent: Lent,
@@ -352,7 +352,7 @@ impl RulesBuilder {
             add_to_runs(&mut runs, start, piece.end, number);
         }
         // Rows of code that is gone go with it.
-        self.known = rows.iter().map(|rows| (Arc::clone(rows), ())).collect();
+        self.known = rows.iter().cloned().collect();
         self.known_rows = rows.iter().map(|rows| rows.len()).sum();
         Some(Arc::new(GeneratedRules {
             runs: runs.into(),
@@ -372,10 +372,7 @@ impl RulesBuilder {
 
     /// Gives rows to a piece of code, where nothing is. False when the bounds refuse it.
     fn put(&mut self, range: Range<u64>, rows: &[(u32, Rule)]) -> bool {
-        let known = self
-            .known
-            .get_key_value(rows)
-            .map(|(rows, ())| Arc::clone(rows));
+        let known = self.known.get(rows).cloned();
         let room = known.is_some() || self.known_rows + rows.len() <= ROWS_MAX;
         let sound = range.end - range.start <= u64::from(u32::MAX);
         if self.pieces.len() >= PIECES_MAX || !room || !sound {
@@ -385,7 +382,7 @@ impl RulesBuilder {
         let rows = known.unwrap_or_else(|| {
             let rows: Rows = rows.into();
             self.known_rows += rows.len();
-            self.known.insert(Arc::clone(&rows), ());
+            self.known.insert(Arc::clone(&rows));
             rows
         });
         self.changed = true;
