@@ -84,8 +84,6 @@ pub enum DumpError {
 pub struct DumpCounts {
     /// Code that came.
     pub loads: u64,
-    /// Code that moved.
-    pub moves: u64,
     /// Records that made no sense.
     pub skipped: u64,
     /// Records of another process than the one that the head names: of a child that writes on.
@@ -138,6 +136,8 @@ pub struct DumpReader {
     /// Bytes to pass over before the part begins.
     skip: u64,
     record: Prefix,
+    /// The process that writes it, by the number it has for itself; 0 until the head is read, or when that
+    /// does not tell.
     pid: u32,
     arch_timestamps: bool,
     of_v8: bool,
@@ -241,20 +241,9 @@ impl DumpReader {
         self.closed
     }
 
-    /// The process that writes it, by the number it has for itself; `None` until the head is read, or
-    /// when that does not tell.
-    pub fn pid(&self) -> Option<u32> {
-        (self.pid != 0).then_some(self.pid)
-    }
-
     /// What was read and left out since the last call.
     pub fn take_counts(&mut self) -> DumpCounts {
         std::mem::take(&mut self.counts)
-    }
-
-    /// Records that made no sense, since the last call.
-    pub fn take_skipped(&mut self) -> u64 {
-        std::mem::take(&mut self.counts.skipped)
     }
 
     /// Memory held, in bytes, about.
@@ -426,7 +415,6 @@ impl DumpReader {
         } else if let (Some(_), Some(end)) = ends
             && size > 0
         {
-            self.counts.moves += 1;
             let when = self.when(read);
             if !code.relocate(from, to, size, when) {
                 // What came has no name here, and what lay there is gone.

@@ -213,7 +213,7 @@ fn code_has_the_name_of_its_time() {
     assert_eq!(rig.name(0x1000, 300), None);
     assert_eq!(rig.name(0x9000, 700), None);
     assert!(rig.reader.is_closed());
-    assert_eq!(rig.reader.pid(), Some(PID));
+    assert_eq!(rig.reader.pid, PID);
 }
 
 #[test]
