@@ -128,7 +128,6 @@ struct Prefix {
 /// Reads one jitdump, fed in pieces of any size as the file grows.
 #[derive(Debug)]
 pub struct DumpReader {
-    since: Mono,
     part: Part,
     /// What is gathered of the part, and how much it needs.
     gathered: Vec<u8>,
@@ -155,15 +154,7 @@ pub struct DumpReader {
 
 impl Default for DumpReader {
     fn default() -> Self {
-        DumpReader::since(Mono(1))
-    }
-}
-
-impl DumpReader {
-    /// A reader of a file that holds nothing earlier than `since`: the begin of its process.
-    pub fn since(since: Mono) -> DumpReader {
         DumpReader {
-            since,
             part: Part::Head,
             gathered: Vec::new(),
             wanted: HEAD_BYTES,
@@ -182,7 +173,9 @@ impl DumpReader {
             counts: DumpCounts::default(),
         }
     }
+}
 
+impl DumpReader {
     /// Takes the next bytes of the file, which were written at `read` (used where the records' own clock is
     /// not the sampler's).
     ///
@@ -359,7 +352,8 @@ impl DumpReader {
         });
         let Some(facts) = facts else {
             self.counts.skipped += 1;
-            self.forget_pending();
+            // What was told for this code is of no other.
+            self.unwinding = None;
             return self.next_record();
         };
         // Behind the name is the code; a record too short for it says nothing of the name's length.
@@ -445,20 +439,16 @@ impl DumpReader {
         self.next_record();
     }
 
-    /// What was told for the next code belongs to code that makes no sense.
-    fn forget_pending(&mut self) {
-        self.unwinding = None;
-    }
-
     fn is_foreign(&self, pid: u32) -> bool {
         self.pid != 0 && pid != self.pid
     }
 
     /// When the record is of. Times go on within a file, so that one that does not is taken for the
     /// latest; one that cannot be tells nothing, and until the reading's time no order is told any more.
+    /// One from before the process can be: a child that was forked off has its parent's file mapped.
     fn when(&mut self, read: When) -> When {
         let time = Mono(self.record.time);
-        let possible = !self.arch_timestamps && time >= self.since && time <= read.by();
+        let possible = !self.arch_timestamps && time > Mono(0) && time <= read.by();
         if !possible {
             self.unsure_until = Some(read.by());
         }

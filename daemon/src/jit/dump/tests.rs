@@ -253,16 +253,6 @@ fn times_of_another_clock_are_those_of_the_reading() {
 }
 
 #[test]
-fn a_file_holds_nothing_from_before_its_process() {
-    let mut rig = Rig::new();
-    rig.reader = DumpReader::since(Mono(500));
-    let read = When::between(Mono(600), Mono(700));
-    rig.feed_at(&file(0, &[load(499, 0x1000, 16, "a")]), read)
-        .expect("sound");
-    assert_eq!(rig.name(0x1000, 550), None);
-}
-
-#[test]
 fn records_of_a_child_that_writes_on_are_not_of_the_parent() {
     let mut body = words(PID + 1, &[0x1000, 0x1000, 4, 0]);
     body.extend_from_slice(b"child's\0code");
