@@ -19,7 +19,7 @@ struct Read {
 }
 
 fn read(data: &[u8], piece: usize) -> Read {
-    let mut reader = DumpReader::since(Mono(1));
+    let mut reader = DumpReader::default();
     let mut code = CodeMap::new(BYTES_MAX);
     let mut rules = RulesBuilder::default();
     let when = When::between(Mono(1 << 40), Mono(u64::MAX / 2));

@@ -101,7 +101,7 @@ fn every_moment_has_the_name_that_a_jitdump_tells() {
     let dump = dir.path().join(format!("jit-{}.dump", workload.pid()));
     let dump = std::fs::read(dump).unwrap();
     let (mut code, mut rules) = (CodeMap::new(8 << 20), RulesBuilder::default());
-    let mut reader = DumpReader::since(Mono(1));
+    let mut reader = DumpReader::default();
     let read = When::between(Mono(0), Mono::now());
     for piece in dump.chunks(1000) {
         reader.feed(piece, read, &mut code, &mut rules).unwrap();

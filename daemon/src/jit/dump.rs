@@ -84,8 +84,6 @@ pub enum DumpError {
 pub struct DumpCounts {
     /// Code that came.
     pub loads: u64,
-    /// Code that moved.
-    pub moves: u64,
     /// Records that made no sense.
     pub skipped: u64,
     /// Records of another process than the one that the head names: of a child that writes on.
@@ -130,7 +128,6 @@ struct Prefix {
 /// Reads one jitdump, fed in pieces of any size as the file grows.
 #[derive(Debug)]
 pub struct DumpReader {
-    since: Mono,
     part: Part,
     /// What is gathered of the part, and how much it needs.
     gathered: Vec<u8>,
@@ -138,6 +135,8 @@ pub struct DumpReader {
     /// Bytes to pass over before the part begins.
     skip: u64,
     record: Prefix,
+    /// The process that writes it, by the number it has for itself; 0 until the head is read, or when that
+    /// does not tell.
     pid: u32,
     arch_timestamps: bool,
     of_v8: bool,
@@ -155,15 +154,7 @@ pub struct DumpReader {
 
 impl Default for DumpReader {
     fn default() -> Self {
-        DumpReader::since(Mono(1))
-    }
-}
-
-impl DumpReader {
-    /// A reader of a file that holds nothing earlier than `since`: the begin of its process.
-    pub fn since(since: Mono) -> DumpReader {
         DumpReader {
-            since,
             part: Part::Head,
             gathered: Vec::new(),
             wanted: HEAD_BYTES,
@@ -182,7 +173,9 @@ impl DumpReader {
             counts: DumpCounts::default(),
         }
     }
+}
 
+impl DumpReader {
     /// Takes the next bytes of the file, which were written at `read` (used where the records' own clock is
     /// not the sampler's).
     ///
@@ -241,20 +234,9 @@ impl DumpReader {
         self.closed
     }
 
-    /// The process that writes it, by the number it has for itself; `None` until the head is read, or
-    /// when that does not tell.
-    pub fn pid(&self) -> Option<u32> {
-        (self.pid != 0).then_some(self.pid)
-    }
-
     /// What was read and left out since the last call.
     pub fn take_counts(&mut self) -> DumpCounts {
         std::mem::take(&mut self.counts)
-    }
-
-    /// Records that made no sense, since the last call.
-    pub fn take_skipped(&mut self) -> u64 {
-        std::mem::take(&mut self.counts.skipped)
     }
 
     /// Memory held, in bytes, about.
@@ -370,7 +352,8 @@ impl DumpReader {
         });
         let Some(facts) = facts else {
             self.counts.skipped += 1;
-            self.forget_pending();
+            // What was told for this code is of no other.
+            self.unwinding = None;
             return self.next_record();
         };
         // Behind the name is the code; a record too short for it says nothing of the name's length.
@@ -395,9 +378,8 @@ impl DumpReader {
         } else if name.is_empty() {
             // Whatever it is called, what lay there is gone.
             self.counts.skipped += 1;
-            let when = self.when(read);
-            code.unload(range.clone(), when);
-            rules.unload(range, when);
+            code.unload(range.clone(), self.when(read));
+            rules.unload(range);
         } else {
             self.counts.loads += 1;
             let when = self.when(read);
@@ -405,11 +387,9 @@ impl DumpReader {
             code.load(range.clone(), &names::harmless(name), lines, when);
             match unwinding {
                 Some(unwinding) => {
-                    let header_bytes = self.header_bytes;
-                    let unwinding = Unwinding::as_written(&unwinding, header_bytes);
-                    rules.load(range, unwinding, when);
+                    rules.load(range, Unwinding::as_written(&unwinding, self.header_bytes));
                 }
-                None => rules.unload(range, when),
+                None => rules.unload(range),
             }
         }
         self.next_record();
@@ -429,14 +409,13 @@ impl DumpReader {
         } else if let (Some(_), Some(end)) = ends
             && size > 0
         {
-            self.counts.moves += 1;
             let when = self.when(read);
             if !code.relocate(from, to, size, when) {
                 // What came has no name here, and what lay there is gone.
                 code.unload(to..end, when);
                 self.counts.skipped += 1;
             }
-            rules.relocate(from, to, size, when);
+            rules.relocate(from, to, size);
         } else {
             self.counts.skipped += 1;
         }
@@ -460,20 +439,16 @@ impl DumpReader {
         self.next_record();
     }
 
-    /// What was told for the next code belongs to code that makes no sense.
-    fn forget_pending(&mut self) {
-        self.unwinding = None;
-    }
-
     fn is_foreign(&self, pid: u32) -> bool {
         self.pid != 0 && pid != self.pid
     }
 
     /// When the record is of. Times go on within a file, so that one that does not is taken for the
     /// latest; one that cannot be tells nothing, and until the reading's time no order is told any more.
+    /// One from before the process can be: a child that was forked off has its parent's file mapped.
     fn when(&mut self, read: When) -> When {
         let time = Mono(self.record.time);
-        let possible = !self.arch_timestamps && time >= self.since && time <= read.by();
+        let possible = !self.arch_timestamps && time > Mono(0) && time <= read.by();
         if !possible {
             self.unsure_until = Some(read.by());
         }

@@ -6,8 +6,7 @@
 //! make no sense are counted and skipped; the last line waits for its end.
 
 use super::code::{CodeMap, Lines, When};
-use crate::symbolize::names::{self, NAME_BYTES_MAX};
-use std::borrow::Cow;
+use crate::symbolize::names;
 
 /// Longest line looked at. Unit: bytes. What is longer is one line that makes no sense.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
@@ -69,7 +68,7 @@ impl MapReader {
             }
             // What is refused at the bound the map of code counts.
             Some((start, end, name)) => {
-                code.load(start..end, &readable(name), Lines::default(), read);
+                code.load(start..end, &names::harmless(name), Lines::default(), read);
             }
             None if line.trim_ascii().is_empty() => {}
             None => self.skipped += 1,
@@ -117,26 +116,11 @@ fn number(digits: &[u8]) -> Option<u64> {
     plain.then(|| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())?
 }
 
-/// The name as text: control characters and bytes that are not UTF-8 replaced, length capped.
-fn readable(name: &[u8]) -> Cow<'_, str> {
-    match std::str::from_utf8(name) {
-        Ok(plain) if name.len() <= NAME_BYTES_MAX && !plain.chars().any(char::is_control) => {
-            plain.into()
-        }
-        _ => {
-            let text = names::capped_bytes(name);
-            match text.chars().any(char::is_control) {
-                true => names::capped(&text.replace(char::is_control, "\u{fffd}")).into(),
-                false => text.into(),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::code::Found;
     use super::*;
+    use crate::symbolize::names::NAME_BYTES_MAX;
     use crate::time::Mono;
     use proptest::prelude::*;
 

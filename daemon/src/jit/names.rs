@@ -101,7 +101,7 @@ pub fn clean(raw: &str) -> Cleaned<'_> {
 /// `place` is a file and a line known from elsewhere; it wins over what the name says. Texts are cut at
 /// [`names::NAME_BYTES_MAX`], control characters are replaced.
 pub fn intern(dict: &mut Dictionary, raw: &str, place: Option<(&str, u32)>) -> FrameId {
-    let raw = harmless(raw);
+    let raw = names::harmless(raw.as_bytes());
     let Cleaned {
         kind,
         function,
@@ -116,19 +116,10 @@ pub fn intern(dict: &mut Dictionary, raw: &str, place: Option<(&str, u32)>) -> F
         function: &function,
         system_name: &raw,
         module: MODULE,
-        file: &harmless(file),
+        file: &names::harmless(file.as_bytes()),
         line,
         ..FrameRef::default()
     })
-}
-
-fn harmless(text: &str) -> Cow<'_, str> {
-    let text = capped(text);
-    match text.contains(char::is_control) {
-        // The sign is longer than most that it replaces.
-        true => Cow::Owned(names::capped(&text.replace(char::is_control, "\u{fffd}"))),
-        false => text,
-    }
 }
 
 fn capped(text: &str) -> Cow<'_, str> {

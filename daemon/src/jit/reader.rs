@@ -6,7 +6,7 @@
 
 use super::allowance::Allowance;
 use super::code::{CodeMap, Found};
-use super::dump::DumpReader;
+use super::dump::{DumpCounts, DumpReader};
 use super::map::MapReader;
 use super::notice::DumpSeen;
 use super::tail::{self, Left, Tail};
@@ -383,10 +383,7 @@ impl Reader {
                 let code = &mut lock(known).dumped;
                 failed = failed || reader.feed(bytes, look.when, code, rules).is_err();
             });
-            add(
-                &counters.jitdump_records_skipped,
-                dump.reader.take_skipped(),
-            );
+            count_dump(dump.reader.take_counts(), counters);
             changed |= dump.tail.read_to() > before;
             dump.is_done = failed || dump.reader.is_closed();
             if failed {
@@ -506,7 +503,24 @@ impl Reader {
         add(&counters.code_refused, now.0.saturating_sub(refused));
         add(&counters.code_forgotten, now.1.saturating_sub(forgotten));
         self.counted = now;
+        let rules = self.rules.take_counts();
+        add(&counters.code_rules_taken, rules.taken);
+        add(&counters.code_rules_senseless, rules.senseless);
+        add(&counters.code_rules_refused, rules.refused);
+        add(&counters.trampolines_found, rules.trampolines);
     }
+}
+
+fn count_dump(counts: DumpCounts, counters: &SymbolCounters) {
+    add(&counters.jitdump_code_loaded, counts.loads);
+    add(&counters.jitdump_records_skipped, counts.skipped);
+    add(&counters.jitdump_records_foreign, counts.foreign);
+    add(&counters.jitdump_records_untimed, counts.untimed);
+    add(&counters.jitdump_lines_dropped, counts.lines_dropped);
+    add(
+        &counters.jitdump_unwinding_dropped,
+        counts.unwinding_dropped,
+    );
 }
 
 /// Addresses of the wish that are not known.

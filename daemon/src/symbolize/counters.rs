@@ -70,8 +70,26 @@ counters! {
     jitdumps_read,
     /// Jitdumps refused: gone, not the file that was mapped, wrong owner, more than one name, not a jitdump.
     jitdumps_refused,
+    /// Pieces of generated code that jitdumps told of.
+    jitdump_code_loaded,
     /// Records of jitdumps that make no sense.
     jitdump_records_skipped,
+    /// Records of jitdumps left out because a child of their process wrote them.
+    jitdump_records_foreign,
+    /// Records of jitdumps without a time of the sampler's clock, taken to be as old as their reading.
+    jitdump_records_untimed,
+    /// Source lines of jitdumps left out: too many, or not of the code they are told of.
+    jitdump_lines_dropped,
+    /// Unwinding information of jitdumps left out because it is too long.
+    jitdump_unwinding_dropped,
+    /// Pieces of generated code with unwinding information that was taken.
+    code_rules_taken,
+    /// Pieces of generated code whose unwinding information makes no sense.
+    code_rules_senseless,
+    /// Pieces of generated code stepped over by frame pointers because too many have rules already.
+    code_rules_refused,
+    /// Trampolines of CPython found by their instructions.
+    trampolines_found,
     /// Pieces of generated code refused because what is known of their process is over its limit.
     code_refused,
     /// Pieces of generated code that went and were forgotten before all samples had names.

@@ -50,7 +50,7 @@ fn inside(headers: &Headers, image: &Image, pid: Pid, path: &[u8]) -> Option<Ima
     let root = Root::of_process(pid.0).ok()?;
     let mut places = vec![[b"/usr/lib/debug/", build_id_place(headers)?.as_bytes()].concat()];
     if let Some((name, _)) = headers.debug_link(image) {
-        let parent = &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
+        let parent = parent(path);
         places.extend([
             [parent, b"/.debug/", &*name].concat(),
             [parent, b"/", &*name].concat(),
@@ -64,14 +64,19 @@ fn inside(headers: &Headers, image: &Image, pid: Pid, path: &[u8]) -> Option<Ima
     })
 }
 
-/// Finds the debug file of the executable `image` that ran from `path`.
+/// The debug file of the executable `image` that ran from `path`: the one `held` with it, while nobody
+/// wrote to that, else one that is found now.
 pub fn find(
+    held: Option<&Image>,
     dirs: &[PathBuf],
     headers: &Headers,
     image: &Image,
     path: &[u8],
 ) -> Option<(Image, Headers)> {
-    by_build_id(dirs, headers).or_else(|| by_link(dirs, headers, image, path))
+    let held = held.filter(|held| held.unchanged());
+    held.and_then(|held| Some((held.clone(), read_headers(held).ok()?)))
+        .or_else(|| by_build_id(dirs, headers))
+        .or_else(|| by_link(dirs, headers, image, path))
 }
 
 fn by_build_id(dirs: &[PathBuf], headers: &Headers) -> Option<(Image, Headers)> {
@@ -96,6 +101,11 @@ fn build_id_place(headers: &Headers) -> Option<String> {
     Some(name)
 }
 
+/// The folder of a path, without a slash at its end.
+fn parent(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)]
+}
+
 fn by_link(
     dirs: &[PathBuf],
     headers: &Headers,
@@ -103,7 +113,7 @@ fn by_link(
     path: &[u8],
 ) -> Option<(Image, Headers)> {
     let (name, checksum) = headers.debug_link(image)?;
-    let parent = &path[..path.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
+    let parent = parent(path);
     let beside = [parent, b"/", &*name].concat();
     dirs.iter()
         .flat_map(|dir| [(dir, &*beside), (dir, &*name)])

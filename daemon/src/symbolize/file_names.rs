@@ -111,10 +111,8 @@ impl FileNames {
         let mut debug = None;
         if !has_symbols || wants_lines && !has_lines {
             let path = super::open::without_deleted(&found.path);
-            let held = found.debug.as_ref().filter(|held| held.unchanged());
-            let held = held.and_then(|held| Some((held.clone(), read_headers(held).ok()?)));
-            let find = || debug_files::find(&options.debug_dirs, &self.headers, image, path);
-            debug = held.or_else(find);
+            let held = found.debug.as_ref();
+            debug = debug_files::find(held, &options.debug_dirs, &self.headers, image, path);
         }
         if let Some((debug, headers)) = &debug {
             bump(&counters.debug_files_used);

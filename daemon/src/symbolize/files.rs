@@ -362,10 +362,9 @@ impl FileStore {
         // Where that hangs the executable is there all the same.
         if let Some(image) = held {
             let path = open::without_deleted(&seen.path);
-            let debug = debug_files::at_first_sight(&self.debug, &image, seen.pid, path);
-            debug
-                .into_iter()
-                .for_each(|debug| self.hold(seen.id, debug));
+            if let Some(debug) = debug_files::at_first_sight(&self.debug, &image, seen.pid, path) {
+                self.hold(seen.id, debug);
+            }
         }
         true
     }
@@ -377,10 +376,12 @@ impl FileStore {
             && known.found.image.is_ok()
             && known.found.debug.is_none()
         {
-            table.open += 1;
+            table.open -= descriptors(&known.found);
             known.found.debug = Some(debug);
+            table.open += descriptors(&known.found);
             bump(&self.counters.debug_files_held);
         }
+        self.keep_within(table);
     }
 
     /// Waits until `announced` announcements have been dealt with, or the time is over.
@@ -419,16 +420,18 @@ impl FileStore {
         if let Some(old) = table.known.insert(id, known) {
             table.open -= descriptors(&old.found);
         }
-        if table.open > self.open_max {
-            self.close_longest_unused(table);
-        }
+        self.keep_within(table);
         if table.known.len() > KNOWN_FILES_MAX {
             forget_longest_unused(table);
         }
     }
 
-    /// Closes a sixteenth of the files, so that the search for the oldest is paid rarely.
-    fn close_longest_unused(&self, table: &mut Table) {
+    /// Where too many are open, closes a sixteenth of the files, so that the search for the oldest is paid
+    /// rarely.
+    fn keep_within(&self, table: &mut Table) {
+        if table.open <= self.open_max {
+            return;
+        }
         let mut uses: Vec<u64> = table
             .known
             .values()

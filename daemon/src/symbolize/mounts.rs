@@ -4,7 +4,7 @@
 //! process by `/proc/PID/mountinfo`, which asks nobody but the kernel.
 
 use super::open;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
 /// Text of mountinfo read. Unit: bytes. A host of containers has thousands of mounts of 200 bytes.
@@ -55,27 +55,28 @@ pub fn is_remote(file: &File) -> bool {
 /// True when `path`, as a process sees it, is on such a file system. Links on the way are not
 /// followed. False when nothing can be told.
 pub fn is_remote_path(pid: u32, path: &[u8]) -> bool {
-    let Ok(file) = fs::File::open(format!("/proc/{pid}/mountinfo")) else {
-        return false;
-    };
-    let lines = BufReader::new(file.take(MOUNTINFO_BYTES_MAX)).split(b'\n');
-    is_remote_by(lines.map_while(Result::ok), path)
+    mounts(pid).is_some_and(|lines| is_remote_by(lines, path))
 }
 
 /// True when `dir`, as a process sees it, or anything mounted below it is on such a file system; `None`
 /// when nothing can be told.
 pub fn is_remote_below(pid: u32, dir: &[u8]) -> Option<bool> {
-    let read = || {
-        let file = fs::File::open(format!("/proc/{pid}/mountinfo")).ok()?;
-        let lines = BufReader::new(file.take(MOUNTINFO_BYTES_MAX)).split(b'\n');
-        Some(lines.map_while(Result::ok))
-    };
-    let below = |line: &Vec<u8>| {
-        let point = line.split(|&byte| byte == b' ').nth(4).map(unescaped);
-        let inside = point.and_then(|point| Some(point.strip_prefix(dir)?.starts_with(b"/")));
-        inside.unwrap_or(false) && kind_of(line).is_some_and(is_remote_kind)
-    };
-    Some(read()?.any(|line| below(&line)) || is_remote_by(read()?, dir))
+    let mut below = false;
+    let lines = mounts(pid)?.inspect(|line| below |= is_remote_mount_below(line, dir));
+    Some(is_remote_by(lines, dir) || below)
+}
+
+fn is_remote_mount_below(line: &[u8], dir: &[u8]) -> bool {
+    let point = line.split(|&byte| byte == b' ').nth(4).map(unescaped);
+    let inside = point.and_then(|point| Some(point.strip_prefix(dir)?.starts_with(b"/")));
+    inside.unwrap_or(false) && kind_of(line).is_some_and(is_remote_kind)
+}
+
+/// The lines of a process's table of mounts.
+fn mounts(pid: u32) -> Option<impl Iterator<Item = Vec<u8>>> {
+    let file = File::open(format!("/proc/{pid}/mountinfo")).ok()?;
+    let lines = BufReader::new(file.take(MOUNTINFO_BYTES_MAX)).split(b'\n');
+    Some(lines.map_while(Result::ok))
 }
 
 /// The type of a mount: optional fields come before a lone dash, the type after it.

@@ -4,6 +4,7 @@
 //! so demangling writes into a buffer that stops at the limit, and a panic of a demangler only
 //! costs that one name its demangling.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -81,11 +82,13 @@ pub fn capped_bytes(text: &[u8]) -> String {
 
 /// Bytes from outside as text that does nothing to who shows it: control characters and bytes that are
 /// not UTF-8 replaced, cut at the limit.
-pub fn harmless(text: &[u8]) -> String {
-    let text = capped_bytes(text);
-    match text.contains(char::is_control) {
-        true => capped(&text.replace(char::is_control, "\u{fffd}")),
-        false => text,
+pub fn harmless(text: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(text) {
+        Ok(plain) if text.len() <= NAME_BYTES_MAX && !plain.contains(char::is_control) => {
+            plain.into()
+        }
+        // The sign is longer than most that it replaces.
+        _ => capped(&capped_bytes(text).replace(char::is_control, "\u{fffd}")).into(),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Walks a stack by unwind information, from the registers and the copy of a sample.
 //!
 //! One engine for all processes: addresses become places in files through the process's mappings,
-//! and everything known of a file is shared; generated code has rules of its own
-//! (`generated.rs`). Frames without unwind information are passed by their
-//! frame pointer where that leads to mapped code; what is found behind such a step is a guess until
-//! the walk reaches an outermost frame. Allocates nothing once the buffers have grown.
+//! and everything known of a file is shared; generated code has rules of its own (`generated.rs`).
+//! Frames without unwind information are passed by their frame pointer where that leads to mapped
+//! code; what is found behind such a step is a guess until the walk reaches an outermost frame.
+//! Allocates nothing once the buffers have grown.
 
 use super::StackBuffer;
 use super::lookouts::LookCounts;
@@ -92,6 +92,17 @@ struct Cursor<'a> {
     /// The instruction pointer is that of an instruction, not of the one after a call.
     exact: bool,
     now: Mono,
+}
+
+impl Cursor<'_> {
+    /// A walk that is cut here, for want of the return address at `slot`, if that lies beyond the copy.
+    fn cut_at(&self, slot: u64) -> Option<Cut> {
+        self.stack.ends_before(slot).then_some(Cut {
+            slot,
+            registers: self.registers,
+            exact: self.exact,
+        })
+    }
 }
 
 /// What one frame leads to.
@@ -234,11 +245,8 @@ impl Engine {
         leaf: bool,
     ) -> Next {
         let Cursor {
-            registers,
-            stack,
-            exact,
-            ..
-        } = cursor;
+            registers, stack, ..
+        } = &*cursor;
         let caller = match rule.step {
             Step::Outermost => return Next::End(StackEnd::Complete),
             Step::Unknown if without == StackEnd::ModuleLoading => return Next::End(without),
@@ -250,13 +258,8 @@ impl Engine {
             } => {
                 let caller = step_saved(base, offset, &places, registers, stack);
                 if caller.is_err() {
-                    self.cut = return_slot(base, offset, &places, registers)
-                        .filter(|&slot| stack.ends_before(slot))
-                        .map(|slot| Cut {
-                            slot,
-                            registers: *registers,
-                            exact: *exact,
-                        });
+                    let slot = return_slot(base, offset, &places, registers);
+                    self.cut = slot.and_then(|slot| cursor.cut_at(slot));
                 }
                 caller
             }
@@ -294,9 +297,8 @@ impl Engine {
             process,
             registers,
             stack,
-            exact,
             ..
-        } = cursor;
+        } = &*cursor;
         let known = process.generated().map(|rules| rules.rule(address).step);
         let (base, offset, places) = match known {
             Some(Step::Outermost) => return Next::End(StackEnd::Complete),
@@ -319,13 +321,8 @@ impl Engine {
                 }
             }
             Err(StackEnd::CopyTooSmall) => {
-                self.cut = return_slot(base, offset, &places, registers)
-                    .filter(|&slot| stack.ends_before(slot))
-                    .map(|slot| Cut {
-                        slot,
-                        registers: *registers,
-                        exact: *exact,
-                    });
+                let slot = return_slot(base, offset, &places, registers);
+                self.cut = slot.and_then(|slot| cursor.cut_at(slot));
                 return Next::End(StackEnd::CopyTooSmall);
             }
             Err(_) => {}

@@ -10,7 +10,7 @@
 //! unwound without them or by those of the newer code; the engine checks where a rule leads and counts
 //! those that lead nowhere.
 
-pub mod trampolines;
+mod trampolines;
 mod written;
 
 #[cfg(test)]
@@ -19,9 +19,8 @@ mod tests;
 use super::lent;
 use super::rule::Rule;
 use crate::ids::{Avma, Pid, ProcessId};
-use crate::jit::code::{CodeMap, When};
-use crate::time::Mono;
-use hashbrown::HashMap;
+use crate::jit::code::CodeMap;
+use hashbrown::{HashMap, HashSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -184,7 +183,7 @@ struct Piece {
 pub struct RulesBuilder {
     pieces: BTreeMap<u64, Piece>,
     /// Every set of rows in use, and some that were: found again by content.
-    known: HashMap<Rows, ()>,
+    known: HashSet<Rows>,
     known_rows: usize,
     arenas: Vec<Range<u64>>,
     lent: Lent,
@@ -196,9 +195,9 @@ pub struct RulesBuilder {
 }
 
 impl RulesBuilder {
-    /// Code came at `when`, with unwinding information beside it.
-    pub fn load(&mut self, range: Range<u64>, unwinding: Unwinding<'_>, when: When) {
-        self.unload(range.clone(), when);
+    /// Code came, with unwinding information beside it.
+    pub fn load(&mut self, range: Range<u64>, unwinding: Unwinding<'_>) {
+        self.unload(range.clone());
         match written::rows(&range, unwinding) {
             Ok(Some(rows)) => {
                 if self.put(range, &rows) {
@@ -211,8 +210,8 @@ impl RulesBuilder {
         }
     }
 
-    /// Code came or went at `when` of which nothing is known.
-    pub fn unload(&mut self, range: Range<u64>, _when: When) {
+    /// Code came or went of which nothing is known.
+    pub fn unload(&mut self, range: Range<u64>) {
         let below = self.pieces.range(..range.start).next_back();
         let first = below.filter(|(_, piece)| piece.end > range.start);
         let first = first.map_or(range.start, |(&start, _)| start);
@@ -223,11 +222,11 @@ impl RulesBuilder {
         }
     }
 
-    /// Code moved at `when`, with what is known of it.
-    pub fn relocate(&mut self, from: u64, to: u64, len: u64, when: When) {
+    /// Code moved, with what is known of it.
+    pub fn relocate(&mut self, from: u64, to: u64, len: u64) {
         let moved = self.pieces.get(&from).cloned();
-        self.unload(from..from.saturating_add(len), when);
-        self.unload(to..to.saturating_add(len), when);
+        self.unload(from..from.saturating_add(len));
+        self.unload(to..to.saturating_add(len));
         if let Some(piece) = moved
             && let Some(end) = to.checked_add(piece.end - from)
         {
@@ -331,7 +330,7 @@ impl RulesBuilder {
         for (range, _) in code.iter() {
             let known = self.pieces.get(&range.start);
             if known.is_none_or(|known| known.end != range.end) {
-                self.unload(range.clone(), When::at(Mono(0)));
+                self.unload(range.clone());
                 self.put(range, &[(0, rule)]);
             }
         }
@@ -353,7 +352,7 @@ impl RulesBuilder {
             add_to_runs(&mut runs, start, piece.end, number);
         }
         // Rows of code that is gone go with it.
-        self.known = rows.iter().map(|rows| (Arc::clone(rows), ())).collect();
+        self.known = rows.iter().cloned().collect();
         self.known_rows = rows.iter().map(|rows| rows.len()).sum();
         Some(Arc::new(GeneratedRules {
             runs: runs.into(),
@@ -373,10 +372,7 @@ impl RulesBuilder {
 
     /// Gives rows to a piece of code, where nothing is. False when the bounds refuse it.
     fn put(&mut self, range: Range<u64>, rows: &[(u32, Rule)]) -> bool {
-        let known = self
-            .known
-            .get_key_value(rows)
-            .map(|(rows, ())| Arc::clone(rows));
+        let known = self.known.get(rows).cloned();
         let room = known.is_some() || self.known_rows + rows.len() <= ROWS_MAX;
         let sound = range.end - range.start <= u64::from(u32::MAX);
         if self.pieces.len() >= PIECES_MAX || !room || !sound {
@@ -386,7 +382,7 @@ impl RulesBuilder {
         let rows = known.unwrap_or_else(|| {
             let rows: Rows = rows.into();
             self.known_rows += rows.len();
-            self.known.insert(Arc::clone(&rows), ());
+            self.known.insert(Arc::clone(&rows));
             rows
         });
         self.changed = true;

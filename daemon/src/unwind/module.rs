@@ -77,9 +77,7 @@ impl Module {
         let headers = elf::read_headers(image).ok()?;
         let mut module = Module::of(image, &headers)?;
         if module.tables.is_empty()
-            && let Some((debug, found)) = held
-                .and_then(|held| Some((held.clone(), elf::read_headers(held).ok()?)))
-                .or_else(|| debug_files::find(debug_dirs, &headers, image, path))
+            && let Some((debug, found)) = debug_files::find(held, debug_dirs, &headers, image, path)
         {
             let code = Bases {
                 code: lowest(&module.segments),

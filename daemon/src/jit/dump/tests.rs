@@ -213,7 +213,7 @@ fn code_has_the_name_of_its_time() {
     assert_eq!(rig.name(0x1000, 300), None);
     assert_eq!(rig.name(0x9000, 700), None);
     assert!(rig.reader.is_closed());
-    assert_eq!(rig.reader.pid(), Some(PID));
+    assert_eq!(rig.reader.pid, PID);
 }
 
 #[test]
@@ -250,16 +250,6 @@ fn times_of_another_clock_are_those_of_the_reading() {
     assert_eq!(rig.name(0x1000, 500), None);
     assert_eq!(rig.name(0x1000, 2000), Some("a"));
     assert_eq!(rig.counts().untimed, 1);
-}
-
-#[test]
-fn a_file_holds_nothing_from_before_its_process() {
-    let mut rig = Rig::new();
-    rig.reader = DumpReader::since(Mono(500));
-    let read = When::between(Mono(600), Mono(700));
-    rig.feed_at(&file(0, &[load(499, 0x1000, 16, "a")]), read)
-        .expect("sound");
-    assert_eq!(rig.name(0x1000, 550), None);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Rules of real runtimes, of code that goes, and of strangers.
 
 use super::*;
+use crate::jit::code::When;
 use crate::time::Mono;
 
 /// What CPython 3.13 writes for each trampoline of 11 bytes: `.eh_frame`, then its header.
@@ -26,7 +27,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 fn load(builder: &mut RulesBuilder, start: u64, len: u64, content: &str) {
     let content = bytes(content);
     let unwinding = Unwinding::as_written(&content, HEADER_BYTES);
-    builder.load(start..start + len, unwinding, When::at(Mono(1)));
+    builder.load(start..start + len, unwinding);
 }
 
 fn rules(builder: &mut RulesBuilder) -> Arc<GeneratedRules> {
@@ -86,7 +87,7 @@ fn information_in_the_order_of_the_specification_is_read_too() {
     let content = [header, &frames].concat();
     let mut builder = RulesBuilder::default();
     let unwinding = Unwinding::as_written(&content, HEADER_BYTES);
-    builder.load(0x4000..0x400b, unwinding, When::at(Mono(1)));
+    builder.load(0x4000..0x400b, unwinding);
     assert_eq!(
         rules(&mut builder).rule(Avma(0x4005)),
         Rule::return_address_at(8)
@@ -105,7 +106,7 @@ fn newer_code_takes_the_rules_of_what_it_lies_on() {
         "its code is damaged"
     );
     assert_ne!(both.rule(Avma(0x4100)), Rule::UNKNOWN);
-    builder.unload(0x4105..0x4106, When::at(Mono(2)));
+    builder.unload(0x4105..0x4106);
     assert!(rules(&mut builder).is_empty());
     assert!(builder.take().is_none(), "nothing new");
 }
@@ -115,7 +116,7 @@ fn code_that_moves_takes_its_rules_along() {
     let mut builder = RulesBuilder::default();
     load(&mut builder, 0x4000, 11, OF_CPYTHON);
     load(&mut builder, 0x5000, 532, OF_V8);
-    builder.relocate(0x4000, 0x5100, 11, When::at(Mono(2)));
+    builder.relocate(0x4000, 0x5100, 11);
     let rules = rules(&mut builder);
     assert_eq!(rules.rule(Avma(0x4005)), Rule::UNKNOWN);
     assert_eq!(rules.rule(Avma(0x5000)), Rule::UNKNOWN);
@@ -132,7 +133,7 @@ fn memory_is_bounded_and_what_is_refused_is_counted() {
     assert_eq!(builder.take_counts().refused, 100);
     assert!(builder.heap_bytes() < 8 << 20);
     // What goes makes room.
-    builder.unload(0..u64::MAX, When::at(Mono(2)));
+    builder.unload(0..u64::MAX);
     load(&mut builder, 0x4000, 532, OF_V8);
     assert_eq!(rules(&mut builder).len(), 1);
 }
@@ -177,7 +178,7 @@ proptest::proptest! {
         }
         let mut builder = RulesBuilder::default();
         let unwinding = Unwinding::as_written(&content, header);
-        builder.load(start..start + len, unwinding, When::at(Mono(1)));
+        builder.load(start..start + len, unwinding);
         let Some(rules) = builder.take() else { return Ok(()) };
         for address in start.saturating_sub(4)..start + len + 4 {
             let known = rules.rule(Avma(address)) != Rule::UNKNOWN;
@@ -205,7 +206,7 @@ proptest::proptest! {
                 load(&mut builder, start, 11, OF_CPYTHON);
                 owners[start as usize..end as usize].fill(Some(start));
             } else {
-                builder.unload(start..end, When::at(Mono(1)));
+                builder.unload(start..end);
             }
         }
         let rules = builder.take().unwrap_or_default();

@@ -127,8 +127,9 @@ impl Asked {
         })
     }
 
-    /// The part of a mapping that is to be read; `None` when it is not.
-    fn part(&self, mapping: &Map) -> Option<Range<u64>> {
+    /// The part of a mapping that is to be read; `None` when it is not. `unnamed`: whatever may hold
+    /// trampolines is.
+    fn part(&self, mapping: &Map, unnamed: bool) -> Option<Range<u64>> {
         let seen = |from: u64, to: u64| {
             let mut seen = self.seen.iter();
             seen.any(|seen| seen.start <= from && to <= seen.end)
@@ -138,7 +139,7 @@ impl Asked {
         let start = match named {
             Some(&at) if at - mapping.start >= ARENA_BYTES_MAX => at,
             Some(_) => mapping.start,
-            None if self.unnamed && mapping.path.is_empty() => mapping.start,
+            None if unnamed && mapping.path.is_empty() => mapping.start,
             None => return None,
         };
         let end = mapping.end.min(start.saturating_add(ARENA_BYTES_MAX));
@@ -175,13 +176,10 @@ pub fn look(asked: &Asked) -> Looked {
     let list = BufReader::with_capacity(16 << 10, list.take(MAPS_BYTES_MAX));
     let mappings = maps::executable(list);
     let python = mappings.iter().any(is_python);
-    let asked = Asked {
-        unnamed: asked.unnamed && python,
-        addresses: asked.addresses.clone(),
-        seen: asked.seen.clone(),
-        ..*asked
-    };
-    let parts = mappings.iter().filter_map(|mapping| asked.part(mapping));
+    let unnamed = asked.unnamed && python;
+    let parts = mappings
+        .iter()
+        .filter_map(|mapping| asked.part(mapping, unnamed));
     let arenas = parts.take(ARENAS_A_LOOK).map(|range| {
         let mut code = vec![0; (range.end - range.start) as usize];
         // What cannot be read is not asked for again.
