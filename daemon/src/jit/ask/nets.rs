@@ -11,7 +11,7 @@ use crate::helpers::{self, Pending};
 use crate::ids::ProcessId;
 use crate::time::Mono;
 use hashbrown::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most processes known. Those beyond it are not asked.
 const PROCESSES_MAX: usize = 256;
@@ -33,8 +33,6 @@ pub(super) struct Nets {
     enabling: Vec<Pending<Result<Writing, DotNetError>>>,
     ending: Vec<Ending>,
     to_end: Vec<Writing>,
-    /// To be told again at the next tick.
-    again: Vec<Writing>,
 }
 
 /// A process that is told to stop; what to try again when it does not.
@@ -93,8 +91,6 @@ impl Nets {
                 self.to_end.extend(net.writing.take());
             }
         }
-        self.to_end.append(&mut self.again);
-        self.tidy();
         self.begin_due(now);
         (written, reports)
     }
@@ -133,59 +129,42 @@ impl Nets {
         ids.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Has told to stop what need not write any more.
-    pub(super) fn tidy(&mut self) {
-        for enabling in std::mem::take(&mut self.enabling) {
-            match enabling.wait(Duration::ZERO) {
-                Ok(enabled) => self.to_end.extend(enabled.ok()),
-                Err(waits) => self.enabling.extend(waits),
+    /// Has told to stop what need not write any more, once each time it is called. Returns how many have
+    /// stopped since.
+    pub(super) fn tidy(&mut self) -> usize {
+        let enabled = helpers::take_done(&mut self.enabling);
+        self.to_end.extend(enabled.into_iter().flatten());
+        let (mut stopped, mut again) = (0, Vec::new());
+        for ended in helpers::take_done(&mut self.ending) {
+            match ended {
+                Ok(()) => stopped += 1,
+                Err(NotEnded {
+                    again: Some(writing),
+                    ..
+                }) => again.push(*writing),
+                Err(NotEnded { again: None, error }) => {
+                    let reason = crate::agent::with_causes(&error);
+                    tracing::warn!(reason, "a .NET process does not stop writing its perf map");
+                }
             }
         }
-        for ending in std::mem::take(&mut self.ending) {
-            match ending.wait(Duration::ZERO) {
-                Ok(ended) => self.ended(ended),
-                Err(waits) => self.ending.extend(waits),
+        while self.ending.len() < WORKING_MAX
+            && let Some(writing) = self.to_end.pop()
+        {
+            match helpers::alone(THREAD, move || writing.end()) {
+                Some(ending) => self.ending.push(ending),
+                None => tracing::warn!(
+                    "no thread can be had: a .NET process goes on writing its perf map"
+                ),
             }
         }
-        while self.ending.len() < WORKING_MAX {
-            let Some(writing) = self.to_end.pop() else {
-                return;
-            };
-            let ending: Option<Ending> = helpers::alone(THREAD, move || writing.end());
-            self.ending.extend(ending);
-        }
-    }
-
-    fn ended(&mut self, ended: Result<(), NotEnded>) {
-        match ended {
-            Ok(()) => {}
-            Err(NotEnded {
-                again: Some(again), ..
-            }) => self.again.push(*again),
-            Err(NotEnded { again: None, error }) => {
-                let reason = crate::agent::with_causes(&error);
-                tracing::warn!(reason, "a .NET process does not stop writing its perf map");
-            }
-        }
+        self.to_end.append(&mut again);
+        stopped
     }
 
     /// What is still to be done of processes that are forgotten.
     pub(super) fn left(&self) -> usize {
         self.enabling.len() + self.ending.len() + self.to_end.len()
-    }
-
-    /// Waits a little for one of them.
-    pub(super) fn wait(&mut self, time: Duration) {
-        let begun = Instant::now();
-        if let Some(ending) = self.ending.pop() {
-            match ending.wait(time) {
-                Ok(ended) => self.ended(ended),
-                Err(waits) => self.ending.extend(waits),
-            }
-        }
-        if let Some(rest) = time.checked_sub(begun.elapsed()) {
-            std::thread::sleep(rest);
-        }
     }
 }
 
@@ -224,6 +203,8 @@ impl Net {
 mod tests {
     use super::*;
     use crate::ids::Pid;
+    use crate::jit::ask::dotnet::tests::{Answer, Recorded};
+    use std::time::Instant;
 
     fn gone(id: u32) -> Asked {
         Asked {
@@ -260,6 +241,22 @@ mod tests {
         nets.note(gone(1), true, now);
         nets.tick(now);
         assert!(nets.known[&ProcessId(1)].closed && nets.working() == 0);
+    }
+
+    #[test]
+    fn who_does_not_stop_is_left_over_until_he_does() {
+        let server = Recorded::new(&[Answer::Yes, Answer::No(1), Answer::Yes]);
+        let mut nets = Nets::default();
+        nets.to_end.push(server.enable().expect("it writes"));
+        let (mut stopped, mut tries) = (0, 0);
+        let end = Instant::now() + Duration::from_secs(60);
+        while nets.left() > 0 && Instant::now() < end {
+            tries += usize::from(nets.ending.is_empty());
+            stopped += nets.tidy();
+            std::thread::yield_now();
+        }
+        assert_eq!((stopped, tries), (1, 2));
+        assert!(!server.map().exists());
     }
 
     #[test]
