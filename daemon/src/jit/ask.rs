@@ -154,8 +154,8 @@ impl Asker {
         if self.options.hotspot_attach && unnamed > 0 {
             self.note_jvm(process, unnamed, now);
         }
-        if self.options.dotnet_enable {
-            self.nets.note(process, unnamed > 0, now);
+        if self.options.dotnet_enable && !self.nets.note(process, unnamed > 0, now) {
+            self.count(|counters| &counters.attaches_over_limit);
         }
     }
 
@@ -221,7 +221,6 @@ impl Asker {
                 jvm.left_over = left_over;
                 jvm.failures = 0;
                 jvm.due = now.plus(refresh);
-                self.count(|counters| &counters.attaches_done);
                 self.report(id, AskReport::written());
                 true
             }
@@ -237,7 +236,6 @@ impl Asker {
                     if failures == 1 {
                         tracing::info!(pid, reason, "no map was had from a JVM");
                     }
-                    self.count(|counters| &counters.attaches_failed);
                     self.report(id, AskReport::failed(reason));
                 }
                 false
@@ -345,6 +343,10 @@ impl Asker {
     }
 
     fn report(&self, process: ProcessId, report: AskReport) {
+        self.count(|counters| match report.failure {
+            None => &counters.attaches_done,
+            Some(_) => &counters.attaches_failed,
+        });
         if let Some(runtimes) = &self.runtimes {
             runtimes.note_asked(process, report);
         }

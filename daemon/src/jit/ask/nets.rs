@@ -13,7 +13,7 @@ use crate::time::Mono;
 use hashbrown::HashMap;
 use std::time::Duration;
 
-/// Most processes known. Those beyond it are not asked.
+/// Most processes known. Those beyond it are not asked, and counted.
 const PROCESSES_MAX: usize = 256;
 
 /// Most threads at a time.
@@ -52,11 +52,12 @@ struct Net {
 }
 
 impl Nets {
-    /// A process has samples in generated code, some without a name or none.
-    pub(super) fn note(&mut self, process: Asked, unnamed: bool, now: Mono) {
+    /// A process has samples in generated code, some without a name or none. False when there is no room for
+    /// one that should be asked.
+    pub(super) fn note(&mut self, process: Asked, unnamed: bool, now: Mono) -> bool {
         if !self.known.contains_key(&process.id) && (!unnamed || self.known.len() >= PROCESSES_MAX)
         {
-            return;
+            return !unnamed;
         }
         let net = self.known.entry(process.id).or_insert_with(|| Net {
             process,
@@ -70,6 +71,7 @@ impl Nets {
         });
         net.wanted = net.wanted.max(now);
         net.unnamed |= unnamed;
+        true
     }
 
     /// Goes on; the processes that have begun to write, and what is to be said of processes.
@@ -263,7 +265,8 @@ mod tests {
     fn processes_and_threads_are_bounded() {
         let (mut nets, now) = (Nets::default(), Mono::now());
         for id in 0..PROCESSES_MAX as u32 + 10 {
-            nets.note(gone(id), true, now);
+            let room = nets.note(gone(id), true, now);
+            assert_eq!(room, id < PROCESSES_MAX as u32);
         }
         assert_eq!(nets.known.len(), PROCESSES_MAX);
         nets.begin_due(now);
