@@ -227,13 +227,10 @@ impl Asker {
             Err(error) => {
                 jvm.failures = jvm.failures.saturating_add(1);
                 jvm.closed = error.is_final();
-                let pause = refresh.saturating_mul(1 << jvm.failures.min(16));
-                jvm.due = now.plus(pause.min(PAUSE_MAX.max(refresh)));
-                let (pid, failures) = (jvm.process.pid.0, jvm.failures);
-                let is_jvm = !matches!(error, hotspot::AttachError::NotHotSpot);
-                if is_jvm {
-                    let reason = crate::agent::with_causes(&error);
-                    if failures == 1 {
+                jvm.due = now.plus(pause(refresh, jvm.failures));
+                if !matches!(error, hotspot::AttachError::NotHotSpot) {
+                    let (pid, reason) = (jvm.process.pid.0, crate::agent::with_causes(&error));
+                    if jvm.failures == 1 {
                         tracing::info!(pid, reason, "no map was had from a JVM");
                     }
                     self.report(id, AskReport::failed(reason));
@@ -351,6 +348,12 @@ impl Asker {
             runtimes.note_asked(process, report);
         }
     }
+}
+
+/// How long after so many tries that failed a process is asked again, where it usually is after `usual`.
+fn pause(usual: Duration, failures: u32) -> Duration {
+    let pause = usual.saturating_mul(1 << failures.min(16));
+    pause.min(PAUSE_MAX.max(usual))
 }
 
 impl Drop for Asker {

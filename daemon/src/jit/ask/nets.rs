@@ -5,7 +5,7 @@
 //! own; there are few, and one that hangs holds one of the places.
 
 use super::dotnet::{self, DotNetError, NotEnded, Writing};
-use super::{Asked, PAUSE_MAX, THREAD};
+use super::{Asked, THREAD, pause};
 use crate::aggregate::runtimes::AskReport;
 use crate::helpers::{self, Pending};
 use crate::ids::ProcessId;
@@ -22,8 +22,8 @@ const WORKING_MAX: usize = 4;
 /// A process without samples in generated code for this long need not write any more.
 pub(super) const WANTED: Duration = Duration::from_secs(120);
 
-/// Pause after the first failure; doubled with each.
-const PAUSE: Duration = Duration::from_secs(60);
+/// Pause between two tries, before it is doubled with each failure.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -193,8 +193,8 @@ impl Net {
             }
             Err(error) => {
                 self.closed = error.is_final();
-                self.due = now.plus((PAUSE * (1 << self.failures.min(6))).min(PAUSE_MAX));
                 self.failures = self.failures.saturating_add(1);
+                self.due = now.plus(pause(PAUSE, self.failures));
                 Some(Err(error))
             }
         }
