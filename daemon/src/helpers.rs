@@ -65,6 +65,18 @@ impl<T> Pending<T> {
     }
 }
 
+/// What has come of work under way; the rest is left in the list.
+pub fn take_done<T>(list: &mut Vec<Pending<T>>) -> Vec<T> {
+    let mut done = Vec::new();
+    for pending in std::mem::take(list) {
+        match pending.wait(Duration::ZERO) {
+            Ok(result) => done.push(result),
+            Err(waits) => list.extend(waits),
+        }
+    }
+    done
+}
+
 /// Does one piece of work on a thread of its own, which ends with it: for work that changes the thread for
 /// good. `None` when no thread can be had. Whoever calls bounds how many there are.
 pub fn alone<T: Send + 'static>(

@@ -237,11 +237,12 @@ impl RuntimeWatch {
         unnamed: impl Fn(usize) -> Unnamed,
     ) {
         self.count(batch, end, unnamed);
-        if self.counts.is_empty() && self.looking.is_empty() {
+        let mut table = self.runtimes.lock();
+        // Batches without generated code too: what ran it may have ended.
+        table.age(batch.end);
+        if table.entries.is_empty() && self.counts.is_empty() && self.looking.is_empty() {
             return;
         }
-        let mut table = self.runtimes.lock();
-        table.age(batch.end);
         for process in &batch.processes {
             if let Some(counts) = self.counts.get(&process.id) {
                 table.add(process, counts);
@@ -296,6 +297,10 @@ impl RuntimeWatch {
         self.counts.clear();
         self.stacks.clear();
         for (at, stack) in batch.stacks.iter().enumerate() {
+            if !stack.generated {
+                self.stacks.push(None);
+                continue;
+            }
             let places = stack.first as usize..(stack.first + stack.len) as usize;
             let mut found: Option<(ProcessId, Counts)> = None;
             for place in places.clone() {
@@ -445,6 +450,19 @@ mod tests {
         assert_eq!(at(100, Unnamed::JitNoMap), (0, 10));
         assert_eq!(at(161, Unnamed::No), (10, 20));
         assert_eq!(at(222, Unnamed::No), (20, 20));
+    }
+
+    #[test]
+    fn who_ended_is_forgotten_though_nobody_else_runs_generated_code() {
+        let (runtimes, mut watch) = watch();
+        let mut at = |seconds, frame| {
+            let batch = batch(7, seconds, &[(&[frame], 10)]);
+            watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+            runtimes.list().len()
+        };
+        assert_eq!(at(100, jit(1)), 1);
+        assert_eq!(at(161, KERNEL), 1);
+        assert_eq!(at(222, KERNEL), 0);
     }
 
     #[test]

@@ -56,6 +56,9 @@ const REMOVING_MAX: usize = 16;
 /// default.
 const CLOSING_MAX: Duration = Duration::from_secs(3);
 
+/// How often it is looked at meanwhile.
+const CLOSING_STEP: Duration = Duration::from_millis(5);
+
 /// What may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskOptions {
@@ -151,8 +154,8 @@ impl Asker {
         if self.options.hotspot_attach && unnamed > 0 {
             self.note_jvm(process, unnamed, now);
         }
-        if self.options.dotnet_enable {
-            self.nets.note(process, unnamed > 0, now);
+        if self.options.dotnet_enable && !self.nets.note(process, unnamed > 0, now) {
+            self.count(|counters| &counters.attaches_over_limit);
         }
     }
 
@@ -218,23 +221,18 @@ impl Asker {
                 jvm.left_over = left_over;
                 jvm.failures = 0;
                 jvm.due = now.plus(refresh);
-                self.count(|counters| &counters.attaches_done);
                 self.report(id, AskReport::written());
                 true
             }
             Err(error) => {
                 jvm.failures = jvm.failures.saturating_add(1);
                 jvm.closed = error.is_final();
-                let pause = refresh.saturating_mul(1 << jvm.failures.min(16));
-                jvm.due = now.plus(pause.min(PAUSE_MAX.max(refresh)));
-                let (pid, failures) = (jvm.process.pid.0, jvm.failures);
-                let is_jvm = !matches!(error, hotspot::AttachError::NotHotSpot);
-                if is_jvm {
-                    let reason = crate::agent::with_causes(&error);
-                    if failures == 1 {
+                jvm.due = now.plus(pause(refresh, jvm.failures));
+                if !matches!(error, hotspot::AttachError::NotHotSpot) {
+                    let (pid, reason) = (jvm.process.pid.0, crate::agent::with_causes(&error));
+                    if jvm.failures == 1 {
                         tracing::info!(pid, reason, "no map was had from a JVM");
                     }
-                    self.count(|counters| &counters.attaches_failed);
                     self.report(id, AskReport::failed(reason));
                 }
                 false
@@ -271,40 +269,42 @@ impl Asker {
         }
     }
 
-    /// The process ended, or nobody wants its names any more.
+    /// The process ended, or nobody wants its names any more. What it left is removed with the next tick.
     pub fn forget(&mut self, process: ProcessId) {
         if let Some(jvm) = self.jvms.remove(&process) {
             self.left_over.extend(jvm.left_over);
             self.orphans.extend(jvm.asking);
         }
         self.nets.forget(process);
-        self.tidy();
     }
 
     /// Has removed what is left over of processes that were forgotten.
     fn tidy(&mut self) {
-        self.nets.tidy();
-        for orphan in std::mem::take(&mut self.orphans) {
-            match orphan.wait(Duration::ZERO) {
-                Ok(attempt) => self.left_over.extend(attempt.outcome.ok().flatten()),
-                Err(waits) => self.orphans.extend(waits),
-            }
+        for _ in 0..self.nets.tidy() {
+            self.count(|counters| &counters.attach_maps_removed);
         }
-        for removing in std::mem::take(&mut self.removing) {
-            match removing.wait(Duration::ZERO) {
-                Ok(Ok(())) => self.count(|counters| &counters.attach_maps_removed),
-                Ok(Err(error)) => {
+        let attempts = helpers::take_done(&mut self.orphans);
+        let maps = attempts.into_iter().filter_map(|one| one.outcome.ok());
+        self.left_over.extend(maps.flatten());
+        for removed in helpers::take_done(&mut self.removing) {
+            match removed {
+                Ok(()) => self.count(|counters| &counters.attach_maps_removed),
+                Err(error) => {
                     tracing::warn!(%error, "failed to remove a perf map that was written on demand");
                 }
-                Err(waits) => self.removing.extend(waits),
             }
         }
-        while self.removing.len() < REMOVING_MAX {
-            let Some(left_over) = self.left_over.pop() else {
-                return;
-            };
-            let removing = helpers::alone(THREAD, move || left_over.remove());
-            self.removing.extend(removing);
+        while self.removing.len() < REMOVING_MAX
+            && let Some(left_over) = self.left_over.pop()
+        {
+            match helpers::alone(THREAD, move || left_over.remove()) {
+                Some(removing) => self.removing.push(removing),
+                None => {
+                    tracing::warn!(
+                        "no thread can be had: a perf map that was written on demand stays"
+                    );
+                }
+            }
         }
     }
 
@@ -314,28 +314,16 @@ impl Asker {
         let ids: Vec<ProcessId> = self.jvms.keys().copied().collect();
         ids.into_iter().for_each(|id| self.forget(id));
         self.nets.forget_all();
-        loop {
+        self.tidy();
+        while self.left() > 0 && Instant::now() < deadline {
+            std::thread::sleep(CLOSING_STEP);
             self.tidy();
-            let now = Instant::now();
-            if self.left() == 0 || now >= deadline {
-                break;
-            }
-            // Whichever is there: the others are looked at every few milliseconds.
-            let step = Duration::from_millis(5).min(deadline - now);
-            match self.removing.pop().map(|removing| removing.wait(step)) {
-                Some(Ok(Ok(()))) => self.count(|counters| &counters.attach_maps_removed),
-                Some(Ok(Err(error))) => {
-                    tracing::warn!(%error, "failed to remove a perf map that was written on demand");
-                }
-                Some(Err(waits)) => self.removing.extend(waits),
-                None => self.nets.wait(step),
-            }
         }
         let left = self.left();
         if left > 0 {
             tracing::warn!(
                 left,
-                "perf maps that were written on demand may be left in /tmp"
+                "perf maps that were written on demand may be left in /tmp, or still be written"
             );
         }
     }
@@ -352,10 +340,20 @@ impl Asker {
     }
 
     fn report(&self, process: ProcessId, report: AskReport) {
+        self.count(|counters| match report.failure {
+            None => &counters.attaches_done,
+            Some(_) => &counters.attaches_failed,
+        });
         if let Some(runtimes) = &self.runtimes {
             runtimes.note_asked(process, report);
         }
     }
+}
+
+/// How long after so many tries that failed a process is asked again, where it usually is after `usual`.
+fn pause(usual: Duration, failures: u32) -> Duration {
+    let pause = usual.saturating_mul(1 << failures.min(16));
+    pause.min(PAUSE_MAX.max(usual))
 }
 
 impl Drop for Asker {

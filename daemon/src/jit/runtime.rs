@@ -8,6 +8,8 @@ pub mod switches;
 
 use super::ask::perfdata;
 use super::target::Target;
+use crate::process::is_dump_marker;
+use crate::process::maps::{self, Map};
 use crate::symbolize::elf;
 use crate::symbolize::open::{Links, base_name, open_mapping, without_deleted};
 use crate::time::Mono;
@@ -16,11 +18,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 pub use switches::Settings;
 
-/// Most lines of `/proc/PID/maps` looked at: what the kernel allows a process (`vm.max_map_count`) by default.
-const LINES_MAX: usize = 65_536;
-
-/// Longest line. Unit: bytes. A path has at most 4,096, each of which may be escaped to four.
-const LINE_BYTES_MAX: u64 = 20 << 10;
+/// Text of `/proc/PID/maps` looked at. Unit: bytes. 65,530 mappings, which the kernel allows a process by default
+/// (`vm.max_map_count`), take some 8 MiB.
+const MAPS_BYTES_MAX: u64 = 16 << 20;
 
 /// Command line and environment read of a process, each. Unit: bytes. What lies beyond is not seen.
 const WORDS_BYTES_MAX: u64 = 256 << 10;
@@ -114,29 +114,19 @@ struct Mapped {
     version: Option<(u32, u32)>,
     dump: bool,
     /// The executable mapping of the library that is the runtime.
-    library: Option<Mapping>,
+    library: Option<Map>,
     /// Performance data of a JVM.
-    perf_data: Option<Mapping>,
+    perf_data: Option<Map>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Mapping {
-    start: u64,
-    end: u64,
-    inode: u64,
-    path: Box<[u8]>,
-}
-
-impl Mapping {
-    /// The very file that is mapped: by its path within the root, else through the mapping itself.
-    fn open(&self, pid: u32, target: &Target) -> Option<File> {
-        let path = without_deleted(&self.path);
-        let by_path = target.root.open(path, Links::Inside).ok();
-        let same = |file: &File| file.metadata().is_ok_and(|facts| facts.ino() == self.inode);
-        by_path
-            .filter(same)
-            .or_else(|| open_mapping(pid, self.start, self.end).ok())
-    }
+/// The very file that is mapped: by its path within the root, else through the mapping itself.
+fn open(map: &Map, pid: u32, target: &Target) -> Option<File> {
+    let path = without_deleted(&map.path);
+    let by_path = target.root.open(path, Links::Inside).ok();
+    let same = |file: &File| file.metadata().is_ok_and(|facts| facts.ino() == map.inode);
+    by_path
+        .filter(same)
+        .or_else(|| open_mapping(pid, map.start, map.end).ok())
 }
 
 /// Finds out what a process is; `None` when it is gone or another has its pid. May wait for ever.
@@ -153,12 +143,12 @@ pub fn look_at(pid: u32, target: &Target) -> Facts {
     let maps = File::open(format!("/proc/{pid}/maps"));
     let mapped = maps.map_or_else(
         |_| Mapped::default(),
-        |maps| Mapped::of(BufReader::new(maps)),
+        |maps| Mapped::of(BufReader::new(maps.take(MAPS_BYTES_MAX))),
     );
     let mut runtime = mapped.runtime.unwrap_or(Runtime::Unknown);
     if runtime == Runtime::HotSpot {
         let library = mapped.library.as_ref();
-        let file = library.and_then(|library| library.open(pid, target));
+        let file = library.and_then(|library| open(library, pid, target));
         if !file.is_some_and(|file| is_hotspot(&file)) {
             runtime = Runtime::Unknown;
         }
@@ -166,9 +156,7 @@ pub fn look_at(pid: u32, target: &Target) -> Facts {
     let command = words(&format!("/proc/{pid}/cmdline"));
     let environment = words(&format!("/proc/{pid}/environ"));
     let perf_data = match (runtime, &mapped.perf_data) {
-        (Runtime::HotSpot, Some(mapping)) => {
-            mapping.open(pid, target).and_then(|file| content(&file))
-        }
+        (Runtime::HotSpot, Some(map)) => open(map, pid, target).and_then(|file| content(&file)),
         _ => None,
     };
     Facts {
@@ -218,56 +206,27 @@ fn words(path: &str) -> Vec<String> {
 }
 
 impl Mapped {
-    /// Reading ends early where it fails.
-    fn of(mut maps: impl BufRead) -> Mapped {
+    fn of(text: impl BufRead) -> Mapped {
         let mut found = Mapped::default();
-        let mut line = Vec::with_capacity(256);
-        for _ in 0..LINES_MAX {
-            line.clear();
-            let read = maps
-                .by_ref()
-                .take(LINE_BYTES_MAX)
-                .read_until(b'\n', &mut line);
-            if !matches!(read, Ok(1..)) {
-                break;
-            }
-            found.line(line.strip_suffix(b"\n").unwrap_or(&line));
-        }
+        maps::files(text, |map, executable| found.take(map, executable));
         found
     }
 
-    fn line(&mut self, line: &[u8]) -> Option<()> {
-        let mut fields = line.splitn(6, |&byte| byte == b' ');
-        let (range, rights) = (fields.next()?, fields.next()?);
-        let inode = std::str::from_utf8(fields.nth(2)?).ok()?.parse().ok()?;
-        let path = fields.next()?.trim_ascii_start();
-        if !path.starts_with(b"/") {
-            return None;
-        }
-        let (start, end) = std::str::from_utf8(range).ok()?.split_once('-')?;
-        let hex = |digits| u64::from_str_radix(digits, 16).ok();
-        let mapping = Mapping {
-            start: hex(start)?,
-            end: hex(end)?,
-            inode,
-            path: path.into(),
-        };
-        let name = std::str::from_utf8(base_name(path)).ok()?;
-        let executable = rights.get(2) == Some(&b'x');
-        if is_perf_data(without_deleted(path)) {
-            self.perf_data = Some(mapping);
-        } else if executable && is_dump(name) {
+    fn take(&mut self, map: Map, executable: bool) {
+        if is_perf_data(without_deleted(&map.path)) {
+            self.perf_data = Some(map);
+        } else if executable && is_dump_marker(&map.path) {
             self.dump = true;
-        } else if executable {
-            let runtime = Runtime::of_file(name)?;
+        } else if executable
+            && let Ok(name) = std::str::from_utf8(base_name(&map.path))
+            && let Some(runtime) = Runtime::of_file(name)
             // The order of the list: what embeds another comes first.
-            if self.runtime.is_none_or(|known| runtime < known) {
-                self.runtime = Some(runtime);
-                self.version = version(name);
-                self.library = Some(mapping);
-            }
+            && self.runtime.is_none_or(|known| runtime < known)
+        {
+            self.runtime = Some(runtime);
+            self.version = version(name);
+            self.library = Some(map);
         }
-        Some(())
     }
 }
 
@@ -277,16 +236,6 @@ fn is_perf_data(path: &[u8]) -> bool {
     let name = parts.next().unwrap_or_default();
     let dir = parts.next().unwrap_or_default();
     dir.starts_with(b"hsperfdata_") && !name.is_empty() && name.iter().all(u8::is_ascii_digit)
-}
-
-/// True for `jit-<digits>.dump`.
-fn is_dump(name: &str) -> bool {
-    let digits = name
-        .strip_prefix("jit-")
-        .and_then(|rest| rest.strip_suffix(".dump"));
-    digits.is_some_and(|digits| {
-        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-    })
 }
 
 /// Major and minor number in a name such as `libpython3.12.so.1.0`.

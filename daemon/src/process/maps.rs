@@ -1,4 +1,4 @@
-//! The text of `/proc/PID/maps`: executable mappings, by bytes, since paths are anybody's.
+//! The text of `/proc/PID/maps`: mappings, by bytes, since paths are anybody's.
 //!
 //! Pure: a reader in, mappings out. A path may hold bytes that are not UTF-8, blanks and words such
 //! as ` (deleted)`; the kernel writes a newline in it as `\012` (seq_path in fs/proc/task_mmu.c) and
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Longest line read. Unit: bytes. A path has at most 4,096, each of which may be escaped to four.
 const LINE_BYTES_MAX: u64 = 20 << 10;
 
-/// An executable mapping as `/proc/PID/maps` tells it.
+/// A mapping as `/proc/PID/maps` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// First address.
@@ -40,21 +40,11 @@ impl Map {
 
 /// The executable mappings in the order of their addresses: at most [`MAPPINGS_MAX`] of files and as
 /// many of memory. Reading ends early where it fails.
-pub fn executable(mut from: impl BufRead) -> Vec<Map> {
+pub fn executable(from: impl BufRead) -> Vec<Map> {
     let (mut found, mut files, mut memory) = (Vec::new(), 0, 0);
-    let mut line = Vec::with_capacity(256);
-    loop {
-        line.clear();
-        match from
-            .by_ref()
-            .take(LINE_BYTES_MAX)
-            .read_until(b'\n', &mut line)
-        {
-            Ok(0) | Err(_) => return found,
-            Ok(_) => {}
-        }
-        let Some(map) = parse(line.strip_suffix(b"\n").unwrap_or(&line)) else {
-            continue;
+    each_line(from, |line| {
+        let Some(map) = is_executable(line).then(|| parse(line)).flatten() else {
+            return;
         };
         let kept = if map.is_file() {
             &mut files
@@ -65,25 +55,44 @@ pub fn executable(mut from: impl BufRead) -> Vec<Map> {
             *kept += 1;
             found.push(map);
         }
-    }
+    });
+    found
+}
+
+/// Every mapping of a file, and whether it is executable. Reading ends early where it fails.
+pub fn files(from: impl BufRead, mut each: impl FnMut(Map, bool)) {
+    each_line(from, |line| {
+        if let Some(map) = parse(line).filter(Map::is_file) {
+            each(map, is_executable(line));
+        }
+    });
 }
 
 /// Every mapping's addresses, and whether they are executable. Reading ends early where it fails.
-pub fn ranges(mut from: impl BufRead, mut each: impl FnMut(Range<u64>, bool)) {
+pub fn ranges(from: impl BufRead, mut each: impl FnMut(Range<u64>, bool)) {
+    each_line(from, |line| {
+        let first = line.split(|&byte| byte == b' ').next();
+        if let Some((start, end)) = first.and_then(range) {
+            each(start..end, is_executable(line));
+        }
+    });
+}
+
+fn each_line(mut from: impl BufRead, mut each: impl FnMut(&[u8])) {
     let mut line = Vec::with_capacity(256);
     loop {
         line.clear();
         let read = from.by_ref().take(LINE_BYTES_MAX);
         match { read }.read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        let mut words = line.split(|&byte| byte == b' ');
-        let range = words.next().and_then(range);
-        if let (Some((start, end)), Some(rights)) = (range, words.next()) {
-            each(start..end, rights.get(2) == Some(&b'x'));
+            Ok(_) => each(line.strip_suffix(b"\n").unwrap_or(&line)),
         }
     }
+}
+
+fn is_executable(line: &[u8]) -> bool {
+    let rights = line.split(|&byte| byte == b' ').nth(1);
+    rights.is_some_and(|rights| rights.get(2) == Some(&b'x'))
 }
 
 fn range(text: &[u8]) -> Option<(u64, u64)> {
@@ -92,21 +101,17 @@ fn range(text: &[u8]) -> Option<(u64, u64)> {
     Some((hex(start)?, hex(end)?)).filter(|(start, end)| start < end)
 }
 
-/// `7f00-7f01 r-xp 00001000 fe:00 1234      /path`; `None` for what is not executable too.
+/// `7f00-7f01 r-xp 00001000 fe:00 1234      /path`.
 fn parse(line: &[u8]) -> Option<Map> {
     let mut fields = line.splitn(6, |&byte| byte == b' ');
+    let (start, end) = range(fields.next()?)?;
     let mut word = || std::str::from_utf8(fields.next()?).ok();
-    let (range, rights) = (word()?, word()?);
-    if rights.as_bytes().get(2) != Some(&b'x') {
-        return None;
-    }
-    let hex = |digits: &str| u64::from_str_radix(digits, 16).ok();
+    let rights = word()?;
     let half = |digits: &str| u32::from_str_radix(digits, 16).ok();
-    let (start, end) = range.split_once('-')?;
-    let (start, end, file_offset) = (hex(start)?, hex(end)?, hex(word()?)?);
+    let file_offset = u64::from_str_radix(word()?, 16).ok()?;
     let (major, minor) = word()?.split_once(':')?;
     let (device, inode) = ((half(major)?, half(minor)?), word()?.parse().ok()?);
-    (start < end).then(|| Map {
+    Some(Map {
         start,
         end,
         file_offset,

@@ -147,7 +147,7 @@ pub struct ProcessCounts {
 }
 
 /// True for the path of a file by whose mapping a runtime tells that it writes a jitdump.
-fn is_dump_marker(path: &[u8]) -> bool {
+pub(crate) fn is_dump_marker(path: &[u8]) -> bool {
     let name = open::base_name(path);
     let digits = name
         .strip_prefix(b"jit-")

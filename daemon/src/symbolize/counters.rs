@@ -106,11 +106,11 @@ counters! {
     rows_divided,
     /// Rows not divided because too many were: their frames of code that changed have no names.
     rows_undivided,
-    /// Perf maps written by JVMs that were attached to.
+    /// Perf maps that runtimes wrote, or began to write, because they were asked.
     attaches_done,
-    /// Attempts to have a JVM write its perf map that failed.
+    /// Attempts to have a runtime write its perf map that failed.
     attaches_failed,
-    /// Samples' processes not asked because too many are known.
+    /// Times that a process with samples was not asked because too many are known.
     attaches_over_limit,
     /// Perf maps removed that runtimes had written because they were asked.
     attach_maps_removed,

@@ -348,4 +348,4 @@ fn temporary_dir(pid: u32) -> Vec<u8> {
 
 #[cfg(test)]
 #[path = "dotnet_tests.rs"]
-mod tests;
+pub(super) mod tests;

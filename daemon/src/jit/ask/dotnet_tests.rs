@@ -13,21 +13,21 @@ use tempfile::TempDir;
 
 /// What the recorded server answers to the next connection.
 #[derive(Clone, Copy)]
-enum Answer {
+pub(in crate::jit::ask) enum Answer {
     Yes,
     No(u32),
     Nonsense,
 }
 
 /// A root with a process's files: `/tmp` and its port.
-struct Recorded {
+pub(in crate::jit::ask) struct Recorded {
     dir: TempDir,
     commands: Receiver<Vec<u8>>,
 }
 
 impl Recorded {
     /// A server of process 17 that answers once for each of these, and writes a map when it says yes.
-    fn new(answers: &[Answer]) -> Recorded {
+    pub(in crate::jit::ask) fn new(answers: &[Answer]) -> Recorded {
         let dir = TempDir::new().expect("temporary directory");
         let tmp = dir.path().join("tmp");
         std::fs::create_dir(&tmp).expect("makes");
@@ -69,11 +69,11 @@ impl Recorded {
         }
     }
 
-    fn enable(&self) -> Result<Writing, DotNetError> {
+    pub(in crate::jit::ask) fn enable(&self) -> Result<Writing, DotNetError> {
         enable_as(std::process::id(), &self.target(), own(), b"tmp")
     }
 
-    fn map(&self) -> PathBuf {
+    pub(in crate::jit::ask) fn map(&self) -> PathBuf {
         self.dir.path().join("tmp/perf-17.map")
     }
 }

@@ -5,15 +5,15 @@
 //! own; there are few, and one that hangs holds one of the places.
 
 use super::dotnet::{self, DotNetError, NotEnded, Writing};
-use super::{Asked, PAUSE_MAX, THREAD};
+use super::{Asked, THREAD, pause};
 use crate::aggregate::runtimes::AskReport;
 use crate::helpers::{self, Pending};
 use crate::ids::ProcessId;
 use crate::time::Mono;
 use hashbrown::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Most processes known. Those beyond it are not asked.
+/// Most processes known. Those beyond it are not asked, and counted.
 const PROCESSES_MAX: usize = 256;
 
 /// Most threads at a time.
@@ -22,8 +22,8 @@ const WORKING_MAX: usize = 4;
 /// A process without samples in generated code for this long need not write any more.
 pub(super) const WANTED: Duration = Duration::from_secs(120);
 
-/// Pause after the first failure; doubled with each.
-const PAUSE: Duration = Duration::from_secs(60);
+/// Pause between two tries, before it is doubled with each failure.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -33,8 +33,6 @@ pub(super) struct Nets {
     enabling: Vec<Pending<Result<Writing, DotNetError>>>,
     ending: Vec<Ending>,
     to_end: Vec<Writing>,
-    /// To be told again at the next tick.
-    again: Vec<Writing>,
 }
 
 /// A process that is told to stop; what to try again when it does not.
@@ -54,11 +52,12 @@ struct Net {
 }
 
 impl Nets {
-    /// A process has samples in generated code, some without a name or none.
-    pub(super) fn note(&mut self, process: Asked, unnamed: bool, now: Mono) {
+    /// A process has samples in generated code, some without a name or none. False when there is no room for
+    /// one that should be asked.
+    pub(super) fn note(&mut self, process: Asked, unnamed: bool, now: Mono) -> bool {
         if !self.known.contains_key(&process.id) && (!unnamed || self.known.len() >= PROCESSES_MAX)
         {
-            return;
+            return !unnamed;
         }
         let net = self.known.entry(process.id).or_insert_with(|| Net {
             process,
@@ -72,6 +71,7 @@ impl Nets {
         });
         net.wanted = net.wanted.max(now);
         net.unnamed |= unnamed;
+        true
     }
 
     /// Goes on; the processes that have begun to write, and what is to be said of processes.
@@ -93,8 +93,6 @@ impl Nets {
                 self.to_end.extend(net.writing.take());
             }
         }
-        self.to_end.append(&mut self.again);
-        self.tidy();
         self.begin_due(now);
         (written, reports)
     }
@@ -133,59 +131,42 @@ impl Nets {
         ids.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Has told to stop what need not write any more.
-    pub(super) fn tidy(&mut self) {
-        for enabling in std::mem::take(&mut self.enabling) {
-            match enabling.wait(Duration::ZERO) {
-                Ok(enabled) => self.to_end.extend(enabled.ok()),
-                Err(waits) => self.enabling.extend(waits),
+    /// Has told to stop what need not write any more, once each time it is called. Returns how many have
+    /// stopped since.
+    pub(super) fn tidy(&mut self) -> usize {
+        let enabled = helpers::take_done(&mut self.enabling);
+        self.to_end.extend(enabled.into_iter().flatten());
+        let (mut stopped, mut again) = (0, Vec::new());
+        for ended in helpers::take_done(&mut self.ending) {
+            match ended {
+                Ok(()) => stopped += 1,
+                Err(NotEnded {
+                    again: Some(writing),
+                    ..
+                }) => again.push(*writing),
+                Err(NotEnded { again: None, error }) => {
+                    let reason = crate::agent::with_causes(&error);
+                    tracing::warn!(reason, "a .NET process does not stop writing its perf map");
+                }
             }
         }
-        for ending in std::mem::take(&mut self.ending) {
-            match ending.wait(Duration::ZERO) {
-                Ok(ended) => self.ended(ended),
-                Err(waits) => self.ending.extend(waits),
+        while self.ending.len() < WORKING_MAX
+            && let Some(writing) = self.to_end.pop()
+        {
+            match helpers::alone(THREAD, move || writing.end()) {
+                Some(ending) => self.ending.push(ending),
+                None => tracing::warn!(
+                    "no thread can be had: a .NET process goes on writing its perf map"
+                ),
             }
         }
-        while self.ending.len() < WORKING_MAX {
-            let Some(writing) = self.to_end.pop() else {
-                return;
-            };
-            let ending: Option<Ending> = helpers::alone(THREAD, move || writing.end());
-            self.ending.extend(ending);
-        }
-    }
-
-    fn ended(&mut self, ended: Result<(), NotEnded>) {
-        match ended {
-            Ok(()) => {}
-            Err(NotEnded {
-                again: Some(again), ..
-            }) => self.again.push(*again),
-            Err(NotEnded { again: None, error }) => {
-                let reason = crate::agent::with_causes(&error);
-                tracing::warn!(reason, "a .NET process does not stop writing its perf map");
-            }
-        }
+        self.to_end.append(&mut again);
+        stopped
     }
 
     /// What is still to be done of processes that are forgotten.
     pub(super) fn left(&self) -> usize {
         self.enabling.len() + self.ending.len() + self.to_end.len()
-    }
-
-    /// Waits a little for one of them.
-    pub(super) fn wait(&mut self, time: Duration) {
-        let begun = Instant::now();
-        if let Some(ending) = self.ending.pop() {
-            match ending.wait(time) {
-                Ok(ended) => self.ended(ended),
-                Err(waits) => self.ending.extend(waits),
-            }
-        }
-        if let Some(rest) = time.checked_sub(begun.elapsed()) {
-            std::thread::sleep(rest);
-        }
     }
 }
 
@@ -212,8 +193,8 @@ impl Net {
             }
             Err(error) => {
                 self.closed = error.is_final();
-                self.due = now.plus((PAUSE * (1 << self.failures.min(6))).min(PAUSE_MAX));
                 self.failures = self.failures.saturating_add(1);
+                self.due = now.plus(pause(PAUSE, self.failures));
                 Some(Err(error))
             }
         }
@@ -224,6 +205,8 @@ impl Net {
 mod tests {
     use super::*;
     use crate::ids::Pid;
+    use crate::jit::ask::dotnet::tests::{Answer, Recorded};
+    use std::time::Instant;
 
     fn gone(id: u32) -> Asked {
         Asked {
@@ -263,10 +246,27 @@ mod tests {
     }
 
     #[test]
+    fn who_does_not_stop_is_left_over_until_he_does() {
+        let server = Recorded::new(&[Answer::Yes, Answer::No(1), Answer::Yes]);
+        let mut nets = Nets::default();
+        nets.to_end.push(server.enable().expect("it writes"));
+        let (mut stopped, mut tries) = (0, 0);
+        let end = Instant::now() + Duration::from_secs(60);
+        while nets.left() > 0 && Instant::now() < end {
+            tries += usize::from(nets.ending.is_empty());
+            stopped += nets.tidy();
+            std::thread::yield_now();
+        }
+        assert_eq!((stopped, tries), (1, 2));
+        assert!(!server.map().exists());
+    }
+
+    #[test]
     fn processes_and_threads_are_bounded() {
         let (mut nets, now) = (Nets::default(), Mono::now());
         for id in 0..PROCESSES_MAX as u32 + 10 {
-            nets.note(gone(id), true, now);
+            let room = nets.note(gone(id), true, now);
+            assert_eq!(room, id < PROCESSES_MAX as u32);
         }
         assert_eq!(nets.known.len(), PROCESSES_MAX);
         nets.begin_due(now);
