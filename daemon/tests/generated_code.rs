@@ -5,9 +5,9 @@
 //! rules, and with them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod support;
+
 use daemon::aggregate::batch::RawBatch;
-use daemon::bounds::{Bounds, CacheBounds};
-use daemon::heartbeat::Heartbeat;
 use daemon::ids::{CpuId, Pid};
 use daemon::jit::code::{CodeMap, When};
 use daemon::jit::dump::DumpReader;
@@ -15,21 +15,17 @@ use daemon::jit::map::parse_line;
 use daemon::perf::event::{EventKind, EventSpec};
 use daemon::perf::rings::Rings;
 use daemon::process::scan;
-use daemon::process::scout::{Handover, Modules, Scout};
-use daemon::sampler::{Queues, Sampler, Shared, Start};
-use daemon::symbolize::SymbolCounters;
-use daemon::symbolize::files::{FileStore, identity_of_mapping};
+use daemon::sampler::{Shared, Start};
+use daemon::symbolize::files::identity_of_mapping;
 use daemon::time::Mono;
 use daemon::unwind::generated::{Generated, RulesBuilder};
-use daemon::unwind::{Depths, Unwinder};
 use profile::StackEnd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
+use support::{Driven, unwinder};
 
 const RATE_HZ: u32 = 199;
 const WINDOW: Duration = Duration::from_millis(500);
@@ -118,13 +114,10 @@ fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> Option<T> {
     None
 }
 
-/// The sampler on real rings, driven by the test.
+/// The sampler on real rings.
 struct Rig {
-    sampler: Sampler,
+    driven: Driven,
     rules: SyncSender<Generated>,
-    batches: Receiver<RawBatch>,
-    recycle: SyncSender<RawBatch>,
-    files: JoinHandle<()>,
 }
 
 impl Rig {
@@ -142,71 +135,24 @@ impl Rig {
         let rings = Rings::open(&cpus, &spec, 8 << 20).ok()?;
         let mut processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
         processes.retain(|process| process.pid == pid);
-        let bounds = Bounds {
-            symbols: 0,
-            unwind: 64 << 20,
-            recorder: 0,
-        };
-        let depths = Depths {
-            chain: 127,
-            walk: 512,
-        };
         let start = Start {
             rings,
-            unwinder: Unwinder::new(depths, Arc::new(CacheBounds::new(bounds))),
+            unwinder: unwinder(64 << 20),
             period: 1_000_000_000 / u64::from(RATE_HZ),
             processes,
             idle: vec![(1, 2)],
             window: WINDOW,
             first_window_end: Mono::now().plus(WINDOW),
         };
-        let (batches, handed_over) = sync_channel(2);
-        let (recycle, recycled) = sync_channel(2);
-        for _ in 0..2 {
-            recycle.send(RawBatch::default()).unwrap();
-        }
-        let (scout, requests) = sync_channel(1024);
-        let (scans, scanned) = sync_channel(1);
-        let (loaded, modules) = sync_channel(64);
-        let handover = Arc::new(Handover {
-            wanted: AtomicBool::new(true),
-            ..Handover::default()
-        });
-        let for_scout = Modules {
-            loaded,
-            handover: Arc::clone(&handover),
-            debug_dirs: Vec::new(),
-        };
-        let files = std::thread::spawn(move || {
-            let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
-            let heartbeat = Heartbeat::default();
-            Scout::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
-        });
-        let (rules, generated) = sync_channel(1);
-        let queues = Queues {
-            batches,
-            recycled,
-            scout,
-            scanned,
-            modules: (modules, handover),
-            code: sync_channel(16).0,
-            generated,
-            looks: None,
-        };
-        Some(Rig {
-            sampler: Sampler::new(start, queues, Arc::new(Shared::new().unwrap())).unwrap(),
-            rules,
-            batches: handed_over,
-            recycle,
-            files,
-        })
+        let (driven, rules) = Driven::new(start, Arc::new(Shared::new().unwrap()));
+        Some(Rig { driven, rules })
     }
 
     /// The next batch.
     fn batch(&mut self) -> RawBatch {
         let batch = wait_for(|| {
-            self.sampler.pass(Mono::now()).unwrap();
-            self.batches.try_recv().ok()
+            self.driven.sampler.pass(Mono::now()).unwrap();
+            self.driven.batches.try_recv().ok()
         });
         batch.expect("windows close")
     }
@@ -227,7 +173,7 @@ impl Rig {
                     }
                 }
             }
-            self.recycle.send(batch).unwrap();
+            self.driven.recycle.send(batch).unwrap();
         }
         ends
     }
@@ -247,7 +193,7 @@ impl Rig {
             let batch = self.batch();
             let found = batch.processes.iter().find(|process| process.pid == pid);
             let id = found.map(|process| process.id);
-            self.recycle.send(batch).unwrap();
+            self.driven.recycle.send(batch).unwrap();
             id
         });
         let generated = Generated {
@@ -269,13 +215,8 @@ impl Rig {
     fn batch_is_before(&mut self, time: Mono) -> bool {
         let batch = self.batch();
         let before = batch.start < time;
-        self.recycle.send(batch).unwrap();
+        self.driven.recycle.send(batch).unwrap();
         before
-    }
-
-    fn end(self) {
-        drop(self.sampler);
-        self.files.join().unwrap();
     }
 }
 
@@ -333,7 +274,7 @@ fn shares(runtime: &Runtime, make: fn(&Runtime) -> RulesBuilder) -> Option<(u64,
     let mut rules = make(runtime);
     rig.hand_over(runtime.pid(), &mut rules);
     let with = rig.ends(runtime.pid());
-    rig.end();
+    rig.driven.end();
     let shares = (complete(&without), complete(&with));
     eprintln!(
         "complete {} ‰ without rules ({without:?}), {} ‰ with ({with:?})",

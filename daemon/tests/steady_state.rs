@@ -4,9 +4,8 @@
 //!
 //! The only test of its program, because the count is of all threads.
 
-use daemon::aggregate::batch::RawBatch;
-use daemon::bounds::{Bounds, CacheBounds};
-use daemon::heartbeat::Heartbeat;
+mod support;
+
 use daemon::ids::{Comm, CpuId, Pid, Tid};
 use daemon::perf::cpu_ring::CpuRing;
 use daemon::perf::event::{EventKind, EventSpec, Features};
@@ -16,19 +15,16 @@ use daemon::perf::ring::Ring;
 use daemon::perf::rings::{Drained, Rings, horizon_at};
 use daemon::perf::synthetic;
 use daemon::process::scan::{self, ScannedMapping, ScannedProcess};
-use daemon::process::scout::{Handover, Modules, Scout};
-use daemon::sampler::{Queues, Sampler, Shared, Start};
-use daemon::symbolize::SymbolCounters;
-use daemon::symbolize::files::{FileStore, identity_of_mapping};
+use daemon::sampler::{Sampler, Shared, Start};
+use daemon::symbolize::files::identity_of_mapping;
 use daemon::time::Mono;
-use daemon::unwind::{Depths, Unwinder};
 use perf_event_open_sys::bindings;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+use support::{Driven, unwinder};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -179,72 +175,30 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
         })
         .collect();
     let begin = Mono::now();
-    let bounds = Bounds {
-        symbols: 0,
-        unwind: 32 << 20,
-        recorder: 0,
-    };
-    let depths = Depths {
-        chain: 127,
-        walk: 512,
-    };
     let start = Start {
         rings: Rings::over(rings, Features::default(), COPY_BYTES as u32).unwrap(),
-        unwinder: Unwinder::new(depths, Arc::new(CacheBounds::new(bounds))),
+        unwinder: unwinder(32 << 20),
         period: PERIOD,
         processes,
         idle: vec![(1, 2)],
         window: WINDOW,
         first_window_end: begin.plus(WINDOW),
     };
-    let (batches, handed_over) = sync_channel(2);
-    let (recycle, recycled) = sync_channel(2);
-    for _ in 0..2 {
-        recycle.send(RawBatch::default()).unwrap();
-    }
-    let (scout, requests) = sync_channel(1024);
-    let (scans, scanned) = sync_channel(1);
-    let (loaded, modules) = sync_channel(64);
-    let handover = Arc::new(Handover {
-        wanted: AtomicBool::new(true),
-        ..Handover::default()
-    });
-    let for_scout = Modules {
-        loaded,
-        handover: Arc::clone(&handover),
-        debug_dirs: Vec::new(),
-    };
-    let files = std::thread::spawn(move || {
-        let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
-        let heartbeat = Heartbeat::default();
-        Scout::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
-    });
     let shared = Arc::new(Shared::new().unwrap());
-    let (_rules, generated) = std::sync::mpsc::sync_channel(1);
-    let (code, _notices) = sync_channel(16);
-    let queues = Queues {
-        batches,
-        recycled,
-        scout,
-        scanned,
-        modules: (modules, handover),
-        generated,
-        code,
-        looks: None,
-    };
-    let mut sampler = Sampler::new(start, queues, Arc::clone(&shared)).unwrap();
+    let (mut driven, _rules) = Driven::new(start, Arc::clone(&shared));
 
     let mut second = 0;
     let (mut ends, mut times) = ([0u64; 2], 0);
-    let mut run = |seconds: u64, sampler: &mut Sampler| {
+    let mut run = |seconds: u64, driven: &mut Driven| {
         for _ in 0..seconds {
             let from = begin.plus(Duration::from_secs(second));
             second += 1;
-            fill(sampler, from, &mut samples);
-            sampler
+            fill(&mut driven.sampler, from, &mut samples);
+            driven
+                .sampler
                 .pass(from.plus(Duration::from_millis(1002)))
                 .unwrap();
-            while let Ok(batch) = handed_over.try_recv() {
+            while let Ok(batch) = driven.batches.try_recv() {
                 times += batch.times.len();
                 for sample in &batch.samples {
                     let stack = &batch.stacks[sample.stack as usize];
@@ -252,7 +206,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
                         ends[usize::from(stack.end.is_complete())] += sample.value.count;
                     }
                 }
-                recycle.send(batch).unwrap();
+                driven.recycle.send(batch).unwrap();
             }
             // What `fp-files` was asked for comes while the first seconds are replayed.
             if second < 5 {
@@ -260,10 +214,10 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
             }
         }
     };
-    run(WARM_UP, &mut sampler);
+    run(WARM_UP, &mut driven);
     let before = shared.samples.load(Ordering::Relaxed);
     let region = Region::new(ALLOCATOR);
-    run(COUNTED, &mut sampler);
+    run(COUNTED, &mut driven);
     let change = region.change();
     let folded = shared.samples.load(Ordering::Relaxed) - before;
     eprintln!(
@@ -283,6 +237,5 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     );
     // What was counted is the whole way of a sample, unwinding included.
     assert!(ends[1] > ends[0] * 2, "{ends:?}");
-    drop(sampler);
-    files.join().unwrap();
+    driven.end();
 }

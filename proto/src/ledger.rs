@@ -115,3 +115,27 @@ impl From<agent::LedgerRow> for LedgerRow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::key;
+
+    #[test]
+    fn labels_stand_under_their_own_names() {
+        let names = &key::OF_CGROUP[1..];
+        let labels = std::array::from_fn(|at| names[at].to_owned());
+        let row = LedgerRow {
+            labels,
+            ..LedgerRow::default()
+        };
+        let ledger = agent::LedgerRow::from(row.clone());
+        let cgroup = agent::Cgroup::from(row.clone());
+        for text in [format!("{ledger:?}"), format!("{cgroup:?}")] {
+            for name in names {
+                assert!(text.contains(&format!(" {name}: \"{name}\"")), "{text}");
+            }
+        }
+        assert_eq!(LedgerRow::from(ledger).labels, row.labels);
+    }
+}

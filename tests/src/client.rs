@@ -79,6 +79,16 @@ impl Client {
             .map(tonic::Response::into_inner)
     }
 
+    /// The value of a counter, that of all its labels together; 0 when there is none of the name.
+    ///
+    /// # Panics
+    /// When the daemon does not answer.
+    pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.status().expect("a status").counters;
+        let named = counters.iter().filter(|counter| counter.name == name);
+        named.map(|counter| counter.value).sum()
+    }
+
     /// ListCgroups over everything kept.
     ///
     /// # Errors

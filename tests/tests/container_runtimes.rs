@@ -95,15 +95,6 @@ fn until(daemon: &Daemon, container: &Container, holds: impl Fn(&View) -> View) 
     last
 }
 
-fn counter(daemon: &Daemon, name: &str) -> u64 {
-    let status = daemon.client().status().unwrap();
-    let counters = status.counters.iter();
-    counters
-        .filter(|counter| counter.name == name)
-        .map(|counter| counter.value)
-        .sum()
-}
-
 #[test]
 fn a_runtime_that_hangs_delays_nothing_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
@@ -120,8 +111,9 @@ fn a_runtime_that_hangs_delays_nothing_needs_root() {
     assert!(view.count_with("spend_seventy") > 0, "{}", view.dump());
     // Its first window was the only one that waited.
     let late = wait_for(PATIENCE, || {
-        let failed = counter(&daemon, "fleetprof_containers_failed_total");
-        (failed > 0).then(|| counter(&daemon, "fleetprof_containers_late_total"))
+        let client = daemon.client();
+        let failed = client.counter("fleetprof_containers_failed_total");
+        (failed > 0).then(|| client.counter("fleetprof_containers_late_total"))
     });
     assert_eq!(late, Some(1));
     let status = daemon.client().status().unwrap();

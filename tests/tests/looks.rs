@@ -137,12 +137,6 @@ fn pages_that_nobody_brings_hold_up_nobody_needs_root() {
     let hostile = program().start(&["held"]);
     let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
     let client = daemon.client();
-    let counter = |name: &str| {
-        let status = client.status().expect("a status");
-        let counters = status.counters.iter();
-        let named = counters.filter(|counter| counter.name == name);
-        named.map(|counter| counter.value).sum::<u64>()
-    };
     let looked = || {
         let ends = [
             "fleetprof_looks_taken_total",

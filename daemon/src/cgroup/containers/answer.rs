@@ -39,17 +39,9 @@ pub struct Found {
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
 pub fn inspected(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
-    let mut found = Found::default();
-    let read = walk(
-        bytes,
-        &mut Inspected {
-            chosen,
-            found: &mut found,
-        },
-    );
-    let useful = found.id.is_some() && found.metadata.container_name.is_some();
-    complete(read, cut, useful)?;
-    Ok(found)
+    read(bytes, cut, Part::Inspected, chosen, |found| {
+        found.id.is_some() && found.metadata.container_name.is_some()
+    })
 }
 
 /// A pod as Podman shows it: its name, and its labels.
@@ -57,17 +49,9 @@ pub fn inspected(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, 
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
 pub fn pod(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
-    let mut found = Found::default();
-    let read = walk(
-        bytes,
-        &mut Pod {
-            chosen,
-            found: &mut found,
-        },
-    );
-    let useful = found.metadata.pod.is_some();
-    complete(read, cut, useful)?;
-    Ok(found)
+    read(bytes, cut, Part::Pod, chosen, |found| {
+        found.metadata.pod.is_some()
+    })
 }
 
 /// The entry of one container in the list that Podman's storage keeps of all (`containers.json`).
@@ -91,17 +75,9 @@ pub fn stored(bytes: &[u8], cut: bool, id: &str) -> Result<Option<Found>, Error>
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
 pub fn bundle(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Error> {
-    let mut found = Found::default();
-    let read = walk(
-        bytes,
-        &mut Bundle {
-            chosen,
-            found: &mut found,
-        },
-    );
-    let useful = !found.metadata.is_empty();
-    complete(read, cut, useful)?;
-    Ok(found)
+    read(bytes, cut, Part::Bundle, chosen, |found| {
+        !found.metadata.is_empty()
+    })
 }
 
 /// The labels of an image, as a runtime's verbose status has them beside the rest.
@@ -109,15 +85,25 @@ pub fn bundle(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<Found, Err
 /// # Errors
 /// [`Error::Malformed`].
 pub fn image_info(bytes: &[u8], chosen: &[Box<str>]) -> Result<Found, Error> {
+    read(bytes, false, Part::ImageInfo, chosen, |_| true)
+}
+
+/// Reads an answer that is one object. `useful`: whether it says enough should the rest be missing.
+fn read(
+    bytes: &[u8],
+    cut: bool,
+    part: Part,
+    chosen: &[Box<str>],
+    useful: fn(&Found) -> bool,
+) -> Result<Found, Error> {
     let mut found = Found::default();
-    let read = walk(
-        bytes,
-        &mut ImageInfo {
-            chosen,
-            found: &mut found,
-        },
-    );
-    complete(read, false, false)?;
+    let read = Walk {
+        part,
+        chosen,
+        found: &mut found,
+    }
+    .all(bytes);
+    complete(read, cut, useful(&found))?;
     Ok(found)
 }
 
@@ -136,22 +122,154 @@ fn complete(read: serde_json::Result<()>, cut: bool, useful: bool) -> Result<(),
     }
 }
 
-fn walk(bytes: &[u8], fields: &mut impl Fields) -> serde_json::Result<()> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    Walk(fields).deserialize(&mut json)?;
-    json.end()
-}
-
-/// Who takes the fields of an object as they come.
-trait Fields {
-    /// Takes the value of a field from `map`.
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error>;
+/// Which object of an answer it is, and so what its fields mean.
+#[derive(Clone, Copy)]
+enum Part {
+    /// A container as Docker and Podman show it.
+    Inspected,
+    /// How a container was started, or an image is to be.
+    Config,
+    /// Labels or annotations, with the prefix of those that are chosen.
+    Labels(&'static str),
+    /// A pod as Podman shows it.
+    Pod,
+    /// A bundle's `config.json`.
+    Bundle,
+    /// Annotations that containerd and CRI-O write into bundles.
+    Annotations,
+    /// What a runtime says of an image beside its status.
+    ImageInfo,
+    /// A container in the list of Podman's storage.
+    Stored,
+    /// What Podman keeps there of it, as JSON within JSON.
+    StoredMetadata,
 }
 
 /// Goes through an object; `null` is one without fields.
-struct Walk<'f, F>(&'f mut F);
+struct Walk<'a> {
+    part: Part,
+    chosen: &'a [Box<str>],
+    found: &'a mut Found,
+}
 
-impl<'de, F: Fields> DeserializeSeed<'de> for Walk<'_, F> {
+impl Walk<'_> {
+    /// Reads bytes that are the object and nothing else.
+    fn all(self, bytes: &[u8]) -> serde_json::Result<()> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        self.deserialize(&mut json)?;
+        json.end()
+    }
+
+    /// An object within this one.
+    fn within(&mut self, part: Part) -> Walk<'_> {
+        Walk {
+            part,
+            chosen: self.chosen,
+            found: self.found,
+        }
+    }
+
+    /// Takes the value of a field from `map`.
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        let metadata = &mut self.found.metadata;
+        match (self.part, name) {
+            (Part::Inspected, "Id" | "ID") | (Part::Stored, "id") => {
+                self.found.id = map.next_value_seed(Clean)?;
+            }
+            (Part::Inspected, "Name") => {
+                let name = map.next_value_seed(Clean)?;
+                let name = name.and_then(|name| clean(name.strip_prefix('/').unwrap_or(&name)));
+                // Where it is in a pod, its name there says more.
+                if metadata.container_name.is_none() {
+                    metadata.container_name = name;
+                }
+            }
+            (Part::Annotations, "io.kubernetes.cri.container-name")
+            | (Part::StoredMetadata, "name") => {
+                metadata.container_name = map.next_value_seed(Clean)?;
+            }
+            // The first is Podman's own word.
+            (Part::Inspected, "ImageName")
+            | (
+                Part::Annotations,
+                "io.kubernetes.cri.image-name" | "io.kubernetes.cri-o.ImageName",
+            )
+            | (Part::StoredMetadata, "image-name") => {
+                metadata.image = map.next_value_seed(Clean)?;
+            }
+            (Part::Config, "Image") => {
+                let image = map.next_value_seed(Clean)?;
+                if metadata.image.is_none() {
+                    metadata.image = image;
+                }
+            }
+            // Podman's own word.
+            (Part::Inspected, "Pod") => self.found.pod_id = map.next_value_seed(Clean)?,
+            (Part::Pod, "Name") | (Part::Annotations, "io.kubernetes.cri.sandbox-name") => {
+                metadata.pod = map.next_value_seed(Clean)?;
+            }
+            (Part::Annotations, "io.kubernetes.cri.sandbox-namespace") => {
+                metadata.namespace = map.next_value_seed(Clean)?;
+            }
+            (Part::Inspected, "Config") | (Part::ImageInfo, "config") => {
+                map.next_value_seed(self.within(Part::Config))?;
+            }
+            (Part::Config, "Labels" | "labels") => {
+                map.next_value_seed(self.within(Part::Labels(key::CONTAINER_LABEL)))?;
+            }
+            (Part::Pod, "Labels") => {
+                map.next_value_seed(self.within(Part::Labels(key::POD_LABEL)))?;
+            }
+            (Part::Bundle, "annotations") => {
+                map.next_value_seed(self.within(Part::Annotations))?;
+            }
+            (Part::ImageInfo, "imageSpec") => {
+                map.next_value_seed(self.within(Part::ImageInfo))?;
+            }
+            (Part::Stored, "metadata") => {
+                let Text(inner) = map.next_value_seed(TextUpTo(INNER_BYTES_MAX))?;
+                if !inner.is_empty() {
+                    let read = self.within(Part::StoredMetadata).all(inner.as_bytes());
+                    read.map_err(A::Error::custom)?;
+                }
+            }
+            (Part::Labels(prefix), _) => self.label(prefix, name, map)?,
+            (Part::Annotations, _) => self.label(key::CONTAINER_LABEL, name, map)?,
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+
+    /// Takes a label or annotation that is chosen, or known to say of which pod it is.
+    fn label<'de, A: MapAccess<'de>>(
+        &mut self,
+        prefix: &str,
+        name: &str,
+        map: &mut A,
+    ) -> Result<(), A::Error> {
+        let chosen = self.chosen.iter().any(|chosen| **chosen == *name);
+        let known = matches!(name, POD_NAME | POD_NAMESPACE | NAME_IN_POD);
+        if !chosen && !known {
+            return skip(map);
+        }
+        let Some(value) = map.next_value_seed(Clean)? else {
+            return Ok(());
+        };
+        let metadata = &mut self.found.metadata;
+        if chosen {
+            metadata.add_label([prefix, name].concat().into(), value.clone());
+        }
+        match name {
+            POD_NAME => metadata.pod = Some(value),
+            POD_NAMESPACE => metadata.namespace = Some(value),
+            NAME_IN_POD => metadata.container_name = Some(value),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
@@ -159,7 +277,7 @@ impl<'de, F: Fields> DeserializeSeed<'de> for Walk<'_, F> {
     }
 }
 
-impl<'de, F: Fields> Visitor<'de> for Walk<'_, F> {
+impl<'de> Visitor<'de> for Walk<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -170,11 +288,50 @@ impl<'de, F: Fields> Visitor<'de> for Walk<'_, F> {
         Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(Text(name)) = map.next_key_seed(TextUpTo(NAME_BYTES_MAX))? {
-            self.0.field(&name, &mut map)?;
+            self.field(&name, &mut map)?;
         }
         Ok(())
+    }
+}
+
+/// Finds one container in a list of all.
+struct List<'a> {
+    id: &'a str,
+    found: &'a mut Option<Found>,
+}
+
+impl<'de> DeserializeSeed<'de> for List<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for List<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        loop {
+            let mut found = Found::default();
+            let entry = Walk {
+                part: Part::Stored,
+                chosen: &[],
+                found: &mut found,
+            };
+            if list.next_element_seed(entry)?.is_none() {
+                return Ok(());
+            }
+            if self.found.is_none() && found.id.as_deref() == Some(self.id) {
+                *self.found = Some(found);
+            }
+        }
     }
 }
 
@@ -239,267 +396,6 @@ impl Visitor<'_> for Clean {
 
 fn skip<'de, A: MapAccess<'de>>(map: &mut A) -> Result<(), A::Error> {
     map.next_value::<IgnoredAny>().map(|_| ())
-}
-
-/// Adds a chosen label, as it may be kept.
-pub(super) fn add_label(found: &mut Found, prefix: &str, name: &str, value: &str) {
-    if let Some(value) = clean(value) {
-        found
-            .metadata
-            .add_label([prefix, name].concat().into(), value);
-    }
-}
-
-struct Inspected<'a> {
-    chosen: &'a [Box<str>],
-    found: &'a mut Found,
-}
-
-impl Fields for Inspected<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        let found = &mut *self.found;
-        match name {
-            "Id" | "ID" => found.id = map.next_value_seed(Clean)?,
-            "Name" => {
-                let name = map.next_value_seed(Clean)?;
-                let name = name.and_then(|name| clean(name.strip_prefix('/').unwrap_or(&name)));
-                // Where it is in a pod, its name there says more.
-                if found.metadata.container_name.is_none() {
-                    found.metadata.container_name = name;
-                }
-            }
-            // Podman's own words.
-            "ImageName" => found.metadata.image = map.next_value_seed(Clean)?,
-            "Pod" => found.pod_id = map.next_value_seed(Clean)?,
-            "Config" => {
-                let (chosen, found) = (self.chosen, &mut *self.found);
-                map.next_value_seed(Walk(&mut Config { chosen, found }))?;
-            }
-            _ => skip(map)?,
-        }
-        Ok(())
-    }
-}
-
-struct Config<'a> {
-    chosen: &'a [Box<str>],
-    found: &'a mut Found,
-}
-
-impl Fields for Config<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        match name {
-            "Image" => {
-                let image = map.next_value_seed(Clean)?;
-                if self.found.metadata.image.is_none() {
-                    self.found.metadata.image = image;
-                }
-            }
-            "Labels" | "labels" => {
-                let (chosen, found) = (self.chosen, &mut *self.found);
-                let prefix = key::CONTAINER_LABEL;
-                map.next_value_seed(Walk(&mut Labels {
-                    chosen,
-                    prefix,
-                    found,
-                }))?;
-            }
-            _ => skip(map)?,
-        }
-        Ok(())
-    }
-}
-
-/// Labels or annotations.
-struct Labels<'a> {
-    chosen: &'a [Box<str>],
-    prefix: &'static str,
-    found: &'a mut Found,
-}
-
-impl Fields for Labels<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        let chosen = self.chosen.iter().any(|chosen| **chosen == *name);
-        let known = matches!(name, POD_NAME | POD_NAMESPACE | NAME_IN_POD);
-        if !chosen && !known {
-            return skip(map);
-        }
-        let Some(value) = map.next_value_seed(Clean)? else {
-            return Ok(());
-        };
-        if chosen {
-            add_label(self.found, self.prefix, name, &value);
-        }
-        let metadata = &mut self.found.metadata;
-        match name {
-            POD_NAME => metadata.pod = Some(value),
-            POD_NAMESPACE => metadata.namespace = Some(value),
-            NAME_IN_POD => metadata.container_name = Some(value),
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-struct Pod<'a> {
-    chosen: &'a [Box<str>],
-    found: &'a mut Found,
-}
-
-impl Fields for Pod<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        match name {
-            "Name" => self.found.metadata.pod = map.next_value_seed(Clean)?,
-            "Labels" => {
-                let (chosen, found) = (self.chosen, &mut *self.found);
-                let prefix = key::POD_LABEL;
-                map.next_value_seed(Walk(&mut Labels {
-                    chosen,
-                    prefix,
-                    found,
-                }))?;
-            }
-            _ => skip(map)?,
-        }
-        Ok(())
-    }
-}
-
-struct Bundle<'a> {
-    chosen: &'a [Box<str>],
-    found: &'a mut Found,
-}
-
-impl Fields for Bundle<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        if name != "annotations" {
-            return skip(map);
-        }
-        let (chosen, found) = (self.chosen, &mut *self.found);
-        map.next_value_seed(Walk(&mut Annotations { chosen, found }))
-    }
-}
-
-/// Annotations that containerd and CRI-O write into bundles.
-struct Annotations<'a> {
-    chosen: &'a [Box<str>],
-    found: &'a mut Found,
-}
-
-impl Fields for Annotations<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        let metadata = &mut self.found.metadata;
-        match name {
-            "io.kubernetes.cri.container-name" => {
-                metadata.container_name = map.next_value_seed(Clean)?;
-            }
-            "io.kubernetes.cri.image-name" | "io.kubernetes.cri-o.ImageName" => {
-                metadata.image = map.next_value_seed(Clean)?;
-            }
-            "io.kubernetes.cri.sandbox-name" => metadata.pod = map.next_value_seed(Clean)?,
-            "io.kubernetes.cri.sandbox-namespace" => {
-                metadata.namespace = map.next_value_seed(Clean)?;
-            }
-            _ => {
-                let (chosen, found) = (self.chosen, &mut *self.found);
-                let prefix = key::CONTAINER_LABEL;
-                return Labels {
-                    chosen,
-                    prefix,
-                    found,
-                }
-                .field(name, map);
-            }
-        }
-        Ok(())
-    }
-}
-
-struct ImageInfo<'a> {
-    chosen: &'a [Box<str>],
-    found: &'a mut Found,
-}
-
-impl Fields for ImageInfo<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        match name {
-            "imageSpec" => map.next_value_seed(Walk(self)),
-            "config" => {
-                let (chosen, found) = (self.chosen, &mut *self.found);
-                map.next_value_seed(Walk(&mut Config { chosen, found }))
-            }
-            _ => skip(map),
-        }
-    }
-}
-
-/// Finds one container in a list of all.
-struct List<'a> {
-    id: &'a str,
-    found: &'a mut Option<Found>,
-}
-
-impl<'de> DeserializeSeed<'de> for List<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for List<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        loop {
-            let mut found = Found::default();
-            if list
-                .next_element_seed(Walk(&mut Stored(&mut found)))?
-                .is_none()
-            {
-                return Ok(());
-            }
-            if self.found.is_none() && found.id.as_deref() == Some(self.id) {
-                *self.found = Some(found);
-            }
-        }
-    }
-}
-
-struct Stored<'a>(&'a mut Found);
-
-impl Fields for Stored<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        match name {
-            "id" => self.0.id = map.next_value_seed(Clean)?,
-            "metadata" => {
-                let Text(inner) = map.next_value_seed(TextUpTo(INNER_BYTES_MAX))?;
-                if !inner.is_empty() {
-                    walk(inner.as_bytes(), &mut StoredMetadata(self.0))
-                        .map_err(A::Error::custom)?;
-                }
-            }
-            _ => skip(map)?,
-        }
-        Ok(())
-    }
-}
-
-struct StoredMetadata<'a>(&'a mut Found);
-
-impl Fields for StoredMetadata<'_> {
-    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        match name {
-            "name" => self.0.metadata.container_name = map.next_value_seed(Clean)?,
-            "image-name" => self.0.metadata.image = map.next_value_seed(Clean)?,
-            _ => skip(map)?,
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -26,9 +26,6 @@ const QUEUED_MAX: usize = 1024;
 /// Containers asked for at a time. More would hold up a runtime; fewer, the others while one is slow.
 const ASKS_AT_ONCE: usize = 4;
 
-/// Threads that read files.
-const READERS: usize = 2;
-
 /// Answers in a row that may be late, or broken off, before the runtime is left alone: one container
 /// that its runtime chokes on is no reason to ask for no other.
 const FAILURES_BEFORE_PAUSE: u32 = 3;
@@ -209,7 +206,8 @@ impl Asker {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder
             .enable_all()
-            .max_blocking_threads(READERS)
+            // One for each source, as none has two calls under way.
+            .max_blocking_threads(self.runtimes.len().max(1))
             .thread_name("fp-inspect");
         match builder.build() {
             Ok(runtime) => {
@@ -424,5 +422,67 @@ fn note_failure(counts: &Counts, asked: &Asked, error: &Error) {
             error = crate::agent::with_causes(error),
             "containers of this runtime have no names for now"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Inspection;
+    use super::super::aside::Aside;
+    use super::*;
+    use std::time::Instant;
+
+    /// Where every call hangs until the test ends.
+    struct Hung(Aside);
+
+    impl Runtime for Hung {
+        fn serves(&self, _: Option<&str>) -> bool {
+            true
+        }
+
+        fn inspect<'a>(&'a self, _: &'a str) -> Inspection<'a> {
+            Box::pin(self.0.run(|| {
+                loop {
+                    std::thread::park();
+                }
+            }))
+        }
+    }
+
+    #[test]
+    fn file_systems_that_hang_hold_up_no_other_source() {
+        let id = "0123456789ab";
+        let dir = tempfile::tempdir().unwrap();
+        let container = dir.path().join("containers").join(id);
+        std::fs::create_dir_all(&container).unwrap();
+        let config = format!(r#"{{"ID":"{id}","Name":"/web"}}"#);
+        std::fs::write(container.join("config.v2.json"), config).unwrap();
+        let source: Source = format!("docker-files:{}", dir.path().display())
+            .parse()
+            .unwrap();
+        let chosen = Chosen::from([]);
+        let all = [source.clone(), source.clone(), source];
+        let (containers, mut asker) = Containers::new(all, &chosen, Arc::default());
+        let runtimes = Arc::get_mut(&mut asker.runtimes).unwrap();
+        for hung in &mut runtimes[..2] {
+            hung.runtime = Box::new(Hung(Aside::default()));
+        }
+        std::thread::spawn(move || asker.run());
+        let labels = Labels {
+            container: Some(id.into()),
+            ..Labels::default()
+        };
+        containers.meet([(id, Some("docker"))]);
+        let begun = Instant::now();
+        let found = loop {
+            match containers.of(&labels) {
+                None if begun.elapsed() < Duration::from_secs(60) => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                found => break found,
+            }
+        };
+        let name = found.expect("its files are read").container_name.clone();
+        assert_eq!(name.as_deref(), Some("web"));
     }
 }

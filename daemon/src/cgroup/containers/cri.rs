@@ -3,7 +3,7 @@
 //! Of its messages only the fields that are read are here, by the numbers of the published protocol;
 //! the others are skipped. The container's list entry has the id of its pod, which its status has not.
 
-use super::answer::{self, Found, add_label};
+use super::answer::{self, Found};
 use super::source::Socket;
 use super::{ANSWER_BYTES_MAX, Chosen, Error, Inspection, Metadata, Runtime, clean};
 use hyper::http::uri::PathAndQuery;
@@ -186,8 +186,9 @@ fn add_labels(
     chosen: &[Box<str>],
 ) {
     for name in chosen {
-        if let Some(value) = labels.get(&**name) {
-            add_label(found, prefix, name, value);
+        if let Some(value) = labels.get(&**name).and_then(|value| clean(value)) {
+            let name = [prefix, name].concat().into();
+            found.metadata.add_label(name, value);
         }
     }
 }

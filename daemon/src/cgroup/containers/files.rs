@@ -1,10 +1,11 @@
 //! Reads what runtimes keep of containers in files, where their sockets are not there or not ours.
 //!
-//! The directories are root's alone, on local disks as a rule; still, reading happens beside the
-//! thread that asks, so that a disk that does not answer holds up no other runtime. Only regular files
-//! of root count, and no link is followed at the end of a path.
+//! The directories are root's alone, on local disks as a rule; still, reading happens [`Aside`], so that
+//! a disk that does not answer holds up no other runtime. Only regular files of root count, and no link
+//! is followed at the end of a path.
 
 use super::answer;
+use super::aside::Aside;
 use super::{ANSWER_BYTES_MAX, Chosen, Error, Inspection, Runtime};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -16,9 +17,8 @@ use std::path::{Path, PathBuf};
 const LIST_BYTES_MAX: usize = 4 * ANSWER_BYTES_MAX;
 
 /// Reads a file; whether there was more.
-async fn read(path: PathBuf, bytes_max: usize) -> Result<(Vec<u8>, bool), Error> {
-    let read = tokio::task::spawn_blocking(move || read_now(&path, bytes_max));
-    read.await.unwrap_or(Err(Error::Late))
+async fn read(aside: &Aside, path: PathBuf, bytes_max: usize) -> Result<(Vec<u8>, bool), Error> {
+    aside.run(move || read_now(&path, bytes_max)).await
 }
 
 fn read_now(path: &Path, bytes_max: usize) -> Result<(Vec<u8>, bool), Error> {
@@ -59,6 +59,8 @@ fn there<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
 pub struct DockerFiles {
     /// Docker's data root.
     pub dir: Box<Path>,
+    /// Where it is read.
+    pub aside: Aside,
     /// Labels that are taken.
     pub chosen: Chosen,
 }
@@ -71,7 +73,7 @@ impl Runtime for DockerFiles {
     fn inspect<'a>(&'a self, id: &'a str) -> Inspection<'a> {
         Box::pin(async move {
             let path = self.dir.join("containers").join(id).join("config.v2.json");
-            let Some((bytes, cut)) = there(read(path, ANSWER_BYTES_MAX).await)? else {
+            let Some((bytes, cut)) = there(read(&self.aside, path, ANSWER_BYTES_MAX).await)? else {
                 return Ok(None);
             };
             let found = answer::inspected(&bytes, cut, &self.chosen)?;
@@ -85,6 +87,8 @@ impl Runtime for DockerFiles {
 pub struct Bundles {
     /// Where the bundles are.
     pub dir: Box<Path>,
+    /// Where they are read.
+    pub aside: Aside,
     /// Labels that are taken.
     pub chosen: Chosen,
 }
@@ -98,7 +102,8 @@ impl Runtime for Bundles {
         Box::pin(async move {
             let dir = self.dir.join(id);
             for path in [dir.join("config.json"), dir.join("userdata/config.json")] {
-                let Some((bytes, cut)) = there(read(path, ANSWER_BYTES_MAX).await)? else {
+                let Some((bytes, cut)) = there(read(&self.aside, path, ANSWER_BYTES_MAX).await)?
+                else {
                     continue;
                 };
                 let found = answer::bundle(&bytes, cut, &self.chosen)?;
@@ -114,6 +119,8 @@ impl Runtime for Bundles {
 pub struct Storage {
     /// The storage's root.
     pub dir: Box<Path>,
+    /// Where it is read.
+    pub aside: Aside,
 }
 
 impl Runtime for Storage {
@@ -124,7 +131,7 @@ impl Runtime for Storage {
     fn inspect<'a>(&'a self, id: &'a str) -> Inspection<'a> {
         Box::pin(async move {
             let path = self.dir.join("overlay-containers/containers.json");
-            let Some((bytes, cut)) = there(read(path, LIST_BYTES_MAX).await)? else {
+            let Some((bytes, cut)) = there(read(&self.aside, path, LIST_BYTES_MAX).await)? else {
                 return Ok(None);
             };
             let found = answer::stored(&bytes, cut, id)?;

@@ -17,6 +17,7 @@
 //! characters that a terminal minds ([`clean`]), and so is the number of labels.
 
 mod answer;
+mod aside;
 mod asker;
 mod cache;
 mod cri;

@@ -1,5 +1,6 @@
 //! Where runtimes are asked: their sockets and files, and whether those can be trusted.
 
+use super::aside::Aside;
 use super::cri::Cri;
 use super::docker::{Docker, Podman};
 use super::files::{Bundles, DockerFiles, Storage};
@@ -9,7 +10,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tokio::net::UnixStream;
-use tokio::task::spawn_blocking;
 
 /// Where the usual runtimes are found. Sockets first: they know labels that files do not have.
 const USUAL: &[(Kind, &str)] = &[
@@ -140,38 +140,43 @@ impl Source {
         let socket = || Socket {
             path: self.path.as_path().into(),
             named: self.named,
+            aside: Aside::default(),
         };
+        let aside = Aside::default();
         let (dir, chosen) = (self.path.as_path().into(), chosen.clone());
         match self.kind {
             Kind::Docker => Box::new(Docker::new(socket(), chosen)),
             Kind::Podman => Box::new(Podman::new(socket(), chosen)),
             Kind::Cri => Box::new(Cri::new(socket(), chosen)),
-            Kind::DockerFiles => Box::new(DockerFiles { dir, chosen }),
-            Kind::Bundles => Box::new(Bundles { dir, chosen }),
-            Kind::Storage => Box::new(Storage { dir }),
+            Kind::DockerFiles => Box::new(DockerFiles { dir, aside, chosen }),
+            Kind::Bundles => Box::new(Bundles { dir, aside, chosen }),
+            Kind::Storage => Box::new(Storage { dir, aside }),
         }
     }
 }
 
 /// A unix socket that a runtime listens on.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Socket {
     /// Where.
     pub path: Box<Path>,
     /// The operator named it: it may be of another user than root.
     pub named: bool,
+    /// Where it is looked at.
+    pub aside: Aside,
 }
 
 impl Socket {
     /// Connects, if both the socket and who listens on it are root's.
     pub async fn connect(&self) -> Result<UnixStream, Error> {
         let path = &*self.path;
-        // Beside this thread, for a path that was named may lead anywhere. Connecting itself waits for
-        // nobody: a socket that has no room for another connection says so.
+        // A path that was named may lead anywhere. Connecting itself waits for nobody: a socket that has
+        // no room for another connection says so.
         let looked_at = self.path.clone();
-        let found = spawn_blocking(move || std::fs::metadata(&looked_at)).await;
-        let found = found.map_err(|_| Error::Late)?;
-        let found = found.map_err(|error| Error::opening(path, error))?;
+        let look = move || {
+            std::fs::metadata(&looked_at).map_err(|error| Error::opening(&looked_at, error))
+        };
+        let found = self.aside.run(look).await?;
         if !found.file_type().is_socket() {
             return Err(Error::Strange(path.into()));
         }

@@ -324,7 +324,11 @@ async fn a_socket_of_somebody_else_is_trusted_only_where_it_is_named() {
         return;
     }
     let path: Box<std::path::Path> = server.path.as_path().into();
-    let mut socket = super::super::source::Socket { path, named: false };
+    let mut socket = super::super::source::Socket {
+        path,
+        named: false,
+        aside: Default::default(),
+    };
     let refused = socket.connect().await;
     assert!(
         matches!(refused, Err(Error::Untrusted { uid: 12345, .. })),

@@ -1,0 +1,95 @@
+//! The sampler with what stands beside it, driven by a test instead of a thread.
+
+use daemon::aggregate::batch::RawBatch;
+use daemon::bounds::{Bounds, CacheBounds};
+use daemon::heartbeat::Heartbeat;
+use daemon::jit::watch::Notice;
+use daemon::process::scout::{Handover, Modules, Scout};
+use daemon::sampler::{Queues, Sampler, Shared, Start};
+use daemon::symbolize::SymbolCounters;
+use daemon::symbolize::files::FileStore;
+use daemon::unwind::generated::Generated;
+use daemon::unwind::{Depths, Unwinder};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+/// The sampler, and the ends of its queues that tests use.
+pub struct Driven {
+    pub sampler: Sampler,
+    pub batches: Receiver<RawBatch>,
+    pub recycle: SyncSender<RawBatch>,
+    /// What `fp-files` does, with no debug files of its own.
+    files: JoinHandle<()>,
+    /// Nobody reads them.
+    _notices: Receiver<Notice>,
+}
+
+impl Driven {
+    /// Begins, without looks at the memory of threads. Also where rules for generated code go.
+    pub fn new(start: Start, shared: Arc<Shared>) -> (Driven, SyncSender<Generated>) {
+        let (batches, handed_over) = sync_channel(2);
+        let (recycle, recycled) = sync_channel(2);
+        for _ in 0..2 {
+            recycle.send(RawBatch::default()).expect("there is room");
+        }
+        let (scout, requests) = sync_channel(1024);
+        let (scans, scanned) = sync_channel(1);
+        let (loaded, modules) = sync_channel(64);
+        let handover = Arc::new(Handover {
+            wanted: AtomicBool::new(true),
+            ..Handover::default()
+        });
+        let for_scout = Modules {
+            loaded,
+            handover: Arc::clone(&handover),
+            debug_dirs: Vec::new(),
+        };
+        let files = std::thread::spawn(move || {
+            let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
+            let heartbeat = Heartbeat::default();
+            Scout::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
+        });
+        let (rules, generated) = sync_channel(1);
+        let (code, notices) = sync_channel(16);
+        let queues = Queues {
+            batches,
+            recycled,
+            scout,
+            scanned,
+            modules: (modules, handover),
+            generated,
+            code,
+            looks: None,
+        };
+        let driven = Driven {
+            sampler: Sampler::new(start, queues, shared).expect("failed to make a sampler"),
+            batches: handed_over,
+            recycle,
+            files,
+            _notices: notices,
+        };
+        (driven, rules)
+    }
+
+    /// Ends what stands beside the sampler with it.
+    pub fn end(self) {
+        drop(self.sampler);
+        self.files.join().expect("`fp-files` ends well");
+    }
+}
+
+/// An unwinder with the usual depths that may keep so many bytes of unwind information.
+pub fn unwinder(unwind: usize) -> Unwinder {
+    let bounds = Bounds {
+        symbols: 0,
+        unwind,
+        recorder: 0,
+    };
+    let depths = Depths {
+        chain: 127,
+        walk: 512,
+    };
+    Unwinder::new(depths, Arc::new(CacheBounds::new(bounds)))
+}
