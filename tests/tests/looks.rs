@@ -142,12 +142,12 @@ fn pages_that_nobody_brings_hold_up_nobody_needs_root() {
             "fleetprof_looks_taken_total",
             "fleetprof_looks_failed_total",
         ];
-        (ends.map(counter).iter().sum::<u64>() > 0).then_some(())
+        (ends.map(|name| client.counter(name)).iter().sum::<u64>() > 0).then_some(())
     };
     let found = wait_for(LOOK_LIMIT, looked);
     assert!(found.is_some(), "log:\n{}", daemon.log());
     let honest = program().start(&["long"]);
-    let completed = || (counter("fleetprof_look_samples_completed_total") > 0).then_some(());
+    let completed = || (client.counter("fleetprof_look_samples_completed_total") > 0).then_some(());
     let found = wait_for(LOOK_LIMIT, completed);
     assert!(found.is_some(), "log:\n{}", daemon.log());
     // Sampled like any other, and not with callers that were not seen.

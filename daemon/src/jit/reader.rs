@@ -479,9 +479,10 @@ impl Reader {
     }
 
     fn is_behind(&self) -> bool {
-        let map = self.map.as_ref().is_some_and(|file| {
-            file.tail.read_to() < file.until(self.options.max_bytes)
-        });
+        let map = self
+            .map
+            .as_ref()
+            .is_some_and(|file| file.tail.read_to() < file.until(self.options.max_bytes));
         let mut dumps = self.dumps.iter().filter(|dump| !dump.is_done);
         map || dumps.any(|dump| dump.tail.read_to() < dump.tail.size())
     }

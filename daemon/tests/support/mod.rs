@@ -3,7 +3,7 @@
 use daemon::aggregate::batch::RawBatch;
 use daemon::bounds::{Bounds, CacheBounds};
 use daemon::heartbeat::Heartbeat;
-use daemon::jit::watch::Notice;
+use daemon::jit::notice::Notice;
 use daemon::process::scout::{Handover, Modules, Scout};
 use daemon::sampler::{Queues, Sampler, Shared, Start};
 use daemon::symbolize::SymbolCounters;
