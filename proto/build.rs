@@ -7,6 +7,7 @@ const FILES: &[&str] = &[
     "fleetprof/profile/v1/profile.proto",
     "fleetprof/agent/v1/agent.proto",
     "fleetprof/collector/v1/ingest.proto",
+    "fleetprof/collector/v1/control.proto",
     "fleetprof/collector/v1/query.proto",
 ];
 

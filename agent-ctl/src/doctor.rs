@@ -206,6 +206,7 @@ fn query(start_ns: i64, matchers: Vec<LabelMatcher>, group_by: Vec<String>) -> Q
         frame_filters: Vec::new(),
         group_by,
         fresh: true,
+        times: false,
     }
 }
 

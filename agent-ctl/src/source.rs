@@ -100,6 +100,7 @@ impl Source {
                     frame_filters: samples.filters,
                     group_by,
                     fresh,
+                    times: false,
                 };
                 let profile = client.query(request).await?;
                 Ok(Answer {

@@ -35,6 +35,10 @@ pub struct FileId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ProcessId(pub u32);
 
+/// A capture on demand. Never used again while the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct CaptureId(pub u64);
+
 /// A task name as the kernel keeps it: up to 15 bytes, any bytes but NUL, padded with NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Comm(pub [u8; 16]);

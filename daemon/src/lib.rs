@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod aggregate;
 pub mod bounds;
+pub mod capture;
 pub mod cgroup;
 pub mod config;
 pub mod cpus;

@@ -128,6 +128,8 @@ impl Profile {
         for (&key, &value) in &other.samples {
             self.add_from(&other.dict, &mut remap, key, value);
         }
+        self.moments
+            .merge(&mut self.dict, &other.moments, &other.dict, &mut remap);
         Ok(())
     }
 
@@ -139,18 +141,19 @@ impl Profile {
         };
         let mut remap = Remap::default();
         let mut projected = vec![None; self.dict.label_sets.len()];
+        let mut regroup = |key: SampleKey, dict: &mut Dictionary| SampleKey {
+            labels: *projected[key.labels.0 as usize]
+                .get_or_insert_with(|| group.project(&self.dict, dict, key.labels)),
+            stack: remap.stack(&self.dict, dict, key.stack),
+            end: key.end,
+        };
         for (key, value) in self.sorted() {
-            let labels = *projected[key.labels.0 as usize]
-                .get_or_insert_with(|| group.project(&self.dict, &mut grouped.dict, key.labels));
-            let stack = remap.stack(&self.dict, &mut grouped.dict, key.stack);
-            grouped.add(
-                SampleKey {
-                    labels,
-                    stack,
-                    end: key.end,
-                },
-                value,
-            );
+            let key = regroup(key, &mut grouped.dict);
+            grouped.add(key, value);
+        }
+        grouped.moments.clone_from(&self.moments);
+        for moment in &mut grouped.moments.list {
+            moment.key = regroup(moment.key, &mut grouped.dict);
         }
         grouped
     }

@@ -33,6 +33,7 @@ use crate::filter::{FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, Select
 use crate::frame::{FrameId, FrameKind};
 use crate::labels::LabelSetId;
 use crate::merge::GroupBy;
+use crate::moments::Moment;
 use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Info, Profile, Quality, SampleKey, Value};
 use crate::stack::StackId;
@@ -202,6 +203,23 @@ impl<'q> QueryRunner<'q> {
         self.remap = Remap::default();
     }
 
+    /// Adds when a sample was taken, when the query takes it. In any order; at another time than those of
+    /// [`QueryRunner::add`], to which it adds nothing. What time they cover the caller says in the answer.
+    ///
+    /// # Panics
+    /// When the ids are not of `source`.
+    pub fn add_moment(&mut self, source: &Dictionary, moment: Moment) {
+        let Some(labels) = self.label_set(source, moment.key.labels) else {
+            return;
+        };
+        let Some(stack) = self.stack(source, moment.key.stack) else {
+            return;
+        };
+        let end = moment.key.end;
+        let key = SampleKey { labels, stack, end };
+        self.answer.moments.list.push(Moment { key, ..moment });
+    }
+
     /// Ends the query.
     ///
     /// `info` describes the time and source that were asked. Of its quality, what was missed before
@@ -211,6 +229,7 @@ impl<'q> QueryRunner<'q> {
     pub fn finish(self, info: Info) -> Profile {
         let quality = self.quality.of_selection(info.quality);
         let mut answer = self.answer;
+        answer.moments.list.sort_by_key(|moment| moment.at_ns);
         answer.info = Info { quality, ..info };
         answer
     }

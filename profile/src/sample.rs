@@ -4,6 +4,7 @@ use crate::counters::counters;
 use crate::dictionary::{Dictionary, Remap};
 use crate::labels::LabelSetId;
 use crate::ledger::Coverage;
+use crate::moments::Moments;
 use crate::outcome::StackEnd;
 use crate::stack::StackId;
 use hashbrown::HashMap;
@@ -95,6 +96,8 @@ pub struct Profile {
     pub samples: HashMap<SampleKey, Value>,
     /// Facts about the whole.
     pub info: Info,
+    /// When samples were taken, as far as that was kept.
+    pub moments: Moments,
 }
 
 impl Profile {
@@ -111,11 +114,7 @@ impl Profile {
         key: SampleKey,
         value: Value,
     ) {
-        let key = SampleKey {
-            labels: remap.label_set(source, &mut self.dict, key.labels),
-            stack: remap.stack(source, &mut self.dict, key.stack),
-            end: key.end,
-        };
+        let key = remap.key(source, &mut self.dict, key);
         self.add(key, value);
     }
 

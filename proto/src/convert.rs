@@ -8,8 +8,8 @@
 
 use crate::wire;
 use profile::{
-    Coverage, Dictionary, Frame, FrameId, FrameKind, Info, LabelSetId, Profile, SampleKey,
-    StackEnd, StackId, StrId, Unnamed, Value,
+    Coverage, Dictionary, Frame, FrameId, FrameKind, Info, LabelSetId, Moment, Moments, Profile,
+    SampleKey, StackEnd, StackId, StrId, Unnamed, Value,
 };
 use prost::Message;
 use std::borrow::Borrow;
@@ -50,6 +50,7 @@ pub struct Chunks<P> {
     stacks: usize,
     label_sets: usize,
     sample: usize,
+    moment: usize,
     first: bool,
     done: bool,
 }
@@ -72,6 +73,7 @@ impl<P: Borrow<Profile>> Chunks<P> {
             stacks: 1,
             label_sets: 1,
             sample: 0,
+            moment: 0,
             first: true,
             done: false,
         }
@@ -82,6 +84,8 @@ impl<P: Borrow<Profile>> Chunks<P> {
 const VARINT32: usize = 5;
 /// Most bytes of one packed sample row: three 32-bit and two 64-bit columns.
 const SAMPLE_BYTES: usize = 3 * VARINT32 + 2 * 10;
+/// Most bytes of one packed moment: three 32-bit and two 64-bit columns.
+const MOMENT_BYTES: usize = SAMPLE_BYTES;
 /// Most bytes of one frame: six fields with their tags, the message's tag and length.
 const FRAME_BYTES: usize = 6 * (VARINT32 + 1) + 2;
 
@@ -97,7 +101,9 @@ impl<P: Borrow<Profile>> Iterator for Chunks<P> {
         let mut chunk = wire::ProfileChunk::default();
         let mut bytes = 0;
         if std::mem::take(&mut self.first) {
-            chunk.info = Some((&profile.info).into());
+            let mut info = wire::Info::from(&profile.info);
+            info.times = (!profile.moments.is_absent()).then(|| (&profile.moments).into());
+            chunk.info = Some(info);
         }
         // Table by table: what a row refers to stands in a table before it, or earlier in its own.
         while self.strings < dict.strings.len() && bytes < self.target {
@@ -138,12 +144,27 @@ impl<P: Borrow<Profile>> Iterator for Chunks<P> {
             bytes += SAMPLE_BYTES;
             self.sample += 1;
         }
-        // Samples come last, but a profile without any still has tables to finish.
+        let moments = &profile.moments.list;
+        while self.moment < moments.len() && bytes < self.target {
+            let before = self.moment.checked_sub(1).map_or(0, |at| moments[at].at_ns);
+            let moment = moments[self.moment];
+            chunk
+                .moment_deltas_ns
+                .push(moment.at_ns.saturating_sub(before));
+            chunk.moment_label_sets.push(moment.key.labels.0);
+            chunk.moment_stacks.push(moment.key.stack.0);
+            chunk.moment_ends.push(moment.key.end as u32);
+            chunk.moment_weights.push(moment.weight);
+            bytes += MOMENT_BYTES;
+            self.moment += 1;
+        }
+        // Samples come late, but a profile without any still has tables to finish.
         self.done = self.strings >= dict.strings.len()
             && self.frames >= dict.frames.len()
             && self.stacks >= dict.stacks.len()
             && self.label_sets >= dict.label_sets.len()
-            && self.sample >= self.samples.len();
+            && self.sample >= self.samples.len()
+            && self.moment >= moments.len();
         chunk.last = self.done;
         Some(chunk)
     }
@@ -296,7 +317,10 @@ impl ProfileAssembler {
     fn take(&mut self, chunk: wire::ProfileChunk) -> Result<(), AssembleError> {
         self.weigh(&chunk)?;
         match (self.state, &chunk.info) {
-            (State::Start, Some(info)) => self.profile.info = info.clone().into(),
+            (State::Start, Some(info)) => {
+                self.profile.info = info.clone().into();
+                self.profile.moments = info.times.unwrap_or_default().into();
+            }
             (State::Start, None) => return Err(AssembleError::NoInfo),
             (State::Open, None) => {}
             (State::Open, Some(_)) => return Err(AssembleError::LateInfo),
@@ -307,7 +331,8 @@ impl ProfileAssembler {
             let id = self.label_set(set)?;
             self.label_sets.push(id);
         }
-        self.take_samples(&chunk)
+        self.take_samples(&chunk)?;
+        self.take_moments(&chunk)
     }
 
     fn weigh(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
@@ -417,6 +442,58 @@ impl ProfileAssembler {
     }
 }
 
+impl ProfileAssembler {
+    fn take_moments(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+        let rows = chunk.moment_deltas_ns.len();
+        let lengths = [
+            chunk.moment_label_sets.len(),
+            chunk.moment_stacks.len(),
+            chunk.moment_ends.len(),
+            chunk.moment_weights.len(),
+        ];
+        if lengths.iter().any(|&length| length != rows) {
+            return Err(AssembleError::Columns { table: "moments" });
+        }
+        let list = &mut self.profile.moments.list;
+        let mut at_ns = list.last().map_or(0, |moment| moment.at_ns);
+        list.reserve(rows);
+        for at in 0..rows {
+            at_ns = at_ns.saturating_add(chunk.moment_deltas_ns[at]);
+            list.push(Moment {
+                at_ns,
+                key: SampleKey {
+                    labels: row(&self.label_sets, "label sets", chunk.moment_label_sets[at])?,
+                    stack: row(&self.stacks, "stacks", chunk.moment_stacks[at])?.0,
+                    end: number(StackEnd::from_u8, "stack ends", chunk.moment_ends[at])?,
+                },
+                weight: chunk.moment_weights[at],
+            });
+        }
+        Ok(())
+    }
+}
+
+impl From<&Moments> for wire::Times {
+    fn from(moments: &Moments) -> wire::Times {
+        wire::Times {
+            start_unix_ns: moments.start_unix_ns,
+            duration_ns: moments.duration_ns,
+            dropped: moments.dropped,
+        }
+    }
+}
+
+impl From<wire::Times> for Moments {
+    fn from(times: wire::Times) -> Moments {
+        Moments {
+            start_unix_ns: times.start_unix_ns,
+            duration_ns: times.duration_ns,
+            dropped: times.dropped,
+            list: Vec::new(),
+        }
+    }
+}
+
 /// Puts tables of strings, frames and stacks together that a stranger sends without samples.
 ///
 /// As strict as [`ProfileAssembler`]. Facts and the end mark of chunks say nothing here and are not
@@ -503,6 +580,8 @@ impl From<&Info> for wire::Info {
             period: info.period,
             quality: Some(info.quality.into()),
             coverage: (info.coverage != Coverage::default()).then(|| info.coverage.into()),
+            // Of the moments, which stand beside the info.
+            times: None,
         }
     }
 }

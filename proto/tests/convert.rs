@@ -130,6 +130,40 @@ proptest! {
         prop_assert_eq!(back.total(), profile.total());
     }
 
+    #[test]
+    fn moments_survive_the_wire_in_order(
+        samples in prop::collection::vec(any_sample(), 1..10),
+        times in prop::collection::vec((0u64..1 << 50, any::<prop::sample::Index>()), 0..60),
+        target in 1usize..2000,
+        dropped in any::<u64>(),
+    ) {
+        let mut profile = build(&samples, Info::default());
+        let rows = profile.sorted();
+        profile.moments.start_unix_ns = 77;
+        profile.moments.duration_ns = 1 << 50;
+        profile.moments.dropped = dropped;
+        profile.moments.list = times
+            .iter()
+            .map(|(at_ns, row)| {
+                let (key, value) = *row.get(&rows);
+                profile::Moment { at_ns: *at_ns, key, weight: value.weight }
+            })
+            .collect();
+        profile.moments.list.sort();
+        let back = assemble(Chunks::with_target(&profile, target)).unwrap();
+        let text = |profile: &Profile| -> Vec<_> {
+            let of = |at: &profile::Moment| {
+                let mut one = Profile { dict: profile.dict.clone(), ..Profile::default() };
+                one.add(at.key, Value { count: 1, weight: at.weight });
+                (at.at_ns, content(&one))
+            };
+            profile.moments.list.iter().map(of).collect()
+        };
+        prop_assert_eq!(text(&back), text(&profile));
+        let facts = |m: &profile::Moments| (m.start_unix_ns, m.duration_ns, m.dropped);
+        prop_assert_eq!(facts(&back.moments), facts(&profile.moments));
+    }
+
     /// Whatever is damaged in one chunk, the assembler answers; it never panics.
     #[test]
     fn damaged_bytes_are_refused_or_taken_but_never_panic(
@@ -226,6 +260,7 @@ fn sound() -> wire::ProfileChunk {
         sample_counts: vec![7],
         sample_weights: vec![70],
         last: true,
+        ..wire::ProfileChunk::default()
     }
 }
 

@@ -259,6 +259,35 @@ fn chunks(profile: Profile) -> impl Iterator<Item = proto::wire::ProfileChunk> +
 #[tonic::async_trait]
 impl AgentService for Fake {
     type QueryProfileStream = Answers<QueryProfileResponse>;
+    type CaptureStream = Answers<CaptureResponse>;
+
+    async fn capture(
+        &self,
+        _: Request<CaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        Err(Status::unimplemented("captures"))
+    }
+
+    async fn cancel_capture(
+        &self,
+        _: Request<CancelCaptureRequest>,
+    ) -> Result<Response<CancelCaptureResponse>, Status> {
+        Err(Status::unimplemented("captures"))
+    }
+
+    async fn list_captures(
+        &self,
+        _: Request<ListCapturesRequest>,
+    ) -> Result<Response<ListCapturesResponse>, Status> {
+        Err(Status::unimplemented("captures"))
+    }
+
+    async fn list_pins(
+        &self,
+        _: Request<ListPinsRequest>,
+    ) -> Result<Response<ListPinsResponse>, Status> {
+        Err(Status::unimplemented("pins"))
+    }
     type StreamProfilesStream = Answers<StreamProfilesResponse>;
 
     async fn get_status(

@@ -4,7 +4,7 @@
 //! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
 //! state the sampler allocates nothing.
 
-use crate::ids::{Avma, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId};
+use crate::ids::{Avma, CaptureId, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId};
 use crate::time::Mono;
 use profile::{Quality, StackEnd, Unnamed, Value};
 
@@ -42,6 +42,17 @@ pub struct RawTime {
     pub row: u32,
     /// When.
     pub time: Mono,
+}
+
+/// When a sample was taken, and what it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawMoment {
+    /// Index in [`RawBatch::samples`].
+    pub row: u32,
+    /// When.
+    pub time: Mono,
+    /// In the event's unit.
+    pub weight: u64,
 }
 
 /// Samples of one key.
@@ -93,6 +104,8 @@ pub struct RawLoss {
 /// Folded samples of a part of one window.
 #[derive(Debug, Default)]
 pub struct RawBatch {
+    /// The capture it is of; `None`: of the continuous profile. Stays when the batch is emptied.
+    pub capture: Option<CaptureId>,
     /// Begin of the part.
     pub start: Mono,
     /// End of the part.
@@ -113,6 +126,10 @@ pub struct RawBatch {
     pub times: Vec<RawTime>,
     /// Such samples whose time found no room: taken for samples of the end of the batch.
     pub times_refused: u64,
+    /// Times of all samples, where they are kept, in the order they were folded.
+    pub moments: Vec<RawMoment>,
+    /// Samples whose moment found no room.
+    pub moments_refused: u64,
     /// Samples estimated to have been lost in the time of this batch.
     pub losses: Vec<RawLoss>,
     /// Weight of what is known to have been lost after its end.
@@ -136,6 +153,8 @@ impl RawBatch {
         self.processes.clear();
         self.times.clear();
         self.times_refused = 0;
+        self.moments.clear();
+        self.moments_refused = 0;
         self.cgroups.clear();
         self.losses.clear();
         self.lost_after = 0;

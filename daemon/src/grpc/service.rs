@@ -82,6 +82,35 @@ impl Service {
 impl AgentService for Service {
     type QueryProfileStream = AnswerStream<agent::QueryProfileResponse>;
     type StreamProfilesStream = AnswerStream<agent::StreamProfilesResponse>;
+    type CaptureStream = AnswerStream<agent::CaptureResponse>;
+
+    async fn capture(
+        &self,
+        _request: Request<agent::CaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        Err(Status::unimplemented("captures"))
+    }
+
+    async fn cancel_capture(
+        &self,
+        _request: Request<agent::CancelCaptureRequest>,
+    ) -> Result<Response<agent::CancelCaptureResponse>, Status> {
+        Err(Status::unimplemented("captures"))
+    }
+
+    async fn list_captures(
+        &self,
+        _request: Request<agent::ListCapturesRequest>,
+    ) -> Result<Response<agent::ListCapturesResponse>, Status> {
+        Err(Status::unimplemented("captures"))
+    }
+
+    async fn list_pins(
+        &self,
+        _request: Request<agent::ListPinsRequest>,
+    ) -> Result<Response<agent::ListPinsResponse>, Status> {
+        Err(Status::unimplemented("pins"))
+    }
 
     async fn get_status(
         &self,

@@ -1,0 +1,30 @@
+//! Captures on demand: sampling anew beside the continuous profile, for a time and a purpose.
+//!
+//! A capture opens events of its own (`rings`), whose records go through the same sampler, process table and
+//! unwinder, into a batch of its own ([`RawBatch::capture`](crate::aggregate::batch::RawBatch)), which the namer
+//! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
+//! no row.
+
+use proto::agent;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+/// Starts, lists and ends captures: what every way in (gRPC, a collector's order, a trigger) goes through.
+pub trait Capturing: Send + Sync + 'static {
+    /// Starts one. Its messages come in the order of `CaptureResponse`; the receiver that is dropped gives the
+    /// capture up.
+    ///
+    /// # Errors
+    /// As `AgentService.Capture` documents.
+    fn begin(
+        &self,
+        request: agent::CaptureRequest,
+        peer: String,
+    ) -> Result<mpsc::Receiver<agent::CaptureResponse>, Status>;
+
+    /// Ends a capture with what there is. False: none of this id runs.
+    fn cancel(&self, id: u64) -> bool;
+
+    /// Those that run and those that ended, newest first.
+    fn list(&self) -> Vec<agent::CaptureInfo>;
+}

@@ -1,0 +1,223 @@
+//! When samples were taken: the part of a profile that says more than sums.
+//!
+//! Kept for captures, and for the last minutes of the flight recorder; windows of the past have none.
+//! Moments repeat what the samples of the profile say in sum, for the time they cover, so they are never
+//! added to them.
+
+use crate::dictionary::{Dictionary, Remap};
+use crate::sample::{Profile, SampleKey};
+
+/// One sample and when it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Moment {
+    /// Time since [`Moments::start_unix_ns`]. For time spent waiting: when it ended. Unit: nanoseconds.
+    pub at_ns: u64,
+    /// What was sampled, with ids of the profile's dictionary.
+    pub key: SampleKey,
+    /// What it stands for, in the profile's unit.
+    pub weight: u64,
+}
+
+/// Samples in order of time, and the time they cover.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Moments {
+    /// Begin of the time covered, nanoseconds since the Unix epoch.
+    pub start_unix_ns: i64,
+    /// Its length; 0: no times were kept. Unit: nanoseconds.
+    pub duration_ns: u64,
+    /// Samples of that time whose moment found no room.
+    pub dropped: u64,
+    /// The samples, oldest first.
+    pub list: Vec<Moment>,
+}
+
+impl Moments {
+    /// True when no times were kept. With times kept there may still be no sample.
+    pub fn is_absent(&self) -> bool {
+        self.duration_ns == 0 && self.list.is_empty()
+    }
+
+    /// End of the time covered.
+    fn end_unix_ns(&self) -> i128 {
+        i128::from(self.start_unix_ns) + i128::from(self.duration_ns)
+    }
+
+    /// Adds those of another dictionary, in order of time; the time covered becomes the union.
+    pub(crate) fn merge(
+        &mut self,
+        dict: &mut Dictionary,
+        other: &Moments,
+        source: &Dictionary,
+        remap: &mut Remap,
+    ) {
+        if other.is_absent() {
+            return;
+        }
+        if self.is_absent() {
+            (self.start_unix_ns, self.duration_ns) = (other.start_unix_ns, other.duration_ns);
+        }
+        let start = self.start_unix_ns.min(other.start_unix_ns);
+        let end = self.end_unix_ns().max(other.end_unix_ns());
+        let behind = |from: i64| u64::try_from(i128::from(from) - i128::from(start)).unwrap_or(0);
+        let (mine, theirs) = (behind(self.start_unix_ns), behind(other.start_unix_ns));
+        for moment in &mut self.list {
+            moment.at_ns = moment.at_ns.saturating_add(mine);
+        }
+        self.list.extend(other.list.iter().map(|moment| Moment {
+            at_ns: moment.at_ns.saturating_add(theirs),
+            key: remap.key(source, dict, moment.key),
+            weight: moment.weight,
+        }));
+        self.list.sort_by_key(|moment| moment.at_ns);
+        self.start_unix_ns = start;
+        self.duration_ns = (end - i128::from(start)).try_into().unwrap_or(u64::MAX);
+        self.dropped = self.dropped.saturating_add(other.dropped);
+    }
+}
+
+impl Remap {
+    /// A sample's key of `source` in `target`.
+    pub(crate) fn key(
+        &mut self,
+        source: &Dictionary,
+        target: &mut Dictionary,
+        key: SampleKey,
+    ) -> SampleKey {
+        SampleKey {
+            labels: self.label_set(source, target, key.labels),
+            stack: self.stack(source, target, key.stack),
+            end: key.end,
+        }
+    }
+}
+
+impl Profile {
+    /// The samples of `from..until` of the time the moments cover, as a profile of their own, with their
+    /// moments. Unit: nanoseconds since [`Moments::start_unix_ns`].
+    ///
+    /// What was missed is known for the whole profile alone: of the part's quality only what its samples
+    /// say is there.
+    pub fn between(&self, from: u64, until: u64) -> Profile {
+        let list = &self.moments.list;
+        let first = list.partition_point(|moment| moment.at_ns < from);
+        let last = list
+            .partition_point(|moment| moment.at_ns < until)
+            .max(first);
+        let mut part = Profile {
+            dict: self.dict.clone(),
+            info: self.info.clone(),
+            ..Profile::default()
+        };
+        let begin = i64::try_from(from).unwrap_or(i64::MAX);
+        part.info.start_unix_ns = self.moments.start_unix_ns.saturating_add(begin);
+        part.info.duration_ns = until.saturating_sub(from);
+        part.info.coverage = crate::Coverage::default();
+        part.info.quality = crate::Quality::default();
+        part.moments = Moments {
+            start_unix_ns: part.info.start_unix_ns,
+            duration_ns: part.info.duration_ns,
+            dropped: 0,
+            list: Vec::with_capacity(last - first),
+        };
+        for moment in &list[first..last] {
+            let value = crate::Value {
+                count: 1,
+                weight: moment.weight,
+            };
+            part.add(moment.key, value);
+            crate::query::count_quality(&mut part.info.quality, &part.dict, moment.key, 1);
+            part.moments.list.push(Moment {
+                at_ns: moment.at_ns - from,
+                ..*moment
+            });
+        }
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::StackEnd;
+    use crate::stack::StackId;
+    use crate::{FrameKind, FrameRef, GroupBy};
+
+    /// A profile of one second from `start`, with a sample of each function at its time.
+    fn of(start: i64, samples: &[(u64, &str)]) -> Profile {
+        let mut profile = Profile::default();
+        profile.info.start_unix_ns = start;
+        profile.info.duration_ns = 1_000;
+        profile.info.unit = "nanoseconds".into();
+        profile.moments.start_unix_ns = start;
+        profile.moments.duration_ns = 1_000;
+        for &(at_ns, function) in samples {
+            let frame = profile.dict.intern_frame(FrameRef {
+                kind: FrameKind::Native,
+                function,
+                ..FrameRef::default()
+            });
+            let key = SampleKey {
+                labels: profile.dict.intern_labels([("comm", function)]),
+                stack: profile.dict.stacks.child(StackId::EMPTY, frame),
+                end: StackEnd::Complete,
+            };
+            let weight = 10;
+            profile.add(key, crate::Value { count: 1, weight });
+            profile.moments.list.push(Moment { at_ns, key, weight });
+        }
+        profile
+    }
+
+    fn shown(profile: &Profile) -> Vec<(u64, String)> {
+        let name = |moment: &Moment| {
+            let (_, frame) = profile.dict.stacks.node(moment.key.stack).unwrap();
+            profile.dict.frame(frame).function.to_owned()
+        };
+        let list = &profile.moments.list;
+        list.iter().map(|at| (at.at_ns, name(at))).collect()
+    }
+
+    #[test]
+    fn merged_moments_stand_in_order_of_time() {
+        let mut left = of(5_000, &[(0, "b"), (900, "d")]);
+        left.merge(&of(4_500, &[(100, "a"), (700, "c")])).unwrap();
+        let found = shown(&left);
+        let found: Vec<_> = found
+            .iter()
+            .map(|(at, name)| (*at, name.as_str()))
+            .collect();
+        assert_eq!(found, [(100, "a"), (500, "b"), (700, "c"), (1_400, "d")]);
+        assert_eq!(left.moments.start_unix_ns, 4_500);
+        assert_eq!(left.moments.duration_ns, 1_500);
+    }
+
+    #[test]
+    fn a_profile_without_times_adds_none() {
+        let mut left = of(5_000, &[(1, "a")]);
+        let mut other = of(4_000, &[(1, "b")]);
+        other.moments = Moments::default();
+        left.merge(&other).unwrap();
+        assert_eq!(left.moments.start_unix_ns, 5_000);
+        assert_eq!((left.moments.list.len(), left.total().count), (1, 2));
+    }
+
+    #[test]
+    fn a_part_has_what_was_sampled_in_its_time() {
+        let whole = of(5_000, &[(0, "a"), (100, "b"), (200, "b"), (300, "c")]);
+        let part = whole.between(100, 300);
+        assert_eq!(shown(&part), [(0, "b".to_owned()), (100, "b".to_owned())]);
+        let info = &part.info;
+        assert_eq!((info.start_unix_ns, info.duration_ns), (5_100, 200));
+        assert_eq!((part.total().count, part.total().weight), (2, 20));
+        assert_eq!(info.quality.taken, 2);
+    }
+
+    #[test]
+    fn grouping_keeps_the_moments() {
+        let grouped = of(5_000, &[(0, "a"), (100, "b")]).group_by(&GroupBy::Keys(Vec::new()));
+        assert_eq!(shown(&grouped).len(), 2);
+        assert_eq!(grouped.moments.duration_ns, 1_000);
+        let labels = grouped.moments.list.iter().map(|at| at.key.labels.0);
+        assert_eq!(labels.collect::<Vec<_>>(), [0, 0]);
+    }
+}
