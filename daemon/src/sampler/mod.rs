@@ -259,7 +259,7 @@ impl Sampler {
         while self.successor.is_none()
             && let Some(command) = self.commands.pop_front()
         {
-            self.obey(command, horizon)?;
+            self.obey(command, horizon, now)?;
         }
         Ok(())
     }
