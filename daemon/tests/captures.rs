@@ -31,6 +31,8 @@ use support::{Driven, unwinder};
 
 const RING_BYTES: usize = 1 << 20;
 const PERIOD: u64 = 1_000_000;
+/// Copies of stacks, which samples in kernel code have not.
+const COPY_BYTES: usize = 16;
 const KEY: SetKey = SetKey(1);
 
 /// What came of the batches: samples and weight by capture (0: the continuous profile) and pid.
@@ -93,7 +95,7 @@ impl Rig {
         // Ahead of the clock, which the sampler looks at too.
         let now = Mono::now().plus(Duration::from_secs(1000));
         let start = Start {
-            rings: Rings::over(rings, Features::default(), 0).expect("some"),
+            rings: Rings::over(rings, Features::default(), COPY_BYTES as u32).expect("some"),
             unwinder: unwinder(1 << 20),
             period: PERIOD,
             processes: Vec::new(),
@@ -166,7 +168,7 @@ fn rings(cpus: u32, pace: Pace) -> impl Iterator<Item = CpuRing> {
 }
 
 fn set(pace: Pace) -> SetOf {
-    let layouts = vec![Features::default().layout(0)];
+    let layouts = vec![Features::default().layout(COPY_BYTES as u32)];
     let rings = rings(2, pace).map(|ring| (0, ring));
     SetOf::New(Box::new(
         RingSet::over(KEY, rings, layouts, true).expect("some"),
@@ -190,7 +192,7 @@ fn write(ring: &mut CpuRing, from: Mono, pid: u32, count: u64) -> u64 {
     let written = |number: &u64| {
         let sample = sample(*number);
         ring.ring_mut()
-            .write(&synthetic::again(&sample, sample.time, 0))
+            .write(&synthetic::again(&sample, sample.time, COPY_BYTES))
     };
     (0..count).take_while(written).count() as u64
 }
