@@ -401,6 +401,7 @@ impl Captures {
             let unsent = running.unsent.take();
             let last = (!running.closed).then(|| {
                 let batch = running.folder.batch();
+                let end = end.max(running.begin);
                 running.losses.take(end, batch);
                 complete(batch, main.batch(), processes);
                 running.folder.take(end, true, RawBatch::default())
