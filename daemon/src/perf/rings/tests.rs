@@ -1,0 +1,515 @@
+//! Rings in memory and of the kernel: order of time, shares, losses, rings that come and go.
+
+use super::*;
+use crate::perf::event::EventKind;
+use crate::perf::loss::Pace;
+use crate::perf::ring::Ring;
+use crate::perf::synthetic;
+use proptest::prelude::*;
+
+#[test]
+fn a_busy_thread_is_sampled_in_order_of_time_needs_root() {
+    let spec = EventSpec {
+        kind: EventKind::CpuClock,
+        rate_hz: 999,
+        max_stack_depth: 127,
+        watermark_bytes: 64 << 10,
+        stack_bytes: 0,
+    };
+    let online = [CpuId(0), CpuId(1)];
+    let mut rings = match Rings::open(&online, &spec, 256 << 10) {
+        Ok(rings) => rings,
+        Err(error) => {
+            eprintln!("skip: perf events are not to be had here: {error}");
+            return;
+        }
+    };
+    // By CPU time: other processes want the CPUs too.
+    let begin = cpu_time();
+    let mut burnt = 0u64;
+    while cpu_time() < begin + Duration::from_millis(300) {
+        for _ in 0..100_000 {
+            burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(7));
+        }
+    }
+    let end = Mono::now();
+    let (mut mine, mut newest, mut horizon) = (0, Mono(0), Mono(0));
+    while horizon < end {
+        horizon = rings.drain(horizon_at(Mono::now()), |drained| {
+            let (time, record) = match drained {
+                Drained::Record { time, record, .. } => (time, record),
+                // On a loaded machine the ring is full before this thread had its time.
+                _ => return,
+            };
+            assert!(time >= newest, "records come in order of time");
+            newest = time;
+            if let Record::Sample(sample) = record {
+                mine += u32::from(sample.pid.0 == std::process::id());
+                assert!(!sample.callchain.is_empty());
+            }
+        });
+    }
+    assert_eq!((rings.malformed, rings.late), (0, 0));
+    // 300 at 999 Hz; a third of it is proof enough.
+    assert!(
+        mine > 100,
+        "only {mine} samples of a thread that was busy for 300 ms"
+    );
+}
+
+/// CPU time of this thread.
+fn cpu_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("readable");
+    let first = text.split(' ').next().and_then(|word| word.parse().ok());
+    Duration::from_nanos(first.expect("a number"))
+}
+
+/// An event at 999 Hz on both CPUs. None where there are no perf events.
+fn fast_rings(ring_bytes: usize) -> Option<Rings> {
+    let spec = EventSpec {
+        kind: EventKind::CpuClock,
+        rate_hz: 999,
+        max_stack_depth: 8,
+        watermark_bytes: 4 << 10,
+        stack_bytes: 0,
+    };
+    match Rings::open(&[CpuId(0), CpuId(1)], &spec, ring_bytes) {
+        Ok(rings) => Some(rings),
+        Err(error) => {
+            eprintln!("skip: perf events are not to be had here: {error}");
+            None
+        }
+    }
+}
+
+fn wait_until(time: Mono) {
+    std::thread::sleep(time.since(Mono::now()));
+}
+
+#[test]
+fn many_rings_with_nothing_but_samples_are_left_alone_and_no_others() {
+    let fills_in = Duration::from_millis(2400);
+    let news = |fullest, lost| News {
+        fullest,
+        lost,
+        ..News::default()
+    };
+    let alone = Some(Duration::from_millis(840));
+    for (news, rings, expected) in [
+        (news(90, 0), 64, alone),
+        (news(90, 0), 2, None),
+        (news(3, 0), 64, None),
+        (news(200, 0), 64, None),
+        (news(90, 1), 64, None),
+    ] {
+        assert_eq!(
+            quiet(news, rings, fills_in),
+            expected,
+            "{news:?}, {rings} rings"
+        );
+    }
+    assert_eq!(quiet(news(90, 0), 64, Duration::ZERO), None);
+}
+
+/// Does something while no CPU is idle: not every machine's clock ticks on idle ones.
+fn while_busy<T>(body: impl FnOnce() -> T) -> T {
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn taken_and_missing_samples_add_up_to_the_time_that_passed_needs_root() {
+    while_busy(hold_taken_and_missing_against_time);
+}
+
+fn hold_taken_and_missing_against_time() {
+    // The same clock with room for all of it: a hypervisor that takes a CPU away takes its ticks
+    // away too, so that the time alone does not tell how many there were.
+    let Some(mut reference) = fast_rings(4 << 20) else {
+        return;
+    };
+    let Some(mut rings) = fast_rings(8 << 10) else {
+        return;
+    };
+    let begin = Mono::now();
+    // Nobody drains for a second: rings of 8 KiB hold a part of it.
+    wait_until(Mono::now().plus(Duration::from_secs(1)));
+    let full = Mono::now();
+    let (mut missing, mut known_at_once) = (0, false);
+    // Until each CPU has sampled again: before, what is missing has no end.
+    while rings.counts().count() < 2 || rings.counts().any(|(_, of_cpu)| of_cpu.newest < full) {
+        assert!(
+            Mono::now().since(full) < Duration::from_secs(30),
+            "no samples"
+        );
+        let horizon = horizon_at(Mono::now());
+        rings.drain(horizon, |drained| {
+            if let Drained::Gap(gap) = drained {
+                assert!(gap.from < gap.until && gap.until <= horizon, "{gap:?}");
+                known_at_once |= missing == 0;
+                missing += gap.samples;
+            }
+        });
+        wait_until(Mono::now().plus(Duration::from_millis(20)));
+    }
+    let newest: BTreeMap<CpuId, Mono> = rings
+        .counts()
+        .map(|(cpu, counts)| (cpu, counts.newest))
+        .collect();
+    let (mut ticks, mut throttled) = (0, false);
+    reference.drain(horizon_at(Mono::now()), |drained| match drained {
+        // There is room for everything: only the kernel can have taken samples away.
+        Drained::Gap(_) => throttled = true,
+        Drained::Record { time, cpu, record } => {
+            let is_sample = matches!(record, Record::Sample(_));
+            ticks += u64::from(is_sample && begin < time && time <= newest[&cpu]);
+        }
+        Drained::SetGap(..) | Drained::SetSample { .. } => {}
+    });
+    let mut counts = CpuCounts::default();
+    let mut periods = 0;
+    for (_, of_cpu) in rings.counts() {
+        periods += of_cpu.newest.since(begin).as_nanos() as u64 / (1_000_000_000 / 999);
+        counts.add(of_cpu);
+    }
+    assert_eq!(counts.missed, missing);
+    assert!(known_at_once && missing > 500, "{missing} missing");
+    let found = counts.samples + counts.missed;
+    eprintln!("{counts:?}, {periods} periods passed, {ticks} ticks");
+    assert!(found <= periods + 4, "{found} of {periods}");
+    if throttled {
+        return eprintln!("skip: the kernel throttles events here");
+    }
+    assert!(found >= ticks * 95 / 100, "{found} of {ticks}");
+}
+
+#[test]
+fn no_tick_is_twice_or_missing_where_rings_are_replaced_needs_root() {
+    let spec = EventSpec {
+        kind: EventKind::CpuClock,
+        rate_hz: 99,
+        max_stack_depth: 127,
+        watermark_bytes: 64 << 10,
+        stack_bytes: 0,
+    };
+    let cpus = [CpuId(0), CpuId(1)];
+    let open = || Rings::open(&cpus, &spec, 256 << 10);
+    // A hypervisor may take a CPU away for longer than this waits: then there is nothing to hold
+    // against each other, and another try may have more luck.
+    let seamless = while_busy(|| {
+        (0..10).any(|_| match (open(), open()) {
+            (Ok(old), Ok(new)) => replaced_without_a_seam(old, new, cpus.len()),
+            _ => {
+                eprintln!("skip: perf events are not to be had here");
+                true
+            }
+        })
+    });
+    assert!(
+        seamless,
+        "in ten tries a CPU had no samples on both sides of the cut"
+    );
+}
+
+/// False when a CPU has no samples right before or right after the cut.
+fn replaced_without_a_seam(mut old: Rings, mut new: Rings, cpus: usize) -> bool {
+    wait_until(Mono::now().plus(Duration::from_millis(100)));
+    let cut = Mono::now();
+    wait_until(cut.plus(Duration::from_millis(100)));
+    let mut times = BTreeMap::<CpuId, Vec<Mono>>::new();
+    let mut collect = |drained: Drained<'_>| {
+        if let Drained::Record { time, cpu, record } = drained
+            && matches!(record, Record::Sample(_))
+        {
+            times.entry(cpu).or_default().push(time);
+        }
+    };
+    assert_eq!(old.drain(cut, &mut collect), cut);
+    new.follow(&old, cut);
+    new.drain(horizon_at(Mono::now()), &mut collect);
+    let has_both = |times: &Vec<Mono>| {
+        let after = times.partition_point(|&time| time <= cut);
+        after > 0 && after < times.len()
+    };
+    if times.len() < cpus || !times.values().all(has_both) {
+        return false;
+    }
+    let period = Duration::from_nanos(1_000_000_000 / 99);
+    for (cpu, times) in &times {
+        assert!(times.is_sorted_by(|a, b| a < b), "{cpu:?}: {times:?}");
+        let after = times.partition_point(|&time| time <= cut);
+        let across = times[after].since(times[after - 1]);
+        if across > 2 * period {
+            eprintln!("{cpu:?}: {across:?} across the cut");
+            return false;
+        }
+    }
+    for (cpu, counts) in new.counts() {
+        assert_eq!(counts.samples, times[&cpu].len() as u64);
+    }
+    true
+}
+
+const PERIOD: u64 = 10_000_000;
+
+fn rings_in_memory(cpus: u32) -> Rings {
+    let ring = |cpu| {
+        let ring = Ring::in_memory(64 << 10).expect("maps");
+        CpuRing::over(CpuId(cpu), ring, Pace::Fixed(PERIOD))
+    };
+    Rings::over((0..cpus).map(ring).collect(), Features::default(), 0).expect("some")
+}
+
+/// Times of everything up to `horizon`, however many drains it takes.
+fn times(rings: &mut Rings, horizon: Mono) -> Vec<u64> {
+    let mut times = Vec::new();
+    while rings.drain(horizon, |drained| {
+        if let Drained::Record { time, .. } = drained {
+            times.push(time.0);
+        }
+    }) < horizon
+    {}
+    times
+}
+
+proptest! {
+    #[test]
+    fn what_old_and_new_rings_both_have_comes_out_once(
+        records in proptest::collection::vec((0u32..4, 1u64..50), 1..200), cut in 0u64..6000
+    ) {
+        let (mut old, mut new) = (rings_in_memory(4), rings_in_memory(4));
+        let mut time = 0;
+        let mut expected = Vec::new();
+        for (cpu, later) in records {
+            time += later;
+            let bytes = synthetic::comm(Mono(time), 1, *b"worker\0\0");
+            prop_assert!(old.rings_mut()[cpu as usize].ring_mut().write(&bytes));
+            prop_assert!(new.rings_mut()[cpu as usize].ring_mut().write(&bytes));
+            expected.push(time);
+        }
+        let mut found = times(&mut old, Mono(cut));
+        new.follow(&old, Mono(cut));
+        found.extend(times(&mut new, Mono(time)));
+        prop_assert_eq!(found, expected);
+    }
+}
+
+const SETS: u64 = 2;
+const SET_CPUS: u64 = 3;
+
+/// Rings in memory with sets of captures beside them.
+fn rings_with_sets(ring_bytes: usize) -> Rings {
+    let mut rings = rings_in_memory(SET_CPUS as u32);
+    for key in 0..SETS {
+        let ring = |cpu| {
+            let ring = Ring::in_memory(ring_bytes).expect("maps");
+            (0, CpuRing::over(CpuId(cpu), ring, Pace::Counted))
+        };
+        let layouts = vec![Features::default().layout(0)];
+        let set = RingSet::over(SetKey(key), (0..SET_CPUS as u32).map(ring), layouts, true);
+        rings.add_set(set.expect("some"));
+    }
+    rings
+}
+
+/// Owner (the last one is the continuous profile) and time of all up to `horizon`, gaps by owner, and
+/// how many drains it took.
+struct Handed {
+    samples: Vec<(u64, u64)>,
+    missing: [u64; SETS as usize + 1],
+    drains: u32,
+}
+
+fn handed(rings: &mut Rings, horizon: Mono) -> Handed {
+    let mut handed = Handed {
+        samples: Vec::new(),
+        missing: [0; SETS as usize + 1],
+        drains: 0,
+    };
+    loop {
+        let Handed {
+            samples, missing, ..
+        } = &mut handed;
+        let reached = rings.drain(horizon, |drained| match drained {
+            Drained::Record { time, .. } => samples.push((SETS, time.0)),
+            Drained::SetSample { set, sample, .. } => samples.push((set.0, sample.time.0)),
+            Drained::Gap(gap) => missing[SETS as usize] += gap.samples,
+            Drained::SetGap(set, gap) => missing[set.0 as usize] += gap.samples,
+        });
+        handed.drains += 1;
+        if reached >= horizon {
+            return handed;
+        }
+    }
+}
+
+fn ring_of(rings: &mut Rings, owner: u64, cpu: u64) -> &mut CpuRing {
+    if owner == SETS {
+        return &mut rings.rings_mut()[cpu as usize];
+    }
+    let set = rings.set_mut(SetKey(owner)).expect("added");
+    set.rings_mut().nth(cpu as usize).expect("there").1
+}
+
+proptest! {
+    #[test]
+    fn every_owner_gets_its_own_and_all_in_order_of_time(
+        records in proptest::collection::vec((0..=SETS, 0..SET_CPUS, 1u64..50), 1..300),
+        stops in proptest::collection::vec(0u64..8000, 0..4),
+    ) {
+        let mut rings = rings_with_sets(64 << 10);
+        let (mut time, mut expected) = (0, Vec::new());
+        for (owner, cpu, later) in records {
+            time += later;
+            let bytes = synthetic::sample(Mono(time), 1, cpu as u32, PERIOD, &[7]);
+            prop_assert!(ring_of(&mut rings, owner, cpu).ring_mut().write(&bytes));
+            expected.push((owner, time));
+        }
+        let mut stops: Vec<u64> = stops.into_iter().filter(|&stop| stop < time).collect();
+        stops.sort_unstable();
+        stops.push(time);
+        let mut found = Vec::new();
+        for stop in stops {
+            let handed = handed(&mut rings, Mono(stop));
+            prop_assert!(handed.samples.iter().all(|it| it.1 <= stop));
+            found.extend(handed.samples);
+        }
+        prop_assert_eq!(found, expected);
+    }
+}
+
+/// As many samples of a set on one CPU as there are, one each microsecond. Returns the last time.
+fn flood(rings: &mut Rings, count: u64) -> Mono {
+    for number in 1..=count {
+        let bytes = synthetic::sample(Mono(number * 1000), 1, 0, 1, &[7]);
+        assert!(ring_of(rings, 0, 0).ring_mut().write(&bytes));
+    }
+    Mono(count * 1000)
+}
+
+#[test]
+fn what_exceeds_the_share_of_captures_waits_for_the_next_drain() {
+    let mut rings = rings_with_sets(4 << 20);
+    let last = flood(&mut rings, 10_000);
+    let bytes = synthetic::comm(Mono(last.0 / 2), 1, *b"worker\0\0");
+    assert!(ring_of(&mut rings, SETS, 1).ring_mut().write(&bytes));
+    let handed = handed(&mut rings, last);
+    assert_eq!((handed.samples.len(), handed.drains), (10_001, 4));
+    assert!(handed.samples.iter().map(|it| it.1).is_sorted(), "together");
+    assert_eq!(handed.missing, [0, 0, 0]);
+}
+
+#[test]
+fn the_continuous_profile_does_not_wait_for_captures_until_its_rings_are_full() {
+    let mut rings = rings_with_sets(4 << 20);
+    let last = flood(&mut rings, 10_000);
+    // Its ring has 64 KiB: more than three eighths of it.
+    let mut own = 0;
+    while rings.rings_mut()[2].ring_mut().head().0 < 28 << 10 {
+        own += 1;
+        let time = last.0 - 1_000_000 + own;
+        let bytes = synthetic::sample(Mono(time), 1, 2, PERIOD, &[7]);
+        assert!(ring_of(&mut rings, SETS, 2).ring_mut().write(&bytes));
+    }
+    let handed = handed(&mut rings, last);
+    assert_eq!(handed.drains, 1);
+    let of = |owner| handed.samples.iter().filter(|it| it.0 == owner).count() as u64;
+    assert_eq!(of(SETS), own);
+    let share = (SET_RECORDS_PER_DRAIN_MAX as u64) / (SETS * SET_CPUS);
+    assert_eq!((of(0), handed.missing), (share, [10_000 - share, 0, 0]));
+    let news = rings.sets()[0].news;
+    assert_eq!((news.shed, news.lost), (10_000 - share, 10_000 - share));
+    assert_eq!(rings.news.lost, 0);
+}
+
+#[test]
+fn captures_of_a_cpu_that_went_away_are_told() {
+    let mut rings = rings_with_sets(64 << 10);
+    assert!(rings.leave_sets(CpuId(1)));
+    assert!(!rings.leave_sets(CpuId(9)));
+}
+
+#[test]
+fn sets_stay_when_the_rings_of_the_continuous_profile_are_replaced() {
+    let (mut old, mut new) = (rings_with_sets(64 << 10), rings_in_memory(1));
+    let bytes = synthetic::sample(Mono(5), 1, 0, PERIOD, &[7]);
+    assert!(ring_of(&mut old, 1, 0).ring_mut().write(&bytes));
+    handed(&mut old, Mono(3));
+    new.follow(&old, Mono(3));
+    new.adopt_sets(&mut old);
+    assert_eq!(handed(&mut new, Mono(10)).samples, [(1, 5)]);
+    assert!(new.take_set(SetKey(1)).is_some() && new.take_set(SetKey(1)).is_none());
+    assert_eq!(handed(&mut new, Mono(20)).samples, []);
+}
+
+#[test]
+fn a_ring_that_is_told_to_leave_is_emptied_first() {
+    let mut rings = rings_in_memory(2);
+    let bytes = synthetic::comm(Mono(5), 1, *b"worker\0\0");
+    assert!(rings.rings_mut()[1].ring_mut().write(&bytes));
+    rings.leave(CpuId(1));
+    assert!(rings.take_left().is_none());
+    assert_eq!(times(&mut rings, Mono(10)), [5]);
+    assert_eq!(rings.take_left().map(|ring| ring.cpu), Some(CpuId(1)));
+    assert_eq!(rings.cpus(), 1);
+}
+
+/// What is missing of a CPU whose last sample was at `last` and whose new ring begins now, 30
+/// periods after it: from, until and number, counted back from now in periods.
+fn around(left: u64, since: u64) -> (Vec<(u64, u64, u64)>, u64) {
+    let mut rings = rings_in_memory(2);
+    let ring = Ring::in_memory(64 << 10).expect("maps");
+    let ring = CpuRing::over(CpuId(1), ring, Pace::Fixed(PERIOD));
+    let begin = ring.missed_between(Mono(0), None).expect("long ago").until;
+    let ago = |periods: u64| Mono(begin.0 - periods * PERIOD);
+    let sample = synthetic::sample(ago(30), 1, 1, PERIOD, &[7]);
+    assert!(rings.rings_mut()[1].ring_mut().write(&sample));
+    times(&mut rings, ago(29));
+    let gaps = rings.missed_around(&ring, ago(left), ago(since));
+    let back = |time: Mono| (begin.0 - time.0) / PERIOD;
+    let gaps = gaps.map(|gap| (back(gap.from), back(gap.until), gap.samples));
+    let gaps = gaps.collect();
+    let counted = rings.counts().find(|(cpu, _)| *cpu == CpuId(1));
+    (gaps, counted.map_or(0, |(_, counts)| counts.missed))
+}
+
+#[test]
+fn a_cpu_misses_what_is_before_it_was_away_and_after() {
+    assert_eq!(around(20, 5), (vec![(30, 20, 10), (5, 0, 5)], 15));
+}
+
+#[test]
+fn a_cpu_that_left_unnoticed_misses_all_since_its_last_sample() {
+    assert_eq!(around(3, 3), (vec![(30, 0, 30)], 30));
+}
+
+#[test]
+fn counts_of_a_cpu_go_on_when_it_comes_back() {
+    let mut rings = rings_in_memory(2);
+    for round in 1..=2 {
+        let bytes = synthetic::sample(Mono(round * 10), 1, 1, PERIOD, &[7]);
+        let ring = rings
+            .rings_mut()
+            .iter_mut()
+            .find(|ring| ring.cpu == CpuId(1));
+        assert!(ring.expect("there").ring_mut().write(&bytes));
+        rings.leave(CpuId(1));
+        times(&mut rings, Mono(round * 10));
+        assert!(rings.take_left().is_some());
+        let ring = Ring::in_memory(64 << 10).expect("maps");
+        rings.add(CpuRing::over(CpuId(1), ring, Pace::Fixed(PERIOD)));
+    }
+    let counted = rings.counts().find(|(cpu, _)| *cpu == CpuId(1));
+    assert_eq!(counted.map(|(_, counts)| counts.samples), Some(2));
+}
