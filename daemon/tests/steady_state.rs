@@ -143,11 +143,11 @@ const KEY: SetKey = SetKey(1);
 /// Two captures of one set: one takes all and keeps times, the other nothing but generated code.
 fn begin_captures(shared: &Shared) {
     let rings = (0..CPUS).map(|cpu| {
-        let ring = Ring::in_memory(RING_BYTES).unwrap();
+        let ring = Ring::in_memory(RING_BYTES).expect("maps");
         (0, CpuRing::over(CpuId(cpu), ring, Pace::Fixed(PERIOD)))
     });
     let layouts = vec![Features::default().layout(COPY_BYTES as u32)];
-    let set = RingSet::over(KEY, rings, layouts, true).unwrap();
+    let set = RingSet::over(KEY, rings, layouts, true).expect("some");
     let mut all = Begin::new(CaptureId(1), SetOf::New(Box::new(set)), Filter::default());
     all.keep_times = true;
     let generated = Filter::default().pids([RUNTIME]);
