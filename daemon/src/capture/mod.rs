@@ -5,6 +5,10 @@
 //! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
 //! no row.
 
+pub mod engine;
+pub mod event;
+pub mod filter;
+
 use proto::agent;
 use tokio::sync::mpsc;
 use tonic::Status;
