@@ -200,6 +200,7 @@ pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
         retention: config.recorder.retention(),
         budget_bytes: bounds.recorder,
         window: config.windows.length(),
+        times_bytes: config.recorder.times_bytes(),
     }
 }
 

@@ -49,20 +49,29 @@ impl Service {
     }
 
     /// Runs `query` over `span` on a blocking thread; the permit says that its answer is in memory.
+    /// With `times`, the answer tells when samples were taken.
     pub(super) async fn profile(
         &self,
         span: Span,
         query: Arc<Query>,
+        times: bool,
     ) -> Result<(Chunks<Profile>, Covered, OwnedSemaphorePermit), Status> {
         let ((chunks, covered), permit) =
             blocking(&self.queries, &self.host, move |host, cancel| {
-                let answer =
-                    recorder::query(host.recorder(), span, &query, cancel).map_err(status)?;
+                let ask = match times {
+                    true => recorder::query_with_times,
+                    false => recorder::query,
+                };
+                let answer = ask(host.recorder(), span, &query, cancel).map_err(status)?;
                 let Answer {
                     mut profile,
                     covered,
+                    times_from,
                 } = answer;
                 profile.info.start_unix_ns = host.clock().to_unix_ns(begin(&covered));
+                if let Some(from) = times_from {
+                    profile.moments.start_unix_ns = host.clock().to_unix_ns(from);
+                }
                 // Sorts the samples: too long for the runtime's thread.
                 Ok((Chunks::new(profile), covered))
             })
@@ -181,7 +190,9 @@ impl AgentService for Service {
             let _ = tokio::time::timeout(FLUSH_TIMEOUT, self.host.flush()).await;
         }
         let (from, to) = request::range(asked.range, self.host.clock())?;
-        let (chunks, _, permit) = self.profile(Span::Time(from, to), Arc::new(query)).await?;
+        let (chunks, _, permit) = self
+            .profile(Span::Time(from, to), Arc::new(query), asked.times)
+            .await?;
         tokio::spawn(async move {
             let wrap = |chunk| agent::QueryProfileResponse { chunk: Some(chunk) };
             // A client that has gone needs no answer.

@@ -87,7 +87,8 @@ pub fn memory_budget(config: &Config, machine_bytes: Option<u64>) -> usize {
     if config.budget.memory_mib > 0 {
         return (config.budget.memory_mib as usize) << 20;
     }
-    let wanted = configured_bounds(config).total().saturating_add(BASE_BYTES);
+    let beside = BASE_BYTES.saturating_add(config.recorder.times_bytes());
+    let wanted = configured_bounds(config).total().saturating_add(beside);
     let share = machine_bytes.map_or(usize::MAX, |bytes| (bytes / MACHINE_SHARE) as usize);
     wanted.min(share).max(MEMORY_MIN)
 }
@@ -414,13 +415,13 @@ mod tests {
     #[test]
     fn the_automatic_memory_budget_fits_what_is_configured_and_the_machine() {
         let config = Config::default();
-        for (machine_mib, budget_mib) in [(256 << 10, 176), (2048, 128), (1024, 64), (256, 48)] {
+        for (machine_mib, budget_mib) in [(256 << 10, 180), (2048, 128), (1024, 64), (256, 48)] {
             let found = memory_budget(&config, Some(machine_mib << 20));
             assert_eq!(found >> 20, budget_mib, "{machine_mib} MiB");
         }
         let mut large = Config::default();
         large.recorder.budget_mib = 1024;
-        assert_eq!(memory_budget(&large, None) >> 20, 1136);
+        assert_eq!(memory_budget(&large, None) >> 20, 1140);
         large.budget.memory_mib = 300;
         assert_eq!(memory_budget(&large, None) >> 20, 300);
     }

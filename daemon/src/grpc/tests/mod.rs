@@ -123,6 +123,8 @@ impl FakeHost {
         }
         let taken = samples.iter().map(|sample| sample.2).sum();
         recorder.add(WindowPart {
+            moments: &[],
+            moments_refused: 0,
             start,
             end: Mono(start.0 + SECOND),
             closes,
