@@ -232,6 +232,7 @@ impl Namer {
         let Some(id) = batch.capture else {
             return self.record(batch, recorder);
         };
+        self.captures.note_samples(batch.quality.taken);
         match self.captures.get(id) {
             Some(taken) => {
                 self.record(batch, &taken.recorder);

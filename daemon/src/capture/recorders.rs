@@ -5,6 +5,7 @@
 use crate::aggregate::recorder::Recorder;
 use crate::ids::CaptureId;
 use hashbrown::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -43,29 +44,43 @@ impl Taken {
     }
 }
 
-/// By capture. Its number is bounded by `captures.max`.
+/// By capture. Their number is bounded by `captures.max`.
 #[derive(Default)]
-pub struct Recorders(Mutex<HashMap<CaptureId, Arc<Taken>>>);
+pub struct Recorders {
+    by_id: Mutex<HashMap<CaptureId, Arc<Taken>>>,
+    /// Samples of all captures since the start.
+    samples: AtomicU64,
+}
 
 impl Recorders {
     /// The one of a capture; `None` when nobody wants its samples any more.
     pub fn get(&self, id: CaptureId) -> Option<Arc<Taken>> {
-        unpoisoned(&self.0).get(&id).cloned()
+        unpoisoned(&self.by_id).get(&id).cloned()
     }
 
     /// From now on the samples of `id` are recorded there.
     pub fn insert(&self, id: CaptureId, taken: Arc<Taken>) {
-        unpoisoned(&self.0).insert(id, taken);
+        unpoisoned(&self.by_id).insert(id, taken);
     }
 
     /// From now on they are let go.
     pub fn remove(&self, id: CaptureId) {
-        unpoisoned(&self.0).remove(&id);
+        unpoisoned(&self.by_id).remove(&id);
+    }
+
+    /// So many samples of captures were named.
+    pub fn note_samples(&self, samples: u64) {
+        self.samples.fetch_add(samples, Ordering::Relaxed);
+    }
+
+    /// Samples of all captures since the start.
+    pub fn samples(&self) -> u64 {
+        self.samples.load(Ordering::Relaxed)
     }
 
     /// Their ids, in no order.
     pub fn ids(&self) -> Vec<CaptureId> {
-        unpoisoned(&self.0).keys().copied().collect()
+        unpoisoned(&self.by_id).keys().copied().collect()
     }
 }
 

@@ -24,6 +24,7 @@ use crate::time::WallAnchor;
 use listen::Bound;
 use proto::agent;
 use proto::agent::agent_service_server::AgentServiceServer;
+pub(crate) use request::query as query_of;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
