@@ -69,6 +69,8 @@ pub(super) struct Running {
     pub cancelled: AtomicBool,
     pub info: Mutex<CaptureInfo>,
     pub taken: Arc<Taken>,
+    /// Its share of what the threads took that sample and name. Unit: nanoseconds.
+    pub cpu_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -143,9 +145,9 @@ impl Captures {
 
     /// CPU time of sampler and namer for captures, those that run included. Unit: nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
-        let running: Vec<Arc<Running>> = lock(&self.state).running.values().cloned().collect();
-        let progress = running.iter().filter_map(|one| lock(&one.info).progress);
-        let now: u64 = progress.map(|progress| progress.cpu_ns).sum();
+        let state = lock(&self.state);
+        let running = state.running.values();
+        let now: u64 = running.map(|one| one.cpu_ns.load(Ordering::Relaxed)).sum();
         self.counts
             .cpu_ns
             .load(Ordering::Relaxed)
@@ -246,6 +248,7 @@ impl Captures {
             cancelled: AtomicBool::new(false),
             info: Mutex::new(info.clone()),
             taken,
+            cpu_ns: AtomicU64::new(0),
         });
         lock(&self.state).running.insert(id.0, Arc::clone(&running));
         let (messages, receiver) = mpsc::channel(MESSAGES_MAX);
@@ -314,7 +317,8 @@ impl Captures {
         counts
             .samples
             .fetch_add(progress.samples_all, Ordering::Relaxed);
-        counts.cpu_ns.fetch_add(progress.cpu_ns, Ordering::Relaxed);
+        let cpu_ns = running.cpu_ns.load(Ordering::Relaxed);
+        counts.cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
         tracing::info!(
             id = info.id,
             peer = ?info.peer,

@@ -214,13 +214,16 @@ impl Run {
         self.selected.count(&recorder, &self.wanted);
         let (quality, stats) = (recorder.totals_of_quality(), recorder.stats());
         drop(recorder);
+        let share = self.cost.share(&self.captures, quality.taken);
+        self.running.cpu_ns.store(share, Ordering::Relaxed);
+        let thread = thread_cpu_ns(Path::new("/proc/thread-self")).unwrap_or(0);
         CaptureProgress {
             elapsed_ns: elapsed.as_nanos() as u64,
             samples: self.selected.samples,
             samples_all: quality.taken,
             lost_samples: quality.lost_samples,
             throttled: quality.throttled,
-            cpu_ns: self.cost.of(&self.captures, quality.taken),
+            cpu_ns: share.saturating_add(thread),
             bytes: (stats.bytes + stats.times_bytes) as u64,
         }
     }
@@ -457,13 +460,11 @@ impl Cost {
         }
     }
 
-    /// Since the begin, with so many samples of its own.
-    fn of(&self, captures: &Captures, own: u64) -> u64 {
+    /// Of the threads that sample and name, since the begin, with so many samples of its own.
+    fn share(&self, captures: &Captures, own: u64) -> u64 {
         let cpu_ns = captures.world.cpu_ns().saturating_sub(self.cpu_ns);
         let all = captures.world.samples() + captures.recorders.samples();
         let all = all.saturating_sub(self.samples).max(own).max(1);
-        let share = u128::from(cpu_ns) * u128::from(own) / u128::from(all);
-        let thread = thread_cpu_ns(Path::new("/proc/thread-self")).unwrap_or(0);
-        (share as u64).saturating_add(thread)
+        (u128::from(cpu_ns) * u128::from(own) / u128::from(all)) as u64
     }
 }
