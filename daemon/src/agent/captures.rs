@@ -22,7 +22,7 @@ use crate::time::Mono;
 use profile::{Profile, Query, Selector};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 use tonic::Status;
 
@@ -38,7 +38,8 @@ const THREADS: [&str; 2] = ["fp-sampler", "fp-namer"];
 /// The agent for captures. Holds no reference that would keep it alive.
 struct AgentWorld {
     agent: Weak<Agent>,
-    containers: Containers,
+    /// `fp-containers` ends when nobody has this any more.
+    containers: Mutex<Containers>,
     engine: Engine,
     /// Folders in /proc of [`THREADS`], once they run.
     threads: OnceLock<Vec<PathBuf>>,
@@ -52,7 +53,7 @@ impl Agent {
             let world = AgentWorld {
                 agent: Arc::downgrade(self),
                 engine: Engine::new(Arc::clone(&self.sampler), machine),
-                containers,
+                containers: Mutex::new(containers),
                 threads: OnceLock::new(),
             };
             Captures::new(Box::new(world), recorders)
@@ -99,7 +100,8 @@ impl World for AgentWorld {
     }
 
     fn resolve(&self, selector: &Selector) -> Result<Scope, Status> {
-        target::resolve(selector, &self.agent()?.hierarchy, &self.containers)
+        let containers = lock(&self.containers).clone();
+        target::resolve(selector, &self.agent()?.hierarchy, &containers)
     }
 
     fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status> {
@@ -177,6 +179,10 @@ impl World for AgentWorld {
             profile.moments.start_unix_ns = agent.clock.to_unix_ns(since);
         }
         Some(profile)
+    }
+
+    fn stop(&self) {
+        *lock(&self.containers) = Containers::none();
     }
 
     fn cpu_ns(&self) -> u64 {

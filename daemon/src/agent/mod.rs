@@ -203,6 +203,7 @@ pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
         budget_bytes: bounds.recorder,
         window: config.windows.length(),
         times_bytes: config.recorder.times_bytes(),
+        ..RecorderOptions::default()
     }
 }
 

@@ -32,6 +32,13 @@ const MESSAGES_MAX: usize = 4;
 /// each ten seconds and old ones can be given up alone.
 const WINDOW: Duration = Duration::from_secs(10);
 
+/// A window of a capture may take its budget divided by this. Less than of the continuous profile: there is
+/// no hour of others that one window could push out, and most captures are of one or two windows.
+const WINDOW_PART: usize = 2;
+
+/// A capture that begins gets this part of the memory that the others left.
+const MEMORY_PART: usize = 4;
+
 /// The part of a capture's memory that the times of its samples may take.
 const TIMES_SHARE: usize = 4;
 
@@ -124,6 +131,7 @@ impl Captures {
     /// Has all captures end with what there is, and takes no more.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        self.world.stop();
     }
 
     /// True once [`Captures::stop`] was called.
@@ -173,7 +181,9 @@ impl Captures {
         let left = limits.memory_bytes().saturating_sub(state.promised);
         // As much as each that may still begin needs is left to them.
         let others = (limits.max - state.slots - 1) as usize * MEMORY_MIN;
-        let bytes = (left / 2).min(left.saturating_sub(others)).max(MEMORY_MIN);
+        let bytes = (left / MEMORY_PART)
+            .min(left.saturating_sub(others))
+            .max(MEMORY_MIN);
         if left < MEMORY_MIN {
             return Err(Status::resource_exhausted(format!(
                 "failed to start the capture: the captures that run hold what `captures.memory_mib`, \
@@ -217,6 +227,7 @@ impl Captures {
             budget_bytes: slot.bytes - times_bytes,
             window: WINDOW,
             times_bytes,
+            window_share: WINDOW_PART,
         })));
         self.recorders.insert(id, Arc::clone(&taken));
         let started = match self.world.begin(id, &wanted, &scope) {

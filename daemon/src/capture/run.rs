@@ -127,6 +127,11 @@ impl Run {
             false => LAST_BATCH_MAX,
         };
         let whole = self.running.taken.wait_for_end(wait);
+        let end = match end {
+            // The sampler is as quick to hear of it.
+            End::Sampler if self.captures.is_stopping() => End::Stopping,
+            end => end,
+        };
         let answered = self.answer(end, sampled, past, whole);
         if answered.is_err() {
             let error = "the client left before the answer was complete";

@@ -54,6 +54,9 @@ pub trait World: Send + Sync + 'static {
     /// cancelled.
     fn past(&self, from: Mono, query: &Query, times: bool, cancel: &AtomicBool) -> Option<Profile>;
 
+    /// Lets go of what other threads wait for the end of: no capture begins any more.
+    fn stop(&self);
+
     /// CPU time of the threads that sample and name, since their start. Unit: nanoseconds.
     fn cpu_ns(&self) -> u64;
 

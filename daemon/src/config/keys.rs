@@ -374,7 +374,7 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "MiB",
         reload: Reload::Live,
         doc: "Memory of the samples of all captures together, beside budget.memory_mib. Each that begins \
-              may use half of what the others left; what has no room goes under [other], and then the \
+              may use a quarter of what the others left; what has no room goes under [other], and then the \
               oldest is given up, which its result says.",
         get: |c| Value::Int(c.captures.memory_mib.into()),
         put: |c, v| put_int(&mut c.captures.memory_mib, &v),

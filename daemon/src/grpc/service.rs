@@ -111,7 +111,11 @@ impl AgentService for Service {
             .to_owned();
         let asked = request.into_inner();
         let place = self.captures.clone().try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!("{CAPTURES_MAX} captures are being sent already"))
+            let running = captures_of(&*self.host).map_or(0, |captures| captures.running());
+            Status::resource_exhausted(format!(
+                "failed to start the capture: {running} captures run already, and as many wait to begin \
+                 as may\nagent-ctl captures shows them"
+            ))
         })?;
         let (messages, permit) = blocking(&self.beginning, &self.host, move |host, _| {
             captures_of(host)?.begin(asked, name)

@@ -12,7 +12,7 @@
 //!
 //! **Bounds.** Packed windows and the dictionary together stay within the budget whenever `add` or
 //! `maintain` has returned; between them the dictionary grows by what the namer interns, which
-//! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`]. While a collection runs, the
+//! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`] unless told otherwise. While a collection runs, the
 //! live part of the dictionary exists twice.
 //!
 //! Threads: one writer (the namer) and any number of readers behind an `RwLock`. Nothing here
@@ -76,6 +76,8 @@ pub struct RecorderOptions {
     pub window: Duration,
     /// Most memory for the times of samples, beside the budget; 0: none are kept.
     pub times_bytes: usize,
+    /// One window may take the budget divided by this; see [`WINDOW_SHARE`].
+    pub window_share: usize,
 }
 
 impl Default for RecorderOptions {
@@ -85,6 +87,7 @@ impl Default for RecorderOptions {
             budget_bytes: 64 * 1024 * 1024,
             window: Duration::from_secs(10),
             times_bytes: 4 * 1024 * 1024,
+            window_share: WINDOW_SHARE,
         }
     }
 }
@@ -475,7 +478,7 @@ impl Recorder {
     }
 
     fn window_share(&self) -> usize {
-        self.options.budget_bytes / WINDOW_SHARE
+        self.options.budget_bytes / self.options.window_share.max(1)
     }
 
     fn window_bytes(&self) -> usize {

@@ -72,6 +72,8 @@ impl World for FakeWorld {
         self.0.past.clone()
     }
 
+    fn stop(&self) {}
+
     fn cpu_ns(&self) -> u64 {
         0
     }

@@ -28,7 +28,7 @@ async fn a_capture_is_told_as_it_goes_until_its_result() {
     let (_directory, running, mut client) = service().await;
     let mut answer = client.capture(request()).await.unwrap().into_inner();
     let (sender, peer) = begun(&running);
-    assert!(peer.starts_with("unix:pid="), "{peer}");
+    assert!(peer.starts_with("uid="), "{peer}");
     let info = CaptureInfo {
         id: 7,
         ..CaptureInfo::default()
