@@ -131,6 +131,7 @@ catalogue! {
     fanouts_done Counter "fleetprof_collector_fanouts_total" "outcome=\"done\"" "Captures over the fleet by how they ended.";
     fanouts_cancelled Counter "fleetprof_collector_fanouts_total" "outcome=\"cancelled\"" "Captures over the fleet by how they ended.";
     fanouts_left Counter "fleetprof_collector_fanouts_total" "outcome=\"client_left\"" "Captures over the fleet by how they ended.";
+    fanouts_failed Counter "fleetprof_collector_fanouts_total" "outcome=\"failed\"" "Captures over the fleet by how they ended.";
     fanout_answered Counter "fleetprof_collector_fanout_hosts_total" "outcome=\"answered\"" "Hosts that were asked to capture, by what came of it.";
     fanout_failed Counter "fleetprof_collector_fanout_hosts_total" "outcome=\"failed\"" "Hosts that were asked to capture, by what came of it.";
     fanout_lost Counter "fleetprof_collector_fanout_hosts_total" "outcome=\"lost\"" "Hosts that were asked to capture, by what came of it.";

@@ -3,8 +3,8 @@
 //! Runs as one task, which never blocks. Reports are handed to the fan-out that gave the order; nothing of an
 //! agent is kept here. What breaks the protocol ends the stream, and with it the captures of this host alone.
 
-use super::attendance::{Addressee, Attendant, Outbox, Ticket};
 use super::Control;
+use super::attendance::{Addressee, Attendant, Outbox, Ticket};
 use crate::ingest::limits::HOST_ID_BYTES_MAX;
 use crate::ingest::stopped;
 use crate::ingest::window::host_facts;

@@ -356,10 +356,7 @@ mod tests {
         let agent = &ticket.attendant;
         let ordered = agent.capture(Default::default()).expect("room");
         order(&mut inbox);
-        assert!(matches!(
-            agent.addressee(1, false),
-            Addressee::Waiting(_)
-        ));
+        assert!(matches!(agent.addressee(1, false), Addressee::Waiting(_)));
         drop(ordered);
         assert_eq!(order(&mut inbox), Some((2, order::What::Drop(1))));
         assert!(matches!(agent.addressee(1, false), Addressee::Past));

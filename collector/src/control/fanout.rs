@@ -203,7 +203,11 @@ impl Run {
             }
             Err(error) => {
                 let gone = error == super::attendance::OrderError::Gone;
-                let state = if gone { HostState::Lost } else { HostState::Failed };
+                let state = if gone {
+                    HostState::Lost
+                } else {
+                    HostState::Failed
+                };
                 progress.state = state.into();
                 progress.message = error.to_string();
                 self.undone -= 1;
@@ -337,7 +341,7 @@ impl Run {
             let mut notices = Vec::new();
             let taken = merged.take(*arrived, span, mib, &mut notices);
             for (_, host) in &mut ending {
-                host.notices.append(&mut notices.clone());
+                host.notices.extend_from_slice(&notices);
                 if let Err(error) = &taken {
                     host.state = HostState::Failed.into();
                     host.message = error.to_string();
@@ -405,7 +409,12 @@ impl Run {
     async fn answer(mut self, info: FleetCaptureInfo, client: &Client) {
         let merged = self.merged.take();
         let (past, own, held, without_times) = match merged {
-            Some(merged) => (merged.past, merged.own, Some(merged.held), merged.without_times),
+            Some(merged) => (
+                merged.past,
+                merged.own,
+                Some(merged.held),
+                merged.without_times,
+            ),
             None => (None, None, None, 0),
         };
         let mut info = FleetCaptureInfo {
@@ -423,7 +432,10 @@ impl Run {
         // Its place is for another while this one is read.
         drop(self);
         let sending = send(past, own, info, client);
-        if !matches!(tokio::time::timeout(ANSWER_TIMEOUT, sending).await, Ok(true)) {
+        if !matches!(
+            tokio::time::timeout(ANSWER_TIMEOUT, sending).await,
+            Ok(true)
+        ) {
             metrics.answers_stalled.inc();
         }
         drop(held);
@@ -465,7 +477,9 @@ fn late(cancelled: bool, patience: Duration) -> String {
     let seconds = patience.as_secs_f64();
     match cancelled {
         true => format!("it did not answer within {seconds} s after the capture was cancelled"),
-        false => format!("it did not answer within {seconds} s after the capture's time (patience)"),
+        false => {
+            format!("it did not answer within {seconds} s after the capture's time (patience)")
+        }
     }
 }
 

@@ -12,6 +12,9 @@ use tokio::sync::watch;
 /// Why a fan-out whose client left has ended.
 pub const CLIENT_LEFT: &str = "the client left";
 
+/// Why one that was cancelled has ended; behind it stands who did it.
+const CANCELLED: &str = "cancelled by ";
+
 /// All fan-outs of this collector since its start, within bounds.
 pub struct Fanouts {
     inner: Mutex<Inner>,
@@ -95,7 +98,7 @@ impl Fanouts {
             return false;
         };
         if running.info.ended_by.is_empty() {
-            running.info.ended_by = format!("cancelled by {peer}");
+            running.info.ended_by = format!("{CANCELLED}{peer}");
         }
         // It may have come to its end this moment.
         let _ = running.cancel.send(true);
@@ -151,7 +154,8 @@ impl Drop for Slot {
         match info.ended_by.as_str() {
             "" => metrics.fanouts_done.inc(),
             CLIENT_LEFT => metrics.fanouts_left.inc(),
-            _ => metrics.fanouts_cancelled.inc(),
+            other if other.starts_with(CANCELLED) => metrics.fanouts_cancelled.inc(),
+            _ => metrics.fanouts_failed.inc(),
         }
         metrics.fanout_answered.add(info.answered.into());
         metrics.fanout_failed.add(info.failed.into());
@@ -207,7 +211,10 @@ mod tests {
         assert!(fanouts.list()[0].running);
         drop(slot);
         let listed = fanouts.list().remove(0);
-        assert_eq!((listed.running, listed.peer.as_str()), (false, "10.0.0.1:7"));
+        assert_eq!(
+            (listed.running, listed.peer.as_str()),
+            (false, "10.0.0.1:7")
+        );
         assert_eq!((listed.asked, listed.answered), (3, 1));
         assert_eq!((listed.failed, listed.lost, listed.hosts.len()), (1, 1, 2));
         assert_eq!(metrics.fanout_lost.get(), 1);

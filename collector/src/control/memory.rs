@@ -47,10 +47,10 @@ impl Held {
         let max = self.budget.bytes_max;
         let take = |used: usize| used.checked_add(more).filter(|&sum| sum <= max);
         // Relaxed: the number alone matters.
-        let taken =
-            self.budget
-                .used
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let taken = self
+            .budget
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         if taken.is_err() {
             return false;
         }

@@ -23,7 +23,7 @@ pub struct Arrived {
     pub labels: Vec<(String, String)>,
     /// By how much the host's clock is ahead. Unit: nanoseconds.
     pub clock_ahead_ns: i64,
-    /// The memory of it.
+    /// The memory of it, given back when it is merged.
     pub held: Held,
 }
 
@@ -119,6 +119,7 @@ impl Merged {
             return Err(MergeError::Memory { mib });
         }
         let merged = self.merge(&arrived);
+        arrived.held.shrink_to(0);
         let bytes = [&self.past, &self.own].map(|one| one.as_ref().map_or(0, heap_bytes));
         self.held.shrink_to(bytes[0].saturating_add(bytes[1]));
         merged
@@ -260,7 +261,13 @@ mod tests {
             end: StackEnd::Complete,
         };
         for second in 0..10 {
-            profile.add(key, Value { count: 1, weight: 7 });
+            profile.add(
+                key,
+                Value {
+                    count: 1,
+                    weight: 7,
+                },
+            );
             profile.moments.list.push(Moment {
                 at_ns: second * SECOND as u64,
                 key,

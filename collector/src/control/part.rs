@@ -4,9 +4,7 @@
 //! is not held up; what an agent sends is an attacker's, and costs its own part alone.
 
 use super::attendance::Ordered;
-use super::limits::{
-    BYTES_PER_ENCODED, HOST_BYTES_MAX, NOTICES_MAX, TEXT_BYTES_MAX,
-};
+use super::limits::{BYTES_PER_ENCODED, HOST_BYTES_MAX, NOTICES_MAX, TEXT_BYTES_MAX};
 use super::memory::{Budget, Held};
 use super::merge::Arrived;
 use crate::metrics::Metrics;
@@ -226,9 +224,8 @@ impl Incoming {
     }
 
     fn whole(self) -> Result<(Option<Profile>, Profile, Held), PartError> {
-        let whole = |assembler: ProfileAssembler| {
-            assembler.finish().map_err(|_| PartError::Incomplete)
-        };
+        let whole =
+            |assembler: ProfileAssembler| assembler.finish().map_err(|_| PartError::Incomplete);
         let past = self.past.map(whole).transpose()?;
         let own = whole(self.own.ok_or(PartError::Incomplete)?)?;
         Ok((past, own, self.held))

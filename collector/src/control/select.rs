@@ -333,7 +333,11 @@ mod tests {
             ("host=~\"web-.*\"", true, ""),
             ("host!=\"web-1\"", false, ""),
             ("rack=\"7\"", true, "rack=\"7\""),
-            ("cgroup^=\"/a\",comm!~\"x|y\"", true, "cgroup^=\"/a\",comm!~\"x|y\""),
+            (
+                "cgroup^=\"/a\",comm!~\"x|y\"",
+                true,
+                "cgroup^=\"/a\",comm!~\"x|y\"",
+            ),
         ] {
             let checked = checked(selector, &[]);
             let facts = facts();
@@ -402,8 +406,12 @@ mod tests {
         assert!(with(|_, capture| capture.duration_ns = DURATION_NS_MAX + 1));
         assert!(with(|_, capture| capture.before_ns = u64::MAX));
         assert!(with(|request, _| request.patience_ns = u64::MAX));
-        assert!(with(|request, _| request.host_ids = vec![String::new(); HOSTS_MAX + 1]));
-        assert!(with(|_, capture| capture.group_by = vec!["a".to_owned(); 65]));
+        assert!(with(
+            |request, _| request.host_ids = vec![String::new(); HOSTS_MAX + 1]
+        ));
+        assert!(with(
+            |_, capture| capture.group_by = vec!["a".to_owned(); 65]
+        ));
         assert!(check(&FleetCaptureRequest::default()).is_err());
     }
 

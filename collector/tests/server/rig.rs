@@ -2,6 +2,8 @@
 
 use crate::memory::Memory;
 use collector::config::Config;
+use collector::control::limits::Timeouts as ControlTimeouts;
+use collector::control::{Control, ControlOptions};
 use collector::ingest::limits::Timeouts;
 use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
@@ -38,6 +40,8 @@ pub struct Options {
     pub ingest: IngestOptions,
     /// Of queries.
     pub query: QueryOptions,
+    /// Of captures over the fleet.
+    pub control: ControlOptions,
 }
 
 impl Default for Options {
@@ -61,6 +65,15 @@ impl Default for Options {
                 memory_bytes: config.query.memory_bytes(),
                 nodes: 200_000,
                 lines: 100_000,
+            },
+            control: ControlOptions {
+                streams: 1024,
+                memory_bytes: 256 << 20,
+                timeouts: ControlTimeouts {
+                    hello: LIMIT,
+                    ping: LIMIT,
+                    report: LIMIT,
+                },
             },
         }
     }
@@ -122,8 +135,15 @@ impl Rig {
             hosts.clone(),
             options.query,
             facts,
+            clock.clone(),
+            metrics.clone(),
+        );
+        let control = Control::new(
+            queries.clone(),
+            options.control,
             clock,
             metrics.clone(),
+            ending.clone(),
         );
         let any: SocketAddr = ([127, 0, 0, 1], 0).into();
         let on_grpc = listen::bind(any).await.expect("a port");
@@ -135,12 +155,14 @@ impl Rig {
             on_grpc,
             ingest.clone(),
             queries.clone(),
+            control.clone(),
             streams,
             http,
             metrics.clone(),
             ending.clone(),
         ));
-        tokio::spawn(web::serve(on_http, queries, grpc, metrics.clone(), ending));
+        let serving = web::serve(on_http, queries, control, grpc, metrics.clone(), ending);
+        tokio::spawn(serving);
         Rig {
             store,
             hosts,
