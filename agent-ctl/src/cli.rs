@@ -2,7 +2,8 @@
 
 use crate::peer::Connection;
 use crate::{
-    cgroups, completions, config, diff, doctor, exit, hosts, man, profile_cmd, status, tail, top,
+    cgroups, completions, config, diff, doctor, exit, fleet_capture, hosts, man, profile_cmd,
+    status, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -77,6 +78,10 @@ pub enum Command {
     Profile(profile_cmd::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
+    /// Capture on many hosts of a fleet at once, with one profile in the end
+    FleetCapture(fleet_capture::command::Args),
+    /// List captures over a fleet that run and that ended, or end one
+    FleetCaptures(fleet_capture::command::ListArgs),
     /// Print a line for each window as it closes
     Tail(tail::Args),
     /// Check, show or reload the agent's configuration

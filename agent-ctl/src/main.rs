@@ -29,6 +29,7 @@ mod exit;
 #[expect(dead_code, reason = "tests in here need the fake collector alone")]
 mod fake;
 mod fleet;
+mod fleet_capture;
 mod form;
 mod hosts;
 mod local;
@@ -92,6 +93,10 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
+        Command::FleetCapture(args) => fleet_capture::command::run(&out, &connection, args).await,
+        Command::FleetCaptures(args) => {
+            fleet_capture::command::run_list(&out, &connection, args).await
+        }
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,
         Command::Completions(args) => completions::run(&out, args),

@@ -121,11 +121,13 @@ pub async fn serve(
             streams,
             memory_bytes: config.query.memory_bytes(),
             timeouts: control::limits::Timeouts::default(),
+            advertise: config.control.advertise.map(|address| address.to_string()),
         },
         clock,
         metrics.clone(),
         ending.clone(),
     );
+    let telling = tokio::spawn(control.clone().tell_others());
     let mut grpc = tokio::spawn(grpc::serve(
         grpc,
         ingest.clone(),
@@ -154,6 +156,7 @@ pub async fn serve(
     if failure.is_none() {
         drain(&ingest, &mut grpc, &mut http, config.shutdown.grace()).await;
     }
+    telling.abort();
     grpc.abort();
     http.abort();
     upkeep.stop();

@@ -8,17 +8,18 @@ use super::history::{CLIENT_LEFT, Slot, count};
 use super::limits::QUIET_MAX;
 use super::merge::{Arrived, Merged, Span};
 use super::part::{Event, Part};
-use super::select::{Checked, Chosen, Place, Plan};
+use super::select::{Checked, Chosen, Place, Plan, to_wire};
+use super::share::Share;
 use super::{Control, limits};
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT};
 use profile::Profile;
 use proto::collector::{
-    FleetCaptureInfo, FleetCaptureResponse, FleetPlan, HostProgress, HostState,
-    fleet_capture_response::Body,
+    FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, FleetPlan, HostProgress,
+    HostState, fleet_capture_response::Body,
 };
 use proto::{Chunks, wire};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -27,6 +28,9 @@ use tonic::Status;
 
 /// How often a client is told what has changed.
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Part of the patience that other collectors have with their hosts.
+const SHARE_PATIENCE: f64 = 0.75;
 
 /// Events of hosts that wait for the fan-out, which takes them at once.
 const EVENTS_QUEUED: usize = 64;
@@ -158,8 +162,12 @@ impl Run {
             began_unix_ns: inner.clock.now_unix_ns(),
             fanout,
         };
+        let mut shares = BTreeMap::new();
         for (at, chosen) in chosen.into_iter().enumerate() {
-            run.order(at, chosen, &events);
+            run.order(at, chosen, &events, &mut shares);
+        }
+        for (collector, hosts) in shares {
+            run.share(collector, hosts, &events);
         }
         run.plan = Some(FleetPlan {
             id: run.fanout.slot.id,
@@ -173,8 +181,14 @@ impl Run {
         run
     }
 
-    /// Asks a host.
-    fn order(&mut self, at: usize, chosen: Chosen, events: &mpsc::Sender<Event>) {
+    /// Asks a host, or leaves it for the share of its collector.
+    fn order(
+        &mut self,
+        at: usize,
+        chosen: Chosen,
+        events: &mpsc::Sender<Event>,
+        shares: &mut BTreeMap<String, Ending>,
+    ) {
         let inner = &self.fanout.control.0;
         let mut progress = HostProgress {
             host_id: chosen.host_id,
@@ -182,11 +196,19 @@ impl Run {
             state: HostState::Waiting.into(),
             ..HostProgress::default()
         };
-        let Place::Here {
-            attendant,
-            request,
-            labels,
-        } = chosen.place;
+        let (attendant, request, labels) = match chosen.place {
+            Place::Here {
+                attendant,
+                request,
+                labels,
+            } => (attendant, request, labels),
+            Place::There { collector } => {
+                let share = shares.entry(collector).or_default();
+                share.push((at, progress.clone()));
+                self.hosts.push(progress);
+                return;
+            }
+        };
         match attendant.capture(*request) {
             Ok(ordered) => {
                 let part = Part {
@@ -214,6 +236,32 @@ impl Run {
             }
         }
         self.hosts.push(progress);
+    }
+
+    /// Asks another collector.
+    fn share(&mut self, collector: String, hosts: Ending, events: &mpsc::Sender<Event>) {
+        let inner = &self.fanout.control.0;
+        let checked = &self.fanout.checked;
+        let mut capture = checked.capture.clone();
+        capture.matchers = checked.selector.matchers().iter().map(to_wire).collect();
+        // What it has by then must come here and be merged in time.
+        let patience = checked.patience.mul_f64(SHARE_PATIENCE);
+        let share = Share {
+            collector,
+            request: FleetCaptureRequest {
+                capture: Some(capture),
+                patience_ns: u64::try_from(patience.as_nanos())
+                    .unwrap_or(u64::MAX)
+                    .max(1),
+                ..FleetCaptureRequest::default()
+            },
+            hosts,
+            budget: inner.budget.clone(),
+            events: events.clone(),
+            cancel: self.fanout.slot.cancel.clone(),
+            metrics: inner.metrics.clone(),
+        };
+        self.tasks.spawn(share.run());
     }
 
     /// Serves the hosts until all have ended, or nobody waits for them.
@@ -340,7 +388,9 @@ impl Run {
         self.merging = Some(tokio::task::spawn_blocking(move || {
             let mut notices = Vec::new();
             let taken = merged.take(*arrived, span, mib, &mut notices);
-            for (_, host) in &mut ending {
+            let merged_in =
+                |host: &HostProgress| matches!(host.state(), HostState::Done | HostState::Partial);
+            for (_, host) in ending.iter_mut().filter(|(_, host)| merged_in(host)) {
                 host.notices.extend_from_slice(&notices);
                 if let Err(error) = &taken {
                     host.state = HostState::Failed.into();

@@ -18,6 +18,24 @@ pub const ORDERS_PER_HOST_MAX: usize = 8;
 /// stream is not read.
 pub const REPORTS_QUEUED: usize = 4;
 
+/// How often collectors on one store tell each other who attends.
+pub const TELL_INTERVAL: Duration = Duration::from_secs(20);
+
+/// How long that is believed. Unit: nanoseconds: three times as long.
+pub const TOLD_FOR_NS: i64 = 60_000_000_000;
+
+/// Most hosts that attend elsewhere and are looked at.
+pub const ELSEWHERE_MAX: usize = 65_536;
+
+/// Largest profile of another collector's share, past and capture each. Unit: encoded bytes.
+pub const SHARE_BYTES_MAX: usize = 128 << 20;
+
+/// Largest message of another collector. Unit: bytes. Its result tells of a thousand hosts, each with up to 9 KiB.
+pub const SHARE_MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// Time to reach another collector.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Fan-outs at a time. More are refused, with when to come again.
 pub const FANOUTS_MAX: usize = 8;
 

@@ -24,16 +24,20 @@ mod merge;
 mod part;
 mod select;
 mod service;
+mod share;
 
+use crate::ingest::stopped;
 use crate::metrics::Metrics;
 use crate::query::Queries;
+use crate::store::Attending;
 use crate::time::Clock;
 use attendance::Attendance;
 use history::Fanouts;
-use limits::Timeouts;
+use limits::{TELL_INTERVAL, Timeouts};
 use memory::Budget;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::MissedTickBehavior;
 
 /// What attending and captures may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +48,8 @@ pub struct ControlOptions {
     pub memory_bytes: usize,
     /// For how long agents are waited for.
     pub timeouts: Timeouts,
+    /// Where other collectors on the same store reach this one; none: they are not told of its agents.
+    pub advertise: Option<String>,
 }
 
 /// Answers agents and people; clones share everything.
@@ -82,5 +88,52 @@ impl Control {
             metrics,
             shutdown,
         }))
+    }
+
+    /// Tells the other collectors on the store who attends here, until the end. Done at once where nobody is to
+    /// be told.
+    pub async fn tell_others(self) {
+        let Some(collector) = self.0.options.advertise.clone() else {
+            return;
+        };
+        let mut shutdown = self.0.shutdown.clone();
+        let mut tick = tokio::time::interval(TELL_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failed = false;
+        loop {
+            tokio::select! {
+                () = stopped(&mut shutdown) => return,
+                _ = tick.tick() => {}
+            }
+            // A failure is logged when it begins, not each time.
+            match self.tell(&collector).await {
+                Ok(()) => failed = false,
+                Err(status) if !failed => {
+                    failed = true;
+                    tracing::warn!(
+                        "other collectors do not know which agents attend here: {}",
+                        status.message()
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Tells it once.
+    ///
+    /// # Errors
+    /// When the store does not take it.
+    pub async fn tell(&self, collector: &str) -> Result<(), tonic::Status> {
+        let seen_unix_ns = self.0.clock.now_unix_ns();
+        let all = self.0.attendance.all();
+        let hosts = all.iter().map(|attendant| Attending {
+            host_id: attendant.key.host_id.clone(),
+            hostname: attendant.hostname(),
+            labels: attendant.facts().labels,
+            collector: collector.to_owned(),
+            seen_unix_ns,
+        });
+        self.0.queries.attend(hosts.collect()).await
     }
 }

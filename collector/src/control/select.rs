@@ -6,11 +6,11 @@
 
 use super::attendance::{Attendance, Attendant, host_label};
 use super::limits::{
-    ABSENT_NAMED, BEFORE_NS_MAX, DURATION_NS_MAX, HOSTS_DEFAULT, HOSTS_MAX, NAMES_MAX, PATIENCE,
-    PATIENCE_MAX, SELECT_RANGE_NS,
+    ABSENT_NAMED, BEFORE_NS_MAX, DURATION_NS_MAX, ELSEWHERE_MAX, HOSTS_DEFAULT, HOSTS_MAX,
+    NAMES_MAX, PATIENCE, PATIENCE_MAX, SELECT_RANGE_NS, TOLD_FOR_NS,
 };
 use crate::query::Queries;
-use crate::store::{HostFacts, Scope, TimeRange};
+use crate::store::{Attending, HostFacts, Scope, TimeRange};
 use profile::{LabelMatcher, MatchOp, Selector, key};
 use proto::collector::FleetCaptureRequest;
 use proto::{agent, query};
@@ -71,6 +71,11 @@ pub enum Place {
         request: Box<agent::CaptureRequest>,
         /// Labels of the host that the result is grouped by.
         labels: Vec<(String, String)>,
+    },
+    /// At another collector on the same store.
+    There {
+        /// Where that is.
+        collector: String,
     },
 }
 
@@ -170,6 +175,20 @@ pub async fn plan(
                 found.insert(name);
             }
         }
+        match elsewhere(attendance, queries, now_unix_ns).await {
+            Ok(all) => {
+                for host in all {
+                    if names.contains(&host.hostname) && matches(&checked.selector, &host) {
+                        found.insert(host.hostname.clone());
+                        plan.choose_there(host);
+                    }
+                }
+            }
+            Err(status) => plan.notices.push(format!(
+                "hosts that attend at other collectors are left out: {}",
+                status.message()
+            )),
+        }
         plan.miss(names.into_iter().filter(|name| !found.contains(name)));
     }
     plan.cut(checked.hosts_max);
@@ -179,7 +198,38 @@ pub async fn plan(
     }
 }
 
+/// Hosts that attend at other collectors and not here.
+async fn elsewhere(
+    attendance: &Attendance,
+    queries: &Queries,
+    now_unix_ns: i64,
+) -> Result<Vec<Attending>, Status> {
+    let since = now_unix_ns.saturating_sub(TOLD_FOR_NS);
+    let mut all = queries.attending(since, ELSEWHERE_MAX).await?;
+    all.retain(|host| attendance.find(&host.host_id).is_none());
+    Ok(all)
+}
+
+fn matches(selector: &Selector, host: &Attending) -> bool {
+    let facts = HostFacts {
+        labels: host.labels.clone(),
+        ..HostFacts::default()
+    };
+    selects(selector, &facts, &host.hostname)
+}
+
 impl Plan {
+    fn choose_there(&mut self, host: Attending) {
+        self.selected += 1;
+        self.chosen.push(Chosen {
+            host_id: host.host_id,
+            hostname: host.hostname,
+            place: Place::There {
+                collector: host.collector,
+            },
+        });
+    }
+
     fn choose(&mut self, checked: &Checked, attendant: &Arc<Attendant>) {
         let facts = attendant.facts();
         let hostname = attendant.hostname();
@@ -282,7 +332,8 @@ fn order(
     (request, labels.into_iter().collect())
 }
 
-fn to_wire(matcher: &LabelMatcher) -> agent::LabelMatcher {
+/// A matcher on the wire.
+pub fn to_wire(matcher: &LabelMatcher) -> agent::LabelMatcher {
     let op = match matcher.op() {
         MatchOp::Equal => agent::MatchOp::Equal,
         MatchOp::NotEqual => agent::MatchOp::NotEqual,

@@ -17,7 +17,7 @@ pub use request::Selected;
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
-use crate::store::{Answer, Cancel, Limits, Scope, Store, StoreError, TimeRange};
+use crate::store::{Answer, Attending, Cancel, Limits, Scope, Store, StoreError, TimeRange};
 use crate::time::Clock;
 use profile::{Profile, Query, key};
 use proto::agent;
@@ -218,6 +218,32 @@ impl Queries {
     ) -> Result<(Vec<String>, bool), Status> {
         self.run(0, most, move |store, limits| {
             Ok(store.label_values(&scope, key::HOST, "", most, limits)?)
+        })
+        .await
+    }
+
+    /// Hosts that attend at any collector of the store, at most `most`.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) async fn attending(
+        &self,
+        since_unix_ns: i64,
+        most: usize,
+    ) -> Result<Vec<Attending>, Status> {
+        self.run_in(&self.0.calls, 0, most, move |store, limits| {
+            Ok(store.attending(since_unix_ns, limits)?)
+        })
+        .await
+    }
+
+    /// Tells the store who attends here.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) async fn attend(&self, hosts: Vec<Attending>) -> Result<(), Status> {
+        self.run_in(&self.0.calls, 0, 0, move |store, _| {
+            Ok(store.attend(&hosts)?)
         })
         .await
     }

@@ -475,3 +475,87 @@ async fn an_agent_that_answers_no_ping_is_gone() {
     assert_eq!(rig.metrics.control_streams.get(), 1);
     drop(alive);
 }
+
+#[tokio::test]
+async fn a_collector_asks_the_agents_of_another_on_the_same_store() {
+    let one = Rig::start().await;
+    let other = Rig::on(one.store.clone(), Options::default()).await;
+    let _here = one.host("here", Does::AnswersWithPast(1)).await;
+    let there = other.host("there", Does::AnswersWithPast(2)).await;
+    let _fails = other.host("there-too", Does::Fails).await;
+    let gone = other.host("gone", Does::Answers(9)).await;
+    // One that nobody answers for.
+    let nowhere = Rig::on(one.store.clone(), Options::default()).await;
+    let _lost = nowhere.host("lost", Does::Answers(9)).await;
+    other
+        .control
+        .tell(&other.grpc.to_string())
+        .await
+        .expect("told");
+    nowhere.control.tell("127.0.0.1:1").await.expect("told");
+    drop(gone);
+    until("left", || other.metrics.control_streams.get() == 2).await;
+
+    let mut asked = request("unit=\"web.service\"", LIMIT);
+    asked.capture.as_mut().expect("one").group_by = vec!["host".to_owned()];
+    let outcome = one.capture(asked).await;
+    assert_eq!(outcome.counts(), (5, 2, 1, 2), "{:?}", outcome.result.hosts);
+    assert_eq!(outcome.samples(), 3);
+    assert_eq!(outcome.past.as_ref().expect("a past").total().count, 3);
+    let own = outcome.own.as_ref().expect("a profile");
+    let hosts = own
+        .samples
+        .keys()
+        .map(|key| own.dict.label(key.labels, "host"));
+    let hosts: std::collections::BTreeSet<_> = hosts.flatten().collect();
+    assert_eq!(hosts.into_iter().collect::<Vec<_>>(), ["here", "there"]);
+    assert!(outcome.host("lost").message.contains("cannot be reached"));
+    assert!(outcome.host("gone").message.contains("does not attend"));
+    assert!(
+        outcome
+            .host("there-too")
+            .message
+            .contains("the target is gone")
+    );
+    let who = &there.captures()[0].who;
+    assert!(who.starts_with("ada at 127.0.0.1:"), "{who}");
+
+    // What was told too long ago is not believed.
+    let later = NOW + 61 * SECOND;
+    one.clock.store(later, std::sync::atomic::Ordering::Relaxed);
+    let outcome = one.capture(request("", LIMIT)).await;
+    assert_eq!((outcome.counts().0, outcome.plan.absent), (1, 4));
+}
+
+#[tokio::test]
+async fn a_client_that_vanishes_ends_it_at_other_collectors_too() {
+    let one = Rig::start().await;
+    let other = Rig::on(one.store.clone(), Options::default()).await;
+    let there = other.host("there", Does::Runs(2)).await;
+    other
+        .control
+        .tell(&other.grpc.to_string())
+        .await
+        .expect("told");
+    let mut asked = request("", LIMIT);
+    asked.capture.as_mut().expect("one").duration_ns = 3_600_000_000_000;
+    let stream = one.begin(asked.clone()).await.expect("a stream");
+    until("asked", || there.captures().len() == 1).await;
+    drop(stream);
+    until("dropped", || there.dropped()).await;
+
+    let mut stream = one.begin(asked).await.expect("a stream");
+    let Some(Body::Plan(plan)) = next(&mut stream).await.expect("a message") else {
+        panic!("the plan comes first");
+    };
+    until("asked", || there.captures().len() == 2).await;
+    let id = plan.id;
+    let mut captures = one.captures().await;
+    captures
+        .cancel(CancelFleetCaptureRequest { id })
+        .await
+        .expect("it runs");
+    let outcome = finish(stream, Vec::new()).await.expect("a result");
+    assert_eq!((outcome.counts(), outcome.samples()), ((1, 1, 0, 0), 2));
+    assert_eq!(outcome.host("there").state(), HostState::Partial);
+}

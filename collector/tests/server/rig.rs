@@ -74,6 +74,7 @@ impl Default for Options {
                     ping: LIMIT,
                     report: LIMIT,
                 },
+                advertise: None,
             },
         }
     }
@@ -95,6 +96,8 @@ pub struct Rig {
     pub clock: Arc<AtomicI64>,
     /// Ends it.
     pub stop: watch::Sender<bool>,
+    /// Captures.
+    pub control: Control,
     /// All streams.
     pub ingest: Ingest,
     /// The task that calls the store.
@@ -109,7 +112,11 @@ impl Rig {
 
     /// With these options.
     pub async fn with(options: Options) -> Rig {
-        let store = Arc::new(Memory::default());
+        Rig::on(Arc::default(), options).await
+    }
+
+    /// One more on this store.
+    pub async fn on(store: Arc<Memory>, options: Options) -> Rig {
         let now = Arc::new(AtomicI64::new(NOW));
         let told = now.clone();
         let clock = Clock::new(move || told.load(Ordering::Relaxed));
@@ -161,7 +168,14 @@ impl Rig {
             metrics.clone(),
             ending.clone(),
         ));
-        let serving = web::serve(on_http, queries, control, grpc, metrics.clone(), ending);
+        let serving = web::serve(
+            on_http,
+            queries,
+            control.clone(),
+            grpc,
+            metrics.clone(),
+            ending,
+        );
         tokio::spawn(serving);
         Rig {
             store,
@@ -171,6 +185,7 @@ impl Rig {
             http,
             clock: now,
             stop,
+            control,
             ingest,
             pushing,
         }
