@@ -2,7 +2,7 @@
 
 use crate::peer::Connection;
 use crate::{
-    cgroups, completions, config, diff, doctor, exit, fleet_capture, hosts, man, profile_cmd,
+    capture, captures, cgroups, completions, config, diff, doctor, exit, hosts, man, profile_cmd,
     status, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -48,12 +48,15 @@ Examples:
   agent-ctl doctor
   agent-ctl top
   agent-ctl profile --since 5m --unit nginx -o nginx.svg
+  agent-ctl capture --unit nginx --duration 10s --rate 997 --before 5m -o nginx.html
   agent-ctl diff --before -1h..-30m --after -5m..
   agent-ctl --agent db1:4317 --tls-ca ca.pem status
   agent-ctl --collector c1 hosts
   agent-ctl --collector c1 profile --since 1h --host web-1 -o web-1.svg
+  agent-ctl --collector c1 capture --select 'unit="api.service",zone="a"' --duration 30s -o api.html
 
-A collector answers status, hosts, cgroups, top, profile and diff; the other commands ask an agent.
+A collector answers status, hosts, cgroups, top, profile, diff, capture and captures; the other
+commands ask an agent.
 FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not.
 
 {}",
@@ -76,12 +79,12 @@ pub enum Command {
     Top(top::Args),
     /// Save or print a profile of a time in the past
     Profile(profile_cmd::Args),
+    /// Sample anew for a while: at another rate, by another event, with the minutes before
+    Capture(Box<capture::Args>),
+    /// List captures that run and those that ended, or end one
+    Captures(captures::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
-    /// Capture on many hosts of a fleet at once, with one profile in the end
-    FleetCapture(fleet_capture::command::Args),
-    /// List captures over a fleet that run and that ended, or end one
-    FleetCaptures(fleet_capture::command::ListArgs),
     /// Print a line for each window as it closes
     Tail(tail::Args),
     /// Check, show or reload the agent's configuration

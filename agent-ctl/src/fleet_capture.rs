@@ -1,35 +1,40 @@
 //! A capture on many hosts through their collector: who is asked, how far each is, and one profile in the end.
 
 mod board;
-pub mod command;
 pub mod list;
 
+use crate::capture::{Signals, Taken, Written};
 use crate::connection::{self, Route, Transport};
 use crate::exit::{self, fail};
 use crate::peer::{Connection, Peer};
-use crate::profile_cmd::deliver;
-use crate::render::{self, Format, Look};
-use crate::summary::{self, Covered};
+use crate::select::fleet_option;
+use crate::summary::Covered;
 use crate::terminal::{Out, clean};
 use crate::units;
 use crate::when::Clock;
 use anyhow::{Result, anyhow};
 use board::{Board, name, state_word};
 use profile::Profile;
-use proto::agent::CaptureRequest;
+use proto::agent::{CaptureInfo, CaptureRequest, CaptureState};
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_capture_response::Body;
 use proto::collector::{
-    FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, FleetPlan, HostProgress, HostState,
+    CancelFleetCaptureRequest, FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse,
+    FleetPlan, HostProgress, HostState,
 };
 use proto::{ProfileAssembler, wire};
 use serde::Serialize;
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Largest message taken. Unit: bytes. A result tells of a thousand hosts at most, each with a few KiB.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Most hosts that capture at once when the command line does not say.
+const HOSTS_MAX: u32 = 50;
+
+/// How long hosts are waited for beyond the duration when the command line does not say.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Most hosts of which a failure is told in text; `--json` has all.
 const FAILURES_MAX: usize = 20;
@@ -44,114 +49,142 @@ pub struct Fleet {
     /// `unit="api.service",zone="a"`; labels of hosts and of samples (with --collector)
     #[arg(long, value_name = "MATCHERS", help_heading = "Fleet")]
     pub select: Vec<String>,
-    /// Most hosts that capture at once (with --collector)
+    /// Most hosts that capture at once (with --collector); left out: 50
     #[arg(
         long,
         value_name = "HOSTS",
-        default_value_t = 50,
         value_parser = clap::value_parser!(u32).range(1..=1000),
         help_heading = "Fleet"
     )]
-    pub max_hosts: u32,
-    /// How long hosts are waited for beyond the duration (with --collector)
+    pub max_hosts: Option<u32>,
+    /// How long hosts are waited for beyond the duration (with --collector); left out: 15s
     #[arg(
         long,
         value_name = "DURATION",
-        default_value = "15s",
         value_parser = crate::when::duration,
         help_heading = "Fleet"
     )]
-    pub patience: Duration,
+    pub patience: Option<Duration>,
 }
 
-/// Where the result goes, and in which form.
-#[derive(Clone, Debug)]
-pub struct Delivery {
-    /// Format of the profile.
-    pub format: Format,
-    /// Its file, `-` for standard output.
-    pub output: PathBuf,
-    /// How it looks.
-    pub look: Look,
-    /// Labels that stand as root frames.
-    pub root_labels: Vec<String>,
-    /// What each host did goes to standard output as JSON; the profile must go elsewhere then.
+impl Fleet {
+    /// Refuses options that an agent does not understand.
+    ///
+    /// # Errors
+    /// When one was given.
+    pub fn refuse_for_agent(&self) -> Result<()> {
+        let given = [
+            ("--select", !self.select.is_empty()),
+            ("--max-hosts", self.max_hosts.is_some()),
+            ("--patience", self.patience.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(fleet_option(option, "an agent captures on its own host alone")),
+            None => Ok(()),
+        }
+    }
+
+    /// The request, with the selectors that were given. Each is read here, so that a slip is told before anybody is
+    /// asked.
+    ///
+    /// # Errors
+    /// When a selector is malformed.
+    pub fn asked(&self, mut request: CaptureRequest) -> Result<FleetCaptureRequest> {
+        let mut matchers = Vec::new();
+        for text in &self.select {
+            matchers.extend(crate::select::selected(text)?);
+        }
+        matchers.append(&mut request.matchers);
+        request.matchers = matchers;
+        let patience = self.patience.unwrap_or(PATIENCE);
+        Ok(FleetCaptureRequest {
+            selector: String::new(),
+            max_hosts: self.max_hosts.unwrap_or(HOSTS_MAX),
+            capture: Some(request),
+            patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
+            host_ids: Vec::new(),
+        })
+    }
+}
+
+/// Who is asked, and whether scripts are to read what each host did.
+pub struct Call<'a> {
+    /// How.
+    pub connection: &'a Connection,
+    /// The collector.
+    pub peer: &'a Peer,
+    /// What each host did goes to standard output as JSON; the profile goes elsewhere.
     pub json: bool,
-    /// Nothing is said on standard error but errors.
-    pub quiet: bool,
 }
 
-/// Captures on the hosts of a fleet. The matchers of `request` are added to those of `fleet`.
+/// Captures on the hosts of a fleet.
 ///
 /// # Errors
 /// When the collector refuses, or no host answers.
 pub async fn capture(
     out: &Out,
-    connection: &Connection,
-    peer: &Peer,
-    fleet: &Fleet,
-    request: CaptureRequest,
-    delivery: Delivery,
+    call: Call<'_>,
+    request: FleetCaptureRequest,
+    signals: &mut Signals,
+    written: &Written<'_>,
 ) -> Result<u8> {
-    if delivery.json && delivery.output.as_os_str() == "-" {
-        return Err(fail(
-            exit::USAGE,
-            "failed to use --json: the profile goes to standard output too\ngive a file with -o",
-        ));
-    }
-    let request = asked(fleet, request)?;
-    let (transport, route) = connection::open(connection, peer).await?;
+    let (transport, route) = connection::open(call.connection, call.peer).await?;
     let service = CaptureServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let terminal = std::io::stderr().is_terminal();
-    let mut board = Board::new(terminal, delivery.quiet);
-    let outcome = Outcome::wait(service, &route, request, &mut board).await;
+    let mut board = Board::new(terminal, written.quiet);
+    let outcome = Outcome::wait(service, &route, request, &mut board, signals).await;
     board.clear();
-    let outcome = outcome?;
-    outcome.deliver(out, &delivery).await
-}
-
-/// The request, with the selectors that were given. Each is read here so that a slip is told with the words of
-/// the command line.
-fn asked(fleet: &Fleet, mut request: CaptureRequest) -> Result<FleetCaptureRequest> {
-    let mut matchers = Vec::new();
-    for text in &fleet.select {
-        matchers.extend(crate::select::selected(text)?);
+    match outcome? {
+        Some(outcome) => outcome.deliver(out, call.json, written),
+        None => Ok(exit::INTERRUPTED),
     }
-    matchers.append(&mut request.matchers);
-    request.matchers = matchers;
-    Ok(FleetCaptureRequest {
-        selector: String::new(),
-        max_hosts: fleet.max_hosts,
-        capture: Some(request),
-        patience_ns: u64::try_from(fleet.patience.as_nanos()).unwrap_or(u64::MAX),
-        host_ids: Vec::new(),
-    })
 }
 
 /// All that came.
-#[derive(Debug)]
 struct Outcome {
     plan: FleetPlan,
     result: FleetCaptureInfo,
     profile: Option<Profile>,
-    /// Why the past is not in the profile.
-    past: Option<String>,
+    past: Option<Profile>,
 }
 
 const WHAT: &str = "capture on the fleet";
 
 impl Outcome {
+    /// Reads a capture to its end; `None` when it was left.
     async fn wait(
         mut service: CaptureServiceClient<Transport>,
         route: &Route,
         request: FleetCaptureRequest,
         board: &mut Board,
-    ) -> Result<Outcome> {
-        let call = service.capture(request);
-        let mut stream = route.answer(WHAT, call).await?;
-        let (mut plan, mut result) = (None, None);
+        signals: &mut Signals,
+    ) -> Result<Option<Outcome>> {
+        let asking = route.answer(WHAT, service.capture(request));
+        let mut stream = tokio::select! {
+            stream = asking => stream?,
+            () = signals.next() => return Ok(None),
+        };
+        let (mut plan, mut result) = (None::<FleetPlan>, None);
         let (mut past, mut own) = (None, None);
-        while let Some(FleetCaptureResponse { body }) = route.part(WHAT, stream.message()).await? {
+        let mut cancelled = false;
+        loop {
+            let message = tokio::select! {
+                message = route.part(WHAT, stream.message()) => message?,
+                () = signals.next() => {
+                    let (Some(plan), false) = (&plan, cancelled) else {
+                        return Ok(None);
+                    };
+                    cancelled = true;
+                    board.clear();
+                    note!("agent-ctl: ending the capture with what there is; again to leave it");
+                    // It may just have ended by itself.
+                    let _ = service.cancel(CancelFleetCaptureRequest { id: plan.id }).await;
+                    continue;
+                }
+            };
+            let Some(FleetCaptureResponse { body }) = message else {
+                break;
+            };
             match body {
                 Some(Body::Plan(told)) if plan.is_none() => {
                     board.begin(&told.hosts);
@@ -162,9 +195,7 @@ impl Outcome {
                 Some(Body::Chunk(chunk)) => take(&mut own, chunk)?,
                 Some(Body::Result(info)) if result.is_none() => result = Some(info),
                 Some(Body::Plan(_) | Body::Result(_)) => {
-                    return Err(anyhow!(
-                        "failed to {WHAT}: the collector told the same twice"
-                    ));
+                    return Err(anyhow!("failed to {WHAT}: the collector told the same twice"));
                 }
                 // Of a later version.
                 None => {}
@@ -176,55 +207,36 @@ impl Outcome {
                 format!("failed to {WHAT}: the collector went away before the result"),
             )
         };
-        let mut profile = own.map(ProfileAssembler::finish).transpose()?;
-        let past = past.map(ProfileAssembler::finish).transpose()?;
-        let past = past.and_then(|past| add_past(&mut profile, &past));
-        Ok(Outcome {
+        Ok(Some(Outcome {
             plan: plan.ok_or_else(gone)?,
             result: result.ok_or_else(gone)?,
-            profile,
-            past,
-        })
+            profile: own.map(ProfileAssembler::finish).transpose()?,
+            past: past.map(ProfileAssembler::finish).transpose()?,
+        }))
     }
 
     /// Writes the profile and says what it misses.
-    async fn deliver(self, out: &Out, delivery: &Delivery) -> Result<u8> {
-        let code = self.code();
-        if delivery.json {
+    fn deliver(mut self, out: &Out, json: bool, written: &Written<'_>) -> Result<u8> {
+        if json {
             out.write_json(&self.json())?;
         }
-        if !delivery.quiet {
-            self.note();
+        self.note(written.quiet);
+        if self.profile.is_none() || self.result.answered == 0 {
+            let asked = self.result.asked;
+            let message = format!("failed to {WHAT}: none of {asked} hosts answered");
+            return Err(fail(exit::FAILURE, message));
         }
-        let Some(profile) = self.profile.filter(|_| self.result.answered > 0) else {
-            return Err(fail(
-                exit::FAILURE,
-                format!(
-                    "failed to {WHAT}: none of {} hosts answered",
-                    self.result.asked
-                ),
-            ));
+        let code = self.code();
+        let taken = Taken {
+            past: self.past.take(),
+            profile: self.profile.take(),
+            result: CaptureInfo {
+                state: CaptureState::Complete.into(),
+                notices: self.notices(),
+                ..CaptureInfo::default()
+            },
         };
-        if profile.samples.is_empty() {
-            note!("agent-ctl: no samples were taken: nothing written");
-            return Ok(exit::PARTIAL);
-        }
-        let line = summary::line(&profile, &Clock::local());
-        let (format, look) = (delivery.format, delivery.look.clone());
-        let mut labels = delivery.root_labels.clone();
-        labels.retain(|label| label != "*");
-        // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-        let written = move || render::write(&profile, format, &look, labels, None);
-        let bytes = tokio::task::spawn_blocking(written).await??;
-        deliver(&delivery.output, &bytes)?;
-        if !delivery.quiet {
-            let place = match delivery.output.as_os_str() == "-" {
-                true => String::new(),
-                false => format!("{}: ", clean(&delivery.output.to_string_lossy())),
-            };
-            note!("{place}{line}");
-        }
-        Ok(code)
+        Ok(written.deliver(&taken, &Clock::local())?.max(code))
     }
 
     /// Partial where a host that was selected is not in the result, or ended early. Hosts beyond `--max-hosts`
@@ -243,7 +255,11 @@ impl Outcome {
         }
     }
 
-    fn note(&self) {
+    /// How many answered, and of those that did not, why.
+    fn note(&self, quiet: bool) {
+        if quiet {
+            return;
+        }
         let bad = |host: &&HostProgress| !matches!(host.state(), HostState::Done);
         let failures = self.result.hosts.iter().filter(bad);
         for host in failures.clone().take(FAILURES_MAX) {
@@ -258,22 +274,12 @@ impl Outcome {
         if more > 0 {
             note!("and {more} hosts more (--json has all)");
         }
-        let mut told = self.notices();
-        let more = told.len().saturating_sub(NOTICES_MAX);
-        told.truncate(NOTICES_MAX);
-        for notice in told {
-            note!("{}", clean(&notice));
-        }
-        if more > 0 {
-            note!("and {more} notices more (--json has all)");
-        }
         note!("{}", self.summary());
     }
 
     /// What the reader of the profile must know: of the whole, and of hosts, each text once.
     fn notices(&self) -> Vec<String> {
         let mut all = self.result.notices.clone();
-        all.extend(self.past.clone());
         let mut of_hosts: Vec<(String, Vec<&str>)> = Vec::new();
         for host in &self.result.hosts {
             for notice in &host.notices {
@@ -288,6 +294,11 @@ impl Outcome {
             [first, ..] => format!("{first} and {} more: {text}", hosts.len() - 1),
             [] => text,
         }));
+        let more = all.len().saturating_sub(NOTICES_MAX);
+        all.truncate(NOTICES_MAX);
+        if more > 0 {
+            all.push(format!("and {more} notices more (--json has all)"));
+        }
         all
     }
 
@@ -338,7 +349,7 @@ impl Outcome {
             left_out: self.plan.left_out,
             elapsed_s: result.elapsed_ns as f64 / 1e9,
             ended_by: &result.ended_by,
-            notices: result.notices.iter().chain(&self.past).collect(),
+            notices: result.notices.iter().collect(),
             hosts: result.hosts.iter().map(HostJson::of).collect(),
             profile: self.profile.as_ref().map(Covered::of),
         }
@@ -401,25 +412,6 @@ fn take(assembler: &mut Option<ProfileAssembler>, chunk: wire::ProfileChunk) -> 
         .get_or_insert_with(ProfileAssembler::new)
         .push(chunk)?;
     Ok(())
-}
-
-/// Adds the past to what was captured, where both were sampled by the same event; says why not otherwise.
-fn add_past(profile: &mut Option<Profile>, past: &Profile) -> Option<String> {
-    if past.samples.is_empty() {
-        return Some("the flight recorders had no samples of the time before".to_owned());
-    }
-    let Some(profile) = profile else {
-        *profile = Some(past.clone());
-        return None;
-    };
-    if !profile.info.event.is_empty() && profile.info.event != past.info.event {
-        return Some(format!(
-            "the time before is left out: the flight recorders have `{}`, which is not added to `{}`",
-            past.info.event, profile.info.event
-        ));
-    }
-    let merged = profile.merge(past);
-    merged.err().map(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -502,31 +494,5 @@ mod tests {
             outcome(hosts).notices(),
             ["a and 2 more: throttled", "a: alone"]
         );
-    }
-
-    #[test]
-    fn the_past_is_added_to_the_same_event_only() {
-        let of = |event: &str| {
-            let mut profile = Profile::default();
-            let key = profile::SampleKey {
-                labels: profile.dict.intern_labels([("comm", "x")]),
-                stack: profile::StackId::EMPTY,
-                end: profile::StackEnd::Complete,
-            };
-            let value = profile::Value {
-                count: 1,
-                weight: 1,
-            };
-            profile.add(key, value);
-            profile.info.event = event.to_owned();
-            profile.info.unit = "nanoseconds".to_owned();
-            profile
-        };
-        let mut same = Some(of("cpu-clock"));
-        assert_eq!(add_past(&mut same, &of("cpu-clock")), None);
-        assert_eq!(same.expect("a profile").total().count, 2);
-        let mut other = Some(of("off-cpu"));
-        assert!(add_past(&mut other, &of("cpu-clock")).is_some());
-        assert_eq!(other.expect("a profile").total().count, 1);
     }
 }

@@ -1,6 +1,7 @@
 //! Captures over the fleet that a collector runs or has run: the list, and ending one.
 
 use super::MESSAGE_BYTES_MAX;
+use crate::captures::target;
 use crate::connection::{self, Route, Transport};
 use crate::peer::{Connection, Peer};
 use crate::terminal::{Out, Table, clean};
@@ -101,19 +102,11 @@ impl<'a> Row<'a> {
         let request = info.request.as_ref().unwrap_or(NONE);
         let capture = request.capture.as_ref();
         let event = capture.map_or("", |capture| capture.event.as_str());
-        let mut parts = vec![request.selector.clone()];
         let matchers = capture.map_or(&[][..], |capture| &capture.matchers);
-        parts.extend(matchers.iter().map(|matcher| {
-            let op = match matcher.op() {
-                proto::agent::MatchOp::Equal => "=",
-                proto::agent::MatchOp::NotEqual => "!=",
-                proto::agent::MatchOp::Regex => "=~",
-                proto::agent::MatchOp::NotRegex => "!~",
-                proto::agent::MatchOp::Subtree => "^=",
-                proto::agent::MatchOp::Unspecified => "?",
-            };
-            format!("{}{op}\"{}\"", matcher.label, matcher.value)
-        }));
+        let mut parts = vec![request.selector.clone()];
+        if !matchers.is_empty() {
+            parts.push(target(matchers));
+        }
         parts.retain(|part| !part.is_empty());
         Row {
             id: info.id,

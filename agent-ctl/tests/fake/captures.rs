@@ -34,7 +34,10 @@ impl Fake {
             true => HostState::Failed,
             false => HostState::Done,
         };
-        let mut all: Vec<_> = HOSTS.iter().map(|(name, _)| host(name, state, "")).collect();
+        let mut all: Vec<_> = HOSTS
+            .iter()
+            .map(|(name, _)| host(name, state, ""))
+            .collect();
         if self.behaviour.empty {
             all[0].message = "captures are switched off\x1b[2J".to_owned();
         }
@@ -42,8 +45,16 @@ impl Fake {
             return (all, 0);
         }
         all[0].notices = vec!["the kernel throttled it 3 times\x07".to_owned()];
-        all.push(host("db-2", HostState::Failed, "the target is gone\u{202e}"));
-        all.push(host("db-3", HostState::Lost, "it left: its connection ended"));
+        all.push(host(
+            "db-2",
+            HostState::Failed,
+            "the target is gone\u{202e}",
+        ));
+        all.push(host(
+            "db-3",
+            HostState::Lost,
+            "it left: its connection ended",
+        ));
         (all, 1)
     }
 
@@ -118,17 +129,20 @@ impl CaptureService for Fake {
             absent,
             absent_hosts: vec!["away".to_owned(); absent as usize],
         })];
-        let running = hosts.iter().map(|one| host(&one.hostname, HostState::Running, ""));
+        let running = hosts
+            .iter()
+            .map(|one| host(&one.hostname, HostState::Running, ""));
         bodies.extend(running.map(Body::Host));
         bodies.extend(hosts.iter().cloned().map(Body::Host));
         // One that nobody asked.
         bodies.push(Body::Host(host("stranger", HostState::Running, "")));
         if !self.behaviour.empty {
-            let profile = everything(false).group_by(&profile::GroupBy::from_keys(&capture.group_by));
+            let profile =
+                everything(false).group_by(&profile::GroupBy::from_keys(&capture.group_by));
             if capture.before_ns > 0 {
-                bodies.extend(chunks(&profile).map(Body::Past));
+                bodies.extend(chunks(profile.clone()).map(Body::Past));
             }
-            bodies.extend(chunks(&profile).map(Body::Chunk));
+            bodies.extend(chunks(profile).map(Body::Chunk));
         }
         if self.behaviour.hollow {
             bodies.truncate(3);

@@ -5,6 +5,13 @@
 //! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
 //! no row.
 
+pub mod manager;
+pub mod recorders;
+pub mod request;
+mod run;
+pub mod target;
+pub mod world;
+
 use proto::agent;
 use tokio::sync::mpsc;
 use tonic::Status;
