@@ -6,10 +6,10 @@
 
 use crate::client::{CaptureStream, Client};
 use crate::exit::{self, fail};
+use crate::fleet_capture::Fleet;
 use crate::peer::Connection;
 use crate::profile_cmd::{choose, deliver, group_by, is_stdout, known_to_agent};
 use crate::render::{self, Format, Look, MeasureBy};
-use crate::fleet_capture::Fleet;
 use crate::select::{self, Frames, Labels};
 use crate::terminal::{Out, clean, json, write_stdout};
 use crate::when::Clock;

@@ -6,7 +6,7 @@
 
 use crate::exit::{self, fail};
 use crate::peer::{Connection, Kind, Peer, Target};
-use crate::terminal::clean;
+use crate::terminal::{clean, clean_lines};
 use anyhow::{Context, Result};
 use std::error::Error;
 use std::io::ErrorKind;

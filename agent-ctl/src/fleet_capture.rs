@@ -79,7 +79,10 @@ impl Fleet {
             ("--patience", self.patience.is_some()),
         ];
         match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(fleet_option(option, "an agent captures on its own host alone")),
+            Some((option, _)) => Err(fleet_option(
+                option,
+                "an agent captures on its own host alone",
+            )),
             None => Ok(()),
         }
     }
@@ -195,7 +198,9 @@ impl Outcome {
                 Some(Body::Chunk(chunk)) => take(&mut own, chunk)?,
                 Some(Body::Result(info)) if result.is_none() => result = Some(info),
                 Some(Body::Plan(_) | Body::Result(_)) => {
-                    return Err(anyhow!("failed to {WHAT}: the collector told the same twice"));
+                    return Err(anyhow!(
+                        "failed to {WHAT}: the collector told the same twice"
+                    ));
                 }
                 // Of a later version.
                 None => {}

@@ -542,7 +542,7 @@ async fn merged(merging: &mut Option<JoinHandle<MergeDone>>) -> Option<MergeDone
 }
 
 /// Done when it is to end with what there is.
-async fn cancel_asked(cancel: &mut watch::Receiver<bool>) {
+pub async fn cancel_asked(cancel: &mut watch::Receiver<bool>) {
     if cancel.wait_for(|&stop| stop).await.is_err() {
         // The list forgot it, which it does at its end.
         std::future::pending::<()>().await;

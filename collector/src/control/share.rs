@@ -3,6 +3,7 @@
 //! A task of its own, as a host's part is (`part.rs`). The other collector merges what its hosts answer, so that one
 //! profile comes for all of them, with the labels of hosts on it. It is asked by id and forwards nothing itself.
 
+use super::fanout::cancel_asked;
 use super::limits::{BYTES_PER_ENCODED, CONNECT_TIMEOUT, SHARE_BYTES_MAX, SHARE_MESSAGE_BYTES_MAX};
 use super::memory::{Budget, Held};
 use super::merge::Arrived;
@@ -144,9 +145,9 @@ impl Share {
         while got.result.is_none() {
             let message = tokio::select! {
                 message = tokio::time::timeout(SILENCE_MAX, stream.message()) => message,
-                stop = self.cancel.wait_for(|&stop| stop), if !cancelled && id.is_some() => {
+                () = cancel_asked(&mut self.cancel), if !cancelled && id.is_some() => {
                     cancelled = true;
-                    if let (Ok(_), Some(id)) = (stop, id) {
+                    if let Some(id) = id {
                         // One that has just ended needs none.
                         let _ = client.cancel(CancelFleetCaptureRequest { id }).await;
                     }
