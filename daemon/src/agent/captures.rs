@@ -1,17 +1,23 @@
 //! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they cost.
 
-use super::{Agent, lock};
+use super::{Agent, lock, sampling_plan, with_causes};
 use crate::aggregate::recorder::{self, Span, read};
+use crate::capture::engine::{self, Engine, EngineError, Fault};
+use crate::capture::event::Event;
+use crate::capture::filter::Filter;
 use crate::capture::manager::Captures;
 use crate::capture::recorders::Recorders;
-use crate::capture::request::Wanted;
+use crate::capture::request::{Unwind, Wanted};
 use crate::capture::target::{self, Scope};
 use crate::capture::world::{Started, World};
 use crate::cgroup::containers::Containers;
-use crate::config;
+use crate::config::{self, Config};
 use crate::ids::CaptureId;
 use crate::metrics::thread_cpu_ns;
+use crate::perf::plan::{Limits, Machine};
+use crate::perf::probe::Every;
 use crate::perf::rings::HORIZON;
+use crate::sampler::Command;
 use crate::time::Mono;
 use profile::{Profile, Query, Selector};
 use std::path::PathBuf;
@@ -33,6 +39,7 @@ const THREADS: [&str; 2] = ["fp-sampler", "fp-namer"];
 struct AgentWorld {
     agent: Weak<Agent>,
     containers: Containers,
+    engine: Engine,
     /// Folders in /proc of [`THREADS`], once they run.
     threads: OnceLock<Vec<PathBuf>>,
 }
@@ -41,13 +48,21 @@ impl Agent {
     /// Takes captures from now on, into `recorders`; once.
     pub fn take_captures(self: &Arc<Self>, containers: Containers, recorders: Arc<Recorders>) {
         self.captures.get_or_init(|| {
+            let machine = Machine::of(&self.environment);
             let world = AgentWorld {
                 agent: Arc::downgrade(self),
+                engine: Engine::new(Arc::clone(&self.sampler), machine),
                 containers,
                 threads: OnceLock::new(),
             };
             Captures::new(Box::new(world), recorders)
         });
+    }
+
+    /// Has the sampler say when each sample was taken, where the configuration has room for it.
+    pub fn keep_times(&self, config: &Config) {
+        let keep = config.recorder.times_mib > 0;
+        self.sampler.command(Command::KeepTimes(keep));
     }
 
     /// CPU time that captures took of the threads that sample and name: asked for, so not governed. Unit:
@@ -88,12 +103,48 @@ impl World for AgentWorld {
     }
 
     fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status> {
-        let _ = (id, wanted, scope);
-        Err(Status::unimplemented("captures"))
+        let agent = self.agent()?;
+        let event = Event::parse(&wanted.event).map_err(|error| refused(&error.into()))?;
+        let (name, unit) = (event.name(), event.unit().to_owned());
+        let depth = lock(&agent.sampling).spec.max_stack_depth;
+        let cgroups = scope.cgroups.as_ref();
+        let subtree = cgroups.and_then(|cgroups| cgroups.subtree.clone());
+        let mut filter = Filter::default()
+            .pids(scope.pids.iter().copied())
+            .names(scope.names.iter().map(|name| name.as_bytes()));
+        // Of one subtree the kernel knows best what is in it.
+        if let (Some(cgroups), None) = (cgroups, &subtree) {
+            let below = cgroups.below.iter().map(|path| &path[..]);
+            filter = filter.cgroups(cgroups.ids.iter().copied(), below);
+        }
+        let started = self.engine.begin(engine::Wanted {
+            id,
+            event,
+            every: every(wanted),
+            kernel_filter: wanted.filter.clone(),
+            stack_bytes: stack_bytes(&agent, wanted),
+            max_stack_depth: depth,
+            cgroup: subtree,
+            filter,
+            keep_times: wanted.times,
+        });
+        let started = started.map_err(|error| refused(&error))?;
+        let (rate_hz, period) = match started.every {
+            Every::Rate(rate) => (rate, 0),
+            Every::Period(period) => (0, period),
+        };
+        Ok(Started {
+            event: name,
+            unit,
+            rate_hz,
+            period,
+            stack_bytes: started.stack_bytes,
+            notices: started.notices,
+        })
     }
 
     fn end(&self, id: CaptureId) {
-        let _ = id;
+        self.engine.end(id);
     }
 
     fn past(&self, from: Mono, query: &Query, times: bool, cancel: &AtomicBool) -> Option<Profile> {
@@ -146,5 +197,36 @@ impl World for AgentWorld {
     fn samples(&self) -> u64 {
         let agent = self.agent.upgrade();
         agent.map_or(0, |agent| agent.sampler.samples.load(Ordering::Relaxed))
+    }
+}
+
+fn every(wanted: &Wanted) -> Option<Every> {
+    match (wanted.rate_hz, wanted.period) {
+        (0, 0) => None,
+        (0, period) => Some(Every::Period(period)),
+        (rate, _) => Some(Every::Rate(rate)),
+    }
+}
+
+/// Bytes of each stack to copy. What the budget took away from the continuous profile it did not take from
+/// captures.
+fn stack_bytes(agent: &Agent, wanted: &Wanted) -> u32 {
+    let config = lock(&agent.config).config.clone();
+    let planned = sampling_plan(&config, &agent.environment, Limits::NONE).stack_bytes;
+    match (wanted.unwind, wanted.stack_bytes) {
+        (Unwind::FramePointer, _) => 0,
+        (_, bytes) if bytes > 0 => bytes,
+        (Unwind::StackCopy, _) if planned == 0 => config.unwind.stack_kib << 10,
+        _ => planned,
+    }
+}
+
+/// Why a capture cannot begin, for who asked.
+fn refused(error: &EngineError) -> Status {
+    let message = with_causes(error);
+    match error.fault() {
+        Fault::Request => Status::invalid_argument(message),
+        Fault::Machine => Status::failed_precondition(message),
+        Fault::Moment => Status::resource_exhausted(message),
     }
 }

@@ -474,6 +474,9 @@ impl Agent {
         if touches("windows.") || touches("recorder.") || touches("budget.") {
             self.configure_budget(&new.config);
         }
+        if touches("recorder.") {
+            self.keep_times(&new.config);
+        }
         if let (true, Some(exporter)) = (touches("collector."), &self.export) {
             exporter.configure(export::Settings::of(&new.config.collector));
         }

@@ -235,6 +235,7 @@ impl Namer {
         self.captures.note_samples(batch.quality.taken);
         match self.captures.get(id) {
             Some(taken) => {
+                taken.note(batch);
                 self.record(batch, &taken.recorder);
                 if batch.closes {
                     taken.end();

@@ -2,6 +2,7 @@
 //!
 //! Threads: any. A batch whose capture is not here any more is let go unnamed.
 
+use crate::aggregate::batch::RawBatch;
 use crate::aggregate::recorder::Recorder;
 use crate::ids::CaptureId;
 use hashbrown::HashMap;
@@ -15,6 +16,20 @@ pub struct Taken {
     pub recorder: RwLock<Recorder>,
     ended: Mutex<bool>,
     told: Condvar,
+    beside: Mutex<Beside>,
+}
+
+/// What batches of a capture say beside their samples, in sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Beside {
+    /// Samples that its pre-filter refused.
+    pub passed_over: u64,
+    /// Samples that the sampler had no time to take.
+    pub shed: u64,
+    /// CPUs that came or went.
+    pub cpus_changed: u64,
+    /// cgroups made for which its pre-filter had no room.
+    pub cgroups_refused: u64,
 }
 
 impl Taken {
@@ -24,7 +39,22 @@ impl Taken {
             recorder: RwLock::new(recorder),
             ended: Mutex::new(false),
             told: Condvar::new(),
+            beside: Mutex::default(),
         }
+    }
+
+    /// Takes what a batch says beside its samples.
+    pub fn note(&self, batch: &RawBatch) {
+        let mut beside = unpoisoned(&self.beside);
+        beside.passed_over += batch.passed_over;
+        beside.shed += batch.shed;
+        beside.cpus_changed += u64::from(batch.cpus_changed);
+        beside.cgroups_refused += batch.cgroups_refused;
+    }
+
+    /// What its batches said beside their samples.
+    pub fn beside(&self) -> Beside {
+        *unpoisoned(&self.beside)
     }
 
     /// The last batch of the capture is named: nothing comes any more.

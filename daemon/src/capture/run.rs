@@ -6,6 +6,7 @@
 //! else; whoever holds the receiver bounds that.
 
 use super::manager::{Captures, Running, Slot, lock, message};
+use super::recorders::Beside;
 use super::request::Wanted;
 use super::target::{Gone, Scope};
 use crate::aggregate::recorder::{self, RecorderStats, Span, read};
@@ -220,7 +221,7 @@ impl Run {
         CaptureProgress {
             elapsed_ns: elapsed.as_nanos() as u64,
             samples: self.selected.samples,
-            samples_all: quality.taken,
+            samples_all: quality.taken + self.running.taken.beside().passed_over,
             lost_samples: quality.lost_samples,
             throttled: quality.throttled,
             cpu_ns: share.saturating_add(thread),
@@ -320,6 +321,7 @@ impl Run {
             ));
         }
         notices.extend(quality_notices(&all));
+        notices.extend(beside_notices(&self.running.taken.beside()));
         if totals.dropped_by_budget > 0 {
             notices.push(format!(
                 "`captures.memory_mib` was used up: the oldest {} windows of 10 s are missing",
@@ -411,6 +413,31 @@ fn quality_notices(all: &Quality) -> Vec<String> {
     }
     if all.malformed > 0 {
         notices.push(format!("{} damaged records were left out", all.malformed));
+    }
+    notices
+}
+
+/// What batches said beside their samples, for people.
+fn beside_notices(beside: &Beside) -> Vec<String> {
+    let mut notices = Vec::new();
+    if beside.shed > 0 {
+        notices.push(format!(
+            "{} of the samples lost were there, and the sampler had no time for them: capture at a lower \
+             rate",
+            beside.shed
+        ));
+    }
+    if beside.cpus_changed > 0 {
+        notices.push(format!(
+            "{} times a CPU came or went: it was sampled for a part of the time",
+            beside.cpus_changed
+        ));
+    }
+    if beside.cgroups_refused > 0 {
+        notices.push(format!(
+            "{} cgroups that were made meanwhile found no room and are missing",
+            beside.cgroups_refused
+        ));
     }
     notices
 }

@@ -342,7 +342,7 @@ pub const KEYS: &[Key<Config>] = &[
     },
     Key {
         path: "captures.max",
-        kind: Kind::Int(0, 64),
+        kind: Kind::Int(0, 32),
         unit: "captures",
         reload: Reload::Live,
         doc: "How many may run at a time. 0: none, whoever asks.",

@@ -228,13 +228,14 @@ impl Stages {
         });
         let recorders = Arc::<Recorders>::default();
         agent.take_captures(cgroups.containers().clone(), Arc::clone(&recorders));
+        agent.keep_times(&config);
         let ends = Ends {
             wake: Arc::new(WakeFd::new().map_err(setup)?),
             list: Arc::default(),
         };
 
-        let (batches, from_sampler) = sync_channel(BATCHES);
-        let (recycle, recycled) = sync_channel(BATCHES);
+        let (batches, from_sampler) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
+        let (recycle, recycled) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
         for _ in 0..BATCHES {
             // The queue has room for all of them.
             let _ = recycle.try_send(RawBatch::default());
