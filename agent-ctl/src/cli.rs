@@ -53,8 +53,10 @@ Examples:
   agent-ctl --agent db1:4317 --tls-ca ca.pem status
   agent-ctl --collector c1 hosts
   agent-ctl --collector c1 profile --since 1h --host web-1 -o web-1.svg
+  agent-ctl --collector c1 capture --select unit=api.service,zone=a --duration 30s -o api.html
 
-A collector answers status, hosts, cgroups, top, profile and diff; the other commands ask an agent.
+A collector answers status, hosts, cgroups, top, profile, diff, capture and captures; the other
+commands ask an agent.
 FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not.
 
 {}",

@@ -31,6 +31,7 @@ mod exit;
 #[expect(dead_code, reason = "tests in here need the fake collector alone")]
 mod fake;
 mod fleet;
+mod fleet_capture;
 mod form;
 mod hosts;
 mod local;

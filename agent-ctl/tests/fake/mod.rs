@@ -2,6 +2,7 @@
 //! up, with hostile names among them. For tests of the command alone; nothing here shows that the
 //! real agent works. `collector.rs` is a FAKE collector in the same sense.
 
+mod captures;
 pub mod collector;
 
 use profile::{
