@@ -4,6 +4,7 @@ import 'uplot/dist/uPlot.min.css';
 import './app/base.css';
 import './app/pages.css';
 import './flame/flame.css';
+import './heat/heat.css';
 import { render } from 'preact';
 import { App } from './app/App';
 

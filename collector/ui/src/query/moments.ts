@@ -171,15 +171,17 @@ export function between(profile: Profile, moments: Moments, pick: Pick): Profile
   };
 }
 
-/** `1500-2500`, in microseconds, for the address; empty for none. */
-export function writePick(pick: Pick | undefined): string {
-  return pick ? `${Math.round(pick.from / 1000)}-${Math.round(pick.until / 1000)}` : '';
+/** `1700000000250000-1700000000500000`, in microseconds since the epoch, for the address; empty for none. */
+export function writePick(moments: Moments, pick: Pick | undefined): string {
+  const wall = (ns: number) => String((moments.startUnixNs + BigInt(Math.round(ns))) / 1000n);
+  return pick ? `${wall(pick.from)}-${wall(pick.until)}` : '';
 }
 
 /** The pick that a text means within the time covered; undefined when it means none. */
-export function readPick(text: string, durationNs: number): Pick | undefined {
-  const found = /^(\d{1,13})-(\d{1,13})$/.exec(text);
+export function readPick(moments: Moments, text: string): Pick | undefined {
+  const found = /^(\d{1,18})-(\d{1,18})$/.exec(text);
   if (!found) return undefined;
-  const [from, until] = [Number(found[1]) * 1000, Math.min(Number(found[2]) * 1000, durationNs)];
+  const since = (digits: string) => Math.max(0, Math.min(moments.durationNs, Number(BigInt(digits) * 1000n - moments.startUnixNs)));
+  const [from, until] = [since(found[1]), since(found[2])];
   return from < until ? { from, until } : undefined;
 }

@@ -116,11 +116,14 @@ describe('a part of the time', () => {
   });
 
   test('is written in the address and read back', () => {
+    const { moments } = profileOf([0, 1]);
     const pick = { from: 1_500_000, until: 2_500_000 };
-    expect(readPick(writePick(pick), 3e9)).toEqual(pick);
-    expect(readPick('1000-9999999999', 3e9)).toEqual({ from: 1e6, until: 3e9 });
-    for (const wrong of ['', '5', '5-5', '9-1', '-1-5', '1-2-3', 'a-b', '99999999999999999-1', '4000000-5000000']) expect(readPick(wrong, 3e9)).toBeUndefined();
-    expect(writePick(undefined)).toBe('');
+    expect(writePick(moments, pick)).toBe('1700000000251500-1700000000252500');
+    expect(readPick(moments, writePick(moments, pick))).toEqual(pick);
+    expect(readPick(moments, '0-999999999999999999')).toEqual({ from: 0, until: 3e9 });
+    const now = '1700000000251500';
+    for (const wrong of ['', '5', `${now}-${now}`, `${now}-1`, '1-2', '-1-5', '1-2-3', 'a-b', `${now}-9999999999999999999`]) expect(readPick(moments, wrong)).toBeUndefined();
+    expect(writePick(moments, undefined)).toBe('');
   });
 });
 
