@@ -5,6 +5,7 @@ import './app/base.css';
 import './app/pages.css';
 import './flame/flame.css';
 import './heat/heat.css';
+import './capture/capture.css';
 import { render } from 'preact';
 import { App } from './app/App';
 

@@ -17,7 +17,7 @@ export function HeatPanel(props: HeatMapProps & { tools?: ComponentChildren }) {
   return (
     <section class="heat-panel" aria-label="Heat map">
       <header>
-        <h3>When it ran</h3>
+        <h3>When samples were taken</h3>
         <span class="soft">a column is a second, its height the time within it</span>
         {props.tools}
       </header>
