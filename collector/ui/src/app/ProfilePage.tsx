@@ -4,7 +4,7 @@ import { useMemo } from 'preact/hooks';
 import { FlamePanel } from '../flame/FlamePanel';
 import { Names } from '../flame/names';
 import { buildTree } from '../flame/tree';
-import { HeatPanel, usePart } from '../heat/HeatPanel';
+import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
 import { profile, series } from '../query/client';
 import { readPick, writePick } from '../query/moments';
 import type { Profile } from '../query/profile';
@@ -78,7 +78,7 @@ function Stacks(props: PageProps & { profile: Profile }) {
   // What the collector sums up is of the whole time.
   const source: Source = pick ? { profile: part } : { subject, subjectKey };
   return (
-    <>
+    <Timed onEscape={pick && (() => setState({ pick: '' }))}>
       {moments && <HeatPanel moments={moments} unit={unit} samples={state.samples} theme={theme} pick={pick} onPick={(next) => setState({ pick: writePick(moments, next) })} />}
       <FlamePanel
         tree={tree}
@@ -91,6 +91,6 @@ function Stacks(props: PageProps & { profile: Profile }) {
         tools={<Download subject={subject} note={pick ? 'of all of the time, not of what is picked' : undefined} />}
         table={<TopTable tree={tree} unit={unit} state={state} setState={setState} source={source} labels={pick ? labelsOf(part) : labels} pruned={pick ? 0 : prunedPart(props.profile)} />}
       />
-    </>
+    </Timed>
   );
 }

@@ -6,7 +6,7 @@ import { SelectorInput } from '../query/SelectorInput';
 import * as format from '../text/format';
 import { shown } from '../text/printable';
 import type { Range } from '../time/range';
-import { HostLines, tallyText } from './HostLines';
+import { HostLines, steady, tallyText } from './HostLines';
 import { DRAFT, type Draft, EVENTS, type Problems, isOffCpu, isTracepoint, problemsOf, requestOf } from './form';
 import { type Session, tallyOf } from './session';
 import { type Captures, useNews } from './store';
@@ -247,8 +247,8 @@ function Following({ session, asks, onStay, onAway, onChange }: FollowingProps) 
       {session.endTrouble && <TroubleBox trouble={session.endTrouble} />}
       {session.hosts.size > 0 && (
         <>
-          <p aria-live="polite">
-            {session.runs ? runningText(session, tally) : tallyText(tally)}
+          <p>
+            <span aria-live="polite">{session.runs ? runningText(session, tally) : tallyText(tally)}</span>
             <span class="soft">
               {' '}
               · {format.plural(tally.samples, 'sample')}
@@ -311,7 +311,7 @@ function runningText(session: Session, { all, running, waiting, answered, failed
 function Progress({ session }: { session: Session }) {
   const durationNs = Number(session.request.capture?.durationNs ?? 0n);
   const farthest = Math.max(0, ...[...session.hosts.values()].map((host) => Number(host.progress?.elapsedNs ?? 0n)));
-  const still = session.stacks > 0 ? `Taking the profile: ${format.plural(session.stacks, 'stack')}` : session.phase === 'asking' ? 'Asking the collector which hosts there are' : session.phase === 'ending' ? 'Ending it on the hosts' : `${format.duration(Math.round(farthest / 1e8) * 1e8)} of ${format.duration(durationNs)}`;
+  const still = session.stacks > 0 ? `Taking the profile: ${format.plural(session.stacks, 'stack')}` : session.phase === 'asking' ? 'Asking the collector which hosts there are' : session.phase === 'ending' ? 'Ending it on the hosts' : `${format.duration(steady(farthest))} of ${format.duration(durationNs)}`;
   if (!session.runs) return null;
   return (
     <div class="capture-progress" role="status">

@@ -7,7 +7,7 @@ import { linkTo } from '../app/store';
 import { FlamePanel } from '../flame/FlamePanel';
 import { Names } from '../flame/names';
 import { buildTree } from '../flame/tree';
-import { HeatPanel, usePart } from '../heat/HeatPanel';
+import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
 import type { Pick } from '../query/moments';
 import type { Profile } from '../query/profile';
 import { samplingNotes } from '../query/quality';
@@ -37,11 +37,8 @@ export function CaptureView(props: PageProps & { session: Session }) {
   const part = usePart(profile ?? NOTHING, pick);
   if (!profile) return null;
   const { moments } = profile;
-  const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key === 'Escape' && pick && !event.defaultPrevented) setPick(undefined);
-  };
   return (
-    <section class="capture-view" aria-label="Capture" onKeyDown={onKeyDown}>
+    <section class="capture-view" aria-label="Capture">
       <header class="page-head">
         <a class="back" href={linkTo(state, { capture: '' })}>
           <Icon of="left" /> All captures
@@ -70,18 +67,20 @@ export function CaptureView(props: PageProps & { session: Session }) {
       </header>
       <Hosts session={session} profile={profile} />
       {session.trouble && <TroubleBox trouble={{ ...session.trouble, advice: `What came is below. ${session.trouble.advice}`, retry: false }} />}
-      {moments ? (
-        <HeatPanel moments={moments} unit={profile.unit} samples={state.samples} theme={props.theme} pick={pick} onPick={setPick} />
-      ) : (
-        <p class="soft">{side === 'before' ? 'When samples of the time before were taken is not known.' : 'When samples were taken was not kept: there is no heat map.'}</p>
-      )}
-      {profile.stack.length === 0 ? (
-        <Empty title="Nothing was sampled">
-          <p>Nothing that was selected had the event in this time.</p>
-        </Empty>
-      ) : (
-        <Stacks {...props} part={part} pick={pick} whole={profile} name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`} setState={setState} />
-      )}
+      <Timed onEscape={pick && (() => setPick(undefined))}>
+        {moments ? (
+          <HeatPanel moments={moments} unit={profile.unit} samples={state.samples} theme={props.theme} pick={pick} onPick={setPick} />
+        ) : (
+          <p class="soft">{side === 'before' ? 'When samples of the time before were taken is not known.' : 'When samples were taken was not kept: there is no heat map.'}</p>
+        )}
+        {profile.stack.length === 0 ? (
+          <Empty title="Nothing was sampled">
+            <p>Nothing that was selected had the event in this time.</p>
+          </Empty>
+        ) : (
+          <Stacks {...props} part={part} pick={pick} whole={profile} name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`} setState={setState} />
+        )}
+      </Timed>
     </section>
   );
 }

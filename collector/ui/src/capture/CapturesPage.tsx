@@ -1,6 +1,6 @@
 // Captures of the fleet: those that run and those that ended, and the profiles that this page holds.
 
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { Answer, Empty, Icon, Name, TroubleBox } from '../app/parts';
 import type { PageProps } from '../app/page';
 import { type ColumnOf, SortedTable } from '../app/sorting';
@@ -40,15 +40,16 @@ function List(props: PageProps) {
   const [turn, setTurn] = useState(0);
   const [trouble, setTrouble] = useState<Trouble>();
   const [ending, setEnding] = useState<readonly bigint[]>([]);
+  const asked = useAsked(`captures\n${turn}\n${props.subjectKey}`, listCaptures, captureTrouble);
+  // After a failure it is asked again by hand: what is said of it stays.
+  const stopped = useRef(false);
+  stopped.current = asked.trouble !== undefined || asked.waiting;
   useEffect(() => {
     const timer = setInterval(() => {
-      if (!document.hidden) setTurn((value) => value + 1);
+      if (!document.hidden && !stopped.current) setTurn((value) => value + 1);
     }, ASK_MS);
     return () => clearInterval(timer);
   }, []);
-  const asked = useAsked(`captures\n${turn}\n${props.subjectKey}`, listCaptures);
-  // Words for captures, not for questions.
-  const own = asked.trouble?.code === 'Unimplemented' ? { ...asked, trouble: { ...asked.trouble, title: 'This collector cannot capture', advice: 'It is older than this page: upgrade it. On a host itself, `agent-ctl capture` does the same for that host.' } } : asked;
   const cancel = (id: bigint) => {
     setTrouble(undefined);
     setEnding((before) => [...before, id]);
@@ -71,7 +72,7 @@ function List(props: PageProps) {
         <input type="search" class="filter" placeholder="Filter by who, what or why" aria-label="Filter captures" value={props.state.filter} onInput={(event) => props.setState({ filter: event.currentTarget.value }, { replace: true })} />
       </header>
       {trouble && <TroubleBox trouble={trouble} />}
-      <Answer asked={own} what="the captures">
+      <Answer asked={asked} what="the captures">
         {(answer) => (
           <div class="scroll" tabIndex={0} role="region" aria-label="Table of captures">
             <SortedTable

@@ -80,6 +80,12 @@ export function HostLines({ session }: { session: Session }) {
   );
 }
 
+/** A time that grows, without digits that nobody can read in passing. */
+export function steady(ns: number): number {
+  const step = ns < 10e9 ? 1e7 : 1e8;
+  return Math.round(ns / step) * step;
+}
+
 function Line({ host, durationNs }: { host: HostProgress; durationNs: number }) {
   const [word, tone] = WORDS[host.state] ?? [`state ${host.state}`, ''];
   const { progress } = host;
@@ -97,7 +103,7 @@ function Line({ host, durationNs }: { host: HostProgress; durationNs: number }) 
         </span>
       </td>
       <td class="number">
-        <Bar fraction={durationNs > 0 ? elapsed / durationNs : 0}>{progress ? format.duration(Math.round(elapsed / 1e8) * 1e8) : '–'}</Bar>
+        <Bar fraction={durationNs > 0 ? elapsed / durationNs : 0}>{progress ? format.duration(steady(elapsed)) : '–'}</Bar>
       </td>
       <td class="number">{progress ? format.count(Number(progress.samples)) : '–'}</td>
       <td class={`number ${lost > 0 ? 'warned' : 'soft'}`}>{progress ? format.count(lost) : '–'}</td>

@@ -17,7 +17,12 @@ const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boo
 export function captureTrouble(error: unknown): Trouble {
   const found = troubleOf(error);
   if (!found) return { title: 'The capture was given up', detail: '', advice: 'It ended on all hosts, and nothing was kept.', retry: true, code: 'given_up' };
-  const code = error instanceof ConnectError ? error.code : undefined;
+  const code = error instanceof ConnectError ? (isNoCall(error) ? Code.Unimplemented : error.code) : undefined;
   const own = code === undefined ? undefined : SENTENCES[code];
-  return own ? { title: own[0], detail: found.detail, advice: own[1], retry: own[2], code: found.code } : found;
+  return own ? { title: own[0], detail: found.detail, advice: own[1], retry: own[2], code: Code[code ?? Code.Unknown] } : found;
+}
+
+/** A server of files answers a call that it does not know so. */
+function isNoCall(error: ConnectError): boolean {
+  return error.code === Code.Unknown && /^HTTP (404|405)$/.test(error.rawMessage);
 }

@@ -13,6 +13,18 @@ export function usePart(profile: Profile, pick: Pick | undefined): Profile {
   return useMemo(() => (moments && pick ? between(profile, moments, pick) : profile), [profile, pick?.from, pick?.until]);
 }
 
+/** Around a heat map and what is below it: Escape, where nothing else wants it, shows all of the time again. */
+export function Timed({ children, onEscape }: { children: ComponentChildren; onEscape: (() => void) | undefined }) {
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === 'Escape' && !/^(INPUT|TEXTAREA|SELECT)$/.test((event.target as HTMLElement).tagName)) onEscape?.();
+  };
+  return (
+    <div class="timed" onKeyDown={onKeyDown}>
+      {children}
+    </div>
+  );
+}
+
 export function HeatPanel(props: HeatMapProps & { tools?: ComponentChildren }) {
   return (
     <section class="heat-panel" aria-label="Heat map">

@@ -228,15 +228,16 @@ export class HeatCanvas {
     context.font = '11px system-ui, sans-serif';
     context.textBaseline = 'top';
     const startS = Math.round(grid.startMs / 1000);
-    let drawn = 0;
+    let free = -Infinity;
     for (let column = first; column < end; column++) {
       const alone = column === first && end - first <= every;
       if ((startS + column) % every !== 0 && !alone) continue;
       const x = this.left(column);
       if (x < 0) continue;
       context.fillRect(x, ROWS * CELL_HEIGHT, 1, 4);
-      if (x + LABEL_WIDTH * 0.8 <= this.view.width || drawn === 0) context.fillText(clock(wallMs(grid, grid.originNs + column * 1e9)), x + 3, ROWS * CELL_HEIGHT + 4);
-      drawn++;
+      if (x < free || (x + LABEL_WIDTH * 0.8 > this.view.width && free > 0)) continue;
+      context.fillText(clock(wallMs(grid, grid.originNs + column * 1e9)), x + 3, ROWS * CELL_HEIGHT + 4);
+      free = x + LABEL_WIDTH * 0.85;
     }
   }
 

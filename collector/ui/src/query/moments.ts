@@ -5,10 +5,13 @@
 // the time is one pass over its moments.
 
 import type { ProfileChunk, Times } from '../gen/fleetprof/profile/v1/profile_pb';
-import { ProfileError, below, bound, bytes, floats, words } from './columns';
+import { ProfileError, below, bytes, floats, words } from './columns';
 import type { Profile } from './profile';
 
-/** Most moments taken: 1 hour of 10 CPUs at 99 Hz, or 30 s of 1,000 at 99 Hz. 16 bytes each. */
+/**
+ * Most moments kept: 1 hour of 10 CPUs at 99 Hz, or 30 s of 1,000. 20 bytes each. The time covered ends before
+ * the first that finds no room; the samples are in the profile all the same.
+ */
 export const MOMENTS_MAX = 4_000_000;
 
 /** Longest time covered. Unit: nanoseconds. Whole numbers are exact up to here, which is 104 days. */
@@ -48,6 +51,9 @@ export class MomentsBuilder {
   // Open addressing: row + 1 of what was sampled; 0 is free.
   private table = new Uint32Array(1024);
   private last = 0;
+  private beyond = 0;
+
+  constructor(private readonly most = MOMENTS_MAX) {}
 
   /** The time that is covered. */
   begin(times: Times): void {
@@ -67,13 +73,16 @@ export class MomentsBuilder {
     }
     if (count === 0) return;
     if (!this.times) throw new ProfileError('moments without the time they are of');
-    bound(this.at.length + count, MOMENTS_MAX, 'moments');
-    for (const column of [this.at, this.weight, this.row]) column.reserve(count);
+    for (const column of [this.at, this.weight, this.row]) column.reserve(Math.min(count, this.most - this.at.length));
     for (let index = 0; index < count; index++) {
       this.last += Number(momentDeltasNs[index]);
       if (this.last > COVERED_NS_MAX) throw new ProfileError('a moment is later than can be counted');
       const labels = below(momentLabelSets[index], known.labelSets, 'label set');
       const stack = below(momentStacks[index], known.stacks, 'stack');
+      if (this.at.length === this.most) {
+        this.beyond++;
+        continue;
+      }
       this.at.push(this.last);
       this.weight.push(Number(momentWeights[index]));
       this.row.push(this.rowOf(labels, stack, Math.min(momentEnds[index], 255)));
@@ -109,11 +118,12 @@ export class MomentsBuilder {
   /** The moments; undefined when no times were kept. With times kept there may still be none. */
   finish(): Moments | undefined {
     if (!this.times || (this.times.durationNs === 0n && this.at.length === 0)) return undefined;
+    const end = this.at.length > 0 ? this.at.at(this.at.length - 1) + 1 : 0;
     return {
       startUnixNs: this.times.startUnixNs,
       // What is told and what is seen may differ by a rounding: all moments are inside.
-      durationNs: Math.max(Number(this.times.durationNs), this.at.length > 0 ? this.last + 1 : 0),
-      dropped: Number(this.times.dropped),
+      durationNs: this.beyond > 0 ? end : Math.max(Number(this.times.durationNs), end),
+      dropped: Number(this.times.dropped) + this.beyond,
       at: this.at.finish(),
       weight: this.weight.finish(),
       row: this.row.finish(),

@@ -128,6 +128,7 @@ describe('a session', () => {
     ['goes on after its end', [plan(1), ...[...CHUNKS, CHUNKS[0]].map(chunk), result()], undefined, 'bad_answer'],
     ['breaks off', [plan(1), host('0', HostState.RUNNING)], new ConnectError('gone', Code.Unavailable), 'Unavailable'],
     ['is not known', [], new ConnectError('HTTP 404', Code.Unimplemented), 'Unimplemented'],
+    ['is not known to a server of files', [], new ConnectError('HTTP 405', Code.Unknown), 'Unimplemented'],
     ['finds nobody', [], new ConnectError('none', Code.NotFound), 'NotFound'],
   ] as [string, Body[], unknown, string][])('that %s says so', async (_, bodies, error, code) => {
     const session = await ended(bodies, error);

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
 import { COLUMNS_MAX, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from '../../src/heat/grid';
 import { STEPS, coloursOf, stepOf, valueOf } from '../../src/heat/scale';
-import { type Moments, between, firstAt, readPick, sumOf, writePick } from '../../src/query/moments';
+import { type Moments, MomentsBuilder, between, firstAt, readPick, sumOf, writePick } from '../../src/query/moments';
 import { Assembler, type Profile, ProfileError } from '../../src/query/profile';
 import { random } from '../mock/fleet';
 
@@ -79,6 +79,14 @@ describe('moments of an answer', () => {
     const assembler = new Assembler();
     assembler.addChunk(chunkOf([[10, 1]], 5n));
     expect(assembler.finish().moments?.durationNs).toBe(11);
+  });
+
+  test('that find no room are counted, and the time covered ends before them', () => {
+    const builder = new MomentsBuilder(2);
+    const chunk = chunkOf([[10, 1], [20, 1], [30, 1], [40, 1]]);
+    if (chunk.info?.times) builder.begin(chunk.info.times);
+    builder.add(chunk, { labelSets: 1, stacks: 4 });
+    expect(builder.finish()).toMatchObject({ durationNs: 21, dropped: 9, at: Float64Array.of(10, 20) });
   });
 
   test('of many rows keep each its own', () => {
