@@ -100,6 +100,7 @@ export function CaptureDialog(props: Props) {
             captures.leave();
             onClose();
           }}
+          onAgain={start}
           onChange={() => setSession(undefined)}
         />
       ) : (
@@ -234,16 +235,19 @@ interface FollowingProps {
   asks: boolean;
   onStay: () => void;
   onAway: () => void;
+  /** Asks the same again. */
+  onAgain: () => void;
+  /** Back to the fields. */
   onChange: () => void;
 }
 
-function Following({ session, asks, onStay, onAway, onChange }: FollowingProps) {
+function Following({ session, asks, onStay, onAway, onAgain, onChange }: FollowingProps) {
   const tally = tallyOf(session.hosts.values());
   return (
     <div class="capture-live">
       <p class="capture-what">{shown(whatOf(session.request))}</p>
       <Progress session={session} />
-      {session.trouble && <TroubleBox trouble={session.trouble} again={onChange} />}
+      {session.trouble && <TroubleBox trouble={session.trouble} again={onAgain} />}
       {session.endTrouble && <TroubleBox trouble={session.endTrouble} />}
       {session.hosts.size > 0 && (
         <>

@@ -169,10 +169,10 @@ function Outcome({ one }: { one: FleetCaptureInfo }) {
     );
   }
   const parts = [one.failed > 0 && `${format.count(one.failed)} failed`, one.lost > 0 && `${format.count(one.lost)} lost`].filter(Boolean);
-  const whole = one.answered === one.asked;
+  const whole = one.asked > 0 && one.answered === one.asked;
   return (
     <span class={whole ? '' : 'warned'} title={title}>
-      {format.count(one.answered)} of {format.plural(one.asked, 'host')}
+      {one.asked === 0 ? 'no host took part' : `${format.count(one.answered)} of ${format.plural(one.asked, 'host')}`}
       {parts.length > 0 && `: ${parts.join(', ')}`}
       {notices.length > 0 && (
         <span class="badge warn">
