@@ -62,5 +62,10 @@ export function idOf(session: Session): string {
 /** Draws again whenever something is new. */
 export function useNews(source: { subscribe: (listener: () => void) => () => void } | undefined): void {
   const [, turn] = useState(0);
-  useEffect(() => source?.subscribe(() => turn((value) => value + 1)), [source]);
+  useEffect(() => {
+    if (!source) return;
+    // What is new since it was drawn was told to nobody.
+    turn((value) => value + 1);
+    return source.subscribe(() => turn((value) => value + 1));
+  }, [source]);
 }

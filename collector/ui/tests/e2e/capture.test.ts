@@ -272,6 +272,22 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
 });
 
 describe.skipIf(!SEEDED)('when a capture goes wrong', () => {
+  test('an answer that is there before the dialog is drawn again is not missed', async () => {
+    const page = await site.open(scenario('nobody'));
+    await page.waitForSelector('.chart-panel');
+    await settled(page);
+    // What waits for a frame to be drawn waits much longer than the answer takes.
+    await page.evaluate(() => {
+      const [frame, timer] = [requestAnimationFrame, setTimeout];
+      window.requestAnimationFrame = (act) => timer(() => frame(act), 700) as never;
+      window.setTimeout = ((act: () => void, ms = 0) => timer(act, ms + 700)) as never;
+    });
+    await page.getByRole('button', { name: 'Capture …' }).click();
+    await page.waitForSelector('dialog[open]');
+    await page.locator('dialog button[type=submit]').click();
+    await page.locator('dialog .trouble').waitFor();
+  });
+
   for (const [name, says] of [
     ['nobody', 'There is no host to capture on'],
     ['error-limit', 'A limit on captures is reached'],
