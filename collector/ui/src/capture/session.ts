@@ -15,6 +15,10 @@ export const HOSTS_HELD_MAX = 10_000;
 /** Most notices kept of a capture as a whole. */
 export const NOTICES_MAX = 200;
 
+/** Most notices kept of a host, and the longest text of one. Unit: UTF-16 units. */
+export const HOST_NOTICES_MAX = 32;
+export const TEXT_LEN_MAX = 4096;
+
 /** Time from the end of a capture until its profile is here, beyond what the request allows. Unit: ms. */
 const MERGE_MS = 180_000;
 
@@ -120,7 +124,14 @@ export class Session {
       return;
     }
     // The last word on a host may be without its numbers.
-    this.hosts.set(host.hostId, { ...host, progress: host.progress ?? before?.progress, hostname: host.hostname || (before?.hostname ?? '') });
+    const cut = (text: string) => text.slice(0, TEXT_LEN_MAX);
+    this.hosts.set(host.hostId, {
+      ...host,
+      progress: host.progress ?? before?.progress,
+      hostname: cut(host.hostname || (before?.hostname ?? '')),
+      message: cut(host.message),
+      notices: host.notices.slice(0, HOST_NOTICES_MAX).map(cut),
+    });
   }
 
   /** True while something may still come. */

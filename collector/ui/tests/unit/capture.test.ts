@@ -3,7 +3,7 @@ import { Code, ConnectError } from '@connectrpc/connect';
 import { describe, expect, test } from 'vitest';
 import { escapeFolded, folded, json } from '../../src/capture/files';
 import { DRAFT, type Draft, GROUP_BY, lengthNs, problemsOf, requestOf } from '../../src/capture/form';
-import { HOSTS_HELD_MAX, Session, tallyOf } from '../../src/capture/session';
+import { HOSTS_HELD_MAX, HOST_NOTICES_MAX, Session, TEXT_LEN_MAX, tallyOf } from '../../src/capture/session';
 import { Captures, HELD_MAX, idOf } from '../../src/capture/store';
 import { FleetCaptureInfoSchema, type FleetCaptureResponse, FleetCaptureResponseSchema, FleetPlanSchema, HostProgressSchema, HostState } from '../../src/gen/fleetprof/collector/v1/control_pb';
 import { type ProfileChunk, ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
@@ -144,6 +144,13 @@ describe('a session', () => {
   test('with a result but half a profile says that it is half', async () => {
     const session = await ended([plan(1), chunk(CHUNKS[0]), result({ answered: 1 })]);
     expect([session.profile, session.trouble?.code]).toEqual([undefined, 'bad_answer']);
+  });
+
+  test('holds no more of what a host says than there is room for', async () => {
+    const long = 'x'.repeat(TEXT_LEN_MAX + 1);
+    const session = await ended([plan(1), host('0', HostState.FAILED, { message: long, notices: Array.from({ length: 100 }, () => long) }), result()]);
+    const held = session.hosts.get('0');
+    expect([held?.message.length, held?.notices.length, held?.notices[0].length]).toEqual([TEXT_LEN_MAX, HOST_NOTICES_MAX, TEXT_LEN_MAX]);
   });
 
   test('holds no more hosts than there is room for', async () => {
