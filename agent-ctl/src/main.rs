@@ -36,7 +36,6 @@ mod man;
 mod peer;
 #[path = "profile.rs"]
 mod profile_cmd;
-mod read_json;
 mod render;
 mod runtimes;
 mod select;

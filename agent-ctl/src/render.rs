@@ -210,7 +210,7 @@ pub fn read(path: &Path) -> Result<Profile> {
     }
     // A pprof file begins with gzip's mark or a field's tag, never with a brace.
     if bytes.trim_ascii_start().starts_with(b"{") {
-        return crate::read_json::read(&bytes).map_err(|error| refuse(&error));
+        return formats::json::read(&bytes).map_err(|error| refuse(&error));
     }
     formats::pprof::decode(&bytes, FILE_BYTES_MAX).map_err(|error| refuse(&error))
 }
