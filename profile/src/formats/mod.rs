@@ -5,6 +5,7 @@
 //! as its format needs.
 
 pub mod folded;
+pub mod heatmap;
 pub mod html;
 pub mod json;
 pub mod pprof;

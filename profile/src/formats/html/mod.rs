@@ -189,7 +189,7 @@ fn data<'a>(
     }
 }
 
-fn html_text(text: &str) -> String {
+pub(super) fn html_text(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
