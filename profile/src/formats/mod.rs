@@ -7,13 +7,17 @@
 pub mod folded;
 pub mod heatmap;
 pub mod html;
+pub mod import;
 pub mod json;
+pub mod perf_script;
 pub mod pprof;
 pub mod speedscope;
 mod summary;
 pub mod svg;
+mod timeline;
 mod tree;
 
+pub use import::{Import, ImportError, ImportOptions, Source, import};
 pub use summary::quality_line;
 
 use crate::dictionary::Dictionary;
