@@ -2,7 +2,8 @@
 
 use crate::peer::Connection;
 use crate::{
-    cgroups, completions, config, diff, doctor, exit, hosts, man, profile_cmd, status, tail, top,
+    cgroups, completions, config, diff, doctor, exit, heatmap, hosts, import, man, profile_cmd,
+    status, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -75,6 +76,10 @@ pub enum Command {
     Top(top::Args),
     /// Save or print a profile of a time in the past
     Profile(profile_cmd::Args),
+    /// Draw when samples were taken: seconds against parts of a second, to find what comes and goes
+    Heatmap(heatmap::Args),
+    /// Read a profile of another tool and write it in any format
+    Import(import::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
     /// Print a line for each window as it closes

@@ -24,13 +24,16 @@ mod connection;
 mod diff;
 mod doctor;
 mod exit;
+mod facts;
 #[cfg(test)]
 #[path = "../tests/fake/mod.rs"]
 #[expect(dead_code, reason = "tests in here need the fake collector alone")]
 mod fake;
 mod fleet;
 mod form;
+mod heatmap;
 mod hosts;
+mod import;
 mod local;
 mod man;
 mod peer;
@@ -90,6 +93,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
+        Command::Heatmap(args) => heatmap::run(&out, &connection, args).await,
+        Command::Import(args) => import::run(&out, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,

@@ -158,7 +158,7 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
         Source::PerfScript => perf_script::read(&text(&bytes, &mut notes))?,
         Source::Folded => {
             let text = text(&bytes, &mut notes);
-            whole(folded::read(&text, folded_info())?)
+            whole(folded::read(&text, Info::default())?)
         }
     };
     import.notes.extend(notes);
@@ -169,13 +169,6 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
 fn whole(profile: Profile) -> Import {
     let notes = Vec::new();
     Import { profile, notes }
-}
-
-fn folded_info() -> Info {
-    Info {
-        unit: "samples".to_owned(),
-        ..Info::default()
-    }
 }
 
 /// The bytes without gzip. Of a file that ends in the middle what is there is taken.

@@ -240,7 +240,7 @@ impl<'t> Reader<'t> {
         let name = if is_tracepoint { event } else { base };
         info.event = name.chars().take(256).collect();
         info.unit = match (self.without_period, base) {
-            (none, _) if none == samples => "samples",
+            (none, _) if none == samples => "",
             (_, "cpu-clock" | "task-clock") => "nanoseconds",
             _ if is_tracepoint => "events",
             (_, base) => base,

@@ -276,7 +276,7 @@ fn events_without_a_stack_have_one_frame_or_none() {
     );
     let bare = read("a 1 1.0: cycles:\n").unwrap();
     assert_eq!(bare.profile.total().count, 1);
-    assert_eq!(bare.profile.info.unit, "samples");
+    assert_eq!(bare.profile.info.unit, "");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod read;
 
-pub use read::{PROFILES_NAMED, STACK_FRAMES_MAX, SpeedscopeError, read};
+pub use read::{LABEL, PROFILES_NAMED, STACK_FRAMES_MAX, SpeedscopeError, read};
 
 use super::tree::TreeBuilder;
 use super::{FormatError, Options, quality_line, root_frames};
