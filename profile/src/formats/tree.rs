@@ -295,7 +295,28 @@ impl<K, const N: usize> Tree<K, N> {
             *place = moved[*place as usize];
         }
         self.nodes = nodes;
+        self.drop_unused_names();
         gone
+    }
+
+    /// Leaves the names that nodes have, in the order they had.
+    fn drop_unused_names(&mut self) {
+        let mut is_used = vec![false; self.names.len()];
+        is_used[0] = true;
+        for node in &self.nodes {
+            is_used[node.name as usize] = true;
+        }
+        let mut moved = vec![0u32; self.names.len()];
+        let mut next = 0;
+        for (name, &used) in is_used.iter().enumerate() {
+            moved[name] = next;
+            next += u32::from(used);
+        }
+        let mut used = is_used.into_iter();
+        self.names.retain(|_| used.next().unwrap_or(false));
+        for node in &mut self.nodes {
+            node.name = moved[node.name as usize];
+        }
     }
 }
 
