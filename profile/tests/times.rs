@@ -131,6 +131,9 @@ fn flamescope_and_stackcollapse_find_events_and_frames() {
     let collapse_event = Regex::new(r"^(\S.+?)\s+(\d+)/*(\d+)*\s+").unwrap();
     let collapse_name = Regex::new(r":\s*(\d+)*\s+(\S+):\s*$").unwrap();
     let collapse_frame = Regex::new(r"^\s*(\w+)\s*(.+) \((.*)\)").unwrap();
+    // As its first versions had them.
+    let collapse_old_event = Regex::new(r"^(\S+\s*?\S*?)\s+(\d+)\s").unwrap();
+    let collapse_old_frame = Regex::new(r"^\s*(\w+)\s*(.+) \((\S*)\)").unwrap();
     let (mut events, mut frames) = (0, 0);
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         match line.as_bytes().first() {
@@ -139,6 +142,7 @@ fn flamescope_and_stackcollapse_find_events_and_frames() {
                 frames += 1;
                 assert!(flamescope_frame.is_match(line), "{line}");
                 assert!(collapse_frame.is_match(line), "{line}");
+                assert!(collapse_old_frame.is_match(line), "{line}");
             }
             Some(_) => {
                 events += 1;
@@ -146,6 +150,7 @@ fn flamescope_and_stackcollapse_find_events_and_frames() {
                 assert!(time.parse::<f64>().unwrap() > 1.7e9, "{line}");
                 assert!(flamescope_comm.is_match(line), "{line}");
                 assert!(collapse_event.is_match(line), "{line}");
+                assert!(collapse_old_event.is_match(line), "{line}");
                 assert_eq!(&collapse_name.captures(line).unwrap()[2], "cpu-clock");
             }
         }

@@ -143,13 +143,11 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
     }
     let (bytes, mut notes) = unpack(bytes, limit)?;
     let source = tell(&bytes)?;
-    if let Some(asked) = options.profile.filter(|_| source != Source::Speedscope) {
-        if asked != 1 {
-            return Err(ImportError::OneProfile {
-                kind: source,
-                asked,
-            });
-        }
+    if let Some(asked) = options.profile.filter(|&asked| asked != 1)
+        && source != Source::Speedscope
+    {
+        let kind = source;
+        return Err(ImportError::OneProfile { kind, asked });
     }
     let mut import = match source {
         Source::Json => whole(json::read(&bytes)?),

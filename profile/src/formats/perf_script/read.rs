@@ -49,16 +49,23 @@ struct EventLine<'t> {
     rest: &'t str,
 }
 
-/// True when a text seems to be perf's: one of its first lines is an event with its time.
+/// True when a text seems to be perf's: one of its first lines is an event with its time, or one without
+/// and a frame below it.
 pub fn looks_like(text: &str) -> bool {
     let lines = text.lines().take(LINES_TRIED);
-    let mut lines = lines.filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
-    lines.any(|line| {
-        event_line(line).is_some_and(|event| {
-            let untimed = !event.pid.is_empty() && !event.event.is_empty();
-            event.at_ns.is_some() || untimed
-        })
-    })
+    let lines = lines.filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let mut above = false;
+    for line in lines {
+        if above && line.starts_with([' ', '\t']) && frame_line(line.trim()).is_some() {
+            return true;
+        }
+        let event = event_line(line);
+        above = event.as_ref().is_some_and(|event| !event.pid.is_empty());
+        if event.is_some_and(|event| event.at_ns.is_some() || above && !event.event.is_empty()) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Reads the text. The caller bounds its length; memory taken is a small multiple of it.

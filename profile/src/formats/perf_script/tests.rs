@@ -299,6 +299,7 @@ fn deep_stacks_lose_their_root_end() {
 #[test]
 fn the_kind_of_text_is_told_by_its_first_lines() {
     assert!(looks_like(TEXT));
+    assert!(looks_like("dd 27540 \n\tffff read ([k])\n"));
     assert!(looks_like("java 12688/12764 cpu-clock:\n\t7f x (y)\n"));
     for text in ["main;f 3\n", "main 5;f 3\n", "a 1 2\n", "{}", ""] {
         assert!(!looks_like(text), "{text}");
