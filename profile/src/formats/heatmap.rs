@@ -36,8 +36,8 @@ const BELOW: u32 = 66;
 /// Width that the map is given, which bounds that of a column. Unit: pixels.
 const WIDTH: u32 = 1_200;
 const HEIGHT: u32 = 500;
-/// Pixels between two times on the axis.
-const LABEL_PIXELS: u32 = 90;
+/// Pixels between two times on the axis: a date and a time have room.
+const LABEL_PIXELS: u32 = 140;
 
 #[derive(Serialize)]
 struct Json<'a> {
