@@ -2,8 +2,8 @@
 
 use crate::peer::Connection;
 use crate::{
-    capture, captures, cgroups, completions, config, diff, doctor, exit, hosts, man, profile_cmd,
-    status, tail, top,
+    capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts, import,
+    man, profile_cmd, status, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -83,6 +83,10 @@ pub enum Command {
     Capture(Box<capture::Args>),
     /// List captures that run and those that ended, or end one
     Captures(captures::Args),
+    /// Draw when samples were taken: seconds against parts of a second, to find what comes and goes
+    Heatmap(heatmap::Args),
+    /// Read a profile of another tool and write it in any format
+    Import(import::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
     /// Print a line for each window as it closes
