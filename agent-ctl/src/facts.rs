@@ -6,7 +6,8 @@ use crate::source::Question;
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use profile::formats::Fact;
-use proto::agent::{GetStatusResponse, LabelMatcher, MatchOp};
+use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher, MatchOp};
+use std::time::Duration;
 
 /// Most degradations that are told.
 const DEGRADATIONS_MAX: usize = 50;
@@ -110,6 +111,46 @@ pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     for degradation in status.degradations.iter().take(DEGRADATIONS_MAX) {
         facts.push(fact("Degraded", &degradation.id, &degradation.message));
     }
+    facts
+}
+
+/// A capture: what was asked for, what ran, and what its reader must know.
+pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
+    let request = info.request.clone().unwrap_or_default();
+    let event = match request.event.as_str() {
+        "" => "cpu-clock",
+        event => event,
+    };
+    let mut facts = vec![
+        fact("Capture", "event", event),
+        fact("Capture", "from", rfc3339(info.started_unix_ns)),
+        fact(
+            "Capture",
+            "lasted",
+            units::duration(Duration::from_nanos(info.elapsed_ns)),
+        ),
+    ];
+    for (name, value) in [
+        ("Hz", u64::from(info.rate_hz)),
+        ("period", info.period),
+        ("stack copied, bytes", info.stack_bytes.into()),
+    ] {
+        if value > 0 {
+            facts.push(fact("Capture", name, value.to_string()));
+        }
+    }
+    for (name, text) in [
+        ("asked by", &request.who),
+        ("reason", &request.reason),
+        ("through", &info.peer),
+        ("ended early", &info.error),
+    ] {
+        if !text.is_empty() {
+            facts.push(fact("Capture", name, text));
+        }
+    }
+    let notices = info.notices.iter().take(DEGRADATIONS_MAX);
+    facts.extend(notices.map(|notice| fact("Capture", "notice", notice)));
     facts
 }
 
