@@ -16,7 +16,7 @@ use daemon::perf::environment::parse_cpu_list;
 use daemon::perf::record::{self, Layout, Record};
 use daemon::process::maps;
 use daemon::symbolize::elf::{self, SymbolTable};
-use daemon::symbolize::{KernelSymbols, inflate, names};
+use daemon::symbolize::{KernelSymbols, functions, inflate, names};
 use daemon::time::Mono;
 use profile::formats::{self, Format, ImportOptions, Options};
 use profile::heatmap::{Grid, HeatMap};
@@ -117,6 +117,7 @@ pub fn elf_images(data: &[u8]) {
         Some(headers.build_id.clone())
     );
     headers.debug_link(data);
+    let _ = functions::place_of(data, b"main");
     for section in headers.sections.iter().filter(|section| section.compressed) {
         if let Ok(content) = inflate::content(data, section, headers.is_64, BYTES_MAX) {
             assert!(content.len() <= BYTES_MAX);

@@ -7,7 +7,7 @@
 use super::drain::{Way, mark_ended};
 use super::{Queues, Shared};
 use crate::aggregate::batch::RawBatch;
-use crate::aggregate::fold::{Folder, MOMENTS_MAX, TIMES_MAX};
+use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
 use crate::capture::filter::Filter;
 use crate::ids::{CaptureId, CgroupId};
@@ -130,13 +130,9 @@ impl Running {
         !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until)
     }
 
-    /// True when it is time to hand over: by the clock, or before times find no room.
-    fn is_due(&mut self, reached: Mono) -> bool {
-        let next = self.next;
-        let batch = self.folder.batch();
-        reached >= next
-            || batch.moments.len() >= MOMENTS_MAX / 2
-            || batch.times.len() >= TIMES_MAX / 2
+    /// True when it is time to hand over: by the clock, or before something finds no room.
+    fn is_due(&self, reached: Mono) -> bool {
+        reached >= self.next || self.folder.is_half_full()
     }
 }
 
@@ -149,29 +145,20 @@ impl Captures {
     }
 
     /// Begins one. Without its set, or beyond [`CAPTURES_MAX`], it ends at once.
-    pub(super) fn begin(
-        &mut self,
-        begin: Begin,
-        rings: &mut Rings,
-        poller: &Poller,
-        now: Mono,
-    ) -> io::Result<()> {
+    pub(super) fn begin(&mut self, begin: Begin, rings: &mut Rings, poller: &Poller, now: Mono) {
         let [first, spare] = begin.batches;
         let (set, known) = (begin.set.key(), rings.sets());
         let known = known.iter().any(|known| known.key == set);
         let running = self.list.iter().filter(|it| it.until.is_none()).count();
-        let refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
+        let mut refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
         let start = match begin.set {
             SetOf::New(set) if refused => {
                 self.closing.push(*set);
                 now
             }
             SetOf::New(set) => {
-                for fd in set.fds() {
-                    poller.add_edge(fd, 0)?;
-                }
                 let start = set.begin;
-                rings.add_set(*set);
+                refused = !self.listen(*set, rings, poller);
                 start
             }
             SetOf::Open(_) => now,
@@ -193,7 +180,22 @@ impl Captures {
             next: start.plus(begin.window),
             closed: refused,
         });
-        Ok(())
+    }
+
+    /// Takes a set over. False where the kernel does not let its rings be waited for, which is no reason for
+    /// the daemon to end.
+    fn listen(&mut self, set: RingSet, rings: &mut Rings, poller: &Poller) -> bool {
+        let refused = set.fds().position(|fd| poller.add_edge(fd, 0).is_err());
+        if let Some(done) = refused {
+            for fd in set.fds().take(done) {
+                // It was added a moment ago.
+                let _ = poller.remove(fd);
+            }
+            self.closing.push(set);
+            return false;
+        }
+        rings.add_set(set);
+        true
     }
 
     /// Ends one with what it has up to now. One that is not known has ended.

@@ -133,10 +133,10 @@ impl Sampler {
                     self.captures.cpu_changed();
                 }
             }
-            Command::BeginCapture(begin) => self
-                .captures
-                .begin(*begin, &mut self.rings, &self.poller, now)
-                .map_err(SamplerError::Wait)?,
+            Command::BeginCapture(begin) => {
+                self.captures
+                    .begin(*begin, &mut self.rings, &self.poller, now);
+            }
             Command::EndCapture(id) => self.captures.end(id, now),
         }
         Ok(())
