@@ -123,7 +123,7 @@ fn help_of_every_command() {
         "status", "doctor", "hosts", "cgroups", "top", "profile", "diff", "tail", "config",
     ];
     insta::assert_snapshot!("help", run(command("unix:/x", &["--help"])).out);
-    for name in subcommands.into_iter().chain(["completions", "man"]) {
+    for name in subcommands.into_iter().chain(["capture", "captures", "completions", "man"]) {
         insta::assert_snapshot!(
             format!("help_{name}"),
             run(command("unix:/x", &[name, "--help"])).out
