@@ -1,17 +1,19 @@
-//! `agent-ctl capture`: samples anew on one host, by another event or at another rate, for a while.
+//! `agent-ctl capture`: samples anew, by another event or at another rate, for a while: on one host, or through a
+//! collector on many (`fleet_capture.rs`).
 //!
 //! Progress stands on one line of a terminal and nowhere else; what it cost and what its reader must know
 //! follows on standard error. Ctrl-C ends the capture with what there is; a second one leaves it.
 
 use crate::client::{CaptureStream, Client};
 use crate::exit::{self, fail};
+use crate::fleet_capture::Fleet;
 use crate::peer::Connection;
 use crate::profile_cmd::{choose, deliver, group_by, is_stdout, known_to_agent};
 use crate::render::{self, Format, Look, MeasureBy};
 use crate::select::{self, Frames, Labels};
 use crate::terminal::{Out, clean, json, write_stdout};
 use crate::when::Clock;
-use crate::{captures, summary, units};
+use crate::{captures, fleet_capture, summary, units};
 use anyhow::Result;
 use profile::Profile;
 use proto::ProfileAssembler;
@@ -145,20 +147,24 @@ fn who() -> String {
 /// Longest name of who asks. An agent takes 256 bytes.
 const WHO_CHARS_MAX: usize = 64;
 
-/// Captures on one host.
+/// Captures on one host, or on many of a fleet.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What it covers, misses and costs goes to standard error. Ctrl-C ends it with what there is. Exit code 6: it
-was ended before its time, or there are no samples, and then nothing is written.
+was ended before its time, or there are no samples, and then nothing is written; of a fleet also: not all hosts
+that were selected are in the profile.
 
 Examples:
   agent-ctl capture --unit api --duration 10s --rate 997 -o api.html
   agent-ctl capture --pid 4711 --event page-faults --period 1 -o faults.svg
   agent-ctl capture --cgroup /system.slice/db.service --before 5m --reason INC-12 -o db.pb.gz
-  agent-ctl capture --event tracepoint:syscalls:sys_enter_openat --duration 5s")]
+  agent-ctl capture --event tracepoint:syscalls:sys_enter_openat --duration 5s
+  agent-ctl --collector c1 capture --select 'unit=\"api.service\",zone=\"a\"' --max-hosts 20 -o api.html")]
 pub struct Args {
     #[command(flatten)]
     sampling: Sampling,
+    #[command(flatten)]
+    fleet: Fleet,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
@@ -189,16 +195,18 @@ pub struct Args {
 
 /// What a capture gave.
 #[derive(Default)]
-struct Taken {
-    past: Option<Profile>,
-    profile: Option<Profile>,
-    result: CaptureInfo,
+pub struct Taken {
+    /// Of the time before.
+    pub past: Option<Profile>,
+    /// Of the capture.
+    pub profile: Option<Profile>,
+    /// How it went.
+    pub result: CaptureInfo,
 }
 
 /// Runs the command. Hears signals itself: one of them ends the capture and not the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let instead = "`agent-ctl fleet-capture` asks a collector for captures of many hosts";
-    let agent = connection.agent_only("capture", instead)?;
+    let peer = connection.peer()?;
     let output = args.output.unwrap_or_else(|| PathBuf::from("-"));
     if args.json && is_stdout(&output) {
         return Err(fail(
@@ -207,25 +215,37 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         ));
     }
     let format = choose(out, args.format, &output)?;
-    known_to_agent(&args.group_by)?;
-    let group_by = group_by(&args.group_by, format, &agent);
+    if !peer.is_collector() {
+        args.fleet.refuse_for_agent()?;
+        known_to_agent(&args.group_by)?;
+    }
+    let group_by = group_by(&args.group_by, format, &peer);
     let request = args
         .sampling
         .request(&args.labels, &args.frames, group_by.clone())?;
-    select::check(&request.matchers, &agent)?;
-    let mut client = Client::connect(connection, &agent).await?;
-    let clock = client.clock().await?;
+    select::check(&request.matchers, &peer)?;
     let mut signals = Signals::new()?;
-    let stream = client.capture(request).await?;
-    let Some(taken) = follow(&mut client, stream, &mut signals, args.quiet).await? else {
-        return Ok(exit::INTERRUPTED);
-    };
     let written = Written {
         format,
         output: &output,
         look: args.look,
         labels: group_by,
         quiet: args.quiet,
+    };
+    if peer.is_collector() {
+        let asked = args.fleet.asked(request)?;
+        let call = fleet_capture::Call {
+            connection,
+            peer: &peer,
+            json: args.json,
+        };
+        return fleet_capture::capture(out, call, asked, &mut signals, &written).await;
+    }
+    let mut client = Client::connect(connection, &peer).await?;
+    let clock = client.clock().await?;
+    let stream = client.capture(request).await?;
+    let Some(taken) = follow(&mut client, stream, &mut signals, args.quiet).await? else {
+        return Ok(exit::INTERRUPTED);
     };
     let code = written.deliver(&taken, &clock)?;
     if args.json {
@@ -296,7 +316,7 @@ async fn follow(
 }
 
 /// SIGINT and SIGTERM.
-struct Signals {
+pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
@@ -309,7 +329,8 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) {
+    /// Waits for one of them.
+    pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -386,17 +407,25 @@ fn cost_text(progress: &CaptureProgress) -> String {
 }
 
 /// Where the profile goes, and how.
-struct Written<'a> {
-    format: Format,
-    output: &'a Path,
-    look: Look,
-    labels: Vec<String>,
-    quiet: bool,
+pub struct Written<'a> {
+    /// Its format.
+    pub format: Format,
+    /// Its file, `-` for standard output.
+    pub output: &'a Path,
+    /// How it looks.
+    pub look: Look,
+    /// Labels that stand as root frames.
+    pub labels: Vec<String>,
+    /// Nothing is said but what its reader must know.
+    pub quiet: bool,
 }
 
 impl Written<'_> {
     /// Writes what there is and says what it is.
-    fn deliver(&self, taken: &Taken, clock: &Clock) -> Result<u8> {
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn deliver(&self, taken: &Taken, clock: &Clock) -> Result<u8> {
         let mut look = self.look.clone();
         let mut code = match taken.result.state() {
             CaptureState::Complete => exit::OK,

@@ -1,7 +1,8 @@
-//! `agent-ctl captures`: the captures that run on a host and those that ended, and the end of one.
+//! `agent-ctl captures`: the captures that run on a host, or over a fleet, and those that ended; and the end of one.
 
 use crate::client::Client;
 use crate::exit;
+use crate::fleet_capture::list as fleet;
 use crate::form::Form;
 use crate::peer::Connection;
 use crate::terminal::{Out, clean, fit, json};
@@ -12,7 +13,7 @@ use proto::agent::{CaptureInfo, CaptureState, LabelMatcher, MatchOp};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Lists captures of a host, newest first, or ends one.
+/// Lists captures of a host, or of a fleet with --collector, newest first, or ends one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,9 +39,15 @@ enum Action {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let instead = "`agent-ctl fleet-captures` asks a collector for captures of many hosts";
-    let agent = connection.agent_only("captures", instead)?;
-    let mut client = Client::connect(connection, &agent).await?;
+    let peer = connection.peer()?;
+    if peer.is_collector() {
+        match args.action {
+            Some(Action::Cancel { id }) => fleet::cancel(connection, &peer, id).await?,
+            None => fleet::print(out, connection, &peer, args.form.is_json()).await?,
+        }
+        return Ok(exit::OK);
+    }
+    let mut client = Client::connect(connection, &peer).await?;
     if let Some(Action::Cancel { id }) = args.action {
         client.cancel_capture(id).await?;
         return Ok(exit::OK);
@@ -115,7 +122,7 @@ fn word(state: CaptureState) -> &'static str {
 }
 
 /// The matchers as a selector; `host` when there is none.
-fn target(matchers: &[LabelMatcher]) -> String {
+pub fn target(matchers: &[LabelMatcher]) -> String {
     let shown = |one: &LabelMatcher| {
         let op = match one.op() {
             MatchOp::NotEqual => "!=",

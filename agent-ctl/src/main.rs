@@ -26,19 +26,22 @@ mod connection;
 mod diff;
 mod doctor;
 mod exit;
+mod facts;
 #[cfg(test)]
 #[path = "../tests/fake/mod.rs"]
 #[expect(dead_code, reason = "tests in here need the fake collector alone")]
 mod fake;
 mod fleet;
+mod fleet_capture;
 mod form;
+mod heatmap;
 mod hosts;
+mod import;
 mod local;
 mod man;
 mod peer;
 #[path = "profile.rs"]
 mod profile_cmd;
-mod read_json;
 mod render;
 mod runtimes;
 mod select;
@@ -97,6 +100,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
         Command::Capture(args) => capture::run(&out, &connection, *args).await,
         Command::Captures(args) => captures::run(&out, &connection, args).await,
+        Command::Heatmap(args) => heatmap::run(&out, &connection, args).await,
+        Command::Import(args) => import::run(&out, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,

@@ -18,7 +18,8 @@ use daemon::process::maps;
 use daemon::symbolize::elf::{self, SymbolTable};
 use daemon::symbolize::{KernelSymbols, inflate, names};
 use daemon::time::Mono;
-use profile::formats::{self, Format, Options};
+use profile::formats::{self, Format, ImportOptions, Options};
+use profile::heatmap::{Grid, HeatMap};
 use profile::{FrameFilter, FrameFilterOp, Profile, Selector};
 use prost::Message;
 use proto::ProfileAssembler;
@@ -49,6 +50,9 @@ pub const ALL: &[(&str, Target)] = &[
     ("symbol_names", symbol_names),
     ("config", config),
     ("pprof", pprof),
+    ("perf_script", perf_script),
+    ("speedscope", speedscope),
+    ("imports", imports),
     ("queries", queries),
     ("wire_chunks", wire_chunks),
     ("spool_records", spool_records),
@@ -281,6 +285,53 @@ pub fn pprof(data: &[u8]) {
         return;
     };
     written(&profile);
+}
+
+/// Text of perf script: what is read is written in every format, and read back from its own text with as
+/// many samples.
+pub fn perf_script(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = formats::perf_script::looks_like(&text);
+    let Ok(import) = formats::perf_script::read(&text) else {
+        return;
+    };
+    let profile = import.profile;
+    written(&profile);
+    let mut out = Vec::new();
+    let options = Options::default();
+    if formats::write(&profile, Format::PerfScript, &options, &mut out).is_ok() {
+        let text = String::from_utf8(out).expect("text");
+        let again = formats::perf_script::read(&text).expect("our own text");
+        assert_eq!(again.profile.total().count, profile.total().count);
+    }
+    let mut before = 0;
+    for moment in &profile.moments.list {
+        assert!(moment.at_ns >= before && moment.at_ns < profile.moments.duration_ns);
+        before = moment.at_ns;
+    }
+}
+
+/// JSON of speedscope.
+pub fn speedscope(data: &[u8]) {
+    for which in [None, Some(1), Some(2)] {
+        if let Ok(import) = formats::speedscope::read(data, which) {
+            written(&import.profile);
+        }
+    }
+}
+
+/// Files of any kind that is known, packed or not.
+pub fn imports(data: &[u8]) {
+    let options = ImportOptions {
+        bytes_max: BYTES_MAX as u64,
+        profile: None,
+    };
+    if let Ok((import, _)) = formats::import(data, options) {
+        written(&import.profile);
+        if let Ok(map) = HeatMap::new(&import.profile.moments, Grid::default()) {
+            assert_eq!(map.total.count, import.profile.moments.list.len() as u64);
+        }
+    }
 }
 
 /// Chunks of a profile on the wire, each after its length.

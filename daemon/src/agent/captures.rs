@@ -12,6 +12,7 @@ use crate::capture::target::{self, Scope};
 use crate::capture::world::{Started, World};
 use crate::cgroup::containers::Containers;
 use crate::config::{self, Config};
+use crate::control::Control;
 use crate::ids::CaptureId;
 use crate::metrics::thread_cpu_ns;
 use crate::perf::plan::{Limits, Machine};
@@ -64,6 +65,18 @@ impl Agent {
     pub fn keep_times(&self, config: &Config) {
         let keep = config.recorder.times_mib > 0;
         self.sampler.command(Command::KeepTimes(keep));
+    }
+
+    /// Takes orders of the collector from now on, once; `None` without a collector. The result is what its thread
+    /// runs.
+    pub fn take_orders(&self) -> Option<Arc<Control>> {
+        let exporter = Arc::clone(self.export.as_ref()?);
+        let captures = Arc::clone(self.captures.get()?);
+        let allowed = lock(&self.config).config.captures.remote;
+        let control = self
+            .control
+            .get_or_init(|| Arc::new(Control::new(exporter, Arc::new(captures), allowed)));
+        Some(Arc::clone(control))
     }
 
     /// CPU time that captures took of the threads that sample and name: asked for, so not governed. Unit:

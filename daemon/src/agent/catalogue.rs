@@ -2,6 +2,7 @@
 
 mod captures;
 mod containers;
+mod control;
 
 use super::coverage::Cause;
 use super::{Agent, Budget, lock};
@@ -29,6 +30,7 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     coverage(&registry, agent);
     if agent.export.is_some() {
         export(&registry, agent);
+        control::register(&registry, agent);
     }
     for (name, help, _) in agent.symbols.all() {
         let full = symbol_metric_name(name);

@@ -18,6 +18,7 @@ use crate::bounds::{Bounds, CacheBounds};
 use crate::capture::manager::Captures;
 use crate::cgroup::hierarchy::Hierarchy;
 use crate::config::{Config, ConfigError, Configuration, Loaded, SamplingEvent};
+use crate::control::Control;
 use crate::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
 use crate::export::{self, Exporter};
 use crate::heartbeat::{Heartbeat, Pace};
@@ -262,6 +263,8 @@ pub struct Agent {
     pub watchers: Arc<Mutex<Watchers>>,
     /// Captures, once they can be taken.
     pub captures: OnceLock<Arc<Captures>>,
+    /// Captures that the collector asks for; none without one.
+    pub control: OnceLock<Arc<Control>>,
     /// The daemon's own metrics, once they are registered.
     pub registry: OnceLock<Arc<Registry>>,
 }
@@ -480,6 +483,9 @@ impl Agent {
         }
         if let (true, Some(exporter)) = (touches("collector."), &self.export) {
             exporter.configure(export::Settings::of(&new.config.collector));
+        }
+        if let (true, Some(control)) = (touches("captures."), self.control.get()) {
+            control.allow(new.config.captures.remote);
         }
         if touches("log.") {
             (self.set_log_level)(&new.config);

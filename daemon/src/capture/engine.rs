@@ -15,6 +15,7 @@ use super::event::{Event, RATE_HZ};
 use super::filter::Filter;
 use crate::ids::{CaptureId, CpuId};
 use crate::perf::environment;
+use crate::perf::event::OpenError;
 use crate::perf::plan::{Machine, SetPlan};
 use crate::perf::probe::{Every, Placement, Probe, Source};
 use crate::perf::rings::RingsError;
@@ -164,7 +165,9 @@ impl Engine {
             begin.period = period;
             begin
         };
-        let started = self.begin_with(wanted.id, vec![probe], wanted.cgroup.as_deref(), begin)?;
+        let (id, cgroup) = (wanted.id, wanted.cgroup.as_deref());
+        let started = self.begin_with(id, vec![probe], cgroup, begin);
+        let started = started.map_err(|error| with_fields(error, &wanted.event))?;
         notices.extend(started.notices);
         Ok(Started { notices, ..started })
     }
@@ -393,6 +396,23 @@ fn checked_filter(wanted: &Wanted) -> Result<Option<CString>, EngineError> {
     let text = CString::new(filter.as_bytes()).ok().filter(|_| fits);
     text.map(Some)
         .ok_or_else(|| EngineError::BadFilter { event: event() })
+}
+
+/// Says of a filter that is refused what it could speak of.
+fn with_fields(error: EngineError, event: &Event) -> EngineError {
+    match error {
+        EngineError::Rings(RingsError::Open(OpenError::Filter {
+            event: name,
+            filter,
+            source,
+        })) => EngineError::Filter {
+            event: name,
+            filter,
+            fields: event.fields(),
+            source,
+        },
+        other => other,
+    }
 }
 
 /// Samples a second on a busy CPU.

@@ -431,6 +431,16 @@ impl Event {
         matches!(self, Event::BlockIo | Event::Tracepoint { .. })
     }
 
+    /// What the kernel's filter may speak of; empty where there is none or it cannot be read. Blocks.
+    pub fn fields(&self) -> Vec<String> {
+        let (category, name) = match self {
+            Event::BlockIo => BLOCK_IO,
+            Event::Tracepoint { category, name } => (category.as_str(), name.as_str()),
+            Event::Counted(_) | Event::Uprobe { .. } => return Vec::new(),
+        };
+        Tracefs::find().map_or_else(|_| Vec::new(), |tracefs| tracefs.fields(category, name))
+    }
+
     /// What to ask the kernel for. Blocks: reads tracefs, or the executable.
     ///
     /// # Errors

@@ -389,6 +389,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_int(&mut c.captures.history, &v),
     },
     Key {
+        path: "captures.remote",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Live,
+        doc: "Take captures that the collector of collector.address asks for, within the limits of this \
+              section. The agent keeps a connection to it for that; no port is open on this host. false: \
+              it is told that they are switched off.",
+        get: |c| Value::Bool(c.captures.remote),
+        put: |c, v| put_bool(&mut c.captures.remote, &v),
+    },
+    Key {
         path: "budget.cpu",
         kind: Kind::CpuShare,
         unit: "percent of one CPU",

@@ -131,6 +131,8 @@ pub struct Captures {
     pub memory_mib: u32,
     /// Captures remembered after their end.
     pub history: u32,
+    /// Whether the collector may ask for captures.
+    pub remote: bool,
 }
 
 /// Section `budget`.
@@ -288,6 +290,7 @@ impl Default for Captures {
             rate_max_hz: 9999,
             memory_mib: 64,
             history: 100,
+            remote: true,
         }
     }
 }

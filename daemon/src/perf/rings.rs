@@ -12,7 +12,7 @@ use crate::perf::loss::Gap;
 use crate::perf::plan;
 use crate::perf::record::{self, Layout, Record, Sample};
 use crate::perf::ring::{Position, Scratch};
-use crate::perf::sets::{RingSet, SetKey, SetRing};
+use crate::perf::sets::{RingSet, SetKey, each_of_set, in_sets};
 use crate::time::Mono;
 use std::collections::BTreeMap;
 use std::io;
@@ -188,20 +188,6 @@ fn all<'a>(
 ) -> impl Iterator<Item = &'a mut CpuRing> {
     let others = sets.iter_mut().flat_map(|set| set.rings.iter_mut());
     rings.iter_mut().chain(others.map(|it| &mut it.ring))
-}
-
-/// The ring of a set by its number among those of all sets.
-fn in_sets(sets: &mut [RingSet], mut number: usize) -> Option<(SetKey, &mut SetRing, Layout)> {
-    for set in sets {
-        let rings = set.rings.len();
-        if number < rings {
-            let it = &mut set.rings[number];
-            let layout = *set.layouts.get(usize::from(it.event))?;
-            return Some((set.key, it, layout));
-        }
-        number -= rings;
-    }
-    None
 }
 
 impl Rings {
@@ -524,31 +510,13 @@ impl Rings {
     }
 }
 
-/// Hands out one record of a capture's ring.
-fn each_of_set(
-    set: SetKey,
-    it: &mut SetRing,
-    layout: &Layout,
-    position: Position,
-    scratch: &mut Scratch,
-    each: &mut impl FnMut(Drained<'_>),
-) {
-    let event = it.event;
-    let Some(bytes) = it.ring.record(position, scratch) else {
-        return;
-    };
-    match record::parse(bytes, layout) {
-        Ok(Record::Sample(sample)) => each(Drained::SetSample { set, event, sample }),
-        // Losses and throttling were counted by the look.
-        Ok(_) => {}
-        Err(record::Malformed) => it.ring.malformed(),
-    }
-}
-
 pub(super) fn is_offline(cpu: CpuId) -> bool {
     let path = format!("/sys/devices/system/cpu/cpu{}/online", cpu.0);
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "0")
 }
+
+#[cfg(test)]
+mod set_tests;
 
 #[cfg(test)]
 mod tests {

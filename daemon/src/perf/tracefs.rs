@@ -17,6 +17,9 @@ const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Most bytes of a tracepoint's `format` file. The longest of Linux 6.18 have about 6 KiB.
 const FORMAT_BYTES_MAX: u64 = 64 << 10;
 
+/// Most fields of a tracepoint looked at. System calls have a dozen.
+const FIELDS_MAX: usize = 64;
+
 /// Longest name of a tracepoint or of its category. Unit: bytes.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -108,6 +111,18 @@ impl Tracefs {
     /// [`TracefsError`].
     pub fn format(&self, category: &str, name: &str) -> Result<String, TracefsError> {
         self.read(category, name, "format", FORMAT_BYTES_MAX)
+    }
+
+    /// Names of what a tracepoint records, which its filter may speak of; empty where they cannot be read.
+    pub fn fields(&self, category: &str, name: &str) -> Vec<String> {
+        let format = self.format(category, name).unwrap_or_default();
+        let fields = format.lines().filter_map(|line| {
+            let declared = line.trim().strip_prefix("field:")?.split(';').next()?;
+            let name = declared.rsplit([' ', '*']).next()?;
+            let name = name.split('[').next()?;
+            (!name.is_empty()).then(|| name.to_owned())
+        });
+        fields.take(FIELDS_MAX).collect()
     }
 
     /// Names of the tracepoints of a category, or of the categories where it is none.
@@ -219,6 +234,10 @@ mod tests {
         assert!(tracefs.id("sched", "sched_switch").expect("there") > 0);
         let format = tracefs.format("sched", "sched_switch").expect("there");
         assert!(format.contains("prev_state"), "{format}");
+        let fields = tracefs.fields("sched", "sched_switch");
+        for field in ["common_pid", "prev_comm", "prev_state", "next_pid"] {
+            assert!(fields.iter().any(|known| known == field), "{fields:?}");
+        }
     }
 
     #[test]

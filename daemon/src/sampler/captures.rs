@@ -104,7 +104,7 @@ pub(super) struct Captures {
     /// Of the continuous profile.
     spare: Vec<RawBatch>,
     /// Sets whose captures have ended and which `fp-files` had no room for.
-    closing: Vec<Box<RingSet>>,
+    closing: Vec<RingSet>,
 }
 
 struct Running {
@@ -163,7 +163,7 @@ impl Captures {
         let refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
         let start = match begin.set {
             SetOf::New(set) if refused => {
-                self.closing.push(set);
+                self.closing.push(*set);
                 now
             }
             SetOf::New(set) => {
@@ -367,16 +367,13 @@ impl Captures {
             for fd in set.fds() {
                 poller.remove(fd)?;
             }
-            self.closing.push(Box::new(set));
+            self.closing.push(set);
         }
         while let Some(set) = self.closing.pop() {
-            match queues.scout.try_send(Request::Close(set)) {
-                Err(TrySendError::Full(Request::Close(set))) => {
-                    self.closing.push(set);
-                    break;
-                }
-                // Gone with its thread, or on its way.
-                _ => {}
+            let sent = queues.scout.try_send(Request::Close(Box::new(set)));
+            if let Err(TrySendError::Full(Request::Close(set))) = sent {
+                self.closing.push(*set);
+                break;
             }
         }
         Ok(())
@@ -401,6 +398,7 @@ impl Captures {
             let unsent = running.unsent.take();
             let last = (!running.closed).then(|| {
                 let batch = running.folder.batch();
+                let end = end.max(running.begin);
                 running.losses.take(end, batch);
                 complete(batch, main.batch(), processes);
                 running.folder.take(end, true, RawBatch::default())

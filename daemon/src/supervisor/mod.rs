@@ -136,7 +136,7 @@ struct Stages {
     ends: Ends,
     /// Sampling and naming, which drain; then the rest.
     draining: Vec<JoinHandle<()>>,
-    /// What sends to the collector: it ends by itself, in its part of the grace.
+    /// What talks to the collector: it ends by itself, in its part of the grace.
     pushing: Vec<JoinHandle<()>>,
     stop_serving: watch::Sender<bool>,
     serving: JoinHandle<()>,
@@ -224,10 +224,12 @@ impl Stages {
             runtimes: Arc::default(),
             watchers: Arc::default(),
             captures: OnceLock::new(),
+            control: OnceLock::new(),
             registry: OnceLock::new(),
         });
         let recorders = Arc::<Recorders>::default();
         agent.take_captures(cgroups.containers().clone(), Arc::clone(&recorders));
+        let control = agent.take_orders();
         agent.keep_times(&config);
         let ends = Ends {
             wake: Arc::new(WakeFd::new().map_err(setup)?),
@@ -341,6 +343,12 @@ impl Stages {
             );
             pushing.push(
                 ends.spawn("fp-push", move || Ok(pusher.run_push()?))
+                    .map_err(setup)?,
+            );
+        }
+        if let Some(control) = control {
+            pushing.push(
+                ends.spawn("fp-control", move || Ok(control.run()?))
                     .map_err(setup)?,
             );
         }
@@ -569,6 +577,9 @@ impl Stages {
         self.manager.tell(&NotifyState::Stopping);
         let grace = lock(&self.agent.config).config.shutdown.grace();
         let deadline = Mono::now().plus(grace);
+        if let Some(control) = self.agent.control.get() {
+            control.stop();
+        }
         if let Some(captures) = self.agent.captures.get() {
             captures.stop();
         }

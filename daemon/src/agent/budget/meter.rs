@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Threads that work because a client asked.
-const SERVING: [&str; 4] = ["fp-grpc", "fp-query", "fp-capture", "fp-past"];
+const SERVING: [&str; 5] = ["fp-grpc", "fp-query", "fp-capture", "fp-past", "fp-control"];
 
 /// CPU time since the start of the meter. Unit: nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

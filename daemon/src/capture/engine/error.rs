@@ -54,6 +54,22 @@ pub enum EngineError {
         /// The event.
         event: String,
     },
+    /// A filter that the kernel does not understand.
+    #[error(
+        "failed to set the filter of `{event}`: the kernel refuses `{filter}`{}",
+        told(fields)
+    )]
+    Filter {
+        /// The event.
+        event: String,
+        /// The filter.
+        filter: String,
+        /// What it may speak of.
+        fields: Vec<String>,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// The cgroup.
     #[error("failed to open the cgroup `{path}`")]
     Cgroup {
@@ -102,6 +118,7 @@ impl EngineError {
             | EngineError::Period { .. }
             | EngineError::NoFilter { .. }
             | EngineError::BadFilter { .. }
+            | EngineError::Filter { .. }
             | EngineError::Running(_)
             | EngineError::Rings(RingsError::Open(OpenError::Filter { .. })) => Fault::Request,
             EngineError::Event(_)
@@ -110,5 +127,14 @@ impl EngineError {
             | EngineError::Silent { .. } => Fault::Machine,
             EngineError::Memory { .. } | EngineError::Captures => Fault::Moment,
         }
+    }
+}
+
+/// What a filter looks like, on a line of its own.
+fn told(fields: &[String]) -> String {
+    let form = "\n  it compares fields with numbers or text, as in `prev_state != 0 && prev_comm ~ \"ng*\"`";
+    match fields {
+        [] => form.to_owned(),
+        _ => format!("{form}; the fields are `{}`", fields.join("`, `")),
     }
 }

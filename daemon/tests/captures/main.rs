@@ -1,31 +1,25 @@
 //! Captures beside the continuous profile, through the whole sampler: what each gets, and that neither
 //! takes a sample from the other.
 
+mod events;
+mod got;
+#[path = "../support/mod.rs"]
 mod support;
 
-use daemon::aggregate::batch::RawBatch;
-use daemon::capture::engine::{Engine, Fault, Wanted};
-use daemon::capture::event::Event;
 use daemon::capture::filter::Filter;
 use daemon::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
 use daemon::perf::cpu_ring::CpuRing;
-use daemon::perf::environment::Environment;
-use daemon::perf::event::{EventKind, EventSpec, Features};
+use daemon::perf::event::Features;
 use daemon::perf::loss::Pace;
-use daemon::perf::plan::Machine;
-use daemon::perf::probe::Every;
 use daemon::perf::record::{Callchain, CpuMode, Sample};
 use daemon::perf::ring::Ring;
 use daemon::perf::rings::{HORIZON, Rings};
 use daemon::perf::sets::{RingSet, SetKey};
 use daemon::perf::synthetic;
-use daemon::process::scan;
 use daemon::sampler::{Begin, Command, SetOf, Shared, Start};
-use daemon::symbolize::files::identity_of_mapping;
 use daemon::time::Mono;
-use std::collections::BTreeMap;
+use got::Got;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::{Driven, unwinder};
 
@@ -34,52 +28,6 @@ const PERIOD: u64 = 1_000_000;
 /// Copies of stacks, which samples in kernel code have not.
 const COPY_BYTES: usize = 16;
 const KEY: SetKey = SetKey(1);
-
-/// What came of the batches: samples and weight by capture (0: the continuous profile) and pid.
-#[derive(Default)]
-struct Got {
-    samples: BTreeMap<(u64, u32), (u64, u64)>,
-    quality: BTreeMap<u64, profile::Quality>,
-    passed_over: BTreeMap<u64, u64>,
-    lost: BTreeMap<u64, u64>,
-    shed: u64,
-    moments: Vec<(u64, u64)>,
-    closed: Vec<u64>,
-    batches: BTreeMap<u64, u32>,
-}
-
-impl Got {
-    fn add(&mut self, batch: &RawBatch) {
-        let id = batch.capture.map_or(0, |id| id.0);
-        for row in &batch.samples {
-            let pid = batch.processes[row.process as usize].pid.0;
-            let sum = self.samples.entry((id, pid)).or_default();
-            *sum = (sum.0 + row.value.count, sum.1 + row.value.weight);
-        }
-        *self.quality.entry(id).or_default() += batch.quality;
-        *self.passed_over.entry(id).or_default() += batch.passed_over;
-        *self.lost.entry(id).or_default() += batch.losses.iter().map(|it| it.samples).sum::<u64>();
-        self.shed += batch.shed;
-        let moments = batch.moments.iter();
-        self.moments.extend(moments.map(|it| (id, it.time.0)));
-        *self.batches.entry(id).or_default() += 1;
-        if batch.closes && id != 0 {
-            self.closed.push(id);
-        }
-    }
-
-    fn of(&self, id: u64, pid: u32) -> u64 {
-        self.samples.get(&(id, pid)).map_or(0, |it| it.0)
-    }
-
-    fn all_of(&self, id: u64) -> u64 {
-        let all = self
-            .samples
-            .iter()
-            .filter(|((capture, _), _)| *capture == id);
-        all.map(|(_, it)| it.0).sum()
-    }
-}
 
 /// The sampler over rings in memory, whose time is the test's.
 struct Rig {
@@ -304,140 +252,4 @@ fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
     assert_eq!(rig.got.lost[&1], 100_000 - written);
     assert_eq!(rig.got.quality[&1].lost, 100_000 - written);
     rig.driven.end();
-}
-
-/// A busy thread of this process.
-fn while_busy<T>(body: impl FnOnce() -> T) -> T {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                std::hint::black_box((0..10_000u64).fold(1u64, |x, n| x.rotate_left(5) ^ n));
-            }
-        });
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        stop.store(true, Ordering::Relaxed);
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// The sampler over real rings at 99 Hz, and the engine. `None` where there are no perf events.
-fn live() -> Option<(Driven, Arc<Shared>, Engine)> {
-    let environment = Environment::read();
-    let spec = EventSpec {
-        kind: EventKind::CpuClock,
-        rate_hz: 99,
-        max_stack_depth: 127,
-        watermark_bytes: 128 << 10,
-        stack_bytes: 0,
-    };
-    let rings = match Rings::open(&environment.cpus_online, &spec, 256 << 10) {
-        Ok(rings) => rings,
-        Err(error) => {
-            eprintln!("skip: perf events are not to be had here: {error}");
-            return None;
-        }
-    };
-    let processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
-    let start = Start {
-        rings,
-        unwinder: unwinder(32 << 20),
-        period: 1_000_000_000 / 99,
-        processes,
-        idle: vec![(1, 2)],
-        window: Duration::from_secs(3600),
-        first_window_end: Mono::now().plus(Duration::from_secs(3600)),
-    };
-    let shared = Arc::new(Shared::new().expect("descriptors"));
-    let (driven, _) = Driven::new(start, Arc::clone(&shared));
-    let engine = Engine::new(Arc::clone(&shared), Machine::of(&environment));
-    Some((driven, shared, engine))
-}
-
-fn wanted(id: u64, event: &str) -> Wanted {
-    Wanted {
-        id: CaptureId(id),
-        event: Event::parse(event).expect("known"),
-        every: None,
-        kernel_filter: String::new(),
-        stack_bytes: 0,
-        max_stack_depth: 127,
-        cgroup: None,
-        filter: Filter::default(),
-        keep_times: false,
-    }
-}
-
-/// Passes until `done`, for a minute at most.
-fn run(driven: &mut Driven, got: &mut Got, mut done: impl FnMut(&Got) -> bool) {
-    let begin = Mono::now();
-    while !done(got) {
-        assert!(
-            Mono::now().since(begin) < Duration::from_secs(60),
-            "it never comes"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-        driven.sampler.pass(Mono::now()).expect("it goes on");
-        while let Ok(mut batch) = driven.batches.try_recv() {
-            got.add(&batch);
-            batch.clear();
-            driven.recycle.send(batch).expect("there is room");
-        }
-    }
-}
-
-#[test]
-fn a_capture_at_997_hz_and_the_profile_at_99_hz_agree_needs_root() {
-    let Some((mut driven, shared, engine)) = live() else {
-        return;
-    };
-    let own = std::process::id();
-    let mut got = Got::default();
-    while_busy(|| {
-        let started = engine.begin(Wanted {
-            every: Some(Every::Rate(997)),
-            stack_bytes: 16 << 10,
-            filter: Filter::default().pids([Pid(own)]),
-            ..wanted(1, "cpu-clock")
-        });
-        let started = started.expect("it begins");
-        assert_eq!((started.every, started.shared), (Every::Rate(997), false));
-        run(&mut driven, &mut got, |got| got.of(1, own) > 3000);
-        assert!(engine.end(CaptureId(1)));
-        run(&mut driven, &mut got, |got| got.closed == [1]);
-        shared.flush();
-        run(&mut driven, &mut got, |got| got.batches.contains_key(&0));
-    });
-    let ((ours, weight), (theirs, their_weight)) = (got.samples[&(1, own)], got.samples[&(0, own)]);
-    eprintln!(
-        "capture: {ours} samples, {} ms; profile: {theirs} samples, {} ms; lost {:?}",
-        weight / 1_000_000,
-        their_weight / 1_000_000,
-        got.lost
-    );
-    // Of one clock each, over the same time: 300 samples are right to a few of a hundred.
-    let ratio = weight as f64 / their_weight as f64;
-    assert!((0.8..1.25).contains(&ratio), "{ratio}");
-    assert_eq!(got.quality[&0].lost, 0);
-    driven.end();
-}
-
-#[test]
-fn events_of_the_processor_are_refused_with_the_reason_where_there_are_none_needs_root() {
-    let Some((driven, _, engine)) = live() else {
-        return;
-    };
-    match engine.begin(wanted(1, "cycles")) {
-        Ok(_) => eprintln!("skip: this machine counts cycles"),
-        Err(error) => {
-            assert_eq!(error.fault(), Fault::Machine, "{error}");
-            let told = error.to_string();
-            assert!(
-                told.contains("`cycles`") && told.contains("use `cpu-clock`"),
-                "{told}"
-            );
-        }
-    }
-    assert_eq!(engine.running(), 0);
-    driven.end();
 }
