@@ -19,6 +19,73 @@ pub enum RawFrame {
     Jit(ProcessId, Avma),
     /// Address that nothing is known of, and why.
     Unknown(Unnamed),
+    /// No code: before it the stack of the thread of this name, which ended the wait that the stack is of, root
+    /// first.
+    WokenBy([u8; 15]),
+    /// No code: says something else of the wait that the stack is of.
+    Mark(Mark),
+}
+
+/// What the stack of a wait says beside code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mark {
+    /// As [`RawFrame::WokenBy`], of a hard interrupt.
+    WokenByHardirq,
+    /// As [`RawFrame::WokenBy`], of a soft interrupt.
+    WokenBySoftirq,
+    /// The wait ended, and nobody was seen to end it.
+    WakerUnseen,
+    /// It had not ended when the capture did.
+    StillWaiting,
+    /// What ended the wait has more frames than are there.
+    WakerCut,
+    /// No signal ends it.
+    Uninterruptible,
+    /// The thread was stopped.
+    Stopped,
+}
+
+// Frames are kept by the million.
+const _: () = assert!(size_of::<RawFrame>() == 16);
+
+impl RawFrame {
+    /// Who woke, by the name of the thread.
+    pub fn woken_by(thread: Comm) -> RawFrame {
+        let mut name = [0; 15];
+        name.copy_from_slice(&thread.0[..15]);
+        RawFrame::WokenBy(name)
+    }
+
+    /// True for what is no code: frames before the last of them are not the thread's own.
+    pub fn is_mark(self) -> bool {
+        matches!(self, RawFrame::WokenBy(_) | RawFrame::Mark(_))
+    }
+
+    /// What a person reads of one that is no code. No name of a thread is as long as what interrupts are
+    /// called, so none looks like one.
+    pub fn mark_text(self) -> Option<std::borrow::Cow<'static, str>> {
+        Some(match self {
+            RawFrame::WokenBy(name) => {
+                format!("[woken by {}]", Comm::from_bytes(&name).text()).into()
+            }
+            RawFrame::Mark(mark) => mark.text().into(),
+            _ => return None,
+        })
+    }
+}
+
+impl Mark {
+    fn text(self) -> &'static str {
+        match self {
+            Mark::WokenByHardirq => "[woken by a hard interrupt]",
+            Mark::WokenBySoftirq => "[woken by a soft interrupt]",
+            Mark::WakerUnseen => "[waker unseen]",
+            Mark::StillWaiting => "[still waiting]",
+            Mark::WakerCut => "[waker cut]",
+            Mark::Uninterruptible => "[uninterruptible]",
+            Mark::Stopped => "[stopped]",
+        }
+    }
 }
 
 /// A folded stack: `len` frames from `first` in [`RawBatch::frames`], leaf first.
@@ -145,6 +212,13 @@ pub struct RawBatch {
 }
 
 impl RawBatch {
+    /// Which frame of a stack is the first that is the thread's own: the one behind the last mark.
+    pub fn own_frames_at(&self, stack: RawStack) -> usize {
+        let frames = &self.frames[stack.first as usize..(stack.first + stack.len) as usize];
+        let last = frames.iter().rposition(|frame| frame.is_mark());
+        last.map_or(0, |at| at + 1)
+    }
+
     /// Empties it, keeping the buffers.
     pub fn clear(&mut self) {
         self.frames.clear();

@@ -377,6 +377,19 @@ impl Namer {
                         push_unknown(&mut work.named, &mut self.names, reason);
                     }
                 }
+                Group::Mark => {
+                    for frame in frames {
+                        let Some(text) = frame.mark_text() else {
+                            continue;
+                        };
+                        let frame = self.names.intern_frame(FrameRef {
+                            kind: FrameKind::Synthetic,
+                            function: &text,
+                            ..FrameRef::default()
+                        });
+                        work.named.push(&[frame]);
+                    }
+                }
             }
             for (&member, span) in members.iter().zip(&work.named.spans[before..]) {
                 work.spans[member as usize] = (span.first, span.len);
@@ -405,7 +418,8 @@ impl Namer {
             &self.work.named.frames[first as usize..(first + len) as usize]
         };
         let unnamed = |frame: FrameId| self.names.frames.get(frame).unnamed;
-        let leaf = frames.first().and_then(|at| named(at).first().copied());
+        let own = batch.own_frames_at(stack);
+        let leaf = frames.get(own).and_then(|at| named(at).first().copied());
         let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(leaf) != Unnamed::No);
         let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(Unnamed::Limit);
         if refused || !recorder.has_room() {
@@ -430,8 +444,9 @@ impl Namer {
         let mut frames = frames;
         let mut end = stack.end;
         if ends_unsure(end) {
-            let outermost = frames.iter().position(|at| start(at) == Start::Outermost);
-            if let Some(first) = outermost {
+            let mut of_itself = frames[own..].iter();
+            let outermost = of_itself.position(|at| start(at) == Start::Outermost);
+            if let Some(first) = outermost.map(|first| own + first) {
                 let starts = frames[first..]
                     .iter()
                     .take_while(|at| start(at) != Start::No);
@@ -475,7 +490,7 @@ impl Namer {
         for stack in &batch.stacks {
             let frames = &work.frames[stack.first as usize..(stack.first + stack.len) as usize];
             let mut found = None;
-            for &at in frames {
+            for &at in &frames[batch.own_frames_at(*stack)..] {
                 if !matches!(work.distinct[at as usize], RawFrame::Kernel(_)) {
                     break;
                 }
@@ -611,6 +626,7 @@ enum Group {
     File(crate::ids::FileId),
     Jit(ProcessId),
     Unknown,
+    Mark,
 }
 
 fn group_of(frame: RawFrame) -> Group {
@@ -619,6 +635,7 @@ fn group_of(frame: RawFrame) -> Group {
         RawFrame::File(file, _) => Group::File(file),
         RawFrame::Jit(process, _) => Group::Jit(process),
         RawFrame::Unknown(_) => Group::Unknown,
+        RawFrame::WokenBy(_) | RawFrame::Mark(_) => Group::Mark,
     }
 }
 

@@ -5,6 +5,8 @@
 //! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
 //! no row.
 
+pub mod offcpu;
+
 use proto::agent;
 use tokio::sync::mpsc;
 use tonic::Status;
