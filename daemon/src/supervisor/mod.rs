@@ -229,8 +229,8 @@ impl Stages {
             list: Arc::default(),
         };
 
-        let (batches, from_sampler) = sync_channel(BATCHES);
-        let (recycle, recycled) = sync_channel(BATCHES);
+        let (batches, from_sampler) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
+        let (recycle, recycled) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
         for _ in 0..BATCHES {
             // The queue has room for all of them.
             let _ = recycle.try_send(RawBatch::default());
