@@ -4,6 +4,7 @@
 //! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
 //! state the sampler allocates nothing.
 
+use crate::capture::offcpu::WaitCounts;
 use crate::ids::{Avma, CaptureId, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId};
 use crate::time::Mono;
 use profile::{Quality, StackEnd, Unnamed, Value};
@@ -215,6 +216,8 @@ pub struct RawBatch {
     pub cpus_changed: u32,
     /// Of a capture: cgroups made below those it is about for which its pre-filter had no room.
     pub cgroups_refused: u64,
+    /// Of a capture of waits: what was seen, and what could not be.
+    pub waits: WaitCounts,
     /// What was taken and missed. The namer adds what only naming can tell.
     pub quality: Quality,
 }
@@ -244,6 +247,7 @@ impl RawBatch {
         self.shed = 0;
         self.cpus_changed = 0;
         self.cgroups_refused = 0;
+        self.waits = WaitCounts::default();
         self.quality = Quality::default();
         self.closes = false;
         self.kernel_changed = false;

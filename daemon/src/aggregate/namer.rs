@@ -4,7 +4,7 @@
 //! dictionary of its own; only the finished names are carried over under the lock, which takes
 //! milliseconds. Queries therefore never wait for a slow disk, and the sampler waits for neither.
 
-use super::batch::{RawBatch, RawFrame, RawProcess, RawSample, RawStack};
+use super::batch::{Mark, RawBatch, RawFrame, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
 use super::recorder::{Recorder, Row, WindowPart};
@@ -441,7 +441,20 @@ impl Namer {
                 .entry(outer)
                 .or_insert_with(|| Start::of(names.frame(outer)))
         };
-        let mut frames = frames;
+        // Of a waker, which stands before the thread's own frames root first, alike: what lies behind its start
+        // function is no frame, and with one it is not cut.
+        let outermost = frames[..own]
+            .iter()
+            .rposition(|at| start(at) == Start::Outermost);
+        let marked = match frames.first().map(|&at| self.work.distinct[at as usize]) {
+            Some(RawFrame::Mark(Mark::WakerCut)) => {
+                let root = frames[..own].get(1);
+                usize::from(root.is_some_and(|root| start(root) != Start::No))
+            }
+            _ => 0,
+        };
+        let cut = outermost.unwrap_or(marked);
+        let (mut frames, own) = (&frames[cut..], own - cut);
         let mut end = stack.end;
         if ends_unsure(end) {
             let mut of_itself = frames[own..].iter();

@@ -113,8 +113,7 @@ impl Sampler {
                 if let Some(fd) = ring.fd() {
                     self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
                 }
-                // Captures have no ring there.
-                self.captures.cpu_changed();
+                self.captures.cpu_came(since);
                 self.rings.add(*ring);
             }
             Command::RemoveCpu(cpu) => {

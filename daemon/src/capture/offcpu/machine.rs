@@ -80,7 +80,7 @@ struct Place {
     told: Told,
 }
 
-/// Which events have told of a switch.
+/// Which events have told of a switch or a wake-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Told {
     /// The one that tells of every switch.
@@ -93,6 +93,10 @@ enum Told {
 /// Who woke it, and when.
 struct Woken {
     time: Mono,
+    cpu: CpuId,
+    /// Number of the newest switch on that CPU: the waker is the one that runs since.
+    switch: u64,
+    told: Told,
     thread: Comm,
     within: super::format::Within,
     stack: Option<StackRef>,
@@ -287,14 +291,40 @@ impl Machine {
         self.threads.contains_key(&tid)
     }
 
-    /// A thread is woken.
-    pub fn woken(&mut self, at: At, tid: Tid, waker: &Waker<'_>) {
+    /// A thread is woken. `copied`: told by the event that copies stacks, as in [`Machine::waits`].
+    ///
+    /// Where both events tell of a wake-up, the thread on the CPU is the same and woke the same thread, and has
+    /// not been away in between: of one that woke it twice, the first time to no effect, the newest stack that
+    /// is not a copy counts.
+    pub fn woken(&mut self, at: At, tid: Tid, waker: &Waker<'_>, copied: bool) {
+        let switch = self.switch_of(at.cpu, false);
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
+        let told = if copied { Told::Copying } else { Told::Every };
+        let known = thread.woken.as_mut();
+        let known = known.filter(|known| (known.cpu, known.switch) == (at.cpu, switch));
+        if let Some(known) = known
+            && known.told != Told::Both
+            && known.told != told
+        {
+            known.told = Told::Both;
+            if copied {
+                known.cut = waker.cut;
+                let kept = keep(&mut self.stacks, &mut self.counts, waker.frames);
+                let before = std::mem::replace(&mut known.stack, kept);
+                before
+                    .into_iter()
+                    .for_each(|stack| self.stacks.release(stack));
+            }
+            return;
+        }
         let stack = keep(&mut self.stacks, &mut self.counts, waker.frames);
         let before = thread.woken.replace(Woken {
             time: at.time,
+            cpu: at.cpu,
+            switch,
+            told,
             thread: waker.thread,
             within: waker.within,
             stack,

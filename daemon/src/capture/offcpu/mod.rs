@@ -11,6 +11,7 @@
 
 pub mod format;
 pub mod machine;
+pub mod setup;
 pub mod shape;
 mod stacks;
 

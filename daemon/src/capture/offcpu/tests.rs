@@ -355,7 +355,7 @@ impl Run {
                     frames: &[RawFrame::Kernel(waker.into())],
                     cut: false,
                 };
-                machine.woken(at, Tid(woken), &waker);
+                machine.woken(at, Tid(woken), &waker, false);
             }
             Told::Switch {
                 prev,
