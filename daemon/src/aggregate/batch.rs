@@ -62,10 +62,11 @@ impl RawFrame {
         matches!(self, RawFrame::WokenBy(_) | RawFrame::Mark(_))
     }
 
-    /// What a person reads of one that is no code. No name of a thread is as long as what interrupts are
-    /// called, so none looks like one.
+    /// What a person reads of one that is no code. No name of a thread is as long as what stands there for
+    /// others, so none looks like one.
     pub fn mark_text(self) -> Option<std::borrow::Cow<'static, str>> {
         Some(match self {
+            RawFrame::WokenBy(name) if name[0] == 0 => "[woken by an unknown thread]".into(),
             RawFrame::WokenBy(name) => {
                 format!("[woken by {}]", Comm::from_bytes(&name).text()).into()
             }

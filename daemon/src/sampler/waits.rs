@@ -12,11 +12,15 @@ use crate::capture::offcpu::format::{Leaving, Switch, Waking};
 use crate::capture::offcpu::machine::{At, Loss, Machine, Waiting};
 use crate::capture::offcpu::setup::{Reading, event};
 use crate::capture::offcpu::{Wait, WaitCounts, Who, shape};
-use crate::ids::{Comm, Tid};
+use crate::ids::{Comm, Pid, Tid};
 use crate::perf::record::Sample;
 use crate::process::ProcessTable;
 use crate::time::Mono;
 use profile::StackEnd;
+
+/// Process of a thread that has ended and does not know it any more (`perf_event_pid_type`,
+/// kernel/events/core.c).
+const NOBODY: Pid = Pid(u32::MAX);
 
 /// Makes waits of samples.
 pub struct Waits {
@@ -124,24 +128,19 @@ impl Waits {
         way: &mut Way<'_>,
     ) -> bool {
         let prev = Tid(switch.prev);
-        let thread = way.processes.thread_comm(sample.pid, sample.tid);
-        let process = way.processes.get(sample.pid);
-        let names = [thread, process.map_or(thread, |process| process.comm)];
-        let wanted = switch.prev != 0 && filter.passes(sample.pid, names, sample.cgroup);
+        let who = self.who(prev, sample, filter, way);
+        let Some(who) = who.filter(|_| switch.prev != 0) else {
+            if !copied {
+                self.machine.passes(at, prev);
+            }
+            return false;
+        };
         match switch.leaving {
-            _ if copied && !wanted => return false,
-            _ if !wanted => self.machine.passes(at),
             Leaving::Dead | Leaving::Preempted if copied => return false,
             Leaving::Dead => self.machine.ends(at, prev),
-            Leaving::Preempted => self.machine.preempted(at, prev),
+            Leaving::Preempted => self.machine.preempted(at, prev, who),
             leaving => {
                 let end = unwind(sample, main, way);
-                let who = Who {
-                    pid: sample.pid,
-                    process: way.processes.get(sample.pid).map(|process| process.id),
-                    thread,
-                    cgroup: sample.cgroup,
-                };
                 let waiting = Waiting {
                     who,
                     leaving,
@@ -151,7 +150,24 @@ impl Waits {
                 self.machine.waits(at, prev, &waiting, copied);
             }
         }
-        wanted
+        true
+    }
+
+    /// Who leaves; `None`: nobody that the capture is about.
+    fn who(&self, tid: Tid, sample: &Sample<'_>, filter: &Filter, way: &Way<'_>) -> Option<Who> {
+        if sample.pid == NOBODY {
+            return self.machine.who(tid);
+        }
+        let thread = way.processes.thread_comm(sample.pid, sample.tid);
+        let process = way.processes.get(sample.pid);
+        let names = [thread, process.map_or(thread, |process| process.comm)];
+        let passes = filter.passes(sample.pid, names, sample.cgroup);
+        passes.then_some(Who {
+            pid: sample.pid,
+            process: process.map(|process| process.id),
+            thread,
+            cgroup: sample.cgroup,
+        })
     }
 
     /// A thread is woken, by the one of the sample or by an interrupt on top of it.

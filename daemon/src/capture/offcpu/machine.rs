@@ -73,7 +73,6 @@ struct Place {
     cpu: CpuId,
     /// Number of the switch on that CPU.
     switch: u64,
-    who: Who,
     leaving: Leaving,
     stack: Option<StackRef>,
     end: StackEnd,
@@ -112,6 +111,7 @@ enum State {
 }
 
 struct Thread {
+    who: Who,
     state: State,
     woken: Option<Woken>,
 }
@@ -233,32 +233,31 @@ impl Machine {
             since: at.time,
             cpu: at.cpu,
             switch,
-            who: waiting.who,
             leaving: waiting.leaving,
             stack,
             end: waiting.end,
             told: if copied { Told::Copying } else { Told::Every },
         });
-        self.set(at.time, tid, state);
+        self.set(at.time, tid, waiting.who, state);
     }
 
     /// A thread that could go on leaves its CPU.
-    pub fn preempted(&mut self, at: At, tid: Tid) {
+    pub fn preempted(&mut self, at: At, tid: Tid, who: Who) {
         self.switch_of(at.cpu, true);
-        self.set(at.time, tid, State::Preempted(at.time));
+        self.set(at.time, tid, who, State::Preempted(at.time));
         self.counts.preempted += 1;
     }
 
-    /// A thread that nobody wants to know of leaves its CPU, or the idle task.
-    pub fn passes(&mut self, at: At) {
-        self.switch_of(at.cpu, true);
+    /// A thread that nobody wants to know of, or not any more, leaves its CPU; or the idle task.
+    pub fn passes(&mut self, at: At, tid: Tid) {
+        self.ends(at, tid);
     }
 
     /// A thread leaves its CPU for ever.
     pub fn ends(&mut self, at: At, tid: Tid) {
         self.switch_of(at.cpu, true);
         if let Some(thread) = self.threads.remove(&tid) {
-            self.drop_thread(at.time, thread);
+            self.drop_thread(at.time, thread.state, thread.woken);
         }
     }
 
@@ -270,7 +269,8 @@ impl Machine {
         let woken = thread.woken.take();
         match std::mem::replace(&mut thread.state, State::Runs) {
             State::Waits(place) if place.since >= self.doubt => {
-                self.finish_wait(at.time, &place, woken.as_ref(), false, emit);
+                let who = thread.who;
+                self.finish_wait(at.time, (who, &place), woken.as_ref(), false, emit);
                 self.release(place.stack, woken);
             }
             State::Preempted(since) if since >= self.doubt => {
@@ -282,8 +282,14 @@ impl Machine {
                 self.counts.unknown += 1;
                 self.release(None, woken);
             }
-            state => self.drop_thread(at.time, Thread { state, woken }),
+            state => self.drop_thread(at.time, state, woken),
         }
+    }
+
+    /// Who a thread was when it was last seen to leave. One that ends leaves some more times when its process
+    /// has forgotten it.
+    pub fn who(&self, tid: Tid) -> Option<Who> {
+        self.threads.get(&tid).map(|thread| thread.who)
     }
 
     /// True when it is of use to tell who wakes this thread.
@@ -341,14 +347,14 @@ impl Machine {
             match thread.state {
                 State::Waits(place) if place.since >= self.doubt => {
                     let woken = thread.woken;
-                    self.finish_wait(end, &place, woken.as_ref(), true, emit);
+                    self.finish_wait(end, (thread.who, &place), woken.as_ref(), true, emit);
                     self.release(place.stack, woken);
                 }
                 State::Preempted(since) if since >= self.doubt => {
                     self.counts.preempted_ns += end.since(since).as_nanos() as u64;
                     self.release(None, thread.woken);
                 }
-                state => self.drop_thread(end, Thread { state, ..thread }),
+                state => self.drop_thread(end, state, thread.woken),
             }
         }
     }
@@ -356,7 +362,7 @@ impl Machine {
     fn finish_wait(
         &mut self,
         end: Mono,
-        place: &Place,
+        (who, place): (Who, &Place),
         woken: Option<&Woken>,
         ongoing: bool,
         emit: &mut impl FnMut(Wait<'_>),
@@ -395,7 +401,7 @@ impl Machine {
             counts.delay_ns += end.since(since).as_nanos() as u64;
         }
         emit(Wait {
-            who: place.who,
+            who,
             leaving: place.leaving,
             frames: frames(&place.stack),
             end: if place.stack.is_some() {
@@ -420,15 +426,16 @@ impl Machine {
     }
 
     /// Sets the state of a thread that ran until now.
-    fn set(&mut self, now: Mono, tid: Tid, state: State) {
+    fn set(&mut self, now: Mono, tid: Tid, who: Who, state: State) {
         if let Some(known) = self.threads.get_mut(&tid) {
+            known.who = who;
             match std::mem::replace(&mut known.state, state) {
                 // A wake-up that came while it still ran is that of the wait that begins.
                 State::Runs => {}
                 // It left without having come back.
                 state => {
                     let woken = known.woken.take();
-                    self.drop_thread(now, Thread { state, woken });
+                    self.drop_thread(now, state, woken);
                 }
             }
             return;
@@ -438,7 +445,8 @@ impl Machine {
         }
         if self.threads.len() < self.threads_max {
             self.counts.begun_before += 1;
-            self.threads.insert(tid, Thread { state, woken: None });
+            let woken = None;
+            self.threads.insert(tid, Thread { who, state, woken });
             return;
         }
         self.counts.threads_refused += 1;
@@ -448,14 +456,14 @@ impl Machine {
     }
 
     /// Forgets what a thread did, as not known.
-    fn drop_thread(&mut self, now: Mono, thread: Thread) {
+    fn drop_thread(&mut self, now: Mono, state: State, woken: Option<Woken>) {
         let mut stack = None;
-        if let State::Waits(place) = thread.state {
+        if let State::Waits(place) = state {
             self.counts.unknown += 1;
             self.counts.unknown_ns += now.since(place.since).as_nanos() as u64;
             stack = place.stack;
         }
-        self.release(stack, thread.woken);
+        self.release(stack, woken);
     }
 
     fn release(&mut self, stack: Option<StackRef>, woken: Option<Woken>) {
@@ -479,7 +487,7 @@ impl Machine {
             State::Runs => true,
         });
         for (_, thread) in doubtful {
-            self.drop_thread(now, thread);
+            self.drop_thread(now, thread.state, thread.woken);
         }
         self.threads = threads;
     }

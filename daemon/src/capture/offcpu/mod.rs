@@ -129,6 +129,25 @@ pub struct WaitCounts {
 }
 
 impl WaitCounts {
+    /// Adds what was seen in another time.
+    pub fn add(&mut self, more: &WaitCounts) {
+        self.waits += more.waits;
+        self.waits_ns += more.waits_ns;
+        self.delay_ns += more.delay_ns;
+        self.ongoing += more.ongoing;
+        self.wakers_unseen += more.wakers_unseen;
+        self.short += more.short;
+        self.short_ns += more.short_ns;
+        self.preempted += more.preempted;
+        self.preempted_ns += more.preempted_ns;
+        self.begun_before += more.begun_before;
+        self.unknown += more.unknown;
+        self.unknown_ns += more.unknown_ns;
+        self.threads_refused += more.threads_refused;
+        self.stacks_refused += more.stacks_refused;
+        self.late += more.late;
+    }
+
     /// What happened since `before` was counted.
     pub fn since(&self, before: &WaitCounts) -> WaitCounts {
         WaitCounts {

@@ -363,14 +363,15 @@ impl Run {
                 next,
                 copied,
             } => {
+                let who = Who {
+                    pid: Pid(prev),
+                    process: None,
+                    thread: Comm::default(),
+                    cgroup: CgroupId(1),
+                };
                 let mut waits = |copy: bool| {
                     let waiting = Waiting {
-                        who: Who {
-                            pid: Pid(prev),
-                            process: None,
-                            thread: Comm::default(),
-                            cgroup: CgroupId(1),
-                        },
+                        who,
                         leaving,
                         frames: &place(prev, at.time.0, copy),
                         end: StackEnd::Complete,
@@ -378,8 +379,8 @@ impl Run {
                     machine.waits(at, Tid(prev), &waiting, copy);
                 };
                 match leaving {
-                    _ if prev == 0 => machine.passes(at),
-                    Leaving::Preempted => machine.preempted(at, Tid(prev)),
+                    _ if prev == 0 => machine.passes(at, Tid(0)),
+                    Leaving::Preempted => machine.preempted(at, Tid(prev), who),
                     Leaving::Dead => machine.ends(at, Tid(prev)),
                     _ => {
                         if copied == Copied::Before {
@@ -621,4 +622,16 @@ fn time_in_the_queue_for_a_cpu_is_told_apart() {
     let (found, counts) = run.finish(100);
     assert_eq!((found[0].length, found[0].waker), (27, Some(2)));
     assert_eq!((counts.waits_ns, counts.delay_ns), (27, 7));
+}
+
+#[test]
+fn a_thread_that_is_not_wanted_any_more_is_forgotten() {
+    let mut run = Run::new(0);
+    sleep(&mut run, 10, 0, 5, 0);
+    resume(&mut run, 20, 0, 5);
+    run.machine.passes(at(30, 0), Tid(5));
+    assert_eq!(run.machine.who(Tid(5)), None);
+    resume(&mut run, 40, 0, 5);
+    let (found, counts) = run.finish(50);
+    assert_eq!((found.len(), counts.unknown), (1, 0));
 }
