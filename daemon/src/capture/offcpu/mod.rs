@@ -116,7 +116,9 @@ pub struct WaitCounts {
     /// Threads that ran before they were seen to leave: if they had been waiting when the capture began, that
     /// wait is not known.
     pub begun_before: u64,
-    /// Waits of which a record was lost, or may have been: left out, for they may have been several.
+    /// Waits of which a record was lost, or may have been: left out, for they may have been several. A few are
+    /// there without any loss on hosts with threads whose switches the kernel does not tell: whoever runs after
+    /// such a thread came unseen.
     pub unknown: u64,
     /// The most that they can have lasted, as far as a begin is known.
     pub unknown_ns: u64,
