@@ -5,6 +5,8 @@
 //! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
 //! no row.
 
+pub mod engine;
+pub mod event;
 pub mod filter;
 pub mod offcpu;
 

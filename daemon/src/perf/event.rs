@@ -160,9 +160,7 @@ pub enum OpenError {
         hint: String,
     },
     /// The kernel takes the event and not its filter.
-    #[error(
-        "failed to set the filter of `{event}`: the kernel refuses `{filter}`\n  fields and operators are those of the tracepoint's `format` file, as in `prev_state != 0 && prev_comm ~ \"ng*\"`"
-    )]
+    #[error("failed to set the filter of `{event}`: the kernel refuses `{filter}`")]
     Filter {
         /// The event.
         event: String,

@@ -17,4 +17,5 @@ pub mod ring;
 pub mod rings;
 pub mod sets;
 pub mod synthetic;
+pub mod tracefs;
 pub mod watch;

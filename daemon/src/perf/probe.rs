@@ -40,6 +40,13 @@ impl Source {
     /// The CPU clock.
     pub const CPU_CLOCK: Source = Source::software(sys::PERF_COUNT_SW_CPU_CLOCK);
 
+    /// Cycles of the processor.
+    pub const CYCLES: Source = Source {
+        kind: sys::PERF_TYPE_HARDWARE,
+        config: sys::PERF_COUNT_HW_CPU_CYCLES as u64,
+        uprobe: None,
+    };
+
     /// An event that the kernel counts itself.
     pub const fn software(config: u32) -> Source {
         Source {
@@ -139,6 +146,9 @@ pub struct Placement<'a> {
     pub watermark_bytes: usize,
 }
 
+/// Why a counter of the processor may be missing.
+const NO_COUNTER: &str = "\n  it is counted by the processor, whose counters many virtual machines do not pass on; use `cpu-clock`";
+
 /// Opens the event on one CPU, disabled, with the most features the kernel takes, `features` at most, and
 /// sets its filter. Returns the features it took.
 ///
@@ -155,7 +165,13 @@ pub fn open(
             Ok(counter) => break counter,
             Err(error) => match features.fewer() {
                 Some(fewer) if event::is_unknown_bit(&error) => features = fewer,
-                _ => return Err(event::explain(cpu, &probe.name, "", error)),
+                _ => {
+                    let hint = match probe.source.is_hardware() {
+                        true => NO_COUNTER,
+                        false => "",
+                    };
+                    return Err(event::explain(cpu, &probe.name, hint, error));
+                }
             },
         }
     };

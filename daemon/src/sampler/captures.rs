@@ -169,13 +169,13 @@ impl Captures {
         begin: Begin,
         rings: &mut Rings,
         poller: &Poller,
+        now: Mono,
     ) -> io::Result<()> {
-        let now = Mono::now();
         let [first, spare] = begin.batches;
         let (set, known) = (begin.set.key(), rings.sets());
         let known = known.iter().any(|known| known.key == set);
-        let refused =
-            self.list.len() >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
+        let running = self.list.iter().filter(|it| it.until.is_none()).count();
+        let refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
         let start = match begin.set {
             SetOf::New(set) if refused => {
                 self.closing.push(set);
@@ -438,6 +438,7 @@ impl Captures {
             let last = (!running.closed).then(|| {
                 running.note_waits(Some(end), processes);
                 let batch = running.folder.batch();
+                let end = end.max(running.begin);
                 running.losses.take(end, batch);
                 complete(batch, main.batch(), processes);
                 running.folder.take(end, true, RawBatch::default())

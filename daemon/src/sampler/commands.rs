@@ -86,7 +86,14 @@ impl Sampler {
         }
     }
 
-    pub(super) fn obey(&mut self, command: Command, horizon: Mono) -> Result<(), SamplerError> {
+    pub(super) fn obey(
+        &mut self,
+        command: Command,
+        horizon: Mono,
+        now: Mono,
+    ) -> Result<(), SamplerError> {
+        // Later than the pass began, where that took time.
+        let now = now.max(Mono::now());
         match command {
             Command::Windows { length, boundary } => {
                 self.window = length;
@@ -124,9 +131,9 @@ impl Sampler {
             }
             Command::BeginCapture(begin) => self
                 .captures
-                .begin(*begin, &mut self.rings, &self.poller)
+                .begin(*begin, &mut self.rings, &self.poller, now)
                 .map_err(SamplerError::Wait)?,
-            Command::EndCapture(id) => self.captures.end(id, Mono::now()),
+            Command::EndCapture(id) => self.captures.end(id, now),
         }
         Ok(())
     }

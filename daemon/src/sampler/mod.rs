@@ -260,7 +260,7 @@ impl Sampler {
         while self.successor.is_none()
             && let Some(command) = self.commands.pop_front()
         {
-            self.obey(command, horizon)?;
+            self.obey(command, horizon, now)?;
         }
         Ok(())
     }
@@ -360,6 +360,15 @@ impl Sampler {
         let mut end = self.drain_up_to(now)?;
         while end < now {
             end = self.drain_up_to(now)?;
+        }
+        // One that was asked for and never began ends like the others.
+        if let Ok(mut commands) = self.shared.commands.lock() {
+            self.commands.extend(commands.drain(..));
+        }
+        while let Some(command) = self.commands.pop_front() {
+            if let Command::BeginCapture(_) = command {
+                self.obey(command, end, now)?;
+            }
         }
         self.captures
             .finish(end, &mut self.folder, &self.processes, &self.queues)?;
