@@ -8,17 +8,12 @@ use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Recorder, RecorderOptions, Span};
 use daemon::capture::filter::Filter;
 use daemon::capture::offcpu::WaitCounts;
-use daemon::capture::offcpu::setup::{Options, Setup};
+use daemon::capture::offcpu::setup::{self, Options, Wanted};
 use daemon::cgroup::CgroupTable;
-use daemon::ids::{CaptureId, CpuId, Pid};
+use daemon::ids::{CaptureId, Pid};
 use daemon::jit::CodeBook;
-use daemon::perf::event::{EventKind, EventSpec};
-use daemon::perf::rings::Rings;
-use daemon::perf::sets::SetKey;
-use daemon::process::scan;
-use daemon::sampler::{Begin, Command, SetOf, Shared, Start};
 use daemon::symbolize::counters::SymbolCounters;
-use daemon::symbolize::files::{FileStore, identity_of_mapping};
+use daemon::symbolize::files::FileStore;
 use daemon::symbolize::kernel::KernelSymbols;
 use daemon::symbolize::{SymbolOptions, Symbolizer};
 use daemon::time::Mono;
@@ -27,10 +22,13 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use support::{Driven, unwinder};
+use support::captures::live;
 
 /// Time that the threads wait for, in rounds. Each waits the same again and again.
 const ROUNDS: u32 = 30;
+
+/// Stages of a round: nothing, for the pipe, to be unparked, unparked.
+const STAGES: u64 = 4;
 
 /// What a thread waited for, by its own clock. Unit: nanoseconds.
 #[derive(Default)]
@@ -55,34 +53,34 @@ fn named(name: &str, body: impl FnOnce() + Send + 'static) -> std::thread::JoinH
 /// Sleeps 5 ms, waits 10 ms for a pipe and 15 ms to be unparked, each round. All in one thread, whose waits differ
 /// in their stacks alone.
 fn waiter(truth: Arc<Truth>, mut pipe: PipeReader, asked: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
+        let stage = |stage: u64| u64::from(round) * STAGES + stage;
         timed(&truth.slept, || {
             std::thread::sleep(Duration::from_millis(5))
         });
-        asked.store(1, Ordering::Release);
+        asked.store(stage(1), Ordering::Release);
         timed(&truth.piped, || {
             pipe.read_exact(&mut [0]).expect("the writer is there");
         });
-        asked.store(2, Ordering::Release);
+        asked.store(stage(2), Ordering::Release);
         timed(&truth.parked, || {
-            while asked.load(Ordering::Acquire) != 3 {
+            while asked.load(Ordering::Acquire) != stage(3) {
                 std::thread::park();
             }
         });
-        asked.store(0, Ordering::Release);
     }
     stop.store(true, Ordering::Release);
 }
 
-/// Waits until it is asked for the other's `stage`, lets it wait for so long, and ends that.
+/// Waits until the other is at `stage` of a round, lets it wait for so long, and ends that.
 fn serve(asked: &AtomicU64, stop: &AtomicBool, stage: u64, wait: Duration, mut end: impl FnMut()) {
+    let mut served = 0;
     while !stop.load(Ordering::Acquire) {
-        if asked.load(Ordering::Acquire) == stage {
+        let now = asked.load(Ordering::Acquire);
+        if now != served && now % STAGES == stage {
             std::thread::sleep(wait);
+            served = now;
             end();
-            while asked.load(Ordering::Acquire) == stage && !stop.load(Ordering::Acquire) {
-                std::thread::sleep(Duration::from_micros(200));
-            }
         }
         std::thread::sleep(Duration::from_micros(200));
     }
@@ -111,7 +109,7 @@ fn waits(truth: &Arc<Truth>, disk: std::fs::File) {
     let parked = waiter.thread().clone();
     let unparker = named("ocpu-unparker", move || {
         serve(&its.0, &its.1, 2, Duration::from_millis(15), || {
-            its.0.store(3, Ordering::Release);
+            its.0.fetch_add(1, Ordering::Release);
             parked.unpark();
         });
     });
@@ -128,61 +126,12 @@ fn waits(truth: &Arc<Truth>, disk: std::fs::File) {
     }
 }
 
-/// The `format` files of a tracepoint of the scheduler.
-fn format(name: &str) -> Option<Vec<u8>> {
-    let path = format!("/sys/kernel/tracing/events/sched/{name}/format");
-    if let Ok(text) = std::fs::read(&path) {
-        return Some(text);
-    }
-    let script = format!("mount -t tracefs tracefs /sys/kernel/tracing && cat {path}");
-    let mut command = std::process::Command::new("unshare");
-    let done = command.args(["-m", "sh", "-c", &script]).output().ok()?;
-    done.status.success().then_some(done.stdout)
-}
-
 /// A capture of waits beside a continuous profile, and what came of it.
 struct Captured {
     profile: Profile,
     waits: WaitCounts,
     moments: usize,
     lost: u64,
-}
-
-fn setup(stack_bytes: u32, kernel: &KernelSymbols) -> Option<Setup> {
-    let options = Options {
-        max_stack_depth: 127,
-        stack_bytes,
-        min_wait: Duration::ZERO,
-    };
-    let formats = [format("sched_switch")?, format("sched_waking")?];
-    Some(Setup::new(&formats[0], &formats[1], kernel, options).expect("the kernel's own"))
-}
-
-fn cpus() -> Vec<CpuId> {
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-    (0..cpus as u32).map(CpuId).collect()
-}
-
-fn start() -> Option<Start> {
-    let spec = EventSpec {
-        kind: EventKind::CpuClock,
-        rate_hz: 99,
-        max_stack_depth: 127,
-        watermark_bytes: 256 << 10,
-        stack_bytes: 0,
-    };
-    let rings = Rings::open(&cpus(), &spec, 1 << 20).ok()?;
-    let mut processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
-    processes.retain(|process| process.pid == Pid(std::process::id()));
-    Some(Start {
-        rings,
-        unwinder: unwinder(64 << 20),
-        period: 10_101_010,
-        processes,
-        idle: vec![(1, 2)],
-        window: Duration::from_secs(10),
-        first_window_end: Mono::now().plus(Duration::from_secs(10)),
-    })
 }
 
 fn namer(store: &Arc<FileStore>) -> Namer {
@@ -195,17 +144,26 @@ fn namer(store: &Arc<FileStore>) -> Namer {
 
 /// Drives the sampler while `load` runs, with a capture of this process's waits for that time.
 fn capture(stack_bytes: u32, load: impl FnOnce() + Send + 'static) -> Option<Captured> {
-    let kernel = KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none());
-    let setup = setup(stack_bytes, &kernel)?;
-    let start = start()?;
-    let shared = Arc::new(Shared::new().expect("failed to make a wake descriptor"));
-    let (mut driven, _rules) = Driven::new(start, Arc::clone(&shared));
-    let set = setup.open(SetKey(1), &cpus()).expect("tracepoints open");
-    let filter = Filter::default().pids([Pid(std::process::id())]);
-    let mut begin = Begin::new(CaptureId(5), SetOf::New(Box::new(set)), filter);
-    begin.keep_times = true;
-    begin.waits = Some(setup.waits());
-    shared.command(Command::BeginCapture(Box::new(begin)));
+    let (mut driven, _shared, engine) = live()?;
+    let id = CaptureId(5);
+    let wanted = Wanted {
+        id,
+        options: Options {
+            max_stack_depth: 127,
+            stack_bytes,
+            min_wait: Duration::ZERO,
+        },
+        filter: Filter::default().pids([Pid(std::process::id())]),
+        keep_times: true,
+    };
+    let started = match setup::begin(&engine, wanted) {
+        Ok(started) => started,
+        Err(error) => {
+            eprintln!("skip: the scheduler is not to be traced here: {error}");
+            return None;
+        }
+    };
+    eprintln!("{started:?}");
     driven.sampler.pass(Mono::now()).expect("a pass");
     let load = std::thread::spawn(load);
 
@@ -225,8 +183,7 @@ fn capture(stack_bytes: u32, load: impl FnOnce() + Send + 'static) -> Option<Cap
             break;
         }
         if load.is_finished() && !ended {
-            shared.command(Command::EndCapture(CaptureId(5)));
-            ended = true;
+            ended = engine.end(id);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -275,7 +232,6 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
     let disk = tempfile::tempfile().expect("failed to make a file");
     let load = Arc::clone(&truth);
     let Some(captured) = capture(16 << 10, move || waits(&load, disk)) else {
-        eprintln!("skip: not permitted to trace");
         return;
     };
     let rows = rows(&captured.profile);

@@ -24,6 +24,7 @@ pub struct Driven {
     pub batches: Receiver<RawBatch>,
     pub recycle: SyncSender<RawBatch>,
     /// The files that were seen, for a namer.
+    #[allow(dead_code, reason = "not every test names")]
     pub store: Arc<FileStore>,
     /// What `fp-files` does, with no debug files of its own.
     files: JoinHandle<()>,

@@ -11,10 +11,12 @@
 use super::format::{FormatError, SwitchFormat, WakingFormat};
 use super::machine::Machine;
 use crate::aggregate::context::Context;
-use crate::ids::CpuId;
-use crate::perf::probe::{Every, Placement, Probe, Source};
-use crate::perf::rings::RingsError;
-use crate::perf::sets::{RingSet, SetKey};
+use crate::capture::engine::{Engine, EngineError, Started};
+use crate::capture::filter::Filter;
+use crate::ids::CaptureId;
+use crate::perf::probe::{Every, Probe, Source};
+use crate::perf::tracefs::{Tracefs, TracefsError};
+use crate::sampler::Begin;
 use crate::sampler::waits::Waits;
 use crate::symbolize::kernel::KernelSymbols;
 use perf_event_open_sys::bindings as sys;
@@ -41,17 +43,13 @@ pub mod event {
 /// about 0.5 % of a CPU with what unwinding takes.
 pub const COPIES_HZ: u32 = 199;
 
-/// Memory of all rings of a capture. With five events on two CPUs each ring has its most; on 64 CPUs 256 KiB,
-/// which hold 600 switches or 15 copies.
-const RINGS_BYTES_MAX: usize = 96 << 20;
-
-/// Smallest and largest ring. 4 MiB hold 10,000 switches: a fifth of a second of 50,000 a second on one CPU.
-const RING_BYTES: std::ops::RangeInclusive<usize> = 256 << 10..=4 << 20;
-
 /// Why waits cannot be captured.
 #[derive(Debug, Error)]
 pub enum SetupError {
-    /// The tracepoints are not as they should be.
+    /// The tracepoints are not to be had.
+    #[error(transparent)]
+    Tracefs(#[from] TracefsError),
+    /// They are not as they should be.
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A filter is made of numbers: that it has a NUL cannot be.
@@ -90,7 +88,19 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Reads the `format` files of `sched:sched_switch` and `sched:sched_waking`.
+    /// Reads what this kernel tells of its tracepoints and functions.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn read(options: Options) -> Result<Setup, SetupError> {
+        let tracefs = Tracefs::find()?;
+        let switch = tracefs.format("sched", "sched_switch")?;
+        let waking = tracefs.format("sched", "sched_waking")?;
+        let kernel = KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none());
+        Setup::new(switch.as_bytes(), waking.as_bytes(), &kernel, options)
+    }
+
+    /// From the `format` files of `sched:sched_switch` and `sched:sched_waking`.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -118,32 +128,41 @@ impl Setup {
         &self.probes
     }
 
-    /// Size of the ring of each event on each of so many CPUs.
-    pub fn ring_bytes(&self, cpus: usize) -> usize {
-        let each = RINGS_BYTES_MAX / (cpus.max(1) * self.probes.len());
-        let power = each.max(1).ilog2();
-        (1 << power).clamp(*RING_BYTES.start(), *RING_BYTES.end())
-    }
-
-    /// Opens the events on each of `cpus`. Never in one cgroup alone: who comes back is told by who leaves.
-    ///
-    /// # Errors
-    /// [`RingsError`].
-    pub fn open(&self, key: SetKey, cpus: &[CpuId]) -> Result<RingSet, RingsError> {
-        let ring_bytes = self.ring_bytes(cpus.len());
-        let place = Placement {
-            cgroup: None,
-            ring_bytes,
-            watermark_bytes: ring_bytes / 4,
-        };
-        RingSet::open(key, cpus, &self.probes, &place)
-    }
-
     /// What the sampler makes waits with.
     pub fn waits(&self) -> Box<Waits> {
         let machine = Machine::new(self.options.min_wait);
         Box::new(Waits::new(self.reading.clone(), machine))
     }
+}
+
+/// A capture of waits.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Its id.
+    pub id: CaptureId,
+    /// What of waits.
+    pub options: Options,
+    /// Whose waits, by process, name and cgroup. Never by a cgroup of the kernel's own filter: who comes back is
+    /// told by who leaves.
+    pub filter: Filter,
+    /// Say of every wait when it ended.
+    pub keep_times: bool,
+}
+
+/// Begins a capture of waits, as [`Engine::begin`] those of other events. Weights are nanoseconds; what was seen
+/// beside waits is in [`RawBatch::waits`](crate::aggregate::batch::RawBatch::waits). Blocks.
+///
+/// # Errors
+/// [`EngineError`]: then no batch comes.
+pub fn begin(engine: &Engine, wanted: Wanted) -> Result<Started, EngineError> {
+    let setup = Setup::read(wanted.options)?;
+    let probes = setup.probes.clone();
+    engine.begin_with(wanted.id, probes, None, |set| {
+        let mut begin = Begin::new(wanted.id, set, wanted.filter);
+        begin.keep_times = wanted.keep_times;
+        begin.waits = Some(setup.waits());
+        begin
+    })
 }
 
 fn probes(reading: &Reading, options: Options) -> Result<Vec<Probe>, SetupError> {
@@ -254,17 +273,6 @@ mod tests {
             ..OPTIONS
         });
         assert_eq!(setup.probes().len(), 3);
-    }
-
-    #[test]
-    fn rings_are_smaller_where_there_are_more_of_them() {
-        let setup = setup(OPTIONS);
-        let check = |cpus, expected| assert_eq!(setup.ring_bytes(cpus), expected, "{cpus}");
-        check(1, 4 << 20);
-        check(2, 4 << 20);
-        check(8, 2 << 20);
-        check(64, 256 << 10);
-        check(512, 256 << 10);
     }
 
     #[test]
