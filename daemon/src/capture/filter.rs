@@ -87,11 +87,11 @@ impl Filter {
         let Some(Cgroups { ids, below }) = &mut self.cgroups else {
             return true;
         };
-        let is_below = |top: &Box<[u8]>| {
-            let rest = path.strip_prefix(&**top);
+        let is_below = |top: &[u8]| {
+            let rest = path.strip_prefix(top);
             rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
         };
-        if !below.iter().any(is_below) {
+        if !below.iter().any(|top| is_below(top)) {
             return true;
         }
         match ids.binary_search(&id) {

@@ -8,9 +8,9 @@ use crate::ids::CpuId;
 use crate::perf::cpu_ring::CpuRing;
 use crate::perf::event::Features;
 use crate::perf::probe::{Placement, Probe};
-use crate::perf::record::Layout;
-use crate::perf::ring::Scratch;
-use crate::perf::rings::{News, RingsError, is_offline};
+use crate::perf::record::{self, Layout, Record};
+use crate::perf::ring::{Position, Scratch};
+use crate::perf::rings::{Drained, News, RingsError, is_offline};
 use crate::time::Mono;
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -166,5 +166,43 @@ impl RingSet {
             }
         }
         false
+    }
+}
+
+/// The ring of a set by its number among those of all sets.
+pub(super) fn in_sets(
+    sets: &mut [RingSet],
+    mut number: usize,
+) -> Option<(SetKey, &mut SetRing, Layout)> {
+    for set in sets {
+        let rings = set.rings.len();
+        if number < rings {
+            let it = &mut set.rings[number];
+            let layout = *set.layouts.get(usize::from(it.event))?;
+            return Some((set.key, it, layout));
+        }
+        number -= rings;
+    }
+    None
+}
+
+/// Hands out one record of a capture's ring.
+pub(super) fn each_of_set(
+    set: SetKey,
+    it: &mut SetRing,
+    layout: &Layout,
+    position: Position,
+    scratch: &mut Scratch,
+    each: &mut impl FnMut(Drained<'_>),
+) {
+    let event = it.event;
+    let Some(bytes) = it.ring.record(position, scratch) else {
+        return;
+    };
+    match record::parse(bytes, layout) {
+        Ok(Record::Sample(sample)) => each(Drained::SetSample { set, event, sample }),
+        // Losses and throttling were counted by the look.
+        Ok(_) => {}
+        Err(record::Malformed) => it.ring.malformed(),
     }
 }

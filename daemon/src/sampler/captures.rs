@@ -108,7 +108,7 @@ pub(super) struct Captures {
     /// Of the continuous profile.
     spare: Vec<RawBatch>,
     /// Sets whose captures have ended and which `fp-files` had no room for.
-    closing: Vec<Box<RingSet>>,
+    closing: Vec<RingSet>,
 }
 
 struct Running {
@@ -178,7 +178,7 @@ impl Captures {
         let refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
         let start = match begin.set {
             SetOf::New(set) if refused => {
-                self.closing.push(set);
+                self.closing.push(*set);
                 now
             }
             SetOf::New(set) => {
@@ -403,16 +403,13 @@ impl Captures {
             for fd in set.fds() {
                 poller.remove(fd)?;
             }
-            self.closing.push(Box::new(set));
+            self.closing.push(set);
         }
         while let Some(set) = self.closing.pop() {
-            match queues.scout.try_send(Request::Close(set)) {
-                Err(TrySendError::Full(Request::Close(set))) => {
-                    self.closing.push(set);
-                    break;
-                }
-                // Gone with its thread, or on its way.
-                _ => {}
+            let sent = queues.scout.try_send(Request::Close(Box::new(set)));
+            if let Err(TrySendError::Full(Request::Close(set))) = sent {
+                self.closing.push(*set);
+                break;
             }
         }
         Ok(())

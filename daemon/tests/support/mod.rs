@@ -1,8 +1,5 @@
 //! The sampler with what stands beside it, driven by a test instead of a thread.
 
-#[allow(dead_code, reason = "not every test uses all of it")]
-pub mod captures;
-
 use daemon::aggregate::batch::RawBatch;
 use daemon::bounds::{Bounds, CacheBounds};
 use daemon::heartbeat::Heartbeat;

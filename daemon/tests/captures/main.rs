@@ -1,6 +1,9 @@
 //! Captures beside the continuous profile, through the whole sampler: what each gets, and that neither
 //! takes a sample from the other.
 
+mod events;
+mod got;
+#[path = "../support/mod.rs"]
 mod support;
 
 use daemon::capture::filter::Filter;
@@ -15,9 +18,9 @@ use daemon::perf::sets::{RingSet, SetKey};
 use daemon::perf::synthetic;
 use daemon::sampler::{Begin, Command, SetOf, Shared, Start};
 use daemon::time::Mono;
+use got::Got;
 use std::sync::Arc;
 use std::time::Duration;
-use support::captures::Got;
 use support::{Driven, unwinder};
 
 const RING_BYTES: usize = 1 << 20;

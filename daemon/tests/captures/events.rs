@@ -1,7 +1,6 @@
 //! The events of captures on the running kernel: what each samples, and what is refused.
 
-mod support;
-
+use super::got::{Got, live, run, wanted, while_busy};
 use daemon::capture::engine::{EngineError, Fault, Wanted};
 use daemon::capture::filter::Filter;
 use daemon::cgroup::Hierarchy;
@@ -9,7 +8,6 @@ use daemon::ids::{CaptureId, Pid};
 use daemon::perf::probe::Every;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use support::captures::{Got, live, run, wanted, while_busy};
 
 #[test]
 fn a_capture_at_997_hz_and_the_profile_at_99_hz_agree_needs_root() {

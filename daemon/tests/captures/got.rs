@@ -1,6 +1,6 @@
 //! Captures in tests: what comes of their batches, and the engine over the kernel's own events.
 
-use super::{Driven, unwinder};
+use super::support::{Driven, unwinder};
 use daemon::aggregate::batch::RawBatch;
 use daemon::capture::engine::{Engine, Wanted};
 use daemon::capture::event::Event;
