@@ -2,7 +2,8 @@
 
 use crate::peer::Connection;
 use crate::{
-    cgroups, completions, config, diff, doctor, exit, hosts, man, profile_cmd, status, tail, top,
+    capture, captures, cgroups, completions, config, diff, doctor, exit, hosts, man, profile_cmd,
+    status, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -47,6 +48,7 @@ Examples:
   agent-ctl doctor
   agent-ctl top
   agent-ctl profile --since 5m --unit nginx -o nginx.svg
+  agent-ctl capture --unit nginx --duration 10s --rate 997 --before 5m -o nginx.html
   agent-ctl diff --before -1h..-30m --after -5m..
   agent-ctl --agent db1:4317 --tls-ca ca.pem status
   agent-ctl --collector c1 hosts
@@ -75,6 +77,10 @@ pub enum Command {
     Top(top::Args),
     /// Save or print a profile of a time in the past
     Profile(profile_cmd::Args),
+    /// Sample anew for a while: at another rate, by another event, with the minutes before
+    Capture(Box<capture::Args>),
+    /// List captures that run and those that ended, or end one
+    Captures(captures::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
     /// Print a line for each window as it closes

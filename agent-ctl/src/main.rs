@@ -14,6 +14,8 @@ macro_rules! note {
     };
 }
 
+mod capture;
+mod captures;
 mod cgroups;
 mod cli;
 mod client;
@@ -70,10 +72,12 @@ fn main() -> ExitCode {
             return exit::FAILURE.into();
         }
     };
+    // A capture is ended by a signal with what there is; the others are just ended.
+    let hears_signals = matches!(cli.command, Command::Capture(_));
     let code = runtime.block_on(async {
         tokio::select! {
             result = run(cli) => finish(result),
-            code = interrupted() => code,
+            code = interrupted(), if !hears_signals => code,
         }
     });
     // Not waiting for work that was interrupted.
@@ -91,6 +95,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
+        Command::Capture(args) => capture::run(&out, &connection, *args).await,
+        Command::Captures(args) => captures::run(&out, &connection, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,

@@ -7,6 +7,7 @@
 
 pub mod binaries;
 pub mod browser;
+pub mod capture;
 pub mod cgroup;
 pub mod client;
 pub mod clock;

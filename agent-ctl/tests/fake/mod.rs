@@ -372,6 +372,7 @@ impl AgentService for Fake {
                 window_seconds: 10,
                 coarse_windows: 3,
                 dropped_windows: 0,
+                ..Recorder::default()
             }),
             own_cost: Some(OwnCost {
                 cpu_ns: 21_780_000_000,

@@ -8,7 +8,13 @@
 pub mod engine;
 pub mod event;
 pub mod filter;
+pub mod manager;
 pub mod offcpu;
+pub mod recorders;
+pub mod request;
+mod run;
+pub mod target;
+pub mod world;
 
 use proto::agent;
 use tokio::sync::mpsc;

@@ -39,6 +39,8 @@ pub enum Command {
         /// Where one ends and the next begins.
         boundary: Mono,
     },
+    /// Say of every sample of the continuous profile when it was taken, or do not.
+    KeepTimes(bool),
     /// Begin a capture.
     BeginCapture(Box<Begin>),
     /// End a capture with what there is.
@@ -123,6 +125,7 @@ impl Sampler {
                 self.captures.cpu_came(since);
                 self.rings.add(*ring);
             }
+            Command::KeepTimes(keep) => self.folder.keep_moments = keep,
             Command::RemoveCpu(cpu) => {
                 self.rings.leave(cpu);
                 if self.rings.leave_sets(cpu) {

@@ -14,6 +14,7 @@ use crate::aggregate::batch::RawBatch;
 use crate::aggregate::namer::Namer;
 use crate::aggregate::recorder::{ClosedSink, Recorder};
 use crate::bounds::CacheBounds;
+use crate::capture::recorders::Recorders;
 use crate::cgroup::CgroupTable;
 use crate::cgroup::containers::{self, Asker, Containers, Source};
 use crate::config::{self, Loaded};
@@ -88,9 +89,9 @@ const SERVING_GRACE_SHARE: f64 = 0.6;
 /// the spool.
 const PUSHING_GRACE_SHARE: f64 = 0.8;
 
-/// Threads for what takes long: the queries that may run at once, and status, reload and scrapes
-/// beside them.
-const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 2;
+/// Threads for what takes long: the queries that may run at once, and status, reload, scrapes and the begin
+/// of captures beside them.
+const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 3;
 
 /// Runs the daemon until SIGTERM or SIGINT, or until it cannot go on.
 ///
@@ -222,8 +223,12 @@ impl Stages {
             set_log_level,
             runtimes: Arc::default(),
             watchers: Arc::default(),
+            captures: OnceLock::new(),
             registry: OnceLock::new(),
         });
+        let recorders = Arc::<Recorders>::default();
+        agent.take_captures(cgroups.containers().clone(), Arc::clone(&recorders));
+        agent.keep_times(&config);
         let ends = Ends {
             wake: Arc::new(WakeFd::new().map_err(setup)?),
             list: Arc::default(),
@@ -294,7 +299,8 @@ impl Stages {
                 symbolizer.set_kernel_symbols(kernel);
                 symbolizer.follow(Arc::clone(&named.bounds));
                 let namer = Namer::new(symbolizer, store, book, cgroups)
-                    .counting_runtimes(Arc::clone(&named.runtimes));
+                    .counting_runtimes(Arc::clone(&named.runtimes))
+                    .capturing(recorders);
                 namer.run(&from_sampler, &recycle, &named.recorder, |busy| {
                     if busy {
                         return named.namer.begin();
@@ -563,6 +569,9 @@ impl Stages {
         self.manager.tell(&NotifyState::Stopping);
         let grace = lock(&self.agent.config).config.shutdown.grace();
         let deadline = Mono::now().plus(grace);
+        if let Some(captures) = self.agent.captures.get() {
+            captures.stop();
+        }
         self.agent.sampler.stop();
         // What is left to name has the grace and no more.
         self.agent.namer_pace.hurry(Mono::now());

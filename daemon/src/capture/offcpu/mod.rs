@@ -150,6 +150,73 @@ impl WaitCounts {
         self.late += more.late;
     }
 
+    /// What the reader of a capture must know, for people.
+    pub fn notices(&self) -> Vec<String> {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let mut notices = Vec::new();
+        let mut note = |count: u64, text: String| {
+            if count > 0 {
+                notices.push(text);
+            }
+        };
+        note(
+            self.unknown,
+            format!(
+                "{} waits of {:.3} s at most are left out: records of them are missing, so they may have been \
+                 several",
+                self.unknown,
+                seconds(self.unknown_ns)
+            ),
+        );
+        note(
+            self.short,
+            format!(
+                "{} waits shorter than was asked for are left out, {:.3} s together",
+                self.short,
+                seconds(self.short_ns)
+            ),
+        );
+        note(
+            self.delay_ns,
+            format!(
+                "of {:.3} s waited {:.3} s were spent after the wake-up, in the queue for a CPU",
+                seconds(self.waits_ns),
+                seconds(self.delay_ns)
+            ),
+        );
+        note(
+            self.preempted,
+            format!(
+                "{} times a thread that could run had to leave its CPU, {:.3} s together: no waits, and not \
+                 counted as such",
+                self.preempted,
+                seconds(self.preempted_ns)
+            ),
+        );
+        note(
+            self.ongoing,
+            format!(
+                "{} waits had not ended with the capture: they stand under [still waiting]",
+                self.ongoing
+            ),
+        );
+        note(
+            self.threads_refused,
+            format!(
+                "{} times a thread was not followed: {THREADS_MAX} are the most",
+                self.threads_refused
+            ),
+        );
+        note(
+            self.stacks_refused,
+            format!(
+                "{} stacks of waits found no room and stand as unknown",
+                self.stacks_refused
+            ),
+        );
+        notices
+    }
+
     /// What happened since `before` was counted.
     pub fn since(&self, before: &WaitCounts) -> WaitCounts {
         WaitCounts {

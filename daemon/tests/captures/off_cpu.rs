@@ -1,8 +1,7 @@
 //! Waits of known length and cause, as a capture of event `off-cpu` sees them through real rings: how long, at
 //! which place, and who ended them.
 
-mod support;
-
+use crate::got::live;
 use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::namer::Namer;
 use daemon::aggregate::recorder::{Recorder, RecorderOptions, Span};
@@ -22,7 +21,6 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
-use support::captures::live;
 
 /// Time that the threads wait for, in rounds. Each waits the same again and again.
 const ROUNDS: u32 = 30;
