@@ -5,6 +5,7 @@
 //! compiler of the product, so this file uses nothing but the crates under test.
 
 use collector::store::embedded::readers;
+use daemon::capture::offcpu::format::{SwitchFormat, WakingFormat};
 use daemon::cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use daemon::cgroup::{Hierarchy, Labels};
 use daemon::config::{Config, Configuration};
@@ -203,6 +204,12 @@ pub fn proc_text(data: &[u8]) {
         assert!(start < end);
     }
     kernel.find(0xffff_ffff_8100_0000);
+    if let Ok(format) = SwitchFormat::parse(data) {
+        format.read(data);
+    }
+    if let Ok(format) = WakingFormat::parse(data) {
+        format.read(data);
+    }
     // What a runtime was started with, and what a JVM tells of itself.
     let words: Vec<String> = text.split('\0').map(str::to_owned).collect();
     for runtime in [Runtime::HotSpot, Runtime::Php, Runtime::DotNet] {

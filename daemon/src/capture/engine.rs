@@ -258,7 +258,13 @@ impl Engine {
             most.stack_bytes,
             used,
         );
-        plan.ok_or(EngineError::Memory { used })
+        let mut plan = plan.ok_or(EngineError::Memory { used })?;
+        if most.stack_bytes == 0 && self.machine.unwinds_copies {
+            // Others may copy, more rarely: as long as a ring holds two.
+            let fits = (plan.ring_bytes / 2).saturating_sub(1024) & !7;
+            plan.stack_bytes = u32::try_from(fits).unwrap_or(u32::MAX);
+        }
+        Ok(plan)
     }
 
     /// Begins a capture with rings that are open, or gives back how to begin it with others.

@@ -165,8 +165,15 @@ pub enum Drained<'a> {
         /// The record.
         record: Record<'a>,
     },
-    /// Samples that are missing in a ring of a capture.
-    SetGap(SetKey, Gap),
+    /// Samples that are missing in a ring of a capture; before all records.
+    SetGap {
+        /// Whose.
+        set: SetKey,
+        /// Number of the event in the set.
+        event: u8,
+        /// What is missing.
+        gap: Gap,
+    },
     /// A sample of a ring of a capture.
     SetSample {
         /// Whose.
@@ -392,8 +399,9 @@ impl Rings {
             match (number as usize).checked_sub(main) {
                 None => each(Drained::Gap(gap)),
                 Some(number) => {
-                    if let Some((set, ..)) = in_sets(&mut self.sets, number) {
-                        each(Drained::SetGap(set, gap));
+                    if let Some((set, it, _)) = in_sets(&mut self.sets, number) {
+                        let event = it.event;
+                        each(Drained::SetGap { set, event, gap });
                     }
                 }
             }
@@ -675,7 +683,7 @@ mod tests {
                 let is_sample = matches!(record, Record::Sample(_));
                 ticks += u64::from(is_sample && begin < time && time <= newest[&cpu]);
             }
-            Drained::SetGap(..) | Drained::SetSample { .. } => {}
+            Drained::SetGap { .. } | Drained::SetSample { .. } => {}
         });
         let mut counts = CpuCounts::default();
         let mut periods = 0;

@@ -5,6 +5,7 @@
 //! the continuous profile. Nothing here allocates but a capture that begins.
 
 use super::drain::{Way, mark_ended};
+use super::waits::Waits;
 use super::{Queues, Shared};
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::Folder;
@@ -53,6 +54,8 @@ pub struct Begin {
     pub window: Duration,
     /// Weight of one sample; 0 when it varies.
     pub period: u64,
+    /// Of event `off-cpu`: makes waits of the samples of its set.
+    pub waits: Option<Box<Waits>>,
     /// What it folds into.
     batches: [RawBatch; 2],
 }
@@ -92,6 +95,7 @@ impl Begin {
             keep_times: false,
             window: HAND_OVER,
             period: 0,
+            waits: None,
             batches: [batch(), batch()],
         }
     }
@@ -113,6 +117,7 @@ struct Running {
     filter: Filter,
     folder: Folder,
     losses: Losses,
+    waits: Option<Box<Waits>>,
     spare: Option<RawBatch>,
     /// The queue had no room for it.
     unsent: Option<RawBatch>,
@@ -128,6 +133,16 @@ struct Running {
 impl Running {
     fn covers(&self, time: Mono) -> bool {
         !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until)
+    }
+
+    /// Adds what is known of waits to the batch; those that go on too, when the capture ends.
+    fn note_waits(&mut self, end: Option<Mono>, processes: &ProcessTable) {
+        if let Some(waits) = &mut self.waits {
+            if let Some(end) = end {
+                waits.finish(end, &mut self.folder, processes);
+            }
+            self.folder.batch().waits = waits.news();
+        }
     }
 
     /// True when it is time to hand over: by the clock, or before something finds no room.
@@ -171,6 +186,7 @@ impl Captures {
             set,
             filter: begin.filter,
             losses: Losses::default(),
+            waits: begin.waits,
             spare: Some(spare),
             unsent: refused.then(|| folder.take(start, true, RawBatch::default())),
             folder,
@@ -205,6 +221,14 @@ impl Captures {
         }
     }
 
+    /// A CPU came at `since`, on which captures have no ring: who runs there is not seen.
+    pub(super) fn cpu_came(&mut self, since: Mono) {
+        self.cpu_changed();
+        for waits in self.list.iter_mut().filter_map(|it| it.waits.as_mut()) {
+            waits.lost_from(since);
+        }
+    }
+
     /// A CPU came or went.
     pub(super) fn cpu_changed(&mut self) {
         for running in &mut self.list {
@@ -221,8 +245,13 @@ impl Captures {
     }
 
     /// Samples are missing in a set.
-    pub(super) fn add_gap(&mut self, set: SetKey, gap: Gap) {
+    pub(super) fn add_gap(&mut self, set: SetKey, event: u8, gap: Gap) {
         for running in self.list.iter_mut().filter(|running| running.set == set) {
+            if let Some(waits) = &mut running.waits {
+                // What the waits were of which a record is missing cannot be estimated.
+                waits.lost(event, gap.from, gap.until);
+                continue;
+            }
             let (_, gap) = gap.split(running.begin);
             let gap = running.until.map_or(gap, |until| gap.split(until).0);
             if !running.closed {
@@ -234,7 +263,7 @@ impl Captures {
     /// Gives a sample of a set to those that want it. True when any did.
     pub(super) fn fold(
         &mut self,
-        set: SetKey,
+        (set, event): (SetKey, u8),
         sample: &Sample<'_>,
         is_idle: bool,
         main: &mut Folder,
@@ -245,8 +274,14 @@ impl Captures {
         let names = [thread, process.map_or(thread, |process| process.comm)];
         // It is unwound once, for the first that wants it.
         let mut end = None;
+        let mut used = false;
         for running in self.list.iter_mut().filter(|running| running.set == set) {
             if !running.covers(sample.time) {
+                continue;
+            }
+            if let Some(waits) = &mut running.waits {
+                let whose = (&running.filter, &mut running.folder);
+                used |= waits.take(event, sample, whose, main, way);
                 continue;
             }
             let batch = running.folder.batch();
@@ -264,7 +299,7 @@ impl Captures {
         if end.is_some() {
             way.announce(sample, main);
         }
-        end.is_some()
+        end.is_some() || used
     }
 
     /// Adds what the last drain learned of the rings of captures.
@@ -334,6 +369,7 @@ impl Captures {
                 };
                 running.closed = running.until.is_some_and(|until| until <= reached);
                 running.next = end.plus(running.window);
+                running.note_waits(running.closed.then_some(end), processes);
                 let batch = running.folder.batch();
                 running.losses.take(end, batch);
                 complete(batch, main.batch(), processes);
@@ -399,6 +435,7 @@ impl Captures {
         for running in &mut self.list {
             let unsent = running.unsent.take();
             let last = (!running.closed).then(|| {
+                running.note_waits(Some(end), processes);
                 let batch = running.folder.batch();
                 let end = end.max(running.begin);
                 running.losses.take(end, batch);
