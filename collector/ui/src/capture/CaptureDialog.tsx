@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Icon, TroubleBox } from '../app/parts';
 import { SelectorInput } from '../query/SelectorInput';
 import * as format from '../text/format';
-import { shown } from '../text/printable';
+import { clipped, shown } from '../text/printable';
 import type { Range } from '../time/range';
 import { HostLines, steady, tallyText } from './HostLines';
 import { DRAFT, type Draft, EVENTS, type Problems, isOffCpu, isTracepoint, problemsOf, requestOf } from './form';
@@ -325,6 +325,9 @@ function Progress({ session }: { session: Session }) {
   );
 }
 
+/** Most names of hosts written out. */
+const ABSENT_SHOWN = 20;
+
 /** Hosts that were not asked, and why. */
 export function LeftOut({ session }: { session: Session }) {
   const { plan } = session;
@@ -333,7 +336,8 @@ export function LeftOut({ session }: { session: Session }) {
     <p class="warned">
       {format.plural(plan.selected, 'host')} {plan.selected === 1 ? 'matches' : 'match'}
       {plan.leftOut > 0 && `; ${format.count(plan.leftOut)} left out, because at most ${format.plural(session.request.maxHosts || 50, 'host')} were asked for`}
-      {plan.absent > 0 && `; ${format.count(plan.absent)} not asked, because ${plan.absent === 1 ? 'its agent is' : 'their agents are'} not connected for captures`}.
+      {plan.absent > 0 && `; ${format.count(plan.absent)} not asked, because ${plan.absent === 1 ? 'its agent is' : 'their agents are'} not connected for captures`}
+      {plan.absentHosts.length > 0 && `: ${plan.absentHosts.slice(0, ABSENT_SHOWN).map((name) => clipped(name, 60)).join(', ')}${plan.absent > Math.min(ABSENT_SHOWN, plan.absentHosts.length) ? ', …' : ''}`}.
     </p>
   );
 }

@@ -96,7 +96,8 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
   const tally = useMemo(() => tallyOf(session.hosts.values()), [session]);
   const partial = tally.answered < tally.all || tally.partial > 0;
   const [open, setOpen] = useState(false);
-  const notices = session.result?.notices ?? [];
+  const { result } = session;
+  const notices = result ? [...(result.endedBy ? [result.endedBy] : []), ...result.notices] : [];
   const { about } = profile;
   const notes = samplingNotes(about);
   return (
@@ -120,7 +121,7 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
           Hosts <Icon of="down" />
         </button>
       </div>
-      <LeftOut session={session} />
+      {!result && <LeftOut session={session} />}
       {notices.length > 0 && (
         <ul class="capture-notices">
           {notices.slice(0, NOTICES_SHOWN).map((notice, at) => (

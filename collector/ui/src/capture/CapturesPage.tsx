@@ -159,7 +159,7 @@ function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigin
 const NOTICES_TOLD = 20;
 
 function Outcome({ one }: { one: FleetCaptureInfo }) {
-  const notices = [...one.notices, ...one.hosts.filter((host) => host.message !== '').map((host) => `${host.hostname || host.hostId}: ${host.message}`)].slice(0, NOTICES_TOLD);
+  const notices = [...(one.endedBy ? [one.endedBy] : []), ...one.notices, ...one.hosts.filter((host) => host.message !== '').map((host) => `${host.hostname || host.hostId}: ${host.message}`)].slice(0, NOTICES_TOLD);
   const title = notices.map((notice) => shown(notice, 300)).join('\n');
   if (one.running) {
     return (
@@ -174,6 +174,12 @@ function Outcome({ one }: { one: FleetCaptureInfo }) {
     <span class={whole ? '' : 'warned'} title={title}>
       {one.asked === 0 ? 'no host took part' : `${format.count(one.answered)} of ${format.plural(one.asked, 'host')}`}
       {parts.length > 0 && `: ${parts.join(', ')}`}
+      {one.endedBy !== '' && (
+        <span class="soft">
+          {' '}
+          <Name text={one.endedBy} max={60} />
+        </span>
+      )}
       {notices.length > 0 && (
         <span class="badge warn">
           <Icon of="warn" /> {notices.length}

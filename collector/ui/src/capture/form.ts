@@ -26,8 +26,8 @@ export type Problems = Partial<Record<keyof Draft, string>>;
 
 export const DRAFT: Draft = { query: '', hosts: '50', duration: '30s', event: 'cpu-clock', filter: '', rate: '', unwind: '', before: '', minWait: '', who: '', reason: '' };
 
-/** Most hosts that the page asks for. */
-export const HOSTS_MAX = 10_000;
+/** Most hosts of a capture, as of the collector. */
+export const HOSTS_MAX = 1000;
 
 /** Highest rate of agents. Unit: samples a second. */
 export const RATE_MAX = 9999;

@@ -80,7 +80,9 @@ async function* fanOut(fake: FakeCaptures, request: FleetCaptureRequest, signal:
   fake.runs.unshift(run);
   try {
     const absent = scenario === 'left-out' ? 2 : 0;
-    yield answer({ case: 'plan', value: { $typeName: 'fleetprof.collector.v1.FleetPlan', id: info.id, hosts: hosts.map((one) => ({ ...one, state: HostState.WAITING })), selected: matching.length + absent, leftOut: matching.length - hosts.length, absent } as never });
+    yield answer({ case: 'plan', value: { $typeName: 'fleetprof.collector.v1.FleetPlan', id: info.id, hosts: hosts.map((one) => ({ ...one, state: HostState.WAITING })), selected: matching.length + absent, leftOut: matching.length - hosts.length, absent, absentHosts: ['old-1', HOSTILE.script].slice(0, absent) } as never });
+    if (absent > 0) info.notices.push(`${absent} hosts match and do not attend: old-1, ${HOSTILE.script}`);
+    if (matching.length > hosts.length) info.notices.push(`${matching.length - hosts.length} hosts match beyond the limit of ${hosts.length}`);
     yield* running(run, hosts, scenario, durationMs, signal);
     const elapsedMs = run.cancelled ? Math.min(durationMs, Date.now() - startMs) : durationMs;
     yield* finished(run, hosts, scenario, { startMs, elapsedMs, beforeMs: Number(request.capture?.beforeNs ?? 0n) / 1e6 });
@@ -151,6 +153,7 @@ async function* finished(run: Run, hosts: readonly HostProgress[], scenario: str
     }
   }
   info.hosts = hosts.map((host) => ({ ...host, progress: undefined }));
-  info.notices = scenario === 'hostile' ? Object.values(HOSTILE) : run.cancelled ? ['ended before its time: cancelled'] : [];
+  if (scenario === 'hostile') info.notices.push(...Object.values(HOSTILE));
+  if (run.cancelled) info.endedBy = 'cancelled by page';
   yield answer({ case: 'result', value: info });
 }
