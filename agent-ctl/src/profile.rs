@@ -119,7 +119,13 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         facts = facts::of_question(title, &question, &args.labels, &args.frames, &peer);
         facts.extend(source.facts().await?);
     }
+    let untimed = question.times && !peer.is_collector();
     let Answer { profile, fleet } = source.profile(question).await?;
+    if untimed && profile.moments.is_absent() && !profile.samples.is_empty() {
+        note!(
+            "agent-ctl: the agent has no times of samples of that range: it keeps those of the last minutes"
+        );
+    }
     let summary = summary::line(&profile, &clock);
     let coverage = summary::coverage(&profile.info.coverage);
     let code = fleet::code(profile.samples.is_empty(), fleet.as_ref());
@@ -167,12 +173,16 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 /// Refuses options that the one who is asked does not understand.
 fn check(args: &Args, peer: &Peer) -> Result<()> {
     if peer.is_collector() {
-        return match args.closed {
-            true => Err(fail(
+        return match (args.closed, args.times) {
+            (true, _) => Err(fail(
                 exit::USAGE,
                 "failed to use --closed: a collector has no windows but closed ones\nleave it out",
             )),
-            false => Ok(()),
+            (_, true) => Err(fail(
+                exit::USAGE,
+                "failed to use --times: a collector does not keep when each sample was taken\nask an agent",
+            )),
+            (false, false) => Ok(()),
         };
     }
     if args.max_nodes.is_some() {
@@ -256,6 +266,9 @@ fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
         Format::Pprof | Format::Json if peer.is_collector() => {
             &[key::HOST, key::UNIT, key::CONTAINER, key::COMM]
         }
+        // Their threads are told apart by these.
+        Format::Firefox | Format::PerfScript if peer.is_collector() => &[key::COMM],
+        Format::Firefox | Format::PerfScript => &[key::COMM, key::PID, key::THREAD],
         Format::Pprof | Format::Json => &[
             key::CGROUP,
             key::UNIT,
