@@ -14,6 +14,8 @@ macro_rules! note {
     };
 }
 
+mod capture;
+mod captures;
 mod cgroups;
 mod cli;
 mod client;
@@ -30,6 +32,7 @@ mod facts;
 #[expect(dead_code, reason = "tests in here need the fake collector alone")]
 mod fake;
 mod fleet;
+mod fleet_capture;
 mod form;
 mod heatmap;
 mod hosts;
@@ -72,10 +75,12 @@ fn main() -> ExitCode {
             return exit::FAILURE.into();
         }
     };
+    // A capture is ended by a signal with what there is; the others are just ended.
+    let hears_signals = matches!(cli.command, Command::Capture(_));
     let code = runtime.block_on(async {
         tokio::select! {
             result = run(cli) => finish(result),
-            code = interrupted() => code,
+            code = interrupted(), if !hears_signals => code,
         }
     });
     // Not waiting for work that was interrupted.
@@ -93,6 +98,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
+        Command::Capture(args) => capture::run(&out, &connection, *args).await,
+        Command::Captures(args) => captures::run(&out, &connection, args).await,
         Command::Heatmap(args) => heatmap::run(&out, &connection, args).await,
         Command::Import(args) => import::run(&out, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,

@@ -195,8 +195,15 @@ fn check(args: &Args, peer: &Peer) -> Result<()> {
             "an agent knows its own host alone",
         ));
     }
-    let names = LABELS.map(str::to_owned);
-    known(&args.group_by, &names)
+    known_to_agent(&args.group_by)
+}
+
+/// Refuses labels of `--group-by` that no agent gives its samples.
+///
+/// # Errors
+/// With the nearest one that agents give.
+pub fn known_to_agent(asked: &[String]) -> Result<()> {
+    known(asked, &LABELS.map(str::to_owned))
 }
 
 /// Labels that agents give samples.
@@ -260,7 +267,7 @@ fn known(asked: &[String], names: &[String]) -> Result<()> {
 }
 
 /// The labels to keep: what was asked for, or what suits the format.
-fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
+pub fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
     let defaults: &[&str] = match format {
         // A fleet has too many cgroups and threads for all of them to be told apart unasked.
         Format::Pprof | Format::Json if peer.is_collector() => {
@@ -311,7 +318,8 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format
     Ok(format)
 }
 
-fn is_stdout(output: &Path) -> bool {
+/// True for `-`.
+pub fn is_stdout(output: &Path) -> bool {
     output.as_os_str() == "-"
 }
 

@@ -14,7 +14,7 @@ pub mod log;
 mod sample;
 mod value;
 
-pub use key::{Key, Reload, as_text, put_bool, put_int, put_word, word};
+pub use key::{Key, Reload, as_text, nearest, put_bool, put_int, put_word, word};
 pub use sample::sample_yaml;
 pub use value::{CpuShare, Kind, Listen, SocketMode, Value, peer_address, shown, socket_address};
 

@@ -66,26 +66,31 @@ pub const ALL: &[(&str, Target)] = &[
 /// lies inside the record.
 pub fn perf_records(data: &[u8]) {
     let layouts = [
-        (true, 0, false),
-        (false, 0, false),
-        (true, 0x1c0, true),
-        (false, 0x1c0, true),
+        (true, 0, false, false),
+        (false, 0, false, false),
+        (true, 0x1c0, true, false),
+        (false, 0x1c0, true, false),
+        (true, 0, false, true),
+        (true, 0x1c0, true, true),
     ];
     let _ = record::time(data);
     let within = |part: &[u8]| {
         let (all, part) = (data.as_ptr_range(), part.as_ptr_range());
         assert!(part.start >= all.start && part.end <= all.end);
     };
-    for (cgroup, user_regs, user_stack) in layouts {
+    for (cgroup, user_regs, user_stack, raw) in layouts {
         let layout = Layout {
             cgroup,
             user_regs,
             user_stack,
+            raw,
         };
         match record::parse(data, &layout) {
             Ok(Record::Sample(sample)) => {
                 assert!(record::is_sample(data) && record::time(data) == Ok(sample.time));
                 assert_eq!(sample.callchain.iter().count(), sample.callchain.len());
+                assert_eq!(sample.raw.is_some(), raw);
+                sample.raw.into_iter().for_each(within);
                 if let Some(user) = sample.user {
                     within(user.regs);
                     within(user.stack);

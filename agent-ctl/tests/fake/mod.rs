@@ -2,6 +2,7 @@
 //! up, with hostile names among them. For tests of the command alone; nothing here shows that the
 //! real agent works. `collector.rs` is a FAKE collector in the same sense.
 
+mod captures;
 pub mod collector;
 
 use profile::{
@@ -392,6 +393,7 @@ impl AgentService for Fake {
                 window_seconds: 10,
                 coarse_windows: 3,
                 dropped_windows: 0,
+                ..Recorder::default()
             }),
             own_cost: Some(OwnCost {
                 cpu_ns: 21_780_000_000,

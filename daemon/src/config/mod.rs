@@ -11,8 +11,8 @@ pub use config::{
 };
 pub use keys::KEYS;
 pub use sections::{
-    Budget, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent, Server,
-    Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
+    Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent,
+    Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
 
 use serde::Serialize;
@@ -34,6 +34,8 @@ pub struct Config {
     pub windows: Windows,
     /// The flight recorder.
     pub recorder: Recorder,
+    /// Captures on demand.
+    pub captures: Captures,
     /// What the daemon may cost.
     pub budget: Budget,
     /// The gRPC server.
