@@ -6,6 +6,7 @@
 
 use crate::client::{CaptureStream, Client};
 use crate::exit::{self, fail};
+use crate::facts;
 use crate::fleet_capture::Fleet;
 use crate::peer::Connection;
 use crate::profile_cmd::{choose, deliver, group_by, is_stdout, known_to_agent};
@@ -456,24 +457,24 @@ impl Written<'_> {
                 note!("agent-ctl: no samples: nothing written");
                 code = exit::PARTIAL;
             }
-            false => self.write(&whole, self.output, &look, clock)?,
+            false => self.write(&whole, self.output, &look, clock, &taken.result)?,
         }
         if let Some(past) = apart {
-            code = self.write_apart(past, clock)?.max(code);
+            code = self.write_apart(past, clock, &taken.result)?.max(code);
         }
         self.tell(&taken.result);
         Ok(code)
     }
 
     /// The past in another unit: in a file of its own.
-    fn write_apart(&self, past: &Profile, clock: &Clock) -> Result<u8> {
+    fn write_apart(&self, past: &Profile, clock: &Clock, result: &CaptureInfo) -> Result<u8> {
         if past.samples.is_empty() {
             self.note("the flight recorder has no samples of the time before");
             return Ok(exit::OK);
         }
         match beside(self.output) {
             Some(path) => {
-                self.write(past, &path, &self.look, clock)?;
+                self.write(past, &path, &self.look, clock, result)?;
                 Ok(exit::OK)
             }
             None => {
@@ -487,10 +488,22 @@ impl Written<'_> {
         }
     }
 
-    fn write(&self, profile: &Profile, output: &Path, look: &Look, clock: &Clock) -> Result<()> {
+    fn write(
+        &self,
+        profile: &Profile,
+        output: &Path,
+        look: &Look,
+        clock: &Clock,
+        result: &CaptureInfo,
+    ) -> Result<()> {
         let mut labels = self.labels.clone();
         labels.retain(|label| label != "*");
-        let bytes = render::write(profile, self.format, look, labels, None)?;
+        let extra = render::Extra {
+            root_labels: labels,
+            fleet: None,
+            facts: facts::of_capture(result),
+        };
+        let bytes = render::write_with(profile, self.format, look, extra)?;
         deliver(output, &bytes)?;
         let place = match is_stdout(output) {
             true => String::new(),
