@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Most degradations that are told.
 const DEGRADATIONS_MAX: usize = 50;
 
+/// Most notices of a capture that are told.
+const NOTICES_MAX: usize = 50;
+
 /// One fact.
 pub fn fact(group: &str, name: &str, value: impl Into<String>) -> Fact {
     Fact {
@@ -53,21 +56,11 @@ pub fn of_question(
 
 /// Which samples of what was there.
 pub fn of_selection(labels: &Labels, frames: &Frames, matchers: &[LabelMatcher]) -> Vec<Fact> {
-    let shown = |matcher: &LabelMatcher| {
-        let op = match matcher.op() {
-            MatchOp::Equal | MatchOp::Unspecified => "=",
-            MatchOp::NotEqual => "!=",
-            MatchOp::Regex => "=~",
-            MatchOp::NotRegex => "!~",
-            MatchOp::Subtree => "^=",
-        };
-        format!("{}{op}{:?}", matcher.label, matcher.value)
-    };
     let mut facts = Vec::new();
     match matchers {
         [] => facts.push(fact("Query", "samples", "all")),
         matchers => {
-            let all: Vec<_> = matchers.iter().map(shown).collect();
+            let all: Vec<_> = matchers.iter().map(matcher_text).collect();
             facts.push(fact("Query", "samples", all.join(",")));
         }
     }
@@ -85,6 +78,17 @@ pub fn of_selection(labels: &Labels, frames: &Frames, matchers: &[LabelMatcher])
         }
     }
     facts
+}
+
+fn matcher_text(matcher: &LabelMatcher) -> String {
+    let op = match matcher.op() {
+        MatchOp::Equal | MatchOp::Unspecified => "=",
+        MatchOp::NotEqual => "!=",
+        MatchOp::Regex => "=~",
+        MatchOp::NotRegex => "!~",
+        MatchOp::Subtree => "^=",
+    };
+    format!("{}{op}{:?}", matcher.label, matcher.value)
 }
 
 /// The host, and how its daemon samples.
@@ -114,42 +118,46 @@ pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     facts
 }
 
-/// A capture: what was asked for, what ran, and what its reader must know.
+/// What was captured, and what must be known of it.
 pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
     let request = info.request.clone().unwrap_or_default();
+    let ns = |ns: u64| units::duration(Duration::from_nanos(ns));
     let event = match request.event.as_str() {
         "" => "cpu-clock",
         event => event,
     };
+    let matchers: Vec<_> = request.matchers.iter().map(matcher_text).collect();
     let mut facts = vec![
         fact("Capture", "event", event),
-        fact("Capture", "from", rfc3339(info.started_unix_ns)),
-        fact(
-            "Capture",
-            "lasted",
-            units::duration(Duration::from_nanos(info.elapsed_ns)),
-        ),
+        fact("Capture", "samples", matchers.join(",")),
+        fact("Capture", "filter", &request.filter),
+        fact("Capture", "asked for", ns(request.duration_ns)),
+        fact("Capture", "before it", ns(request.before_ns)),
+        fact("Capture", "state", info.state().as_str_name()),
+        fact("Capture", "by", &info.peer),
+        fact("Capture", "who", &request.who),
+        fact("Capture", "why", &request.reason),
+        fact("Capture", "error", &info.error),
     ];
-    for (name, value) in [
-        ("Hz", u64::from(info.rate_hz)),
-        ("period", info.period),
-        ("stack copied, bytes", info.stack_bytes.into()),
-    ] {
-        if value > 0 {
-            facts.push(fact("Capture", name, value.to_string()));
-        }
+    facts.retain(|fact| !fact.value.is_empty());
+    if info.started_unix_ns != 0 {
+        facts.push(fact("Capture", "began", rfc3339(info.started_unix_ns)));
+        facts.push(fact("Capture", "ran", ns(info.elapsed_ns)));
     }
-    for (name, text) in [
-        ("asked by", &request.who),
-        ("reason", &request.reason),
-        ("through", &info.peer),
-        ("ended early", &info.error),
-    ] {
-        if !text.is_empty() {
-            facts.push(fact("Capture", name, text));
-        }
+    if info.rate_hz != 0 {
+        facts.push(fact("Capture", "rate", format!("{} Hz", info.rate_hz)));
     }
-    let notices = info.notices.iter().take(DEGRADATIONS_MAX);
+    if info.period != 0 {
+        facts.push(fact("Capture", "period", info.period.to_string()));
+    }
+    if let Some(progress) = &info.progress {
+        let lost = progress.lost_samples.to_string();
+        facts.push(fact("Capture", "samples lost", lost));
+        let throttled = progress.throttled.to_string();
+        facts.push(fact("Capture", "times throttled", throttled));
+        facts.push(fact("Capture", "CPU time it took", ns(progress.cpu_ns)));
+    }
+    let notices = info.notices.iter().take(NOTICES_MAX);
     facts.extend(notices.map(|notice| fact("Capture", "notice", notice)));
     facts
 }
