@@ -82,6 +82,7 @@ pub fn unwinding(data: &[u8]) {
                 stack,
                 full: offset % 2 == 0,
             }),
+            raw: None,
             cgroup: CgroupId(1),
         };
         unwinder.unwind(&sample, Some(process), &mut out);

@@ -4,7 +4,7 @@ use fixtures::capture::{below, equal, request};
 use fixtures::process::wait_for;
 use fixtures::stats::SIGMAS;
 use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, live, met};
+use fixtures::{Cgroup, Daemon, Need, live};
 use profile::key;
 use proto::agent::{CaptureState, QueryProfileRequest};
 use std::time::Duration;
@@ -22,10 +22,7 @@ fn bound(expected: f64) -> f64 {
 
 #[test]
 fn a_capture_at_another_rate_and_the_profile_are_both_right_needs_root() {
-    if !met(NEEDS) {
-        return;
-    }
-    let _live = live();
+    let Some(_live) = live(NEEDS) else { return };
     let cgroup = Cgroup::new("captured");
     let daemon = Daemon::start().sampling();
     let client = daemon.client();
@@ -103,10 +100,7 @@ fn a_capture_at_another_rate_and_the_profile_are_both_right_needs_root() {
 
 #[test]
 fn the_time_before_comes_with_it_needs_root() {
-    if !met(NEEDS) {
-        return;
-    }
-    let _live = live();
+    let Some(_live) = live(NEEDS) else { return };
     let cgroup = Cgroup::new("captured");
     let daemon = Daemon::start().sampling();
     let client = daemon.client();
@@ -142,10 +136,7 @@ fn the_time_before_comes_with_it_needs_root() {
 
 #[test]
 fn cancelling_leaving_and_too_many_needs_root() {
-    if !met(NEEDS) {
-        return;
-    }
-    let _live = live();
+    let Some(_live) = live(NEEDS) else { return };
     let daemon = Daemon::start().sampling();
     let client = daemon.client();
     // Cancelled, with what there is.
@@ -196,10 +187,7 @@ fn cancelling_leaving_and_too_many_needs_root() {
 
 #[test]
 fn a_target_that_is_not_there_or_goes_needs_root() {
-    if !met(NEEDS) {
-        return;
-    }
-    let _live = live();
+    let Some(_live) = live(NEEDS) else { return };
     let daemon = Daemon::start().sampling();
     let client = daemon.client();
     let mut nobody = request(Duration::from_secs(1));
@@ -226,10 +214,7 @@ fn a_target_that_is_not_there_or_goes_needs_root() {
 
 #[test]
 fn a_daemon_that_stops_in_the_middle_answers_what_there_is_needs_root() {
-    if !met(NEEDS) {
-        return;
-    }
-    let _live = live();
+    let Some(_live) = live(NEEDS) else { return };
     let mut daemon = Daemon::start().sampling();
     let client = daemon.client();
     let capture = client.capture(request(SOON * 60)).expect("accepted");
@@ -248,10 +233,7 @@ fn a_daemon_that_stops_in_the_middle_answers_what_there_is_needs_root() {
 
 #[test]
 fn agent_ctl_writes_a_capture_and_says_what_it_cost_needs_root() {
-    if !met(NEEDS) {
-        return;
-    }
-    let _live = live();
+    let Some(_live) = live(NEEDS) else { return };
     let cgroup = Cgroup::new("captured");
     let daemon = Daemon::start().sampling();
     let _busy = c("split.c").start_in(&cgroup, &[]);
