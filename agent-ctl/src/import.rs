@@ -15,9 +15,9 @@ use std::path::PathBuf;
 /// Reads a profile of another tool and writes it in any format.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What a file is, is told by what is in it: text of perf script, folded stacks, pprof, speedscope or the
-JSON of agent-ctl; gzip is unpacked. Times of samples are kept where the file has them. What was left
-out or assumed is said on standard error. `diff` and `heatmap` take the same files without this.
+What a file is, is told by what is in it: text of perf script, folded stacks, pprof, speedscope or
+the JSON of agent-ctl; gzip is unpacked. Times of samples are kept where the file has them. What was
+left out or assumed is said on standard error. `diff` and `heatmap` take the same files.
 
 Examples:
   perf script -i perf.data | agent-ctl import - -o perf.html

@@ -35,12 +35,12 @@ enum MapFormat {
 /// Draws when samples were taken.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A column is a second, a row a part of it: what happens for some milliseconds now and then, which a flame
-graph of minutes hides, is a spot. In the HTML two clicks show the flame graph of the time between them;
---pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either end left out, each a
-time (`14:03:05.2`), an offset from the begin (`+12.5s`) or a cell (`COLUMN,ROW` from 0, as in the JSON).
-An agent knows times of the last minutes; of files those that say them: JSON of agent-ctl, perf script
-text, speedscope.
+A column is a second, a row a part of it: what happens for some milliseconds now and then, which a
+flame graph of minutes hides, is a spot. In the HTML two clicks show the flame graph of the time
+between them; --pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either
+end left out, each a time (`14:03:05.2`), an offset from the begin (`+12.5s`) or a cell
+(`COLUMN,ROW` from 0, as in the JSON). An agent knows times of the last minutes; of files those
+that say them: JSON of agent-ctl, perf script text, speedscope.
 Exit code 6: there are no samples with times.
 
 Examples:
