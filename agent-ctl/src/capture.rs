@@ -6,16 +6,19 @@
 
 use crate::client::{CaptureStream, Client};
 use crate::exit::{self, fail};
+use crate::facts;
 use crate::fleet_capture::Fleet;
 use crate::peer::Connection;
 use crate::profile_cmd::{choose, deliver, group_by, is_stdout, known_to_agent};
 use crate::render::{self, Format, Look, MeasureBy};
 use crate::select::{self, Frames, Labels};
+use crate::source::Source;
 use crate::terminal::{Out, clean, json, write_stdout};
 use crate::when::Clock;
 use crate::{captures, fleet_capture, summary, units};
 use anyhow::Result;
 use profile::Profile;
+use profile::formats::Fact;
 use proto::ProfileAssembler;
 use proto::agent::{
     CaptureInfo, CaptureProgress, CaptureRequest, CaptureState, capture_response::Body,
@@ -225,11 +228,24 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         .request(&args.labels, &args.frames, group_by.clone())?;
     select::check(&request.matchers, &peer)?;
     let mut signals = Signals::new()?;
+    let mut facts = Vec::new();
+    if format == Format::Bundle {
+        let asked = format!("{} at {}", peer.kind, peer.target);
+        facts.push(facts::fact("Query", "title", &args.look.title));
+        facts.push(facts::fact("Query", "asked", asked));
+        facts.extend(facts::of_selection(
+            &args.labels,
+            &args.frames,
+            &request.matchers,
+        ));
+        facts.extend(Source::connect(connection, &peer).await?.facts().await?);
+    }
     let written = Written {
         format,
         output: &output,
         look: args.look,
         labels: group_by,
+        facts,
         quiet: args.quiet,
     };
     if peer.is_collector() {
@@ -416,6 +432,8 @@ pub struct Written<'a> {
     pub look: Look,
     /// Labels that stand as root frames.
     pub labels: Vec<String>,
+    /// What a bundle says besides.
+    pub facts: Vec<Fact>,
     /// Nothing is said but what its reader must know.
     pub quiet: bool,
 }
@@ -456,24 +474,24 @@ impl Written<'_> {
                 note!("agent-ctl: no samples: nothing written");
                 code = exit::PARTIAL;
             }
-            false => self.write(&whole, self.output, &look, clock)?,
+            false => self.write(&whole, self.output, &look, (clock, &taken.result))?,
         }
         if let Some(past) = apart {
-            code = self.write_apart(past, clock)?.max(code);
+            code = self.write_apart(past, (clock, &taken.result))?.max(code);
         }
         self.tell(&taken.result);
         Ok(code)
     }
 
     /// The past in another unit: in a file of its own.
-    fn write_apart(&self, past: &Profile, clock: &Clock) -> Result<u8> {
+    fn write_apart(&self, past: &Profile, of: (&Clock, &CaptureInfo)) -> Result<u8> {
         if past.samples.is_empty() {
             self.note("the flight recorder has no samples of the time before");
             return Ok(exit::OK);
         }
         match beside(self.output) {
             Some(path) => {
-                self.write(past, &path, &self.look, clock)?;
+                self.write(past, &path, &self.look, of)?;
                 Ok(exit::OK)
             }
             None => {
@@ -487,10 +505,23 @@ impl Written<'_> {
         }
     }
 
-    fn write(&self, profile: &Profile, output: &Path, look: &Look, clock: &Clock) -> Result<()> {
+    fn write(
+        &self,
+        profile: &Profile,
+        output: &Path,
+        look: &Look,
+        (clock, result): (&Clock, &CaptureInfo),
+    ) -> Result<()> {
         let mut labels = self.labels.clone();
         labels.retain(|label| label != "*");
-        let bytes = render::write(profile, self.format, look, labels, None)?;
+        let mut facts = self.facts.clone();
+        facts.extend(facts::of_capture(result));
+        let extra = render::Extra {
+            root_labels: labels,
+            fleet: None,
+            facts,
+        };
+        let bytes = render::write_with(profile, self.format, look, extra)?;
         deliver(output, &bytes)?;
         let place = match is_stdout(output) {
             true => String::new(),

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 /// Compares two times, two selections or two files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A side is a range `FROM..TO` (either end may be left out) or a file that `agent-ctl profile` wrote
-as pprof, JSON or folded stacks. Deltas are of shares, in percentage points, with their 95 % statistical
+A side is a range `FROM..TO` (either end may be left out) or a file of any kind that `agent-ctl import`
+reads: pprof, JSON, folded stacks, perf script text, speedscope. Deltas are of shares, in percentage points, with their 95 % statistical
 error; `*` marks those beyond it. Of a hundred functions about five are marked by chance alone.
 Exit code 6: a side has no samples, or a collector misses part of what it should have.
 

@@ -6,10 +6,14 @@ use crate::source::Question;
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use profile::formats::Fact;
-use proto::agent::{GetStatusResponse, LabelMatcher, MatchOp};
+use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher, MatchOp};
+use std::time::Duration;
 
 /// Most degradations that are told.
 const DEGRADATIONS_MAX: usize = 50;
+
+/// Most notices of a capture that are told.
+const NOTICES_MAX: usize = 50;
 
 /// One fact.
 pub fn fact(group: &str, name: &str, value: impl Into<String>) -> Fact {
@@ -52,21 +56,11 @@ pub fn of_question(
 
 /// Which samples of what was there.
 pub fn of_selection(labels: &Labels, frames: &Frames, matchers: &[LabelMatcher]) -> Vec<Fact> {
-    let shown = |matcher: &LabelMatcher| {
-        let op = match matcher.op() {
-            MatchOp::Equal | MatchOp::Unspecified => "=",
-            MatchOp::NotEqual => "!=",
-            MatchOp::Regex => "=~",
-            MatchOp::NotRegex => "!~",
-            MatchOp::Subtree => "^=",
-        };
-        format!("{}{op}{:?}", matcher.label, matcher.value)
-    };
     let mut facts = Vec::new();
     match matchers {
         [] => facts.push(fact("Query", "samples", "all")),
         matchers => {
-            let all: Vec<_> = matchers.iter().map(shown).collect();
+            let all: Vec<_> = matchers.iter().map(matcher_text).collect();
             facts.push(fact("Query", "samples", all.join(",")));
         }
     }
@@ -84,6 +78,17 @@ pub fn of_selection(labels: &Labels, frames: &Frames, matchers: &[LabelMatcher])
         }
     }
     facts
+}
+
+fn matcher_text(matcher: &LabelMatcher) -> String {
+    let op = match matcher.op() {
+        MatchOp::Equal | MatchOp::Unspecified => "=",
+        MatchOp::NotEqual => "!=",
+        MatchOp::Regex => "=~",
+        MatchOp::NotRegex => "!~",
+        MatchOp::Subtree => "^=",
+    };
+    format!("{}{op}{:?}", matcher.label, matcher.value)
 }
 
 /// The host, and how its daemon samples.
@@ -110,6 +115,50 @@ pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     for degradation in status.degradations.iter().take(DEGRADATIONS_MAX) {
         facts.push(fact("Degraded", &degradation.id, &degradation.message));
     }
+    facts
+}
+
+/// What was captured, and what must be known of it.
+pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
+    let request = info.request.clone().unwrap_or_default();
+    let ns = |ns: u64| units::duration(Duration::from_nanos(ns));
+    let event = match request.event.as_str() {
+        "" => "cpu-clock",
+        event => event,
+    };
+    let matchers: Vec<_> = request.matchers.iter().map(matcher_text).collect();
+    let mut facts = vec![
+        fact("Capture", "event", event),
+        fact("Capture", "samples", matchers.join(",")),
+        fact("Capture", "filter", &request.filter),
+        fact("Capture", "asked for", ns(request.duration_ns)),
+        fact("Capture", "before it", ns(request.before_ns)),
+        fact("Capture", "state", info.state().as_str_name()),
+        fact("Capture", "by", &info.peer),
+        fact("Capture", "who", &request.who),
+        fact("Capture", "why", &request.reason),
+        fact("Capture", "error", &info.error),
+    ];
+    facts.retain(|fact| !fact.value.is_empty());
+    if info.started_unix_ns != 0 {
+        facts.push(fact("Capture", "began", rfc3339(info.started_unix_ns)));
+        facts.push(fact("Capture", "ran", ns(info.elapsed_ns)));
+    }
+    if info.rate_hz != 0 {
+        facts.push(fact("Capture", "rate", format!("{} Hz", info.rate_hz)));
+    }
+    if info.period != 0 {
+        facts.push(fact("Capture", "period", info.period.to_string()));
+    }
+    if let Some(progress) = &info.progress {
+        let lost = progress.lost_samples.to_string();
+        facts.push(fact("Capture", "samples lost", lost));
+        let throttled = progress.throttled.to_string();
+        facts.push(fact("Capture", "times throttled", throttled));
+        facts.push(fact("Capture", "CPU time it took", ns(progress.cpu_ns)));
+    }
+    let notices = info.notices.iter().take(NOTICES_MAX);
+    facts.extend(notices.map(|notice| fact("Capture", "notice", notice)));
     facts
 }
 

@@ -138,7 +138,7 @@ pub async fn capture(
     let outcome = Outcome::wait(service, &route, request, &mut board, signals).await;
     board.clear();
     match outcome? {
-        Some(outcome) => outcome.deliver(out, call.json, written),
+        Some(outcome) => outcome.deliver(out, call.json, terminal, written),
         None => Ok(exit::INTERRUPTED),
     }
 }
@@ -220,12 +220,23 @@ impl Outcome {
         }))
     }
 
-    /// Writes the profile and says what it misses.
-    fn deliver(mut self, out: &Out, json: bool, written: &Written<'_>) -> Result<u8> {
+    /// Writes the profile and says what it misses. On a terminal the hosts that failed are not to be seen any more.
+    fn deliver(
+        mut self,
+        out: &Out,
+        json: bool,
+        terminal: bool,
+        written: &Written<'_>,
+    ) -> Result<u8> {
         if json {
             out.write_json(&self.json())?;
         }
-        self.note(written.quiet);
+        if !written.quiet {
+            if terminal {
+                self.note_failures();
+            }
+            note!("{}", self.summary());
+        }
         if self.profile.is_none() || self.result.answered == 0 {
             let asked = self.result.asked;
             let message = format!("failed to {WHAT}: none of {asked} hosts answered");
@@ -260,11 +271,8 @@ impl Outcome {
         }
     }
 
-    /// How many answered, and of those that did not, why.
-    fn note(&self, quiet: bool) {
-        if quiet {
-            return;
-        }
+    /// Of those that did not answer, why.
+    fn note_failures(&self) {
         let bad = |host: &&HostProgress| !matches!(host.state(), HostState::Done);
         let failures = self.result.hosts.iter().filter(bad);
         for host in failures.clone().take(FAILURES_MAX) {
@@ -279,7 +287,6 @@ impl Outcome {
         if more > 0 {
             note!("and {more} hosts more (--json has all)");
         }
-        note!("{}", self.summary());
     }
 
     /// What the reader of the profile must know: of the whole, and of hosts, each text once.
@@ -320,7 +327,7 @@ impl Outcome {
         let parts = [
             (failed, "failed"),
             (lost, "lost"),
-            (self.plan.absent, "do not attend"),
+            (self.plan.absent, "not attending"),
             (self.plan.left_out, "left out by --max-hosts"),
         ];
         let parts = parts.iter().filter(|(count, _)| *count > 0);
@@ -468,7 +475,7 @@ mod tests {
         outcome.result.ended_by = "cancelled by 10.0.0.1:7\x1b".to_owned();
         assert_eq!(
             outcome.summary(),
-            "47 of 50 hosts answered: 2 failed, 1 lost, 3 do not attend, 7 left out by --max-hosts; \
+            "47 of 50 hosts answered: 2 failed, 1 lost, 3 not attending, 7 left out by --max-hosts; \
              31.4 s; cancelled by 10.0.0.1:7\\x1b"
         );
     }

@@ -3,7 +3,7 @@
 use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::facts;
-use crate::fleet;
+use crate::fleet::{self, Fleet};
 use crate::peer::{Connection, Peer};
 use crate::render::{self, Format, Look};
 use crate::select::{self, Frames, Labels, When, fleet_option};
@@ -119,6 +119,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         facts = facts::of_question(title, &question, &args.labels, &args.frames, &peer);
         facts.extend(source.facts().await?);
     }
+    let timed = question.times;
     let Answer { profile, fleet } = source.profile(question).await?;
     let summary = summary::line(&profile, &clock);
     let coverage = summary::coverage(&profile.info.coverage);
@@ -129,6 +130,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             fleet.note();
         }
         return Ok(code);
+    }
+    if timed && fleet.is_none() && profile.moments.is_absent() {
+        note!("agent-ctl: no times of that range: the agent keeps those of the last minutes");
     }
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
     let mut labels = group_by;
@@ -149,30 +153,39 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let bytes = tokio::task::spawn_blocking(written).await??;
     deliver(&args.output, &bytes)?;
     if !args.quiet {
-        let place = match is_stdout(&args.output) {
-            true => String::new(),
-            false => format!("{}: ", clean(&args.output.to_string_lossy())),
-        };
-        note!("{place}{summary}");
-        if let Some(coverage) = coverage {
-            note!("coverage {coverage}");
-        }
-        if let Some(fleet) = fleet {
-            fleet.note();
-        }
+        tell(&args.output, &summary, coverage.as_deref(), fleet.as_ref());
     }
     Ok(code)
+}
+
+/// Says what was written, and what it covers and misses.
+fn tell(output: &Path, summary: &str, coverage: Option<&str>, fleet: Option<&Fleet>) {
+    let place = match is_stdout(output) {
+        true => String::new(),
+        false => format!("{}: ", clean(&output.to_string_lossy())),
+    };
+    note!("{place}{summary}");
+    if let Some(coverage) = coverage {
+        note!("coverage {coverage}");
+    }
+    if let Some(fleet) = fleet {
+        fleet.note();
+    }
 }
 
 /// Refuses options that the one who is asked does not understand.
 fn check(args: &Args, peer: &Peer) -> Result<()> {
     if peer.is_collector() {
-        return match args.closed {
-            true => Err(fail(
+        return match (args.closed, args.times) {
+            (true, _) => Err(fail(
                 exit::USAGE,
                 "failed to use --closed: a collector has no windows but closed ones\nleave it out",
             )),
-            false => Ok(()),
+            (_, true) => Err(fail(
+                exit::USAGE,
+                "failed to use --times: a collector does not keep when each sample was taken\nask an agent",
+            )),
+            (false, false) => Ok(()),
         };
     }
     if args.max_nodes.is_some() {
@@ -263,6 +276,9 @@ pub fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
         Format::Pprof | Format::Json if peer.is_collector() => {
             &[key::HOST, key::UNIT, key::CONTAINER, key::COMM]
         }
+        // Their threads are told apart by these.
+        Format::Firefox | Format::PerfScript if peer.is_collector() => &[key::COMM],
+        Format::Firefox | Format::PerfScript => &[key::COMM, key::PID, key::THREAD],
         Format::Pprof | Format::Json => &[
             key::CGROUP,
             key::UNIT,

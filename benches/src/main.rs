@@ -11,6 +11,7 @@ mod fleet;
 mod load;
 mod machine;
 mod micro;
+mod offcpu;
 mod overhead;
 mod peers;
 mod programs;
@@ -70,6 +71,8 @@ enum Command {
         #[arg(long, default_value_t = 99)]
         rate_hz: u32,
     },
+    /// What a capture of waits costs threads that switch 100,000 times a second, beside perf's; needs root
+    Offcpu(offcpu::Args),
     /// Node, Java, PHP, Erlang, Python, C and Rust at once: whole stacks and named frames, beside perf's
     Runtimes(runtimes::Args),
     /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
@@ -94,6 +97,7 @@ fn main() -> anyhow::Result<()> {
             print!("{}", rings::run(cpus, rate_hz)?);
             Ok(())
         }
+        Command::Offcpu(args) => offcpu::run(&args),
         Command::Runtimes(args) => runtimes::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),

@@ -5,6 +5,7 @@
 //! compiler of the product, so this file uses nothing but the crates under test.
 
 use collector::store::embedded::readers;
+use daemon::capture::offcpu::format::{SwitchFormat, WakingFormat};
 use daemon::cgroup::containers::{self, LABEL_BYTES_MAX, VALUE_BYTES_MAX};
 use daemon::cgroup::{Hierarchy, Labels};
 use daemon::config::{Config, Configuration};
@@ -16,7 +17,7 @@ use daemon::perf::environment::parse_cpu_list;
 use daemon::perf::record::{self, Layout, Record};
 use daemon::process::maps;
 use daemon::symbolize::elf::{self, SymbolTable};
-use daemon::symbolize::{KernelSymbols, inflate, names};
+use daemon::symbolize::{KernelSymbols, functions, inflate, names};
 use daemon::time::Mono;
 use profile::formats::{self, Format, ImportOptions, Options};
 use profile::heatmap::{Grid, HeatMap};
@@ -117,6 +118,7 @@ pub fn elf_images(data: &[u8]) {
         Some(headers.build_id.clone())
     );
     headers.debug_link(data);
+    let _ = functions::place_of(data, b"main");
     for section in headers.sections.iter().filter(|section| section.compressed) {
         if let Ok(content) = inflate::content(data, section, headers.is_64, BYTES_MAX) {
             assert!(content.len() <= BYTES_MAX);
@@ -202,6 +204,12 @@ pub fn proc_text(data: &[u8]) {
         assert!(start < end);
     }
     kernel.find(0xffff_ffff_8100_0000);
+    if let Ok(format) = SwitchFormat::parse(data) {
+        format.read(data);
+    }
+    if let Ok(format) = WakingFormat::parse(data) {
+        format.read(data);
+    }
     // What a runtime was started with, and what a JVM tells of itself.
     let words: Vec<String> = text.split('\0').map(str::to_owned).collect();
     for runtime in [Runtime::HotSpot, Runtime::Php, Runtime::DotNet] {
@@ -377,7 +385,10 @@ fn written(profile: &Profile) {
     for format in Format::ALL {
         let mut out = Vec::new();
         let done = formats::write(profile, format, &options, &mut out);
-        if done.is_ok() && format == Format::Pprof {
+        // Its numbers are signed: what is beyond stands at the most they can say.
+        let total = profile.total();
+        let fits = i64::try_from(total.weight.max(total.count)).is_ok();
+        if done.is_ok() && format == Format::Pprof && fits {
             let again = formats::pprof::decode(&out, u64::MAX - 1).expect("our own file");
             assert_eq!(again.total(), profile.total());
         }

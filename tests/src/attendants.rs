@@ -1,6 +1,7 @@
 //! Simulated agents of a fleet: each pushes a window, so that its host is known by its samples, and attends; what it
 //! does with an order to capture is up to the test. They speak the protocol over connections of their own.
 
+use crate::clock::unix_ns;
 use profile::{ContentId, FrameRef, Moment, Profile, SampleKey, StackEnd, Value};
 use proto::Chunks;
 use proto::agent::capture_response::Body;
@@ -14,7 +15,7 @@ use proto::collector::{
     AttendRequest, Definitions, Hello, HostFacts, Labels, Pong, PushRequest, Refusal, Report,
     WindowFacts, WindowPart, push_request, push_response, report,
 };
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
@@ -91,15 +92,6 @@ async fn channel(collector: &str) -> Channel {
     endpoint.connect().await.expect("a connection")
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an agent has the time of its host"
-)]
-fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.expect("after 1970").as_nanos() as i64
-}
-
 fn hello(host: &str) -> Hello {
     Hello {
         host_id: format!("id-{host}"),
@@ -108,7 +100,7 @@ fn hello(host: &str) -> Hello {
             hostname: host.to_owned(),
             ..HostFacts::default()
         }),
-        now_unix_ns: now_ns(),
+        now_unix_ns: unix_ns(),
     }
 }
 
@@ -127,7 +119,7 @@ fn profile(samples: u64) -> Profile {
         stack: profile.dict.stacks.intern(frames),
         end: StackEnd::Complete,
     };
-    let start = now_ns() - 1_000_000_000;
+    let start = unix_ns() - 1_000_000_000;
     for sample in 0..samples {
         let weight = 1_000_000;
         profile.add(key, Value { count: 1, weight });
@@ -167,7 +159,7 @@ async fn push(collector: &str, host: &str) {
         sample_stacks: vec![1],
         sample_counts: vec![10],
         facts: Some(WindowFacts {
-            start_unix_ns: now_ns() - WINDOW_NS as i64,
+            start_unix_ns: unix_ns() - WINDOW_NS as i64,
             duration_ns: WINDOW_NS,
             event: "cpu-clock".to_owned(),
             unit: "nanoseconds".to_owned(),

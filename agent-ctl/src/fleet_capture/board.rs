@@ -267,13 +267,27 @@ mod tests {
 
     #[test]
     fn those_that_are_awaited_come_first() {
-        insta::assert_snapshot!(board().lines(80, 24).join("\n"), @"");
+        let lines = board().lines(80, 24).join("\n");
+        insta::assert_snapshot!(lines, @r"
+        2 of 6 hosts have answered: 1 running, 1 waiting, 1 failed, 1 lost
+        web-1             running, 1,234 samples, 3 s
+        web-3             waiting, 1,234 samples
+        web-2             lost, 1,234 samples: it left\x1b[2J
+        web-5\u{202e}moc  failed, 1,234 samples
+        web-4             partial, 1,234 samples
+        web-0             done, 1,234 samples
+        ");
     }
 
     #[test]
     fn what_does_not_fit_the_screen_is_counted() {
         let lines = board().lines(24, 4);
-        insta::assert_snapshot!(lines.join("\n"), @"");
+        insta::assert_snapshot!(lines.join("\n"), @r"
+        2 of 6 hosts have answe…
+        web-1             runni…
+        web-3             waiti…
+        … 4 hosts more
+        ");
         for rows in 1..9 {
             assert!(board().lines(10, rows).len() <= rows);
         }

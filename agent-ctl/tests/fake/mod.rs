@@ -4,6 +4,7 @@
 
 mod captures;
 pub mod collector;
+mod own_captures;
 
 use profile::{
     Coverage, FrameFilter, FrameFilterOp, FrameKind, FrameRef, GroupBy, Info, LabelMatcher,
@@ -284,23 +285,38 @@ impl AgentService for Fake {
 
     async fn capture(
         &self,
-        _: Request<CaptureRequest>,
+        request: Request<CaptureRequest>,
     ) -> Result<Response<Self::CaptureStream>, Status> {
-        Err(Status::unimplemented("captures"))
+        self.admit()?;
+        let messages = own_captures::messages(&self.behaviour, request.into_inner())?;
+        Ok(Response::new(Box::pin(tokio_stream::iter(
+            messages.into_iter().map(Ok),
+        ))))
     }
 
     async fn cancel_capture(
         &self,
-        _: Request<CancelCaptureRequest>,
+        request: Request<CancelCaptureRequest>,
     ) -> Result<Response<CancelCaptureResponse>, Status> {
-        Err(Status::unimplemented("captures"))
+        match request.into_inner().id {
+            7 => Ok(Response::new(CancelCaptureResponse {})),
+            id => Err(Status::not_found(format!(
+                "none of the id {id} runs\nlook again"
+            ))),
+        }
     }
 
     async fn list_captures(
         &self,
         _: Request<ListCapturesRequest>,
     ) -> Result<Response<ListCapturesResponse>, Status> {
-        Err(Status::unimplemented("captures"))
+        let request = CaptureRequest {
+            reason: "INC-12\x1b[2J".into(),
+            duration_ns: 30 * S as u64,
+            ..CaptureRequest::default()
+        };
+        let captures = vec![own_captures::ended(&self.behaviour, request)];
+        Ok(Response::new(ListCapturesResponse { captures }))
     }
 
     async fn list_pins(

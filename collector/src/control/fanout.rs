@@ -93,7 +93,8 @@ impl Fanout {
         let (id, began) = (self.slot.id, Instant::now());
         let (events, queue) = mpsc::channel(EVENTS_QUEUED);
         let mut run = Run::begin(self, events);
-        match run.hosts(queue, &client).await {
+        let end = run.hosts(queue, &client).await;
+        match end {
             End::Done => {}
             End::Left => run.fanout.slot.update(|info| {
                 // Also where it was cancelled before.
@@ -121,7 +122,7 @@ impl Fanout {
             seconds = began.elapsed().as_secs_f64(),
             "capture over the fleet ended"
         );
-        if !client.is_closed() && info.ended_by != CLIENT_LEFT {
+        if matches!(end, End::Done) {
             run.answer(info, &client).await;
         }
     }

@@ -6,8 +6,9 @@ use crate::capture::engine::{self, Engine, EngineError, Fault};
 use crate::capture::event::Event;
 use crate::capture::filter::Filter;
 use crate::capture::manager::Captures;
+use crate::capture::offcpu::setup;
 use crate::capture::recorders::Recorders;
-use crate::capture::request::{Unwind, Wanted};
+use crate::capture::request::{OFF_CPU, Unwind, Wanted};
 use crate::capture::target::{self, Scope};
 use crate::capture::world::{Started, World};
 use crate::cgroup::containers::Containers;
@@ -99,6 +100,65 @@ impl AgentWorld {
     }
 }
 
+impl AgentWorld {
+    /// Begins a capture of event `off-cpu`, which is several events.
+    fn begin_waits(
+        &self,
+        agent: &Agent,
+        id: CaptureId,
+        wanted: &Wanted,
+        scope: &Scope,
+    ) -> Result<Started, Status> {
+        if !wanted.filter.is_empty() {
+            let error = EngineError::NoFilter {
+                event: OFF_CPU.to_owned(),
+            };
+            return Err(refused(&error));
+        }
+        if wanted.rate_hz > 0 || wanted.period > 0 {
+            return Err(Status::invalid_argument(format!(
+                "failed to capture `{OFF_CPU}` by rate or period: every wait is seen\nleave out short ones \
+                 instead"
+            )));
+        }
+        let options = setup::Options {
+            max_stack_depth: lock(&agent.sampling).spec.max_stack_depth,
+            stack_bytes: stack_bytes(agent, wanted),
+            min_wait: wanted.min_wait,
+        };
+        let wanted = setup::Wanted {
+            id,
+            options,
+            filter: filter(scope, true),
+            keep_times: wanted.times,
+        };
+        let started = setup::begin(&self.engine, wanted);
+        let started = started.map_err(|error| refused(&error))?;
+        Ok(Started {
+            event: OFF_CPU.to_owned(),
+            unit: "nanoseconds".to_owned(),
+            rate_hz: 0,
+            period: 1,
+            stack_bytes: started.stack_bytes,
+            notices: started.notices,
+        })
+    }
+}
+
+/// The sampler's pre-filter for a scope; its cgroups only where the kernel does not tell them apart.
+fn filter(scope: &Scope, cgroups: bool) -> Filter {
+    let filter = Filter::default()
+        .pids(scope.pids.iter().copied())
+        .names(scope.names.iter().map(|name| name.as_bytes()));
+    match scope.cgroups.as_ref().filter(|_| cgroups) {
+        Some(cgroups) => {
+            let below = cgroups.below.iter().map(|path| &path[..]);
+            filter.cgroups(cgroups.ids.iter().copied(), below)
+        }
+        None => filter,
+    }
+}
+
 impl World for AgentWorld {
     fn limits(&self) -> config::Captures {
         let agent = self.agent.upgrade();
@@ -119,19 +179,15 @@ impl World for AgentWorld {
 
     fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status> {
         let agent = self.agent()?;
+        if wanted.event == OFF_CPU {
+            return self.begin_waits(&agent, id, wanted, scope);
+        }
         let event = Event::parse(&wanted.event).map_err(|error| refused(&error.into()))?;
         let (name, unit) = (event.name(), event.unit().to_owned());
         let depth = lock(&agent.sampling).spec.max_stack_depth;
-        let cgroups = scope.cgroups.as_ref();
-        let subtree = cgroups.and_then(|cgroups| cgroups.subtree.clone());
-        let mut filter = Filter::default()
-            .pids(scope.pids.iter().copied())
-            .names(scope.names.iter().map(|name| name.as_bytes()));
+        let subtree = scope.cgroups.as_ref().and_then(|it| it.subtree.clone());
         // Of one subtree the kernel knows best what is in it.
-        if let (Some(cgroups), None) = (cgroups, &subtree) {
-            let below = cgroups.below.iter().map(|path| &path[..]);
-            filter = filter.cgroups(cgroups.ids.iter().copied(), below);
-        }
+        let filter = filter(scope, subtree.is_none());
         let started = self.engine.begin(engine::Wanted {
             id,
             event,

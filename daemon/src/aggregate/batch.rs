@@ -4,6 +4,7 @@
 //! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
 //! state the sampler allocates nothing.
 
+use crate::capture::offcpu::WaitCounts;
 use crate::ids::{Avma, CaptureId, CgroupId, Comm, FileId, FileOffset, Pid, ProcessId};
 use crate::time::Mono;
 use profile::{Quality, StackEnd, Unnamed, Value};
@@ -19,6 +20,74 @@ pub enum RawFrame {
     Jit(ProcessId, Avma),
     /// Address that nothing is known of, and why.
     Unknown(Unnamed),
+    /// No code: before it the stack of the thread of this name, which ended the wait that the stack is of, root
+    /// first.
+    WokenBy([u8; 15]),
+    /// No code: says something else of the wait that the stack is of.
+    Mark(Mark),
+}
+
+/// What the stack of a wait says beside code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mark {
+    /// As [`RawFrame::WokenBy`], of a hard interrupt.
+    WokenByHardirq,
+    /// As [`RawFrame::WokenBy`], of a soft interrupt.
+    WokenBySoftirq,
+    /// The wait ended, and nobody was seen to end it.
+    WakerUnseen,
+    /// It had not ended when the capture did.
+    StillWaiting,
+    /// What ended the wait has more frames than are there.
+    WakerCut,
+    /// No signal ends it.
+    Uninterruptible,
+    /// The thread was stopped.
+    Stopped,
+}
+
+// Frames are kept by the million.
+const _: () = assert!(size_of::<RawFrame>() == 16);
+
+impl RawFrame {
+    /// Who woke, by the name of the thread.
+    pub fn woken_by(thread: Comm) -> RawFrame {
+        let mut name = [0; 15];
+        name.copy_from_slice(&thread.0[..15]);
+        RawFrame::WokenBy(name)
+    }
+
+    /// True for what is no code: frames before the last of them are not the thread's own.
+    pub fn is_mark(self) -> bool {
+        matches!(self, RawFrame::WokenBy(_) | RawFrame::Mark(_))
+    }
+
+    /// What a person reads of one that is no code. No name of a thread is as long as what stands there for
+    /// others, so none looks like one.
+    pub fn mark_text(self) -> Option<std::borrow::Cow<'static, str>> {
+        Some(match self {
+            RawFrame::WokenBy(name) if name[0] == 0 => "[woken by an unknown thread]".into(),
+            RawFrame::WokenBy(name) => {
+                format!("[woken by {}]", Comm::from_bytes(&name).text()).into()
+            }
+            RawFrame::Mark(mark) => mark.text().into(),
+            _ => return None,
+        })
+    }
+}
+
+impl Mark {
+    fn text(self) -> &'static str {
+        match self {
+            Mark::WokenByHardirq => "[woken by a hard interrupt]",
+            Mark::WokenBySoftirq => "[woken by a soft interrupt]",
+            Mark::WakerUnseen => "[waker unseen]",
+            Mark::StillWaiting => "[still waiting]",
+            Mark::WakerCut => "[waker cut]",
+            Mark::Uninterruptible => "[uninterruptible]",
+            Mark::Stopped => "[stopped]",
+        }
+    }
 }
 
 /// A folded stack: `len` frames from `first` in [`RawBatch::frames`], leaf first.
@@ -148,11 +217,20 @@ pub struct RawBatch {
     pub cpus_changed: u32,
     /// Of a capture: cgroups made below those it is about for which its pre-filter had no room.
     pub cgroups_refused: u64,
+    /// Of a capture of waits: what was seen, and what could not be.
+    pub waits: WaitCounts,
     /// What was taken and missed. The namer adds what only naming can tell.
     pub quality: Quality,
 }
 
 impl RawBatch {
+    /// Which frame of a stack is the first that is the thread's own: the one behind the last mark.
+    pub fn own_frames_at(&self, stack: RawStack) -> usize {
+        let frames = &self.frames[stack.first as usize..(stack.first + stack.len) as usize];
+        let last = frames.iter().rposition(|frame| frame.is_mark());
+        last.map_or(0, |at| at + 1)
+    }
+
     /// Empties it, keeping the buffers.
     pub fn clear(&mut self) {
         self.frames.clear();
@@ -170,6 +248,7 @@ impl RawBatch {
         self.shed = 0;
         self.cpus_changed = 0;
         self.cgroups_refused = 0;
+        self.waits = WaitCounts::default();
         self.quality = Quality::default();
         self.closes = false;
         self.kernel_changed = false;

@@ -33,7 +33,7 @@ impl Context {
     }
 
     /// What a frame says of all that it called, when it says something.
-    pub(super) fn of(frame: FrameRef<'_>) -> Option<Context> {
+    pub(crate) fn of(frame: FrameRef<'_>) -> Option<Context> {
         if frame.kind != FrameKind::Kernel {
             return None;
         }

@@ -30,6 +30,35 @@ pub const TIMES_MAX: usize = 1 << 17;
 /// capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
 pub const MOMENTS_MAX: usize = 1 << 18;
 
+/// What a batch may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoldBounds {
+    /// Frames of all stacks.
+    pub frames: usize,
+    /// Rows.
+    pub samples: usize,
+}
+
+impl FoldBounds {
+    /// Of the continuous profile, which fills a batch for a whole window.
+    pub const WINDOW: FoldBounds = FoldBounds {
+        frames: FRAMES_MAX,
+        samples: SAMPLES_MAX,
+    };
+    /// Of a capture, which fills one for a part of a second and has it handed over when it is half full:
+    /// 12 MiB, and there are two.
+    pub const CAPTURE: FoldBounds = FoldBounds {
+        frames: 1 << 19,
+        samples: 1 << 16,
+    };
+}
+
+impl Default for FoldBounds {
+    fn default() -> FoldBounds {
+        FoldBounds::WINDOW
+    }
+}
+
 /// What a sample counts for, and where and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
@@ -53,6 +82,7 @@ pub struct Folder {
     pub reduced: bool,
     /// Says of every sample when it was taken.
     pub keep_moments: bool,
+    bounds: FoldBounds,
     stacks: HashTable<u32>,
     samples: HashTable<u32>,
     processes: HashTable<u32>,
@@ -78,6 +108,7 @@ impl Folder {
         first.start = start;
         Folder {
             batch: first,
+            bounds: FoldBounds::CAPTURE,
             ..Folder::default()
         }
     }
@@ -92,12 +123,21 @@ impl Folder {
         self.batch.samples.is_empty()
     }
 
+    /// True when a part of it is half full: time to hand it over, before what comes finds no room.
+    pub fn is_half_full(&self) -> bool {
+        let (batch, bounds) = (&self.batch, &self.bounds);
+        batch.frames.len() >= bounds.frames / 2
+            || batch.samples.len() >= bounds.samples / 2
+            || batch.moments.len() >= MOMENTS_MAX / 2
+            || batch.times.len() >= TIMES_MAX / 2
+    }
+
     /// Adds one sample. Returns true when it has a frame in generated code.
     pub fn add(&mut self, process: &Process, taken: &Taken, frames: &[RawFrame]) -> bool {
         self.batch.quality.taken += 1;
         self.batch.quality.reduced += u64::from(self.reduced);
         let process = self.process(process);
-        let full = self.batch.samples.len() >= SAMPLES_MAX;
+        let full = self.batch.samples.len() >= self.bounds.samples;
         let stack = match self.stack(frames, taken.end) {
             Some(stack) if !full => stack,
             _ => {
@@ -212,7 +252,7 @@ impl Folder {
         if let Some(&at) = found {
             return Some(at);
         }
-        if arena.len() + frames.len() > FRAMES_MAX {
+        if arena.len() + frames.len() > self.bounds.frames {
             return None;
         }
         let at = stacks.len() as u32;

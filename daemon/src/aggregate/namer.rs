@@ -4,7 +4,7 @@
 //! dictionary of its own; only the finished names are carried over under the lock, which takes
 //! milliseconds. Queries therefore never wait for a slow disk, and the sampler waits for neither.
 
-use super::batch::{RawBatch, RawFrame, RawProcess, RawSample, RawStack};
+use super::batch::{Mark, RawBatch, RawFrame, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
 use super::recorder::{Recorder, Row, WindowPart};
@@ -413,6 +413,19 @@ impl Namer {
                         push_unknown(&mut work.named, &mut self.names, reason);
                     }
                 }
+                Group::Mark => {
+                    for frame in frames {
+                        let Some(text) = frame.mark_text() else {
+                            continue;
+                        };
+                        let frame = self.names.intern_frame(FrameRef {
+                            kind: FrameKind::Synthetic,
+                            function: &text,
+                            ..FrameRef::default()
+                        });
+                        work.named.push(&[frame]);
+                    }
+                }
             }
             for (&member, span) in members.iter().zip(&work.named.spans[before..]) {
                 work.spans[member as usize] = (span.first, span.len);
@@ -442,7 +455,8 @@ impl Namer {
             &self.work.named.frames[first as usize..(first + len) as usize]
         };
         let unnamed = |frame: FrameId| self.names.frames.get(frame).unnamed;
-        let leaf = frames.first().and_then(|at| named(at).first().copied());
+        let own = batch.own_frames_at(stack);
+        let leaf = frames.get(own).and_then(|at| named(at).first().copied());
         let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(leaf) != Unnamed::No);
         let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(Unnamed::Limit);
         if refused || !recorder.has_room() {
@@ -464,11 +478,25 @@ impl Namer {
                 .entry(outer)
                 .or_insert_with(|| Start::of(names.frame(outer)))
         };
-        let mut frames = frames;
+        // Of a waker, which stands before the thread's own frames root first, alike: what lies behind its start
+        // function is no frame, and with one it is not cut.
+        let outermost = frames[..own]
+            .iter()
+            .rposition(|at| start(at) == Start::Outermost);
+        let marked = match frames.first().map(|&at| self.work.distinct[at as usize]) {
+            Some(RawFrame::Mark(Mark::WakerCut)) => {
+                let root = frames[..own].get(1);
+                usize::from(root.is_some_and(|root| start(root) != Start::No))
+            }
+            _ => 0,
+        };
+        let cut = outermost.unwrap_or(marked);
+        let (mut frames, own) = (&frames[cut..], own - cut);
         let mut end = stack.end;
         if ends_unsure(end) {
-            let outermost = frames.iter().position(|at| start(at) == Start::Outermost);
-            if let Some(first) = outermost {
+            let mut of_itself = frames[own..].iter();
+            let outermost = of_itself.position(|at| start(at) == Start::Outermost);
+            if let Some(first) = outermost.map(|first| own + first) {
                 let starts = frames[first..]
                     .iter()
                     .take_while(|at| start(at) != Start::No);
@@ -512,7 +540,7 @@ impl Namer {
         for stack in &batch.stacks {
             let frames = &work.frames[stack.first as usize..(stack.first + stack.len) as usize];
             let mut found = None;
-            for &at in frames {
+            for &at in &frames[batch.own_frames_at(*stack)..] {
                 if !matches!(work.distinct[at as usize], RawFrame::Kernel(_)) {
                     break;
                 }
@@ -662,6 +690,7 @@ enum Group {
     File(crate::ids::FileId),
     Jit(ProcessId),
     Unknown,
+    Mark,
 }
 
 fn group_of(frame: RawFrame) -> Group {
@@ -670,6 +699,7 @@ fn group_of(frame: RawFrame) -> Group {
         RawFrame::File(file, _) => Group::File(file),
         RawFrame::Jit(process, _) => Group::Jit(process),
         RawFrame::Unknown(_) => Group::Unknown,
+        RawFrame::WokenBy(_) | RawFrame::Mark(_) => Group::Mark,
     }
 }
 

@@ -40,6 +40,9 @@ const PERIOD_MAX: u64 = i64::MAX as u64;
 /// with copies of stacks a tenth.
 const UNKNOWN_PER_SECOND: u64 = 20_000;
 
+/// How often a rate is lowered that the kernel has just ceased to take.
+const RATE_TRIES_MAX: u32 = 3;
+
 /// Longest filter of the kernel's. It takes a page at most.
 const FILTER_BYTES_MAX: usize = 4095;
 
@@ -147,27 +150,38 @@ impl Engine {
         let every = wanted.every.unwrap_or(wanted.event.default_every());
         let name = wanted.event.name();
         let source = wanted.event.source()?;
-        let every = checked(every, &name, &source, &mut notices)?;
-        let probe = Probe {
+        let mut probe = Probe {
             filter: checked_filter(&wanted)?,
+            every: checked(every, &name, &source, &mut notices)?,
             name,
-            every,
             max_stack_depth: wanted.max_stack_depth,
             stack_bytes: wanted.stack_bytes,
             raw: false,
             source,
         };
         self.check_counters(&probe)?;
-        let period = probe.period();
-        let begin = |set| {
-            let mut begin = Begin::new(wanted.id, set, wanted.filter);
-            begin.keep_times = wanted.keep_times;
-            begin.period = period;
-            begin
-        };
         let (id, cgroup) = (wanted.id, wanted.cgroup.as_deref());
-        let started = self.begin_with(id, vec![probe], cgroup, begin);
-        let started = started.map_err(|error| with_fields(error, &wanted.event))?;
+        let mut tries = 0;
+        let started = loop {
+            let period = probe.period();
+            let begin = |set| {
+                let mut begin = Begin::new(id, set, wanted.filter.clone());
+                begin.keep_times = wanted.keep_times;
+                begin.period = period;
+                begin
+            };
+            let error = match self.begin_with(id, vec![probe.clone()], cgroup, begin) {
+                Ok(started) => break started,
+                Err(error) => error,
+            };
+            // The kernel may have lowered its limit since it was looked at.
+            let every = checked(probe.every, &probe.name, &probe.source, &mut notices)?;
+            if every == probe.every || tries == RATE_TRIES_MAX {
+                return Err(with_fields(error, &wanted.event));
+            }
+            probe.every = every;
+            tries += 1;
+        };
         notices.extend(started.notices);
         Ok(Started { notices, ..started })
     }
@@ -244,7 +258,13 @@ impl Engine {
             most.stack_bytes,
             used,
         );
-        plan.ok_or(EngineError::Memory { used })
+        let mut plan = plan.ok_or(EngineError::Memory { used })?;
+        if most.stack_bytes == 0 && self.machine.unwinds_copies {
+            // Others may copy, more rarely: as long as a ring holds two.
+            let fits = (plan.ring_bytes / 2).saturating_sub(1024) & !7;
+            plan.stack_bytes = u32::try_from(fits).unwrap_or(u32::MAX);
+        }
+        Ok(plan)
     }
 
     /// Begins a capture with rings that are open, or gives back how to begin it with others.

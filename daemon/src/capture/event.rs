@@ -604,6 +604,17 @@ mod tests {
         assert!(told(&format!("uprobe:/{}:main", "x".repeat(5000))).len() < 400);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic_and_what_it_takes_it_gives_back(
+            text in "(tracepoint:|uprobe:/|)[a-z0-9:/.\\x00-]{0,20}|.{0,40}"
+        ) {
+            if let Ok(event) = Event::parse(&text) {
+                proptest::prop_assert_eq!(Event::parse(&event.name()).ok(), Some(event));
+            }
+        }
+    }
+
     #[test]
     fn a_function_of_a_path_with_its_own_colons_is_whole() {
         let event = Event::parse("uprobe:/opt/a b:std::rt::main").expect("sound");

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod event;
 pub mod filter;
 pub mod manager;
+pub mod offcpu;
 pub mod recorders;
 pub mod request;
 mod run;

@@ -4,6 +4,7 @@
 
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::recorder::Recorder;
+use crate::capture::offcpu::WaitCounts;
 use crate::ids::CaptureId;
 use hashbrown::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,8 @@ pub struct Beside {
     pub cpus_changed: u64,
     /// cgroups made for which its pre-filter had no room.
     pub cgroups_refused: u64,
+    /// Of event `off-cpu`: what was seen of waits, and what could not be.
+    pub waits: WaitCounts,
 }
 
 impl Taken {
@@ -50,6 +53,7 @@ impl Taken {
         beside.shed += batch.shed;
         beside.cpus_changed += u64::from(batch.cpus_changed);
         beside.cgroups_refused += batch.cgroups_refused;
+        beside.waits.add(&batch.waits);
     }
 
     /// What its batches said beside their samples.

@@ -444,6 +444,7 @@ fn beside_notices(beside: &Beside) -> Vec<String> {
             beside.cgroups_refused
         ));
     }
+    notices.extend(beside.waits.notices());
     notices
 }
 

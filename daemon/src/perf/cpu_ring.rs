@@ -14,6 +14,7 @@ use crate::perf::rings::RingsError;
 use crate::time::Mono;
 use perf_event::Counter;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
 
 /// Counts of one CPU. Of a look at its ring, and added up since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -430,4 +431,26 @@ fn pace(spec: &EventSpec) -> Pace {
         EventKind::CpuClock => Pace::Fixed(distance),
         EventKind::Cycles => Pace::Varying(distance),
     }
+}
+
+/// How long [`prove_samples`] tries. At the lowest useful rate of 10 Hz two samples are due.
+const PROBE: Duration = Duration::from_millis(250);
+
+/// Proves that samples arrive: keeps this thread's CPU busy for up to a quarter of a second, until `any` ring
+/// holds one. Some VMs accept a hardware event and never deliver.
+pub(super) fn prove_samples(any: impl Fn(&mut Scratch) -> bool) -> bool {
+    let begin = Mono::now();
+    let Ok(mut scratch) = Scratch::new() else {
+        return false;
+    };
+    let mut burnt = 0u64;
+    while Mono::now().since(begin) < PROBE {
+        for _ in 0..1_000_000 {
+            burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(1));
+        }
+        if any(&mut scratch) {
+            return true;
+        }
+    }
+    false
 }

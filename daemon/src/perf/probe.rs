@@ -93,7 +93,7 @@ pub struct Probe {
     pub source: Source,
     /// When it takes a sample.
     pub every: Every,
-    /// Frames of a callchain, kernel and user together; capped by `perf_event_max_stack`.
+    /// Frames of a callchain, kernel and user together; capped by `perf_event_max_stack`. 0: none is taken.
     pub max_stack_depth: u16,
     /// Bytes of user stack copied with each sample, together with the registers; 0: none.
     pub stack_bytes: u32,
@@ -236,6 +236,12 @@ fn builder<'a>(
         .clockid(Clock::MONOTONIC)
         .wakeup_watermark(place.watermark_bytes)
         .sample_max_stack(probe.max_stack_depth);
+    if probe.max_stack_depth == 0 {
+        // For the kernel no depth is the usual one.
+        builder
+            .exclude_callchain_kernel(true)
+            .exclude_callchain_user(true);
+    }
     if features.has(Feature::ReadLost) {
         builder.read_format(ReadFormat::LOST);
     } else {

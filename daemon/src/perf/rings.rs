@@ -6,7 +6,7 @@
 //! its way on another CPU.
 
 use crate::ids::CpuId;
-use crate::perf::cpu_ring::{CpuCounts, CpuRing, Excess, Found};
+use crate::perf::cpu_ring::{self, CpuCounts, CpuRing, Excess, Found};
 use crate::perf::event::{EventSpec, Features, OpenError};
 use crate::perf::loss::Gap;
 use crate::perf::plan;
@@ -49,9 +49,6 @@ const SHED_FULL: u64 = 96;
 
 /// How far the drains may fall behind for the captures' sake before these do without likewise.
 const SHED_LATE: Duration = Duration::from_secs(2);
-
-/// How long [`Rings::deliver_samples`] tries. At the lowest useful rate of 10 Hz two samples are due.
-const PROBE: Duration = Duration::from_millis(250);
 
 /// Why the rings could not be opened.
 #[derive(Debug, Error)]
@@ -168,8 +165,15 @@ pub enum Drained<'a> {
         /// The record.
         record: Record<'a>,
     },
-    /// Samples that are missing in a ring of a capture.
-    SetGap(SetKey, Gap),
+    /// Samples that are missing in a ring of a capture; before all records.
+    SetGap {
+        /// Whose.
+        set: SetKey,
+        /// Number of the event in the set.
+        event: u8,
+        /// What is missing.
+        gap: Gap,
+    },
     /// A sample of a ring of a capture.
     SetSample {
         /// Whose.
@@ -395,8 +399,9 @@ impl Rings {
             match (number as usize).checked_sub(main) {
                 None => each(Drained::Gap(gap)),
                 Some(number) => {
-                    if let Some((set, ..)) = in_sets(&mut self.sets, number) {
-                        each(Drained::SetGap(set, gap));
+                    if let Some((set, it, _)) = in_sets(&mut self.sets, number) {
+                        let event = it.event;
+                        each(Drained::SetGap { set, event, gap });
                     }
                 }
             }
@@ -486,27 +491,10 @@ impl Rings {
         (own, limit)
     }
 
-    /// Proves that samples arrive: keeps this thread's CPU busy for up to `PROBE` and looks for a
-    /// sample, without taking any. Some VMs accept a hardware event and never deliver.
+    /// Proves that samples arrive, without taking any: see [`cpu_ring::prove_samples`].
     pub fn deliver_samples(&self) -> bool {
-        let begin = Mono::now();
-        let Ok(mut scratch) = Scratch::new() else {
-            return false;
-        };
-        let mut burnt = 0u64;
-        while Mono::now().since(begin) < PROBE {
-            for _ in 0..1_000_000 {
-                burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(1));
-            }
-            if self
-                .rings
-                .iter()
-                .any(|ring| ring.holds_sample(&mut scratch))
-            {
-                return true;
-            }
-        }
-        false
+        let rings = || self.rings.iter();
+        cpu_ring::prove_samples(|scratch| rings().any(|ring| ring.holds_sample(scratch)))
     }
 }
 
@@ -695,7 +683,7 @@ mod tests {
                 let is_sample = matches!(record, Record::Sample(_));
                 ticks += u64::from(is_sample && begin < time && time <= newest[&cpu]);
             }
-            Drained::SetGap(..) | Drained::SetSample { .. } => {}
+            Drained::SetGap { .. } | Drained::SetSample { .. } => {}
         });
         let mut counts = CpuCounts::default();
         let mut periods = 0;

@@ -5,7 +5,7 @@
 //! sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
 
 use crate::ids::CpuId;
-use crate::perf::cpu_ring::CpuRing;
+use crate::perf::cpu_ring::{self, CpuRing};
 use crate::perf::event::Features;
 use crate::perf::probe::{Placement, Probe};
 use crate::perf::record::{self, Layout, Record};
@@ -13,13 +13,9 @@ use crate::perf::ring::{Position, Scratch};
 use crate::perf::rings::{Drained, News, RingsError, is_offline};
 use crate::time::Mono;
 use std::os::fd::RawFd;
-use std::time::Duration;
 
 /// Most events of a set: what its samples' `event` counts.
 pub const EVENTS_MAX: usize = 8;
-
-/// How long [`RingSet::delivers_samples`] tries.
-const PROBE: Duration = Duration::from_millis(250);
 
 /// A set of rings. Never used again while the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -148,24 +144,10 @@ impl RingSet {
         left
     }
 
-    /// Proves that samples arrive: keeps this thread's CPU busy for up to a quarter of a second and looks
-    /// for a sample, without taking any. Some VMs accept a hardware event and never deliver.
+    /// Proves that samples arrive, without taking any: see [`cpu_ring::prove_samples`].
     pub fn delivers_samples(&self) -> bool {
-        let begin = Mono::now();
-        let Ok(mut scratch) = Scratch::new() else {
-            return false;
-        };
-        let mut burnt = 0u64;
-        while Mono::now().since(begin) < PROBE {
-            for _ in 0..1_000_000 {
-                burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(1));
-            }
-            let mut rings = self.rings.iter();
-            if rings.any(|it| it.ring.holds_sample(&mut scratch)) {
-                return true;
-            }
-        }
-        false
+        let rings = || self.rings.iter();
+        cpu_ring::prove_samples(|scratch| rings().any(|it| it.ring.holds_sample(scratch)))
     }
 }
 

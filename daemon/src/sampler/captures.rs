@@ -5,9 +5,10 @@
 //! the continuous profile. Nothing here allocates but a capture that begins.
 
 use super::drain::{Way, mark_ended};
+use super::waits::Waits;
 use super::{Queues, Shared};
 use crate::aggregate::batch::RawBatch;
-use crate::aggregate::fold::{Folder, MOMENTS_MAX, TIMES_MAX};
+use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
 use crate::capture::filter::Filter;
 use crate::ids::{CaptureId, CgroupId};
@@ -53,6 +54,8 @@ pub struct Begin {
     pub window: Duration,
     /// Weight of one sample; 0 when it varies.
     pub period: u64,
+    /// Of event `off-cpu`: makes waits of the samples of its set.
+    pub waits: Option<Box<Waits>>,
     /// What it folds into.
     batches: [RawBatch; 2],
 }
@@ -92,6 +95,7 @@ impl Begin {
             keep_times: false,
             window: HAND_OVER,
             period: 0,
+            waits: None,
             batches: [batch(), batch()],
         }
     }
@@ -113,6 +117,7 @@ struct Running {
     filter: Filter,
     folder: Folder,
     losses: Losses,
+    waits: Option<Box<Waits>>,
     spare: Option<RawBatch>,
     /// The queue had no room for it.
     unsent: Option<RawBatch>,
@@ -130,13 +135,19 @@ impl Running {
         !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until)
     }
 
-    /// True when it is time to hand over: by the clock, or before times find no room.
-    fn is_due(&mut self, reached: Mono) -> bool {
-        let next = self.next;
-        let batch = self.folder.batch();
-        reached >= next
-            || batch.moments.len() >= MOMENTS_MAX / 2
-            || batch.times.len() >= TIMES_MAX / 2
+    /// Adds what is known of waits to the batch; those that go on too, when the capture ends.
+    fn note_waits(&mut self, end: Option<Mono>, processes: &ProcessTable) {
+        if let Some(waits) = &mut self.waits {
+            if let Some(end) = end {
+                waits.finish(end, &mut self.folder, processes);
+            }
+            self.folder.batch().waits = waits.news();
+        }
+    }
+
+    /// True when it is time to hand over: by the clock, or before something finds no room.
+    fn is_due(&self, reached: Mono) -> bool {
+        reached >= self.next || self.folder.is_half_full()
     }
 }
 
@@ -149,29 +160,20 @@ impl Captures {
     }
 
     /// Begins one. Without its set, or beyond [`CAPTURES_MAX`], it ends at once.
-    pub(super) fn begin(
-        &mut self,
-        begin: Begin,
-        rings: &mut Rings,
-        poller: &Poller,
-        now: Mono,
-    ) -> io::Result<()> {
+    pub(super) fn begin(&mut self, begin: Begin, rings: &mut Rings, poller: &Poller, now: Mono) {
         let [first, spare] = begin.batches;
         let (set, known) = (begin.set.key(), rings.sets());
         let known = known.iter().any(|known| known.key == set);
         let running = self.list.iter().filter(|it| it.until.is_none()).count();
-        let refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
+        let mut refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
         let start = match begin.set {
             SetOf::New(set) if refused => {
                 self.closing.push(*set);
                 now
             }
             SetOf::New(set) => {
-                for fd in set.fds() {
-                    poller.add_edge(fd, 0)?;
-                }
                 let start = set.begin;
-                rings.add_set(*set);
+                refused = !self.listen(*set, rings, poller);
                 start
             }
             SetOf::Open(_) => now,
@@ -184,6 +186,7 @@ impl Captures {
             set,
             filter: begin.filter,
             losses: Losses::default(),
+            waits: begin.waits,
             spare: Some(spare),
             unsent: refused.then(|| folder.take(start, true, RawBatch::default())),
             folder,
@@ -193,13 +196,36 @@ impl Captures {
             next: start.plus(begin.window),
             closed: refused,
         });
-        Ok(())
+    }
+
+    /// Takes a set over. False where the kernel does not let its rings be waited for, which is no reason for
+    /// the daemon to end.
+    fn listen(&mut self, set: RingSet, rings: &mut Rings, poller: &Poller) -> bool {
+        let refused = set.fds().position(|fd| poller.add_edge(fd, 0).is_err());
+        if let Some(done) = refused {
+            for fd in set.fds().take(done) {
+                // It was added a moment ago.
+                let _ = poller.remove(fd);
+            }
+            self.closing.push(set);
+            return false;
+        }
+        rings.add_set(set);
+        true
     }
 
     /// Ends one with what it has up to now. One that is not known has ended.
     pub(super) fn end(&mut self, id: CaptureId, now: Mono) {
         if let Some(running) = self.list.iter_mut().find(|running| running.id == id) {
             running.until.get_or_insert(now.max(running.begin));
+        }
+    }
+
+    /// A CPU came at `since`, on which captures have no ring: who runs there is not seen.
+    pub(super) fn cpu_came(&mut self, since: Mono) {
+        self.cpu_changed();
+        for waits in self.list.iter_mut().filter_map(|it| it.waits.as_mut()) {
+            waits.lost_from(since);
         }
     }
 
@@ -219,8 +245,13 @@ impl Captures {
     }
 
     /// Samples are missing in a set.
-    pub(super) fn add_gap(&mut self, set: SetKey, gap: Gap) {
+    pub(super) fn add_gap(&mut self, set: SetKey, event: u8, gap: Gap) {
         for running in self.list.iter_mut().filter(|running| running.set == set) {
+            if let Some(waits) = &mut running.waits {
+                // What the waits were of which a record is missing cannot be estimated.
+                waits.lost(event, gap.from, gap.until);
+                continue;
+            }
             let (_, gap) = gap.split(running.begin);
             let gap = running.until.map_or(gap, |until| gap.split(until).0);
             if !running.closed {
@@ -232,7 +263,7 @@ impl Captures {
     /// Gives a sample of a set to those that want it. True when any did.
     pub(super) fn fold(
         &mut self,
-        set: SetKey,
+        (set, event): (SetKey, u8),
         sample: &Sample<'_>,
         is_idle: bool,
         main: &mut Folder,
@@ -243,8 +274,14 @@ impl Captures {
         let names = [thread, process.map_or(thread, |process| process.comm)];
         // It is unwound once, for the first that wants it.
         let mut end = None;
+        let mut used = false;
         for running in self.list.iter_mut().filter(|running| running.set == set) {
             if !running.covers(sample.time) {
+                continue;
+            }
+            if let Some(waits) = &mut running.waits {
+                let whose = (&running.filter, &mut running.folder);
+                used |= waits.take(event, sample, whose, main, way);
                 continue;
             }
             let batch = running.folder.batch();
@@ -262,7 +299,7 @@ impl Captures {
         if end.is_some() {
             way.announce(sample, main);
         }
-        end.is_some()
+        end.is_some() || used
     }
 
     /// Adds what the last drain learned of the rings of captures.
@@ -332,6 +369,7 @@ impl Captures {
                 };
                 running.closed = running.until.is_some_and(|until| until <= reached);
                 running.next = end.plus(running.window);
+                running.note_waits(running.closed.then_some(end), processes);
                 let batch = running.folder.batch();
                 running.losses.take(end, batch);
                 complete(batch, main.batch(), processes);
@@ -397,6 +435,7 @@ impl Captures {
         for running in &mut self.list {
             let unsent = running.unsent.take();
             let last = (!running.closed).then(|| {
+                running.note_waits(Some(end), processes);
                 let batch = running.folder.batch();
                 let end = end.max(running.begin);
                 running.losses.take(end, batch);

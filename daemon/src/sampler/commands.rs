@@ -122,8 +122,7 @@ impl Sampler {
                 if let Some(fd) = ring.fd() {
                     self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
                 }
-                // Captures have no ring there.
-                self.captures.cpu_changed();
+                self.captures.cpu_came(since);
                 self.rings.add(*ring);
             }
             Command::KeepTimes(keep) => self.folder.keep_moments = keep,
@@ -133,10 +132,10 @@ impl Sampler {
                     self.captures.cpu_changed();
                 }
             }
-            Command::BeginCapture(begin) => self
-                .captures
-                .begin(*begin, &mut self.rings, &self.poller, now)
-                .map_err(SamplerError::Wait)?,
+            Command::BeginCapture(begin) => {
+                self.captures
+                    .begin(*begin, &mut self.rings, &self.poller, now);
+            }
             Command::EndCapture(id) => self.captures.end(id, now),
         }
         Ok(())

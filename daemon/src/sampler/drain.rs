@@ -2,7 +2,7 @@
 
 use super::captures::Captures;
 use super::{Queues, Sampler, SamplerError, Shared};
-use crate::aggregate::batch::RawBatch;
+use crate::aggregate::batch::{RawBatch, RawFrame};
 use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
 use crate::ids::{Comm, Pid};
@@ -18,7 +18,7 @@ use profile::StackEnd;
 use std::sync::atomic::Ordering;
 
 /// Pid of the idle task, one for each CPU.
-const IDLE: Pid = Pid(0);
+pub(super) const IDLE: Pid = Pid(0);
 
 impl Sampler {
     /// Drains up to `horizon` and closes the windows that end before; a successor takes over on the
@@ -73,12 +73,13 @@ impl Sampler {
             let (time, record) = match drained {
                 Drained::Record { time, record, .. } => (time, record),
                 Drained::Gap(gap) => return losses.add(gap),
-                Drained::SetGap(set, gap) => return captures.add_gap(set, gap),
-                Drained::SetSample { set, sample, .. } => {
+                Drained::SetGap { set, event, gap } => return captures.add_gap(set, event, gap),
+                Drained::SetSample { set, event, sample } => {
                     let hidden = *kernel_symbols_hidden;
                     let way = &mut Way::new(unwinder, processes, stack, queues, shared);
                     let is_idle = sample.pid == IDLE && is_idle(&sample, idle, hidden);
-                    captured += u64::from(captures.fold(set, &sample, is_idle, folder, way));
+                    captured +=
+                        u64::from(captures.fold((set, event), &sample, is_idle, folder, way));
                     return;
                 }
             };
@@ -317,14 +318,27 @@ impl<'a> Way<'a> {
             end,
             weight: sample.period,
         };
-        if folder.add(process, &taken, &self.stack.frames) && !process.is_watched() {
-            let whose = process.whose();
-            match self.queues.code.try_send(Notice::Met(whose)) {
-                Ok(()) => self.processes.watch(whose.pid),
-                Err(_) => {
-                    let deferred = &self.shared.notices_deferred;
-                    deferred.fetch_add(1, Ordering::Relaxed);
-                }
+        if folder.add(process, &taken, &self.stack.frames) {
+            self.watch(sample.pid);
+        }
+    }
+
+    /// The frames of what was unwound last, leaf first.
+    pub(super) fn frames(&self) -> &[RawFrame] {
+        &self.stack.frames
+    }
+
+    /// Tells `fp-jit` of a process that has frames in generated code, unless it knows.
+    pub(super) fn watch(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get(pid).filter(|it| !it.is_watched()) else {
+            return;
+        };
+        let whose = process.whose();
+        match self.queues.code.try_send(Notice::Met(whose)) {
+            Ok(()) => self.processes.watch(whose.pid),
+            Err(_) => {
+                let deferred = &self.shared.notices_deferred;
+                deferred.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -8,6 +8,7 @@ mod captures;
 mod commands;
 mod drain;
 mod shared;
+pub mod waits;
 
 pub use captures::{Begin, CAPTURE_BATCHES, CAPTURES_MAX, HAND_OVER, SetOf};
 pub use commands::Command;

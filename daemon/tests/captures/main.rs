@@ -3,6 +3,7 @@
 
 mod events;
 mod got;
+mod off_cpu;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -20,6 +20,9 @@ pub struct Driven {
     pub sampler: Sampler,
     pub batches: Receiver<RawBatch>,
     pub recycle: SyncSender<RawBatch>,
+    /// The files that were seen, for a namer.
+    #[allow(dead_code, reason = "not every test names")]
+    pub store: Arc<FileStore>,
     /// What `fp-files` does, with no debug files of its own.
     files: JoinHandle<()>,
     /// Nobody reads them.
@@ -46,10 +49,11 @@ impl Driven {
             handover: Arc::clone(&handover),
             debug_dirs: Vec::new(),
         };
+        let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
+        let of_files = Arc::clone(&store);
         let files = std::thread::spawn(move || {
-            let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
             let heartbeat = Heartbeat::default();
-            Scout::default().run(&requests, &store, &scans, &for_scout, &heartbeat);
+            Scout::default().run(&requests, &of_files, &scans, &for_scout, &heartbeat);
         });
         let (rules, generated) = sync_channel(1);
         let (code, notices) = sync_channel(16);
@@ -67,6 +71,7 @@ impl Driven {
             sampler: Sampler::new(start, queues, shared).expect("failed to make a sampler"),
             batches: handed_over,
             recycle,
+            store,
             files,
             _notices: notices,
         };

@@ -2,6 +2,7 @@
 
 use super::{FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
 use crate::capture::event::EventError;
+use crate::capture::offcpu::setup::SetupError;
 use crate::perf::event::OpenError;
 use crate::perf::rings::RingsError;
 use crate::sampler::CAPTURES_MAX;
@@ -82,6 +83,9 @@ pub enum EngineError {
     /// The event or its rings.
     #[error(transparent)]
     Rings(#[from] RingsError),
+    /// The tracepoints of `off-cpu`.
+    #[error(transparent)]
+    Waits(#[from] SetupError),
     /// The machine takes the event and never delivers.
     #[error(
         "failed to sample `{event}`: this machine accepts events of the processor but delivers no samples\n  use `cpu-clock`"
@@ -124,6 +128,7 @@ impl EngineError {
             EngineError::Event(_)
             | EngineError::Cgroup { .. }
             | EngineError::Rings(_)
+            | EngineError::Waits(_)
             | EngineError::Silent { .. } => Fault::Machine,
             EngineError::Memory { .. } | EngineError::Captures => Fault::Moment,
         }

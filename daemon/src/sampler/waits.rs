@@ -1,0 +1,257 @@
+//! The off-CPU machine behind the rings: from samples of the scheduler's tracepoints to rows.
+//!
+//! On the sampler's thread, in order of time. Only what the machine has a use for is unwound: stacks of threads
+//! that the capture is about, as they begin to wait, and of who wakes one of these. Its tables grow with the
+//! number of threads that were met, to the bounds of [`crate::capture::offcpu`]; else nothing is allocated.
+
+use super::drain::{IDLE, Way};
+use crate::aggregate::batch::RawFrame;
+use crate::aggregate::fold::{Folder, Taken};
+use crate::capture::filter::Filter;
+use crate::capture::offcpu::format::{Leaving, Switch, Waking};
+use crate::capture::offcpu::machine::{At, Loss, Machine, Waiting};
+use crate::capture::offcpu::setup::{Reading, event};
+use crate::capture::offcpu::{Wait, WaitCounts, Who, shape};
+use crate::ids::{Comm, Pid, Tid};
+use crate::perf::record::Sample;
+use crate::process::ProcessTable;
+use crate::time::Mono;
+use profile::StackEnd;
+
+/// Process of a thread that has ended and does not know it any more (`perf_event_pid_type`,
+/// kernel/events/core.c).
+const NOBODY: Pid = Pid(u32::MAX);
+
+/// Makes waits of samples.
+pub struct Waits {
+    reading: Reading,
+    machine: Machine,
+    /// What the batches so far have told.
+    told: WaitCounts,
+    /// One stack of a wait and who ended it.
+    shaped: Vec<RawFrame>,
+}
+
+impl std::fmt::Debug for Waits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Waits {{ threads: {} }}", self.machine.threads())
+    }
+}
+
+impl Waits {
+    /// Reads samples as `reading` says, with an empty machine.
+    pub fn new(reading: Reading, machine: Machine) -> Waits {
+        Waits {
+            reading,
+            machine,
+            told: WaitCounts::default(),
+            shaped: Vec::with_capacity(256),
+        }
+    }
+
+    /// Samples of an event are missing.
+    pub(super) fn lost(&mut self, number: u8, from: Mono, until: Mono) {
+        let loss = Loss { from, until };
+        match number {
+            event::BLOCKED | event::READY => self.machine.lost_switches(loss),
+            event::WAKING => self.machine.lost_wakings(loss),
+            // The others tell the same, and then the stack too.
+            _ => {}
+        }
+    }
+
+    /// From here on it is not seen any more what all threads do.
+    pub(super) fn lost_from(&mut self, since: Mono) {
+        let until = Mono(u64::MAX);
+        let loss = Loss { from: since, until };
+        self.machine.lost_switches(loss);
+        self.machine.lost_wakings(loss);
+    }
+
+    /// What was seen since it was last asked.
+    pub(super) fn news(&mut self) -> WaitCounts {
+        let news = self.machine.counts.since(&self.told);
+        self.told = self.machine.counts;
+        news
+    }
+
+    /// Takes a sample of event `number` of the set. True when it was of use.
+    pub(super) fn take(
+        &mut self,
+        number: u8,
+        sample: &Sample<'_>,
+        (filter, folder): (&Filter, &mut Folder),
+        main: &mut Folder,
+        way: &mut Way<'_>,
+    ) -> bool {
+        let raw = sample.raw.unwrap_or_default();
+        let at = At {
+            time: sample.time,
+            cpu: sample.cpu,
+        };
+        match number {
+            event::BLOCKED | event::READY | event::COPIED => {
+                let Some(switch) = self.reading.switch.read(raw) else {
+                    folder.batch().quality.malformed += 1;
+                    return false;
+                };
+                if !self.machine.begin(at) {
+                    return false;
+                }
+                let copied = number == event::COPIED;
+                let used = self.leaves(at, &switch, sample, (filter, copied), main, way);
+                if !copied && switch.next != 0 {
+                    self.runs(at, Tid(switch.next), folder, way);
+                }
+                used
+            }
+            event::WAKING | event::COPIED_WAKING => {
+                let Some(waking) = self.reading.waking.read(raw) else {
+                    folder.batch().quality.malformed += 1;
+                    return false;
+                };
+                let copied = number == event::COPIED_WAKING;
+                self.machine.begin(at) && self.woken(at, &waking, sample, copied, main, way)
+            }
+            _ => false,
+        }
+    }
+
+    /// A thread leaves its CPU; which is that of the sample.
+    fn leaves(
+        &mut self,
+        at: At,
+        switch: &Switch,
+        sample: &Sample<'_>,
+        (filter, copied): (&Filter, bool),
+        main: &mut Folder,
+        way: &mut Way<'_>,
+    ) -> bool {
+        let prev = Tid(switch.prev);
+        let who = self.who(prev, sample, filter, way);
+        let Some(who) = who.filter(|_| switch.prev != 0) else {
+            if !copied {
+                self.machine.passes(at, prev);
+            }
+            return false;
+        };
+        match switch.leaving {
+            Leaving::Dead | Leaving::Preempted if copied => return false,
+            Leaving::Dead => self.machine.ends(at, prev),
+            Leaving::Preempted => self.machine.preempted(at, prev, who),
+            leaving => {
+                let end = unwind(sample, main, way);
+                let waiting = Waiting {
+                    who,
+                    leaving,
+                    frames: way.frames(),
+                    end,
+                };
+                self.machine.waits(at, prev, &waiting, copied);
+            }
+        }
+        true
+    }
+
+    /// Who leaves; `None`: nobody that the capture is about.
+    fn who(&self, tid: Tid, sample: &Sample<'_>, filter: &Filter, way: &Way<'_>) -> Option<Who> {
+        if sample.pid == NOBODY {
+            return self.machine.who(tid);
+        }
+        let thread = way.processes.thread_comm(sample.pid, sample.tid);
+        let process = way.processes.get(sample.pid);
+        let names = [thread, process.map_or(thread, |process| process.comm)];
+        let passes = filter.passes(sample.pid, names, sample.cgroup);
+        passes.then_some(Who {
+            pid: sample.pid,
+            process: process.map(|process| process.id),
+            thread,
+            cgroup: sample.cgroup,
+        })
+    }
+
+    /// A thread is woken, by the one of the sample or by an interrupt on top of it.
+    fn woken(
+        &mut self,
+        at: At,
+        waking: &Waking,
+        sample: &Sample<'_>,
+        copied: bool,
+        main: &mut Folder,
+        way: &mut Way<'_>,
+    ) -> bool {
+        let woken = Tid(waking.woken);
+        if !self.machine.wants_waker(woken) {
+            return false;
+        }
+        let end = unwind(sample, main, way);
+        let name = way.processes.thread_comm(sample.pid, sample.tid);
+        let entries = &self.reading.interrupts;
+        let whole = end.is_complete();
+        let waker = shape::waker_of(name, waking.within, way.frames(), whole, entries);
+        self.machine.woken(at, woken, &waker, copied);
+        true
+    }
+
+    /// A thread runs: its wait is over.
+    fn runs(&mut self, at: At, tid: Tid, folder: &mut Folder, way: &Way<'_>) {
+        let Waits {
+            machine, shaped, ..
+        } = self;
+        let processes = &*way.processes;
+        machine.runs(at, tid, &mut |wait| {
+            add(&wait, at.time, shaped, folder, processes)
+        });
+    }
+
+    /// Gives out what goes on at the end of the capture.
+    pub(super) fn finish(&mut self, end: Mono, folder: &mut Folder, processes: &ProcessTable) {
+        let Waits {
+            machine, shaped, ..
+        } = self;
+        machine.finish(end, &mut |wait| add(&wait, end, shaped, folder, processes));
+    }
+}
+
+/// Unwinds a sample and tells of its files and its generated code; the frames are left in the buffer.
+fn unwind(sample: &Sample<'_>, main: &mut Folder, way: &mut Way<'_>) -> StackEnd {
+    let end = way.unwind(sample);
+    way.announce(sample, main);
+    if way
+        .frames()
+        .iter()
+        .any(|frame| matches!(frame, RawFrame::Jit(..)))
+    {
+        way.watch(sample.pid);
+    }
+    end
+}
+
+/// Adds a wait to the batch, with its end for a time.
+fn add(
+    wait: &Wait<'_>,
+    end: Mono,
+    shaped: &mut Vec<RawFrame>,
+    folder: &mut Folder,
+    processes: &ProcessTable,
+) {
+    let who = &wait.who;
+    let process = processes.get(who.pid);
+    // Of an earlier program of the process only what it was called is lost; of an earlier process all.
+    let Some(process) = process.or_else(|| processes.get(IDLE)) else {
+        return;
+    };
+    shape::stack_of(wait, shaped);
+    let taken = Taken {
+        time: end,
+        cgroup: who.cgroup,
+        thread: if who.process.is_some() {
+            who.thread
+        } else {
+            Comm::default()
+        },
+        end: wait.end,
+        weight: wait.length_ns,
+    };
+    folder.add(process, &taken, shaped);
+}

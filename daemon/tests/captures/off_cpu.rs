@@ -1,0 +1,306 @@
+//! Waits of known length and cause, as a capture of event `off-cpu` sees them through real rings: how long, at
+//! which place, and who ended them.
+
+use crate::got::live;
+use daemon::aggregate::batch::RawBatch;
+use daemon::aggregate::namer::Namer;
+use daemon::aggregate::recorder::{Recorder, RecorderOptions, Span};
+use daemon::capture::filter::Filter;
+use daemon::capture::offcpu::WaitCounts;
+use daemon::capture::offcpu::setup::{self, Options, Wanted};
+use daemon::cgroup::CgroupTable;
+use daemon::ids::{CaptureId, Pid};
+use daemon::jit::CodeBook;
+use daemon::symbolize::counters::SymbolCounters;
+use daemon::symbolize::files::FileStore;
+use daemon::symbolize::kernel::KernelSymbols;
+use daemon::symbolize::{SymbolOptions, Symbolizer};
+use daemon::time::Mono;
+use profile::{Profile, Query, key};
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+/// Time that the threads wait for, in rounds. Each waits the same again and again.
+const ROUNDS: u32 = 30;
+
+/// Stages of a round: nothing, for the pipe, to be unparked, unparked.
+const STAGES: u64 = 4;
+
+/// What a thread waited for, by its own clock. Unit: nanoseconds.
+#[derive(Default)]
+struct Truth {
+    slept: AtomicU64,
+    piped: AtomicU64,
+    parked: AtomicU64,
+    synced: AtomicU64,
+}
+
+fn timed(sum: &AtomicU64, wait: impl FnOnce()) {
+    let begin = Instant::now();
+    wait();
+    sum.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+}
+
+fn named(name: &str, body: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    builder.spawn(body).expect("failed to start a thread")
+}
+
+/// Sleeps 5 ms, waits 10 ms for a pipe and 15 ms to be unparked, each round. All in one thread, whose waits differ
+/// in their stacks alone.
+fn waiter(truth: Arc<Truth>, mut pipe: PipeReader, asked: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
+    for round in 0..ROUNDS {
+        let stage = |stage: u64| u64::from(round) * STAGES + stage;
+        timed(&truth.slept, || {
+            std::thread::sleep(Duration::from_millis(5))
+        });
+        asked.store(stage(1), Ordering::Release);
+        timed(&truth.piped, || {
+            pipe.read_exact(&mut [0]).expect("the writer is there");
+        });
+        asked.store(stage(2), Ordering::Release);
+        timed(&truth.parked, || {
+            while asked.load(Ordering::Acquire) != stage(3) {
+                std::thread::park();
+            }
+        });
+    }
+    stop.store(true, Ordering::Release);
+}
+
+/// Waits until the other is at `stage` of a round, lets it wait for so long, and ends that.
+fn serve(asked: &AtomicU64, stop: &AtomicBool, stage: u64, wait: Duration, mut end: impl FnMut()) {
+    let mut served = 0;
+    while !stop.load(Ordering::Acquire) {
+        let now = asked.load(Ordering::Acquire);
+        if now != served && now % STAGES == stage {
+            std::thread::sleep(wait);
+            served = now;
+            end();
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn write_a_byte(pipe: &mut PipeWriter) {
+    pipe.write_all(&[1]).expect("the reader is there");
+}
+
+/// Runs all threads to their end.
+fn waits(truth: &Arc<Truth>, disk: std::fs::File) {
+    let (reader, mut writer) = std::io::pipe().expect("failed to make a pipe");
+    let (asked, stop) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let its = (Arc::clone(truth), Arc::clone(&asked), Arc::clone(&stop));
+    let waiter = named("ocpu-waiter", move || waiter(its.0, reader, its.1, its.2));
+    let its = (Arc::clone(&asked), Arc::clone(&stop));
+    let piper = named("ocpu-writer", move || {
+        serve(&its.0, &its.1, 1, Duration::from_millis(10), || {
+            write_a_byte(&mut writer)
+        });
+    });
+    let its = (Arc::clone(&asked), Arc::clone(&stop));
+    let parked = waiter.thread().clone();
+    let unparker = named("ocpu-unparker", move || {
+        serve(&its.0, &its.1, 2, Duration::from_millis(15), || {
+            its.0.fetch_add(1, Ordering::Release);
+            parked.unpark();
+        });
+    });
+    let (its, truth) = (Arc::clone(&stop), Arc::clone(truth));
+    let syncer = named("ocpu-syncer", move || {
+        let mut disk = disk;
+        while !its.load(Ordering::Acquire) {
+            disk.write_all(&[7; 4096]).expect("the disk has room");
+            timed(&truth.synced, || disk.sync_all().expect("the disk works"));
+        }
+    });
+    for thread in [waiter, piper, unparker, syncer] {
+        thread.join().expect("a thread that waits ends well");
+    }
+}
+
+/// A capture of waits beside a continuous profile, and what came of it.
+struct Captured {
+    profile: Profile,
+    waits: WaitCounts,
+    moments: usize,
+    lost: u64,
+}
+
+fn namer(store: &Arc<FileStore>) -> Namer {
+    let counters = Arc::new(SymbolCounters::default());
+    let mut symbolizer = Symbolizer::new(SymbolOptions::default(), Arc::clone(store), counters);
+    symbolizer.set_kernel_symbols(KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none()));
+    let (store, cgroups) = (Arc::clone(store), CgroupTable::discover());
+    Namer::new(symbolizer, store, CodeBook::closed(), cgroups)
+}
+
+/// Drives the sampler while `load` runs, with a capture of this process's waits for that time.
+fn capture(stack_bytes: u32, load: impl FnOnce() + Send + 'static) -> Option<Captured> {
+    let (mut driven, _shared, engine) = live()?;
+    let id = CaptureId(5);
+    let wanted = Wanted {
+        id,
+        options: Options {
+            max_stack_depth: 127,
+            stack_bytes,
+            min_wait: Duration::ZERO,
+        },
+        filter: Filter::default().pids([Pid(std::process::id())]),
+        keep_times: true,
+    };
+    let started = match setup::begin(&engine, wanted) {
+        Ok(started) => started,
+        Err(error) => {
+            eprintln!("skip: the scheduler is not to be traced here: {error}");
+            return None;
+        }
+    };
+    eprintln!("{started:?}");
+    driven.sampler.pass(Mono::now()).expect("a pass");
+    let load = std::thread::spawn(load);
+
+    let mut captured: Vec<RawBatch> = Vec::new();
+    let mut ended = false;
+    loop {
+        driven.sampler.pass(Mono::now()).expect("a pass");
+        while let Ok(mut batch) = driven.batches.try_recv() {
+            if batch.capture.is_some() {
+                let tag = batch.capture;
+                captured.push(std::mem::take(&mut batch));
+                batch.capture = tag;
+            }
+            let _ = driven.recycle.send(batch);
+        }
+        if captured.last().is_some_and(|batch| batch.closes) {
+            break;
+        }
+        if load.is_finished() && !ended {
+            ended = engine.end(id);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    load.join().expect("the load ends well");
+    let recorder = RwLock::new(Recorder::new(RecorderOptions::default()));
+    let mut namer = namer(&driven.store);
+    let (mut waits, mut moments, mut lost) = (WaitCounts::default(), 0, 0);
+    for batch in &mut captured {
+        waits.add(&batch.waits);
+        moments += batch.moments.len();
+        lost += batch.quality.lost;
+        namer.record(batch, &recorder);
+    }
+    let span = Span::Time(Mono(0), Mono(u64::MAX));
+    let never = AtomicBool::new(false);
+    let answer = recorder.read().expect("not poisoned");
+    let answer = answer.query(span, &Query::default(), &never);
+    driven.end();
+    Some(Captured {
+        profile: answer.expect("not cancelled").profile,
+        waits,
+        moments,
+        lost,
+    })
+}
+
+/// A row: thread, function names leaf first, weight.
+fn rows(profile: &Profile) -> Vec<(String, Vec<String>, u64)> {
+    let dict = &profile.dict;
+    let rows = profile.samples.iter().map(|(sample, value)| {
+        let thread = dict.label(sample.labels, key::THREAD).unwrap_or("");
+        let mut functions = Vec::new();
+        let mut at = sample.stack;
+        while let Some((parent, frame)) = dict.stacks.node(at) {
+            functions.push(dict.frame(frame).function.to_owned());
+            at = parent;
+        }
+        (thread.to_owned(), functions, value.weight)
+    });
+    rows.collect()
+}
+
+#[test]
+fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
+    let truth = Arc::new(Truth::default());
+    let disk = tempfile::tempfile().expect("failed to make a file");
+    let load = Arc::clone(&truth);
+    let Some(captured) = capture(16 << 10, move || waits(&load, disk)) else {
+        return;
+    };
+    let rows = rows(&captured.profile);
+    let of = |thread: &str, place: &str, waker: &str| {
+        let rows = rows.iter().filter(|(of, functions, _)| {
+            let has = |part: &str| functions.iter().any(|function| function.contains(part));
+            of == thread && has(place) && has(waker)
+        });
+        rows.map(|(.., weight)| weight).sum::<u64>()
+    };
+    let shown = || {
+        let mut text = format!("{:?}, lost {}\n", captured.waits, captured.lost);
+        for (thread, functions, weight) in &rows {
+            text += &format!("{weight:>12} {thread} {}\n", functions.join(";"));
+        }
+        text
+    };
+    // The thread's own clock has a little more: until it waits and from when it runs again.
+    let check = |thread: &str, place: &str, truth: &AtomicU64, least: f64| {
+        let (found, truth) = (
+            of(thread, place, "") as f64,
+            truth.load(Ordering::Relaxed) as f64,
+        );
+        eprintln!(
+            "{thread} {place}: {:.1} of {:.1} ms",
+            found / 1e6,
+            truth / 1e6
+        );
+        assert!(
+            found <= truth && found >= least * truth,
+            "{thread} {place}\n{}",
+            shown()
+        );
+    };
+    check("ocpu-waiter", "do_nanosleep", &truth.slept, 0.8);
+    check("ocpu-waiter", "pipe_read", &truth.piped, 0.8);
+    check("ocpu-waiter", "futex_do_wait", &truth.parked, 0.8);
+    check("ocpu-syncer", "fsync", &truth.synced, 0.3);
+    let mostly = |place: &str, waker: &str| {
+        let (woken, all) = (
+            of("ocpu-waiter", place, waker),
+            of("ocpu-waiter", place, ""),
+        );
+        assert!(woken * 10 >= all * 9, "{place} {waker}\n{}", shown());
+    };
+    mostly("pipe_read", "[woken by ocpu-writer]");
+    mostly("pipe_read", "pipe_write");
+    mostly("futex_do_wait", "[woken by ocpu-unparker]");
+    mostly("futex_do_wait", "futex_wake");
+    mostly("do_nanosleep", "[woken by a hard interrupt]");
+    assert!(
+        of("ocpu-syncer", "fsync", "[uninterruptible]") > 0,
+        "{}",
+        shown()
+    );
+    // What the copies add: stacks from the thread's first function on.
+    let whole = rows.iter().any(|(thread, functions, _)| {
+        let root = functions.last().map_or("", String::as_str);
+        thread.starts_with("ocpu-") && root.contains("clone")
+    });
+    assert!(whole || cfg!(not(target_arch = "x86_64")), "{}", shown());
+    assert_eq!(captured.moments as u64, captured.waits.waits, "{}", shown());
+    let sum: u64 = rows.iter().map(|(.., weight)| weight).sum();
+    assert_eq!(sum, captured.waits.waits_ns, "{}", shown());
+    // Threads of which the kernel tells nothing exist: who runs after one of them came unseen.
+    if captured.lost == 0 {
+        assert!(
+            captured.waits.unknown * 20 <= captured.waits.waits,
+            "{}",
+            shown()
+        );
+        assert_eq!(captured.waits.late, 0, "{}", shown());
+    }
+}
