@@ -30,6 +30,16 @@ const frame = (fn: string) => [0, '/usr/local/bin/api-server', fn] as const;
 const burst: Stack = { frames: [frame('main'), frame('billing::run'), frame(BURST.fn)], share: 1, end: 0 };
 const beat: Stack = { frames: [frame('main'), frame('metrics::tick'), frame(BEAT)], share: 1, end: 0 };
 
+/** A function that is asked once for each of its arguments. */
+function once<A>(ask: (argument: A) => number): (argument: A) => number {
+  const known = new Map<A, number>();
+  return (argument) => {
+    const found = known.get(argument) ?? ask(argument);
+    known.set(argument, found);
+    return found;
+  };
+}
+
 /** The chunks of such a profile. */
 export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChunkSchema>> {
   const next = random(of.samples + of.hosts.length);
@@ -48,12 +58,16 @@ export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChun
     for (let index = 0; index < of.samples / 20; index++) list.push({ at: BURST.at + next() * BURST.long, stack: burst, host: of.hosts[0] });
   }
   list.sort((left, right) => left.at - right.at);
-  const rows = list.map((one) => ({ at: Math.round(one.at * 1e6), set: table.labels({ host: one.host }, ['host']), stack: table.stack(one.stack), end: one.stack.end }));
-  const sums = new Map<string, { set: number; stack: number; end: number; count: bigint }>();
+  // Each stack and host is looked up once: there may be a million samples.
+  const setOf = once((host: string) => table.labels({ host }, ['host']));
+  const stackOf = once((stack: Stack) => table.stack(stack));
+  const rows = list.map((one) => ({ at: Math.round(one.at * 1e6), set: setOf(one.host), stack: stackOf(one.stack), end: one.stack.end }));
+  const sums = new Map<number, { set: number; stack: number; end: number; count: bigint }>();
   for (const { set, stack, end } of rows) {
-    const sum = sums.get(`${set} ${stack} ${end}`) ?? { set, stack, end, count: 0n };
+    const key = (stack * 4096 + set) * 256 + end;
+    const sum = sums.get(key) ?? { set, stack, end, count: 0n };
     sum.count++;
-    sums.set(`${set} ${stack} ${end}`, sum);
+    sums.set(key, sum);
   }
   const all = [...sums.values()];
   const ns = (ms: number) => BigInt(Math.round(ms)) * 1_000_000n;
