@@ -1,6 +1,7 @@
 //! The catalogue of the daemon's own metrics: every counter of every stage with its sentence.
 
 mod containers;
+mod triggers;
 
 use super::coverage::Cause;
 use super::{Agent, Budget, lock};
@@ -24,6 +25,7 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     budget(&registry, agent);
     usage(&registry, agent);
     containers::register(&registry, agent);
+    triggers::register(&registry, agent);
     coverage(&registry, agent);
     if agent.export.is_some() {
         export(&registry, agent);

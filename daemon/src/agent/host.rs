@@ -4,6 +4,7 @@ use super::{Agent, lock, with_causes};
 use crate::aggregate::recorder::Recorder;
 use crate::config::Configuration;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
+use crate::pins::Pins;
 use crate::time::{Mono, WallAnchor};
 use proto::agent as wire;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -126,5 +127,9 @@ impl Host for Agent {
 
     fn clock(&self) -> &WallAnchor {
         &self.clock
+    }
+
+    fn pins(&self) -> Option<&Pins> {
+        Some(&self.pins)
     }
 }

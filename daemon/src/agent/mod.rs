@@ -26,9 +26,11 @@ use crate::perf::environment::{self, Environment};
 use crate::perf::event::{EventKind, EventSpec, Features, OpenError};
 use crate::perf::plan::{Limits, Machine, Plan};
 use crate::perf::rings::{Rings, RingsError};
+use crate::pins::Pins;
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
 use crate::time::{Mono, WallAnchor};
+use crate::triggers::{Rule, Triggers};
 use crate::unwind::Depths;
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -256,6 +258,10 @@ pub struct Agent {
     pub runtimes: Arc<Runtimes>,
     /// Live clients.
     pub watchers: Arc<Mutex<Watchers>>,
+    /// Conditions that pin the recorder's minutes.
+    pub triggers: Arc<Triggers>,
+    /// The minutes that were pinned.
+    pub pins: Arc<Pins>,
     /// The daemon's own metrics, once they are registered.
     pub registry: OnceLock<Arc<Registry>>,
 }
@@ -278,6 +284,9 @@ pub enum ReloadError {
     /// Sampling as it asks for.
     #[error("failed to sample as the new configuration asks")]
     Sampling(#[source] RingsError),
+    /// The first triggers.
+    #[error("failed to start the thread of triggers")]
+    Triggers(#[source] std::io::Error),
 }
 
 /// The error and what caused it, each once.
@@ -428,6 +437,16 @@ impl Agent {
         });
     }
 
+    /// Puts triggers in force.
+    ///
+    /// # Errors
+    /// When their thread cannot be started.
+    pub fn configure_triggers(&self, config: &Config) -> std::io::Result<()> {
+        // The configuration was settled: its triggers can be read.
+        let rules = Rule::all(&config.triggers).map_err(std::io::Error::other)?;
+        self.triggers.configure(rules)
+    }
+
     /// Reads the configuration again and puts in force what can be: all of it, or nothing.
     ///
     /// # Errors
@@ -468,6 +487,13 @@ impl Agent {
         }
         if touches("windows.") || touches("recorder.") || touches("budget.") {
             self.configure_budget(&new.config);
+        }
+        if touches("recorder.") {
+            self.pins.set_budget(new.config.recorder.pins_bytes());
+        }
+        if touches("triggers") {
+            self.configure_triggers(&new.config)
+                .map_err(ReloadError::Triggers)?;
         }
         if let (true, Some(exporter)) = (touches("collector."), &self.export) {
             exporter.configure(export::Settings::of(&new.config.collector));

@@ -20,6 +20,7 @@ mod service;
 mod tests;
 
 use crate::aggregate::recorder::Recorder;
+use crate::pins::Pins;
 use crate::time::WallAnchor;
 use listen::Bound;
 use proto::agent;
@@ -119,6 +120,11 @@ pub trait Host: Send + Sync + 'static {
 
     /// The anchor of wall time.
     fn clock(&self) -> &WallAnchor;
+
+    /// Minutes kept beyond the retention; none where none are kept.
+    fn pins(&self) -> Option<&Pins> {
+        None
+    }
 }
 
 /// Certificates for TLS, PEM.

@@ -28,8 +28,8 @@ pub struct ClosedWindow<'a> {
     pub dict: &'a Dictionary,
     /// [`Recorder::epoch`]: ids of `dict` mean the same while it stays.
     pub epoch: u64,
-    block: &'a Block,
-    accounts: &'a Accounts,
+    pub(super) block: &'a Block,
+    pub(super) accounts: &'a Accounts,
 }
 
 impl ClosedWindow<'_> {
