@@ -14,6 +14,7 @@ mod cgroups;
 mod ledger;
 mod listen;
 mod live;
+mod pins;
 mod request;
 mod service;
 #[cfg(test)]

@@ -99,8 +99,7 @@ impl Keeper {
                         start_unix_ns: clock.to_unix_ns(from),
                         end_unix_ns: clock.to_unix_ns(to),
                     }),
-                    bytes: 0,
-                    capture_id: 0,
+                    ..wire::Pin::default()
                 },
                 open: true,
                 ..Entry::default()

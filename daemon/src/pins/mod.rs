@@ -82,6 +82,8 @@ impl Entry {
     fn seen(&self) -> wire::Pin {
         wire::Pin {
             bytes: self.bytes(),
+            capture_bytes: self.capture_bytes,
+            open: self.open,
             ..self.pin.clone()
         }
     }
