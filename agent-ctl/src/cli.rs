@@ -2,7 +2,8 @@
 
 use crate::peer::Connection;
 use crate::{
-    cgroups, completions, config, diff, doctor, exit, hosts, man, profile_cmd, status, tail, top,
+    cgroups, completions, config, diff, doctor, exit, hosts, man, pins, profile_cmd, status, tail,
+    top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -77,6 +78,8 @@ pub enum Command {
     Profile(profile_cmd::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
+    /// List the minutes that triggers pinned, or show the profile of one
+    Pins(pins::Args),
     /// Print a line for each window as it closes
     Tail(tail::Args),
     /// Check, show or reload the agent's configuration

@@ -9,8 +9,9 @@ use proto::ProfileAssembler;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::agent::{
     GetConfigRequest, GetConfigResponse, GetLedgerRequest, GetLedgerResponse, GetStatusRequest,
-    GetStatusResponse, ListCgroupsRequest, ListCgroupsResponse, QueryProfileRequest,
-    ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest, StreamProfilesResponse,
+    GetStatusResponse, ListCgroupsRequest, ListCgroupsResponse, ListPinsRequest, Pin,
+    QueryProfileRequest, ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest,
+    StreamProfilesResponse,
 };
 use tonic::Streaming;
 
@@ -61,6 +62,13 @@ impl Client {
     pub async fn ledger(&mut self, request: GetLedgerRequest) -> Result<GetLedgerResponse> {
         let call = self.service.get_ledger(request);
         self.route.answer("get ledger", call).await
+    }
+
+    /// `ListPins`.
+    pub async fn pins(&mut self) -> Result<Vec<Pin>> {
+        let call = self.service.list_pins(ListPinsRequest {});
+        let answer = self.route.answer("list pins", call).await?;
+        Ok(answer.pins)
     }
 
     /// `GetConfig`.

@@ -34,6 +34,7 @@ mod hosts;
 mod local;
 mod man;
 mod peer;
+mod pins;
 #[path = "profile.rs"]
 mod profile_cmd;
 mod read_json;
@@ -92,6 +93,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
+        Command::Pins(args) => pins::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,
         Command::Completions(args) => completions::run(&out, args),

@@ -227,7 +227,7 @@ fn known(asked: &[String], names: &[String]) -> Result<()> {
 }
 
 /// The labels to keep: what was asked for, or what suits the format.
-fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
+pub fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
     let defaults: &[&str] = match format {
         // A fleet has too many cgroups and threads for all of them to be told apart unasked.
         Format::Pprof | Format::Json if peer.is_collector() => {

@@ -101,6 +101,7 @@ impl Source {
                     group_by,
                     fresh,
                     times: false,
+                    pin_capture: 0,
                 };
                 let profile = client.query(request).await?;
                 Ok(Answer {

@@ -120,7 +120,7 @@ fn empty() -> Running {
 #[test]
 fn help_of_every_command() {
     let subcommands = [
-        "status", "doctor", "hosts", "cgroups", "top", "profile", "diff", "tail", "config",
+        "status", "doctor", "hosts", "cgroups", "top", "profile", "diff", "pins", "tail", "config",
     ];
     insta::assert_snapshot!("help", run(command("unix:/x", &["--help"])).out);
     for name in subcommands.into_iter().chain(["completions", "man"]) {
@@ -133,6 +133,8 @@ fn help_of_every_command() {
         let ended = run(command("unix:/x", &["config", name, "--help"]));
         insta::assert_snapshot!(format!("help_config_{name}"), ended.out);
     }
+    let ended = run(command("unix:/x", &["pins", "show", "--help"]));
+    insta::assert_snapshot!("help_pins_show", ended.out);
 }
 
 #[test]
@@ -241,6 +243,54 @@ fn an_empty_range_is_partial() {
         6
     );
     assert!(!file.exists());
+}
+
+#[test]
+fn pins_as_a_table() {
+    insta::assert_snapshot!(ask(&sound(), &["pins"]).all());
+    let ended = ask(&empty(), &["pins"]);
+    assert_eq!((ended.code, ended.out.as_str()), (0, ""));
+    assert!(ended.err.contains("no minutes are pinned"), "{}", ended.err);
+}
+
+#[test]
+fn pins_for_scripts() {
+    let ended = ask(&sound(), &["pins", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    let (first, second) = (&json["pins"][0], &json["pins"][1]);
+    assert_eq!(first["cgroup"], "/user.slice/a\u{202e}b\n");
+    assert_eq!(first["open"], true);
+    assert_eq!(second["cgroup"], serde_json::Value::Null);
+    assert_eq!(second["fired"], "2026-11-20T14:00:00Z");
+    assert_eq!(second["capture_bytes"], 1_200_000);
+}
+
+#[test]
+fn a_pin_is_shown_as_a_profile_is() {
+    let ended = ask(&sound(), &["pins", "show", "3", "--unit", "nginx"]);
+    assert_eq!(ended.code, 0, "{}", ended.all());
+    assert!(
+        ended.out.contains("nginx;main;ngx_worker_process_cycle"),
+        "{}",
+        ended.out
+    );
+    assert!(
+        ended
+            .err
+            .starts_with("api-throttled: nr_throttled > 5/s: it was 9.8\n"),
+        "{}",
+        ended.err
+    );
+    let check = |args: &[&str], expected: &str| {
+        let ended = ask(&sound(), args);
+        assert_eq!((ended.code, ended.out.as_str()), (1, ""));
+        assert!(ended.err.contains(expected), "{}", ended.err);
+    };
+    check(&["pins", "show", "4"], "there is none of this number");
+    check(
+        &["pins", "show", "12", "--captured"],
+        "nothing is kept of a capture",
+    );
 }
 
 #[test]
