@@ -218,6 +218,14 @@ impl Kind {
 
     /// Reads a value from a variable or flag. What it returns may still not be admitted.
     pub fn read(&self, text: &str) -> Value {
+        // As files have lists, and as this program shows them.
+        let text = match self {
+            Kind::Names(_) | Kind::ForeignNames(_) | Kind::Sources(..) | Kind::Words(_) => text
+                .strip_prefix('[')
+                .and_then(|inner| inner.strip_suffix(']'))
+                .map_or(text, str::trim),
+            _ => text,
+        };
         match self {
             Kind::Bool => match text {
                 "true" => Value::Bool(true),
@@ -571,6 +579,20 @@ mod tests {
             "∞s",
         ] {
             assert_eq!(parse_seconds(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_are_read_as_files_have_them_and_without_brackets() {
+        let list =
+            |names: &[&str]| Value::List(names.iter().map(|name| name.to_string()).collect());
+        for (text, expected) in [
+            ("a,b", list(&["a", "b"])),
+            ("[a, b]", list(&["a", "b"])),
+            ("[]", list(&[])),
+            ("", list(&[])),
+        ] {
+            assert_eq!(Kind::ForeignNames(5).read(text), expected, "{text}");
         }
     }
 

@@ -8,6 +8,10 @@
     missing_docs,
     reason = "generated: the .proto files hold the documentation"
 )]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "generated: messages of a stream, one at a time"
+)]
 pub mod fleetprof {
     /// Profiles on the wire.
     pub mod profile {

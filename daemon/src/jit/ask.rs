@@ -49,6 +49,10 @@ const BEGUN_OVER: Duration = Duration::from_secs(1);
 /// Longest pause between two tries of one process that fail.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
+/// A JVM whose code has samples writes its list anew after so many times the refresh even when all of them
+/// have names: a method may lie at an address that the last list gives another.
+const LISTS_OLD: u32 = 10;
+
 /// Most threads that remove files at a time.
 const REMOVING_MAX: usize = 16;
 
@@ -112,7 +116,11 @@ struct Jvm {
     process: Asked,
     /// Samples without a name since its last map.
     unnamed: u64,
+    /// It has had samples since its last map.
+    sampled: bool,
     due: Mono,
+    /// From when on the map that it wrote is too old to be believed; `None` while it has written none.
+    old: Option<Mono>,
     failures: u32,
     signalled: bool,
     /// True when asking again cannot help.
@@ -151,7 +159,7 @@ impl Asker {
 
     /// A process has samples in generated code, `unnamed` of them without a name since the last call.
     pub fn note(&mut self, process: Asked, unnamed: u64, now: Mono) {
-        if self.options.hotspot_attach && unnamed > 0 {
+        if self.options.hotspot_attach {
             self.note_jvm(process, unnamed, now);
         }
         if self.options.dotnet_enable && !self.nets.note(process, unnamed > 0, now) {
@@ -160,14 +168,21 @@ impl Asker {
     }
 
     fn note_jvm(&mut self, process: Asked, unnamed: u64, now: Mono) {
-        if !self.jvms.contains_key(&process.id) && self.jvms.len() >= PROCESSES_MAX {
-            self.count(|counters| &counters.attaches_over_limit);
-            return;
+        if !self.jvms.contains_key(&process.id) {
+            if unnamed == 0 {
+                return;
+            }
+            if self.jvms.len() >= PROCESSES_MAX {
+                self.count(|counters| &counters.attaches_over_limit);
+                return;
+            }
         }
         let jvm = self.jvms.entry(process.id).or_insert_with(|| Jvm {
             process,
             unnamed: 0,
+            sampled: false,
             due: now,
+            old: None,
             failures: 0,
             signalled: false,
             closed: false,
@@ -175,6 +190,7 @@ impl Asker {
             left_over: None,
         });
         jvm.unnamed = jvm.unnamed.saturating_add(unnamed);
+        jvm.sampled = true;
     }
 
     /// Goes on with what is under way: once a second while `fp-jit` has anything to do. Returns the processes
@@ -221,6 +237,7 @@ impl Asker {
                 jvm.left_over = left_over;
                 jvm.failures = 0;
                 jvm.due = now.plus(refresh);
+                jvm.old = Some(now.plus(refresh.saturating_mul(LISTS_OLD)));
                 self.report(id, AskReport::written());
                 true
             }
@@ -248,7 +265,8 @@ impl Asker {
         let room = ASKING_MAX.saturating_sub(asking.count() + hanging);
         let room = room.min(BEGUN_MAX.saturating_sub(self.begun.len()));
         let is_due = |jvm: &&mut Jvm| {
-            jvm.unnamed > 0 && !jvm.closed && jvm.asking.is_none() && jvm.due <= now
+            let wanted = jvm.unnamed > 0 || jvm.sampled && jvm.old.is_some_and(|old| old <= now);
+            wanted && !jvm.closed && jvm.asking.is_none() && jvm.due <= now
         };
         let mut due: Vec<&mut Jvm> = self.jvms.values_mut().filter(is_due).collect();
         due.sort_by_key(|jvm| (jvm.due, jvm.process.id));
@@ -264,7 +282,7 @@ impl Asker {
                 return;
             };
             jvm.asking = Some(asking);
-            jvm.unnamed = 0;
+            (jvm.unnamed, jvm.sampled) = (0, false);
             self.begun.push(now);
         }
     }

@@ -7,6 +7,7 @@
 
 use super::code::{CodeMap, Lines, When};
 use crate::symbolize::names;
+use std::ops::Range;
 
 /// Longest line looked at. Unit: bytes. What is longer is one line that makes no sense.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
@@ -19,6 +20,8 @@ pub struct MapReader {
     /// True inside a line that is too long, until its end.
     skipping: bool,
     skipped: u64,
+    /// What counts, by address; `None`: all of it.
+    within: Option<Vec<Range<u64>>>,
 }
 
 impl MapReader {
@@ -28,6 +31,28 @@ impl MapReader {
             skipping: true,
             ..MapReader::default()
         }
+    }
+
+    /// One that takes no other code than that of these addresses.
+    pub fn only(mut self, within: Vec<Range<u64>>) -> MapReader {
+        self.within = Some(within);
+        self
+    }
+
+    /// Begins anew with a file that was written anew.
+    pub fn restart(&mut self) {
+        let within = self.within.take();
+        *self = MapReader {
+            within,
+            ..MapReader::default()
+        };
+    }
+
+    fn counts(&self, start: u64, end: u64) -> bool {
+        let holds = |range: &Range<u64>| range.start <= start && end <= range.end;
+        self.within
+            .as_ref()
+            .is_none_or(|within| within.iter().any(holds))
     }
 
     /// Takes the next bytes of the file, which were written at `read`.
@@ -63,6 +88,7 @@ impl MapReader {
 
     fn line(&mut self, line: &[u8], read: When, code: &mut CodeMap) {
         match parse_line(line) {
+            Some((start, end, _)) if !self.counts(start, end) => {}
             Some((start, end, name)) if name.ends_with(SCRATCH) => {
                 code.unload(start..end, read);
             }

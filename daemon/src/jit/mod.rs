@@ -21,6 +21,7 @@ pub mod ask;
 pub mod book;
 pub mod code;
 pub mod dump;
+mod lender;
 pub mod map;
 pub mod names;
 pub mod notice;

@@ -7,6 +7,7 @@
 use super::allowance::Allowance;
 use super::code::{CodeMap, Found};
 use super::dump::{DumpCounts, DumpReader};
+use super::lender;
 use super::map::MapReader;
 use super::notice::DumpSeen;
 use super::tail::{self, Left, Tail};
@@ -35,6 +36,9 @@ const BYTES_AT_ONCE: u64 = 64 << 20;
 
 /// See [`BYTES_AT_ONCE`].
 const BYTES_PER_S: u64 = 4 << 20;
+
+/// How often an ancestor's map is looked for while a process has none: it takes a reading of its mappings.
+const LENDERS_EVERY: Duration = Duration::from_secs(10);
 
 /// Memory for what is known of all processes together.
 #[derive(Debug)]
@@ -210,6 +214,10 @@ pub struct Reader {
     target: Option<Target>,
     map: Option<MapFile>,
     left: Option<Left>,
+    /// The same of the process whose map this one uses.
+    left_of_lender: Option<Left>,
+    /// When such a process is looked for again.
+    lender_due: Mono,
     dumps: Vec<DumpFile>,
     rules: RulesBuilder,
     allowance: Allowance,
@@ -254,6 +262,8 @@ impl Reader {
             target: None,
             map: None,
             left: None,
+            left_of_lender: None,
+            lender_due: Mono(0),
             dumps: Vec::new(),
             rules: RulesBuilder::default(),
             allowance: Allowance::new(BYTES_AT_ONCE, BYTES_PER_S),
@@ -324,7 +334,7 @@ impl Reader {
         };
         let until = file.until(bytes_max);
         if look.anew {
-            file.lines = MapReader::default();
+            file.lines.restart();
             let room = lock(known).room_beside(0);
             file.newer = Some(CodeMap::new(room.min(bytes_max as usize)));
         }
@@ -439,6 +449,10 @@ impl Reader {
             return false;
         };
         let opened = tail::open_map(target, &mut self.left);
+        let has_none = self.map.is_none() && matches!(opened, Err(Unnamed::JitNoMap));
+        if has_none && lock(known).reason != Unnamed::JitMapRefused && self.borrow_map() {
+            return true;
+        }
         let held = self.map.as_ref().map(|file| &file.tail);
         match (opened, held) {
             (Ok(new), Some(held)) if new.is_same(held) => {}
@@ -476,6 +490,28 @@ impl Reader {
             }
         }
         false
+    }
+
+    /// Opens the map that an ancestor keeps for this process. Returns true when there is one.
+    fn borrow_map(&mut self) -> bool {
+        let now = Mono::now();
+        if now < self.lender_due {
+            return false;
+        }
+        self.lender_due = now.plus(LENDERS_EVERY);
+        let Some(lent) = lender::find(self.pid.0, &mut self.left_of_lender) else {
+            return false;
+        };
+        let lines = match lent.tail.is_within_a_line() {
+            true => MapReader::within_a_line(),
+            false => MapReader::default(),
+        };
+        self.map = Some(MapFile {
+            tail: lent.tail,
+            lines: lines.only(lent.within),
+            newer: None,
+        });
+        true
     }
 
     fn is_behind(&self) -> bool {

@@ -115,8 +115,8 @@ impl AttachError {
     /// True when asking again cannot help.
     pub fn is_final(&self) -> bool {
         match self {
+            // Not `NotHotSpot`: a program may load the JVM later.
             AttachError::Gone
-            | AttachError::NotHotSpot
             | AttachError::SwitchedOff
             | AttachError::NoSignals
             | AttachError::Deaf => true,

@@ -1,0 +1,169 @@
+//! The perf map that an ancestor keeps for generated code a process shares with it.
+//!
+//! A server that compiles before it forks, or into memory that it shares with its workers (PHP-FPM), has one
+//! map for all of them, under its own pid: the workers append to the file that it opened. It counts for a
+//! process that has none where both map the same memory at the same addresses, and for that memory alone.
+//! What a process has to itself since the fork may have become other code.
+//!
+//! Reads `/proc` and files of strangers, so it is for helpers.
+
+use super::tail::{self, Left, Tail};
+use super::target::Target;
+use crate::process::maps::{self, Map};
+use crate::time::Mono;
+use std::fs::{self, File};
+use std::io::{BufReader, Read};
+use std::ops::Range;
+
+/// Ancestors looked at, the nearest first. Between a worker and who compiled for it stands at most a
+/// supervisor or two.
+const ANCESTORS_MAX: usize = 4;
+
+/// Text of `/proc/PID/maps` looked at. Unit: bytes.
+const MAPS_BYTES_MAX: u64 = 16 << 20;
+
+/// A map that is another process's.
+pub struct Lent {
+    /// The file.
+    pub tail: Tail,
+    /// What of it counts: the memory that both share, by address.
+    pub within: Vec<Range<u64>>,
+}
+
+/// Looks among the ancestors of a process that has no map of its own. `left` is as for
+/// [`tail::open_map`], of the ancestors.
+pub fn find(pid: u32, left: &mut Option<Left>) -> Option<Lent> {
+    let own = shared(pid);
+    if own.is_empty() {
+        return None;
+    }
+    let mut ancestor = pid;
+    for _ in 0..ANCESTORS_MAX {
+        ancestor = parent(ancestor).filter(|&pid| pid > 1)?;
+        let target = Target::look(ancestor, Mono::now())?;
+        let theirs = shared(ancestor);
+        let both = own.iter().filter(|map| theirs.contains(map));
+        let within: Vec<_> = both.map(|map| map.start..map.end).collect();
+        // What lies further up shares no more than this one does.
+        if within.is_empty() {
+            return None;
+        }
+        if let Ok(tail) = tail::open_map(&target, left) {
+            return Some(Lent { tail, within });
+        }
+    }
+    None
+}
+
+/// Executable memory that others may have too: the kernel gives such memory an inode, which only those have
+/// who got it by a fork or were given its descriptor.
+fn shared(pid: u32) -> Vec<Map> {
+    let Ok(file) = File::open(format!("/proc/{pid}/maps")) else {
+        return Vec::new();
+    };
+    let mut found = maps::executable(BufReader::new(file.take(MAPS_BYTES_MAX)));
+    found.retain(|map| !map.private && map.inode != 0);
+    found
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    parent.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::BufRead;
+    use std::process::{Child, Command, Stdio};
+
+    /// Has memory of its own and memory that it shares, writes a map of both, forks, and waits.
+    const SERVER: &str = r#"
+import ctypes, mmap, os, sys
+RX = mmap.PROT_READ | mmap.PROT_EXEC
+maps = [mmap.mmap(-1, 4096, flags=kind | mmap.MAP_ANONYMOUS, prot=RX)
+        for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE)]
+libc = ctypes.CDLL(None)
+def begin(kind):
+    with open("/proc/self/maps") as lines:
+        return next(int(line.split("-")[0], 16) for line in lines if kind in line.split()[1])
+shared = begin("r-xs")
+with open(f"/tmp/perf-{os.getpid()}.map", "w") as out:
+    out.write(f"{shared:x} 100 shared_code\n10000000 100 other_code\n")
+child = os.fork()
+if child == 0:
+    sys.stdin.read()
+    os._exit(0)
+print(os.getpid(), child, shared, flush=True)
+sys.stdin.read()
+os.waitpid(child, 0)
+"#;
+
+    struct Server {
+        child: Child,
+        pid: u32,
+        worker: u32,
+        shared: u64,
+    }
+
+    impl Server {
+        fn start() -> Option<Server> {
+            let started = Command::new("python3")
+                .args(["-c", SERVER])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn();
+            let Ok(mut child) = started else {
+                eprintln!("skip: needs python3");
+                return None;
+            };
+            let mut line = String::new();
+            let out = child.stdout.as_mut().expect("is piped");
+            BufReader::new(out).read_line(&mut line).expect("a line");
+            let mut words = line.split_whitespace();
+            let mut word = || words.next().expect("a number");
+            Some(Server {
+                pid: word().parse().expect("a pid"),
+                worker: word().parse().expect("a pid"),
+                shared: word().parse().expect("an address"),
+                child,
+            })
+        }
+    }
+
+    impl Drop for Server {
+        fn drop(&mut self) {
+            drop(self.child.stdin.take());
+            let _ = self.child.wait();
+            let _ = fs::remove_file(format!("/tmp/perf-{}.map", self.pid));
+        }
+    }
+
+    #[test]
+    fn a_worker_has_the_map_of_its_server_for_what_they_share() {
+        let Some(server) = Server::start() else {
+            return;
+        };
+        let lent = find(server.worker, &mut None).expect("the server has one");
+        let within = &lent.within;
+        assert!(within.iter().any(|range| range.contains(&server.shared)));
+        assert!(!within.iter().any(|range| range.contains(&0x1000_0000)));
+        assert!(
+            find(server.pid, &mut None).is_none(),
+            "this test shares none"
+        );
+    }
+
+    #[test]
+    fn who_shares_nothing_has_no_map_of_others() {
+        let mut cat = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        assert!(find(cat.id(), &mut None).is_none());
+        let _ = cat.kill();
+        let _ = cat.wait();
+    }
+}
