@@ -284,9 +284,6 @@ pub enum ReloadError {
     /// Sampling as it asks for.
     #[error("failed to sample as the new configuration asks")]
     Sampling(#[source] RingsError),
-    /// The first triggers.
-    #[error("failed to start the thread of triggers")]
-    Triggers(#[source] std::io::Error),
 }
 
 /// The error and what caused it, each once.
@@ -492,8 +489,10 @@ impl Agent {
             self.pins.set_budget(new.config.recorder.pins_bytes());
         }
         if touches("triggers") {
-            self.configure_triggers(&new.config)
-                .map_err(ReloadError::Triggers)?;
+            if let Err(error) = self.configure_triggers(&new.config) {
+                // The rest is in force by now. Their thread is tried again with the next change.
+                tracing::error!(%error, "failed to start the thread of triggers");
+            }
         }
         if let (true, Some(exporter)) = (touches("collector."), &self.export) {
             exporter.configure(export::Settings::of(&new.config.collector));

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// coarsened for the answer, as the recorder does.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
 
+/// Most bytes that the windows of a pin may have, unpacked. What has more was not written by this daemon.
+const READ_BYTES_MAX: usize = 1 << 30;
+
 /// Ends of ranges are shown to the millisecond. Unit: nanoseconds.
 const SLACK_NS: i64 = 1_000_000;
 
@@ -129,8 +132,19 @@ impl Pins {
             window: Duration::from_secs(3600),
         });
         let mut tables = Tables::default();
+        let mut bytes = 0;
         for chunk in chunks {
-            let payload = disk::unpack(&chunk).map_err(|source| PinError::Read { id, source })?;
+            let read = |source| PinError::Read { id, source };
+            let (payload, fresh) = disk::unpack(&chunk).map_err(read)?;
+            if fresh {
+                tables = Tables::default();
+            }
+            bytes += payload.len();
+            if bytes > READ_BYTES_MAX {
+                return Err(read(io::Error::other(
+                    "it unpacks to more than a pin may have",
+                )));
+            }
             let decode = |source| PinError::Decode { id, source };
             tables.take(&payload).map_err(decode)?;
             let window = tables.window(&payload).map_err(decode)?;

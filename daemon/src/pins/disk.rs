@@ -2,7 +2,7 @@
 //!
 //! A file of a pin is a head (magic with version, what the pin is about, checksum) and chunks; a chunk is a head
 //! of [`CHUNK_HEAD`] bytes with lengths, times and two checksums, and a zstd frame of one window in the form of
-//! [`record`](crate::export::record), whose tables go on from chunk to chunk. A file appears whole with its head,
+//! [`record`](crate::export::record), whose tables go on from chunk to chunk until one begins anew. A file appears whole with its head,
 //! by a rename, and is appended to then; what is cut by a crash ends at its last whole chunk. The capture's file
 //! is the messages of a profile, in order, with a checksum each, and appears whole.
 //!
@@ -29,6 +29,9 @@ const CHUNK_HEAD: usize = 32;
 
 /// Largest window in a chunk, unpacked. Unit: bytes. What claims to be larger is damaged.
 const WINDOW_BYTES_MAX: usize = 32 << 20;
+
+/// Set beside the length of a window before whose tables everything is forgotten.
+const FRESH: u32 = 1 << 31;
 
 /// Largest head of a file. Unit: bytes: a path of 4,096, and words.
 const FACTS_BYTES_MAX: usize = 16 << 10;
@@ -366,19 +369,22 @@ impl Disk {
 
 struct ChunkHead {
     packed: u32,
+    raw: usize,
+    fresh: bool,
     start: i64,
     end: i64,
 }
 
-/// A window as a chunk.
-pub(super) fn pack(payload: &[u8], (start, end): (i64, i64)) -> io::Result<Chunk> {
+/// A window as a chunk; `fresh`: its tables need none of those before.
+pub(super) fn pack(payload: &[u8], (start, end): (i64, i64), fresh: bool) -> io::Result<Chunk> {
     if payload.len() > WINDOW_BYTES_MAX {
         return Err(io::Error::other("the window is larger than a chunk may be"));
     }
     let packed = zstd::bulk::compress(payload, LEVEL)?;
     let mut chunk = Vec::with_capacity(CHUNK_HEAD + packed.len());
     chunk.extend((packed.len() as u32).to_le_bytes());
-    chunk.extend((payload.len() as u32).to_le_bytes());
+    let flag = if fresh { FRESH } else { 0 };
+    chunk.extend((payload.len() as u32 | flag).to_le_bytes());
     chunk.extend(start.to_le_bytes());
     chunk.extend(end.to_le_bytes());
     chunk.extend(crc32fast::hash(&packed).to_le_bytes());
@@ -387,24 +393,30 @@ pub(super) fn pack(payload: &[u8], (start, end): (i64, i64)) -> io::Result<Chunk
     Ok(chunk.into())
 }
 
-/// The window of a chunk.
-pub(super) fn unpack(chunk: &[u8]) -> io::Result<Vec<u8>> {
+/// The window of a chunk, and whether its tables begin anew.
+pub(super) fn unpack(chunk: &[u8]) -> io::Result<(Vec<u8>, bool)> {
     let broken = || damaged("a window is damaged");
     let (head, packed) = chunk.split_first_chunk::<CHUNK_HEAD>().ok_or_else(broken)?;
     let known = parse_chunk_head(head).ok_or_else(broken)?;
-    let (raw, sum) = (u32_at(head, 4) as usize, u32_at(head, 24));
+    let (raw, sum) = (known.raw, u32_at(head, 24));
     if packed.len() != known.packed as usize || crc32fast::hash(packed) != sum {
         return Err(broken());
     }
     let payload = zstd::bulk::decompress(packed, raw).map_err(|_| broken())?;
-    (payload.len() == raw).then_some(payload).ok_or_else(broken)
+    match payload.len() == raw {
+        true => Ok((payload, known.fresh)),
+        false => Err(broken()),
+    }
 }
 
 fn parse_chunk_head(head: &[u8; CHUNK_HEAD]) -> Option<ChunkHead> {
-    let raw = u32_at(head, 4) as usize;
+    let word = u32_at(head, 4);
+    let raw = (word & !FRESH) as usize;
     let sound = u32_at(head, 28) == crc32fast::hash(&head[..28]) && raw <= WINDOW_BYTES_MAX;
     let found = ChunkHead {
         packed: u32_at(head, 0),
+        raw,
+        fresh: word & FRESH != 0,
         start: i64_at(head, 8),
         end: i64_at(head, 16),
     };

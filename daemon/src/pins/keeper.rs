@@ -18,6 +18,10 @@ pub const OPEN_MAX: usize = 8;
 /// A window may close this long after its end: its samples are drained, named and added first.
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 
+/// Most memory for what the open pins know of names together. Unit: bytes. Beyond it all begin anew, and say
+/// each name once more.
+const NAMES_BYTES_MAX: usize = 32 << 20;
+
 /// Time between two tries to write what waits.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -149,6 +153,12 @@ impl Keeper {
                 false
             }
         });
+        let names: usize = open.iter().map(|pin| pin.dict.heap_bytes()).sum();
+        if names > NAMES_BYTES_MAX {
+            for pin in &mut open {
+                (pin.dict, pin.encoded) = (Dictionary::default(), Lens::default());
+            }
+        }
         self.open = open;
         self.write(now);
         self.pins.keep_budget();
@@ -224,6 +234,7 @@ impl Keeper {
             quality: window.quality,
         };
         let range = (facts.start_unix_ns, facts.end_unix_ns());
+        let fresh = pin.encoded == Lens::default();
         let (mut tables, mut body) = (Vec::new(), Vec::new());
         record::encode_tables(&mut tables, &pin.dict, &mut pin.encoded);
         let whole = Window {
@@ -232,7 +243,7 @@ impl Keeper {
             accounts,
         };
         record::encode_body(&mut body, &whole);
-        let chunk = disk::pack(&record::join(&tables, &body), range);
+        let chunk = disk::pack(&record::join(&tables, &body), range, fresh);
         Ok((chunk.map_err(|_| Full::Share)?, range))
     }
 

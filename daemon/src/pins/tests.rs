@@ -249,6 +249,20 @@ fn a_pin_is_cut_at_its_share() {
 }
 
 #[test]
+fn names_that_take_too_much_memory_begin_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::new(dir.path());
+    host.stacks = 40_000;
+    host.pass(1);
+    // One pin has a few MiB of names of each window: eight of them are over the bound at once.
+    let ids: Vec<_> = (0..keeper::OPEN_MAX).map(|_| host.fire(1, 2)).collect();
+    assert!(ids.iter().all(Option::is_some));
+    host.pass(2);
+    let expected = (3, 40_000 * (1 + 2 + 3));
+    assert_eq!(host.pinned(0, 3), Some(expected));
+}
+
+#[test]
 fn only_so_many_are_open_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut host = Host::new(dir.path());
