@@ -121,13 +121,15 @@ impl Pins {
         };
         if there {
             pins.open_disk();
+            pins.keep_budget();
         }
         pins
     }
 
-    /// Another budget; in force when the next window is added.
+    /// Puts another budget in force.
     pub fn set_budget(&self, bytes: u64) {
         self.budget_bytes.store(bytes, Ordering::Relaxed);
+        self.keep_budget();
     }
 
     /// Newest first.

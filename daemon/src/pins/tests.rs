@@ -395,7 +395,6 @@ fn a_capture_is_kept_with_its_pin_and_goes_with_it() {
     assert_eq!(found.samples.len(), captured.samples.len());
     assert_eq!(host.pins.list()[0].capture_id, 0, "numbers begin anew");
     host.pins.set_budget(1);
-    host.pins.keep_budget();
     assert!(!dir.path().join(format!("{id:016x}.capture")).exists());
 }
 
