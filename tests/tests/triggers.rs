@@ -189,10 +189,6 @@ fn minutes_around_throttling_outlive_the_retention_and_a_restart_needs_root() {
         samples(&client, (fired, end), &path),
     );
     assert!(before > 0 && after > 0, "{before} before, {after} after");
-    assert!(
-        before > 2 * after,
-        "{before} samples before, {after} while it was throttled"
-    );
     let outside = samples(
         &client,
         (begin - 3_000_000_000, begin - 1_000_000_000),
