@@ -2,8 +2,8 @@
 
 use crate::peer::Connection;
 use crate::{
-    cgroups, completions, config, diff, doctor, exit, hosts, man, pins, profile_cmd, status, tail,
-    top,
+    capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts, import,
+    man, pins, profile_cmd, status, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -48,12 +48,15 @@ Examples:
   agent-ctl doctor
   agent-ctl top
   agent-ctl profile --since 5m --unit nginx -o nginx.svg
+  agent-ctl capture --unit nginx --duration 10s --rate 997 --before 5m -o nginx.html
   agent-ctl diff --before -1h..-30m --after -5m..
   agent-ctl --agent db1:4317 --tls-ca ca.pem status
   agent-ctl --collector c1 hosts
   agent-ctl --collector c1 profile --since 1h --host web-1 -o web-1.svg
+  agent-ctl --collector c1 capture --select unit=api.service,zone=a --duration 30s -o api.html
 
-A collector answers status, hosts, cgroups, top, profile and diff; the other commands ask an agent.
+A collector answers status, hosts, cgroups, top, profile, diff, capture and captures; the other
+commands ask an agent.
 FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not.
 
 {}",
@@ -76,6 +79,14 @@ pub enum Command {
     Top(top::Args),
     /// Save or print a profile of a time in the past
     Profile(profile_cmd::Args),
+    /// Sample anew for a while: at another rate, by another event, with the minutes before
+    Capture(Box<capture::Args>),
+    /// List captures that run and those that ended, or end one
+    Captures(captures::Args),
+    /// Draw when samples were taken: seconds against parts of a second, to find what comes and goes
+    Heatmap(heatmap::Args),
+    /// Read a profile of another tool and write it in any format
+    Import(import::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
     /// List the minutes that triggers pinned, or show the profile of one

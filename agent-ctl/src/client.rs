@@ -7,13 +7,15 @@ use anyhow::Result;
 use profile::Profile;
 use proto::ProfileAssembler;
 use proto::agent::agent_service_client::AgentServiceClient;
+use proto::agent::capture_response::Body;
 use proto::agent::{
-    GetConfigRequest, GetConfigResponse, GetLedgerRequest, GetLedgerResponse, GetStatusRequest,
-    GetStatusResponse, ListCgroupsRequest, ListCgroupsResponse, ListPinsRequest, Pin,
+    CancelCaptureRequest, CaptureInfo, CaptureRequest, CaptureResponse, GetConfigRequest,
+    GetConfigResponse, GetLedgerRequest, GetLedgerResponse, GetStatusRequest, GetStatusResponse,
+    ListCapturesRequest, ListCgroupsRequest, ListCgroupsResponse, ListPinsRequest, Pin,
     QueryProfileRequest, ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest,
     StreamProfilesResponse,
 };
-use tonic::Streaming;
+use tonic::{Code, Status, Streaming};
 
 /// An open connection to an agent.
 #[derive(Clone)]
@@ -95,6 +97,30 @@ impl Client {
         Ok(assembler.finish()?)
     }
 
+    /// `Capture`.
+    pub async fn capture(&mut self, request: CaptureRequest) -> Result<CaptureStream> {
+        let call = self.service.capture(request);
+        // An event that the machine does not have is no fault of the agent's configuration.
+        let call = async { call.await.map_err(no_precondition) };
+        let stream = self.route.answer(CaptureStream::WHAT, call).await?;
+        Ok(CaptureStream {
+            stream,
+            route: self.route.clone(),
+        })
+    }
+
+    /// `CancelCapture`.
+    pub async fn cancel_capture(&mut self, id: u64) -> Result<()> {
+        let call = self.service.cancel_capture(CancelCaptureRequest { id });
+        self.route.answer("cancel", call).await.map(|_| ())
+    }
+
+    /// `ListCaptures`.
+    pub async fn captures(&mut self) -> Result<Vec<CaptureInfo>> {
+        let call = self.service.list_captures(ListCapturesRequest {});
+        Ok(self.route.answer("list captures", call).await?.captures)
+    }
+
     /// `StreamProfiles`.
     pub async fn stream(&mut self, request: StreamProfilesRequest) -> Result<ProfileStream> {
         const WHAT: &str = "stream profiles";
@@ -104,6 +130,29 @@ impl Client {
             stream,
             route: self.route.clone(),
         })
+    }
+}
+
+fn no_precondition(status: Status) -> Status {
+    match status.code() {
+        Code::FailedPrecondition => Status::aborted(status.message()),
+        _ => status,
+    }
+}
+
+/// A capture as it goes.
+pub struct CaptureStream {
+    stream: Streaming<CaptureResponse>,
+    route: Route,
+}
+
+impl CaptureStream {
+    const WHAT: &str = "capture";
+
+    /// What it says next; `None` when the agent ends the stream. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<Body>> {
+        let message = self.route.part(Self::WHAT, self.stream.message()).await?;
+        Ok(message.and_then(|message| message.body))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::exit::{self, fail};
 use crate::peer::{Connection, Kind, Peer, Target};
-use crate::terminal::clean;
+use crate::terminal::{clean, clean_lines};
 use anyhow::{Context, Result};
 use std::error::Error;
 use std::io::ErrorKind;
@@ -118,7 +118,8 @@ impl Route {
     /// What a refused call means for the person who made it.
     pub fn refused(&self, what: &str, status: &Status) -> anyhow::Error {
         let Peer { kind, target } = &self.peer;
-        let message = clean(status.message());
+        // A second line says what to do.
+        let message = clean_lines(status.message());
         let fleet = *kind == Kind::Collector;
         let code = match status.code() {
             // A collector that says so is there: the question was too large, or its answer.
@@ -153,8 +154,8 @@ impl Route {
             _ => String::new(),
         };
         let why = match status.code() {
-            Code::Unavailable if is_gone(status) => format!("the {kind} went away").into(),
-            _ if message.is_empty() => format!("{:?}", status.code()).into(),
+            Code::Unavailable if is_gone(status) => format!("the {kind} went away"),
+            _ if message.is_empty() => format!("{:?}", status.code()),
             _ => message,
         };
         fail(code, format!("failed to {what} at `{target}`: {why}{hint}"))

@@ -239,6 +239,7 @@ fn question(range: Range, samples: Samples) -> Question {
         group_by: Vec::new(),
         fresh: true,
         max_nodes: 0,
+        times: false,
     }
 }
 

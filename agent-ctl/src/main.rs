@@ -14,6 +14,8 @@ macro_rules! note {
     };
 }
 
+mod capture;
+mod captures;
 mod cgroups;
 mod cli;
 mod client;
@@ -24,20 +26,23 @@ mod connection;
 mod diff;
 mod doctor;
 mod exit;
+mod facts;
 #[cfg(test)]
 #[path = "../tests/fake/mod.rs"]
 #[expect(dead_code, reason = "tests in here need the fake collector alone")]
 mod fake;
 mod fleet;
+mod fleet_capture;
 mod form;
+mod heatmap;
 mod hosts;
+mod import;
 mod local;
 mod man;
 mod peer;
 mod pins;
 #[path = "profile.rs"]
 mod profile_cmd;
-mod read_json;
 mod render;
 mod runtimes;
 mod select;
@@ -71,10 +76,12 @@ fn main() -> ExitCode {
             return exit::FAILURE.into();
         }
     };
+    // A capture is ended by a signal with what there is; the others are just ended.
+    let hears_signals = matches!(cli.command, Command::Capture(_));
     let code = runtime.block_on(async {
         tokio::select! {
             result = run(cli) => finish(result),
-            code = interrupted() => code,
+            code = interrupted(), if !hears_signals => code,
         }
     });
     // Not waiting for work that was interrupted.
@@ -92,6 +99,10 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Cgroups(args) => cgroups::run(&out, &connection, args).await,
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
+        Command::Capture(args) => capture::run(&out, &connection, *args).await,
+        Command::Captures(args) => captures::run(&out, &connection, args).await,
+        Command::Heatmap(args) => heatmap::run(&out, &connection, args).await,
+        Command::Import(args) => import::run(&out, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Pins(args) => pins::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,

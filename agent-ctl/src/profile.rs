@@ -2,6 +2,7 @@
 
 use crate::collector::Samples;
 use crate::exit::{self, fail};
+use crate::facts;
 use crate::fleet;
 use crate::peer::{Connection, Peer};
 use crate::render::{self, Format, Look};
@@ -24,6 +25,7 @@ Examples:
   agent-ctl profile --since 5m -o cpu.svg
   agent-ctl profile --from 14:03 --to 14:08 --unit nginx -o nginx.pb.gz
   agent-ctl profile --container 3f2a --focus '^handle_' --format folded
+  agent-ctl profile --since 2m --cgroup /system.slice -o incident.bundle.html
   agent-ctl profile --selector 'comm=~\"java|node\"' --group-by comm,thread -o jit.html
   agent-ctl --collector c1 profile --since 1h --service checkout -o checkout.svg
   agent-ctl --collector c1 profile --host web-1 --host web-2 --group-by host -o web.html")]
@@ -71,6 +73,10 @@ pub struct Args {
     /// Only windows that are closed, without what was sampled since; a collector has no others
     #[arg(long, help_heading = "Time")]
     closed: bool,
+    /// Keep when each sample was taken, as far as the agent still knows it (json; firefox, perf-script and
+    /// bundle always do)
+    #[arg(long, help_heading = "Output")]
+    times: bool,
     #[command(flatten)]
     look: Look,
     /// Do not say what the profile covers and misses
@@ -105,7 +111,14 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         group_by: group_by.clone(),
         fresh: !args.closed,
         max_nodes: args.max_nodes.unwrap_or(0),
+        times: args.times || format.needs_times(),
     };
+    let mut facts = Vec::new();
+    if format == Format::Bundle {
+        let title = &args.look.title;
+        facts = facts::of_question(title, &question, &args.labels, &args.frames, &peer);
+        facts.extend(source.facts().await?);
+    }
     let Answer { profile, fleet } = source.profile(question).await?;
     let summary = summary::line(&profile, &clock);
     let coverage = summary::coverage(&profile.info.coverage);
@@ -122,7 +135,17 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     labels.retain(|label| label != "*");
     let look = args.look;
     let told = fleet.clone();
-    let written = move || render::write(&profile, format, &look, labels, told.as_ref());
+    if let Some(fleet) = &fleet {
+        facts.push(facts::fact("Fleet", "made of", fleet.line()));
+    }
+    let written = move || {
+        let extra = render::Extra {
+            root_labels: labels,
+            fleet: told.as_ref(),
+            facts,
+        };
+        render::write_with(&profile, format, &look, extra)
+    };
     let bytes = tokio::task::spawn_blocking(written).await??;
     deliver(&args.output, &bytes)?;
     if !args.quiet {
@@ -162,8 +185,15 @@ fn check(args: &Args, peer: &Peer) -> Result<()> {
             "an agent knows its own host alone",
         ));
     }
-    let names = LABELS.map(str::to_owned);
-    known(&args.group_by, &names)
+    known_to_agent(&args.group_by)
+}
+
+/// Refuses labels of `--group-by` that no agent gives its samples.
+///
+/// # Errors
+/// With the nearest one that agents give.
+pub fn known_to_agent(asked: &[String]) -> Result<()> {
+    known(asked, &LABELS.map(str::to_owned))
 }
 
 /// Labels that agents give samples.
@@ -259,7 +289,8 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format
             let output = output.display();
             let message = format!(
                 "failed to tell the format of `{output}` by its name\n\
-                 give --format, or one of .folded .pb.gz .speedscope.json .svg .html .json"
+                 give --format, or one of .folded .pb.gz .speedscope.json .svg .html .json .firefox.json \
+                 .perf.txt .bundle.html"
             );
             fail(exit::USAGE, message)
         })?,
@@ -274,7 +305,8 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format
     Ok(format)
 }
 
-fn is_stdout(output: &Path) -> bool {
+/// True for `-`.
+pub fn is_stdout(output: &Path) -> bool {
     output.as_os_str() == "-"
 }
 

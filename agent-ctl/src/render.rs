@@ -2,12 +2,12 @@
 
 use crate::exit::{self, fail};
 use crate::fleet::Fleet;
+use crate::terminal::clean;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use profile::formats::{self, Annotations, Measure, Options};
+use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Measure, Options, Source};
 use profile::{
-    Diff, FrameFilter, FrameFilterOp, GroupBy, Info, LabelMatcher, MatchOp, Profile, Query,
-    Selector,
+    Diff, FrameFilter, FrameFilterOp, GroupBy, LabelMatcher, MatchOp, Profile, Query, Selector,
 };
 use proto::agent;
 use std::io::Read;
@@ -32,12 +32,22 @@ pub enum Format {
     Html,
     /// Samples as JSON
     Json,
+    /// JSON for profiler.firefox.com
+    Firefox,
+    /// Text as perf script writes it, for FlameScope and others
+    PerfScript,
+    /// Incident bundle: flame graph, heat map, table, facts as one HTML file
+    Bundle,
 }
 
 impl Format {
     /// The format that a file name asks for.
     pub fn of_path(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?;
+        if let Some(found) = formats::Format::of_file_name(name) {
+            let mut all = Format::value_variants().iter().copied();
+            return all.find(|format| format.to_profile() == found);
+        }
         let lower = name.to_ascii_lowercase();
         // Names other tools use for the same.
         let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| lower.ends_with(suffix));
@@ -47,14 +57,7 @@ impl Format {
         if ends(&[".collapsed", ".txt"]) {
             return Some(Format::Folded);
         }
-        if ends(&[".htm"]) {
-            return Some(Format::Html);
-        }
-        let found = formats::Format::of_file_name(name)?;
-        Format::value_variants()
-            .iter()
-            .copied()
-            .find(|format| format.to_profile() == found)
+        ends(&[".htm"]).then_some(Format::Html)
     }
 
     fn to_profile(self) -> formats::Format {
@@ -65,7 +68,15 @@ impl Format {
             Format::Svg => formats::Format::Svg,
             Format::Html => formats::Format::Html,
             Format::Json => formats::Format::Json,
+            Format::Firefox => formats::Format::Firefox,
+            Format::PerfScript => formats::Format::PerfScript,
+            Format::Bundle => formats::Format::Bundle,
         }
+    }
+
+    /// True for formats that are little without the time of each sample.
+    pub fn needs_times(self) -> bool {
+        self != Format::Json && self.to_profile().has_times()
     }
 
     /// True when the bytes are no text.
@@ -119,19 +130,20 @@ pub enum MeasureBy {
     Weight,
 }
 
-/// The bytes of a profile in a format; `root_labels` stand as frames below the root. JSON has what an
-/// answer of a collector is made of too, under the key `fleet`.
-///
-/// # Errors
-/// When the writer fails.
-pub fn write(
-    profile: &Profile,
-    format: Format,
-    look: &Look,
-    root_labels: Vec<String>,
-    fleet: Option<&Fleet>,
-) -> Result<Vec<u8>> {
-    let options = Options {
+/// What belongs to a profile that is written.
+#[derive(Default)]
+pub struct Extra<'a> {
+    /// Labels that stand as frames below the root.
+    pub root_labels: Vec<String>,
+    /// What an answer of a collector is made of, which JSON has under the key `fleet`.
+    pub fleet: Option<&'a Fleet>,
+    /// What a bundle says besides.
+    pub facts: Vec<Fact>,
+}
+
+/// The options of writers.
+pub fn options(look: &Look, root_labels: Vec<String>, facts: Vec<Fact>) -> Options {
+    Options {
         title: look.title.clone(),
         measure: match look.measure {
             MeasureBy::Count => Measure::Count,
@@ -144,11 +156,29 @@ pub fn write(
         },
         root_labels,
         icicle: look.icicle,
+        facts,
         ..Options::default()
-    };
+    }
+}
+
+/// The bytes of a profile in a format.
+///
+/// # Errors
+/// When the writer fails.
+pub fn write_with(
+    profile: &Profile,
+    format: Format,
+    look: &Look,
+    extra: Extra<'_>,
+) -> Result<Vec<u8>> {
+    let mut facts = extra.facts;
+    if format == Format::Bundle {
+        facts.extend(crate::facts::of_file());
+    }
+    let options = options(look, extra.root_labels, facts);
     let mut bytes = Vec::new();
     formats::write(profile, format.to_profile(), &options, &mut bytes)?;
-    match fleet {
+    match extra.fleet {
         Some(fleet) if format == Format::Json => with_fleet(&bytes, fleet),
         _ => Ok(bytes),
     }
@@ -183,36 +213,51 @@ pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Ve
     Ok(bytes)
 }
 
-/// Reads a profile from a file: pprof, packed or not, JSON, or folded stacks.
+/// Reads a profile from a file of any kind that is known; `-` is standard input. What was left out of it
+/// is said.
 ///
 /// # Errors
-/// When it cannot be read, is too large, or none of these.
+/// When it cannot be read, is too large, or no profile.
 pub fn read(path: &Path) -> Result<Profile> {
+    let (import, _) = read_one(path, None)?;
+    for note in &import.notes {
+        note!("{}: {}", clean(&path.to_string_lossy()), clean(note));
+    }
+    Ok(import.profile)
+}
+
+/// The same with what it was found to be; of several profiles in a file, `which` is taken.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_one(path: &Path, which: Option<usize>) -> Result<(Import, Source)> {
     let shown = path.display();
-    let file = std::fs::File::open(path).with_context(|| format!("failed to open `{shown}`"))?;
     let mut bytes = Vec::new();
-    let mut limited = file.take(FILE_BYTES_MAX + 1);
-    limited
-        .read_to_end(&mut bytes)
-        .with_context(|| format!("failed to read `{shown}`"))?;
-    let refuse = |why: &dyn std::fmt::Display| {
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin()
+            .lock()
+            .take(FILE_BYTES_MAX + 1)
+            .read_to_end(&mut bytes),
+        false => {
+            let file = std::fs::File::open(path);
+            let file = file.with_context(|| format!("failed to open `{shown}`"))?;
+            file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)
+        }
+    };
+    read.with_context(|| format!("failed to read `{shown}`"))?;
+    let options = ImportOptions {
+        bytes_max: FILE_BYTES_MAX,
+        profile: which,
+    };
+    formats::import(&bytes, options).map_err(|error| {
+        let causes =
+            std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+        let causes: String = causes.map(|cause| format!(": {cause}")).collect();
         fail(
             exit::USAGE,
-            format!("failed to read `{shown}` as a profile: {why}"),
+            format!("failed to read `{shown}` as a profile: {error}{causes}"),
         )
-    };
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(refuse(&format!("it has more than {FILE_BYTES_MAX} bytes")));
-    }
-    if Format::of_path(path) == Some(Format::Folded) {
-        let text = String::from_utf8(bytes).map_err(|error| refuse(&error))?;
-        return formats::folded::read(&text, Info::default()).map_err(|error| refuse(&error));
-    }
-    // A pprof file begins with gzip's mark or a field's tag, never with a brace.
-    if bytes.trim_ascii_start().starts_with(b"{") {
-        return crate::read_json::read(&bytes).map_err(|error| refuse(&error));
-    }
-    formats::pprof::decode(&bytes, FILE_BYTES_MAX).map_err(|error| refuse(&error))
+    })
 }
 
 /// The query that selects in a profile at hand what an agent would have selected.
@@ -263,6 +308,10 @@ mod tests {
             ("a.json", Some(Format::Json)),
             ("a.folded", Some(Format::Folded)),
             ("a.html", Some(Format::Html)),
+            ("a.bundle.html", Some(Format::Bundle)),
+            ("a.perf.txt", Some(Format::PerfScript)),
+            ("a.firefox.json", Some(Format::Firefox)),
+            ("a.txt", Some(Format::Folded)),
             ("a", None),
             ("a.gz", None),
         ] {

@@ -3,10 +3,12 @@
 
 use crate::client::Client;
 use crate::collector::{Collector, Samples};
+use crate::facts;
 use crate::fleet::Fleet;
 use crate::peer::{Connection, Kind, Peer};
 use crate::when::{Clock, Range};
 use anyhow::Result;
+use profile::formats::Fact;
 use profile::{Profile, Quality};
 use proto::agent::{Cgroup, ListCgroupsRequest, QueryProfileRequest, TimeRange};
 use proto::collector::ProfileRequest;
@@ -32,6 +34,8 @@ pub struct Question {
     pub fresh: bool,
     /// Most stacks in the answer of a collector; 0: as many as it gives unasked.
     pub max_nodes: u32,
+    /// With the time of each sample, as far as it is known. A collector has none.
+    pub times: bool,
 }
 
 /// A profile.
@@ -91,6 +95,7 @@ impl Source {
             group_by,
             fresh,
             max_nodes,
+            times,
         } = question;
         match self {
             Source::Agent(client) => {
@@ -100,7 +105,7 @@ impl Source {
                     frame_filters: samples.filters,
                     group_by,
                     fresh,
-                    times: false,
+                    times,
                     pin_capture: 0,
                 };
                 let profile = client.query(request).await?;
@@ -121,6 +126,14 @@ impl Source {
                     fleet: Some(fleet),
                 })
             }
+        }
+    }
+
+    /// What is known of the host or fleet besides, for a file that is read later.
+    pub async fn facts(&mut self) -> Result<Vec<Fact>> {
+        match self {
+            Source::Agent(client) => Ok(facts::of_agent(&client.status().await?)),
+            Source::Collector(_) => Ok(Vec::new()),
         }
     }
 

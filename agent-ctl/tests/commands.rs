@@ -120,7 +120,8 @@ fn empty() -> Running {
 #[test]
 fn help_of_every_command() {
     let subcommands = [
-        "status", "doctor", "hosts", "cgroups", "top", "profile", "diff", "pins", "tail", "config",
+        "status", "doctor", "hosts", "cgroups", "top", "profile", "heatmap", "import", "diff",
+        "pins", "tail", "config",
     ];
     insta::assert_snapshot!("help", run(command("unix:/x", &["--help"])).out);
     for name in subcommands.into_iter().chain(["completions", "man"]) {

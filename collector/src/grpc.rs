@@ -1,10 +1,14 @@
-//! The gRPC listener: IngestService and QueryService, with health and reflection.
+//! The gRPC listener: for agents IngestService and ControlService, for people QueryService and CaptureService;
+//! with health and reflection.
 
+use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;
 use crate::ingest::{Ingest, stopped};
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::query::{Queries, REQUEST_BYTES_MAX};
+use proto::collector::capture_service_server::CaptureServiceServer;
+use proto::collector::control_service_server::ControlServiceServer;
 use proto::collector::ingest_service_server::IngestServiceServer;
 use proto::collector::query_service_server::QueryServiceServer;
 use std::net::SocketAddr;
@@ -18,6 +22,9 @@ use tonic::transport::Server;
 /// Connections beside those of agents: commands, probes, agents that come back while their old
 /// connection lingers.
 const SPARE_CONNECTIONS: usize = 512;
+
+/// Connections of an agent: one on which it pushes, one on which it attends.
+const AGENT_CONNECTIONS: usize = 2;
 
 /// Requests at a time on one connection. An agent needs one.
 const REQUESTS_PER_CONNECTION_MAX: u32 = 16;
@@ -54,6 +61,7 @@ pub async fn serve(
     listener: TcpListener,
     ingest: Ingest,
     queries: Queries,
+    control: Control,
     streams_max: usize,
     page: SocketAddr,
     metrics: Arc<Metrics>,
@@ -61,6 +69,8 @@ pub async fn serve(
 ) -> Result<(), GrpcError> {
     type Agents = IngestServiceServer<Ingest>;
     type Questions = QueryServiceServer<Queries>;
+    type Attending = ControlServiceServer<Control>;
+    type Captures = CaptureServiceServer<Control>;
     let agents = Agents::new(ingest)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .accept_compressed(Zstd)
@@ -69,14 +79,26 @@ pub async fn serve(
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .accept_compressed(Zstd)
         .send_compressed(Zstd);
+    let attending = Attending::new(control.clone())
+        .max_decoding_message_size(REPORT_BYTES_MAX)
+        .accept_compressed(Zstd)
+        .send_compressed(Zstd);
+    let captures = Captures::new(control)
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .accept_compressed(Zstd)
+        .send_compressed(Zstd);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<Agents>().await;
     health.set_serving::<Questions>().await;
+    health.set_serving::<Attending>().await;
+    health.set_serving::<Captures>().await;
     let mut ending = shutdown.clone();
     tokio::spawn(async move {
         stopped(&mut ending).await;
         health.set_not_serving::<Agents>().await;
         health.set_not_serving::<Questions>().await;
+        health.set_not_serving::<Attending>().await;
+        health.set_not_serving::<Captures>().await;
     });
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -88,11 +110,14 @@ pub async fn serve(
         .build_v1alpha()
         .map_err(GrpcError::Reflection)?;
     let mut stop = shutdown;
-    let incoming = listen::accept(listener, streams_max + SPARE_CONNECTIONS, page, metrics);
+    let connections = streams_max * AGENT_CONNECTIONS + SPARE_CONNECTIONS;
+    let incoming = listen::accept(listener, connections, page, metrics);
     builder()
         .add_service(health_service)
         .add_service(agents)
         .add_service(questions)
+        .add_service(attending)
+        .add_service(captures)
         .add_service(v1)
         .add_service(v1alpha)
         .serve_with_incoming_shutdown(incoming, async move {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod control;
 pub mod grpc;
 pub mod ingest;
 pub mod listen;

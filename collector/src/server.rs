@@ -4,6 +4,7 @@
 //! `fp-store`, which stores windows; and `fp-upkeep`, which calls [`Store::maintain`].
 
 use crate::config::Config;
+use crate::control::{self, Control, ControlOptions};
 use crate::grpc::{self, GrpcError};
 use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
@@ -113,17 +114,32 @@ pub async fn serve(
         thread: ingest::THREAD,
         source,
     })?;
-    let queries = queries(config, &store, &hosts, clock, &metrics);
+    let queries = queries(config, &store, &hosts, clock.clone(), &metrics);
+    let control = Control::new(
+        queries.clone(),
+        ControlOptions {
+            streams,
+            memory_bytes: config.query.memory_bytes(),
+            timeouts: control::limits::Timeouts::default(),
+            advertise: config.control.advertise.map(|address| address.to_string()),
+        },
+        clock,
+        metrics.clone(),
+        ending.clone(),
+    );
+    let telling = tokio::spawn(control.clone().tell_others());
     let mut grpc = tokio::spawn(grpc::serve(
         grpc,
         ingest.clone(),
         queries.clone(),
+        control.clone(),
         streams,
         addresses.http,
         metrics.clone(),
         ending.clone(),
     ));
-    let mut http = tokio::spawn(web::serve(http, queries, addresses.grpc, metrics, ending));
+    let serving = web::serve(http, queries, control, addresses.grpc, metrics, ending);
+    let mut http = tokio::spawn(serving);
     ready(addresses);
     let failure = tokio::select! {
         () = stopped(&mut stop) => None,
@@ -140,6 +156,7 @@ pub async fn serve(
     if failure.is_none() {
         drain(&ingest, &mut grpc, &mut http, config.shutdown.grace()).await;
     }
+    telling.abort();
     grpc.abort();
     http.abort();
     upkeep.stop();

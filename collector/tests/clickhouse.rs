@@ -8,7 +8,7 @@ mod front;
 mod store;
 
 use collector::store::clickhouse::{ClickHouseStore, OpenError, Options};
-use collector::store::{Limits, Store, StoreError, Taken};
+use collector::store::{Attending, Limits, Store, StoreError, Taken};
 use front::{Front, shared};
 use profile::Query;
 use std::io::{Read, Write};
@@ -531,4 +531,49 @@ fn a_query_that_waits_is_given_up_when_its_client_goes() {
         let answer = asked.join().unwrap();
         assert!(matches!(answer, Err(StoreError::Cancelled)));
     });
+}
+
+#[test]
+fn collectors_tell_each_other_who_attends() {
+    let Some(front) = server() else {
+        return;
+    };
+    let database = fresh_name();
+    let (one, other) = (open(&front.url(), &database), open(&front.url(), &database));
+    // Of today: rows go after a day.
+    let now = collector::time::Clock::system().now_unix_ns();
+    let host = |name: &str, collector: &str, seen_s: i64| Attending {
+        host_id: format!("id-{name}"),
+        hostname: name.to_owned(),
+        labels: [("zone".to_owned(), format!("zone of {collector}"))].into(),
+        collector: collector.to_owned(),
+        seen_unix_ns: now + seen_s * SECOND,
+    };
+    one.attend(&[]).unwrap();
+    one.attend(&[
+        host("a", "one", 0),
+        host("b", "one", 0),
+        host("old", "one", -61),
+    ])
+    .unwrap();
+    // It came from the one to the other; the one has not heard of it since.
+    other
+        .attend(&[host("b", "other", 7), host("c", "other", 7)])
+        .unwrap();
+    let limits = ample();
+    let since = now - 60 * SECOND;
+    let found = one.attending(since, &limits).unwrap();
+    let expected = [
+        host("a", "one", 0),
+        host("b", "other", 7),
+        host("c", "other", 7),
+    ];
+    assert_eq!(found, expected);
+    one.attend(&[host("a", "one", 20)]).unwrap();
+    assert_eq!(
+        other.attending(since, &limits).unwrap()[0],
+        host("a", "one", 20)
+    );
+    let few = Limits { lines: 1, ..limits };
+    assert_eq!(other.attending(since, &few).unwrap().len(), 1);
 }

@@ -104,7 +104,7 @@ pub(crate) fn is_in_section<C: Configuration>(name: &str) -> bool {
 const LIKENESS_MIN: f64 = 0.75;
 
 /// The index of the candidate most like `name`, when one is like enough.
-pub(crate) fn nearest(candidates: impl Iterator<Item = String>, name: &str) -> Option<usize> {
+pub fn nearest(candidates: impl Iterator<Item = String>, name: &str) -> Option<usize> {
     // The work grows with both lengths: names from outside are cut.
     let name: String = name.chars().take(64).collect();
     candidates

@@ -16,7 +16,7 @@ mod sample;
 mod value;
 
 pub use items::{Field, Item, Items};
-pub use key::{Key, Reload, as_text, nearest_word, put_bool, put_int, put_word, word};
+pub use key::{Key, Reload, as_text, nearest, nearest_word, put_bool, put_int, put_word, word};
 pub use sample::sample_yaml;
 pub use value::{
     CpuShare, Kind, Listen, SocketMode, Value, parse_seconds, peer_address, show_seconds, shown,

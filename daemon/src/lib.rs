@@ -11,6 +11,7 @@ pub mod bounds;
 pub mod capture;
 pub mod cgroup;
 pub mod config;
+pub mod control;
 pub mod cpus;
 pub mod export;
 pub mod grpc;

@@ -1,21 +1,23 @@
 //! The sampler's steady state asks the allocator for nothing: counted over real samples with copies of
 //! real stacks, which rings in memory bring again and again through the whole pass: order of time,
-//! process table, unwinding, folding, windows.
+//! process table, unwinding, folding, windows. Two captures share rings of their own meanwhile.
 //!
 //! The only test of its program, because the count is of all threads.
 
 mod support;
 
-use daemon::ids::{Comm, CpuId, Pid, Tid};
+use daemon::capture::filter::Filter;
+use daemon::ids::{CaptureId, Comm, CpuId, Pid, Tid};
 use daemon::perf::cpu_ring::CpuRing;
 use daemon::perf::event::{EventKind, EventSpec, Features};
 use daemon::perf::loss::Pace;
 use daemon::perf::record::{self, Callchain, CpuMode, Layout, Record, Sample};
 use daemon::perf::ring::Ring;
 use daemon::perf::rings::{Drained, Rings, horizon_at};
+use daemon::perf::sets::{RingSet, SetKey};
 use daemon::perf::synthetic;
 use daemon::process::scan::{self, ScannedMapping, ScannedProcess};
-use daemon::sampler::{Sampler, Shared, Start};
+use daemon::sampler::{Begin, Command, Sampler, SetOf, Shared, Start};
 use daemon::symbolize::files::identity_of_mapping;
 use daemon::time::Mono;
 use perf_event_open_sys::bindings;
@@ -135,9 +137,41 @@ fn recorded() -> Option<Vec<Vec<u8>>> {
 /// Where the time stands in a sample: after the header, identifier, address and ids.
 const TIME_AT: usize = 32;
 
+/// The set of the captures.
+const KEY: SetKey = SetKey(1);
+
+/// Two captures of one set: one takes all and keeps times, the other nothing but generated code.
+fn begin_captures(shared: &Shared) {
+    let rings = (0..CPUS).map(|cpu| {
+        let ring = Ring::in_memory(RING_BYTES).expect("maps");
+        (0, CpuRing::over(CpuId(cpu), ring, Pace::Fixed(PERIOD)))
+    });
+    let layouts = vec![Features::default().layout(COPY_BYTES as u32)];
+    let set = RingSet::over(KEY, rings, layouts, true).expect("some");
+    let mut all = Begin::new(CaptureId(1), SetOf::New(Box::new(set)), Filter::default());
+    all.keep_times = true;
+    let generated = Filter::default().pids([RUNTIME]);
+    let some = Begin::new(CaptureId(2), SetOf::Open(KEY), generated);
+    for begin in [all, some] {
+        shared.command(Command::BeginCapture(Box::new(begin)));
+    }
+}
+
 /// Writes a second of samples, which begins at `from`, to every ring.
 fn fill(sampler: &mut Sampler, from: Mono, samples: &mut [Vec<u8>]) {
-    for ring in sampler.rings_mut().rings_mut() {
+    let rings = sampler.rings_mut();
+    fill_rings(rings.rings_mut().iter_mut(), from, samples);
+    if let Some(set) = rings.set_mut(KEY) {
+        fill_rings(set.rings_mut().map(|(_, ring)| ring), from, samples);
+    }
+}
+
+fn fill_rings<'a>(
+    rings: impl Iterator<Item = &'a mut CpuRing>,
+    from: Mono,
+    samples: &mut [Vec<u8>],
+) {
+    for ring in rings {
         for (tick, bytes) in samples.iter_mut().enumerate() {
             let time = from.0 + tick as u64 * PERIOD + 1 + u64::from(ring.cpu.0);
             bytes[TIME_AT..TIME_AT + 8].copy_from_slice(&time.to_ne_bytes());
@@ -187,8 +221,10 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     let shared = Arc::new(Shared::new().unwrap());
     let (mut driven, _rules) = Driven::new(start, Arc::clone(&shared));
 
+    begin_captures(&shared);
     let mut second = 0;
     let (mut ends, mut times) = ([0u64; 2], 0);
+    let mut captured = [0u64; 2];
     let mut run = |seconds: u64, driven: &mut Driven| {
         for _ in 0..seconds {
             let from = begin.plus(Duration::from_secs(second));
@@ -199,6 +235,14 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
                 .pass(from.plus(Duration::from_millis(1002)))
                 .unwrap();
             while let Ok(batch) = driven.batches.try_recv() {
+                if let Some(id) = batch.capture {
+                    captured[id.0 as usize - 1] += batch.quality.taken;
+                    assert!(
+                        id != CaptureId(1) || batch.moments.len() as u64 == batch.quality.taken
+                    );
+                    driven.recycle.send(batch).unwrap();
+                    continue;
+                }
                 times += batch.times.len();
                 for sample in &batch.samples {
                     let stack = &batch.stacks[sample.stack as usize];
@@ -221,7 +265,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     let change = region.change();
     let folded = shared.samples.load(Ordering::Relaxed) - before;
     eprintln!(
-        "{folded} samples: {} allocations, {} reallocations; of all {} whole, {} not",
+        "{folded} samples, of captures {captured:?}: {} allocations, {} reallocations; of all {} whole, {} not",
         change.allocations, change.reallocations, ends[1], ends[0]
     );
     assert_eq!(
@@ -234,6 +278,12 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     assert!(
         times >= generated * COUNTED as usize,
         "{times} times of samples in generated code"
+    );
+    let all = u64::from(CPUS) * u64::from(RATE_HZ);
+    assert!(captured[0] >= all * COUNTED, "{captured:?}");
+    assert!(
+        captured[1] >= (all / GENERATED_EVERY as u64) * COUNTED,
+        "{captured:?}"
     );
     // What was counted is the whole way of a sample, unwinding included.
     assert!(ends[1] > ends[0] * 2, "{ends:?}");

@@ -5,7 +5,7 @@ use collector::ingest::window::{Cost, Decoded, Decoder, cost, host_facts};
 use collector::store::{HostFacts, HostKey};
 use daemon::export::disk::{self, Dir};
 use daemon::export::record::{self, Lens, Tables};
-use daemon::pins::Pins;
+use daemon::pins::{Asked, Pins};
 use daemon::time::WallAnchor;
 use profile::Query;
 use prost::Message;
@@ -159,7 +159,12 @@ pub fn pin_files(data: &[u8]) {
         let pins = open();
         let everything = (i64::MIN, i64::MAX);
         let never = AtomicBool::new(false);
-        if let Ok(Some(answer)) = pins.overlapping(everything, &Query::default(), &never) {
+        let query = Query::default();
+        let asked = Asked {
+            query: &query,
+            times: true,
+        };
+        if let Ok(Some(answer)) = pins.overlapping(everything, asked, &never) {
             assert!(answer.covered.windows > 0 || answer.profile.samples.is_empty());
         }
         let _ = pins.capture(1);

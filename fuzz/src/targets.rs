@@ -18,7 +18,8 @@ use daemon::process::maps;
 use daemon::symbolize::elf::{self, SymbolTable};
 use daemon::symbolize::{KernelSymbols, inflate, names};
 use daemon::time::Mono;
-use profile::formats::{self, Format, Options};
+use profile::formats::{self, Format, ImportOptions, Options};
+use profile::heatmap::{Grid, HeatMap};
 use profile::{FrameFilter, FrameFilterOp, Profile, Selector};
 use prost::Message;
 use proto::ProfileAssembler;
@@ -49,6 +50,9 @@ pub const ALL: &[(&str, Target)] = &[
     ("symbol_names", symbol_names),
     ("config", config),
     ("pprof", pprof),
+    ("perf_script", perf_script),
+    ("speedscope", speedscope),
+    ("imports", imports),
     ("queries", queries),
     ("wire_chunks", wire_chunks),
     ("spool_records", spool_records),
@@ -63,26 +67,31 @@ pub const ALL: &[(&str, Target)] = &[
 /// lies inside the record.
 pub fn perf_records(data: &[u8]) {
     let layouts = [
-        (true, 0, false),
-        (false, 0, false),
-        (true, 0x1c0, true),
-        (false, 0x1c0, true),
+        (true, 0, false, false),
+        (false, 0, false, false),
+        (true, 0x1c0, true, false),
+        (false, 0x1c0, true, false),
+        (true, 0, false, true),
+        (true, 0x1c0, true, true),
     ];
     let _ = record::time(data);
     let within = |part: &[u8]| {
         let (all, part) = (data.as_ptr_range(), part.as_ptr_range());
         assert!(part.start >= all.start && part.end <= all.end);
     };
-    for (cgroup, user_regs, user_stack) in layouts {
+    for (cgroup, user_regs, user_stack, raw) in layouts {
         let layout = Layout {
             cgroup,
             user_regs,
             user_stack,
+            raw,
         };
         match record::parse(data, &layout) {
             Ok(Record::Sample(sample)) => {
                 assert!(record::is_sample(data) && record::time(data) == Ok(sample.time));
                 assert_eq!(sample.callchain.iter().count(), sample.callchain.len());
+                assert_eq!(sample.raw.is_some(), raw);
+                sample.raw.into_iter().for_each(within);
                 if let Some(user) = sample.user {
                     within(user.regs);
                     within(user.stack);
@@ -277,6 +286,53 @@ pub fn pprof(data: &[u8]) {
         return;
     };
     written(&profile);
+}
+
+/// Text of perf script: what is read is written in every format, and read back from its own text with as
+/// many samples.
+pub fn perf_script(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = formats::perf_script::looks_like(&text);
+    let Ok(import) = formats::perf_script::read(&text) else {
+        return;
+    };
+    let profile = import.profile;
+    written(&profile);
+    let mut out = Vec::new();
+    let options = Options::default();
+    if formats::write(&profile, Format::PerfScript, &options, &mut out).is_ok() {
+        let text = String::from_utf8(out).expect("text");
+        let again = formats::perf_script::read(&text).expect("our own text");
+        assert_eq!(again.profile.total().count, profile.total().count);
+    }
+    let mut before = 0;
+    for moment in &profile.moments.list {
+        assert!(moment.at_ns >= before && moment.at_ns < profile.moments.duration_ns);
+        before = moment.at_ns;
+    }
+}
+
+/// JSON of speedscope.
+pub fn speedscope(data: &[u8]) {
+    for which in [None, Some(1), Some(2)] {
+        if let Ok(import) = formats::speedscope::read(data, which) {
+            written(&import.profile);
+        }
+    }
+}
+
+/// Files of any kind that is known, packed or not.
+pub fn imports(data: &[u8]) {
+    let options = ImportOptions {
+        bytes_max: BYTES_MAX as u64,
+        profile: None,
+    };
+    if let Ok((import, _)) = formats::import(data, options) {
+        written(&import.profile);
+        if let Ok(map) = HeatMap::new(&import.profile.moments, Grid::default()) {
+            assert_eq!(map.total.count, import.profile.moments.list.len() as u64);
+        }
+    }
 }
 
 /// Chunks of a profile on the wire, each after its length.

@@ -16,6 +16,7 @@ mod filter;
 pub mod formats;
 mod frame;
 mod functions;
+pub mod heatmap;
 mod identity;
 mod labels;
 mod ledger;

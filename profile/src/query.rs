@@ -33,7 +33,7 @@ use crate::filter::{FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, Select
 use crate::frame::{FrameId, FrameKind};
 use crate::labels::LabelSetId;
 use crate::merge::GroupBy;
-use crate::moments::Moment;
+use crate::moments::{Moment, Moments};
 use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Info, Profile, Quality, SampleKey, Value};
 use crate::stack::StackId;
@@ -314,13 +314,25 @@ impl<'q> QueryRunner<'q> {
 }
 
 impl Profile {
-    /// The answer to `query` over this profile.
+    /// The answer to `query` over this profile, with the moments that it takes. How many of those that
+    /// were dropped it would have taken is not known: they all count.
     pub fn query(&self, query: &Query) -> Profile {
         let mut runner = QueryRunner::new(query);
         for (key, value) in self.sorted() {
             runner.add(&self.dict, key, value);
         }
-        runner.finish(self.info.clone())
+        for &moment in &self.moments.list {
+            runner.add_moment(&self.dict, moment);
+        }
+        let mut answer = runner.finish(self.info.clone());
+        let list = std::mem::take(&mut answer.moments.list);
+        answer.moments = Moments {
+            start_unix_ns: self.moments.start_unix_ns,
+            duration_ns: self.moments.duration_ns,
+            dropped: self.moments.dropped,
+            list,
+        };
+        answer
     }
 }
 

@@ -5,8 +5,10 @@
 //! [`skip`]. Tests that need the machine's CPUs to themselves hold [`Live`].
 #![forbid(unsafe_code)]
 
+pub mod attendants;
 pub mod binaries;
 pub mod browser;
+pub mod capture;
 pub mod cgroup;
 pub mod client;
 pub mod clock;

@@ -111,6 +111,21 @@ pub fn php() -> Result<Runtime, Missing> {
     Ok(runtime)
 }
 
+/// PHP whose code is compiled before a worker is forked that runs it, as PHP-FPM does.
+///
+/// # Errors
+/// When it, opcache or its functions for processes are not installed.
+pub fn php_worker() -> Result<Runtime, Missing> {
+    let mut runtime = php()?;
+    let modules = run(Command::new(&runtime.program).arg("-m"), LIMIT).text();
+    if !modules.contains("pcntl") {
+        return Err("needs pcntl in PHP".to_owned());
+    }
+    runtime.name = "php-worker";
+    runtime.push(&["worker"]);
+    Ok(runtime)
+}
+
 /// Erlang/OTP with a perf map, which comes with frame pointers.
 ///
 /// # Errors

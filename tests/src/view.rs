@@ -63,6 +63,8 @@ pub struct View {
     pub info: Info,
     /// The samples in the order they came.
     pub samples: Vec<ViewSample>,
+    /// When samples were taken, where that is told; of all of them. Nanoseconds since the Unix epoch.
+    pub times: Vec<i64>,
 }
 
 /// Tables of a profile as its chunks come in.
@@ -176,6 +178,15 @@ impl View {
             if let Some(info) = chunk.info {
                 view.info = info;
             }
+            let moments = chunk.moment_deltas_ns.len();
+            for column in [chunk.moment_stacks.len(), chunk.moment_weights.len()] {
+                assert_eq!(column, moments, "columns of moments");
+            }
+            let begin = view.info.times.map_or(0, |times| times.start_unix_ns);
+            for delta in &chunk.moment_deltas_ns {
+                let before = view.times.last().copied().unwrap_or(begin);
+                view.times.push(before + *delta as i64);
+            }
         }
         assert!(last, "the profile breaks off");
         view
@@ -192,6 +203,7 @@ impl View {
         View {
             info: self.info.clone(),
             samples,
+            times: Vec::new(),
         }
     }
 

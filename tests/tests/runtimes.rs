@@ -5,7 +5,7 @@ use fixtures::process::wait_for;
 use fixtures::recording::Shared;
 use fixtures::runtimes::{self, Missing, Running, Runtime};
 use fixtures::{Cgroup, Daemon, Need, View, ViewFrame, skip};
-use profile::FrameKind;
+use profile::{FrameKind, Unnamed};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn landmarks(runtime: &str) -> &'static [&'static str] {
         "node" => &["settle", "sort", "openShop"],
         "java" => &["com.example.Orders.settle", "Interpreter"],
         "python" => &["Ledger.settle"],
-        "php" => &["Shop\\Ledger::settle"],
+        "php" | "php-worker" => &["Shop\\Ledger::settle"],
         "erlang" => &["orders:settle/2"],
         _ => &["settle"],
     }
@@ -46,6 +46,7 @@ fn all() -> Vec<(&'static str, Result<Runtime, Missing>)> {
         ("java", runtimes::java()),
         ("python", python),
         ("php", runtimes::php()),
+        ("php-worker", runtimes::php_worker()),
         ("erlang", runtimes::erlang()),
         ("wasmtime", runtimes::wasmtime("perfmap")),
     ]
@@ -190,6 +191,22 @@ fn php_functions_lose_what_the_compiler_puts_before_them_needs_root() {
         assert_eq!(frame.kind, FrameKind::Jit, "{frame:?}");
         assert_eq!(frame.system_name, "JIT$Shop\\Ledger::settle");
     }
+}
+
+#[test]
+fn a_php_worker_has_the_names_of_its_server_needs_root() {
+    let Some(view) = view("php-worker") else {
+        return;
+    };
+    let settle = "Shop\\Ledger::settle";
+    let unnamed = view.only(|sample| {
+        sample
+            .frames
+            .iter()
+            .any(|frame| frame.unnamed == Unnamed::JitNoMap)
+    });
+    let named = view.count_with(settle);
+    assert!(named > 10 * unnamed.count(), "{}", view.dump());
 }
 
 #[test]

@@ -119,6 +119,11 @@ struct Recorder {
     window_seconds: u32,
     coarse_windows: u32,
     dropped_windows: u64,
+    times_bytes: u64,
+    times_budget_bytes: u64,
+    /// Since when the time of each sample is known.
+    times_since: Option<String>,
+    times_dropped: u64,
 }
 
 #[derive(Serialize)]
@@ -255,6 +260,13 @@ impl<'a> Json<'a> {
                 window_seconds: recorder.window_seconds,
                 coarse_windows: recorder.coarse_windows,
                 dropped_windows: recorder.dropped_windows,
+                times_bytes: recorder.times_bytes,
+                times_budget_bytes: recorder.times_budget_bytes,
+                times_since: match recorder.times_since_unix_ns {
+                    0 => None,
+                    since => Some(rfc3339(since)),
+                },
+                times_dropped: recorder.times_dropped,
             },
             export: status.export.as_ref().map(export::Json::of),
             own_cost: OwnCost {

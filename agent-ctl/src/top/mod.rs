@@ -186,6 +186,7 @@ async fn agent_once(
         group_by: model::GROUP_BY.map(str::to_owned).to_vec(),
         fresh: true,
         max_nodes: 0,
+        times: false,
     };
     let Answer { profile, .. } = source.profile(question).await?;
     let rows = Rows::of(&profile);

@@ -4,6 +4,7 @@
 use super::{Answers, NOW_NS, PERIOD, S, chunks, select};
 use profile::{Profile, Quality, SampleKey, TopBy, TopSort, Value, key};
 use proto::agent::{Cgroup, Counter, Degradation, Severity, TimeRange};
+use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::query_service_server::{QueryService, QueryServiceServer};
 use proto::collector::*;
 use std::collections::BTreeMap;
@@ -39,8 +40,10 @@ pub struct Behaviour {
 /// What was asked, by call, in order.
 pub type Asked = Arc<Mutex<Vec<String>>>;
 
-struct Fake {
-    behaviour: Behaviour,
+/// The fake.
+#[derive(Clone)]
+pub struct Fake {
+    pub(super) behaviour: Behaviour,
     asked: Asked,
 }
 
@@ -48,7 +51,7 @@ struct Fake {
 pub const HOSTS: [(&str, u64); 3] = [("web-1", 1), ("web-2", 1), ("db\x1b[31m\u{202e}", 10)];
 
 /// All samples of the fleet.
-fn everything(empty: bool) -> Profile {
+pub fn everything(empty: bool) -> Profile {
     let mut all = Profile {
         info: super::profile(1).info,
         ..Profile::default()
@@ -75,7 +78,7 @@ fn everything(empty: bool) -> Profile {
 }
 
 impl Fake {
-    async fn admit(&self, call: &str, details: String) -> Result<(), Status> {
+    pub(super) async fn admit(&self, call: &str, details: String) -> Result<(), Status> {
         let what = format!("{call} {details}");
         self.asked.lock().expect("no panic").push(what);
         if self.behaviour.mute {
@@ -447,8 +450,9 @@ pub fn serve(
             }
         };
         let fake = Fake { behaviour, asked };
-        let service = QueryServiceServer::with_interceptor(fake, admitted);
-        let server = Server::builder().add_service(service);
+        let service = QueryServiceServer::with_interceptor(fake.clone(), admitted.clone());
+        let captures = CaptureServiceServer::with_interceptor(fake, admitted);
+        let server = Server::builder().add_service(service).add_service(captures);
         tokio::select! {
             served = server.serve_with_incoming(incoming) => served.expect("to serve"),
             _ = stopped => {}

@@ -2,6 +2,7 @@
 //! up, with hostile names among them. For tests of the command alone; nothing here shows that the
 //! real agent works. `collector.rs` is a FAKE collector in the same sense.
 
+mod captures;
 pub mod collector;
 
 use profile::{
@@ -287,6 +288,26 @@ fn chunks(profile: Profile) -> impl Iterator<Item = proto::wire::ProfileChunk> +
     Chunks::with_target(profile, 200)
 }
 
+/// The profile with a moment for each sample, 7 ms apart, in the last seconds before now.
+fn timed(mut profile: Profile) -> Profile {
+    let mut at_ns = 0;
+    let mut list = Vec::new();
+    for (key, value) in profile.sorted() {
+        for _ in 0..value.count {
+            let weight = value.weight / value.count;
+            list.push(profile::Moment { at_ns, key, weight });
+            at_ns += 7_000_000;
+        }
+    }
+    profile.moments = profile::Moments {
+        start_unix_ns: NOW_NS - at_ns as i64,
+        duration_ns: at_ns.max(1),
+        dropped: 3,
+        list,
+    };
+    profile
+}
+
 #[tonic::async_trait]
 impl AgentService for Fake {
     type QueryProfileStream = Answers<QueryProfileResponse>;
@@ -406,6 +427,7 @@ impl AgentService for Fake {
                 window_seconds: 10,
                 coarse_windows: 3,
                 dropped_windows: 0,
+                ..Recorder::default()
             }),
             own_cost: Some(OwnCost {
                 cpu_ns: 21_780_000_000,
@@ -599,6 +621,10 @@ impl AgentService for Fake {
                 &request.frame_filters,
                 &request.group_by,
             )?
+        };
+        let answer = match request.times {
+            true => timed(answer),
+            false => answer,
         };
         let answers = chunks(answer).map(|chunk| Ok(QueryProfileResponse { chunk: Some(chunk) }));
         Ok(Response::new(Box::pin(tokio_stream::iter(answers))))

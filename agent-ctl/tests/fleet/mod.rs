@@ -609,3 +609,122 @@ fn a_collector_that_is_not_there_or_never_answers_is_unreachable() {
     let ended = running.ask(&["hosts", "--timeout", "200ms"]);
     refused(&ended, 5, "failed to get status: no answer within 200 ms");
 }
+
+#[test]
+fn a_capture_says_how_many_of_how_many_answered() {
+    let running = sound();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("api.folded");
+    let ended = running.ask(&[
+        "capture",
+        "--select",
+        "unit=api.service,zone=~`a|b`",
+        "--max-hosts",
+        "20",
+        "--duration",
+        "10s",
+        "--event",
+        "page-faults",
+        "--group-by",
+        "host",
+        "-o",
+        file.to_str().unwrap(),
+    ]);
+    let shown = ended.all().replace(dir.path().to_str().unwrap(), "DIR");
+    insta::assert_snapshot!(shown);
+    insta::assert_snapshot!(running.asked("capture").join("\n"));
+    let folded = std::fs::read_to_string(file).unwrap();
+    assert!(folded.contains("web-1;"), "{folded}");
+}
+
+#[test]
+fn a_capture_of_which_all_hosts_answer_is_a_success() {
+    let running = Running::start(Behaviour {
+        healthy: true,
+        ..Behaviour::default()
+    });
+    let ended = running.ask(&["capture", "--quiet", "--before", "5m"]);
+    assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{}", ended.all());
+    assert!(!ended.out.is_empty());
+}
+
+#[test]
+fn a_capture_for_scripts_has_every_host() {
+    let running = sound();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("api.pb.gz");
+    let args = ["capture", "--json", "-o", file.to_str().unwrap()];
+    let ended = running.ask(&args);
+    assert_eq!(ended.code, 6, "{}", ended.all());
+    let json = json(&ended);
+    assert_eq!(json["answered"], 3);
+    assert_eq!((&json["failed"], &json["lost"]), (&1.into(), &1.into()));
+    assert_eq!(json["absent_hosts"][0], "away");
+    assert_eq!(json["hosts"].as_array().unwrap().len(), 5);
+    assert_eq!(json["hosts"][3]["state"], "failed");
+    assert!(json["profile"]["samples"].as_u64().unwrap() > 0);
+    assert!(file.exists());
+}
+
+#[test]
+fn a_capture_that_nobody_answers_is_a_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("api.svg");
+    let ended = empty().ask(&["capture", "-o", file.to_str().unwrap()]);
+    refused(&ended, 1, "none of 3 hosts answered");
+    assert!(
+        ended.err.contains("captures are switched off"),
+        "{}",
+        ended.err
+    );
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_collector_that_goes_away_in_the_middle_of_a_capture_is_told() {
+    let running = Running::start(Behaviour {
+        hollow: true,
+        ..Behaviour::default()
+    });
+    refused(&running.ask(&["capture"]), 5, "went away before the result");
+}
+
+#[test]
+fn what_a_fleet_alone_understands_is_refused_for_an_agent() {
+    for option in [
+        ["--select", "zone=a"],
+        ["--max-hosts", "3"],
+        ["--patience", "1s"],
+    ] {
+        let mut args = vec!["capture"];
+        args.extend(option);
+        let ended = run(command("unix:/x", &args));
+        refused(&ended, 2, option[0]);
+    }
+    let running = sound();
+    refused(
+        &running.ask(&["capture", "--select", "zone="]),
+        2,
+        "failed to parse",
+    );
+    assert!(running.asked("capture").is_empty());
+}
+
+#[test]
+fn captures_over_the_fleet_are_listed_and_ended() {
+    let running = sound();
+    insta::assert_snapshot!(running.ask(&["captures"]).all());
+    let listed = json(&running.ask(&["captures", "--json"]));
+    assert_eq!(
+        (&listed[0]["id"], &listed[0]["state"]),
+        (&8.into(), &"running".into())
+    );
+    assert_eq!(listed[1]["ended_by"], "the client left");
+    assert_eq!(running.ask(&["captures", "cancel", "7"]).code, 0);
+    refused(
+        &running.ask(&["captures", "cancel", "9"]),
+        1,
+        "none with id 9 runs",
+    );
+    assert_eq!(running.asked("cancel"), ["7", "9"]);
+}

@@ -72,6 +72,8 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
         let mut rows = rows(&synthetic, recorder.dict_mut());
         total += rows.len() as u64;
         recorder.add(WindowPart {
+            moments: &[],
+            moments_refused: 0,
             accounts: &[],
             start: Mono(window * WINDOW_NS),
             end: Mono((window + 1) * WINDOW_NS),

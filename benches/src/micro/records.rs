@@ -126,6 +126,7 @@ impl Captured {
             cgroup: true,
             user_regs: self.user_regs,
             user_stack: self.sample_type & u64::from(sys::PERF_SAMPLE_STACK_USER) != 0,
+            raw: false,
         }
     }
 

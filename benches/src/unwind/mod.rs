@@ -83,6 +83,7 @@ impl Kept {
                 stack: &self.stack,
                 full: self.full,
             }),
+            raw: None,
             cgroup: CgroupId(0),
         }
     }

@@ -3,6 +3,7 @@
 
 use super::{Config, Engine};
 use config::{Key, Kind, Reload, Value, as_text, log, put_int, put_word, socket_address, word};
+use proto::COLLECTOR_PORT;
 use std::path::PathBuf;
 
 const ENGINES: &[(Engine, &str)] = &[
@@ -24,6 +25,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
     ("ingest", "What agents may take."),
     ("query", "What queries may take."),
+    ("control", "Captures over the fleet."),
     ("clickhouse", "The server to use with `store: clickhouse`."),
     ("log", "The collector's own log, on standard error."),
     ("shutdown", "The end of the collector."),
@@ -206,6 +208,20 @@ pub const KEYS: &[Key<Config>] = &[
               is told with the answer.",
         get: |c| Value::Int(c.query.nodes_max.into()),
         put: |c, v| put_int(&mut c.query.nodes_max, &v),
+    },
+    Key {
+        path: "control.advertise",
+        kind: Kind::PeerOrNull(COLLECTOR_PORT),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where other collectors on the same clickhouse reach listen.grpc of this one, so that a capture \
+              asked of any of them reaches the agents of all; null: they are not told of its agents. Loopback \
+              only, as listen.grpc is: of another machine the end of a tunnel.",
+        get: |c| {
+            let address = c.control.advertise;
+            address.map_or(Value::Null, |address| Value::Text(address.to_string()))
+        },
+        put: |c, v| c.control.advertise = as_text(&v).and_then(socket_address),
     },
     Key {
         path: "clickhouse.url",

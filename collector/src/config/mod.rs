@@ -7,7 +7,7 @@ mod sections;
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
-pub use sections::{ClickHouse, Engine, Ingest, Listen, Query, Retention, Shutdown};
+pub use sections::{ClickHouse, Control, Engine, Ingest, Listen, Query, Retention, Shutdown};
 
 use serde::Serialize;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ pub struct Config {
     pub ingest: Ingest,
     /// What queries may take.
     pub query: Query,
+    /// Captures over the fleet.
+    pub control: Control,
     /// The ClickHouse to use with `store: clickhouse`.
     pub clickhouse: ClickHouse,
     /// The collector's own log.

@@ -66,6 +66,13 @@ pub struct Query {
     pub nodes_max: u32,
 }
 
+/// Section `control`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Control {
+    /// Where other collectors on the same store reach this one.
+    pub advertise: Option<SocketAddr>,
+}
+
 /// Section `clickhouse`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClickHouse {
@@ -115,6 +122,7 @@ impl Default for Config {
                 memory_mib: 512,
                 nodes_max: 200_000,
             },
+            control: Control { advertise: None },
             clickhouse: ClickHouse {
                 url: "http://127.0.0.1:8123".to_owned(),
                 database: "fleetprof".to_owned(),

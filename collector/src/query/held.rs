@@ -141,7 +141,7 @@ pub(crate) fn profile_bytes(profile: &Profile) -> usize {
 }
 
 /// A refusal that does not last.
-pub(super) fn busy(text: String) -> Status {
+pub(crate) fn busy(text: String) -> Status {
     let mut status = Status::resource_exhausted(text);
     status
         .metadata_mut()

@@ -12,14 +12,14 @@ mod request;
 mod service;
 mod units;
 
-pub(crate) use held::{Place, RETRY_AFTER, profile_bytes};
+pub(crate) use held::{Place, RETRY_AFTER, busy, profile_bytes};
 pub use request::Selected;
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
-use crate::store::{Answer, Cancel, Limits, Store, StoreError, TimeRange};
+use crate::store::{Answer, Attending, Cancel, Limits, Scope, Store, StoreError, TimeRange};
 use crate::time::Clock;
-use profile::{Profile, Query};
+use profile::{Profile, Query, key};
 use proto::agent;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -203,6 +203,47 @@ impl Queries {
         self.run(nodes, self.0.options.lines, move |store, limits| {
             let range = request::resolve(range, now, || store.kept())?;
             make(store.profile(range, &query, limits)?, limits)
+        })
+        .await
+    }
+
+    /// Names of the hosts with samples in a scope, ordered, and whether there are more than `most`.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) async fn host_names(
+        &self,
+        scope: Scope,
+        most: usize,
+    ) -> Result<(Vec<String>, bool), Status> {
+        self.run(0, most, move |store, limits| {
+            Ok(store.label_values(&scope, key::HOST, "", most, limits)?)
+        })
+        .await
+    }
+
+    /// Hosts that attend at any collector of the store, at most `most`.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) async fn attending(
+        &self,
+        since_unix_ns: i64,
+        most: usize,
+    ) -> Result<Vec<Attending>, Status> {
+        self.run_in(&self.0.calls, 0, most, move |store, limits| {
+            Ok(store.attending(since_unix_ns, limits)?)
+        })
+        .await
+    }
+
+    /// Tells the store who attends here.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) async fn attend(&self, hosts: Vec<Attending>) -> Result<(), Status> {
+        self.run_in(&self.0.calls, 0, 0, move |store, _| {
+            Ok(store.attend(&hosts)?)
         })
         .await
     }

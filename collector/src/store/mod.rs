@@ -5,6 +5,7 @@
 //! the collector's callers: a store has no clock of its own.
 
 mod answer;
+mod attending;
 pub mod clickhouse;
 pub mod embedded;
 pub mod open;
@@ -14,6 +15,7 @@ pub use answer::{
     Answer, Cancel, GAPS_MAX, Gap, HostRange, Labelled, Limits, Line, Lines, Rollup, Scope,
     StoreQuality,
 };
+pub use attending::Attending;
 pub use window::{
     HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
     StreamStacks, Taken, TimeRange, WindowAccount,
@@ -73,6 +75,27 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// When it could not be made durable.
     fn put_host(&self, host: &HostRecord) -> Result<(), StoreError>;
+
+    /// Tells other collectors on this store which hosts attend at this one. An engine that nobody shares has
+    /// nobody to tell.
+    ///
+    /// # Errors
+    /// When they could not be told.
+    fn attend(&self, _hosts: &[Attending]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Hosts that any collector told to attend since then, each once, where it was last.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn attending(
+        &self,
+        _since_unix_ns: i64,
+        _limits: &Limits,
+    ) -> Result<Vec<Attending>, StoreError> {
+        Ok(Vec::new())
+    }
 
     /// Every host heard of within the retention, by id; what it did in `range` beside it.
     ///

@@ -1,7 +1,7 @@
 //! Profiles as files: `GET /api/profile.FORMAT?selector=…&from=…&to=…`.
 //!
-//! FORMAT is `pprof`, `folded`, `speedscope.json`, `svg`, `html` or `json`. `selector` is the text form
-//! of a selector; `from` and `to` are nanoseconds since the Unix epoch, with the same meaning when they
+//! FORMAT is `pprof`, `folded`, `speedscope.json`, `svg`, `html`, `json`, `firefox.json`, `perf.txt` or
+//! `bundle.html`. `selector` is the text form of a selector; `from` and `to` are nanoseconds since the Unix epoch, with the same meaning when they
 //! are 0 or absent as in `Selection`; `frame=OP:REGEX`, which may come several times, is a frame filter
 //! (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels with `,` between them.
 //!
@@ -37,17 +37,20 @@ fn format(name: &str) -> Option<Format> {
         "svg" => Some(Format::Svg),
         "html" => Some(Format::Html),
         "json" => Some(Format::Json),
+        "firefox.json" | "firefox" => Some(Format::Firefox),
+        "perf.txt" | "perf-script" => Some(Format::PerfScript),
+        "bundle.html" | "bundle" => Some(Format::Bundle),
         _ => None,
     }
 }
 
 fn content_type(format: Format) -> &'static str {
     match format {
-        Format::Folded => "text/plain; charset=utf-8",
+        Format::Folded | Format::PerfScript => "text/plain; charset=utf-8",
         Format::Pprof => "application/octet-stream",
-        Format::Speedscope | Format::Json => "application/json",
+        Format::Speedscope | Format::Json | Format::Firefox => "application/json",
         Format::Svg => "image/svg+xml",
-        Format::Html => "text/html; charset=utf-8",
+        Format::Html | Format::Bundle => "text/html; charset=utf-8",
     }
 }
 
@@ -130,7 +133,8 @@ pub(super) async fn make(
 ) -> Result<File, Status> {
     let format = format(name).ok_or_else(|| {
         Status::not_found(
-            "there are profile.pprof, .folded, .speedscope.json, .svg, .html and .json",
+            "there are profile.pprof, .folded, .speedscope.json, .svg, .html, .json, .firefox.json, \
+             .perf.txt and .bundle.html",
         )
     })?;
     let asked = asked(pairs)?;

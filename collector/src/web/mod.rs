@@ -1,4 +1,4 @@
-//! The HTTP listener: the page, QueryService over gRPC-Web, downloads, `/metrics` and `/healthz`.
+//! The HTTP listener: the page, QueryService and CaptureService over gRPC-Web, downloads, `/metrics` and `/healthz`.
 //!
 //! HTTP/1.1 on loopback only. No answer goes to pages of other sites (`guard.rs`); connections are
 //! bounded, and the oldest makes room when there are too many.
@@ -8,6 +8,7 @@ mod guard;
 mod misplaced;
 mod page;
 
+use crate::control::Control;
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
@@ -23,6 +24,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use proto::collector::capture_service_server::{self, CaptureServiceServer};
 use proto::collector::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use std::collections::VecDeque;
 use std::io;
@@ -51,6 +53,7 @@ const QUERY_BYTES_MAX: usize = 32 << 10;
 #[derive(Clone)]
 struct Site {
     queries: Queries,
+    control: Control,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 }
@@ -60,12 +63,14 @@ struct Site {
 pub async fn serve(
     listener: TcpListener,
     queries: Queries,
+    control: Control,
     grpc: SocketAddr,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) {
     let router = router(Site {
         queries,
+        control,
         metrics: metrics.clone(),
         shutdown: shutdown.clone(),
     });
@@ -152,7 +157,13 @@ async fn connection(
 fn router(site: Site) -> Router {
     let questions =
         QueryServiceServer::new(site.queries.clone()).max_decoding_message_size(REQUEST_BYTES_MAX);
+    let captures = CaptureServiceServer::new(site.control.clone())
+        .max_decoding_message_size(REQUEST_BYTES_MAX);
     Router::new()
+        .route_service(
+            &format!("/{}/{{method}}", capture_service_server::SERVICE_NAME),
+            GrpcWebLayer::new().layer(captures),
+        )
         .route_service(
             &format!("/{SERVICE_NAME}/{{method}}"),
             GrpcWebLayer::new().layer(questions),

@@ -1,5 +1,7 @@
 //! The collector's server around a store in memory: what agents, commands and browsers get.
 
+mod attendants;
+mod captures;
 mod ingest;
 mod lifecycle;
 mod memory;

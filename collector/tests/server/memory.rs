@@ -2,8 +2,8 @@
 //! all of it.
 
 use collector::store::{
-    Answer, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, NewWindow, Origin,
-    Rollup, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    Answer, Attending, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, NewWindow,
+    Origin, Rollup, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
 };
 use profile::{
     ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
@@ -29,6 +29,7 @@ struct State {
     held: bool,
     cancelled: u64,
     closed: bool,
+    attending: BTreeMap<String, Attending>,
 }
 
 /// What a push fails with.
@@ -277,6 +278,23 @@ impl Store for Memory {
         };
         let hosts = state.hosts.values();
         Ok(hosts.map(|record| (record.clone(), did(record))).collect())
+    }
+
+    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        for host in hosts {
+            state.attending.insert(host.host_id.clone(), host.clone());
+        }
+        Ok(())
+    }
+
+    fn attending(&self, since: i64, _limits: &Limits) -> Result<Vec<Attending>, StoreError> {
+        let state = self.lock();
+        let all = state.attending.values();
+        Ok(all
+            .filter(|host| host.seen_unix_ns >= since)
+            .cloned()
+            .collect())
     }
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {

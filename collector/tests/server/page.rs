@@ -106,6 +106,7 @@ async fn the_page_of_the_program_works_in_a_browser() {
         .args(["run", "--silent", "real"])
         .current_dir(&ui)
         .env("BASE_URL", format!("http://{}", program.http))
+        .env("GRPC_URL", format!("http://{}", program.grpc))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         // With all it starts, so that all of it ends.

@@ -2,6 +2,8 @@
 
 use crate::memory::Memory;
 use collector::config::Config;
+use collector::control::limits::Timeouts as ControlTimeouts;
+use collector::control::{Control, ControlOptions};
 use collector::ingest::limits::Timeouts;
 use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
@@ -38,6 +40,8 @@ pub struct Options {
     pub ingest: IngestOptions,
     /// Of queries.
     pub query: QueryOptions,
+    /// Of captures over the fleet.
+    pub control: ControlOptions,
 }
 
 impl Default for Options {
@@ -62,6 +66,16 @@ impl Default for Options {
                 nodes: 200_000,
                 lines: 100_000,
             },
+            control: ControlOptions {
+                streams: 1024,
+                memory_bytes: 256 << 20,
+                timeouts: ControlTimeouts {
+                    hello: LIMIT,
+                    ping: LIMIT,
+                    report: LIMIT,
+                },
+                advertise: None,
+            },
         }
     }
 }
@@ -82,6 +96,8 @@ pub struct Rig {
     pub clock: Arc<AtomicI64>,
     /// Ends it.
     pub stop: watch::Sender<bool>,
+    /// Captures.
+    pub control: Control,
     /// All streams.
     pub ingest: Ingest,
     /// The task that calls the store.
@@ -96,7 +112,11 @@ impl Rig {
 
     /// With these options.
     pub async fn with(options: Options) -> Rig {
-        let store = Arc::new(Memory::default());
+        Rig::on(Arc::default(), options).await
+    }
+
+    /// One more on this store.
+    pub async fn on(store: Arc<Memory>, options: Options) -> Rig {
         let now = Arc::new(AtomicI64::new(NOW));
         let told = now.clone();
         let clock = Clock::new(move || told.load(Ordering::Relaxed));
@@ -122,8 +142,15 @@ impl Rig {
             hosts.clone(),
             options.query,
             facts,
+            clock.clone(),
+            metrics.clone(),
+        );
+        let control = Control::new(
+            queries.clone(),
+            options.control,
             clock,
             metrics.clone(),
+            ending.clone(),
         );
         let any: SocketAddr = ([127, 0, 0, 1], 0).into();
         let on_grpc = listen::bind(any).await.expect("a port");
@@ -135,12 +162,21 @@ impl Rig {
             on_grpc,
             ingest.clone(),
             queries.clone(),
+            control.clone(),
             streams,
             http,
             metrics.clone(),
             ending.clone(),
         ));
-        tokio::spawn(web::serve(on_http, queries, grpc, metrics.clone(), ending));
+        let serving = web::serve(
+            on_http,
+            queries,
+            control.clone(),
+            grpc,
+            metrics.clone(),
+            ending,
+        );
+        tokio::spawn(serving);
         Rig {
             store,
             hosts,
@@ -149,6 +185,7 @@ impl Rig {
             http,
             clock: now,
             stop,
+            control,
             ingest,
             pushing,
         }

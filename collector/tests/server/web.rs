@@ -305,6 +305,9 @@ async fn profiles_are_downloaded_in_every_format() {
         ("svg", "image/svg+xml"),
         ("html", "text/html; charset=utf-8"),
         ("json", "application/json"),
+        ("firefox.json", "application/json"),
+        ("perf.txt", "text/plain; charset=utf-8"),
+        ("bundle.html", "text/html; charset=utf-8"),
     ] {
         let reply = get(&rig, &url(format)).await;
         assert_eq!(reply.status, 200, "{format}");

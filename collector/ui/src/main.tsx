@@ -4,6 +4,8 @@ import 'uplot/dist/uPlot.min.css';
 import './app/base.css';
 import './app/pages.css';
 import './flame/flame.css';
+import './heat/heat.css';
+import './capture/capture.css';
 import { render } from 'preact';
 import { App } from './app/App';
 

@@ -1,6 +1,8 @@
 //! The catalogue of the daemon's own metrics: every counter of every stage with its sentence.
 
+mod captures;
 mod containers;
+mod control;
 mod triggers;
 
 use super::coverage::Cause;
@@ -24,11 +26,13 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     outcomes(&registry, agent);
     budget(&registry, agent);
     usage(&registry, agent);
+    captures::register(&registry, agent);
     containers::register(&registry, agent);
     triggers::register(&registry, agent);
     coverage(&registry, agent);
     if agent.export.is_some() {
         export(&registry, agent);
+        control::register(&registry, agent);
     }
     for (name, help, _) in agent.symbols.all() {
         let full = symbol_metric_name(name);
@@ -498,13 +502,19 @@ fn recorder(registry: &Registry, agent: &Arc<Agent>) {
                 ("window_budget", totals.dropped_by_budget),
                 ("window_coarsened", totals.coarsened),
                 ("sample_folded", totals.folded_samples),
+                ("sample_time", totals.times_dropped),
             ]
             .map(|(cause, value)| (vec![("cause", cause.to_owned())], value))
             .into()
         },
     );
     type Pick = fn(&RecorderStats) -> u64;
-    let gauges: [(&str, &str, Pick); 3] = [
+    let gauges: [(&str, &str, Pick); 4] = [
+        (
+            "fleetprof_recorder_times_bytes",
+            "Memory of the times of single samples, beside the flight recorder's.",
+            |s| s.times_bytes as u64,
+        ),
         (
             "fleetprof_recorder_bytes",
             "Memory of the flight recorder.",

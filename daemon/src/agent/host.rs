@@ -2,6 +2,7 @@
 
 use super::{Agent, lock, with_causes};
 use crate::aggregate::recorder::Recorder;
+use crate::capture::Capturing;
 use crate::config::Configuration;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
 use crate::pins::Pins;
@@ -119,6 +120,11 @@ impl Host for Agent {
             }
             Err(error) => Err(with_causes(&error)),
         }
+    }
+
+    fn captures(&self) -> Option<Arc<dyn Capturing>> {
+        let captures = self.captures.get()?;
+        Some(Arc::new(Arc::clone(captures)))
     }
 
     fn recorder(&self) -> &RwLock<Recorder> {

@@ -4,6 +4,7 @@
 //! stages, never their work.
 
 pub mod budget;
+mod captures;
 mod catalogue;
 mod coverage;
 mod host;
@@ -14,8 +15,10 @@ mod status;
 use crate::aggregate::recorder::{Recorder, RecorderOptions};
 use crate::aggregate::runtimes::Runtimes;
 use crate::bounds::{Bounds, CacheBounds};
+use crate::capture::manager::Captures;
 use crate::cgroup::hierarchy::Hierarchy;
 use crate::config::{Config, ConfigError, Configuration, Loaded, SamplingEvent};
+use crate::control::Control;
 use crate::cpus::{self, Arrivals, Change, CpuWatch, Notice, SILENT};
 use crate::export::{self, Exporter};
 use crate::heartbeat::{Heartbeat, Pace};
@@ -202,6 +205,8 @@ pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
         retention: config.recorder.retention(),
         budget_bytes: bounds.recorder,
         window: config.windows.length(),
+        times_bytes: config.recorder.times_bytes(),
+        ..RecorderOptions::default()
     }
 }
 
@@ -258,6 +263,10 @@ pub struct Agent {
     pub runtimes: Arc<Runtimes>,
     /// Live clients.
     pub watchers: Arc<Mutex<Watchers>>,
+    /// Captures, once they can be taken.
+    pub captures: OnceLock<Arc<Captures>>,
+    /// Captures that the collector asks for; none without one.
+    pub control: OnceLock<Arc<Control>>,
     /// Conditions that pin the recorder's minutes.
     pub triggers: Arc<Triggers>,
     /// The minutes that were pinned.
@@ -486,6 +495,7 @@ impl Agent {
             self.configure_budget(&new.config);
         }
         if touches("recorder.") {
+            self.keep_times(&new.config);
             self.pins.set_budget(new.config.recorder.pins_bytes());
         }
         if touches("triggers") {
@@ -496,6 +506,9 @@ impl Agent {
         }
         if let (true, Some(exporter)) = (touches("collector."), &self.export) {
             exporter.configure(export::Settings::of(&new.config.collector));
+        }
+        if let (true, Some(control)) = (touches("captures."), self.control.get()) {
+            control.allow(new.config.captures.remote);
         }
         if touches("log.") {
             (self.set_log_level)(&new.config);

@@ -236,6 +236,8 @@ mod tests {
             )
         };
         recorder.add(WindowPart {
+            moments: &[],
+            moments_refused: 0,
             start: Mono(0),
             end: Mono(1),
             closes: true,

@@ -146,6 +146,10 @@ impl Agent {
             window_seconds: lock(&self.config).config.windows.length_s,
             coarse_windows: stats.coarse_windows as u32,
             dropped_windows: stats.totals.dropped_by_age + stats.totals.dropped_by_budget,
+            times_bytes: stats.times_bytes as u64,
+            times_budget_bytes: stats.times_budget_bytes as u64,
+            times_since_unix_ns: unix(stats.times_since),
+            times_dropped: stats.totals.times_dropped,
         }
     }
 

@@ -140,6 +140,14 @@ pub struct RawBatch {
     pub files_announced: u64,
     /// True when kernel code came or went since the last batch.
     pub kernel_changed: bool,
+    /// Of a capture: samples its pre-filter refused, which are not among those taken. Losses are of all.
+    pub passed_over: u64,
+    /// Of a capture: samples that were there and that the sampler had no time to take; counted as lost too.
+    pub shed: u64,
+    /// Of a capture: CPUs that came or went while it ran, which it sampled in part.
+    pub cpus_changed: u32,
+    /// Of a capture: cgroups made below those it is about for which its pre-filter had no room.
+    pub cgroups_refused: u64,
     /// What was taken and missed. The namer adds what only naming can tell.
     pub quality: Quality,
 }
@@ -158,6 +166,10 @@ impl RawBatch {
         self.cgroups.clear();
         self.losses.clear();
         self.lost_after = 0;
+        self.passed_over = 0;
+        self.shed = 0;
+        self.cpus_changed = 0;
+        self.cgroups_refused = 0;
         self.quality = Quality::default();
         self.closes = false;
         self.kernel_changed = false;

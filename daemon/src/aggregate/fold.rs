@@ -4,8 +4,8 @@
 //! allocates nothing. Bounds hold whatever the load: what does not fit goes under `[other]` of its
 //! own cgroup and process, so totals stay right, and is counted.
 
-use super::batch::{RawBatch, RawFrame, RawProcess, RawSample, RawStack, RawTime};
-use crate::ids::{CgroupId, Comm, ProcessId};
+use super::batch::{RawBatch, RawFrame, RawMoment, RawProcess, RawSample, RawStack, RawTime};
+use crate::ids::{CaptureId, CgroupId, Comm, ProcessId};
 use crate::process::Process;
 use crate::time::Mono;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -25,6 +25,10 @@ const PROCESSES_MAX: usize = 1 << 16;
 /// Times kept per batch, of samples with frames in generated code: 2 MiB. 64 CPUs at 99 Hz for 10 s,
 /// all of it in generated code, make half of them. What finds no room is named as of the batch's end.
 pub const TIMES_MAX: usize = 1 << 17;
+
+/// Moments kept per batch: 6 MiB. 26 busy CPUs at 9,999 Hz make as many in the second that a batch of a
+/// capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
+pub const MOMENTS_MAX: usize = 1 << 18;
 
 /// What a sample counts for, and where and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,8 @@ pub struct Folder {
     batch: RawBatch,
     /// Samples count as taken by less than what is configured.
     pub reduced: bool,
+    /// Says of every sample when it was taken.
+    pub keep_moments: bool,
     stacks: HashTable<u32>,
     samples: HashTable<u32>,
     processes: HashTable<u32>,
@@ -61,6 +67,17 @@ impl Folder {
                 start,
                 ..RawBatch::default()
             },
+            ..Folder::default()
+        }
+    }
+
+    /// A folder for a capture that folds into `first`.
+    pub fn of_capture(id: CaptureId, start: Mono, mut first: RawBatch) -> Folder {
+        first.clear();
+        first.capture = Some(id);
+        first.start = start;
+        Folder {
+            batch: first,
             ..Folder::default()
         }
     }
@@ -97,6 +114,9 @@ impl Folder {
             stack,
             value: Value { count: 1, weight },
         });
+        if self.keep_moments {
+            self.keep_moment(row, taken);
+        }
         let generated = self.batch.stacks[stack as usize].generated;
         if generated {
             if self.batch.times.len() < TIMES_MAX {
@@ -107,6 +127,15 @@ impl Folder {
             }
         }
         generated
+    }
+
+    fn keep_moment(&mut self, row: u32, taken: &Taken) {
+        let Taken { time, weight, .. } = *taken;
+        if self.batch.moments.len() < MOMENTS_MAX {
+            self.batch.moments.push(RawMoment { row, time, weight });
+        } else {
+            self.batch.moments_refused += 1;
+        }
     }
 
     /// Adds to the row of the sample's key; returns which it is.
@@ -231,6 +260,7 @@ impl Folder {
     /// Ends the batch at `end` and begins the next one there, in `empty`'s buffers.
     pub fn take(&mut self, end: Mono, closes: bool, mut empty: RawBatch) -> RawBatch {
         empty.clear();
+        empty.capture = self.batch.capture;
         empty.start = end;
         empty.period = self.batch.period;
         empty.files_announced = self.batch.files_announced;
@@ -312,6 +342,33 @@ mod tests {
         assert_eq!(batch.samples[0].value.count as usize, TIMES_MAX + 5);
         let next = folder.take(Mono(19), true, batch);
         assert_eq!((next.times.len(), next.times_refused), (0, 0));
+    }
+
+    #[test]
+    fn a_capture_knows_when_each_sample_was_taken_as_far_as_there_is_room() {
+        let table = table();
+        let mut folder = Folder::of_capture(CaptureId(7), Mono(3), RawBatch::default());
+        folder.keep_moments = true;
+        let process = table.get(Pid(1)).expect("made above");
+        for number in 0..MOMENTS_MAX as u64 + 2 {
+            let frames = [RawFrame::Kernel(number % 2)];
+            folder.add(process, &taken(1, number), &frames);
+        }
+        let batch = folder.take(Mono(9), true, RawBatch::default());
+        assert_eq!((batch.capture, batch.start), (Some(CaptureId(7)), Mono(3)));
+        assert_eq!(batch.moments_refused, 2);
+        assert_eq!(batch.quality.taken as usize, MOMENTS_MAX + 2);
+        for (number, moment) in batch.moments.iter().enumerate() {
+            assert_eq!(
+                (moment.row as usize, moment.weight),
+                (number % 2, number as u64)
+            );
+        }
+        assert_eq!(
+            folder.batch().capture,
+            Some(CaptureId(7)),
+            "the next one too"
+        );
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl LedgerKeeper {
 }
 
 /// The labels of a cgroup alone.
-fn label_set(dict: &mut Dictionary, containers: &Containers, path: &str) -> LabelSetId {
+pub(super) fn label_set(dict: &mut Dictionary, containers: &Containers, path: &str) -> LabelSetId {
     let labels = Labels::of_path(path);
     let known = containers.of(&labels).unwrap_or_default();
     let mut pairs: Vec<(&str, &str)> = vec![(key::CGROUP, path)];

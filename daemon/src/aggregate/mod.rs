@@ -13,4 +13,5 @@ pub mod namer;
 mod owners;
 pub mod recorder;
 pub mod runtimes;
+mod target;
 mod timed;

@@ -9,7 +9,9 @@ use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
 use super::recorder::{Recorder, Row, WindowPart};
 use super::runtimes::{RuntimeWatch, Runtimes};
+use super::target::{Target, Targets};
 use super::timed::{self, Frames, Timed};
+use crate::capture::recorders::Recorders;
 use crate::cgroup::CgroupTable;
 use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::CodeBook;
@@ -17,9 +19,10 @@ use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, SymbolCounters, Symbolizer};
 use hashbrown::HashMap;
 use profile::{
-    Account, Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, Remap, SampleKey, StackEnd,
-    StackId, StrId, Unnamed, Value, key,
+    Account, Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, SampleKey, StackEnd, StackId,
+    StrId, Unnamed, Value, key,
 };
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -116,13 +119,11 @@ pub struct Namer {
     cgroups: CgroupTable,
     /// Frames named so far, outside the recorder.
     names: Dictionary,
-    /// From `names` to the recorder's dictionary, of the recorder's `epoch`.
-    remap: Remap,
     /// Label sets made outside the recorder, for naming a cgroup may read the file system.
     label_sets: Dictionary,
-    /// From `label_sets` to the recorder's dictionary, likewise.
-    label_remap: Remap,
-    epoch: u64,
+    /// From both to the dictionaries of the recorders.
+    targets: Targets,
+    captures: Arc<Recorders>,
     /// Whether a frame of `names` is a start function.
     starts: HashMap<FrameId, Start>,
     /// What a frame of `names` says of the kernel's context.
@@ -184,10 +185,9 @@ impl Namer {
             timed: Timed::default(),
             cgroups,
             names: Dictionary::default(),
-            remap: Remap::default(),
             label_sets: Dictionary::default(),
-            label_remap: Remap::default(),
-            epoch: 0,
+            targets: Targets::default(),
+            captures: Arc::default(),
             starts: HashMap::new(),
             contexts: HashMap::new(),
             ledger,
@@ -202,6 +202,12 @@ impl Namer {
         self
     }
 
+    /// Names the batches of captures into these.
+    pub fn capturing(mut self, captures: Arc<Recorders>) -> Namer {
+        self.captures = captures;
+        self
+    }
+
     /// Names batches until the sampler is gone. `tick` is called before and after each: the
     /// watchdog's heartbeat.
     pub fn run(
@@ -213,7 +219,7 @@ impl Namer {
     ) {
         while let Ok(mut batch) = batches.recv() {
             tick(true);
-            self.record(&mut batch, recorder);
+            self.take(&mut batch, recorder);
             batch.clear();
             // The sampler may be gone already, with this its last batch.
             let _ = recycled.try_send(batch);
@@ -221,9 +227,27 @@ impl Namer {
         }
     }
 
-    /// Names one batch and adds it to the recorder.
-    pub fn record(&mut self, batch: &mut RawBatch, recorder: &RwLock<Recorder>) {
-        self.store.wait_for(batch.files_announced, FILES_WAIT);
+    /// Names one batch into the recorder it is for: that of its capture, or `recorder`.
+    pub fn take(&mut self, batch: &mut RawBatch, recorder: &RwLock<Recorder>) {
+        let Some(id) = batch.capture else {
+            return self.record(batch, recorder);
+        };
+        self.captures.note_samples(batch.quality.taken);
+        match self.captures.get(id) {
+            Some(taken) => {
+                taken.note(batch);
+                self.record(batch, &taken.recorder);
+                if batch.closes {
+                    taken.end();
+                }
+            }
+            None => self.note_changes(batch),
+        }
+        self.targets.keep(&self.captures.ids());
+    }
+
+    /// Takes what a batch says beside its samples.
+    fn note_changes(&mut self, batch: &mut RawBatch) {
         if batch.kernel_changed {
             self.symbolizer.kernel_changed();
         }
@@ -231,12 +255,18 @@ impl Namer {
             self.cgroups.note_created(id, &path);
             self.ledger.note_created(&path);
         }
+    }
+
+    /// Names one batch and adds it to the recorder.
+    pub fn record(&mut self, batch: &mut RawBatch, recorder: &RwLock<Recorder>) {
+        self.store.wait_for(batch.files_announced, FILES_WAIT);
+        self.note_changes(batch);
         if self.names.heap_bytes() > NAMES_BYTES_MAX {
             self.forget_names();
         }
         if self.label_sets.heap_bytes() > LABELS_BYTES_MAX {
             self.label_sets = Dictionary::default();
-            self.label_remap = Remap::default();
+            self.targets.forget_labels();
         }
         self.name_frames(batch);
         let Work {
@@ -260,15 +290,16 @@ impl Namer {
         let closed = self.keep_ledger(batch, is_time);
         // A poisoned lock means a query panicked; what it read is still sound.
         let mut recorder = recorder.write().unwrap_or_else(PoisonError::into_inner);
-        if recorder.epoch() != self.epoch {
-            self.remap = Remap::default();
-            self.label_remap = Remap::default();
-            self.epoch = recorder.epoch();
+        // Taken out meanwhile, and always put back.
+        let mut target = std::mem::take(self.targets.of(batch.capture));
+        target.follow(recorder.epoch());
+        self.intern_stacks(batch, &mut recorder, &mut target);
+        self.make_rows(batch, &mut recorder, &mut target);
+        let accounts = self.carry_over(&closed, batch, &mut recorder, &mut target);
+        *self.targets.of(batch.capture) = target;
+        if batch.capture.is_none() {
+            recorder.note_usage(self.ledger.stats());
         }
-        self.intern_stacks(batch, &mut recorder);
-        self.make_rows(batch, &mut recorder);
-        let accounts = self.carry_over(&closed, batch, &mut recorder);
-        recorder.note_usage(self.ledger.stats());
         recorder.add(WindowPart {
             start: batch.start,
             end: batch.end,
@@ -277,9 +308,14 @@ impl Namer {
             quality: batch.quality,
             rows: &mut self.work.rows,
             accounts: &accounts,
+            moments: &batch.moments,
+            moments_refused: batch.moments_refused,
         });
         drop(recorder);
-        self.count_runtimes(batch);
+        // Runtimes are counted by the continuous profile, in which all of them are.
+        if batch.capture.is_none() {
+            self.count_runtimes(batch);
+        }
         let files = self.work.files.iter().copied();
         self.store.close_unused(files, batch.end);
     }
@@ -297,7 +333,7 @@ impl Namer {
 
     fn forget_names(&mut self) {
         self.names = Dictionary::default();
-        self.remap = Remap::default();
+        self.targets.forget_names();
         self.starts.clear();
         self.contexts.clear();
         self.symbolizer.forget_frames();
@@ -385,10 +421,10 @@ impl Namer {
         }
     }
 
-    fn intern_stacks(&mut self, batch: &RawBatch, recorder: &mut Recorder) {
+    fn intern_stacks(&mut self, batch: &RawBatch, recorder: &mut Recorder, target: &mut Target) {
         self.work.stacks.clear();
         for &stack in &batch.stacks {
-            let named = self.intern_stack(batch, stack, recorder);
+            let named = self.intern_stack(batch, stack, recorder, target);
             self.work.stacks.push(named);
         }
     }
@@ -398,6 +434,7 @@ impl Namer {
         batch: &RawBatch,
         stack: RawStack,
         recorder: &mut Recorder,
+        target: &mut Target,
     ) -> NamedStack {
         let frames = &self.work.frames[stack.first as usize..(stack.first + stack.len) as usize];
         let named = |at: &u32| {
@@ -456,7 +493,7 @@ impl Namer {
         let mut id = StackId::EMPTY;
         for at in frames.iter().rev() {
             for &frame in named(at).iter().rev() {
-                let frame = self.remap.frame(&self.names, dict, frame);
+                let frame = target.names.frame(&self.names, dict, frame);
                 id = dict.stacks.child(id, frame);
             }
         }
@@ -521,16 +558,28 @@ impl Namer {
     }
 
     /// Adds the batch to the ledger; when it closes its window, whose the losses were and what the
-    /// kernel accounts, with label sets of `label_sets`.
+    /// kernel accounts, with label sets of `label_sets`. Of a capture: whose its losses were.
     fn keep_ledger(&mut self, batch: &RawBatch, is_time: bool) -> Closed {
         let mut sums: HashMap<LabelSetId, Value> = HashMap::new();
         for sample in &batch.samples {
             let (_, key) = label_key(batch, &self.work.contexts, sample);
             *sums.entry(self.work.labels[&key]).or_default() += sample.value;
         }
+        let path = |labels| self.label_sets.label(labels, key::CGROUP).unwrap_or("");
+        if batch.capture.is_some() {
+            let mut taken: BTreeMap<Box<str>, Value> = BTreeMap::new();
+            for (labels, value) in sums {
+                *taken.entry(path(labels).into()).or_default() += value;
+            }
+            let containers = self.cgroups.containers();
+            let target = self.targets.of(batch.capture);
+            return Closed {
+                losses: target.losses(batch, taken, containers, &mut self.label_sets),
+                accounts: Vec::new(),
+            };
+        }
         for (labels, value) in sums {
-            let path = self.label_sets.label(labels, key::CGROUP);
-            self.ledger.add(path.unwrap_or(""), value);
+            self.ledger.add(path(labels), value);
         }
         self.ledger.close(batch, is_time, &mut self.label_sets)
     }
@@ -541,10 +590,11 @@ impl Namer {
         closed: &Closed,
         batch: &mut RawBatch,
         recorder: &mut Recorder,
+        target: &mut Target,
     ) -> Vec<Account> {
         let stack = recorder.lost();
         let dict = recorder.dict_mut();
-        let mut carry = |labels| self.label_remap.label_set(&self.label_sets, dict, labels);
+        let mut carry = |labels| target.labels.label_set(&self.label_sets, dict, labels);
         for &(labels, value) in &closed.losses {
             let key = SampleKey {
                 labels: carry(labels),
@@ -563,7 +613,8 @@ impl Namer {
             .collect()
     }
 
-    fn make_rows(&mut self, batch: &mut RawBatch, recorder: &mut Recorder) {
+    /// A row for each sample, in their order: moments name them by their place.
+    fn make_rows(&mut self, batch: &mut RawBatch, recorder: &mut Recorder, target: &mut Target) {
         let work = &mut self.work;
         work.rows.clear();
         let dict = recorder.dict_mut();
@@ -571,7 +622,7 @@ impl Namer {
             let stack = work.stacks[sample.stack as usize];
             let (_, key) = label_key(batch, &work.contexts, sample);
             let labels = work.labels[&key];
-            let labels = self.label_remap.label_set(&self.label_sets, dict, labels);
+            let labels = target.labels.label_set(&self.label_sets, dict, labels);
             let count = sample.value.count;
             let quality = &mut batch.quality;
             let count_if = |yes: bool| if yes { count } else { 0 };

@@ -55,6 +55,24 @@ pub(super) struct Timed {
     part_of: HashMap<Box<[u32]>, usize>,
     /// The places of one sample.
     resolved: Vec<u32>,
+    /// Where the samples of divided rows are now, by row.
+    divisions: HashMap<u32, Division>,
+}
+
+/// Where the samples of a divided row are now.
+struct Division {
+    /// By the time of the sample, in order.
+    by_time: Vec<(Mono, u32)>,
+    /// Those without a time.
+    untimed: u32,
+}
+
+impl Division {
+    /// The row of the sample of a time. Samples of one time had the same code.
+    fn row_at(&self, time: Mono) -> u32 {
+        let found = self.by_time.binary_search_by_key(&time, |&(time, _)| time);
+        found.map_or(self.untimed, |at| self.by_time[at].1)
+    }
 }
 
 /// What is to be known before the batch is named: of each process with frames in generated code its
@@ -167,6 +185,7 @@ impl Timed {
             return;
         }
         self.gather(batch, frames.frames);
+        self.divisions.clear();
         let pages = std::mem::take(&mut self.pages);
         let samples = std::mem::take(&mut self.samples);
         for of_process in samples.chunk_by(|a, b| a.0 == b.0) {
@@ -182,6 +201,11 @@ impl Timed {
             }
         }
         self.samples = samples;
+        for moment in &mut batch.moments {
+            if let Some(division) = self.divisions.get(&moment.row) {
+                moment.row = division.row_at(moment.time);
+            }
+        }
     }
 
     /// The samples of rows to be divided, by process and row.
@@ -232,12 +256,17 @@ impl Timed {
         self.part_of.clear();
         let timed = samples.iter().filter(|sample| sample.2 != Mono(u64::MAX));
         let mut untimed = row.value.count;
+        let mut division = Division {
+            by_time: Vec::new(),
+            untimed: 0,
+        };
         for &(_, _, time) in timed {
-            self.add_part(page, &stack, (time, 1), frames);
+            let part = self.add_part(page, &stack, (time, 1), frames);
+            division.by_time.push((time, part));
             untimed = untimed.saturating_sub(1);
         }
         if untimed > 0 {
-            self.add_part(page, &stack, (batch.end, untimed), frames);
+            division.untimed = self.add_part(page, &stack, (batch.end, untimed), frames);
         }
         let parts = std::mem::take(&mut self.parts);
         let mut given = Value::default();
@@ -262,6 +291,18 @@ impl Timed {
             }
         }
         add(&counters.rows_divided, u64::from(parts.len() > 1));
+        if parts.len() > 1 && !batch.moments.is_empty() {
+            // The first part took the row's place, the others stand at the end.
+            let others = (batch.samples.len() + 1 - parts.len()) as u32;
+            let row_of = |part: u32| match part {
+                0 => number as u32,
+                part => others + part - 1,
+            };
+            let timed = division.by_time.iter_mut();
+            timed.for_each(|(_, part)| *part = row_of(*part));
+            division.untimed = row_of(division.untimed);
+            self.divisions.insert(number as u32, division);
+        }
         self.parts = parts;
     }
 
@@ -275,14 +316,14 @@ impl Timed {
         undivided + DIVIDED_FRAMES_MAX
     }
 
-    /// Adds samples of a time to the part of the row that has the same names.
+    /// Adds samples of a time to the part of the row that has the same names; returns which it is.
     fn add_part(
         &mut self,
         page: &Page<'_>,
         stack: &RawStack,
         (time, count): (Mono, u64),
         frames: &mut Frames<'_>,
-    ) {
+    ) -> u32 {
         self.resolved.clear();
         for place in places(stack) {
             let at = frames.frames[place];
@@ -305,11 +346,12 @@ impl Timed {
         }
         if let Some(&part) = self.part_of.get(&self.resolved[..]) {
             self.parts[part].1 += count;
-            return;
+            return part as u32;
         }
         let resolved: Box<[u32]> = self.resolved[..].into();
         self.part_of.insert(resolved.clone(), self.parts.len());
         self.parts.push((resolved, count));
+        self.parts.len() as u32 - 1
     }
 
     /// The stack that has these frames in the places of those that change.
@@ -360,6 +402,7 @@ fn places(stack: &RawStack) -> std::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aggregate::batch::{RawMoment, RawTime};
     use crate::aggregate::fold::{Folder, Taken};
     use crate::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use crate::jit::code::{Found, Lines, When};
@@ -379,6 +422,8 @@ mod tests {
         folder: Folder,
         known: Known,
         counters: SymbolCounters,
+        /// Of every sample its time and names, once the rows were divided.
+        moments: Vec<(u64, String)>,
     }
 
     impl Rig {
@@ -390,6 +435,7 @@ mod tests {
                 folder: Folder::new(Mono(0)),
                 known: Known::new(Room::new(1 << 20)),
                 counters: SymbolCounters::default(),
+                moments: Vec::new(),
             }
         }
 
@@ -421,6 +467,12 @@ mod tests {
         fn rows(&mut self, refused: u64) -> Vec<(String, Value)> {
             let mut batch = self.folder.take(END, true, RawBatch::default());
             batch.times_refused = refused;
+            let moment = |taken: &RawTime| RawMoment {
+                row: taken.row,
+                time: taken.time,
+                weight: 1,
+            };
+            batch.moments = batch.times.iter().map(moment).collect();
             batch.times.truncate(batch.times.len() - refused as usize);
             let (mut distinct, mut frames) = (Vec::new(), Vec::new());
             for &frame in &batch.frames {
@@ -475,6 +527,9 @@ mod tests {
                 };
                 own.iter().map(name).collect::<Vec<_>>().join(" ")
             };
+            let moments = batch.moments.iter();
+            let moment = |at: &RawMoment| (at.time.0, text(&batch.samples[at.row as usize]));
+            self.moments = moments.map(moment).collect();
             let rows = batch.samples.iter().map(|row| (text(row), row.value));
             let mut rows: Vec<_> = rows.collect();
             rows.sort_by(|a, b| a.0.cmp(&b.0));
@@ -513,6 +568,26 @@ mod tests {
         let rows = rig.rows(0);
         let names: Vec<&str> = rows.iter().map(|row| row.0.as_str()).collect();
         assert_eq!(names, ["jit_reused", "new", "old"]);
+    }
+
+    #[test]
+    fn each_moment_goes_to_the_row_of_the_code_of_its_time() {
+        let mut rig = Rig::new();
+        rig.load(0x1000, "before", When::at(Mono(10)));
+        rig.load(0x1000, "after", When::at(Mono(50)));
+        rig.load(0x1000, "last", When::at(Mono(70)));
+        for time in [20, 80, 30, 50, 60] {
+            rig.sample(time, &[0x1010], 1);
+        }
+        rig.rows(0);
+        let names = [
+            (20, "before"),
+            (80, "last"),
+            (30, "before"),
+            (50, "after"),
+            (60, "after"),
+        ];
+        assert_eq!(rig.moments, names.map(|(at, name)| (at, name.to_owned())));
     }
 
     #[test]
@@ -576,6 +651,16 @@ mod tests {
                 weight += own;
                 rig.sample(*time, &addresses, *own);
             }
+            let mut moments: Vec<(u64, String)> = Vec::new();
+            for (places, time, _) in &samples {
+                let name = |&place: &u64| match rig.known.find(place * 0x1000 + 8, Mono(*time)) {
+                    Found::Code(code, _) => code.name.to_string(),
+                    Found::Unsure => "jit_reused".to_owned(),
+                    Found::Nothing => "jit_no_map".to_owned(),
+                };
+                let names: Vec<String> = places.iter().map(name).collect();
+                moments.push((*time, names.join(" ")));
+            }
             let mut found: BTreeMap<String, u64> = BTreeMap::new();
             let mut found_weight = 0;
             for (names, value) in rig.rows(0) {
@@ -585,6 +670,7 @@ mod tests {
             }
             prop_assert_eq!(found, expected);
             prop_assert_eq!(found_weight, weight);
+            prop_assert_eq!(&rig.moments, &moments);
         }
     }
 }

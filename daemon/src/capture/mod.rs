@@ -5,6 +5,16 @@
 //! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
 //! no row.
 
+pub mod engine;
+pub mod event;
+pub mod filter;
+pub mod manager;
+pub mod recorders;
+pub mod request;
+mod run;
+pub mod target;
+pub mod world;
+
 use proto::agent;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -12,7 +22,7 @@ use tonic::Status;
 /// Starts, lists and ends captures: what every way in (gRPC, a collector's order, a trigger) goes through.
 pub trait Capturing: Send + Sync + 'static {
     /// Starts one. Its messages come in the order of `CaptureResponse`; the receiver that is dropped gives the
-    /// capture up.
+    /// capture up. Opens events and reads /proc: to be called where blocking is allowed.
     ///
     /// # Errors
     /// As `AgentService.Capture` documents.
@@ -24,6 +34,13 @@ pub trait Capturing: Send + Sync + 'static {
 
     /// Ends a capture with what there is. False: none of this id runs.
     fn cancel(&self, id: u64) -> bool;
+
+    /// How many run.
+    fn running(&self) -> usize {
+        let all = self.list();
+        let running = |info: &&agent::CaptureInfo| info.state() == agent::CaptureState::Running;
+        all.iter().filter(running).count()
+    }
 
     /// Those that run and those that ended, newest first.
     fn list(&self) -> Vec<agent::CaptureInfo>;

@@ -86,6 +86,21 @@ impl Cgroup {
     }
 }
 
+/// Every cgroup whose directory is there now, with its path as bytes, within the bounds of a walk. Reads
+/// cgroupfs; empty where it cannot be seen.
+pub fn living(hierarchy: &Hierarchy) -> Vec<(Cgroup, Vec<u8>)> {
+    let Some(mount) = &hierarchy.mount else {
+        return Vec::new();
+    };
+    let found = walk::walk(mount, CGROUPS_MAX).directories.into_iter();
+    found
+        .map(|(id, below)| {
+            let path = hierarchy.path_of(&below);
+            (Cgroup::new(CgroupId(id), &path), path)
+        })
+        .collect()
+}
+
 /// The path as text: bytes that are not UTF-8 become `\xNN`, so that different paths stay so.
 fn text(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());

@@ -25,6 +25,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "recorder",
         "The flight recorder: closed windows kept in memory.",
     ),
+    (
+        "captures",
+        "Captures on demand: sampling anew, beside the continuous profile.",
+    ),
     ("budget", "What the daemon may cost, and keeps to."),
     ("server", "The gRPC server that agent-ctl talks to."),
     ("server.tls", "Certificates for TCP. All null: no TLS."),
@@ -351,6 +355,76 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        path: "recorder.times_mib",
+        kind: Kind::Int(0, 1024),
+        unit: "MiB",
+        reload: Reload::Live,
+        doc: "Memory for the times of single samples, beside budget_mib: about 4 bytes each, so the \
+              default holds the last hour of two busy CPUs and three minutes of 64. They show in a heat \
+              map what happened within a second. The oldest are forgotten first. 0: none are kept.",
+        get: |c| Value::Int(c.recorder.times_mib.into()),
+        put: |c, v| put_int(&mut c.recorder.times_mib, &v),
+    },
+    Key {
+        path: "captures.max",
+        kind: Kind::Int(0, 32),
+        unit: "captures",
+        reload: Reload::Live,
+        doc: "How many may run at a time. 0: none, whoever asks.",
+        get: |c| Value::Int(c.captures.max.into()),
+        put: |c, v| put_int(&mut c.captures.max, &v),
+    },
+    Key {
+        path: "captures.duration_max_s",
+        kind: Kind::Int(1, 3600),
+        unit: "seconds",
+        reload: Reload::Live,
+        doc: "Longest capture.",
+        get: |c| Value::Int(c.captures.duration_max_s.into()),
+        put: |c, v| put_int(&mut c.captures.duration_max_s, &v),
+    },
+    Key {
+        path: "captures.rate_max_hz",
+        kind: Kind::Int(1, 9999),
+        unit: "samples a second on each CPU",
+        reload: Reload::Live,
+        doc: "Highest rate of a capture. Its cost is not held against budget.cpu, for it was asked for: \
+              this and the length bound it.",
+        get: |c| Value::Int(c.captures.rate_max_hz.into()),
+        put: |c, v| put_int(&mut c.captures.rate_max_hz, &v),
+    },
+    Key {
+        path: "captures.memory_mib",
+        kind: Kind::Int(1, 4096),
+        unit: "MiB",
+        reload: Reload::Live,
+        doc: "Memory of the samples of all captures together, beside budget.memory_mib. Each that begins \
+              may use a quarter of what the others left; what has no room goes under [other], and then the \
+              oldest is given up, which its result says.",
+        get: |c| Value::Int(c.captures.memory_mib.into()),
+        put: |c, v| put_int(&mut c.captures.memory_mib, &v),
+    },
+    Key {
+        path: "captures.history",
+        kind: Kind::Int(0, 10_000),
+        unit: "captures",
+        reload: Reload::Live,
+        doc: "How many are listed after they ended. The log has them all.",
+        get: |c| Value::Int(c.captures.history.into()),
+        put: |c, v| put_int(&mut c.captures.history, &v),
+    },
+    Key {
+        path: "captures.remote",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Live,
+        doc: "Take captures that the collector of collector.address asks for, within the limits of this \
+              section. The agent keeps a connection to it for that; no port is open on this host. false: \
+              it is told that they are switched off.",
+        get: |c| Value::Bool(c.captures.remote),
+        put: |c, v| put_bool(&mut c.captures.remote, &v),
+    },
+    Key {
         path: "triggers",
         kind: Kind::Items(&ITEMS),
         unit: "",
@@ -388,8 +462,8 @@ pub const KEYS: &[Key<Config>] = &[
         reload: Reload::Live,
         doc: "Memory the daemon may take, ring buffers aside. Over it, it gives free memory back, \
               then keeps smaller caches, then a smaller flight recorder, and goes back when there is \
-              room. 0: the sum of recorder.budget_mib, symbols.cache_mib and unwind.cache_mib and 56 \
-              more (192 by default), but at most a sixteenth of the machine's memory.",
+              room. 0: the sum of recorder.budget_mib and times_mib, symbols.cache_mib, unwind.cache_mib and \
+              56 more (180 by default), but at most a sixteenth of the machine's memory.",
         get: |c| Value::Int(c.budget.memory_mib.into()),
         put: |c, v| put_int(&mut c.budget.memory_mib, &v),
     },

@@ -12,8 +12,8 @@ pub use config::{
 };
 pub use keys::KEYS;
 pub use sections::{
-    Budget, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent, Server,
-    Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
+    Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent,
+    Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
 pub use triggers::{Seconds, Trigger, Wanted};
 
@@ -36,6 +36,8 @@ pub struct Config {
     pub windows: Windows,
     /// The flight recorder.
     pub recorder: Recorder,
+    /// Captures on demand.
+    pub captures: Captures,
     /// Conditions that pin the recorder's minutes.
     pub triggers: Vec<Trigger>,
     /// What the daemon may cost.

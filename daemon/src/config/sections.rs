@@ -118,6 +118,25 @@ pub struct Recorder {
     pub pins_mib: u32,
     /// Where pins are kept.
     pub pins_dir: PathBuf,
+    /// Memory for the times of samples, MiB; 0: none are kept.
+    pub times_mib: u32,
+}
+
+/// Section `captures`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Captures {
+    /// Captures at a time; 0: none are taken.
+    pub max: u32,
+    /// Longest capture, seconds.
+    pub duration_max_s: u32,
+    /// Highest rate, samples a second on each CPU.
+    pub rate_max_hz: u32,
+    /// Memory of all captures together, MiB.
+    pub memory_mib: u32,
+    /// Captures remembered after their end.
+    pub history: u32,
+    /// Whether the collector may ask for captures.
+    pub remote: bool,
 }
 
 /// Section `budget`.
@@ -264,6 +283,20 @@ impl Default for Recorder {
             budget_mib: 64,
             pins_mib: 64,
             pins_dir: PathBuf::from("/var/lib/fleetprof/pins"),
+            times_mib: 4,
+        }
+    }
+}
+
+impl Default for Captures {
+    fn default() -> Self {
+        Captures {
+            max: 8,
+            duration_max_s: 3600,
+            rate_max_hz: 9999,
+            memory_mib: 64,
+            history: 100,
+            remote: true,
         }
     }
 }
@@ -354,6 +387,18 @@ impl Recorder {
     /// Disk that pins may take. Unit: bytes.
     pub fn pins_bytes(&self) -> u64 {
         u64::from(self.pins_mib) << 20
+    }
+
+    /// Memory for the times of samples, beside it. Unit: bytes.
+    pub fn times_bytes(&self) -> usize {
+        self.times_mib as usize * MIB
+    }
+}
+
+impl Captures {
+    /// Memory of all captures together. Unit: bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_mib as usize * MIB
     }
 }
 

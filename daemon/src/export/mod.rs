@@ -18,6 +18,7 @@
 //! second; a window cost them 0.3 and 2.5 ms of CPU (most stacks new to the collector), beside 2.5 ms of
 //! `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). The syscalls were 11 and 50 a window (`strace -c`).
 
+pub mod connect;
 pub mod disk;
 mod gaps;
 mod gaps_file;
@@ -259,6 +260,34 @@ impl Exporter {
             .build()?;
         runtime.block_on(push::run(self));
         Ok(())
+    }
+
+    /// Where the collector is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Who this host is and what is known of it, for a stream that begins.
+    pub fn hello(&self) -> proto::collector::Hello {
+        proto::collector::Hello {
+            host_id: self.identity.host_id.clone(),
+            boot_id: self.identity.boot_id.to_vec(),
+            facts: Some(self.facts()),
+            now_unix_ns: self.clock.to_unix_ns(Mono::now()),
+        }
+    }
+
+    /// What is known of the host, without what waits for the collector.
+    pub fn facts(&self) -> proto::collector::HostFacts {
+        proto::collector::HostFacts {
+            labels: self.shared.settings().labels.into_iter().collect(),
+            ..self.host.to_wire()
+        }
+    }
+
+    /// Counts changes of [`Exporter::facts`].
+    pub fn facts_version(&self) -> u64 {
+        self.shared.settings_version()
     }
 
     /// Puts new settings in force: labels with the next window, bounds with the next one written.

@@ -3,30 +3,13 @@
 //! Windows of earlier boots, or of another host id, go over sessions of their own beside it, one at a
 //! time: the collector knows a window by host, boot and sequence.
 
+use super::connect::{self, BACKOFF_MAX, ConnectError, backoff};
 use super::session::{Session, SessionError};
 use super::{Exporter, lock};
 use crate::agent::with_causes;
 use crate::time::Mono;
-use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
-use tokio::time::{sleep, timeout};
-use tonic::transport::{Channel, Endpoint};
-
-/// Longest wait for a connection.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
-
-/// How often a quiet connection is asked whether it is still there; windows every ten seconds usually
-/// answer that.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
-
-/// Longest wait for the answer to that.
-const KEEP_ALIVE_MAX: Duration = Duration::from_secs(20);
-
-/// Bound of the first wait before another attempt; it doubles with each.
-const BACKOFF_MIN: Duration = Duration::from_millis(500);
-
-/// Bound of all waits.
-const BACKOFF_MAX: Duration = Duration::from_secs(60);
+use tokio::time::sleep;
+use tonic::transport::Channel;
 
 /// Streams that may fail on the agent's fault with the same window in front, before it is taken for
 /// the cause and given up.
@@ -35,30 +18,12 @@ const STRIKES_MAX: u32 = 3;
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 enum PushError {
-    /// The collector cannot be reached.
-    #[error("failed to connect")]
-    Connect(#[source] tonic::transport::Error),
-    /// Nobody answers.
-    #[error("failed to connect within {} s", CONNECT_MAX.as_secs())]
-    Late,
+    /// It cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// The stream ended.
     #[error(transparent)]
     Session(#[from] SessionError),
-}
-
-/// Makes the channel to the collector: the one place that will know of certificates. The
-/// configuration admits loopback addresses only as long as there are none.
-async fn channel(exporter: &Exporter) -> Result<Channel, PushError> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", exporter.address))
-        .map_err(PushError::Connect)?
-        .connect_timeout(CONNECT_MAX)
-        .http2_keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE_MAX);
-    // It resolves within its own bound; this one covers the handshake.
-    match timeout(CONNECT_MAX + Duration::from_secs(1), endpoint.connect()).await {
-        Ok(connected) => connected.map_err(PushError::Connect),
-        Err(_) => Err(PushError::Late),
-    }
 }
 
 /// Sends until the end of the daemon, and says what stays.
@@ -101,12 +66,12 @@ async fn push(exporter: &Exporter) {
 async fn connect_once(exporter: &Exporter, strikes: &mut Strikes) -> (Result<(), PushError>, bool) {
     let mut stop = exporter.shared.stop.subscribe();
     let connected = tokio::select! {
-        connected = channel(exporter) => connected,
+        connected = connect::channel(exporter.address) => connected,
         _ = stop.wait_for(Option::is_some) => return (Ok(()), false),
     };
     let channel = match connected {
         Ok(channel) => channel,
-        Err(error) => return (Err(error), false),
+        Err(error) => return (Err(error.into()), false),
     };
     let mut session = Session::new(exporter, exporter.identity.clone());
     let result = tokio::select! {
@@ -186,32 +151,9 @@ impl Strikes {
     }
 }
 
-/// Time until the next attempt: anything up to a bound that doubles, so that the agents of a fleet do
-/// not come back together.
-fn backoff(attempts: u32) -> Duration {
-    let bound = BACKOFF_MIN
-        .saturating_mul(1 << attempts.min(16))
-        .min(BACKOFF_MAX);
-    // Seeded by the system, anew each time.
-    let random = RandomState::new().hash_one(attempts) >> 11;
-    bound.mul_f64(random as f64 / (1u64 << 53) as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn waits_double_up_to_a_minute_and_differ() {
-        for attempts in 0..40 {
-            let bound = BACKOFF_MIN
-                .saturating_mul(1 << attempts.min(16))
-                .min(BACKOFF_MAX);
-            let waits: Vec<Duration> = (0..20).map(|_| backoff(attempts)).collect();
-            assert!(waits.iter().all(|wait| *wait <= bound));
-            assert!(waits.iter().any(|wait| *wait != waits[0]));
-        }
-    }
 
     #[test]
     fn a_window_is_to_blame_after_three_streams() {

@@ -10,6 +10,7 @@
 
 mod answer;
 mod auth;
+mod capture;
 mod cgroups;
 mod ledger;
 mod listen;
@@ -21,11 +22,13 @@ mod service;
 mod tests;
 
 use crate::aggregate::recorder::Recorder;
+use crate::capture::Capturing;
 use crate::pins::Pins;
 use crate::time::WallAnchor;
 use listen::Bound;
 use proto::agent;
 use proto::agent::agent_service_server::AgentServiceServer;
+pub(crate) use request::query as query_of;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -44,6 +47,10 @@ pub const QUERIES_MAX: usize = 4;
 /// Streamed answers open at a time over all clients, live ones included. Each holds at most two
 /// chunks besides its profile. More are refused with RESOURCE_EXHAUSTED.
 pub const STREAMS_MAX: usize = 16;
+
+/// Captures that are sent at a time, those included that wait for their begin: as many as `captures.max` can
+/// allow. Apart from [`STREAMS_MAX`], so that captures that take an hour leave room for questions.
+pub const CAPTURES_MAX: usize = 64;
 
 /// Connections at a time. More wait in the listen backlog.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -115,6 +122,9 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// With the reason, when the file is invalid; the active configuration stays.
     fn reload(&self) -> Result<ReloadOutcome, String>;
+
+    /// Captures; `None` while the daemon starts.
+    fn captures(&self) -> Option<Arc<dyn Capturing>>;
 
     /// The flight recorder. Only ever locked for reading here, and not across an await.
     fn recorder(&self) -> &RwLock<Recorder>;

@@ -4,7 +4,7 @@ use super::Host;
 use super::service::{Service, begin, blocking, status};
 use crate::agent::with_causes;
 use crate::aggregate::recorder::{self, Answer, Covered, Span, read};
-use crate::pins::PinError;
+use crate::pins::{Asked, PinError};
 use crate::time::Mono;
 use profile::{Coverage, Profile, Query, QueryRunner};
 use proto::agent::TimeRange;
@@ -61,28 +61,41 @@ impl Service {
         span: (Mono, Mono),
         wall: (i64, i64),
         query: Arc<Query>,
+        times: bool,
     ) -> Result<(Chunks<Profile>, Covered, OwnedSemaphorePermit), Status> {
         let work = move |host: &dyn Host, cancel: &AtomicBool| {
             let (from, to) = span;
             let pins = host.pins().filter(|pins| !pins.is_empty());
+            let asked = Asked {
+                query: &query,
+                times,
+            };
             if let Some(pins) = pins
                 && !read(host.recorder()).holds_fine(from, to)
-                && let Some(answer) = pins.within(wall, &query, cancel).map_err(refused)?
+                && let Some(answer) = pins.within(wall, asked, cancel).map_err(refused)?
             {
                 return Ok((Chunks::new(answer.profile), answer.covered));
             }
-            let answer = recorder::query(host.recorder(), Span::Time(from, to), &query, cancel);
+            let ask = match times {
+                true => recorder::query_with_times,
+                false => recorder::query,
+            };
+            let answer = ask(host.recorder(), Span::Time(from, to), &query, cancel);
             let answer = answer.map_err(status)?;
             if let (0, Some(pins)) = (answer.covered.windows, pins)
-                && let Some(answer) = pins.overlapping(wall, &query, cancel).map_err(refused)?
+                && let Some(answer) = pins.overlapping(wall, asked, cancel).map_err(refused)?
             {
                 return Ok((Chunks::new(answer.profile), answer.covered));
             }
             let Answer {
                 mut profile,
                 covered,
+                times_from,
             } = answer;
             profile.info.start_unix_ns = host.clock().to_unix_ns(begin(&covered));
+            if let Some(from) = times_from {
+                profile.moments.start_unix_ns = host.clock().to_unix_ns(from);
+            }
             // Sorts the samples: too long for the runtime's thread.
             Ok((Chunks::new(profile), covered))
         };

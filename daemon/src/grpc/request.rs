@@ -13,7 +13,7 @@ const INTERVAL_MS: std::ops::RangeInclusive<u32> = 500..=10_000;
 ///
 /// # Errors
 /// INVALID_ARGUMENT with the reason.
-pub(super) fn query(
+pub(crate) fn query(
     matchers: Vec<agent::LabelMatcher>,
     frame_filters: Vec<agent::FrameFilter>,
     group_by: &[String],

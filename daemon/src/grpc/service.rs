@@ -3,10 +3,11 @@
 use super::answer::{AnswerStream, Outlet};
 use super::listen::Peer;
 use super::{
-    ActiveConfig, FLUSH_TIMEOUT, Host, QUERIES_MAX, ReloadOutcome, STREAMS_MAX, cgroups, ledger,
-    live, pins, request,
+    ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, Host, QUERIES_MAX, ReloadOutcome, STREAMS_MAX,
+    capture, cgroups, ledger, live, pins, request,
 };
 use crate::aggregate::recorder::{self, Answer, Covered, QueryError, Span, read};
+use crate::capture::Capturing;
 use crate::time::Mono;
 use profile::{Profile, Query, Selector};
 use proto::agent;
@@ -30,6 +31,10 @@ pub(super) struct Service {
     streams: Arc<Semaphore>,
     /// Status and reload, one at a time: they never wait behind queries.
     calls: Arc<Semaphore>,
+    /// Captures that begin, one at a time: each opens events and reads /proc.
+    beginning: Arc<Semaphore>,
+    /// See [`CAPTURES_MAX`].
+    captures: Arc<Semaphore>,
 }
 
 impl Service {
@@ -45,24 +50,35 @@ impl Service {
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             calls: Arc::new(Semaphore::new(1)),
+            beginning: Arc::new(Semaphore::new(1)),
+            captures: Arc::new(Semaphore::new(CAPTURES_MAX)),
         }
     }
 
     /// Runs `query` over `span` on a blocking thread; the permit says that its answer is in memory.
+    /// With `times`, the answer tells when samples were taken.
     pub(super) async fn profile(
         &self,
         span: Span,
         query: Arc<Query>,
+        times: bool,
     ) -> Result<(Chunks<Profile>, Covered, OwnedSemaphorePermit), Status> {
         let ((chunks, covered), permit) =
             blocking(&self.queries, &self.host, move |host, cancel| {
-                let answer =
-                    recorder::query(host.recorder(), span, &query, cancel).map_err(status)?;
+                let ask = match times {
+                    true => recorder::query_with_times,
+                    false => recorder::query,
+                };
+                let answer = ask(host.recorder(), span, &query, cancel).map_err(status)?;
                 let Answer {
                     mut profile,
                     covered,
+                    times_from,
                 } = answer;
                 profile.info.start_unix_ns = host.clock().to_unix_ns(begin(&covered));
+                if let Some(from) = times_from {
+                    profile.moments.start_unix_ns = host.clock().to_unix_ns(from);
+                }
                 // Sorts the samples: too long for the runtime's thread.
                 Ok((Chunks::new(profile), covered))
             })
@@ -86,23 +102,50 @@ impl AgentService for Service {
 
     async fn capture(
         &self,
-        _request: Request<agent::CaptureRequest>,
+        request: Request<agent::CaptureRequest>,
     ) -> Result<Response<Self::CaptureStream>, Status> {
-        Err(Status::unimplemented("captures"))
+        let peer = request.extensions().get::<Peer>().cloned();
+        let name = peer
+            .as_ref()
+            .map_or("unknown", |peer| &*peer.name)
+            .to_owned();
+        let asked = request.into_inner();
+        let place = self.captures.clone().try_acquire_owned().map_err(|_| {
+            let running = captures_of(&*self.host).map_or(0, |captures| captures.running());
+            Status::resource_exhausted(format!(
+                "failed to start the capture: {running} captures run already, and as many wait to begin \
+                 as may\nagent-ctl captures shows them"
+            ))
+        })?;
+        let (messages, permit) = blocking(&self.beginning, &self.host, move |host, _| {
+            captures_of(host)?.begin(asked, name)
+        })
+        .await?;
+        drop(permit);
+        let (outlet, stream) = Outlet::new(peer, self.stall_timeout, place);
+        tokio::spawn(capture::forward(messages, outlet));
+        Ok(Response::new(stream))
     }
 
     async fn cancel_capture(
         &self,
-        _request: Request<agent::CancelCaptureRequest>,
+        request: Request<agent::CancelCaptureRequest>,
     ) -> Result<Response<agent::CancelCaptureResponse>, Status> {
-        Err(Status::unimplemented("captures"))
+        let id = request.into_inner().id;
+        match captures_of(&*self.host)?.cancel(id) {
+            true => Ok(Response::new(agent::CancelCaptureResponse {})),
+            false => Err(Status::not_found(format!(
+                "failed to cancel capture `{id}`: none of this id runs\nagent-ctl captures shows them"
+            ))),
+        }
     }
 
     async fn list_captures(
         &self,
         _request: Request<agent::ListCapturesRequest>,
     ) -> Result<Response<agent::ListCapturesResponse>, Status> {
-        Err(Status::unimplemented("captures"))
+        let captures = captures_of(&*self.host)?.list();
+        Ok(Response::new(agent::ListCapturesResponse { captures }))
     }
 
     async fn list_pins(
@@ -187,7 +230,9 @@ impl AgentService for Service {
         let (chunks, permit) = match asked.pin_capture {
             0 => {
                 let wall = pins::wall(asked.range);
-                let (chunks, _, permit) = self.profile_or_pin((from, to), wall, query).await?;
+                let (chunks, _, permit) = self
+                    .profile_or_pin((from, to), wall, query, asked.times)
+                    .await?;
                 (chunks, permit)
             }
             pin => self.pinned_capture(pin, query).await?,
@@ -259,6 +304,12 @@ fn wire_range(host: &dyn Host, covered: &Covered) -> agent::TimeRange {
         start_unix_ns: clock.to_unix_ns(begin),
         end_unix_ns: clock.to_unix_ns(covered.end.max(begin)),
     }
+}
+
+/// Captures of the host; there are none while it starts.
+fn captures_of(host: &dyn Host) -> Result<Arc<dyn Capturing>, Status> {
+    host.captures()
+        .ok_or_else(|| Status::unavailable("the daemon takes no captures yet"))
 }
 
 pub(super) fn status(error: QueryError) -> Status {

@@ -7,6 +7,7 @@
 use crate::ids::CpuId;
 use crate::perf::event::{self, EventKind, EventSpec, Feature, Features};
 use crate::perf::loss::{Gap, LossMeter, Pace};
+use crate::perf::probe::{self, Placement, Probe};
 use crate::perf::record::{self, Pulse};
 use crate::perf::ring::{Position, Ring, Scratch};
 use crate::perf::rings::RingsError;
@@ -25,6 +26,8 @@ pub struct CpuCounts {
     pub missed: u64,
     /// Throttle events.
     pub throttled: u64,
+    /// Samples that were there and that nobody had the time to take: of captures alone. Counted as lost too.
+    pub shed: u64,
     /// Damaged records, and rings emptied because of a damaged header.
     pub malformed: u64,
     /// Time of the newest sign of life: a sample, or a ring still full; when sampling began, before
@@ -39,6 +42,7 @@ impl CpuCounts {
         self.lost += look.lost;
         self.missed += look.missed;
         self.throttled += look.throttled;
+        self.shed += look.shed;
         self.malformed += look.malformed;
         self.newest = self.newest.max(look.newest);
     }
@@ -102,12 +106,21 @@ pub struct CpuRing {
 pub(super) struct Found {
     /// Records, by time, number of the ring, and position in it.
     pub(super) index: Vec<(Mono, u32, Position)>,
-    /// Samples that are missing.
-    pub(super) gaps: Vec<Gap>,
+    /// Samples that are missing, by number of the ring.
+    pub(super) gaps: Vec<(u32, Gap)>,
     /// What is not younger than this belongs to the rings before these.
     pub(super) begin: Mono,
     /// Where a record that wraps is put together.
     pub(super) scratch: Scratch,
+}
+
+/// What a look does with records beyond the share of its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Excess {
+    /// They wait for the next look.
+    Waits,
+    /// They go unread, counted as lost.
+    Shed,
 }
 
 impl CpuRing {
@@ -122,7 +135,34 @@ impl CpuRing {
         ring_bytes: usize,
         features: Features,
     ) -> Result<(CpuRing, Features), RingsError> {
-        let (mut counter, features) = event::open(cpu, spec, features)?;
+        let (counter, features) = event::open(cpu, spec, features)?;
+        let ring = CpuRing::mapped(cpu, counter, ring_bytes, pace(spec), features)?;
+        Ok((ring, features))
+    }
+
+    /// As [`CpuRing::open`], for an event of a capture.
+    ///
+    /// # Errors
+    /// [`RingsError`].
+    pub fn open_probe(
+        cpu: CpuId,
+        probe: &Probe,
+        place: &Placement<'_>,
+        features: Features,
+    ) -> Result<(CpuRing, Features), RingsError> {
+        let (counter, features) = probe::open(cpu, probe, place, features)?;
+        let pace = probe.pace(place.cgroup.is_some());
+        let ring = CpuRing::mapped(cpu, counter, place.ring_bytes, pace, features)?;
+        Ok((ring, features))
+    }
+
+    fn mapped(
+        cpu: CpuId,
+        mut counter: Counter,
+        ring_bytes: usize,
+        pace: Pace,
+        features: Features,
+    ) -> Result<CpuRing, RingsError> {
         let ring =
             Ring::map(counter.as_raw_fd(), ring_bytes).map_err(|source| RingsError::Map {
                 cpu: cpu.0,
@@ -132,10 +172,10 @@ impl CpuRing {
         counter
             .enable()
             .map_err(|source| RingsError::Enable { cpu: cpu.0, source })?;
-        let mut opened = CpuRing::over(cpu, ring, pace(spec));
+        let mut opened = CpuRing::over(cpu, ring, pace);
         opened.counter = Some(counter);
         opened.counts_losses = features.has(Feature::ReadLost);
-        Ok((opened, features))
+        Ok(opened)
     }
 
     /// A ring that no kernel fills: for benches and tests.
@@ -197,12 +237,13 @@ impl CpuRing {
     }
 
     /// Looks at the records from the tail up to `horizon`, `share` of them at most, and adds them to
-    /// `found` under the number of this ring. Returns the time of the first record that found no room.
+    /// `found` under the number of this ring. Returns the time of the first record that found no room and
+    /// waits.
     pub(super) fn look(
         &mut self,
         number: u32,
         horizon: Mono,
-        share: usize,
+        (share, excess): (usize, Excess),
         found: &mut Found,
     ) -> Option<Mono> {
         self.head = self.ring.head();
@@ -210,6 +251,7 @@ impl CpuRing {
         self.seen = self.known;
         self.more = false;
         let mut left = share;
+        let mut shed = Shed::default();
         while self.looked != self.head {
             let record = self.ring.record(self.looked, self.head, &mut found.scratch);
             let Ok(bytes) = record else {
@@ -222,32 +264,42 @@ impl CpuRing {
             let (len, time, pulse) = (bytes.len(), record::time(bytes), record::pulse(bytes));
             match time {
                 Ok(time) if time > horizon => break,
-                Ok(time) if left == 0 => {
+                Ok(time) if left == 0 && excess == Excess::Waits => {
                     self.more = true;
                     return Some(time);
                 }
                 Ok(time) => {
-                    if time > found.begin {
-                        found.index.push((time, number, self.looked));
-                        left -= 1;
+                    match pulse {
+                        Pulse::Sample(period) if left == 0 => shed.add(time, period),
+                        _ if time > found.begin && left > 0 => {
+                            found.index.push((time, number, self.looked));
+                            left -= 1;
+                        }
+                        _ => {}
                     }
-                    self.follow(pulse, time, found);
+                    self.follow(number, pulse, time, found);
                 }
                 Err(record::Malformed) => self.seen.counts.malformed += 1,
             }
             self.seen.largest = self.seen.largest.max(len);
             self.looked = Position(self.looked.0 + len as u64);
         }
+        if let Some(gap) = shed.gap() {
+            self.seen.counts.samples -= gap.samples;
+            self.seen.counts.shed += gap.samples;
+            self.seen.counts.lost += gap.samples;
+            self.tell(number, Some(gap), found);
+        }
         None
     }
 
-    fn follow(&mut self, pulse: Pulse, time: Mono, found: &mut Found) {
+    fn follow(&mut self, number: u32, pulse: Pulse, time: Mono, found: &mut Found) {
         match pulse {
             Pulse::Sample(period) => {
                 self.seen.counts.samples += u64::from(time > found.begin);
                 self.seen.counts.newest = time;
                 let gap = self.seen.meter.sample(time, period);
-                self.tell(gap, found);
+                self.tell(number, gap, found);
             }
             Pulse::Lost(records) => self.seen.lost_record(records),
             // Counted by the driver, not by the ring.
@@ -261,19 +313,19 @@ impl CpuRing {
         }
     }
 
-    fn tell(&mut self, gap: Option<Gap>, found: &mut Found) {
+    fn tell(&mut self, number: u32, gap: Option<Gap>, found: &mut Found) {
         let Some(gap) = gap else { return };
         let (_, gap) = gap.split(found.begin);
         if gap.samples > 0 {
             self.seen.counts.missed += gap.samples;
-            found.gaps.push(gap);
+            found.gaps.push((number, gap));
         }
     }
 
     /// After a look that saw everything up to `horizon`: adds what the ring loses at this moment. A
     /// `LOST` record is written only when there is room again, which may be after the window is
     /// closed; the event's own count knows at once. It is read only where something is amiss.
-    pub(super) fn look_at_losses(&mut self, horizon: Mono, found: &mut Found) {
+    pub(super) fn look_at_losses(&mut self, number: u32, horizon: Mono, found: &mut Found) {
         if self.more {
             return;
         }
@@ -291,7 +343,7 @@ impl CpuRing {
             }
         }
         let gap = self.seen.meter.up_to(horizon);
-        self.tell(gap, found);
+        self.tell(number, gap, found);
     }
 
     fn read_lost(&self) -> Option<u64> {
@@ -339,6 +391,33 @@ impl CpuRing {
             at = Position(at.0 + bytes.len() as u64);
         }
         false
+    }
+}
+
+/// Samples that a look passed over.
+#[derive(Default)]
+struct Shed {
+    samples: u64,
+    weight: u64,
+    from: Option<Mono>,
+    until: Mono,
+}
+
+impl Shed {
+    fn add(&mut self, time: Mono, period: u64) {
+        self.samples += 1;
+        self.weight = self.weight.saturating_add(period);
+        self.from.get_or_insert(time);
+        self.until = self.until.max(time);
+    }
+
+    fn gap(&self) -> Option<Gap> {
+        Some(Gap {
+            from: self.from?,
+            until: self.until,
+            samples: self.samples,
+            period: self.weight / self.samples.max(1),
+        })
     }
 }
 

@@ -480,6 +480,12 @@ fn parse_namespace(link: &str) -> Option<u64> {
     link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
 }
 
+/// Highest rate that the kernel takes now; it lowers it when samples take long.
+pub fn max_sample_rate() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate");
+    text.ok()?.trim().parse().ok()
+}
+
 /// The CPUs that run now. None where sysfs does not tell.
 pub fn cpus_online() -> Option<Vec<CpuId>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;

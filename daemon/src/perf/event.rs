@@ -115,7 +115,7 @@ impl Features {
     }
 
     /// One feature less; `None` at the bottom.
-    fn fewer(self) -> Option<Features> {
+    pub(super) fn fewer(self) -> Option<Features> {
         (self.dropped < Feature::LADDER.len()).then_some(Features {
             dropped: self.dropped + 1,
         })
@@ -127,6 +127,7 @@ impl Features {
             cgroup: self.has(Feature::Cgroup),
             user_regs: if stack_bytes > 0 { USER_REGS } else { 0 },
             user_stack: stack_bytes > 0,
+            raw: false,
         }
     }
 }
@@ -140,7 +141,7 @@ pub enum OpenError {
     )]
     Permission {
         /// The event.
-        event: &'static str,
+        event: String,
         /// The CPU.
         cpu: u32,
         /// The sysctl's value now.
@@ -152,17 +153,28 @@ pub enum OpenError {
     )]
     Unsupported {
         /// The event.
-        event: &'static str,
+        event: String,
         /// The CPU.
         cpu: u32,
         /// What to do.
-        hint: &'static str,
+        hint: String,
+    },
+    /// The kernel takes the event and not its filter.
+    #[error("failed to set the filter of `{event}`: the kernel refuses `{filter}`")]
+    Filter {
+        /// The event.
+        event: String,
+        /// The filter.
+        filter: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
     },
     /// Anything else.
     #[error("failed to open perf event `{event}` on CPU `{cpu}`")]
     Other {
         /// The event.
-        event: &'static str,
+        event: String,
         /// The CPU.
         cpu: u32,
         /// What the kernel said.
@@ -186,11 +198,15 @@ pub fn open(
             Ok(counter) => return Ok((counter, features)),
             Err(error) => error,
         };
-        let unknown_bits = error.kind() == io::ErrorKind::Unsupported
-            || error.raw_os_error() == Some(libc::EINVAL);
         match features.fewer() {
-            Some(fewer) if unknown_bits => features = fewer,
-            _ => return Err(explain(cpu, spec.kind, error)),
+            Some(fewer) if is_unknown_bit(&error) => features = fewer,
+            _ => {
+                let hint = match spec.kind {
+                    EventKind::Cycles => "\n  use `sampling.event: cpu-clock`",
+                    EventKind::CpuClock => "",
+                };
+                return Err(explain(cpu, spec.kind.name(), hint, error));
+            }
         }
     }
 }
@@ -256,8 +272,9 @@ fn builder(cpu: CpuId, spec: &EventSpec, features: Features) -> Builder<'static>
     builder
 }
 
-fn explain(cpu: CpuId, kind: EventKind, source: io::Error) -> OpenError {
-    let (event, cpu) = (kind.name(), cpu.0);
+/// What the kernel's refusal means, with what to do instead where the event does not exist.
+pub(super) fn explain(cpu: CpuId, event: &str, hint: &str, source: io::Error) -> OpenError {
+    let (event, cpu) = (event.to_owned(), cpu.0);
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => OpenError::Permission {
             event,
@@ -269,12 +286,14 @@ fn explain(cpu: CpuId, kind: EventKind, source: io::Error) -> OpenError {
             OpenError::Unsupported {
                 event,
                 cpu,
-                hint: match kind {
-                    EventKind::Cycles => "\n  use `sampling.event: cpu-clock`",
-                    EventKind::CpuClock => "",
-                },
+                hint: hint.to_owned(),
             }
         }
         _ => OpenError::Other { event, cpu, source },
     }
+}
+
+/// True for an error that may come of a bit the kernel does not know.
+pub(super) fn is_unknown_bit(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(libc::EINVAL)
 }

@@ -54,6 +54,9 @@ pub enum Pace {
     Fixed(u64),
     /// About this many nanoseconds while the CPU is busy.
     Varying(u64),
+    /// Whenever something happens: every lost record is a sample, and no time says more. For rings that
+    /// hold nothing but samples.
+    Counted,
 }
 
 /// Distances longer than this many aimed-at ones say that the CPU was idle, not that it samples
@@ -89,6 +92,7 @@ impl LossMeter {
             Pace::Fixed(distance) => (distance, distance),
             // Not in nanoseconds: the first sample tells.
             Pace::Varying(distance) => (distance, 0),
+            Pace::Counted => (1, 0),
         };
         LossMeter {
             pace,
@@ -142,7 +146,11 @@ impl LossMeter {
         let distance = time.0.saturating_sub(self.last.0);
         let gap = if self.is_losing() {
             let places = (distance + self.distance / 2) / self.distance;
-            self.tell(places.saturating_sub(1), time)
+            let missing = places.saturating_sub(1);
+            if self.period == 0 {
+                self.period = period;
+            }
+            self.tell(missing, time)
         } else {
             self.learn(distance, period);
             None
@@ -169,7 +177,9 @@ impl LossMeter {
     }
 
     fn tell(&mut self, missing: u64, until: Mono) -> Option<Gap> {
-        let missing = if self.uncounted {
+        let missing = if self.pace == Pace::Counted {
+            self.lost
+        } else if self.uncounted {
             missing
         } else {
             missing.min(self.lost)
@@ -193,6 +203,12 @@ impl LossMeter {
         let mean = |mean: u64, new: u64| (mean * (MEAN_PARTS - 1) + new) / MEAN_PARTS;
         match self.pace {
             Pace::Fixed(_) => self.period = period,
+            Pace::Counted => {
+                self.period = match self.period {
+                    0 => period,
+                    known => mean(known, period),
+                };
+            }
             Pace::Varying(aim) => {
                 self.distance = mean(self.distance, distance.min(aim * IDLE_DISTANCES)).max(1);
                 self.period = match self.period {
@@ -286,6 +302,27 @@ mod tests {
         let gap = meter.sample(Mono(109 * 2 * PERIOD), 3000).expect("missing");
         assert!((8..=9).contains(&gap.samples), "{gap:?}");
         assert!((2990..=3010).contains(&gap.period), "{gap:?}");
+    }
+
+    #[test]
+    fn of_an_event_that_just_happens_every_lost_record_is_a_sample() {
+        let mut meter = LossMeter::new(Pace::Counted, Mono(0));
+        assert_eq!(meter.sample(Mono(100), 1), None);
+        meter.lost(40);
+        let first = meter.up_to(Mono(101)).expect("known at once");
+        assert_eq!(
+            (first.from, first.until, first.samples),
+            (Mono(100), Mono(101), 40)
+        );
+        meter.lost(2);
+        let second = meter.sample(Mono(105), 1).expect("the rest");
+        assert_eq!(
+            (second.from, second.samples, second.period),
+            (Mono(101), 2, 1)
+        );
+        assert!(!meter.overdue(Mono(u64::MAX)));
+        meter.uncounted();
+        assert_eq!(meter.sample(Mono(200), 1), None, "no time says how many");
     }
 
     proptest! {

@@ -2,7 +2,8 @@
 //!
 //! Data flows [`event`] (one per CPU) → [`ring`] (its buffer) → [`cpu_ring`] (both, with what [`loss`]
 //! tells of what is missing) → [`rings`] (all of them, in order of time) → [`record`] (what a record
-//! says). [`plan`] decides how much is copied and how large rings are; [`watch`] tells whether a word of
+//! says). Captures have rings of their own ([`sets`]) for events of their own ([`probe`]), drained with the
+//! others. [`plan`] decides how much is copied and how large rings are; [`watch`] tells whether a word of
 //! a thread was written; [`environment`] reports the kernel settings that bound all of it.
 
 pub mod cpu_ring;
@@ -10,8 +11,11 @@ pub mod environment;
 pub mod event;
 pub mod loss;
 pub mod plan;
+pub mod probe;
 pub mod record;
 pub mod ring;
 pub mod rings;
+pub mod sets;
 pub mod synthetic;
+pub mod tracefs;
 pub mod watch;

@@ -202,6 +202,93 @@ impl Plan {
     }
 }
 
+/// Part of the machine's memory for the rings of all captures.
+const SETS_MEMORY_SHARE: u64 = 64;
+
+/// Largest ring of a capture: a tenth of a second at 9,999 Hz with 16 KiB of stack.
+const SET_RING_BYTES_MAX: u64 = 16 << 20;
+
+/// Smallest one: a few samples with copies of stacks. What does not fit is not opened.
+const SET_RING_BYTES_MIN: u64 = 64 << 10;
+
+/// Time that a ring of a capture is to hold. The sampler wakes when it is five eighths full.
+const SET_HELD_MS: u64 = 500;
+
+/// Largest copy of a stack. A record has 64 KiB at most.
+pub const STACK_BYTES_MAX: u32 = 60 << 10;
+
+/// Rings of a set of captures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetPlan {
+    /// Bytes of each ring, a power of two.
+    pub ring_bytes: usize,
+    /// Bytes in a ring after which the sampler is woken.
+    pub watermark_bytes: usize,
+    /// Bytes of user stack copied with each sample.
+    pub stack_bytes: u32,
+    /// What the reader of the profile must know: less is copied than was asked for, or rings are small.
+    pub notices: Vec<String>,
+}
+
+impl SetPlan {
+    /// Rings for `rings` CPUs and events of `per_second` samples on a busy CPU with `stack_bytes` of stack,
+    /// beside rings of captures of `used` bytes. `None`: no memory is left for them.
+    pub fn new(
+        machine: &Machine,
+        rings: u64,
+        per_second: u64,
+        stack_bytes: u32,
+        used: u64,
+    ) -> Option<SetPlan> {
+        let mut notices = Vec::new();
+        let mut stack_bytes = stack_bytes.min(STACK_BYTES_MAX) & !7;
+        if stack_bytes > 0 && !machine.unwinds_copies {
+            stack_bytes = 0;
+            notices.push("no stacks are copied: they are unwound on x86-64 only".to_owned());
+        }
+        let share =
+            (machine.memory_bytes / SETS_MEMORY_SHARE).clamp(RINGS_BYTES_MIN, RINGS_BYTES_MAX);
+        let room = share.saturating_sub(used) / rings.max(1);
+        let room = match machine.lockable_bytes {
+            Some(max) => room.min((max / rings.max(1)).saturating_sub(4096)),
+            None => room,
+        };
+        if room < SET_RING_BYTES_MIN {
+            return None;
+        }
+        let room = 1u64 << room.ilog2();
+        let per_second = u32::try_from(per_second).unwrap_or(u32::MAX);
+        let wanted = bytes_per_second(per_second, stack_bytes.into()) * SET_HELD_MS / 1000;
+        let bytes = wanted.next_power_of_two().max(RING_BYTES_PLAIN);
+        let bytes = bytes.min(SET_RING_BYTES_MAX).min(room);
+        let fits = (bytes / 2 - SAMPLE_BYTES) as u32 & !7;
+        if stack_bytes > fits {
+            let kib = bytes >> 10;
+            notices.push(format!(
+                "{} KiB of each stack are copied instead of {}: rings have {kib} KiB",
+                fits >> 10,
+                stack_bytes >> 10
+            ));
+            stack_bytes = fits;
+        }
+        if !holds_enough(bytes, per_second, stack_bytes.into()) {
+            let held = held_ms(bytes, per_second, stack_bytes.into());
+            notices.push(format!(
+                "rings of {} KiB hold {held} ms at {per_second} samples a second with {} KiB of each \
+                 stack: samples may be lost while all CPUs are busy",
+                bytes >> 10,
+                stack_bytes >> 10
+            ));
+        }
+        Some(SetPlan {
+            ring_bytes: bytes as usize,
+            watermark_bytes: (bytes / 8 * 5) as usize,
+            stack_bytes,
+            notices,
+        })
+    }
+}
+
 /// Says that rings of `room` bytes hold too little with copies of this size, and why they are no larger.
 fn small_rings(
     sampling: &Sampling,
@@ -385,6 +472,44 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Ring in KiB, copy in KiB, number of notices of a set of captures.
+    fn check_set(
+        cpus: u64,
+        rate: u64,
+        stack_kib: u32,
+        used: u64,
+        expected: Option<(usize, u32, usize)>,
+    ) {
+        let plan = SetPlan::new(&machine(cpus, 24 * GIB), cpus, rate, stack_kib << 10, used);
+        let found = plan.map(|plan| {
+            assert!(plan.watermark_bytes < plan.ring_bytes);
+            (
+                plan.ring_bytes >> 10,
+                plan.stack_bytes >> 10,
+                plan.notices.len(),
+            )
+        });
+        assert_eq!(
+            found, expected,
+            "{cpus} CPUs, {rate} Hz, {stack_kib} KiB, {used}"
+        );
+    }
+
+    #[test]
+    fn rings_of_captures_hold_what_comes_while_the_sampler_wakes_up() {
+        check_set(2, 99, 0, 0, Some((256, 0, 0)));
+        check_set(2, 997, 16, 0, Some((16 << 10, 16, 0)));
+        check_set(2, 9_999, 16, 0, Some((16 << 10, 16, 1)));
+        check_set(64, 9_999, 0, 0, Some((4 << 10, 0, 0)));
+    }
+
+    #[test]
+    fn memory_that_captures_have_already_is_not_there_for_another() {
+        check_set(2, 997, 16, 383 << 20, Some((512, 16, 1)));
+        check_set(64, 99, 60, 380 << 20, Some((64, 31, 2)));
+        check_set(2, 99, 0, 384 << 20, None);
     }
 
     #[test]

@@ -13,7 +13,8 @@ use perf_event_open_sys::bindings as sys;
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Malformed;
 
-/// Which optional fields the records of an event carry. One layout for all rings of a daemon.
+/// Which optional fields the records of an event carry. One layout for all rings of the continuous
+/// profile, and one for each event of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// `PERF_SAMPLE_CGROUP` is on.
@@ -22,6 +23,8 @@ pub struct Layout {
     pub user_regs: u64,
     /// `STACK_USER` is on.
     pub user_stack: bool,
+    /// `PERF_SAMPLE_RAW` is on.
+    pub raw: bool,
 }
 
 /// Bytes of the `sample_id` trailer: TID, TIME, CPU, IDENTIFIER.
@@ -115,6 +118,9 @@ pub struct Sample<'a> {
     pub callchain: Callchain<'a>,
     /// For unwinding from a copied stack.
     pub user: Option<UserState<'a>>,
+    /// What a tracepoint recorded, as its `format` file describes it, padding behind; `None` when not
+    /// asked for. May hold names and text of strangers.
+    pub raw: Option<&'a [u8]>,
     /// cgroup in the hierarchy of perf_event; 0 when not asked for.
     pub cgroup: CgroupId,
 }
@@ -405,6 +411,12 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
     let period = cursor.u64()?;
     let words = usize::try_from(cursor.u64()?).map_err(|_| Malformed)?;
     let callchain = Callchain(cursor.take(words.checked_mul(8).ok_or(Malformed)?)?);
+    let mut raw = None;
+    if layout.raw {
+        // Its size counts the padding up to a multiple of eight with the size itself.
+        let size = cursor.u32()? as usize;
+        raw = Some(cursor.take(size)?);
+    }
     let mut regs = None;
     let mut is_64 = false;
     if layout.user_regs != 0 {
@@ -449,6 +461,7 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
         period,
         callchain,
         user,
+        raw,
         cgroup,
     })
 }
@@ -463,6 +476,7 @@ mod tests {
         cgroup: true,
         user_regs: 0,
         user_stack: false,
+        raw: false,
     };
 
     fn pair(low: u32, high: u32) -> u64 {
@@ -502,6 +516,7 @@ mod tests {
             cgroup: true,
             user_regs: 0x1c0,
             user_stack: true,
+            raw: false,
         };
         // abi 0, stack size 0, cgroup.
         let bytes = record(sys::PERF_RECORD_SAMPLE, 1, &sample_body(&[7], &[0, 0, 44]));
@@ -518,6 +533,7 @@ mod tests {
             cgroup: true,
             user_regs: 0x1c0,
             user_stack: true,
+            raw: false,
         };
         // abi 2, three registers, 16 bytes reserved, of which 8 are real, cgroup.
         let rest = [2, 100, 101, 102, 16, 0x55, 0x66, 8, 44];
@@ -531,6 +547,30 @@ mod tests {
         assert!(user.is_64);
         assert!(!user.full, "the stack ends here, not the copy");
         assert_eq!(sample.cgroup, CgroupId(44));
+    }
+
+    #[test]
+    fn what_a_tracepoint_recorded_stands_between_callchain_and_registers() {
+        let layout = Layout {
+            user_regs: 0x1c0,
+            user_stack: true,
+            raw: true,
+            ..LAYOUT
+        };
+        // Twelve bytes of data behind their size; abi 0, stack size 0, cgroup.
+        let raw = [pair(12, 0xaaaa_bbbb), 0x1122_3344_5566_7788];
+        let rest = [&raw[..], &[0, 0, 44]].concat();
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 1, &sample_body(&[7], &rest));
+        let Ok(Record::Sample(sample)) = parse(&bytes, &layout) else {
+            panic!("not a sample")
+        };
+        let found = sample.raw.expect("recorded");
+        assert_eq!(found.len(), 12);
+        assert_eq!(found[..4], 0xaaaa_bbbbu32.to_ne_bytes());
+        assert_eq!(sample.cgroup, CgroupId(44));
+        let rest = [&[pair(4000, 0)][..], &[0, 0, 44]].concat();
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 1, &sample_body(&[7], &rest));
+        assert!(matches!(parse(&bytes, &layout), Err(Malformed)));
     }
 
     #[test]
@@ -606,10 +646,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_the_parser_panic(
-            kind in 0u32..24, misc: u16, body: Vec<u8>, regs: bool, stack: bool
+            kind in 0u32..24, misc: u16, body: Vec<u8>, regs: bool, stack: bool, raw: bool
         ) {
             let layout = Layout {
-                cgroup: true, user_regs: if regs { 0x1c0 } else { 0 }, user_stack: stack,
+                cgroup: true, user_regs: if regs { 0x1c0 } else { 0 }, user_stack: stack, raw,
             };
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(misc.to_ne_bytes());

@@ -6,12 +6,13 @@
 //! its way on another CPU.
 
 use crate::ids::CpuId;
-use crate::perf::cpu_ring::{CpuCounts, CpuRing, Found};
+use crate::perf::cpu_ring::{CpuCounts, CpuRing, Excess, Found};
 use crate::perf::event::{EventSpec, Features, OpenError};
 use crate::perf::loss::Gap;
 use crate::perf::plan;
-use crate::perf::record::{self, Layout, Record};
+use crate::perf::record::{self, Layout, Record, Sample};
 use crate::perf::ring::{Position, Scratch};
+use crate::perf::sets::{RingSet, SetKey, each_of_set, in_sets};
 use crate::time::Mono;
 use std::collections::BTreeMap;
 use std::io;
@@ -32,6 +33,22 @@ pub fn horizon_at(now: Mono) -> Mono {
 /// Records a drain handles at once; more are left for the next. Bounds the index's memory at
 /// 6 MiB. A drain at 99 Hz and 64 CPUs sees about 15,000.
 const RECORDS_PER_DRAIN_MAX: usize = 1 << 18;
+
+/// Samples of captures that a drain handles at once, those of all their rings together: at 5 to 10 µs each
+/// about 0.1 s. As rings of the continuous profile hold several times that, its records never wait for a
+/// capture's until they are lost.
+const SET_RECORDS_PER_DRAIN_MAX: usize = 1 << 14;
+
+/// Least of them for one ring.
+const SET_SHARE_MIN: usize = 16;
+
+/// How full the fullest ring of the continuous profile is when captures do without what is beyond their
+/// share, in parts of 256. Until then all wait together for the next drain, which follows at once, so that
+/// the process table is that of their time.
+const SHED_FULL: u64 = 96;
+
+/// How far the drains may fall behind for the captures' sake before these do without likewise.
+const SHED_LATE: Duration = Duration::from_secs(2);
 
 /// How long [`Rings::deliver_samples`] tries. At the lowest useful rate of 10 Hz two samples are due.
 const PROBE: Duration = Duration::from_millis(250);
@@ -89,6 +106,8 @@ const QUIET_FULL: std::ops::Range<u64> = 16..128;
 /// The rings of all CPUs.
 pub struct Rings {
     rings: Vec<CpuRing>,
+    /// Those of captures.
+    sets: Vec<RingSet>,
     /// Counts of each CPU that was ever sampled.
     counts: BTreeMap<CpuId, CpuCounts>,
     layout: Layout,
@@ -123,6 +142,17 @@ pub struct News {
     pub malformed: u64,
     /// How full the fullest ring was. Unit: parts of 256.
     pub fullest: u64,
+    /// Samples of captures that were there and that nobody had the time to take; counted as lost too.
+    pub shed: u64,
+}
+
+impl News {
+    fn add(&mut self, counts: CpuCounts) {
+        self.lost += counts.lost;
+        self.throttled += counts.throttled;
+        self.malformed += counts.malformed;
+        self.shed += counts.shed;
+    }
 }
 
 /// What a drain hands out.
@@ -138,6 +168,26 @@ pub enum Drained<'a> {
         /// The record.
         record: Record<'a>,
     },
+    /// Samples that are missing in a ring of a capture.
+    SetGap(SetKey, Gap),
+    /// A sample of a ring of a capture.
+    SetSample {
+        /// Whose.
+        set: SetKey,
+        /// Number of the event in the set.
+        event: u8,
+        /// The sample.
+        sample: Sample<'a>,
+    },
+}
+
+/// All rings, in the order of their numbers.
+fn all<'a>(
+    rings: &'a mut [CpuRing],
+    sets: &'a mut [RingSet],
+) -> impl Iterator<Item = &'a mut CpuRing> {
+    let others = sets.iter_mut().flat_map(|set| set.rings.iter_mut());
+    rings.iter_mut().chain(others.map(|it| &mut it.ring))
 }
 
 impl Rings {
@@ -185,6 +235,7 @@ impl Rings {
         };
         Ok(Rings {
             rings,
+            sets: Vec::new(),
             counts: BTreeMap::new(),
             layout: features.layout(stack_bytes),
             features,
@@ -197,7 +248,39 @@ impl Rings {
         })
     }
 
-    /// Descriptors to wait on.
+    /// Drains the rings of captures too from now on.
+    pub fn add_set(&mut self, set: RingSet) {
+        self.sets.push(set);
+    }
+
+    /// Drains a set no more.
+    pub fn take_set(&mut self, key: SetKey) -> Option<RingSet> {
+        let at = self.sets.iter().position(|set| set.key == key)?;
+        Some(self.sets.swap_remove(at))
+    }
+
+    /// The sets of captures.
+    pub fn sets(&self) -> &[RingSet] {
+        &self.sets
+    }
+
+    /// A set: benches and tests write to its rings.
+    pub fn set_mut(&mut self, key: SetKey) -> Option<&mut RingSet> {
+        self.sets.iter_mut().find(|set| set.key == key)
+    }
+
+    /// Takes over the sets of captures of the rings that go.
+    pub fn adopt_sets(&mut self, others: &mut Rings) {
+        self.sets.append(&mut others.sets);
+    }
+
+    /// Has no capture sample a CPU that went away. Returns whether any did.
+    pub fn leave_sets(&mut self, cpu: CpuId) -> bool {
+        let left = self.sets.iter_mut().map(|set| set.leave(cpu));
+        left.fold(false, |any, left| any | left)
+    }
+
+    /// Descriptors to wait on, those of captures left out.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.rings.iter().filter_map(CpuRing::fd)
     }
@@ -210,7 +293,9 @@ impl Rings {
     /// where nothing but samples came, there is no need to listen. A few CPUs are listened to always:
     /// a burst of other records fills a ring within a part of a second.
     pub fn quiet(&self) -> Option<Duration> {
-        quiet(self.news, self.rings.len(), self.fills_in)
+        // At what rate captures fill theirs is their own matter.
+        let listened = !self.sets.is_empty();
+        quiet(self.news, self.rings.len(), self.fills_in).filter(|_| !listened)
     }
 
     /// The features the kernel took.
@@ -302,15 +387,29 @@ impl Rings {
     /// earlier one than asked for when there are too many for one drain.
     pub fn drain(&mut self, horizon: Mono, mut each: impl FnMut(Drained<'_>)) -> Mono {
         let horizon = self.look(horizon);
-        for ring in &mut self.rings {
-            ring.look_at_losses(horizon, &mut self.found);
+        for (number, ring) in all(&mut self.rings, &mut self.sets).enumerate() {
+            ring.look_at_losses(number as u32, horizon, &mut self.found);
         }
-        for &gap in &self.found.gaps {
-            each(Drained::Gap(gap));
+        let main = self.rings.len();
+        for &(number, gap) in &self.found.gaps {
+            match (number as usize).checked_sub(main) {
+                None => each(Drained::Gap(gap)),
+                Some(number) => {
+                    if let Some((set, ..)) = in_sets(&mut self.sets, number) {
+                        each(Drained::SetGap(set, gap));
+                    }
+                }
+            }
         }
         let Found { index, scratch, .. } = &mut self.found;
         index.sort_unstable();
         for &(time, number, position) in &*index {
+            if let Some(number) = (number as usize).checked_sub(main) {
+                if let Some((set, it, layout)) = in_sets(&mut self.sets, number) {
+                    each_of_set(set, it, &layout, position, scratch, &mut each);
+                }
+                continue;
+            }
             let ring = &mut self.rings[number as usize];
             // Looked at before, so the header is sound.
             let Some(bytes) = ring.record(position, scratch) else {
@@ -329,37 +428,62 @@ impl Rings {
         for ring in &mut self.rings {
             self.news.fullest = self.news.fullest.max(ring.fullness());
             let counts = ring.release();
-            self.news.lost += counts.lost;
-            self.news.throttled += counts.throttled;
-            self.news.malformed += counts.malformed;
+            self.news.add(counts);
             self.counts.entry(ring.cpu).or_default().add(counts);
         }
         self.malformed += self.news.malformed;
+        for set in &mut self.sets {
+            set.news = News::default();
+            for it in &mut set.rings {
+                set.news.fullest = set.news.fullest.max(it.ring.fullness());
+                set.news.add(it.ring.release());
+            }
+        }
         horizon
     }
 
     /// Looks at the records up to `horizon`, or up to an earlier one where a ring holds more than its
     /// share: what is younger than the first record left behind must wait with it.
     fn look(&mut self, horizon: Mono) -> Mono {
-        let limit = self.look_up_to(horizon);
-        if limit < horizon {
-            return self.look_up_to(limit);
+        let (own, all) = self.look_up_to(horizon, Excess::Waits);
+        if all == horizon {
+            return horizon;
         }
-        horizon
+        // What a capture cannot have at once is not worth a sample of the continuous profile.
+        let fullest = self.rings.iter().map(CpuRing::fullness).max();
+        let pressed = fullest.unwrap_or(0) > SHED_FULL || horizon.since(all) > SHED_LATE;
+        let (limit, excess) = match pressed {
+            true => (own, Excess::Shed),
+            false => (all, Excess::Waits),
+        };
+        self.look_up_to(limit, excess);
+        limit
     }
 
-    /// Returns the horizon, or the time before the first record that found no room in the index.
-    fn look_up_to(&mut self, horizon: Mono) -> Mono {
-        let mut limit = horizon;
+    /// Returns the horizon, or the time before the first record that found no room in the index: of the
+    /// continuous profile, and of all.
+    fn look_up_to(&mut self, horizon: Mono, excess: Excess) -> (Mono, Mono) {
+        let mut own = horizon;
         self.found.index.clear();
         self.found.gaps.clear();
         let share = (RECORDS_PER_DRAIN_MAX / self.rings.len().max(1)).max(64);
-        for (number, ring) in self.rings.iter_mut().enumerate() {
-            if let Some(left) = ring.look(number as u32, horizon, share, &mut self.found) {
+        let share = (share, Excess::Waits);
+        let of_sets = self.sets.iter().map(|set| set.rings.len()).sum::<usize>();
+        let set_share = (SET_RECORDS_PER_DRAIN_MAX / of_sets.max(1)).max(SET_SHARE_MIN);
+        let main = self.rings.len();
+        let mut rings = all(&mut self.rings, &mut self.sets).zip(0..);
+        for (ring, number) in rings.by_ref().take(main) {
+            if let Some(left) = ring.look(number, horizon, share, &mut self.found) {
+                own = own.min(left);
+            }
+        }
+        let mut limit = own;
+        for (ring, number) in rings {
+            if let Some(left) = ring.look(number, own, (set_share, excess), &mut self.found) {
                 limit = limit.min(left);
             }
         }
-        limit
+        (own, limit)
     }
 
     /// Proves that samples arrive: keeps this thread's CPU busy for up to `PROBE` and looks for a
@@ -386,10 +510,13 @@ impl Rings {
     }
 }
 
-fn is_offline(cpu: CpuId) -> bool {
+pub(super) fn is_offline(cpu: CpuId) -> bool {
     let path = format!("/sys/devices/system/cpu/cpu{}/online", cpu.0);
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == "0")
 }
+
+#[cfg(test)]
+mod set_tests;
 
 #[cfg(test)]
 mod tests {
@@ -432,7 +559,7 @@ mod tests {
                 let (time, record) = match drained {
                     Drained::Record { time, record, .. } => (time, record),
                     // On a loaded machine the ring is full before this thread had its time.
-                    Drained::Gap(_) => return,
+                    _ => return,
                 };
                 assert!(time >= newest, "records come in order of time");
                 newest = time;
@@ -568,6 +695,7 @@ mod tests {
                 let is_sample = matches!(record, Record::Sample(_));
                 ticks += u64::from(is_sample && begin < time && time <= newest[&cpu]);
             }
+            Drained::SetGap(..) | Drained::SetSample { .. } => {}
         });
         let mut counts = CpuCounts::default();
         let mut periods = 0;

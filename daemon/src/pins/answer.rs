@@ -1,15 +1,16 @@
 //! Questions about pinned time: a pin's windows, put into a recorder of their own and asked as any.
 
-use super::{Chunk, Entry, Pins, disk};
+use super::{Chunk, Entry, Pins, disk, moments};
 use crate::agent::lock;
 use crate::aggregate::recorder::{
-    Answer, QueryError, Recorder, RecorderOptions, Row, Span, WindowPart,
+    Answer, QueryError, Recorder, RecorderOptions, Row, Span, WindowPart, query, query_with_times,
 };
 use crate::export::record::{DecodeError, Tables};
 use crate::time::Mono;
 use profile::{Account, Profile, Query, Remap, SampleKey};
 use proto::{AssembleError, ProfileAssembler};
 use std::io;
+use std::sync::RwLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -58,6 +59,21 @@ pub enum PinError {
     Query(#[from] QueryError),
 }
 
+/// What is asked of a pin.
+#[derive(Clone, Copy)]
+pub struct Asked<'q> {
+    /// Which samples.
+    pub query: &'q Query,
+    /// Whether the times of samples are wanted too.
+    pub times: bool,
+}
+
+/// The window of a chunk, and the times behind it.
+fn split(payload: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = payload.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
+}
+
 impl Pins {
     /// The answer of the pin in which the whole range lies; none when there is no such pin. The newest, if there
     /// are several. Unit: nanoseconds since the Unix epoch. `info.start_unix_ns` of the profile is set.
@@ -67,10 +83,10 @@ impl Pins {
     pub fn within(
         &self,
         range: (i64, i64),
-        query: &Query,
+        asked: Asked<'_>,
         cancel: &AtomicBool,
     ) -> Result<Option<Answer>, PinError> {
-        self.ask(range, query, cancel, |(start, end)| {
+        self.ask(range, asked, cancel, |(start, end)| {
             start - SLACK_NS <= range.0 && range.1 <= end + SLACK_NS
         })
     }
@@ -82,10 +98,10 @@ impl Pins {
     pub fn overlapping(
         &self,
         range: (i64, i64),
-        query: &Query,
+        asked: Asked<'_>,
         cancel: &AtomicBool,
     ) -> Result<Option<Answer>, PinError> {
-        self.ask(range, query, cancel, |(start, end)| {
+        self.ask(range, asked, cancel, |(start, end)| {
             start < range.1 && range.0 < end
         })
     }
@@ -93,7 +109,7 @@ impl Pins {
     fn ask(
         &self,
         (from, to): (i64, i64),
-        query: &Query,
+        asked: Asked<'_>,
         cancel: &AtomicBool,
         fits: impl Fn((i64, i64)) -> bool,
     ) -> Result<Option<Answer>, PinError> {
@@ -109,10 +125,18 @@ impl Pins {
             return Ok(None);
         };
         let _one = lock(&self.unpacking);
-        let recorder = self.unpacked(&entry)?;
+        let recorder = RwLock::new(self.unpacked(&entry)?);
         let time = |unix: i64| Mono(u64::try_from(unix).unwrap_or(0));
-        let mut answer = recorder.query(Span::Time(time(from), time(to)), query, cancel)?;
+        let ask = match asked.times {
+            true => query_with_times,
+            false => query,
+        };
+        let span = Span::Time(time(from), time(to));
+        let mut answer = ask(&recorder, span, asked.query, cancel)?;
         answer.profile.info.start_unix_ns = answer.covered.start.0 as i64;
+        if let Some(from) = answer.times_from {
+            answer.profile.moments.start_unix_ns = from.0 as i64;
+        }
         Ok(Some(answer))
     }
 
@@ -130,6 +154,8 @@ impl Pins {
             retention: Duration::MAX,
             budget_bytes: UNPACKED_BYTES_MAX,
             window: Duration::from_secs(3600),
+            times_bytes: UNPACKED_BYTES_MAX,
+            window_share: 1,
         });
         let mut tables = Tables::default();
         let mut bytes = 0;
@@ -146,9 +172,19 @@ impl Pins {
                 )));
             }
             let decode = |source| PinError::Decode { id, source };
-            tables.take(&payload).map_err(decode)?;
-            let window = tables.window(&payload).map_err(decode)?;
+            let broken = || {
+                read(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a window is damaged",
+                ))
+            };
+            let (record, times) = split(&payload).ok_or_else(broken)?;
+            tables.take(record).map_err(decode)?;
+            let window = tables.window(record).map_err(decode)?;
             let facts = &window.facts;
+            let start = Mono(u64::try_from(facts.start_unix_ns).unwrap_or(0));
+            let times = moments::decode(times, (start, facts.period), window.rows.len());
+            let (moments, moments_refused) = times.ok_or_else(broken)?;
             recorder.set_event(&facts.event, &facts.unit);
             let mut remap = Remap::default();
             let dict = recorder.dict_mut();
@@ -166,7 +202,6 @@ impl Pins {
                 ..*account
             };
             let accounts: Vec<Account> = window.accounts.iter().map(account).collect();
-            let start = Mono(u64::try_from(facts.start_unix_ns).unwrap_or(0));
             recorder.add(WindowPart {
                 start,
                 end: start.plus(Duration::from_nanos(facts.duration_ns)),
@@ -175,6 +210,8 @@ impl Pins {
                 quality: facts.quality,
                 rows: &mut rows,
                 accounts: &accounts,
+                moments: &moments,
+                moments_refused,
             });
         }
         Ok(recorder)

@@ -1,6 +1,6 @@
 //! Opens pins and adds windows to them. `fp-trigger` has it; blocks on the disk.
 
-use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins, disk};
+use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins, disk, moments};
 use crate::agent::lock;
 use crate::aggregate::recorder::{ClosedWindow, Cursor, Recorder, Row, read};
 use crate::export::record::{self, Facts, Lens, Window};
@@ -208,6 +208,7 @@ impl Keeper {
         }
         let mut remap = Remap::default();
         let dict = &mut pin.dict;
+        // As they come: times say which row they are of by its place.
         let mut rows: Vec<Row> = Vec::new();
         for (key, value) in window.rows() {
             let key = SampleKey {
@@ -217,7 +218,6 @@ impl Keeper {
             };
             rows.push((key, value));
         }
-        rows.sort_unstable_by_key(|row| row.0);
         let accounts = window.accounts().map(|account| Account {
             labels: remap.label_set(window.dict, dict, account.labels),
             ..account
@@ -243,7 +243,14 @@ impl Keeper {
             accounts,
         };
         record::encode_body(&mut body, &whole);
-        let chunk = disk::pack(&record::join(&tables, &body), range, fresh);
+        let record = record::join(&tables, &body);
+        let mut payload = (record.len() as u32).to_le_bytes().to_vec();
+        payload.extend(record);
+        if let Some((list, refused)) = window.moments() {
+            let from = (window.start, window.period);
+            moments::encode(&mut payload, from, refused, &list);
+        }
+        let chunk = disk::pack(&payload, range, fresh);
         Ok((chunk.map_err(|_| Full::Share)?, range))
     }
 

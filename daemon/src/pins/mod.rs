@@ -12,10 +12,11 @@
 mod answer;
 mod disk;
 pub mod keeper;
+mod moments;
 #[cfg(test)]
 mod tests;
 
-pub use answer::PinError;
+pub use answer::{Asked, PinError};
 pub use disk::{DirError, Evidence};
 pub use keeper::{Keeper, Wish};
 

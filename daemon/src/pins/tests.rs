@@ -1,6 +1,7 @@
 //! Pins beside a recorder that forgets, on disks that misbehave.
 
 use super::*;
+use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::{Recorder, RecorderOptions, Row, WindowPart};
 use crate::time::Mono;
 use profile::{Account, FrameRef, Query, SampleKey, StackEnd, Value, key};
@@ -77,6 +78,15 @@ impl Host {
                 let (count, weight) = (number + 1, 10 * (number + 1));
                 rows.push((SampleKey { labels, stack, end }, Value { count, weight }));
             }
+            let moments: Vec<RawMoment> = (0..number + 1)
+                .map(|sample| RawMoment {
+                    row: 0,
+                    time: self
+                        .begin
+                        .plus(Duration::from_millis(number * 10_000 + sample)),
+                    weight: 10,
+                })
+                .collect();
             let accounts = [Account {
                 labels,
                 ns: 5_000,
@@ -90,6 +100,8 @@ impl Host {
                 quality: profile::Quality::default(),
                 rows: &mut rows,
                 accounts: &accounts,
+                moments: &moments,
+                moments_refused: 0,
             });
             drop(recorder);
             self.windows += 1;
@@ -113,11 +125,20 @@ impl Host {
     /// Windows and samples that a pin has of a range of windows.
     fn pinned(&self, from: u64, to: u64) -> Option<(usize, u64)> {
         let range = self.wall(from, to);
-        let answer = self.pins.within(range, &Query::default(), &NEVER);
+        let answer = self.pins.within(range, all(), &NEVER);
         let answer = answer.expect("a pin that can be read")?;
         let start = answer.profile.info.start_unix_ns;
         assert!((start - range.0).abs() < 1_000_000, "{start} {range:?}");
         Some((answer.covered.windows, answer.profile.total().count))
+    }
+}
+
+/// Every sample, with its time.
+fn all() -> Asked<'static> {
+    static QUERY: OnceLock<Query> = OnceLock::new();
+    Asked {
+        query: QUERY.get_or_init(Query::default),
+        times: true,
     }
 }
 
@@ -157,9 +178,24 @@ fn what_the_kernel_accounted_is_kept_too() {
     let mut host = Host::new(dir.path());
     host.pass(2);
     host.fire(2, 0);
-    let answer = host.pins.within(host.wall(0, 2), &Query::default(), &NEVER);
+    let answer = host.pins.within(host.wall(0, 2), all(), &NEVER);
     let answer = answer.unwrap().unwrap();
     assert_ne!(answer.profile.info.coverage, profile::Coverage::default());
+}
+
+#[test]
+fn when_samples_were_taken_is_kept_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::new(dir.path());
+    host.pass(3);
+    host.fire(2, 0);
+    let answer = host.pins.within(host.wall(1, 3), all(), &NEVER);
+    let moments = answer.unwrap().unwrap().profile.moments;
+    let found: Vec<(u64, u64)> = moments.list.iter().map(|m| (m.at_ns, m.weight)).collect();
+    let ms = |ms: u64| (ms * 1_000_000, 10);
+    assert_eq!(found, [ms(0), ms(1), ms(10_000), ms(10_001), ms(10_002)]);
+    assert_eq!(moments.start_unix_ns, host.wall(1, 3).0);
+    assert_eq!((moments.duration_ns, moments.dropped), (20_000_000_000, 0));
 }
 
 #[test]
@@ -168,13 +204,9 @@ fn a_range_that_overlaps_a_pin_has_what_there_is() {
     let mut host = Host::new(dir.path());
     host.pass(4);
     host.fire(2, 0);
-    let found = host
-        .pins
-        .overlapping(host.wall(0, 3), &Query::default(), &NEVER);
+    let found = host.pins.overlapping(host.wall(0, 3), all(), &NEVER);
     assert_eq!(found.unwrap().unwrap().profile.total().count, 3);
-    let none = host
-        .pins
-        .overlapping(host.wall(7, 9), &Query::default(), &NEVER);
+    let none = host.pins.overlapping(host.wall(7, 9), all(), &NEVER);
     assert!(none.unwrap().is_none());
 }
 
@@ -314,7 +346,7 @@ fn no_byte_of_a_file_can_be_changed_unseen() {
         let mut host = Host::new(dir.path());
         host.begin = begin;
         let bad = host.pins.counts.damaged.load(Ordering::Relaxed);
-        let asked = host.pins.within(host.wall(0, 2), &Query::default(), &NEVER);
+        let asked = host.pins.within(host.wall(0, 2), all(), &NEVER);
         assert!(bad > 0 || asked.is_err(), "byte {at}");
     }
 }
@@ -377,7 +409,7 @@ fn a_capture_is_kept_with_its_pin_and_goes_with_it() {
     host.pass(2);
     let id = host.fire(2, 0).unwrap();
     assert!(matches!(host.pins.capture(id), Err(PinError::Unknown(_))));
-    let captured = host.pins.within(host.wall(0, 2), &Query::default(), &NEVER);
+    let captured = host.pins.within(host.wall(0, 2), all(), &NEVER);
     let captured = captured.unwrap().unwrap().profile;
     let mut evidence = Evidence::default();
     for chunk in proto::Chunks::with_target(&captured, 64) {

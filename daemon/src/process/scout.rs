@@ -9,6 +9,7 @@ use super::scan::{self, ScannedProcess};
 use crate::heartbeat::Heartbeat;
 use crate::helpers::Helpers;
 use crate::ids::FileId;
+use crate::perf::sets::RingSet;
 use crate::symbolize::files::{FileSeen, FileStore, identity_in_time};
 use crate::time::Mono;
 use crate::unwind::module::Module;
@@ -38,6 +39,8 @@ pub enum Request {
     Module(FileId),
     /// Read all processes again.
     Processes,
+    /// Close the events of a capture that ended: the kernel may wait for all CPUs meanwhile.
+    Close(Box<RingSet>),
 }
 
 /// All processes as they were at some time after `asked`.
@@ -127,6 +130,7 @@ impl Scout {
                     // The sampler still has the one before: this one is asked for again.
                     let _ = scanned.try_send(Scanned { asked, processes });
                 }
+                Ok(Request::Close(set)) => drop(set),
                 // Opening comes first: a container may be gone in a moment, an open file stays.
                 Err(TryRecvError::Empty) => {
                     if let Some(id) = unread.pop_front() {

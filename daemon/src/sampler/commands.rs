@@ -1,7 +1,7 @@
 //! What changes while the sampler runs: other rings, CPUs that come and go, the length of windows.
 
-use super::{Sampler, SamplerError};
-use crate::ids::CpuId;
+use super::{Begin, Sampler, SamplerError};
+use crate::ids::{CaptureId, CpuId};
 use crate::perf::cpu_ring::CpuRing;
 use crate::perf::rings::Rings;
 use crate::time::Mono;
@@ -39,6 +39,12 @@ pub enum Command {
         /// Where one ends and the next begins.
         boundary: Mono,
     },
+    /// Say of every sample of the continuous profile when it was taken, or do not.
+    KeepTimes(bool),
+    /// Begin a capture.
+    BeginCapture(Box<Begin>),
+    /// End a capture with what there is.
+    EndCapture(CaptureId),
 }
 
 /// Rings that are to be sampled from `cut` on. Both run for a moment, so that nothing is missing
@@ -67,6 +73,7 @@ impl Sampler {
         for fd in self.rings.fds() {
             self.poller.remove(fd).map_err(SamplerError::Wait)?;
         }
+        next.rings.adopt_sets(&mut self.rings);
         self.rings = next.rings;
         self.unwinder.depths = next.depths;
         self.folder.batch().period = next.period;
@@ -81,7 +88,14 @@ impl Sampler {
         }
     }
 
-    pub(super) fn obey(&mut self, command: Command, horizon: Mono) -> Result<(), SamplerError> {
+    pub(super) fn obey(
+        &mut self,
+        command: Command,
+        horizon: Mono,
+        now: Mono,
+    ) -> Result<(), SamplerError> {
+        // Later than the pass began, where that took time.
+        let now = now.max(Mono::now());
         match command {
             Command::Windows { length, boundary } => {
                 self.window = length;
@@ -108,9 +122,22 @@ impl Sampler {
                 if let Some(fd) = ring.fd() {
                     self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
                 }
+                // Captures have no ring there.
+                self.captures.cpu_changed();
                 self.rings.add(*ring);
             }
-            Command::RemoveCpu(cpu) => self.rings.leave(cpu),
+            Command::KeepTimes(keep) => self.folder.keep_moments = keep,
+            Command::RemoveCpu(cpu) => {
+                self.rings.leave(cpu);
+                if self.rings.leave_sets(cpu) {
+                    self.captures.cpu_changed();
+                }
+            }
+            Command::BeginCapture(begin) => self
+                .captures
+                .begin(*begin, &mut self.rings, &self.poller, now)
+                .map_err(SamplerError::Wait)?,
+            Command::EndCapture(id) => self.captures.end(id, now),
         }
         Ok(())
     }

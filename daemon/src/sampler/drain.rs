@@ -1,9 +1,11 @@
 //! From the rings to batches: draining in order of time, folding, closing windows.
 
+use super::captures::Captures;
 use super::{Queues, Sampler, SamplerError, Shared};
+use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
-use crate::ids::Pid;
+use crate::ids::{Comm, Pid};
 use crate::jit::notice::Notice;
 use crate::perf::record::{Record, Sample};
 use crate::perf::rings::Drained;
@@ -12,8 +14,8 @@ use crate::process::scout::Request;
 use crate::process::space::Backing;
 use crate::time::Mono;
 use crate::unwind::{StackBuffer, Unwinder};
+use profile::StackEnd;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::TryRecvError;
 
 /// Pid of the idle task, one for each CPU.
 const IDLE: Pid = Pid(0);
@@ -52,6 +54,7 @@ impl Sampler {
             processes,
             folder,
             losses,
+            captures,
             queues,
             shared,
             stack,
@@ -65,15 +68,28 @@ impl Sampler {
         } = self;
         let mut gone = false;
         let mut newest = Mono(0);
-        let mut folded = 0;
+        let (mut folded, mut captured) = (0, 0);
         let horizon = rings.drain(horizon, |drained| {
             let (time, record) = match drained {
                 Drained::Record { time, record, .. } => (time, record),
                 Drained::Gap(gap) => return losses.add(gap),
+                Drained::SetGap(set, gap) => return captures.add_gap(set, gap),
+                Drained::SetSample { set, sample, .. } => {
+                    let hidden = *kernel_symbols_hidden;
+                    let way = &mut Way::new(unwinder, processes, stack, queues, shared);
+                    let is_idle = sample.pid == IDLE && is_idle(&sample, idle, hidden);
+                    captured += u64::from(captures.fold(set, &sample, is_idle, folder, way));
+                    return;
+                }
             };
             while time >= *window_end {
                 // Counts of the rings are not at hand inside the drain: they go with the next batch.
-                gone |= !send(folder, losses, processes, queues, shared, *window_end, true);
+                gone |= !send(
+                    (folder, losses, captures),
+                    processes,
+                    (queues, shared),
+                    (*window_end, true),
+                );
                 *window_end = window_end.plus(*window);
             }
             match record {
@@ -85,7 +101,7 @@ impl Sampler {
                         return;
                     }
                     folded += 1;
-                    fold(&sample, unwinder, processes, folder, stack, queues, shared);
+                    Way::new(unwinder, processes, stack, queues, shared).fold(&sample, folder);
                 }
                 Record::Mmap(mmap) => processes.mmap(&mmap, time),
                 Record::Comm {
@@ -119,6 +135,7 @@ impl Sampler {
                     if let Some(containers) = shared.containers.get() {
                         containers.announce(path);
                     }
+                    captures.note_created(id, path);
                     folder.batch().cgroups.push((id, path.into()));
                 }
                 Record::KernelCode => {
@@ -129,6 +146,7 @@ impl Sampler {
                 Record::Lost(_) | Record::Throttle | Record::Other => {}
             }
         });
+        captures.take_news(rings);
         let quality = &mut folder.batch().quality;
         let news = rings.news;
         quality.lost += news.lost;
@@ -141,6 +159,7 @@ impl Sampler {
         quality.throttled += news.throttled;
         quality.malformed += news.malformed;
         shared.samples.fetch_add(folded, Ordering::Relaxed);
+        shared.captured.fetch_add(captured, Ordering::Relaxed);
         shared.late_records.store(rings.late, Ordering::Relaxed);
         shared
             .malformed_records
@@ -170,45 +189,59 @@ impl Sampler {
         let Sampler {
             folder,
             losses,
+            captures,
             processes,
             queues,
             shared,
             ..
         } = self;
-        let sent = send(folder, losses, processes, queues, shared, end, closes);
-        if sent {
-            Ok(())
-        } else {
-            Err(SamplerError::NamerGone)
+        let whose = (folder, losses, captures);
+        match send(whose, processes, (queues, shared), (end, closes)) {
+            true => Ok(()),
+            false => Err(SamplerError::NamerGone),
         }
+    }
+
+    /// Hands over what is due of captures when everything up to `reached` has been folded.
+    pub(super) fn hand_over_captures(&mut self, reached: Mono) -> Result<(), SamplerError> {
+        let Sampler {
+            folder,
+            captures,
+            processes,
+            queues,
+            shared,
+            rings,
+            poller,
+            ..
+        } = self;
+        // Also when none runs: their batches come back after they have ended.
+        captures.take_back(queues)?;
+        if captures.is_empty() {
+            return Ok(());
+        }
+        captures.hand_over(reached, folder, processes, queues, shared)?;
+        captures
+            .sweep(rings, poller, queues)
+            .map_err(SamplerError::Wait)
     }
 }
 
 /// Sends the batch when there is an empty one to go on with and room in the queue; otherwise folding
 /// goes on in it, and the window is longer. Returns false when the namer is gone.
 fn send(
-    folder: &mut Folder,
-    losses: &mut Losses,
+    (folder, losses, captures): (&mut Folder, &mut Losses, &mut Captures),
     processes: &ProcessTable,
-    queues: &Queues,
-    shared: &Shared,
-    end: Mono,
-    closes: bool,
+    (queues, shared): (&Queues, &Shared),
+    (end, closes): (Mono, bool),
 ) -> bool {
-    let empty = match queues.recycled.try_recv() {
-        Ok(empty) => empty,
-        Err(TryRecvError::Empty) => {
-            shared.deferred_batches.fetch_add(1, Ordering::Relaxed);
-            return true;
-        }
-        Err(TryRecvError::Disconnected) => return false,
+    let gone = captures.take_back(queues).is_err();
+    let Some(empty) = captures.spare() else {
+        shared.deferred_batches.fetch_add(1, Ordering::Relaxed);
+        return !gone;
     };
     let batch = folder.batch();
     losses.take(end, batch);
-    for known in &mut batch.processes {
-        let now = processes.get(known.pid);
-        known.ended = !now.is_some_and(|now| now.id == known.id && !now.has_ended());
-    }
+    mark_ended(batch, processes);
     // As many batches exist as the queue holds, so an empty one in hand means there is room.
     queues
         .batches
@@ -216,54 +249,107 @@ fn send(
         .is_ok()
 }
 
-fn fold(
-    sample: &Sample<'_>,
-    unwinder: &mut Unwinder,
-    processes: &mut ProcessTable,
-    folder: &mut Folder,
-    stack: &mut StackBuffer,
-    queues: &Queues,
-    shared: &Shared,
-) {
-    let thread = processes.thread_comm(sample.pid, sample.tid);
-    processes.meet(sample.pid, sample.time);
-    let process = processes.get(sample.pid);
-    let end = unwinder.unwind(sample, process, stack);
-    // A process refused at the table's bound is counted with the idle task's rows, as unknown.
-    let Some(process) = process.or_else(|| processes.get(IDLE)) else {
-        return;
-    };
-    let taken = Taken {
-        time: sample.time,
-        cgroup: sample.cgroup,
-        thread,
-        end,
-        weight: sample.period,
-    };
-    if folder.add(process, &taken, &stack.frames) && !process.is_watched() {
-        let whose = process.whose();
-        match queues.code.try_send(Notice::Met(whose)) {
-            Ok(()) => processes.watch(whose.pid),
-            Err(_) => {
-                shared.notices_deferred.fetch_add(1, Ordering::Relaxed);
+/// Notes which processes of a batch have ended.
+pub(super) fn mark_ended(batch: &mut RawBatch, processes: &ProcessTable) {
+    for known in &mut batch.processes {
+        let now = processes.get(known.pid);
+        known.ended = !now.is_some_and(|now| now.id == known.id && !now.has_ended());
+    }
+}
+
+/// What a sample passes on its way into a batch.
+pub(super) struct Way<'a> {
+    unwinder: &'a mut Unwinder,
+    pub(super) processes: &'a mut ProcessTable,
+    stack: &'a mut StackBuffer,
+    queues: &'a Queues,
+    shared: &'a Shared,
+}
+
+impl<'a> Way<'a> {
+    fn new(
+        unwinder: &'a mut Unwinder,
+        processes: &'a mut ProcessTable,
+        stack: &'a mut StackBuffer,
+        queues: &'a Queues,
+        shared: &'a Shared,
+    ) -> Way<'a> {
+        Way {
+            unwinder,
+            processes,
+            stack,
+            queues,
+            shared,
+        }
+    }
+
+    fn fold(&mut self, sample: &Sample<'_>, folder: &mut Folder) {
+        let thread = self.processes.thread_comm(sample.pid, sample.tid);
+        let end = self.unwind(sample);
+        self.add(sample, thread, end, folder);
+        self.announce(sample, folder);
+    }
+
+    /// Leaves the frames in the buffer.
+    pub(super) fn unwind(&mut self, sample: &Sample<'_>) -> StackEnd {
+        self.processes.meet(sample.pid, sample.time);
+        let process = self.processes.get(sample.pid);
+        self.unwinder.unwind(sample, process, self.stack)
+    }
+
+    /// Adds a sample that was unwound.
+    pub(super) fn add(
+        &mut self,
+        sample: &Sample<'_>,
+        thread: Comm,
+        end: StackEnd,
+        folder: &mut Folder,
+    ) {
+        let process = self.processes.get(sample.pid);
+        // A process refused at the table's bound is counted with the idle task's rows, as unknown.
+        let Some(process) = process.or_else(|| self.processes.get(IDLE)) else {
+            return;
+        };
+        let taken = Taken {
+            time: sample.time,
+            cgroup: sample.cgroup,
+            thread,
+            end,
+            weight: sample.period,
+        };
+        if folder.add(process, &taken, &self.stack.frames) && !process.is_watched() {
+            let whose = process.whose();
+            match self.queues.code.try_send(Notice::Met(whose)) {
+                Ok(()) => self.processes.watch(whose.pid),
+                Err(_) => {
+                    let deferred = &self.shared.notices_deferred;
+                    deferred.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
     }
-    let mut send = |seen| {
-        let sent = queues.scout.try_send(Request::File(seen)).is_ok();
-        folder.batch().files_announced += u64::from(sent);
-        shared
-            .announcements_deferred
-            .fetch_add(u64::from(!sent), Ordering::Relaxed);
-        sent
-    };
-    for mapping in &stack.files {
-        if let Backing::File(file) = mapping.backing {
-            processes.announce(sample.pid, file, mapping, sample.time, &mut send);
+
+    /// Tells the store of the files of a sample that was unwound; counted in the continuous profile's batch.
+    pub(super) fn announce(&mut self, sample: &Sample<'_>, main: &mut Folder) {
+        let Way { queues, shared, .. } = self;
+        let mut send = |seen| {
+            let sent = queues.scout.try_send(Request::File(seen)).is_ok();
+            main.batch().files_announced += u64::from(sent);
+            shared
+                .announcements_deferred
+                .fetch_add(u64::from(!sent), Ordering::Relaxed);
+            sent
+        };
+        for mapping in &self.stack.files {
+            if let Backing::File(file) = mapping.backing {
+                let time = sample.time;
+                self.processes
+                    .announce(sample.pid, file, mapping, time, &mut send);
+            }
         }
-    }
-    if sample.user.is_some() {
-        processes.announce_all(sample.pid, sample.time, send);
+        if sample.user.is_some() {
+            self.processes.announce_all(sample.pid, sample.time, send);
+        }
     }
 }
 
@@ -302,6 +388,7 @@ mod tests {
             cgroup: true,
             user_regs: 0,
             user_stack: false,
+            raw: false,
         };
         let bytes = synthetic::sample(Mono(1), 0, 0, 10, &[ip]);
         let Ok(Record::Sample(sample)) = record::parse(&bytes, &layout) else {

@@ -4,10 +4,12 @@
 //! keeps folding, and what it cannot keep it counts. It wakes once a second, when somebody asks for
 //! fresh data, and when a ring has filled to the watermark, unless there are many (`Rings::quiet`).
 
+mod captures;
 mod commands;
 mod drain;
 mod shared;
 
+pub use captures::{Begin, CAPTURE_BATCHES, CAPTURES_MAX, HAND_OVER, SetOf};
 pub use commands::Command;
 pub use shared::{Facts, Shared};
 
@@ -27,6 +29,7 @@ use crate::unwind::generated::Generated;
 use crate::unwind::look::Answer;
 use crate::unwind::modules::Loaded;
 use crate::unwind::{StackBuffer, Unwinder};
+use captures::{Captures, NamerGone};
 use commands::Successor;
 use std::collections::VecDeque;
 use std::io;
@@ -77,6 +80,12 @@ pub enum SamplerError {
     NamerGone,
 }
 
+impl From<NamerGone> for SamplerError {
+    fn from(_: NamerGone) -> SamplerError {
+        SamplerError::NamerGone
+    }
+}
+
 /// The sampler.
 pub struct Sampler {
     rings: Rings,
@@ -87,6 +96,7 @@ pub struct Sampler {
     processes: ProcessTable,
     folder: Folder,
     losses: Losses,
+    captures: Captures,
     queues: Queues,
     shared: Arc<Shared>,
     poller: Poller,
@@ -161,6 +171,7 @@ impl Sampler {
             processes,
             folder,
             losses: Losses::default(),
+            captures: Captures::default(),
             queues,
             shared,
             poller,
@@ -231,6 +242,7 @@ impl Sampler {
         self.take_looks(now);
         let horizon = self.drain_up_to(horizon_at(now))?;
         self.ask_for_looks(now);
+        self.hand_over_captures(horizon)?;
         if flush {
             self.hand_over(horizon, false)?;
         }
@@ -247,7 +259,7 @@ impl Sampler {
         while self.successor.is_none()
             && let Some(command) = self.commands.pop_front()
         {
-            self.obey(command, horizon)?;
+            self.obey(command, horizon, now)?;
         }
         Ok(())
     }
@@ -319,11 +331,14 @@ impl Sampler {
         });
     }
 
-    /// When the next pass is due: at the tick, or when the rings that come can take over.
+    /// When the next pass is due: at the tick, when the rings that come can take over, or when a capture
+    /// hands over.
     fn due(&self, next_tick: Mono) -> Mono {
         let margin = HORIZON + Duration::from_millis(1);
         let cut = self.successor.as_ref().map(|next| next.cut.plus(margin));
-        cut.map_or(next_tick, |cut| cut.min(next_tick))
+        let captured = self.captures.due().map(|due| due.plus(margin));
+        let sooner = cut.into_iter().chain(captured).min();
+        sooner.map_or(next_tick, |sooner| sooner.min(next_tick))
     }
 
     fn ask_for_repair(&mut self, now: Mono) {
@@ -345,6 +360,17 @@ impl Sampler {
         while end < now {
             end = self.drain_up_to(now)?;
         }
+        // One that was asked for and never began ends like the others.
+        if let Ok(mut commands) = self.shared.commands.lock() {
+            self.commands.extend(commands.drain(..));
+        }
+        while let Some(command) = self.commands.pop_front() {
+            if let Command::BeginCapture(_) = command {
+                self.obey(command, end, now)?;
+            }
+        }
+        self.captures
+            .finish(end, &mut self.folder, &self.processes, &self.queues)?;
         let batch = self.folder.batch();
         self.losses.take(end, batch);
         let batch = self.folder.take(end, true, RawBatch::default());

@@ -14,6 +14,7 @@ use crate::aggregate::batch::RawBatch;
 use crate::aggregate::namer::Namer;
 use crate::aggregate::recorder::{ClosedSink, Recorder};
 use crate::bounds::CacheBounds;
+use crate::capture::recorders::Recorders;
 use crate::cgroup::CgroupTable;
 use crate::cgroup::containers::{self, Asker, Containers, Source};
 use crate::config::{self, Loaded};
@@ -89,9 +90,9 @@ const SERVING_GRACE_SHARE: f64 = 0.6;
 /// the spool.
 const PUSHING_GRACE_SHARE: f64 = 0.8;
 
-/// Threads for what takes long: the queries that may run at once, and status, reload and scrapes
-/// beside them.
-const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 2;
+/// Threads for what takes long: the queries that may run at once, and status, reload, scrapes and the begin
+/// of captures beside them.
+const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 3;
 
 /// Runs the daemon until SIGTERM or SIGINT, or until it cannot go on.
 ///
@@ -136,7 +137,7 @@ struct Stages {
     ends: Ends,
     /// Sampling and naming, which drain; then the rest.
     draining: Vec<JoinHandle<()>>,
-    /// What sends to the collector: it ends by itself, in its part of the grace.
+    /// What talks to the collector: it ends by itself, in its part of the grace.
     pushing: Vec<JoinHandle<()>>,
     stop_serving: watch::Sender<bool>,
     serving: JoinHandle<()>,
@@ -228,17 +229,23 @@ impl Stages {
             set_log_level,
             runtimes: Arc::default(),
             watchers: Arc::default(),
+            captures: OnceLock::new(),
+            control: OnceLock::new(),
             triggers: Arc::default(),
             pins: Arc::new(pins),
             registry: OnceLock::new(),
         });
+        let recorders = Arc::<Recorders>::default();
+        agent.take_captures(cgroups.containers().clone(), Arc::clone(&recorders));
+        let control = agent.take_orders();
+        agent.keep_times(&config);
         let ends = Ends {
             wake: Arc::new(WakeFd::new().map_err(setup)?),
             list: Arc::default(),
         };
 
-        let (batches, from_sampler) = sync_channel(BATCHES);
-        let (recycle, recycled) = sync_channel(BATCHES);
+        let (batches, from_sampler) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
+        let (recycle, recycled) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
         for _ in 0..BATCHES {
             // The queue has room for all of them.
             let _ = recycle.try_send(RawBatch::default());
@@ -302,7 +309,8 @@ impl Stages {
                 symbolizer.set_kernel_symbols(kernel);
                 symbolizer.follow(Arc::clone(&named.bounds));
                 let namer = Namer::new(symbolizer, store, book, cgroups)
-                    .counting_runtimes(Arc::clone(&named.runtimes));
+                    .counting_runtimes(Arc::clone(&named.runtimes))
+                    .capturing(recorders);
                 namer.run(&from_sampler, &recycle, &named.recorder, |busy| {
                     if busy {
                         return named.namer.begin();
@@ -343,6 +351,12 @@ impl Stages {
             );
             pushing.push(
                 ends.spawn("fp-push", move || Ok(pusher.run_push()?))
+                    .map_err(setup)?,
+            );
+        }
+        if let Some(control) = control {
+            pushing.push(
+                ends.spawn("fp-control", move || Ok(control.run()?))
                     .map_err(setup)?,
             );
         }
@@ -573,6 +587,12 @@ impl Stages {
         self.manager.tell(&NotifyState::Stopping);
         let grace = lock(&self.agent.config).config.shutdown.grace();
         let deadline = Mono::now().plus(grace);
+        if let Some(control) = self.agent.control.get() {
+            control.stop();
+        }
+        if let Some(captures) = self.agent.captures.get() {
+            captures.stop();
+        }
         self.agent.sampler.stop();
         // What is left to name has the grace and no more.
         self.agent.namer_pace.hurry(Mono::now());

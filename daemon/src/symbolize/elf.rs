@@ -324,6 +324,15 @@ impl Headers {
         Some(offset - segment.offset + segment.address)
     }
 
+    /// The place in the file of an address (SVMA) of code.
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        let mut code = self.segments.iter().filter(|segment| segment.executable);
+        let segment = code.find(|segment| {
+            address >= segment.address && address - segment.address < segment.file_size
+        })?;
+        Some(address - segment.address + segment.offset)
+    }
+
     /// Name and checksum of the separate debug file, from `.gnu_debuglink`.
     pub fn debug_link<R: ReadAt + ?Sized>(&self, image: &R) -> Option<(Box<[u8]>, u32)> {
         let section = self.section(b".gnu_debuglink")?;

@@ -21,6 +21,7 @@ pub mod debug_files;
 pub mod elf;
 mod file_names;
 pub mod files;
+pub mod functions;
 pub mod inflate;
 pub mod kernel;
 mod lines;

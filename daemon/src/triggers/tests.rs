@@ -60,6 +60,8 @@ fn recorder() -> RwLock<Recorder> {
         quality: profile::Quality::default(),
         rows: &mut Vec::new(),
         accounts: &[],
+        moments: &[],
+        moments_refused: 0,
     });
     RwLock::new(recorder)
 }

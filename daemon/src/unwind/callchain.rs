@@ -172,6 +172,7 @@ mod tests {
             period: 1,
             callchain: Callchain::from_bytes(&bytes),
             user: None,
+            raw: None,
             cgroup: CgroupId(1),
         };
         let mut out = StackBuffer::default();

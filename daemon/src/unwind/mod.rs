@@ -293,6 +293,7 @@ mod exec_tests {
                     stack,
                     full: false,
                 }),
+                raw: None,
                 cgroup: CgroupId(1),
             };
             let end = unwinder.unwind(&sample, table.get(Pid(7)), &mut out);

@@ -5,7 +5,7 @@ use daemon::bounds::{Bounds, CacheBounds};
 use daemon::heartbeat::Heartbeat;
 use daemon::jit::notice::Notice;
 use daemon::process::scout::{Handover, Modules, Scout};
-use daemon::sampler::{Queues, Sampler, Shared, Start};
+use daemon::sampler::{CAPTURE_BATCHES, Queues, Sampler, Shared, Start};
 use daemon::symbolize::SymbolCounters;
 use daemon::symbolize::files::FileStore;
 use daemon::unwind::generated::Generated;
@@ -29,8 +29,8 @@ pub struct Driven {
 impl Driven {
     /// Begins, without looks at the memory of threads. Also where rules for generated code go.
     pub fn new(start: Start, shared: Arc<Shared>) -> (Driven, SyncSender<Generated>) {
-        let (batches, handed_over) = sync_channel(2);
-        let (recycle, recycled) = sync_channel(2);
+        let (batches, handed_over) = sync_channel(2 + CAPTURE_BATCHES);
+        let (recycle, recycled) = sync_channel(2 + CAPTURE_BATCHES);
         for _ in 0..2 {
             recycle.send(RawBatch::default()).expect("there is room");
         }

@@ -122,6 +122,12 @@ pub enum ReadError {
         /// 1-based.
         line: usize,
     },
+    /// Every line has two counts: differential stacks are two profiles at once.
+    #[error(
+        "failed to read folded stacks: each line ends in two counts, as differential stacks do\n\
+         read the two files that were compared, or leave one column: sed -E 's/ [0-9.]+$//' FILE"
+    )]
+    Differential,
 }
 
 /// Reads folded stacks with one count a line. Empty lines and lines that begin with `# ` are skipped.
@@ -132,13 +138,14 @@ pub enum ReadError {
 /// `[lost]` counts as lost, not as taken. Fractions of a sample are cut off. The caller bounds the length of `text`; memory taken is a small multiple of it.
 ///
 /// # Errors
-/// When a line has no count or too many frames.
+/// When a line has no count or too many frames, or each has two counts.
 pub fn read(text: &str, info: Info) -> Result<Profile, ReadError> {
     let mut profile = Profile {
         info,
         ..Profile::default()
     };
     let weight = profile.info.period.max(1);
+    let (mut lines, mut double) = (0u64, 0u64);
     for (at, line) in text.lines().enumerate() {
         let line_number = at + 1;
         if line.trim().is_empty() || line.starts_with("# ") {
@@ -149,6 +156,9 @@ pub fn read(text: &str, info: Info) -> Result<Profile, ReadError> {
             .rsplit_once(' ')
             .and_then(|(stack, count)| Some((stack, read_count(count)?)))
             .ok_or(ReadError::NoCount { line: line_number })?;
+        lines += 1;
+        let before = stack.rsplit_once(' ').map(|(_, before)| before);
+        double += u64::from(before.and_then(read_count).is_some());
         if stack.bytes().filter(|&byte| byte == b';').count() >= STACK_FRAMES_MAX {
             return Err(ReadError::TooDeep { line: line_number });
         }
@@ -175,6 +185,9 @@ pub fn read(text: &str, info: Info) -> Result<Profile, ReadError> {
                 weight: count.saturating_mul(weight),
             },
         );
+    }
+    if lines > 0 && lines == double {
+        return Err(ReadError::Differential);
     }
     let (mut taken, mut lost) = (0u64, 0u64);
     for (key, value) in &profile.samples {

@@ -4,19 +4,26 @@
 //! Writers stream to any [`Write`]; give them a buffered one. Hostile text is escaped by each writer
 //! as its format needs.
 
+pub mod firefox;
 pub mod folded;
+pub mod heatmap;
 pub mod html;
+pub mod import;
 pub mod json;
+pub mod perf_script;
 pub mod pprof;
 pub mod speedscope;
 mod summary;
 pub mod svg;
+mod timeline;
 mod tree;
 
+pub use import::{Import, ImportError, ImportOptions, Source, import};
 pub use summary::quality_line;
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameKind, FrameRef};
+use crate::heatmap::Grid;
 use crate::labels::LabelSetId;
 use crate::outcome::StackEnd;
 use crate::sample::{Profile, Value};
@@ -37,17 +44,26 @@ pub enum Format {
     Html,
     /// The documented JSON for scripts.
     Json,
+    /// Processed profile of the Firefox Profiler.
+    Firefox,
+    /// Text as `perf script` writes it.
+    PerfScript,
+    /// All that is known of an incident as one page that needs nothing else.
+    Bundle,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 6] = [
+    pub const ALL: [Format; 9] = [
         Format::Folded,
         Format::Pprof,
         Format::Speedscope,
         Format::Svg,
         Format::Html,
         Format::Json,
+        Format::Firefox,
+        Format::PerfScript,
+        Format::Bundle,
     ];
 
     /// Its name on the command line; `str::parse` reads it.
@@ -59,6 +75,9 @@ impl Format {
             Format::Svg => "svg",
             Format::Html => "html",
             Format::Json => "json",
+            Format::Firefox => "firefox",
+            Format::PerfScript => "perf-script",
+            Format::Bundle => "bundle",
         }
     }
 
@@ -71,7 +90,18 @@ impl Format {
             Format::Svg => "svg",
             Format::Html => "html",
             Format::Json => "json",
+            Format::Firefox => "firefox.json",
+            Format::PerfScript => "perf.txt",
+            Format::Bundle => "bundle.html",
         }
+    }
+
+    /// True when what is written says when samples were taken, where the profile does.
+    pub fn has_times(self) -> bool {
+        matches!(
+            self,
+            Format::Json | Format::Firefox | Format::PerfScript | Format::Bundle
+        )
     }
 
     /// The format of a file name, by the longest extension that fits.
@@ -112,7 +142,10 @@ impl std::str::FromStr for Format {
 
 /// No format has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("failed to find format `{name}`: expected folded, pprof, speedscope, svg, html or json")]
+#[error(
+    "failed to find format `{name}`: expected folded, pprof, speedscope, svg, html, json, \
+     firefox, perf-script or bundle"
+)]
 pub struct UnknownFormat {
     /// What was asked for.
     pub name: String,
@@ -204,8 +237,24 @@ pub struct Options {
     pub mark_cut: bool,
     /// Root at the top (svg, first view in html).
     pub icicle: bool,
-    /// Most bars kept (html); the smallest are folded into `[other]`, which the page says.
+    /// Most bars kept (html, bundle); the smallest are folded into `[other]`, which the page says.
     pub max_bars: usize,
+    /// How time is cut into cells (bundle).
+    pub grid: Grid,
+    /// What else is known: of the host, of the question, of who wrote the file (bundle).
+    pub facts: Vec<Fact>,
+}
+
+/// Something that belongs to a profile and is told beside it. Text from outside is escaped where it is
+/// written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// Heading it stands under.
+    pub group: String,
+    /// What it is.
+    pub name: String,
+    /// What it says.
+    pub value: String,
 }
 
 /// Most bars of an HTML page unless asked otherwise: about 4 MB of page. 100,000 bars are 1.4 MB, open
@@ -224,6 +273,8 @@ impl Default for Options {
             mark_cut: true,
             icicle: false,
             max_bars: MAX_BARS_DEFAULT,
+            grid: Grid::default(),
+            facts: Vec::new(),
         }
     }
 }
@@ -247,6 +298,9 @@ pub fn write(
         Format::Svg => svg::write(profile, options, out),
         Format::Html => html::write(profile, options, out),
         Format::Json => json::write(profile, out),
+        Format::Firefox => firefox::write(profile, options, out),
+        Format::PerfScript => perf_script::write(profile, options, out),
+        Format::Bundle => html::write_bundle(profile, options, out),
     }
 }
 
@@ -319,6 +373,10 @@ mod tests {
             ("a.json", Some(Format::Json)),
             ("a.speedscope.json", Some(Format::Speedscope)),
             ("a.PB.GZ", Some(Format::Pprof)),
+            ("a.firefox.json", Some(Format::Firefox)),
+            ("a.perf.txt", Some(Format::PerfScript)),
+            ("a.bundle.html", Some(Format::Bundle)),
+            ("a.html", Some(Format::Html)),
             ("json", None),
             ("a.txt", None),
         ] {

@@ -26,11 +26,18 @@ pub(super) struct Node<const N: usize> {
 }
 
 /// Nodes in depth-first order, children by name: the same samples give the same tree.
+#[derive(Clone)]
 pub(super) struct Tree<K, const N: usize> {
     /// What frames are called, in sorted order; entry 0 is the root's.
     pub names: Vec<K>,
     pub nodes: Vec<Node<N>>,
+    /// Index in `nodes` of what [`TreeBuilder::add`] gave.
+    places: Vec<u32>,
 }
+
+/// Where a sample was put, before its tree is sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Added(u32);
 
 /// Builds a [`Tree`] from samples of one dictionary.
 pub(super) struct TreeBuilder<'d, K, const N: usize> {
@@ -67,7 +74,7 @@ impl<'d, K: Eq + Hash + Ord + Clone + Default, const N: usize> TreeBuilder<'d, K
         values: [u64; N],
         roots: impl IntoIterator<Item = K>,
         name: impl Fn(FrameRef<'_>) -> K,
-    ) {
+    ) -> Added {
         let mut base = 0;
         for root in roots {
             let root = self.name_id(root);
@@ -83,6 +90,7 @@ impl<'d, K: Eq + Hash + Ord + Clone + Default, const N: usize> TreeBuilder<'d, K
         for (sum, value) in own.iter_mut().zip(values) {
             *sum = sum.saturating_add(value);
         }
+        Added(node)
     }
 
     fn stack_node(&mut self, base: u32, stack: StackId, name: impl Fn(FrameRef<'_>) -> K) -> u32 {
@@ -171,9 +179,11 @@ impl<'d, K: Eq + Hash + Ord + Clone + Default, const N: usize> TreeBuilder<'d, K
         }
 
         let mut nodes = Vec::with_capacity(self.nodes.len());
+        let mut places = vec![0u32; self.nodes.len()];
         let mut open = vec![(0u32, 0u32, 0u32)];
         while let Some((node, parent, depth)) = open.pop() {
             let at = nodes.len() as u32;
+            places[node as usize] = at;
             let (_, name, own) = self.nodes[node as usize];
             let total = totals[node as usize];
             nodes.push(Node {
@@ -190,11 +200,20 @@ impl<'d, K: Eq + Hash + Ord + Clone + Default, const N: usize> TreeBuilder<'d, K
                     .map(|&child| (child, at, depth + 1)),
             );
         }
-        Tree { names, nodes }
+        Tree {
+            names,
+            nodes,
+            places,
+        }
     }
 }
 
 impl<K, const N: usize> Tree<K, N> {
+    /// The node in which a sample stands now.
+    pub fn place(&self, added: Added) -> u32 {
+        self.places[added.0 as usize]
+    }
+
     /// Calls `each` with the names from the root's child down to a node and the node, for every node
     /// that samples end in.
     pub fn for_each_stack<E>(
@@ -226,25 +245,30 @@ impl<K, const N: usize> Tree<K, N> {
         self.names.push(other);
         let other = (self.names.len() - 1) as u32;
 
-        let mut moved = vec![u32::MAX; self.nodes.len()];
-        let mut lost = vec![[0u64; N]; self.nodes.len()];
+        let mut goes = vec![false; self.nodes.len()];
+        let mut lost: Vec<Option<[u64; N]>> = vec![None; self.nodes.len()];
         let mut gone = 0;
         for (at, node) in self.nodes.iter().enumerate().skip(1) {
             if node.total[0] <= too_small {
                 gone += 1;
                 let parent = node.parent as usize;
                 // Only the topmost of a subtree counts: its total holds the rest.
-                if parent == 0 || self.nodes[parent].total[0] > too_small {
-                    for (sum, value) in lost[parent].iter_mut().zip(node.total) {
+                if !goes[parent] {
+                    let lost = lost[parent].get_or_insert([0; N]);
+                    for (sum, value) in lost.iter_mut().zip(node.total) {
                         *sum = sum.saturating_add(value);
                     }
                 }
-                moved[at] = 0;
+                goes[at] = true;
             }
         }
         let mut nodes: Vec<Node<N>> = Vec::with_capacity(max + 1);
+        let mut moved = vec![0u32; self.nodes.len()];
         for (at, &node) in self.nodes.iter().enumerate() {
-            if at != 0 && moved[at] == 0 {
+            if goes[at] {
+                // Where its caller stands, or next to it: the sum follows the node at once.
+                let above = node.parent as usize;
+                moved[at] = moved[above] + u32::from(!goes[above]);
                 continue;
             }
             moved[at] = nodes.len() as u32;
@@ -256,19 +280,43 @@ impl<K, const N: usize> Tree<K, N> {
                 },
                 ..node
             });
-            if lost[at] != [0; N] {
+            if let Some(lost) = lost[at] {
                 let (parent, depth) = (moved[at], node.depth + 1);
                 nodes.push(Node {
                     parent,
                     name: other,
                     depth,
-                    own: lost[at],
-                    total: lost[at],
+                    own: lost,
+                    total: lost,
                 });
             }
         }
+        for place in &mut self.places {
+            *place = moved[*place as usize];
+        }
         self.nodes = nodes;
+        self.drop_unused_names();
         gone
+    }
+
+    /// Leaves the names that nodes have, in the order they had.
+    fn drop_unused_names(&mut self) {
+        let mut is_used = vec![false; self.names.len()];
+        is_used[0] = true;
+        for node in &self.nodes {
+            is_used[node.name as usize] = true;
+        }
+        let mut moved = vec![0u32; self.names.len()];
+        let mut next = 0;
+        for (name, &used) in is_used.iter().enumerate() {
+            moved[name] = next;
+            next += u32::from(used);
+        }
+        let mut used = is_used.into_iter();
+        self.names.retain(|_| used.next().unwrap_or(false));
+        for node in &mut self.nodes {
+            node.name = moved[node.name as usize];
+        }
     }
 }
 
@@ -358,6 +406,54 @@ mod tests {
                 "g 20"
             ]
         );
+    }
+
+    #[test]
+    fn a_sample_is_found_where_pruning_left_it() {
+        let mut profile = Profile::default();
+        let mut builder_of = |stack: &str, count| {
+            let frames: Vec<_> = stack
+                .split(';')
+                .map(|function| {
+                    profile.dict.intern_frame(FrameRef {
+                        function,
+                        ..FrameRef::default()
+                    })
+                })
+                .collect();
+            let key = SampleKey {
+                labels: Default::default(),
+                stack: profile.dict.stacks.intern(frames),
+                end: StackEnd::Complete,
+            };
+            (key, count)
+        };
+        let samples = [
+            ("a;b;c", 10),
+            ("a;b;d", 1),
+            ("a;e;f", 1),
+            ("g", 20),
+            ("h", 0),
+        ]
+        .map(|(stack, count)| builder_of(stack, count));
+        let mut builder = TreeBuilder::new(&profile.dict);
+        let added = samples
+            .map(|(key, count)| builder.add(key, [count], [], |frame| frame.function.to_owned()));
+        let mut tree = builder.finish();
+        let path = |tree: &Tree<String, 1>, added| {
+            let mut names = Vec::new();
+            let mut node = tree.place(added) as usize;
+            while node != 0 {
+                names.insert(0, tree.names[tree.nodes[node].name as usize].clone());
+                node = tree.nodes[node].parent as usize;
+            }
+            names.join(";")
+        };
+        let before = added.map(|added| path(&tree, added));
+        assert_eq!(before, ["a;b;c", "a;b;d", "a;e;f", "g", "h"]);
+        tree.prune(4, "[other]".to_owned());
+        let after = added.map(|added| path(&tree, added));
+        assert_eq!(after, ["a;b;c", "a;b;[other]", "a;[other]", "g", "[other]"]);
     }
 
     #[test]

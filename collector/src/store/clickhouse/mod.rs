@@ -5,6 +5,7 @@
 //! small runtime of the store's own; none may be made from asynchronous code.
 
 mod answer;
+mod attendance;
 mod client;
 mod keys;
 mod known;
@@ -19,8 +20,8 @@ mod stacks;
 mod window;
 
 use super::{
-    Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
-    Taken, TimeRange,
+    Answer, Attending, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store,
+    StoreError, Taken, TimeRange,
 };
 use client::{Client, Fault};
 use keys::{Keys, STEP_NS, Span};
@@ -347,6 +348,18 @@ impl Store for ClickHouseStore {
         self.may_write()?;
         let row = [quality::row(host)];
         self.wait("remember the host", self.client.insert("hosts", &row))
+    }
+
+    fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
+        self.may_write()?;
+        self.wait("tell who attends", attendance::put(&self.client, hosts))
+    }
+
+    fn attending(&self, since_unix_ns: i64, limits: &Limits) -> Result<Vec<Attending>, StoreError> {
+        self.wait(
+            "ask who attends",
+            attendance::find(&self.client, since_unix_ns, limits),
+        )
     }
 
     fn hosts(

@@ -16,14 +16,20 @@ use super::client::{Client, Fault};
 use super::keys::Keys;
 
 /// Version of the schema that this collector makes and understands.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Statements by version, 1 first. A version that was published never changes.
-const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES];
+const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE];
 
 /// Functions as their runtime spells them, beside what people read. Empty for most.
 const SYSTEM_NAMES: &[&str] =
     &["ALTER TABLE frames ADD COLUMN IF NOT EXISTS system_name String CODEC(ZSTD(3))"];
+
+/// Which host attends at which collector. Nothing is lost with it: it is told again every few seconds.
+const ATTENDANCE: &[&str] = &["CREATE TABLE IF NOT EXISTS attendance (
+        collector String, host_id String, hostname String, labels Map(String, String), seen_ns Int64
+    ) ENGINE = ReplacingMergeTree(seen_ns) ORDER BY (collector, host_id)
+    TTL toDateTime(intDiv(seen_ns, 1000000000), 'UTC') + INTERVAL 1 DAY"];
 
 const FIRST: &[&str] = &[
     // What is stored; everything else counts only with a row here.

@@ -1,6 +1,10 @@
 // The page: its head, the selection, and one of its views. Everything shown follows from the address.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { CaptureDialog, draftOf } from '../capture/CaptureDialog';
+import { CapturesPage } from '../capture/CapturesPage';
+import { captures } from '../capture/client';
+import { idOf } from '../capture/store';
 import { cgroups, hosts, labelNames, status } from '../query/client';
 import { useAsked } from '../query/use';
 import { Cgroups } from '../tables/Cgroups';
@@ -34,6 +38,7 @@ const VIEWS: readonly (readonly [View, string])[] = [
   ['compare', 'Compare'],
   ['cgroups', 'Containers'],
   ['hosts', 'Hosts'],
+  ['captures', 'Captures'],
   ['collector', 'Collector'],
 ];
 
@@ -41,6 +46,8 @@ export function App() {
   const [state, setState] = useAddress();
   const [theme, flipTheme] = useTheme();
   const [turn, setTurn] = useState(0);
+  // Selection of the capture that is being asked for.
+  const [capturing, setCapturing] = useState<string>();
   const about = useAsked('status\n', async (signal) => ({ status: await status(signal), at: Date.now() }));
   const skew = useMemo(() => {
     const by = about.data && about.data.status.nowUnixNs > 0n ? toMs(about.data.status.nowUnixNs) - about.data.at : 0;
@@ -59,7 +66,7 @@ export function App() {
   const names = useAsked(range && `labels\n${Math.floor(range.from / 60_000)}`, (signal) => labelNames(range ?? { from: 0, to: 1 }, signal));
   const labels = useMemo(() => ordered(names.data ?? FIRST_LABELS.slice(0, 5)), [names.data]);
   const subject = range && { range, query: state.query, filters: state.filters };
-  const page: PageProps | undefined = range && subject && { state, setState, theme, range, subject, subjectKey: keyOf(subject, turn), labels, now };
+  const page: PageProps | undefined = range && subject && { state, setState, theme, range, subject, subjectKey: keyOf(subject, turn), labels, now, openCapture: setCapturing };
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => skip(event)}>
@@ -68,10 +75,28 @@ export function App() {
       <Head state={state} setState={setState} range={range} now={now} theme={theme} onTheme={flipTheme} onRefresh={() => setTurn(turn + 1)} />
       <main id="main" tabIndex={-1} class={`view-${state.view}`}>
         {skew !== 0 && <p class="notice">This browser’s clock differs from the collector’s by {format.duration(Math.abs(skew) * 1e6)}; ranges follow the collector’s.</p>}
-        {state.view !== 'compare' && state.view !== 'hosts' && state.view !== 'collector' && <QueryBar label="Selector" query={state.query} range={range} onChange={(query) => setState({ query })} />}
+        {(state.view === 'profile' || state.view === 'cgroups') && (
+          <QueryBar label="Selector" query={state.query} range={range} onChange={(query) => setState({ query })}>
+            <button type="button" class="capture-button" title="Sample what is selected anew, on its hosts, with any event and rate" onClick={() => setCapturing(state.query)}>
+              Capture …
+            </button>
+          </QueryBar>
+        )}
         {typeof resolved === 'string' && <TroubleBox trouble={{ title: 'The time range is not valid', detail: '', advice: `In short: ${resolved}.`, retry: false, code: 'range' }} />}
         {page && <Page {...page} />}
       </main>
+      {capturing !== undefined && (
+        <CaptureDialog
+          captures={captures}
+          draft={draftOf(capturing)}
+          range={range}
+          onClose={() => setCapturing(undefined)}
+          onDone={(session) => {
+            setCapturing(undefined);
+            setState({ view: 'captures', capture: idOf(session), search: '', regex: false, focus: '', fn: '', root: '' });
+          }}
+        />
+      )}
     </>
   );
 }
@@ -149,6 +174,8 @@ function Page(props: PageProps) {
       return <CgroupsView {...props} />;
     case 'hosts':
       return <HostsView {...props} />;
+    case 'captures':
+      return <CapturesPage {...props} />;
     case 'collector':
       return <CollectorView {...props} />;
   }
@@ -171,7 +198,7 @@ function HostsView(props: PageProps) {
   const asked = useAsked(`hosts\n${props.subjectKey}`, (signal) => hosts(props.range, signal));
   return (
     <Answer asked={asked} what="the hosts">
-      {(answer) => <Hosts answer={answer} range={props.range} now={props.now()} state={props.state} setState={props.setState} />}
+      {(answer) => <Hosts answer={answer} range={props.range} now={props.now()} state={props.state} setState={props.setState} onCapture={props.openCapture} />}
     </Answer>
   );
 }

@@ -20,7 +20,7 @@ export function downloadUrl(subject: Subject, extension: string): string {
   return `api/profile.${extension}?${params}`;
 }
 
-export function Download({ subject }: { subject: Subject }) {
+export function Download({ subject, note }: { subject: Subject; note?: string }) {
   return (
     <Popover
       title="Download the profile"
@@ -40,6 +40,7 @@ export function Download({ subject }: { subject: Subject }) {
               </a>
             </li>
           ))}
+          {note && <li class="soft">{note}</li>}
         </ul>
       )}
     </Popover>

@@ -4,11 +4,14 @@ import { useMemo } from 'preact/hooks';
 import { FlamePanel } from '../flame/FlamePanel';
 import { Names } from '../flame/names';
 import { buildTree } from '../flame/tree';
+import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
 import { profile, series } from '../query/client';
+import { readPick, writePick } from '../query/moments';
 import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
 import { useAsked } from '../query/use';
-import { TopTable } from '../tables/TopTable';
+import { type Source, TopTable } from '../tables/TopTable';
+import { labelsOf } from '../tables/sums';
 import { ChartPanel } from '../time/ChartPanel';
 import { absoluteSpec } from '../time/range';
 import { Download } from './Download';
@@ -65,21 +68,29 @@ function prunedPart(profile: Profile): number {
 
 function Stacks(props: PageProps & { profile: Profile }) {
   const { state, setState, theme, labels, subject, subjectKey } = props;
+  const { moments, unit } = props.profile;
+  const pick = useMemo(() => moments && readPick(moments, state.pick), [moments, state.pick]);
+  const part = usePart(props.profile, pick);
   const tree = useMemo(
-    () => buildTree(new Names(), props.profile, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }),
-    [props.profile, state.samples, state.collapse, state.focus, state.root],
+    () => buildTree(new Names(), part, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }),
+    [part, state.samples, state.collapse, state.focus, state.root],
   );
+  // What the collector sums up is of the whole time.
+  const source: Source = pick ? { profile: part } : { subject, subjectKey };
   return (
-    <FlamePanel
-      tree={tree}
-      unit={props.profile.unit}
-      state={state}
-      setState={setState}
-      theme={theme}
-      diff={false}
-      labels={labels}
-      tools={<Download subject={subject} />}
-      table={<TopTable tree={tree} unit={props.profile.unit} state={state} setState={setState} subject={subject} subjectKey={subjectKey} labels={labels} pruned={prunedPart(props.profile)} />}
-    />
+    <Timed onEscape={pick && (() => setState({ pick: '' }))}>
+      {moments && <HeatPanel moments={moments} unit={unit} samples={state.samples} theme={theme} pick={pick} onPick={(next) => setState({ pick: writePick(moments, next) })} />}
+      <FlamePanel
+        tree={tree}
+        unit={unit}
+        state={state}
+        setState={setState}
+        theme={theme}
+        diff={false}
+        labels={labels}
+        tools={<Download subject={subject} note={pick ? 'of all of the time, not of what is picked' : undefined} />}
+        table={<TopTable tree={tree} unit={unit} state={state} setState={setState} source={source} labels={pick ? labelsOf(part) : labels} pruned={pick ? 0 : prunedPart(props.profile)} />}
+      />
+    </Timed>
   );
 }

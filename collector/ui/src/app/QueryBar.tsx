@@ -1,5 +1,6 @@
 // What is selected: the selector as text, and each of its matchers as a chip that can be taken away.
 
+import type { ComponentChildren } from 'preact';
 import { Icon, Name } from './parts';
 import { SelectorInput } from '../query/SelectorInput';
 import { parse, problem, withoutMatcher, write } from '../query/selector';
@@ -10,13 +11,16 @@ interface Props {
   range: Range | undefined;
   label: string;
   onChange: (query: string) => void;
+  /** What can be done with the selection. */
+  children?: ComponentChildren;
 }
 
-export function QueryBar({ query, range, label, onChange }: Props) {
+export function QueryBar({ query, range, label, onChange, children }: Props) {
   const matchers = problem(query) ? [] : parse(query);
   return (
     <div class="query-bar">
       <SelectorInput value={query} range={range} label={label} onChange={onChange} />
+      {children}
       {matchers.length > 0 && (
         <ul class="chips" aria-label="Matchers">
           {matchers.map((matcher, at) => (

@@ -17,6 +17,8 @@ export interface PageProps {
   /** Names of labels that there are. */
   labels: readonly string[];
   now: () => number;
+  /** Opens the dialog that asks for a capture of a selection. */
+  openCapture: (query: string) => void;
 }
 
 /** A text that is the same for equal subjects. */

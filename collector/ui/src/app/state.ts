@@ -4,7 +4,7 @@
 
 import type { Compare, Width } from '../flame/diff';
 
-export type View = 'profile' | 'compare' | 'cgroups' | 'hosts' | 'collector';
+export type View = 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'collector';
 export type Colours = 'kind' | 'module';
 export type Panel = 'flame' | 'both' | 'table';
 
@@ -57,6 +57,10 @@ export interface State {
   bquery: string | undefined;
   compare: Compare;
   width: Width;
+  /** Part of the heat map that is shown alone; empty: all of its time. */
+  pick: string;
+  /** Number of the capture that is looked at; empty: the list of captures. */
+  capture: string;
   /** Rows of a tree that were opened or closed by hand. */
   toggled: string[];
 }
@@ -91,6 +95,8 @@ export const DEFAULTS: State = {
   bquery: undefined,
   compare: 'share',
   width: 'both',
+  pick: '',
+  capture: '',
   toggled: [],
 };
 
@@ -101,7 +107,7 @@ export const FIELD_LEN_MAX = 64 << 10;
 export const LIST_MAX = 200;
 
 const CHOICES = {
-  view: ['profile', 'compare', 'cgroups', 'hosts', 'collector'],
+  view: ['profile', 'compare', 'cgroups', 'hosts', 'captures', 'collector'],
   colours: ['kind', 'module'],
   panel: ['flame', 'both', 'table'],
   compare: ['share', 'sum'],
@@ -109,7 +115,7 @@ const CHOICES = {
 } as const;
 
 const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex'] as const;
-const TEXTS = ['from', 'to', 'query', 'by', 'root', 'search', 'zoom', 'pan', 'focus', 'fn', 'callers', 'rows', 'sort', 'filter', 'bfrom', 'bto'] as const;
+const TEXTS = ['from', 'to', 'query', 'by', 'root', 'search', 'zoom', 'pan', 'focus', 'fn', 'callers', 'rows', 'sort', 'filter', 'bfrom', 'bto', 'pick', 'capture'] as const;
 const LISTS = ['hidden', 'toggled'] as const;
 
 /** The state that an address (without `#`) has. */
@@ -153,10 +159,13 @@ export function write(state: State): string {
 /** A change of the state. What pointed into the old data and means nothing in the new is taken back. */
 export function changed(state: State, change: Partial<State>): State {
   const next = { ...state, ...change };
-  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view'] as const).some((key) => next[key] !== state[key]);
+  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture'] as const).some((key) => next[key] !== state[key]);
   if (moved && change.zoom === undefined) next.zoom = '';
   if (moved && change.callers === undefined) next.callers = '';
   if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';
+  const elsewhere = (['query', 'view', 'from', 'to'] as const).some((key) => next[key] !== state[key]);
+  if (elsewhere && change.pick === undefined) next.pick = '';
+  if (next.view !== 'captures') next.capture = '';
   if (next.by !== state.by && change.hidden === undefined) next.hidden = [];
   if (next.view !== state.view) {
     if (change.filter === undefined) next.filter = '';

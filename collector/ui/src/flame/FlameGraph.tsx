@@ -203,7 +203,7 @@ function Crumbs({ layout, zoomed, onZoom }: { layout: Layout; zoomed: number; on
 }
 
 /** A box beside the pointer, kept inside of the window. */
-function Tip({ x, y, children }: { x: number; y: number; children: preact.ComponentChildren }) {
+export function Tip({ x, y, children }: { x: number; y: number; children: preact.ComponentChildren }) {
   const width = Math.min(460, innerWidth - 16);
   const left = Math.max(8, Math.min(x + 14, innerWidth - width - 8));
   const style = y > innerHeight * 0.6 ? { left: `${left}px`, bottom: `${innerHeight - y + 14}px`, maxWidth: `${width}px` } : { left: `${left}px`, top: `${y + 16}px`, maxWidth: `${width}px` };

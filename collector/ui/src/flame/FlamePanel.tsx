@@ -36,6 +36,8 @@ export interface FlamePanelProps {
   /** Labels that stacks can stand under. */
   labels: readonly string[];
   table: ComponentChildren;
+  /** It came once and is nowhere kept: there is no collector to leave stacks out. */
+  once?: boolean;
 }
 
 export function FlamePanel(props: FlamePanelProps) {
@@ -57,7 +59,7 @@ export function FlamePanel(props: FlamePanelProps) {
   return (
     <section class="flame-panel" aria-label="Profile">
       <Tools {...props} problem={problem} waiting={waiting} matched={found && main.whole > 0 ? { share: found.width / main.whole, nodes: found.nodes } : undefined} />
-      <Narrowed state={state} setState={setState} />
+      <Narrowed state={state} setState={setState} once={props.once} />
       <div class={`split panel-${state.panel}`}>
         {state.panel !== 'table' && <div class="split-main">{graph}</div>}
         {state.panel !== 'flame' && <div class="split-side">{props.table}</div>}
@@ -146,7 +148,7 @@ function Whole(props: FlamePanelProps & { layout: Layout; found: ReturnType<type
         describe={tipOf(of)}
         onKey={onKey}
       />
-      <Detail of={of} node={selected !== undefined && selected < layout.name.length ? selected : undefined} setState={setState} diff={props.diff} state={state} theme={props.theme} />
+      <Detail of={of} node={selected !== undefined && selected < layout.name.length ? selected : undefined} setState={setState} diff={props.diff} once={props.once} state={state} theme={props.theme} />
     </>
   );
 }
@@ -167,7 +169,7 @@ const KEYS: readonly (readonly [string, string])[] = [
 ];
 
 /** The chosen frame and what can be done with it; without one, what colours mean. */
-function Detail(props: { of: Describing; node: number | undefined; setState: SetState; diff: boolean; state: State; theme: Theme }) {
+function Detail(props: { of: Describing; node: number | undefined; setState: SetState; diff: boolean; once?: boolean; state: State; theme: Theme }) {
   const { of, node, setState } = props;
   if (node === undefined) {
     return (
@@ -205,9 +207,11 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
           <button type="button" title="Only stacks with this function (f)" onClick={() => setState({ focus: name })}>
             Focus
           </button>
-          <button type="button" title="Let the collector leave out stacks with this function" onClick={() => setState({ filters: [...props.state.filters, { op: 'drop', regex: `^${escapeRegex(name)}$` }] })}>
-            Drop
-          </button>
+          {!props.once && (
+            <button type="button" title="Let the collector leave out stacks with this function" onClick={() => setState({ filters: [...props.state.filters, { op: 'drop', regex: `^${escapeRegex(name)}$` }] })}>
+              Drop
+            </button>
+          )}
           <CopyButton title="Copy the name as it is" text={() => name}>
             Copy
           </CopyButton>
@@ -404,8 +408,8 @@ function Tools(props: FlamePanelProps & Pick<SearchProps, 'problem' | 'waiting' 
 }
 
 /** What stacks are left out, each with a way to take it back. */
-function Narrowed({ state, setState }: { state: State; setState: SetState }) {
-  if (state.focus === '' && !state.filters.length) return null;
+function Narrowed({ state, setState, once }: { state: State; setState: SetState; once?: boolean }) {
+  if (state.focus === '' && (once || !state.filters.length)) return null;
   return (
     <ul class="chips" aria-label="Which stacks">
       {state.focus !== '' && (
@@ -416,8 +420,8 @@ function Narrowed({ state, setState }: { state: State; setState: SetState }) {
           </button>
         </li>
       )}
-      <FilterChips state={state} setState={setState} />
-      <li class="soft">the chart is of all stacks</li>
+      {!once && <FilterChips state={state} setState={setState} />}
+      <li class="soft">the {once ? 'heat map' : 'chart'} is of all stacks</li>
     </ul>
   );
 }

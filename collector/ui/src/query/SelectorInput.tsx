@@ -15,6 +15,8 @@ interface Props {
   range: Range | undefined;
   label: string;
   onChange: (value: string) => void;
+  /** Told of every key, of what is not valid too. */
+  onText?: (text: string) => void;
 }
 
 export function SelectorInput(props: Props) {
@@ -40,6 +42,7 @@ export function SelectorInput(props: Props) {
         value={text}
         onInput={(event) => {
           setText(event.currentTarget.value);
+          props.onText?.(event.currentTarget.value);
           look();
         }}
         onClick={look}
@@ -57,7 +60,7 @@ export function SelectorInput(props: Props) {
 }
 
 /** What is written in the field, and what its events do. */
-function useField({ value, range, onChange }: Props) {
+function useField({ value, range, onChange, onText }: Props) {
   const [text, setText] = useState(value);
   const [place, setPlace] = useState<Place>();
   const [active, setActive] = useState(-1);
@@ -81,6 +84,7 @@ function useField({ value, range, onChange }: Props) {
     const isValue = place.kind === 'value';
     const { text: next, caret } = completed(text, place, chosen);
     setText(next);
+    onText?.(next);
     requestAnimationFrame(() => {
       input.current?.setSelectionRange(caret, caret);
       if (isValue) setPlace(undefined);
@@ -104,6 +108,8 @@ function useField({ value, range, onChange }: Props) {
       choose(suggestions[active]);
     } else if (event.key === 'Escape') {
       event.stopPropagation();
+      // Around it there may be a dialog, which the key would close.
+      if (place) event.preventDefault();
       if (place) setPlace(undefined);
       else setText(value);
     }

@@ -26,7 +26,8 @@ export interface Subject {
   filters: readonly { op: 'keep' | 'drop'; regex: string }[];
 }
 
-const transport = createGrpcWebTransport({
+/** gRPC-Web to the collector. */
+export const transport = createGrpcWebTransport({
   // Beside the page, so that it works below a path of a reverse proxy.
   baseUrl: new URL('.', document.baseURI).href.replace(/\/$/, ''),
   defaultTimeoutMs: DEADLINE_MS,

@@ -1,7 +1,11 @@
 // Puts a profile together from the chunks of an answer, and checks them as an attacker's.
 
 import type { DataQuality, ProfileResponse } from '../gen/fleetprof/collector/v1/query_pb';
-import type { ProfileChunk } from '../gen/fleetprof/profile/v1/profile_pb';
+import type { Coverage, Info, ProfileChunk, Quality } from '../gen/fleetprof/profile/v1/profile_pb';
+import { ProfileError, below, bound, bytes, floats, words } from './columns';
+import { type Moments, MomentsBuilder } from './moments';
+
+export { ProfileError } from './columns';
 
 /** Most stacks taken. The server folds beyond 200,000 by default; more than this would freeze the page. */
 export const NODES_MAX = 2_000_000;
@@ -11,11 +15,6 @@ export const SAMPLES_MAX = 4_000_000;
 
 /** Most strings taken. */
 export const STRINGS_MAX = 2_000_000;
-
-/** What is wrong with an answer. */
-export class ProfileError extends Error {
-  override name = 'ProfileError';
-}
 
 /** A profile in columns. Ids are dense; stack 0 is the empty stack, label set 0 the empty set. */
 export interface Profile {
@@ -42,36 +41,21 @@ export interface Profile {
   weight: Float64Array;
   unit: string;
   quality: DataQuality | undefined;
+  about: About;
+  /** Undefined: no times were kept. */
+  moments: Moments | undefined;
 }
 
-/** Typed arrays that grow. */
-class Column<T extends Uint8Array | Uint32Array | Float64Array> {
-  length = 0;
-  constructor(
-    private data: T,
-    private readonly make: (length: number) => T,
-  ) {}
-
-  reserve(more: number): void {
-    if (this.length + more <= this.data.length) return;
-    const larger = this.make(Math.max(this.data.length * 2, this.length + more, 64));
-    larger.set(this.data as never);
-    this.data = larger;
-  }
-
-  push(value: number): void {
-    if (this.length === this.data.length) this.reserve(1);
-    this.data[this.length++] = value;
-  }
-
-  finish(): T {
-    return this.data.slice(0, this.length) as T;
-  }
+/** Facts of the profile as a whole, as its own first chunk tells them. */
+export interface About {
+  startUnixNs: bigint;
+  durationNs: bigint;
+  /** `cpu-clock`, `off-cpu`. */
+  event: string;
+  period: bigint;
+  sampling: Quality | undefined;
+  coverage: Coverage | undefined;
 }
-
-const bytes = () => new Column(new Uint8Array(64), (length) => new Uint8Array(length));
-const words = () => new Column(new Uint32Array(64), (length) => new Uint32Array(length));
-const floats = () => new Column(new Float64Array(64), (length) => new Float64Array(length));
 
 /** Takes chunks in order. */
 export class Assembler {
@@ -91,7 +75,9 @@ export class Assembler {
   private readonly end = bytes();
   private readonly count = floats();
   private readonly weight = floats();
+  private readonly moments = new MomentsBuilder();
   private unit = '';
+  private about: About = { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined };
   private last = false;
   private quality: DataQuality | undefined;
 
@@ -114,9 +100,18 @@ export class Assembler {
     if (message.chunk) this.addChunk(message.chunk);
   }
 
-  private addChunk(chunk: ProfileChunk): void {
+  /** True when the last chunk has come. */
+  get complete(): boolean {
+    return this.last;
+  }
+
+  /**
+   * Takes one chunk.
+   * @throws ProfileError as `add`.
+   */
+  addChunk(chunk: ProfileChunk): void {
     if (this.last) throw new ProfileError('a chunk came after the last one');
-    if (chunk.info) this.unit = chunk.info.unit;
+    if (chunk.info) this.addInfo(chunk.info);
     bound(this.strings.length + chunk.strings.length, STRINGS_MAX, 'strings');
     for (const text of chunk.strings) this.strings.push(text);
     this.addFrames(chunk);
@@ -127,7 +122,15 @@ export class Assembler {
       this.labelSets.push(Uint32Array.from(set.keyValues));
     }
     this.addSamples(chunk);
+    this.moments.add(chunk, { labelSets: this.labelSets.length, stacks: this.parent.length });
     this.last = chunk.last;
+  }
+
+  private addInfo(info: Info): void {
+    const { unit, startUnixNs, durationNs, event, period, quality, coverage } = info;
+    this.unit = unit;
+    this.about = { startUnixNs, durationNs, event, period, sampling: quality, coverage };
+    if (info.times) this.moments.begin(info.times);
   }
 
   private addFrames(chunk: ProfileChunk): void {
@@ -198,15 +201,8 @@ export class Assembler {
       weight: this.weight.finish(),
       unit: this.unit || this.quality?.unit || '',
       quality: this.quality,
+      about: this.about,
+      moments: this.moments.finish(),
     };
   }
-}
-
-function below(id: number, end: number, what: string): number {
-  if (id >= end) throw new ProfileError(`${what} ${id} of ${end}`);
-  return id;
-}
-
-function bound(count: number, most: number, what: string): void {
-  if (count > most) throw new ProfileError(`more than ${most.toLocaleString('en')} ${what}: narrow the selection or the time range`);
 }

@@ -39,7 +39,8 @@ export function notesOf(quality: DataQuality): Note[] {
   return notes;
 }
 
-function samplingNotes(quality: DataQuality): Note[] {
+/** What the sampler missed. */
+export function samplingNotes(quality: Pick<DataQuality, 'sampling' | 'coverage'>): Note[] {
   const notes: Note[] = [];
   const { sampling, coverage } = quality;
   if (sampling) {

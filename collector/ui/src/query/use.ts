@@ -35,9 +35,10 @@ const kindOf = (key: string) => key.split('\n', 1)[0];
 
 /**
  * Asks whenever `key` changes, and never while it is undefined. Answers of another `kind` are not shown
- * while waiting: what a key is of is told by what stands before its first newline.
+ * while waiting: what a key is of is told by what stands before its first newline. `words` says what went
+ * wrong; undefined for what was given up on purpose.
  */
-export function useAsked<T>(key: string | undefined, ask: (signal: AbortSignal, progress: (value: number) => void) => Promise<T>): Asked<T> {
+export function useAsked<T>(key: string | undefined, ask: (signal: AbortSignal, progress: (value: number) => void) => Promise<T>, words: (error: unknown) => Trouble | undefined = troubleOf): Asked<T> {
   const [held, setHeld] = useState<Held<T>>({ key: undefined, kind: undefined });
   const [slow, setSlow] = useState(false);
   const [progress, setProgress] = useState(0);
@@ -67,7 +68,7 @@ export function useAsked<T>(key: string | undefined, ask: (signal: AbortSignal, 
     asker.current(control.signal, tell).then(
       (data) => settle(() => ({ key, kind: kindOf(key), data })),
       (error: unknown) => {
-        const trouble = troubleOf(error);
+        const trouble = words(error);
         if (trouble) settle((before) => ({ key, kind: kindOf(key), data: before.kind === kindOf(key) ? before.data : undefined, trouble }));
       },
     );

@@ -23,6 +23,8 @@ interface Props {
   now: number;
   state: State;
   setState: SetState;
+  /** Asks for a capture of a selection. */
+  onCapture: (query: string) => void;
 }
 
 const hostname = (host: Host) => host.facts?.hostname || host.hostId;
@@ -33,7 +35,7 @@ export function coverageOf(host: Host): number | undefined {
   return expected > 0 ? taken / expected : undefined;
 }
 
-export function Hosts({ answer, range, now, state, setState }: Props) {
+export function Hosts({ answer, range, now, state, setState, onCapture }: Props) {
   const wanted = state.filter.toLowerCase();
   const hosts = answer.hosts.filter((host) => [hostname(host), host.hostId, host.facts?.kernel ?? '', ...Object.values(host.facts?.labels ?? {})].some((text) => text.toLowerCase().includes(wanted)));
   const warned = answer.hosts.filter((host) => host.warnings.length > 0).length;
@@ -52,7 +54,7 @@ export function Hosts({ answer, range, now, state, setState }: Props) {
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of hosts">
         <SortedTable
           caption="Hosts"
-          columns={columns(range, now, answer.quality?.unit ?? '', state, setState)}
+          columns={columns(range, now, answer.quality?.unit ?? '', state, setState, onCapture)}
           rows={hosts}
           sort={state.sort || 'host'}
           onSort={(sort) => setState({ sort })}
@@ -69,7 +71,7 @@ export function Hosts({ answer, range, now, state, setState }: Props) {
   );
 }
 
-function columns(range: Range, now: number, unit: string, state: State, setState: SetState): ColumnOf<Host>[] {
+function columns(range: Range, now: number, unit: string, state: State, setState: SetState, onCapture: Props['onCapture']): ColumnOf<Host>[] {
   const rangeNs = (range.to - range.from) * 1e6;
   const seen = (host: Host) => toMs(host.lastSeenUnixNs);
   const spool = (host: Host) => Number(host.facts?.spool?.bytes ?? 0n);
@@ -89,6 +91,11 @@ function columns(range: Range, now: number, unit: string, state: State, setState
             <span class="badge warn" title={host.warnings.map((one) => shown(one)).join('\n')}>
               <Icon of="warn" /> {host.warnings.length}
             </span>
+          )}
+          {host.connected && (
+            <button type="button" class="plain square-small" title="Capture on this host" aria-label={`Capture on ${hostname(host).slice(0, 60)}`} onClick={() => onCapture(withMatcher('', { label: 'host', op: '=', value: hostname(host) }))}>
+              <Icon of="record" />
+            </button>
           )}
         </span>
       ),

@@ -8,11 +8,13 @@ import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
 import { type Subject, top } from '../query/client';
 import { KIND_NONE, KIND_WORDS } from '../query/outcome';
+import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
 import { useAsked } from '../query/use';
 import { escapeRegex } from '../flame/search';
 import { type Tree, functionRows } from '../flame/tree';
 import * as format from '../text/format';
+import { sumsByLabel, sumsByModule } from './sums';
 
 interface TopRow {
   key: string;
@@ -23,13 +25,16 @@ interface TopRow {
   total: number;
 }
 
+/** A selection of the collector, or a profile that only this page has. */
+export type Source = { subject: Subject; subjectKey: string } | { profile: Profile };
+
 interface Props {
   tree: Tree;
   unit: string;
   state: State;
   setState: SetState;
-  subject: Subject;
-  subjectKey: string;
+  /** Where the samples came from: who can be asked for exact sums, or what has them all. */
+  source: Source;
   labels: readonly string[];
   /** Part of the weight that the tree has not where it belongs. */
   pruned: number;
@@ -47,7 +52,7 @@ export function TopTable(props: Props) {
           Table of
           <select value={state.rows} onChange={(event) => setState({ rows: event.currentTarget.value, sort: '' })}>
             <option value="function">functions</option>
-            <option value="exact">functions, as summed by the collector</option>
+            {'subject' in props.source && <option value="exact">functions, as summed by the collector</option>}
             <option value="module">modules</option>
             {[...new Set([...props.labels, ...(BUILT_IN.includes(state.rows) ? [] : [state.rows])])].map((label) => (
               <option key={label} value={label}>
@@ -59,10 +64,26 @@ export function TopTable(props: Props) {
         <input type="search" class="filter" placeholder="Filter rows" aria-label="Filter rows of the table" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
       </div>
       <div class="scroll" tabIndex={0} role="region" aria-label="Rows of the table">
-        {state.rows === 'function' ? <Functions {...props} /> : <Others {...props} />}
+        <Body {...props} />
       </div>
     </section>
   );
+}
+
+function Body(props: Props) {
+  const { state, source } = props;
+  if ('profile' in source) return state.rows === 'function' || state.rows === 'exact' ? <Functions {...props} /> : <Local {...props} profile={source.profile} />;
+  return state.rows === 'function' ? <Functions {...props} /> : <Others {...props} {...source} />;
+}
+
+function Local(props: Props & { profile: Profile }) {
+  const { profile, state } = props;
+  const rows = useMemo(() => {
+    const values = state.samples ? profile.count : profile.weight;
+    const sums = state.rows === 'module' ? sumsByModule(profile, values) : sumsByLabel(profile, values, state.rows);
+    return sums.map((sum) => ({ ...sum, key: sum.name, module: '', kind: KIND_NONE }));
+  }, [profile, state.rows, state.samples]);
+  return <Rows {...props} rows={rows} whole={(state.samples ? profile.count : profile.weight).reduce((sum, value) => sum + value, 0)} samples={state.samples} />;
 }
 
 function Functions(props: Props) {
@@ -95,7 +116,7 @@ function Functions(props: Props) {
   );
 }
 
-function Others(props: Props) {
+function Others(props: Props & { subject: Subject; subjectKey: string }) {
   const { state, subject } = props;
   const byTotal = state.sort.endsWith('total');
   const asked = useAsked(`top-${state.rows}\n${props.subjectKey}\n${byTotal}`, (signal) => top(subject, state.rows === 'exact' ? 'function' : state.rows, byTotal, signal));
@@ -139,7 +160,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
       cell: (row) => (
         <span class="cell-name">
           {isFunction && row.kind !== KIND_NONE && <span class={`kind kind-${row.kind}`} title={KIND_WORDS[row.kind]} />}
-          <button type="button" class="plain grow" title={isFunction ? 'Search it in the graph' : 'Select only this'} onClick={() => choose(row)}>
+          <button type="button" class="plain grow" title={isFunction || 'profile' in props.source ? 'Search it in the graph' : 'Select only this'} onClick={() => choose(row)}>
             <Name text={row.name} max={160} empty="(none)" />
           </button>
           {row.module !== '' && <Module path={row.module} />}
@@ -154,7 +175,8 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
   ];
   const choose = (row: TopRow) => {
     if (isFunction || state.rows === 'module') setState({ search: `^${escapeRegex(row.name)}$`, regex: true });
-    else filterBy(row.name);
+    else if ('subject' in props.source) filterBy(row.name);
+    else setState({ root: state.rows, search: `^${escapeRegex(row.name)}$`, regex: true });
   };
   const filterBy = (value: string) => setState({ query: withMatcher(state.query, { label: state.rows, op: '=', value }) });
   return (

@@ -14,6 +14,9 @@ const CHROMIUM = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-
 const OUT = fileURLToPath(new URL('./out', import.meta.url));
 const DIST = process.env.DIST ?? fileURLToPath(new URL('../../node_modules/.cache/e2e-dist', import.meta.url));
 
+/** How long a test waits for a state of the page. Unit: milliseconds. A loaded machine is slow, not wrong. */
+const WAIT_MS = 120_000;
+
 export interface Site {
   url: string;
   mock: Mock | undefined;
@@ -32,6 +35,7 @@ export function useSite(): Site {
     open: async (address = '', options = {}) => {
       const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, timezoneId: 'UTC', locale: 'en', ...options });
       contexts.push(context);
+      context.setDefaultTimeout(WAIT_MS);
       const page = await context.newPage();
       page.on('pageerror', (error) => faults.push(`error: ${error.message}`));
       page.on('console', (message) => message.type() === 'error' && !/Failed to load resource/.test(message.text()) && faults.push(`console: ${message.text()}`));

@@ -241,7 +241,7 @@ describe('other pages', () => {
 
   test.skipIf(!SEEDED)('a host leads to its profile', async () => {
     const page = await site.open('view=hosts');
-    await page.getByRole('button', { name: 'web-2' }).click();
+    await page.getByRole('button', { name: 'web-2', exact: true }).click();
     await drawn(page);
     expect(param(page, 'query')).toBe('host="web-2"');
   });

@@ -1,8 +1,13 @@
 // Against the collector's own binary, with the data of collector/tests/server/page.rs: three hosts, an
 // hour of windows, and a function that was replaced by another 25 minutes ago.
 
-import { describe, expect, test } from 'vitest';
+import type { Page } from 'playwright-core';
+import { beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { attend } from './agent';
 import { BASE_URL, SEEDED, drawn, levelPoint, param, settled, useSite } from './browser';
+
+/** gRPC port of the collector. */
+const GRPC_URL = process.env.GRPC_URL ?? '';
 
 const site = useSite();
 const HOSTILE = `query=${encodeURIComponent('host="db-1"')}`;
@@ -96,6 +101,72 @@ describe.skipIf(SEEDED)('a real collector', () => {
     const filtered = await page.request.get(`${BASE_URL}/api/profile.folded?frame=${encodeURIComponent('keep:^xxhash$')}`);
     expect(filtered.status()).toBe(200);
     expect(await filtered.text()).toMatch(/^main;handle;xxhash \d+\n$/);
+  });
+
+  describe('captures', () => {
+    let why = '';
+    beforeAll(async () => {
+      const answer = await fetch(`${BASE_URL}/fleetprof.collector.v1.CaptureService/List`, { method: 'POST', headers: { 'content-type': 'application/grpc-web+proto' }, body: new Uint8Array(5) });
+      why = !GRPC_URL ? 'GRPC_URL does not say where the collector takes agents' : !answer.ok ? 'this collector does not capture' : '';
+    });
+    beforeEach(({ skip }) => skip(why !== '', why));
+
+    const start = async (page: Page, duration: string) => {
+      await page.getByRole('button', { name: 'Capture …' }).click();
+      await page.locator('dialog [name=duration]').fill(duration);
+      await page.locator('dialog [name=reason]').fill('a test of the page');
+      await page.locator('dialog button[type=submit]').click();
+    };
+
+    test('without agents a sentence says so', async () => {
+      const page = await site.open();
+      await drawn(page);
+      await start(page, '1s');
+      await page.locator('dialog .trouble', { hasText: 'There is no host to capture on' }).waitFor();
+      await site.shot(page, 'real-capture-nobody');
+    });
+
+    test('reach agents, and come back as a profile with times, in part', async () => {
+      const agents = [attend(GRPC_URL, 'web-1'), attend(GRPC_URL, 'web-2', 'this machine has no `cpu-clock`')];
+      try {
+        for (const agent of agents) await agent.welcomed;
+        const page = await site.open();
+        await drawn(page);
+        await start(page, '2s');
+        await page.waitForSelector('.capture-view');
+        await drawn(page);
+        expect(await page.locator('.capture-hosts strong').textContent()).toContain('1 of 2 hosts answered: 1 failed');
+        expect(await page.locator('.capture-hosts').textContent()).toContain('1 not asked, because its agent is not connected');
+        expect(await page.locator('.heat-box canvas').getAttribute('data-columns').then(Number)).toBeGreaterThan(1);
+        await page.locator('.top tbody .cell-name', { hasText: 'metrics::flush' }).first().waitFor();
+        await page.getByRole('button', { name: 'Hosts', exact: true }).click();
+        expect(await page.locator('.host-lines').textContent()).toContain('this machine has no `cpu-clock`');
+        expect(agents[0].orders[0]).toMatchObject({ durationNs: 2_000_000_000n, event: 'cpu-clock', reason: 'a test of the page' });
+        await site.shot(page, 'real-capture');
+        await page.getByRole('link', { name: 'All captures' }).click();
+        await page.locator('tr', { hasText: 'a test of the page' }).first().getByText('1 of 2 hosts: 1 failed').waitFor();
+        await site.shot(page, 'real-captures');
+      } finally {
+        for (const agent of agents) agent.leave();
+      }
+    });
+
+    test('end when they are told to, with what there is', async () => {
+      const agent = attend(GRPC_URL, 'web-1');
+      try {
+        await agent.welcomed;
+        const page = await site.open(`query=${encodeURIComponent('host="web-1"')}`);
+        await drawn(page);
+        await start(page, '10m');
+        await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+        await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+        await page.waitForSelector('.capture-view');
+        await drawn(page);
+        expect(await page.locator('.capture-hosts strong').textContent()).toContain('1 of 1 host answered');
+      } finally {
+        agent.leave();
+      }
+    });
   });
 
   test('there is one page, and nothing below it', async () => {

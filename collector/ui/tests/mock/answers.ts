@@ -6,6 +6,7 @@ import { parse } from '../../src/query/selector';
 import { DEPLOYED_MS, type Entity, FLEET, GAP_HOST, HOSTILE, HOSTS, coresAt, gaps, noise } from './fleet';
 import { HUGE_NODES, huge } from './huge';
 import { type Stack, hostileStacks, stacksOf } from './stacks';
+import { timed } from './timed';
 
 const WINDOW_MS = 10_000;
 const DAY_MS = 86_400_000;
@@ -139,6 +140,14 @@ export function* profile(of: Asked, groupBy: readonly string[]): Generator<Profi
     yield* hugeProfile(of);
     return;
   }
+  if (of.scenario === 'moments' || of.scenario === 'million') {
+    const million = of.scenario === 'million';
+    // Whole seconds, so that a link means the same in any test.
+    const startMs = Math.floor(of.from / 1000) * 1000 + 250;
+    yield create(ProfileResponseSchema, { quality: quality(of, 1e9) });
+    for (const chunk of timed({ startMs, durationMs: million ? 60_000 : 30_000, samples: million ? 950_000 : 9000, hosts: HOSTS })) yield create(ProfileResponseSchema, { chunk });
+    return;
+  }
   const all = samples(of);
   const table = new Tables();
   const rows = all.map((sample) => ({ set: table.labels(sample.labels, groupBy), stack: table.stack(sample.stack), end: sample.stack.end, weight: sample.weight }));
@@ -159,7 +168,8 @@ export function* profile(of: Asked, groupBy: readonly string[]): Generator<Profi
   });
 }
 
-class Tables {
+/** Tables of a profile, each entry once. */
+export class Tables {
   private readonly strings = new Map<string, number>([['', 0]]);
   private readonly frames = new Map<string, number>();
   private readonly frameRows: { kind: number; unnamed: number; function: number; module: number; file: number; line: number }[] = [];

@@ -1,4 +1,4 @@
-// A collector without a store: QueryService over gRPC-Web, the page, and the downloads.
+// A fake collector, without a store: QueryService and CaptureService over gRPC-Web, the page, and the downloads.
 //
 // What goes wrong is asked for by selector: `scenario="slow"`, `scenario="error-unavailable"`, …, so
 // that a link has it too.
@@ -11,6 +11,7 @@ import { Code, ConnectError, type ConnectRouter } from '@connectrpc/connect';
 import { connectNodeAdapter } from '@connectrpc/connect-node';
 import { QueryService, type Selection } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import * as answers from './answers';
+import { type FakeCaptures, captureService } from './captures';
 
 /** As the collector sends it. */
 export const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -28,6 +29,7 @@ export interface Mock {
   cancelled: Map<string, number>;
   /** By how much its clock is ahead. Unit: milliseconds. */
   skewMs: number;
+  captures: FakeCaptures;
   close: () => Promise<void>;
 }
 
@@ -43,8 +45,11 @@ const ERRORS: Record<string, [Code, string, Record<string, string>?]> = {
 /** Starts on a free port of the loopback, or on the one that is given. */
 export async function startMock(dist: string, port = 0): Promise<Mock> {
   const started = Date.now();
-  const mock: Mock = { url: '', calls: new Map(), cancelled: new Map(), skewMs: 0, close: async () => undefined };
-  const routes = (router: ConnectRouter) => service(router, mock, started);
+  const mock: Mock = { url: '', calls: new Map(), cancelled: new Map(), skewMs: 0, captures: { requests: [], left: 0, unknown: false, runs: [] }, close: async () => undefined };
+  const routes = (router: ConnectRouter) => {
+    service(router, mock, started);
+    mock.captures = captureService(router);
+  };
   const rpc = connectNodeAdapter({ routes, connect: false, grpc: false, grpcWeb: true });
   const server = createServer((request, response) => {
     if (request.url?.startsWith('/fleetprof.')) rpc(request, response);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Threads that work because a client asked.
-const SERVING: [&str; 2] = ["fp-grpc", "fp-query"];
+const SERVING: [&str; 5] = ["fp-grpc", "fp-query", "fp-capture", "fp-past", "fp-control"];
 
 /// CPU time since the start of the meter. Unit: nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -18,6 +18,21 @@ pub struct Used {
     /// By threads that answer clients. What a thread used between the last reading and its end is
     /// missing.
     pub serving_ns: u64,
+}
+
+/// Takes the part of captures out of a sum that only grows, so that the rest only grows too: how much it
+/// was is an estimate, which may fall.
+#[derive(Debug, Default)]
+pub struct Apart {
+    rest: u64,
+}
+
+impl Apart {
+    /// What is left of `own_ns` without `captures_ns`.
+    pub fn less(&mut self, own_ns: u64, captures_ns: u64) -> u64 {
+        self.rest = self.rest.max(own_ns.saturating_sub(captures_ns));
+        self.rest
+    }
 }
 
 /// Adds up the CPU time of threads.
@@ -86,6 +101,14 @@ mod tests {
         let mut meter = Meter::default();
         let used = meter.read_from(dir.path());
         assert_eq!((used.own_ns, used.serving_ns), (100, 40));
+    }
+
+    #[test]
+    fn what_captures_took_is_apart_and_the_rest_never_falls() {
+        let mut apart = Apart::default();
+        let rest = [(100, 0), (300, 150), (310, 200), (400, 200)];
+        let rest = rest.map(|(own, captures)| apart.less(own, captures));
+        assert_eq!(rest, [100, 150, 150, 200]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::sampler::Command;
 use crate::time::Mono;
 use cpu::CpuGovernor;
 use memory::{Action, MemoryGovernor};
-use meter::Meter;
+use meter::{Apart, Meter};
 use proto::agent as wire;
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -50,6 +50,7 @@ pub struct Budget {
     /// Why the last step of the CPU ladder could not be taken.
     refused: Option<String>,
     meter: Meter,
+    captures: Apart,
     /// Time and CPU time of answering clients, of the last minute.
     serving: VecDeque<(Mono, u64)>,
     /// Steps taken since the start.
@@ -87,7 +88,8 @@ pub fn memory_budget(config: &Config, machine_bytes: Option<u64>) -> usize {
     if config.budget.memory_mib > 0 {
         return (config.budget.memory_mib as usize) << 20;
     }
-    let wanted = configured_bounds(config).total().saturating_add(BASE_BYTES);
+    let beside = BASE_BYTES.saturating_add(config.recorder.times_bytes());
+    let wanted = configured_bounds(config).total().saturating_add(beside);
     let share = machine_bytes.map_or(usize::MAX, |bytes| (bytes / MACHINE_SHARE) as usize);
     wanted.min(share).max(MEMORY_MIN)
 }
@@ -106,6 +108,7 @@ impl Budget {
             memory_reason: String::new(),
             refused: None,
             meter: Meter::default(),
+            captures: Apart::default(),
             serving: VecDeque::with_capacity(SERVING_KEPT),
             counts: Counts::default(),
         }
@@ -127,8 +130,11 @@ impl Budget {
         (u128::from(now.saturating_sub(*before)) * 1_000_000 / length) as u64
     }
 
-    fn observe_cpu(&mut self, now: Mono) -> Option<usize> {
-        let used = self.meter.read();
+    /// `captures_ns`: CPU time in it that captures took, which were asked for.
+    fn observe_cpu(&mut self, now: Mono, captures_ns: u64) -> Option<usize> {
+        let mut used = self.meter.read();
+        used.own_ns = self.captures.less(used.own_ns, captures_ns);
+        used.serving_ns = used.serving_ns.saturating_add(captures_ns);
         if self.serving.len() == SERVING_KEPT {
             self.serving.pop_front();
         }
@@ -141,11 +147,13 @@ impl Agent {
     /// Reads what is used and does what follows from it. Called every ten seconds at least, by one
     /// thread; takes a millisecond, and tenths of a second when something changes.
     pub fn keep_budget(&self, now: Mono) {
-        let wanted = lock(&self.budget).observe_cpu(now);
+        let captures_ns = self.captures_cpu_ns();
+        let wanted = lock(&self.budget).observe_cpu(now, captures_ns);
         if let Some(level) = wanted {
             self.enter_cpu_level(level, now);
         }
         let used = OwnCost::rss_anon_bytes_now() as usize;
+        let used = used.saturating_sub(self.captures_bytes());
         let action = lock(&self.budget).memory.observe(now, used);
         match action {
             Some(Action::Trim) => {
@@ -414,13 +422,13 @@ mod tests {
     #[test]
     fn the_automatic_memory_budget_fits_what_is_configured_and_the_machine() {
         let config = Config::default();
-        for (machine_mib, budget_mib) in [(256 << 10, 176), (2048, 128), (1024, 64), (256, 48)] {
+        for (machine_mib, budget_mib) in [(256 << 10, 180), (2048, 128), (1024, 64), (256, 48)] {
             let found = memory_budget(&config, Some(machine_mib << 20));
             assert_eq!(found >> 20, budget_mib, "{machine_mib} MiB");
         }
         let mut large = Config::default();
         large.recorder.budget_mib = 1024;
-        assert_eq!(memory_budget(&large, None) >> 20, 1136);
+        assert_eq!(memory_budget(&large, None) >> 20, 1140);
         large.budget.memory_mib = 300;
         assert_eq!(memory_budget(&large, None) >> 20, 300);
     }

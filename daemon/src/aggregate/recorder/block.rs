@@ -99,6 +99,11 @@ impl Block {
         }
     }
 
+    /// The key of each row, by its place.
+    pub(super) fn keys(&self) -> Vec<SampleKey> {
+        self.iter().map(|(key, _)| key).collect()
+    }
+
     /// Number of rows.
     pub(super) fn rows(&self) -> usize {
         self.rows as usize

@@ -3,6 +3,7 @@
 use super::accounts::{Accounts, ROWS_MAX};
 use super::block::{Block, Row};
 use super::growth::Marks;
+use super::times::Times;
 use super::{Part, Recorder, Window};
 use crate::time::Mono;
 use hashbrown::HashMap;
@@ -256,7 +257,9 @@ impl Recorder {
                 let folded = self.fold(&mut rows, keep);
                 part.quality.folded += folded;
                 self.totals.folded_samples += folded;
-                part.block = Block::seal(&mut rows, part.block.period());
+                let block = Block::seal(&mut rows, part.block.period());
+                part.times = Times::merge(std::iter::once(&*part), part.start, &block);
+                part.block = block;
             }
         }
         (self.windows, self.open) = (windows, open);

@@ -65,6 +65,8 @@ fn add(recorder: &mut Recorder, number: u64, window: &Window) {
         accounts.clear();
     }
     recorder.add(WindowPart {
+        moments: &[],
+        moments_refused: 0,
         start: Mono(number * 10 * SECOND),
         end: Mono((number + 1) * 10 * SECOND),
         closes: true,
@@ -153,7 +155,7 @@ proptest! {
             prop_assert_eq!(found.coverage(), coverage(&recorder, text));
         }
         let shared = RwLock::new(recorder);
-        let sliced = by_slices(&shared, EVERYTHING, &query(""), &NEVER, 1).expect("not cancelled");
+        let sliced = by_slices(&shared, EVERYTHING, (&query("")).into(), &NEVER, 1).expect("not cancelled");
         let sliced = sliced.expect("nothing changed on the way").profile.info.coverage;
         prop_assert_eq!(sliced, coverage(&read(&shared), ""));
     }
@@ -219,6 +221,8 @@ fn accounts_are_part_of_the_memory_that_is_bounded() {
             })
             .collect();
         recorder.add(WindowPart {
+            moments: &[],
+            moments_refused: 0,
             start: Mono(number * 10 * SECOND),
             end: Mono((number + 1) * 10 * SECOND),
             closes: true,

@@ -12,7 +12,7 @@
 //!
 //! **Bounds.** Packed windows and the dictionary together stay within the budget whenever `add` or
 //! `maintain` has returned; between them the dictionary grows by what the namer interns, which
-//! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`]. While a collection runs, the
+//! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`] unless told otherwise. While a collection runs, the
 //! live part of the dictionary exists twice.
 //!
 //! Threads: one writer (the namer) and any number of readers behind an `RwLock`. Nothing here
@@ -32,23 +32,26 @@ mod query;
 mod sink;
 #[cfg(test)]
 mod tests;
+mod times;
 
+use super::batch::RawMoment;
 use crate::cgroup::usage::UsageStats;
 use crate::time::Mono;
 use accounts::Accounts;
 use block::Block;
 use growth::Growth;
 use profile::{
-    Account, Dictionary, FrameKind, FrameRef, LOST_FRAME, OTHER_FRAME, Quality, StackId,
+    Account, Dictionary, FrameKind, FrameRef, LOST_FRAME, OTHER_FRAME, Quality, SampleKey, StackId,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
+use times::Times;
 use tokio::sync::watch;
 
 pub use block::Row;
 pub use outcomes::Outcomes;
 pub use pins::Cursor;
-pub use query::{Answer, Covered, QueryError, Span, query, read};
+pub use query::{Answer, Covered, QueryError, Span, query, query_with_times, read};
 pub use sink::{ClosedSink, ClosedWindow};
 
 /// Smallest budget that is taken. Unit: bytes. Below this the fixed cost of a window and of the
@@ -73,6 +76,10 @@ pub struct RecorderOptions {
     pub budget_bytes: usize,
     /// Configured length of a window. One left open for twice this long is closed.
     pub window: Duration,
+    /// Most memory for the times of samples, beside the budget; 0: none are kept.
+    pub times_bytes: usize,
+    /// One window may take the budget divided by this; see [`WINDOW_SHARE`].
+    pub window_share: usize,
 }
 
 impl Default for RecorderOptions {
@@ -81,6 +88,8 @@ impl Default for RecorderOptions {
             retention: Duration::from_secs(3600),
             budget_bytes: 64 * 1024 * 1024,
             window: Duration::from_secs(10),
+            times_bytes: 4 * 1024 * 1024,
+            window_share: WINDOW_SHARE,
         }
     }
 }
@@ -104,6 +113,11 @@ pub struct WindowPart<'a> {
     /// The kernel's accounting of the whole window, with ids of [`Recorder::dict_mut`]: with the part
     /// that closes it. Empty when nothing was measured.
     pub accounts: &'a [Account],
+    /// When the samples were taken; rows are places in `rows` as it was given. Either all samples are
+    /// here or among those refused, or no times are kept of the part.
+    pub moments: &'a [RawMoment],
+    /// Samples whose moment found no room before.
+    pub moments_refused: u64,
 }
 
 /// How far the recorder has come. Sequence numbers start at 1 and never skip.
@@ -138,6 +152,12 @@ pub struct RecorderStats {
     pub bytes: usize,
     /// The budget.
     pub budget_bytes: usize,
+    /// Memory of the times of samples, beside `bytes`.
+    pub times_bytes: usize,
+    /// Most of it.
+    pub times_budget_bytes: usize,
+    /// Since when it is known when each sample was taken; `None`: of none.
+    pub times_since: Option<Mono>,
     /// What was dropped or folded since the start, and the work of keeping the budget.
     pub totals: RecorderTotals,
 }
@@ -159,6 +179,8 @@ pub struct RecorderTotals {
     pub collections: u64,
     /// Time the longest of them took. Unit: nanoseconds.
     pub longest_collection_ns: u64,
+    /// Samples whose time was forgotten because the memory for times was used up.
+    pub times_dropped: u64,
 }
 
 /// A part of a window, by itself.
@@ -172,6 +194,7 @@ struct Part {
     quality: Quality,
     block: Block,
     accounts: Accounts,
+    times: Times,
 }
 
 /// A closed window.
@@ -315,8 +338,16 @@ impl Recorder {
             mut quality,
             rows,
             accounts,
+            moments,
+            moments_refused,
         } = part;
         self.outcomes.add(rows, &self.dict);
+        let known = moments.len() as u64 + moments_refused >= quality.taken;
+        let keeps_times = known && self.options.times_bytes > 0;
+        let given: Vec<SampleKey> = match keeps_times {
+            true => rows.iter().map(|row| row.0).collect(),
+            false => Vec::new(),
+        };
         let folded = self.fit(rows);
         quality.folded += folded;
         self.totals.folded_samples += folded;
@@ -324,14 +355,20 @@ impl Recorder {
         let mut progress = *self.progress.borrow();
         progress.part += 1;
         let end = end.max(start);
+        let block = Block::seal(rows, period);
+        let times = match keeps_times {
+            true => Times::seal(moments, &given, moments_refused, start, &block),
+            false => Times::default(),
+        };
         self.open.push_back(Part {
             parts: (progress.part, progress.part),
             start,
             end,
             period,
             quality,
-            block: Block::seal(rows, period),
+            block,
             accounts: Accounts::seal(accounts.iter().copied(), self.accounts_max()),
+            times,
         });
         progress.end = end;
         let opened = self.open.front().map_or(start, |part| part.start);
@@ -352,6 +389,7 @@ impl Recorder {
     /// options changed or nothing was added for long.
     pub fn maintain(&mut self) {
         self.retire();
+        self.forget_times();
         if self.garbage_is_worth_collecting() {
             self.collect(None);
         }
@@ -409,6 +447,9 @@ impl Recorder {
             dict_bytes: self.dict.heap_bytes(),
             bytes: self.bytes(),
             budget_bytes: self.options.budget_bytes,
+            times_bytes: self.times_bytes(),
+            times_budget_bytes: self.options.times_bytes,
+            times_since: self.times_since(),
             totals: self.totals,
         }
     }
@@ -439,7 +480,7 @@ impl Recorder {
     }
 
     fn window_share(&self) -> usize {
-        self.options.budget_bytes / WINDOW_SHARE
+        self.options.budget_bytes / self.options.window_share.max(1)
     }
 
     fn window_bytes(&self) -> usize {
@@ -467,6 +508,7 @@ impl Part {
             quality: Quality::default(),
             block: Block::default(),
             accounts: Accounts::default(),
+            times: Times::default(),
         };
         for part in parts.clone() {
             whole.parts.1 = part.parts.1;
@@ -479,6 +521,7 @@ impl Part {
         }
         let period = parts.clone().last().map_or(0, |part| part.block.period());
         whole.block = Block::merge(parts.clone().map(|part| &part.block), period);
+        whole.times = Times::merge(parts.clone(), whole.start, &whole.block);
         let accounts = parts.flat_map(|part| part.accounts.iter());
         whole.accounts = Accounts::seal(accounts, accounts::ROWS_MAX);
         Some(whole)

@@ -1,7 +1,9 @@
 //! Reading closed windows one by one, for those who keep some of them longer than the recorder does.
 
 use super::sink::ClosedWindow;
+use super::times::Moment;
 use super::{Part, Recorder, Window};
+use crate::aggregate::batch::RawMoment;
 use crate::time::Mono;
 
 /// Where a reader of closed windows is.
@@ -55,6 +57,22 @@ impl Recorder {
             epoch: self.epoch,
             block: &whole.block,
             accounts: &whole.accounts,
+            times: &whole.times,
         }
+    }
+}
+
+impl ClosedWindow<'_> {
+    /// When the samples were taken, oldest first, with places in [`ClosedWindow::rows`], and how many of these
+    /// times found no room; none where they are not known.
+    pub fn moments(&self) -> Option<(Vec<RawMoment>, u64)> {
+        let moment = |moment: Moment| RawMoment {
+            row: moment.row,
+            time: moment.time,
+            weight: moment.weight,
+        };
+        let list = || self.times.iter(self.start).map(moment).collect();
+        let known = self.times.are_known();
+        known.then(|| (list(), self.times.refused()))
     }
 }

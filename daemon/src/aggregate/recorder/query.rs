@@ -3,7 +3,9 @@
 use super::ledger::Accounting;
 use super::{Part, Recorder};
 use crate::time::Mono;
-use profile::{Coverage, Dictionary, Info, Profile, Quality, Query, QueryRunner, SampleKey, Value};
+use profile::{
+    Coverage, Dictionary, Info, Moment, Profile, Quality, Query, QueryRunner, SampleKey, Value,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -32,6 +34,9 @@ pub struct Answer {
     pub profile: Profile,
     /// Time and windows it was made of.
     pub covered: Covered,
+    /// Since when it is known when each sample was taken, up to the end; `None`: of none, or not asked.
+    /// `profile.moments.start_unix_ns` is this time, and left 0 likewise.
+    pub times_from: Option<Mono>,
 }
 
 /// Answers `query` over `span`, letting go of the lock between windows.
@@ -47,12 +52,119 @@ pub fn query(
     query: &Query,
     cancel: &AtomicBool,
 ) -> Result<Answer, QueryError> {
+    ask(
+        recorder,
+        span,
+        Asked {
+            query,
+            times: false,
+        },
+        cancel,
+    )
+}
+
+/// As [`query`], with the time of each sample for as much of the span as it is known, without a gap up to
+/// its end.
+///
+/// # Errors
+/// As [`query`].
+pub fn query_with_times(
+    recorder: &RwLock<Recorder>,
+    span: Span,
+    query: &Query,
+    cancel: &AtomicBool,
+) -> Result<Answer, QueryError> {
+    ask(recorder, span, Asked { query, times: true }, cancel)
+}
+
+/// What is asked, and whether the times of samples are.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'q> {
+    pub query: &'q Query,
+    pub times: bool,
+}
+
+impl<'q> From<&'q Query> for Asked<'q> {
+    fn from(query: &'q Query) -> Self {
+        Asked {
+            query,
+            times: false,
+        }
+    }
+}
+
+fn ask(
+    recorder: &RwLock<Recorder>,
+    span: Span,
+    asked: Asked<'_>,
+    cancel: &AtomicBool,
+) -> Result<Answer, QueryError> {
     if let Span::Time(from, to) = span
-        && let Some(answer) = by_slices(recorder, (from, to), query, cancel, ROWS_PER_LOCK)?
+        && let Some(answer) = by_slices(recorder, (from, to), asked, cancel, ROWS_PER_LOCK)?
     {
         return Ok(answer);
     }
-    read(recorder).query(span, query, cancel)
+    read(recorder).answer(span, asked, cancel)
+}
+
+/// Collects the times of samples part by part, from the newest backwards, as far as they are known.
+struct Backwards {
+    wanted: bool,
+    from: Option<Mono>,
+    end: Mono,
+    dropped: u64,
+}
+
+impl Backwards {
+    fn new(wanted: bool) -> Backwards {
+        Backwards {
+            wanted,
+            from: None,
+            end: Mono(0),
+            dropped: 0,
+        }
+    }
+
+    /// Takes the part before those taken so far.
+    fn take(&mut self, runner: &mut QueryRunner<'_>, dict: &Dictionary, part: &Part) {
+        self.wanted &= part.times.are_known();
+        if !self.wanted {
+            return;
+        }
+        self.from = Some(part.start);
+        self.end = self.end.max(part.end);
+        self.dropped = self.dropped.saturating_add(part.times.refused());
+        let keys = part.block.keys();
+        for moment in part.times.iter(part.start) {
+            if let Some(&key) = keys.get(moment.row as usize) {
+                runner.add_moment(
+                    dict,
+                    Moment {
+                        at_ns: moment.time.0,
+                        key,
+                        weight: moment.weight,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Puts them into the answer, whose moments are those that were added.
+    fn finish(self, profile: Profile, covered: Covered) -> Answer {
+        let mut profile = profile;
+        if let Some(from) = self.from {
+            let moments = &mut profile.moments;
+            moments.duration_ns = self.end.since(from).as_nanos() as u64;
+            moments.dropped = self.dropped;
+            let list = moments.list.iter_mut();
+            list.for_each(|moment| moment.at_ns = moment.at_ns.saturating_sub(from.0));
+        }
+        Answer {
+            profile,
+            covered,
+            times_from: self.from,
+        }
+    }
 }
 
 /// The recorder to read from. A writer that panicked ends the process; until then reading goes on.
@@ -65,12 +177,13 @@ pub fn read(recorder: &RwLock<Recorder>) -> RwLockReadGuard<'_, Recorder> {
 pub(super) fn by_slices(
     recorder: &RwLock<Recorder>,
     (from, to): (Mono, Mono),
-    query: &Query,
+    asked: Asked<'_>,
     cancel: &AtomicBool,
     rows_per_lock: usize,
 ) -> Result<Option<Answer>, QueryError> {
-    let mut runner = QueryRunner::new(query);
-    let mut accounting = Accounting::of_query(query);
+    let mut runner = QueryRunner::new(asked.query);
+    let mut accounting = Accounting::of_query(asked.query);
+    let mut times = Backwards::new(asked.times);
     let mut covered = Covered {
         start: from,
         end: from,
@@ -94,12 +207,13 @@ pub(super) fn by_slices(
                 part.block
                     .iter()
                     .for_each(|(key, value)| runner.add(&recorder.dict, key, value));
+                times.take(&mut runner, &recorder.dict, part);
                 accounting.take(&recorder, part);
             }
             Ok(rows)
         };
         if before.is_none() {
-            for part in &recorder.open {
+            for part in recorder.open.iter().rev() {
                 take(part, &mut covered)?;
             }
         }
@@ -119,7 +233,7 @@ pub(super) fn by_slices(
         if before == Some(0) {
             let mut profile = runner.finish(recorder.info(&covered));
             profile.info.coverage = accounting.coverage(&profile);
-            return Ok(Some(Answer { profile, covered }));
+            return Ok(Some(times.finish(profile, covered)));
         }
         drop(recorder);
         std::thread::yield_now();
@@ -192,14 +306,24 @@ impl Recorder {
         query: &Query,
         cancel: &AtomicBool,
     ) -> Result<Answer, QueryError> {
-        let mut runner = QueryRunner::new(query);
+        self.answer(span, query.into(), cancel)
+    }
+
+    fn answer(
+        &self,
+        span: Span,
+        asked: Asked<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<Answer, QueryError> {
+        let mut runner = QueryRunner::new(asked.query);
         let mut accounting = match span {
             // Accounts are of whole windows: parts cannot be held against them.
             Span::Parts(..) => Accounting::none(),
-            Span::Time(..) | Span::Window(_) => Accounting::of_query(query),
+            Span::Time(..) | Span::Window(_) => Accounting::of_query(asked.query),
         };
+        let mut times = Backwards::new(asked.times);
         let mut covered = Covered::default();
-        for part in self.select(span, &mut covered.missed) {
+        for part in self.select(span, &mut covered.missed).into_iter().rev() {
             if cancel.load(Ordering::Relaxed) {
                 return Err(QueryError::Cancelled);
             }
@@ -207,6 +331,7 @@ impl Recorder {
             for (key, value) in part.block.iter() {
                 runner.add(&self.dict, key, value);
             }
+            times.take(&mut runner, &self.dict, part);
             accounting.take(self, part);
         }
         if let (0, Span::Time(start, _)) = (covered.windows, span) {
@@ -214,7 +339,7 @@ impl Recorder {
         }
         let mut profile = runner.finish(self.info(&covered));
         profile.info.coverage = accounting.coverage(&profile);
-        Ok(Answer { profile, covered })
+        Ok(times.finish(profile, covered))
     }
 
     fn info(&self, covered: &Covered) -> Info {

@@ -57,6 +57,8 @@ pub(super) fn row(
 fn add(recorder: &mut Recorder, start_s: u64, length_s: u64, closes: bool, mut rows: Vec<Row>) {
     let taken = rows.iter().map(|row| row.1.count).sum();
     recorder.add(WindowPart {
+        moments: &[],
+        moments_refused: 0,
         start: Mono(start_s * SECOND),
         end: Mono((start_s + length_s) * SECOND),
         closes,
@@ -112,7 +114,7 @@ fn check_range(from: u64, to: u64, expected: &[u64]) {
     assert_eq!(labels, numbers.collect::<Vec<_>>());
     let query = Query::default();
     let range = (Mono(from), Mono(to));
-    let sliced = by_slices(&RwLock::new(recorder), range, &query, &NEVER, 1);
+    let sliced = by_slices(&RwLock::new(recorder), range, (&query).into(), &NEVER, 1);
     let sliced = sliced
         .expect("not cancelled")
         .expect("nothing changes meanwhile");
@@ -213,7 +215,7 @@ proptest! {
         let whole = recorder.query(ALL, &query, &NEVER).expect("not cancelled");
         let lock = RwLock::new(recorder);
         let range = (Mono(0), Mono(u64::MAX));
-        let sliced = by_slices(&lock, range, &query, &NEVER, rows_per_lock).expect("not cancelled");
+        let sliced = by_slices(&lock, range, (&query).into(), &NEVER, rows_per_lock).expect("not cancelled");
         let sliced = sliced.expect("nothing changed meanwhile");
         let text_of = |profile: &Profile| -> Model {
             profile.samples.iter().map(|(&key, &value)| (text(&profile.dict, key), value)).collect()

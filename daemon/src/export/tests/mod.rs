@@ -126,6 +126,8 @@ impl Run {
         let start = Mono(self.at);
         self.at += S;
         self.recorder.add(WindowPart {
+            moments: &[],
+            moments_refused: 0,
             start,
             end: Mono(self.at),
             closes: true,

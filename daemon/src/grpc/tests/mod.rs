@@ -2,6 +2,7 @@
 //! the test, and everything else made up.
 
 mod calls;
+mod captures;
 mod pins;
 mod sockets;
 
@@ -33,6 +34,43 @@ pub(super) struct FakeHost {
     watchers: Arc<AtomicUsize>,
     reload: Mutex<Result<ReloadOutcome, String>>,
     pins: OnceLock<Arc<Pins>>,
+    captures: Arc<FakeCaptures>,
+}
+
+/// Captures that are told what to say.
+#[derive(Default)]
+pub(super) struct FakeCaptures {
+    /// Senders of those that began, with who asked.
+    pub begun: Mutex<Vec<(tokio::sync::mpsc::Sender<agent::CaptureResponse>, String)>>,
+}
+
+impl Capturing for FakeCaptures {
+    fn begin(
+        &self,
+        request: agent::CaptureRequest,
+        peer: String,
+    ) -> Result<tokio::sync::mpsc::Receiver<agent::CaptureResponse>, tonic::Status> {
+        if request.duration_ns == 0 {
+            return Err(tonic::Status::invalid_argument("no duration"));
+        }
+        let (sender, receiver) = tokio::sync::mpsc::channel(4);
+        self.begun
+            .lock()
+            .expect("not poisoned")
+            .push((sender, peer));
+        Ok(receiver)
+    }
+
+    fn cancel(&self, id: u64) -> bool {
+        id == 1
+    }
+
+    fn list(&self) -> Vec<agent::CaptureInfo> {
+        vec![agent::CaptureInfo {
+            id: 1,
+            ..Default::default()
+        }]
+    }
 }
 
 struct Watching(Arc<AtomicUsize>);
@@ -73,6 +111,10 @@ impl Host for FakeHost {
         self.reload.lock().expect("not poisoned").clone()
     }
 
+    fn captures(&self) -> Option<Arc<dyn Capturing>> {
+        Some(Arc::clone(&self.captures) as Arc<dyn Capturing>)
+    }
+
     fn recorder(&self) -> &RwLock<Recorder> {
         &self.recorder
     }
@@ -96,6 +138,7 @@ impl FakeHost {
             watchers: Arc::default(),
             reload: Mutex::new(Ok(ReloadOutcome::default())),
             pins: OnceLock::new(),
+            captures: Arc::default(),
         })
     }
 
@@ -130,6 +173,8 @@ impl FakeHost {
         }
         let taken = samples.iter().map(|sample| sample.2).sum();
         recorder.add(WindowPart {
+            moments: &[],
+            moments_refused: 0,
             start,
             end: Mono(start.0 + SECOND),
             closes,

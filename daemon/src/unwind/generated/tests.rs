@@ -283,6 +283,7 @@ mod walks {
                 stack: &stack,
                 full: true,
             }),
+            raw: None,
             cgroup: CgroupId(1),
         };
         let bounds = Bounds {

@@ -7,20 +7,35 @@
 //! Data: nodes of the merged call tree in depth-first order as columns (depth, name, own samples, own
 //! weight), names as columns (function, module, kind). Bars beyond [`Options::max_bars`] are folded
 //! into `[other]` before, smallest first.
+//!
+//! Two pages more are made of the same parts: [`write_heat_map`], where a heat map of time picks the range
+//! whose flame graph is shown, and [`write_bundle`], which says besides all that is known of the profile and
+//! is bounded in size. Facts are part of the page's text: they can be read without the script.
+
+mod facts;
+mod times;
 
 use super::json::SafeText;
 use super::summary::grouped;
-use super::tree::{Tree, TreeBuilder};
+use super::tree::{Added, Tree, TreeBuilder};
 use super::{FormatError, Measure, Options, RootFrame, TRUNCATED_FRAME, quality_line, root_frames};
 use crate::frame::{FrameKind, FrameRef};
-use crate::sample::Profile;
+use crate::heatmap::HeatMap;
+use crate::sample::{Profile, SampleKey, Value};
 use crate::text::printable;
+use hashbrown::HashMap;
 use serde::Serialize;
 use std::io::Write;
+use times::Times;
+
+/// Most bytes of a bundle's data. Smaller stacks are folded until it fits. A browser opens 32 MB in some
+/// seconds, and mail and tickets take files of that size.
+pub const BUNDLE_BYTES_MAX: usize = 32 << 20;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+const HEAT: &str = include_str!("heat.js");
 
 /// Kind number of a frame that stands for the value of a label; others are [`FrameKind`]'s.
 const KIND_LABEL: u8 = 6;
@@ -44,6 +59,8 @@ struct Data<'a> {
     modules: Vec<&'a str>,
     names: Names<'a>,
     nodes: Nodes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<&'a Times>,
 }
 
 #[derive(Serialize)]
@@ -71,31 +88,126 @@ pub fn write(
     options: &Options,
     out: &mut impl Write,
 ) -> Result<(), FormatError> {
-    let (tree, gone) = build(profile, options);
-    let mut quality = quality_line(&profile.info);
-    if gone > 0 {
-        let gone = grouped(gone as u64);
-        quality.push_str(&format!(
-            " · the {gone} smallest bars are folded into [other]"
-        ));
-    }
+    let Built { tree, added: _ } = build(profile, options);
+    let (data, _) = fold(&tree, &[], profile, None, options, usize::MAX)?;
+    write_page(options, &data, "", out)
+}
+
+/// Writes the page with the heat map of the profile's times, from which ranges are picked. Takes what
+/// [`write()`] takes.
+///
+/// # Errors
+/// When `out` fails.
+pub fn write_heat_map(
+    profile: &Profile,
+    map: &HeatMap,
+    options: &Options,
+    out: &mut impl Write,
+) -> Result<(), FormatError> {
+    let Built { tree, added } = build(profile, options);
+    let (data, _) = fold(&tree, &added, profile, Some(map), options, usize::MAX)?;
+    write_page(options, &data, "", out)
+}
+
+/// Writes an incident bundle: the page with a heat map where there are times, and what is known of the
+/// profile. Takes what [`write()`] takes, and [`Options::grid`] and `facts`.
+///
+/// # Errors
+/// When `out` fails.
+pub fn write_bundle(
+    profile: &Profile,
+    options: &Options,
+    out: &mut impl Write,
+) -> Result<(), FormatError> {
+    let map = HeatMap::new(&profile.moments, options.grid);
+    let Built { tree, added } = build(profile, options);
+    let (data, folded) = fold(
+        &tree,
+        &added,
+        profile,
+        map.as_ref().ok(),
+        options,
+        BUNDLE_BYTES_MAX,
+    )?;
+    let facts = facts::html(profile, &map, folded.as_deref(), &options.facts);
+    write_page(options, &data, &facts, out)
+}
+
+/// The data of a page with as many bars as have room, and what was folded for it, in words.
+fn fold(
+    whole: &Tree<Name, 2>,
+    added: &[Added],
+    profile: &Profile,
+    map: Option<&HeatMap>,
+    options: &Options,
+    bytes_max: usize,
+) -> Result<(Vec<u8>, Option<String>), FormatError> {
     let title = printable(&options.title);
     let unit = printable(&profile.info.unit);
-    let data = data(&tree, &title, &quality, &unit, options);
+    let mut bars = options.max_bars;
+    loop {
+        let mut tree = whole.clone();
+        let gone = tree.prune(bars, synthetic(crate::OTHER_FRAME));
+        let times = map.map(|map| Times::new(map, profile, &tree, added));
+        let folded = (gone > 0).then(|| {
+            let (gone, weight) = (grouped(gone as u64), folded_share(&tree));
+            format!("the {gone} smallest bars are folded into [other]{weight}")
+        });
+        let mut quality = quality_line(&profile.info);
+        if let Some(folded) = &folded {
+            quality.push_str(&format!(" · {folded}"));
+        }
+        let fits = times.as_ref().is_none_or(Times::fits);
+        if fits || bars == 0 {
+            let mut bytes = Vec::new();
+            let data = data(&tree, &title, &quality, &unit, times.as_ref(), options);
+            let mut json = serde_json::Serializer::with_formatter(&mut bytes, SafeText);
+            data.serialize(&mut json)?;
+            if bytes.len() <= bytes_max || bars == 0 {
+                return Ok((bytes, folded));
+            }
+        }
+        bars = bars.min(tree.nodes.len() - 1) / 2;
+    }
+}
 
+/// How much stands under `[other]` because of folding and otherwise, of all.
+fn folded_share(tree: &Tree<Name, 2>) -> String {
+    let other = |node: &&super::tree::Node<2>| {
+        let name = &tree.names[node.name as usize];
+        name.function == crate::OTHER_FRAME && name.kind == FrameKind::Synthetic as u8
+    };
+    let sum: u64 = tree
+        .nodes
+        .iter()
+        .filter(other)
+        .map(|node| node.own[0])
+        .sum();
+    let all = tree.nodes[0].total[0];
+    match all {
+        0 => String::new(),
+        _ => format!(", {:.1} % of all", sum as f64 * 100.0 / all as f64),
+    }
+}
+
+fn write_page(
+    options: &Options,
+    data: &[u8],
+    facts: &str,
+    out: &mut impl Write,
+) -> Result<(), FormatError> {
     // The template is split, not searched again after each insertion: nothing inserted is a marker.
     let mut rest = PAGE;
     while let Some((before, after)) = rest.split_once("{{") {
         let (marker, after) = after.split_once("}}").unwrap_or((after, ""));
         out.write_all(before.as_bytes())?;
         match marker {
-            "title" => out.write_all(html_text(&title).as_bytes())?,
+            "title" => out.write_all(html_text(&printable(&options.title)).as_bytes())?,
             "style" => out.write_all(STYLE.as_bytes())?,
+            "heat" => out.write_all(HEAT.as_bytes())?,
             "script" => out.write_all(SCRIPT.as_bytes())?,
-            "data" => {
-                let mut json = serde_json::Serializer::with_formatter(&mut *out, SafeText);
-                data.serialize(&mut json)?;
-            }
+            "facts" => out.write_all(facts.as_bytes())?,
+            "data" => out.write_all(data)?,
             _ => {}
         }
         rest = after;
@@ -104,19 +216,29 @@ pub fn write(
     Ok(())
 }
 
-fn build(profile: &Profile, options: &Options) -> (Tree<Name, 2>, usize) {
-    let mut builder = TreeBuilder::new(&profile.dict);
-    let synthetic = |function: &str| Name {
+fn synthetic(function: &str) -> Name {
+    Name {
         function: function.to_owned(),
         module: String::new(),
         kind: FrameKind::Synthetic as u8,
-    };
+    }
+}
+
+/// A tree and where each moment of the profile stands in it.
+struct Built {
+    tree: Tree<Name, 2>,
+    added: Vec<Added>,
+}
+
+fn build(profile: &Profile, options: &Options) -> Built {
+    let mut builder = TreeBuilder::new(&profile.dict);
     // The first value decides which bars are the smallest.
     let order = |count, weight| match options.measure {
         Measure::Count => [count, weight],
         Measure::Weight => [weight, count],
     };
-    for (key, value) in profile.sorted() {
+    let mut known: HashMap<SampleKey, Added> = HashMap::new();
+    let mut add = |key: SampleKey, value: Value| {
         let roots =
             root_frames(&profile.dict, options, key.labels, key.end).map(|root| match root {
                 RootFrame::Truncated => synthetic(TRUNCATED_FRAME),
@@ -135,11 +257,25 @@ fn build(profile: &Profile, options: &Options) -> (Tree<Name, 2>, usize) {
                 module: printable(frame.module).into_owned(),
                 kind: frame.kind as u8,
             },
-        );
+        )
+    };
+    for (key, value) in profile.sorted() {
+        known.insert(key, add(key, value));
     }
-    let mut tree = builder.finish();
-    let gone = tree.prune(options.max_bars, synthetic(crate::OTHER_FRAME));
-    (tree, gone)
+    let moments = profile.moments.list.iter();
+    let added = moments
+        .map(|moment| {
+            let key = moment.key;
+            // A moment without its sample adds nothing to the whole.
+            *known
+                .entry(key)
+                .or_insert_with(|| add(key, Value::default()))
+        })
+        .collect();
+    Built {
+        tree: builder.finish(),
+        added,
+    }
 }
 
 fn data<'a>(
@@ -147,6 +283,7 @@ fn data<'a>(
     title: &'a str,
     quality: &'a str,
     unit: &'a str,
+    times: Option<&'a Times>,
     options: &Options,
 ) -> Data<'a> {
     let mut modules: Vec<&str> = tree.names.iter().map(|name| name.module.as_str()).collect();
@@ -186,10 +323,11 @@ fn data<'a>(
         modules,
         names,
         nodes,
+        times,
     }
 }
 
-fn html_text(text: &str) -> String {
+pub(super) fn html_text(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

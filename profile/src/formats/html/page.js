@@ -22,23 +22,28 @@
     if (depth[i] > deepest) deepest = depth[i];
   }
   while (open.length) end[open.pop()] = nodeCount;
-  const own = [Float64Array.from(data.nodes.count), Float64Array.from(data.nodes.weight)];
-  const total = own.map((values) => {
-    const sums = Float64Array.from(values);
-    for (let i = nodeCount - 1; i > 0; i--) sums[parent[i]] += sums[i];
-    return sums;
-  });
-  // Left edge of each node in units of the measure: own samples stand to the right of callees.
-  const left = total.map((sums) => {
-    const edges = new Float64Array(nodeCount);
-    const next = new Float64Array(nodeCount);
-    for (let i = 1; i < nodeCount; i++) {
-      const above = parent[i];
-      edges[i] = edges[above] + next[above];
-      next[above] += sums[i];
-    }
-    return edges;
-  });
+  let own, total, left;
+  const load = (values) => {
+    own = values;
+    total = own.map((of) => {
+      const sums = Float64Array.from(of);
+      for (let i = nodeCount - 1; i > 0; i--) sums[parent[i]] += sums[i];
+      return sums;
+    });
+    // Left edge of each node in units of the measure: own samples stand to the right of callees.
+    left = total.map((sums) => {
+      const edges = new Float64Array(nodeCount);
+      const next = new Float64Array(nodeCount);
+      for (let i = 1; i < nodeCount; i++) {
+        const above = parent[i];
+        edges[i] = edges[above] + next[above];
+        next[above] += sums[i];
+      }
+      return edges;
+    });
+  };
+  const whole = [Float64Array.from(data.nodes.count), Float64Array.from(data.nodes.weight)];
+  load(whole);
 
   // ---- state --------------------------------------------------------------------------------
   const state = {
@@ -364,6 +369,7 @@
     dye();
     legend();
     refresh();
+    if (heat) heat.draw();
   };
   const legend = () => {
     const used = new Set(kindOf.slice(1)), line = el("legend");
@@ -450,12 +456,32 @@
   });
   new ResizeObserver(resize).observe(scroll);
 
+  // ---- times --------------------------------------------------------------------------------
+  // The flame graph of a range is made of the samples of its cells; `null` is the whole profile.
+  const pick = (range) => {
+    if (!range) load(whole);
+    else {
+      const { at, node, count, weight } = data.times, part = whole.map((values) => new Float64Array(values.length));
+      for (let i = 0; i < at.length; i++) {
+        const cell = range.cellOf[i];
+        if (cell < range.from || cell > range.to) continue;
+        part[0][node[i]] += count[i];
+        part[1][node[i]] += weight[i];
+      }
+      load(part);
+    }
+    zoom(0);
+  };
+  const heat = data.times ? heatMap(data.times, { el, number, dark, countText, pick }) : null;
+  if (heat) new ResizeObserver(() => heat.draw()).observe(el("times-scroll"));
+
   // ---- begin --------------------------------------------------------------------------------
   el("title").textContent = data.title;
   el("quality").textContent = data.quality;
   el("size").textContent = `${number.format(nodeCount - 1)} bars, ${number.format(functions.length - 1)} functions`;
   if (data.unit !== "nanoseconds") el("by-weight").textContent = data.unit || "Weight";
   el("by-weight").disabled = total[1][0] === 0;
+  for (const text of document.querySelectorAll("[data-times]")) text.hidden = !heat;
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   resize();
   toRoot();

@@ -26,7 +26,13 @@
 //!       "labels": { "comm": "app" },
 //!       "end": "complete",                        how the stack ended at its root
 //!       "frames": [0, 3, 5] }                     indices in "frames", root first
-//!   ]
+//!   ],
+//!   "moments": {                                  when samples were taken; absent when not kept
+//!     "start_unix_ns": 0, "duration_ns": 0,       time covered, which may be a part of the profile's
+//!     "dropped": 0,                               samples of that time whose moment was not kept
+//!     "after_ns": [5, 7],                         time since the moment before, the first since the start
+//!     "sample": [0, 0],                           index in "samples"
+//!     "weight": [10101010, 10101010] }
 //! }
 //! ```
 //!
@@ -34,13 +40,18 @@
 //! sampled, escaped as JSON asks plus what terminals and browsers might act on, so printing the file
 //! is safe. Numbers may exceed 2⁵³: read them with a parser that keeps 64 bits where that matters.
 
+mod read;
+
+pub use read::{JsonError, STACK_FRAMES_MAX, read};
+
 use super::FormatError;
 use crate::frame::{FrameId, FrameRef};
 use crate::ledger::Coverage;
 use crate::outcome::Unnamed;
-use crate::sample::{Profile, Quality, Value};
+use crate::sample::{Profile, Quality, SampleKey, Value};
 use crate::text::is_hostile;
-use serde::Serialize;
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -96,7 +107,44 @@ struct SampleJson<'a> {
     frames: Vec<usize>,
 }
 
-/// Writes the profile.
+/// Moments as columns.
+#[derive(Serialize, Deserialize, Default)]
+struct MomentsJson {
+    start_unix_ns: i64,
+    duration_ns: u64,
+    dropped: u64,
+    after_ns: Vec<u64>,
+    sample: Vec<usize>,
+    weight: Vec<u64>,
+}
+
+impl MomentsJson {
+    /// Those of the profile; `places` is where each sample stands. A moment of a sample that the profile
+    /// does not have is one whose moment was not kept.
+    fn of(profile: &Profile, places: &HashMap<SampleKey, usize>) -> MomentsJson {
+        let moments = &profile.moments;
+        let mut columns = MomentsJson {
+            start_unix_ns: moments.start_unix_ns,
+            duration_ns: moments.duration_ns,
+            dropped: moments.dropped,
+            ..MomentsJson::default()
+        };
+        let mut before = 0;
+        for moment in &moments.list {
+            let Some(&place) = places.get(&moment.key) else {
+                columns.dropped = columns.dropped.saturating_add(1);
+                continue;
+            };
+            columns.after_ns.push(moment.at_ns.saturating_sub(before));
+            columns.sample.push(place);
+            columns.weight.push(moment.weight);
+            before = moment.at_ns.max(before);
+        }
+        columns
+    }
+}
+
+/// Writes the profile, with its moments where it has some.
 ///
 /// # Errors
 /// When `out` fails.
@@ -110,7 +158,7 @@ pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError>
         period: info.period,
     };
     let (frames, ranks) = used_frames(profile);
-    let mut samples: Vec<SampleJson<'_>> = profile
+    let mut samples: Vec<(SampleJson<'_>, SampleKey)> = profile
         .samples
         .iter()
         .map(|(key, &value)| {
@@ -121,15 +169,16 @@ pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError>
                 .map(|frame| ranks[frame.0 as usize])
                 .collect();
             frames.reverse();
-            SampleJson {
+            let sample = SampleJson {
                 value: value.into(),
                 labels: profile.dict.labels(key.labels).collect(),
                 end: key.end.word(),
                 frames,
-            }
+            };
+            (sample, *key)
         })
         .collect();
-    samples.sort_unstable_by(|left, right| {
+    samples.sort_unstable_by(|(left, _), (right, _)| {
         (right.value.weight, right.value.count)
             .cmp(&(left.value.weight, left.value.count))
             .then_with(|| left.frames.cmp(&right.frames))
@@ -148,7 +197,13 @@ pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError>
     out.write_all(b",\n\"frames\":")?;
     write_lines(out, &frames)?;
     out.write_all(b",\n\"samples\":")?;
-    write_lines(out, &samples)?;
+    write_lines(out, samples.iter().map(|(sample, _)| sample))?;
+    if !profile.moments.is_absent() {
+        let places = samples.iter().enumerate();
+        let places = places.map(|(place, &(_, key))| (key, place)).collect();
+        out.write_all(b",\n\"moments\":")?;
+        write_safe(out, &MomentsJson::of(profile, &places))?;
+    }
     out.write_all(b"}\n")?;
     Ok(())
 }
@@ -185,9 +240,12 @@ fn describe(frame: FrameRef<'_>) -> FrameJson<'_> {
     }
 }
 
-fn write_lines<T: Serialize>(out: &mut impl Write, items: &[T]) -> Result<(), FormatError> {
+fn write_lines<'a, T: Serialize + 'a>(
+    out: &mut impl Write,
+    items: impl IntoIterator<Item = &'a T>,
+) -> Result<(), FormatError> {
     out.write_all(b"[")?;
-    for (at, item) in items.iter().enumerate() {
+    for (at, item) in items.into_iter().enumerate() {
         out.write_all(if at == 0 { b"\n" } else { b",\n" })?;
         write_safe(out, item)?;
     }
@@ -203,7 +261,7 @@ fn write_safe<T: Serialize>(out: &mut impl Write, value: &T) -> Result<(), Forma
 
 /// Compact JSON whose strings also escape what terminals, browsers and readers might act on:
 /// control and bidirectional characters, and `<`, `>`, `&`, which make it safe inside HTML.
-pub(super) struct SafeText;
+pub(in crate::formats) struct SafeText;
 
 impl serde_json::ser::Formatter for SafeText {
     fn write_string_fragment<W: ?Sized + Write>(

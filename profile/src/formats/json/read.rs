@@ -1,16 +1,16 @@
-//! Reads the JSON that `agent-ctl profile --format json` writes, schema `fleetprof.profile/1`, to
-//! compare with later. The file is checked as a stranger's: indices, words, depth.
+//! Reads the JSON that is written here, schema `fleetprof.profile/1`, to compare and draw later. The
+//! text is checked as a stranger's: indices, words, depth, times.
 
-use profile::formats::json::SCHEMA;
-use profile::{
-    Coverage, FrameId, FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, StackId,
-    Unnamed, Value,
+use super::{MomentsJson, SCHEMA};
+use crate::{
+    Coverage, FrameId, FrameKind, FrameRef, Info, Moment, Moments, Profile, Quality, SampleKey,
+    StackEnd, StackId, Unnamed, Value,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Deepest stack taken. Unit: frames.
-const STACK_DEPTH_MAX: usize = 4096;
+/// Deepest stack taken. Unit: frames. No profiler keeps as many.
+pub const STACK_FRAMES_MAX: usize = 4096;
 
 /// Why a text is not such a profile.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +33,11 @@ pub enum JsonError {
     #[error("failed to read JSON: there is no frame `{0}`")]
     Frame(usize),
     /// A stack has more frames than are taken.
-    #[error("failed to read JSON: stack is deeper than `{STACK_DEPTH_MAX}` frames")]
+    #[error("failed to read JSON: stack is deeper than `{STACK_FRAMES_MAX}` frames")]
     TooDeep,
+    /// Columns of moments differ in length, name samples that are not there, or go beyond the time covered.
+    #[error("failed to read JSON: moment `{0}` has no sample, or is not in the time covered")]
+    Moment(usize),
 }
 
 #[derive(Deserialize)]
@@ -47,6 +50,7 @@ struct File {
     coverage: Coverage,
     frames: Vec<FileFrame>,
     samples: Vec<FileSample>,
+    moments: Option<MomentsJson>,
 }
 
 #[derive(Deserialize)]
@@ -133,8 +137,9 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
             line: frame.line,
         }));
     }
+    let mut keys = Vec::with_capacity(file.samples.len());
     for sample in &file.samples {
-        if sample.frames.len() > STACK_DEPTH_MAX {
+        if sample.frames.len() > STACK_FRAMES_MAX {
             return Err(JsonError::TooDeep);
         }
         let labels = sample
@@ -152,9 +157,39 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
             count: sample.count,
             weight: sample.weight,
         };
-        profile.add(SampleKey { labels, stack, end }, value);
+        let key = SampleKey { labels, stack, end };
+        keys.push(key);
+        profile.add(key, value);
+    }
+    if let Some(columns) = file.moments {
+        profile.moments = moments(&columns, &keys)?;
     }
     Ok(profile)
+}
+
+/// The moments of columns, whose samples have these keys.
+fn moments(columns: &MomentsJson, keys: &[SampleKey]) -> Result<Moments, JsonError> {
+    let count = columns.after_ns.len();
+    if columns.sample.len() != count || columns.weight.len() != count {
+        return Err(JsonError::Moment(columns.sample.len().min(count)));
+    }
+    let mut list = Vec::with_capacity(count);
+    let mut at_ns = 0u64;
+    for (place, &after) in columns.after_ns.iter().enumerate() {
+        at_ns = at_ns.checked_add(after).ok_or(JsonError::Moment(place))?;
+        let key = keys.get(columns.sample[place]);
+        let (Some(&key), true) = (key, at_ns <= columns.duration_ns) else {
+            return Err(JsonError::Moment(place));
+        };
+        let weight = columns.weight[place];
+        list.push(Moment { at_ns, key, weight });
+    }
+    Ok(Moments {
+        start_unix_ns: columns.start_unix_ns,
+        duration_ns: columns.duration_ns,
+        dropped: columns.dropped,
+        list,
+    })
 }
 
 fn word<T: Copy>(
@@ -211,12 +246,20 @@ mod tests {
                 weight: u64::MAX,
             },
         );
+        profile.moments = Moments {
+            start_unix_ns: -4,
+            duration_ns: 900,
+            dropped: 2,
+            list: [(0, 5), (7, 6), (7, 1), (900, u64::MAX)]
+                .map(|(at_ns, weight)| Moment { at_ns, key, weight })
+                .to_vec(),
+        };
         profile
     }
 
     fn text() -> String {
         let mut bytes = Vec::new();
-        profile::formats::json::write(&sound(), &mut bytes).unwrap();
+        super::super::write(&sound(), &mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -224,9 +267,24 @@ mod tests {
     fn what_is_written_is_read_back() {
         let back = read(text().as_bytes()).unwrap();
         assert_eq!(back.info, sound().info);
+        assert_eq!(back.moments, sound().moments);
         let mut again = Vec::new();
-        profile::formats::json::write(&back, &mut again).unwrap();
+        super::super::write(&back, &mut again).unwrap();
         assert_eq!(String::from_utf8(again).unwrap(), text());
+    }
+
+    #[test]
+    fn a_profile_without_times_says_nothing_of_them() {
+        let mut profile = sound();
+        profile.moments = Moments::default();
+        let mut bytes = Vec::new();
+        super::super::write(&profile, &mut bytes).unwrap();
+        assert!(
+            !String::from_utf8(bytes.clone())
+                .unwrap()
+                .contains("moments")
+        );
+        assert!(read(&bytes).unwrap().moments.is_absent());
     }
 
     #[test]
@@ -242,6 +300,10 @@ mod tests {
             ("jit_no_map", "no", "unnamed reasons has no `no`"),
             ("[0,0]", "[0,1]", "there is no frame `1`"),
             ("\"samples\"", "\"simples\"", "failed to parse JSON"),
+            ("[0,7,0,893]", "[0,7,0]", "moment `3`"),
+            ("[0,7,0,893]", "[0,7,0,894]", "moment `3`"),
+            ("[0,7,0,893]", "[0,18446744073709551615,7,0]", "moment `1`"),
+            ("[0,0,0,0]", "[0,0,1,0]", "moment `2`"),
         ] {
             let damaged = text().replace(from, to);
             assert_ne!(damaged, text(), "{from}");

@@ -3,6 +3,10 @@
 //! Weights are the profile's own (nanoseconds of CPU time). Equal stacks are written once with their
 //! summed weight, in the order of frames: there is no time axis, so "left heavy" is the view to use.
 
+mod read;
+
+pub use read::{LABEL, PROFILES_NAMED, STACK_FRAMES_MAX, SpeedscopeError, read};
+
 use super::tree::TreeBuilder;
 use super::{FormatError, Options, quality_line, root_frames};
 use crate::frame::FrameRef;
@@ -15,6 +19,9 @@ use std::io::Write;
 
 /// The schema a file names; also how a reader knows the format.
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
+
+/// What our own files say they are of.
+const EXPORTER: &str = "fleetprof";
 
 #[derive(Serialize)]
 struct File<'a> {
@@ -126,7 +133,7 @@ pub fn write(
             quality_line(&profile.info)
         ))
         .into_owned(),
-        exporter: "fleetprof",
+        exporter: EXPORTER,
         active_profile_index: 0,
         shared: Shared { frames: &frames },
         profiles,

@@ -1,0 +1,199 @@
+//! `agent-ctl captures`: the captures that run on a host, or over a fleet, and those that ended; and the end of one.
+
+use crate::client::Client;
+use crate::exit;
+use crate::fleet_capture::list as fleet;
+use crate::form::Form;
+use crate::peer::Connection;
+use crate::terminal::{Out, clean, fit, json};
+use crate::units;
+use crate::when::{Clock, rfc3339};
+use anyhow::Result;
+use proto::agent::{CaptureInfo, CaptureState, LabelMatcher, MatchOp};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Lists captures of a host, or of a fleet with --collector, newest first, or ends one.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  agent-ctl captures
+  agent-ctl captures cancel 7
+  agent-ctl captures --json | jq '.[] | select(.state == \"running\") | .id'")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// What to do with captures.
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// End a capture with what there is; whoever started it gets that
+    Cancel {
+        /// Its id
+        id: u64,
+    },
+}
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let peer = connection.peer()?;
+    if peer.is_collector() {
+        match args.action {
+            Some(Action::Cancel { id }) => fleet::cancel(connection, &peer, id).await?,
+            None => fleet::print(out, connection, &peer, args.form.is_json()).await?,
+        }
+        return Ok(exit::OK);
+    }
+    let mut client = Client::connect(connection, &peer).await?;
+    if let Some(Action::Cancel { id }) = args.action {
+        client.cancel_capture(id).await?;
+        return Ok(exit::OK);
+    }
+    let captures = client.captures().await?;
+    if args.form.is_json() {
+        let all: Vec<Json<'_>> = captures.iter().map(Json::of).collect();
+        out.write(&(json(&all, true)? + "\n"))?;
+        return Ok(exit::OK);
+    }
+    let clock = client.clock().await?;
+    out.write(&table(&captures, &clock))?;
+    Ok(exit::OK)
+}
+
+/// Cells of texts from outside in a line.
+const TARGET_CELLS: usize = 40;
+const WHO_CELLS: usize = 32;
+
+fn table(captures: &[CaptureInfo], clock: &Clock) -> String {
+    if captures.is_empty() {
+        return "no captures since the agent started\n".to_owned();
+    }
+    let mut text = format!(
+        "{:>4} {:10} {:20} {:>9} {:16} {:>9} {:WHO_CELLS$} {}\n",
+        "ID", "STATE", "BEGAN", "LASTED", "EVENT", "SAMPLES", "WHO", "TARGET"
+    );
+    for capture in captures {
+        let request = capture.request.clone().unwrap_or_default();
+        let samples = capture.progress.map_or(0, |progress| progress.samples);
+        let event = match request.event.as_str() {
+            "" => "cpu-clock",
+            event => event,
+        };
+        let who = match request.who.as_str() {
+            "" => clean(&capture.peer).into_owned(),
+            who => format!("{} ({})", clean(who), clean(&capture.peer)),
+        };
+        text.push_str(&format!(
+            "{:>4} {:10} {:20} {:>9} {:16} {:>9} {:WHO_CELLS$} {}\n",
+            capture.id,
+            word(capture.state()),
+            clock.show(capture.started_unix_ns),
+            units::duration(Duration::from_nanos(capture.elapsed_ns)),
+            fit(&clean(event), 16),
+            units::count(samples),
+            fit(&who, WHO_CELLS),
+            fit(&clean(&target(&request.matchers)), TARGET_CELLS),
+        ));
+        let mut detail = |what: &str, said: &str| {
+            if !said.is_empty() {
+                text.push_str(&format!("     {what}{}\n", clean(said)));
+            }
+        };
+        detail("reason: ", &request.reason);
+        detail("", &capture.error);
+        for notice in &capture.notices {
+            detail("", notice);
+        }
+    }
+    text
+}
+
+fn word(state: CaptureState) -> &'static str {
+    match state {
+        CaptureState::Unspecified => "unknown",
+        CaptureState::Running => "running",
+        CaptureState::Complete => "complete",
+        CaptureState::Cancelled => "cancelled",
+        CaptureState::Failed => "failed",
+    }
+}
+
+/// The matchers as a selector; `host` when there is none.
+pub fn target(matchers: &[LabelMatcher]) -> String {
+    let shown = |one: &LabelMatcher| {
+        let op = match one.op() {
+            MatchOp::NotEqual => "!=",
+            MatchOp::Regex => "=~",
+            MatchOp::NotRegex => "!~",
+            MatchOp::Subtree => "^=",
+            MatchOp::Equal | MatchOp::Unspecified => "=",
+        };
+        format!("{}{op}\"{}\"", one.label, one.value)
+    };
+    match matchers {
+        [] => "host".to_owned(),
+        matchers => matchers.iter().map(shown).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// A capture for scripts.
+#[derive(Serialize)]
+pub struct Json<'a> {
+    id: u64,
+    state: &'static str,
+    peer: &'a str,
+    who: String,
+    reason: String,
+    started: String,
+    elapsed_ns: u64,
+    duration_ns: u64,
+    event: String,
+    target: String,
+    rate_hz: u32,
+    period: u64,
+    stack_bytes: u32,
+    before_ns: u64,
+    samples: u64,
+    samples_all: u64,
+    lost_samples: u64,
+    throttled: u64,
+    cpu_ns: u64,
+    bytes: u64,
+    notices: &'a [String],
+    error: &'a str,
+}
+
+impl Json<'_> {
+    /// Of what an agent told.
+    pub fn of(info: &CaptureInfo) -> Json<'_> {
+        let request = info.request.clone().unwrap_or_default();
+        let progress = info.progress.unwrap_or_default();
+        Json {
+            id: info.id,
+            state: word(info.state()),
+            peer: &info.peer,
+            who: request.who,
+            reason: request.reason,
+            started: rfc3339(info.started_unix_ns),
+            elapsed_ns: info.elapsed_ns,
+            duration_ns: request.duration_ns,
+            event: request.event,
+            target: target(&request.matchers),
+            rate_hz: info.rate_hz,
+            period: info.period,
+            stack_bytes: info.stack_bytes,
+            before_ns: request.before_ns,
+            samples: progress.samples,
+            samples_all: progress.samples_all,
+            lost_samples: progress.lost_samples,
+            throttled: progress.throttled,
+            cpu_ns: progress.cpu_ns,
+            bytes: progress.bytes,
+            notices: &info.notices,
+            error: &info.error,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What an incident bundle says beside the profile: who was asked for what, of which host, by whom.
+
+use crate::peer::Peer;
+use crate::select::{Frames, Labels};
+use crate::source::Question;
+use crate::units;
+use crate::when::{Clock, rfc3339};
+use profile::formats::Fact;
+use proto::agent::{GetStatusResponse, LabelMatcher, MatchOp};
+
+/// Most degradations that are told.
+const DEGRADATIONS_MAX: usize = 50;
+
+/// One fact.
+pub fn fact(group: &str, name: &str, value: impl Into<String>) -> Fact {
+    Fact {
+        group: group.to_owned(),
+        name: name.to_owned(),
+        value: value.into(),
+    }
+}
+
+/// The question as it was put.
+pub fn of_question(
+    title: &str,
+    question: &Question,
+    labels: &Labels,
+    frames: &Frames,
+    peer: &Peer,
+) -> Vec<Fact> {
+    let time = |ns: i64, open: &str| match ns {
+        0 => open.to_owned(),
+        ns => rfc3339(ns),
+    };
+    let range = question.range;
+    let mut facts = vec![
+        fact("Query", "title", title),
+        fact(
+            "Query",
+            "asked",
+            format!("{} at {}", peer.kind, peer.target),
+        ),
+        fact("Query", "from", time(range.start_ns, "the oldest kept")),
+        fact("Query", "to", time(range.end_ns, "the time of asking")),
+    ];
+    facts.extend(of_selection(labels, frames, &question.samples.matchers));
+    if !question.group_by.is_empty() {
+        facts.push(fact("Query", "grouped by", question.group_by.join(", ")));
+    }
+    facts
+}
+
+/// Which samples of what was there.
+pub fn of_selection(labels: &Labels, frames: &Frames, matchers: &[LabelMatcher]) -> Vec<Fact> {
+    let shown = |matcher: &LabelMatcher| {
+        let op = match matcher.op() {
+            MatchOp::Equal | MatchOp::Unspecified => "=",
+            MatchOp::NotEqual => "!=",
+            MatchOp::Regex => "=~",
+            MatchOp::NotRegex => "!~",
+            MatchOp::Subtree => "^=",
+        };
+        format!("{}{op}{:?}", matcher.label, matcher.value)
+    };
+    let mut facts = Vec::new();
+    match matchers {
+        [] => facts.push(fact("Query", "samples", "all")),
+        matchers => {
+            let all: Vec<_> = matchers.iter().map(shown).collect();
+            facts.push(fact("Query", "samples", all.join(",")));
+        }
+    }
+    for text in &labels.selector {
+        facts.push(fact("Query", "selector as given", text));
+    }
+    for (name, patterns) in [
+        ("keep", &frames.keep),
+        ("drop", &frames.drop),
+        ("focus", &frames.focus),
+        ("collapse", &frames.collapse),
+    ] {
+        for pattern in patterns {
+            facts.push(fact("Query", name, pattern));
+        }
+    }
+    facts
+}
+
+/// The host, and how its daemon samples.
+pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
+    let mut facts = vec![
+        fact("Host", "name", &status.host),
+        fact("Host", "kernel", &status.kernel),
+        fact("Host", "fleetprofd", &status.version),
+        fact("Host", "daemon started", rfc3339(status.started_unix_ns)),
+        fact("Host", "its clock", rfc3339(status.now_unix_ns)),
+    ];
+    if let Some(sampling) = &status.sampling {
+        let cpus = format!("{} of {}", sampling.cpus_sampled, sampling.cpus_online);
+        facts.push(fact("Host", "CPUs sampled", cpus));
+        let event = format!("{} at {} Hz", sampling.event, sampling.rate_hz);
+        facts.push(fact("Host", "event", event));
+        facts.push(fact("Host", "stacks by", &sampling.unwind));
+        let copied = units::bytes(sampling.stack_bytes.into());
+        facts.push(fact("Host", "stack copied", copied));
+        if !sampling.reduced.is_empty() {
+            facts.push(fact("Host", "reduced", &sampling.reduced));
+        }
+    }
+    for degradation in status.degradations.iter().take(DEGRADATIONS_MAX) {
+        facts.push(fact("Degraded", &degradation.id, &degradation.message));
+    }
+    facts
+}
+
+/// Of the file itself.
+pub fn of_file() -> Vec<Fact> {
+    vec![
+        fact("This file", "made", rfc3339(Clock::local().now_ns())),
+        fact(
+            "This file",
+            "made by",
+            concat!("agent-ctl ", env!("CARGO_PKG_VERSION")),
+        ),
+    ]
+}

@@ -1,0 +1,503 @@
+//! A capture on many hosts through their collector: who is asked, how far each is, and one profile in the end.
+
+mod board;
+pub mod list;
+
+use crate::capture::{Signals, Taken, Written};
+use crate::connection::{self, Route, Transport};
+use crate::exit::{self, fail};
+use crate::peer::{Connection, Peer};
+use crate::select::fleet_option;
+use crate::summary::Covered;
+use crate::terminal::{Out, clean};
+use crate::units;
+use crate::when::Clock;
+use anyhow::{Result, anyhow};
+use board::{Board, name, state_word};
+use profile::Profile;
+use proto::agent::{CaptureInfo, CaptureRequest, CaptureState};
+use proto::collector::capture_service_client::CaptureServiceClient;
+use proto::collector::fleet_capture_response::Body;
+use proto::collector::{
+    CancelFleetCaptureRequest, FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse,
+    FleetPlan, HostProgress, HostState,
+};
+use proto::{ProfileAssembler, wire};
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Largest message taken. Unit: bytes. A result tells of a thousand hosts at most, each with a few KiB.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Most hosts that capture at once when the command line does not say.
+const HOSTS_MAX: u32 = 50;
+
+/// How long hosts are waited for beyond the duration when the command line does not say.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Most hosts of which a failure is told in text; `--json` has all.
+const FAILURES_MAX: usize = 20;
+
+/// Most notices that are told in text.
+const NOTICES_MAX: usize = 20;
+
+/// Which hosts, and how long they are waited for.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Fleet {
+    /// Hosts with samples of this in the last ten minutes, and what is captured there:
+    /// `unit="api.service",zone="a"`; labels of hosts and of samples (with --collector)
+    #[arg(long, value_name = "MATCHERS", help_heading = "Fleet")]
+    pub select: Vec<String>,
+    /// Most hosts that capture at once (with --collector); left out: 50
+    #[arg(
+        long,
+        value_name = "HOSTS",
+        value_parser = clap::value_parser!(u32).range(1..=1000),
+        help_heading = "Fleet"
+    )]
+    pub max_hosts: Option<u32>,
+    /// How long hosts are waited for beyond the duration (with --collector); left out: 15s
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = crate::when::duration,
+        help_heading = "Fleet"
+    )]
+    pub patience: Option<Duration>,
+}
+
+impl Fleet {
+    /// Refuses options that an agent does not understand.
+    ///
+    /// # Errors
+    /// When one was given.
+    pub fn refuse_for_agent(&self) -> Result<()> {
+        let given = [
+            ("--select", !self.select.is_empty()),
+            ("--max-hosts", self.max_hosts.is_some()),
+            ("--patience", self.patience.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(fleet_option(
+                option,
+                "an agent captures on its own host alone",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The request, with the selectors that were given. Each is read here, so that a slip is told before anybody is
+    /// asked.
+    ///
+    /// # Errors
+    /// When a selector is malformed.
+    pub fn asked(&self, mut request: CaptureRequest) -> Result<FleetCaptureRequest> {
+        let mut matchers = Vec::new();
+        for text in &self.select {
+            matchers.extend(crate::select::selected(text)?);
+        }
+        matchers.append(&mut request.matchers);
+        request.matchers = matchers;
+        let patience = self.patience.unwrap_or(PATIENCE);
+        Ok(FleetCaptureRequest {
+            selector: String::new(),
+            max_hosts: self.max_hosts.unwrap_or(HOSTS_MAX),
+            capture: Some(request),
+            patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
+            host_ids: Vec::new(),
+        })
+    }
+}
+
+/// Who is asked, and whether scripts are to read what each host did.
+pub struct Call<'a> {
+    /// How.
+    pub connection: &'a Connection,
+    /// The collector.
+    pub peer: &'a Peer,
+    /// What each host did goes to standard output as JSON; the profile goes elsewhere.
+    pub json: bool,
+}
+
+/// Captures on the hosts of a fleet.
+///
+/// # Errors
+/// When the collector refuses, or no host answers.
+pub async fn capture(
+    out: &Out,
+    call: Call<'_>,
+    request: FleetCaptureRequest,
+    signals: &mut Signals,
+    written: &Written<'_>,
+) -> Result<u8> {
+    let (transport, route) = connection::open(call.connection, call.peer).await?;
+    let service = CaptureServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let terminal = std::io::stderr().is_terminal();
+    let mut board = Board::new(terminal, written.quiet);
+    let outcome = Outcome::wait(service, &route, request, &mut board, signals).await;
+    board.clear();
+    match outcome? {
+        Some(outcome) => outcome.deliver(out, call.json, written),
+        None => Ok(exit::INTERRUPTED),
+    }
+}
+
+/// All that came.
+struct Outcome {
+    plan: FleetPlan,
+    result: FleetCaptureInfo,
+    profile: Option<Profile>,
+    past: Option<Profile>,
+}
+
+const WHAT: &str = "capture on the fleet";
+
+impl Outcome {
+    /// Reads a capture to its end; `None` when it was left.
+    async fn wait(
+        mut service: CaptureServiceClient<Transport>,
+        route: &Route,
+        request: FleetCaptureRequest,
+        board: &mut Board,
+        signals: &mut Signals,
+    ) -> Result<Option<Outcome>> {
+        let asking = route.answer(WHAT, service.capture(request));
+        let mut stream = tokio::select! {
+            stream = asking => stream?,
+            () = signals.next() => return Ok(None),
+        };
+        let (mut plan, mut result) = (None::<FleetPlan>, None);
+        let (mut past, mut own) = (None, None);
+        let mut cancelled = false;
+        loop {
+            let message = tokio::select! {
+                message = route.part(WHAT, stream.message()) => message?,
+                () = signals.next() => {
+                    let (Some(plan), false) = (&plan, cancelled) else {
+                        return Ok(None);
+                    };
+                    cancelled = true;
+                    board.clear();
+                    note!("agent-ctl: ending the capture with what there is; again to leave it");
+                    // It may just have ended by itself.
+                    let _ = service.cancel(CancelFleetCaptureRequest { id: plan.id }).await;
+                    continue;
+                }
+            };
+            let Some(FleetCaptureResponse { body }) = message else {
+                break;
+            };
+            match body {
+                Some(Body::Plan(told)) if plan.is_none() => {
+                    board.begin(&told.hosts);
+                    plan = Some(told);
+                }
+                Some(Body::Host(host)) => board.host(host),
+                Some(Body::Past(chunk)) => take(&mut past, chunk)?,
+                Some(Body::Chunk(chunk)) => take(&mut own, chunk)?,
+                Some(Body::Result(info)) if result.is_none() => result = Some(info),
+                Some(Body::Plan(_) | Body::Result(_)) => {
+                    return Err(anyhow!(
+                        "failed to {WHAT}: the collector told the same twice"
+                    ));
+                }
+                // Of a later version.
+                None => {}
+            }
+        }
+        let gone = || {
+            fail(
+                exit::UNREACHABLE,
+                format!("failed to {WHAT}: the collector went away before the result"),
+            )
+        };
+        Ok(Some(Outcome {
+            plan: plan.ok_or_else(gone)?,
+            result: result.ok_or_else(gone)?,
+            profile: own.map(ProfileAssembler::finish).transpose()?,
+            past: past.map(ProfileAssembler::finish).transpose()?,
+        }))
+    }
+
+    /// Writes the profile and says what it misses.
+    fn deliver(mut self, out: &Out, json: bool, written: &Written<'_>) -> Result<u8> {
+        if json {
+            out.write_json(&self.json())?;
+        }
+        self.note(written.quiet);
+        if self.profile.is_none() || self.result.answered == 0 {
+            let asked = self.result.asked;
+            let message = format!("failed to {WHAT}: none of {asked} hosts answered");
+            return Err(fail(exit::FAILURE, message));
+        }
+        let code = self.code();
+        let taken = Taken {
+            past: self.past.take(),
+            profile: self.profile.take(),
+            result: CaptureInfo {
+                state: CaptureState::Complete.into(),
+                notices: self.notices(),
+                ..CaptureInfo::default()
+            },
+        };
+        Ok(written.deliver(&taken, &Clock::local())?.max(code))
+    }
+
+    /// Partial where a host that was selected is not in the result, or ended early. Hosts beyond `--max-hosts`
+    /// are left out on purpose.
+    fn code(&self) -> u8 {
+        let early = |host: &HostProgress| host.state() == HostState::Partial;
+        let FleetCaptureInfo {
+            failed,
+            lost,
+            hosts,
+            ..
+        } = &self.result;
+        match *failed > 0 || *lost > 0 || self.plan.absent > 0 || hosts.iter().any(early) {
+            true => exit::PARTIAL,
+            false => exit::OK,
+        }
+    }
+
+    /// How many answered, and of those that did not, why.
+    fn note(&self, quiet: bool) {
+        if quiet {
+            return;
+        }
+        let bad = |host: &&HostProgress| !matches!(host.state(), HostState::Done);
+        let failures = self.result.hosts.iter().filter(bad);
+        for host in failures.clone().take(FAILURES_MAX) {
+            let word = state_word(host.state());
+            let why = match host.message.is_empty() {
+                true => String::new(),
+                false => format!(": {}", clean(&host.message)),
+            };
+            note!("{}: {word}{why}", clean(name(host)));
+        }
+        let more = failures.count().saturating_sub(FAILURES_MAX);
+        if more > 0 {
+            note!("and {more} hosts more (--json has all)");
+        }
+        note!("{}", self.summary());
+    }
+
+    /// What the reader of the profile must know: of the whole, and of hosts, each text once.
+    fn notices(&self) -> Vec<String> {
+        let mut all = self.result.notices.clone();
+        let mut of_hosts: Vec<(String, Vec<&str>)> = Vec::new();
+        for host in &self.result.hosts {
+            for notice in &host.notices {
+                match of_hosts.iter_mut().find(|(text, _)| text == notice) {
+                    Some((_, hosts)) => hosts.push(name(host)),
+                    None => of_hosts.push((notice.clone(), vec![name(host)])),
+                }
+            }
+        }
+        all.extend(of_hosts.into_iter().map(|(text, hosts)| match hosts[..] {
+            [host] => format!("{host}: {text}"),
+            [first, ..] => format!("{first} and {} more: {text}", hosts.len() - 1),
+            [] => text,
+        }));
+        let more = all.len().saturating_sub(NOTICES_MAX);
+        all.truncate(NOTICES_MAX);
+        if more > 0 {
+            all.push(format!("and {more} notices more (--json has all)"));
+        }
+        all
+    }
+
+    /// `47 of 50 hosts answered: 2 failed, 1 lost`.
+    fn summary(&self) -> String {
+        let FleetCaptureInfo {
+            asked,
+            answered,
+            failed,
+            lost,
+            elapsed_ns,
+            ..
+        } = self.result;
+        let parts = [
+            (failed, "failed"),
+            (lost, "lost"),
+            (self.plan.absent, "do not attend"),
+            (self.plan.left_out, "left out by --max-hosts"),
+        ];
+        let parts = parts.iter().filter(|(count, _)| *count > 0);
+        let parts: Vec<String> = parts
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
+        let hosts = if asked == 1 { "host" } else { "hosts" };
+        let mut text = format!("{answered} of {asked} {hosts} answered");
+        if !parts.is_empty() {
+            text.push_str(&format!(": {}", parts.join(", ")));
+        }
+        let elapsed = units::duration(Duration::from_nanos(elapsed_ns));
+        text.push_str(&format!("; {elapsed}"));
+        if !self.result.ended_by.is_empty() {
+            text.push_str(&format!("; {}", clean(&self.result.ended_by)));
+        }
+        text
+    }
+
+    fn json(&self) -> Json<'_> {
+        let result = &self.result;
+        Json {
+            id: result.id,
+            selected: self.plan.selected,
+            asked: result.asked,
+            answered: result.answered,
+            failed: result.failed,
+            lost: result.lost,
+            absent: self.plan.absent,
+            absent_hosts: &self.plan.absent_hosts,
+            left_out: self.plan.left_out,
+            elapsed_s: result.elapsed_ns as f64 / 1e9,
+            ended_by: &result.ended_by,
+            notices: result.notices.iter().collect(),
+            hosts: result.hosts.iter().map(HostJson::of).collect(),
+            profile: self.profile.as_ref().map(Covered::of),
+        }
+    }
+}
+
+/// What came of a capture, for scripts.
+#[derive(Serialize)]
+struct Json<'a> {
+    id: u64,
+    selected: u32,
+    asked: u32,
+    answered: u32,
+    failed: u32,
+    lost: u32,
+    absent: u32,
+    absent_hosts: &'a [String],
+    left_out: u32,
+    elapsed_s: f64,
+    ended_by: &'a str,
+    notices: Vec<&'a String>,
+    hosts: Vec<HostJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Covered>,
+}
+
+/// What a host did, for scripts.
+#[derive(Serialize)]
+struct HostJson<'a> {
+    host: &'a str,
+    host_id: &'a str,
+    state: &'static str,
+    message: &'a str,
+    samples: u64,
+    lost_samples: u64,
+    throttled: u64,
+    cpu_s: f64,
+    notices: &'a [String],
+}
+
+impl<'a> HostJson<'a> {
+    fn of(host: &'a HostProgress) -> HostJson<'a> {
+        let progress = host.progress.unwrap_or_default();
+        HostJson {
+            host: name(host),
+            host_id: &host.host_id,
+            state: state_word(host.state()),
+            message: &host.message,
+            samples: progress.samples,
+            lost_samples: progress.lost_samples,
+            throttled: progress.throttled,
+            cpu_s: progress.cpu_ns as f64 / 1e9,
+            notices: &host.notices,
+        }
+    }
+}
+
+fn take(assembler: &mut Option<ProfileAssembler>, chunk: wire::ProfileChunk) -> Result<()> {
+    assembler
+        .get_or_insert_with(ProfileAssembler::new)
+        .push(chunk)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(hostname: &str, state: HostState, message: &str) -> HostProgress {
+        HostProgress {
+            hostname: hostname.to_owned(),
+            state: state.into(),
+            message: message.to_owned(),
+            ..HostProgress::default()
+        }
+    }
+
+    fn outcome(hosts: Vec<HostProgress>) -> Outcome {
+        let of = |states: &[HostState]| {
+            let found = hosts.iter().filter(|host| states.contains(&host.state()));
+            found.count() as u32
+        };
+        Outcome {
+            result: FleetCaptureInfo {
+                asked: hosts.len() as u32,
+                answered: of(&[HostState::Done, HostState::Partial]),
+                failed: of(&[HostState::Failed]),
+                lost: of(&[HostState::Lost]),
+                elapsed_ns: 31_400_000_000,
+                hosts,
+                ..FleetCaptureInfo::default()
+            },
+            plan: FleetPlan::default(),
+            profile: None,
+            past: None,
+        }
+    }
+
+    #[test]
+    fn the_summary_says_how_many_of_how_many() {
+        let mut hosts = vec![host("a", HostState::Done, ""); 47];
+        hosts.extend(vec![host("b", HostState::Failed, "x"); 2]);
+        hosts.push(host("c", HostState::Lost, "y"));
+        let mut outcome = outcome(hosts);
+        assert_eq!(
+            outcome.summary(),
+            "47 of 50 hosts answered: 2 failed, 1 lost; 31.4 s"
+        );
+        outcome.plan.absent = 3;
+        outcome.plan.left_out = 7;
+        outcome.result.ended_by = "cancelled by 10.0.0.1:7\x1b".to_owned();
+        assert_eq!(
+            outcome.summary(),
+            "47 of 50 hosts answered: 2 failed, 1 lost, 3 do not attend, 7 left out by --max-hosts; \
+             31.4 s; cancelled by 10.0.0.1:7\\x1b"
+        );
+    }
+
+    #[test]
+    fn partial_is_not_success_and_fewer_hosts_on_purpose_are() {
+        let done = || host("a", HostState::Done, "");
+        assert_eq!(outcome(vec![done()]).code(), exit::OK);
+        for state in [HostState::Partial, HostState::Failed, HostState::Lost] {
+            let outcome = outcome(vec![done(), host("b", state, "")]);
+            assert_eq!(outcome.code(), exit::PARTIAL, "{state:?}");
+        }
+        let mut absent = outcome(vec![done()]);
+        absent.plan.left_out = 5;
+        assert_eq!(absent.code(), exit::OK);
+        absent.plan.absent = 1;
+        assert_eq!(absent.code(), exit::PARTIAL);
+    }
+
+    #[test]
+    fn what_many_hosts_say_is_said_once() {
+        let mut hosts = vec![host("a", HostState::Done, ""); 3];
+        for host in &mut hosts {
+            host.notices = vec!["throttled".to_owned()];
+        }
+        hosts[0].notices.push("alone".to_owned());
+        assert_eq!(
+            outcome(hosts).notices(),
+            ["a and 2 more: throttled", "a: alone"]
+        );
+    }
+}

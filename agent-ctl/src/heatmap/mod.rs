@@ -1,0 +1,333 @@
+//! `agent-ctl heatmap`: when samples were taken, a column a second, a row a part of it; and the profile of
+//! a range that is picked there.
+
+mod pick;
+mod text;
+
+use crate::collector::Samples;
+use crate::exit::{self, fail};
+use crate::facts;
+use crate::import::not_of_file;
+use crate::peer::Connection;
+use crate::profile_cmd::{choose, deliver};
+use crate::render::{self, Format, Look};
+use crate::select::{self, Frames, Labels, When};
+use crate::source::{Answer, Question, Source};
+use crate::summary;
+use crate::terminal::Out;
+use crate::when::Clock;
+use anyhow::Result;
+use profile::formats::{Fact, heatmap, html};
+use profile::heatmap::{Grid, HeatMap};
+use profile::{GroupBy, Profile, key};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Forms of a heat map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MapFormat {
+    Text,
+    Svg,
+    Html,
+    Json,
+}
+
+/// Draws when samples were taken.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A column is a second, a row a part of it: what happens for some milliseconds now and then, which a flame
+graph of minutes hides, is a spot. In the HTML two clicks show the flame graph of the time between them;
+--pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either end left out, each a
+time (`14:03:05.2`), an offset from the begin (`+12.5s`) or a cell (`COLUMN,ROW` from 0, as in the JSON).
+An agent knows times of the last minutes; of files those that say them: JSON of agent-ctl, perf script
+text, speedscope.
+Exit code 6: there are no samples with times.
+
+Examples:
+  agent-ctl heatmap --since 5m
+  agent-ctl heatmap --since 2m --unit nginx -o nginx.html
+  agent-ctl heatmap --since 2m --pick 14:03:05.22..14:03:05.6 -o burst.svg
+  agent-ctl heatmap capture.json --pick +12s..+12.3s --format folded
+  perf script -i perf.data | agent-ctl heatmap - -o perf.html")]
+pub struct Args {
+    /// File to read instead of asking an agent, `-` for standard input
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    when: When,
+    #[command(flatten)]
+    labels: Labels,
+    #[command(flatten)]
+    frames: Frames,
+    /// Write the profile of this part of the time instead of the map
+    #[arg(
+        long,
+        value_name = "RANGE",
+        allow_hyphen_values = true,
+        help_heading = "Time"
+    )]
+    pick: Option<String>,
+    /// Rows of a column. Left out: 50, or 20 as text
+    #[arg(long, value_name = "ROWS", help_heading = "Output")]
+    rows: Option<u32>,
+    /// Time of a column. Left out: a second, or more where the time is long
+    #[arg(long, value_name = "DURATION", value_parser = crate::when::duration, help_heading = "Output")]
+    column: Option<Duration>,
+    /// Format of the map: text, svg, html or json; of what --pick writes: as of `profile`. Left out, the
+    /// file name says it, or else text, and folded stacks of what is picked
+    #[arg(long, value_name = "FORMAT", help_heading = "Output")]
+    format: Option<String>,
+    /// Characters that every terminal has
+    #[arg(long, help_heading = "Output")]
+    ascii: bool,
+    /// File to write, `-` for standard output
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "-",
+        help_heading = "Output"
+    )]
+    output: PathBuf,
+    #[command(flatten)]
+    look: Look,
+    /// Do not say what the map covers and misses
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+}
+
+/// What is to be written.
+#[derive(Clone, Copy)]
+enum What {
+    Map(MapFormat),
+    Picked(Format),
+}
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let what = what(out, &args)?;
+    let samples = Samples {
+        matchers: args.labels.matchers()?,
+        filters: args.frames.filters()?,
+    };
+    let (profile, facts, clock) = match &args.file {
+        Some(file) => {
+            if args.when.since.is_some() || args.when.from.is_some() || args.when.to.is_some() {
+                return Err(not_of_file("--since, --from and --to"));
+            }
+            let query = render::query(&samples.matchers, &samples.filters, group(&what))?;
+            let path = file.clone();
+            let read = move || -> Result<Profile> { Ok(render::read(&path)?.query(&query)) };
+            let profile = tokio::task::spawn_blocking(read).await??;
+            let mut facts = facts::of_selection(&args.labels, &args.frames, &samples.matchers);
+            facts.push(facts::fact("Query", "file", file.to_string_lossy()));
+            (profile, facts, Clock::local())
+        }
+        None => ask(connection, &args, samples, &what).await?,
+    };
+    if profile.moments.is_absent() {
+        return Err(no_times(&args));
+    }
+    if profile.moments.list.is_empty() {
+        note!("agent-ctl: no samples with times in the range: nothing written");
+        return Ok(exit::PARTIAL);
+    }
+    let grid = Grid {
+        column_ns: args.column.map_or(0, |column| {
+            u64::try_from(column.as_nanos()).unwrap_or(u64::MAX)
+        }),
+        rows: args.rows.unwrap_or(match what {
+            What::Map(MapFormat::Text) => text::ROWS,
+            _ => Grid::default().rows,
+        }),
+    };
+    let map = HeatMap::new(&profile.moments, grid)
+        .map_err(|error| fail(exit::USAGE, error.to_string()))?;
+    let columns = out.columns();
+    let colour = out.colour();
+    let work = move || write(args, what, profile, &map, &clock, facts, columns, colour);
+    tokio::task::spawn_blocking(work).await?
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "what a thread of its own takes along"
+)]
+fn write(
+    args: Args,
+    what: What,
+    profile: Profile,
+    map: &HeatMap,
+    clock: &Clock,
+    facts: Vec<Fact>,
+    columns: Option<usize>,
+    colour: bool,
+) -> Result<u8> {
+    let mut bytes = Vec::new();
+    let options = render::options(&args.look, Vec::new(), Vec::new());
+    let mut told = heatmap::summary(&profile, map, options.measure);
+    match what {
+        What::Map(MapFormat::Text) => {
+            let look = text::Look::of(args.ascii, columns, colour);
+            bytes = text::draw(map, &look, options.measure, clock).into_bytes();
+        }
+        What::Map(MapFormat::Svg) => heatmap::write_svg(&profile, map, &options, &mut bytes)?,
+        What::Map(MapFormat::Json) => heatmap::write_json(&profile, map, &mut bytes)?,
+        What::Map(MapFormat::Html) => {
+            let options = render::options(&args.look, root_labels(&profile), Vec::new());
+            html::write_heat_map(&profile, map, &options, &mut bytes)?;
+        }
+        What::Picked(format) => {
+            let text = args.pick.as_deref().unwrap_or_default();
+            let range = pick::range(text, map, &profile.moments, clock)
+                .map_err(|error| fail(exit::USAGE, error.to_string()))?;
+            let part = profile.between(range.start, range.end);
+            if part.samples.is_empty() {
+                note!("agent-ctl: no samples in the range picked: nothing written");
+                return Ok(exit::PARTIAL);
+            }
+            let mut facts = facts;
+            facts.push(facts::fact("Query", "picked", text));
+            let extra = render::Extra {
+                root_labels: match has_labels(format) {
+                    true => Vec::new(),
+                    false => root_labels(&part),
+                },
+                fleet: None,
+                facts,
+            };
+            bytes = render::write_with(&part, format, &args.look, extra)?;
+            told = summary::line(&part, clock);
+        }
+    }
+    deliver(&args.output, &bytes)?;
+    if !args.quiet {
+        note!("{}", crate::terminal::clean(&told));
+    }
+    Ok(exit::OK)
+}
+
+/// Asks an agent for the samples with their times.
+async fn ask(
+    connection: &Connection,
+    args: &Args,
+    samples: Samples,
+    what: &What,
+) -> Result<(Profile, Vec<Fact>, Clock)> {
+    let peer = connection.agent_only(
+        "heatmap",
+        "a collector keeps no times of samples; give a file, or --agent",
+    )?;
+    select::check(&samples.matchers, &peer)?;
+    let mut source = Source::connect(connection, &peer).await?;
+    let clock = source.clock().await?;
+    let group_by = match what {
+        What::Picked(format) if has_labels(*format) => vec!["*".to_owned()],
+        _ => vec![key::COMM.to_owned()],
+    };
+    let question = Question {
+        range: args.when.range(&clock)?,
+        samples,
+        group_by,
+        fresh: true,
+        max_nodes: 0,
+        times: true,
+    };
+    let mut facts = Vec::new();
+    if let What::Picked(Format::Bundle) = what {
+        facts = facts::of_question(
+            &args.look.title,
+            &question,
+            &args.labels,
+            &args.frames,
+            &peer,
+        );
+        facts.extend(source.facts().await?);
+    }
+    let Answer { profile, .. } = source.profile(question).await?;
+    Ok((profile, facts, clock))
+}
+
+/// True for formats that have labels of their own, and so all of them.
+fn has_labels(format: Format) -> bool {
+    matches!(
+        format,
+        Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript
+    )
+}
+
+fn group(what: &What) -> GroupBy {
+    match what {
+        What::Picked(format) if has_labels(*format) => GroupBy::All,
+        _ => GroupBy::Keys(vec![key::COMM.to_owned()]),
+    }
+}
+
+/// Processes stand below the root where samples say theirs.
+fn root_labels(profile: &Profile) -> Vec<String> {
+    let mut keys = profile.samples.keys();
+    let named = keys.any(|sample| profile.dict.label(sample.labels, key::COMM).is_some());
+    named.then(|| key::COMM.to_owned()).into_iter().collect()
+}
+
+fn no_times(args: &Args) -> anyhow::Error {
+    let why = match args.file {
+        Some(_) => {
+            "failed to draw a heat map: the file does not say when samples were taken\n\
+             JSON of `agent-ctl profile --times`, perf script text and speedscope do; pprof and folded \
+             stacks cannot"
+        }
+        None => {
+            "failed to draw a heat map: the agent has no times of that range\n\
+             it keeps those of the last minutes: ask for a shorter or later range"
+        }
+    };
+    fail(exit::USAGE, why)
+}
+
+/// What to write, by `--pick`, `--format` and the name of the file.
+fn what(out: &Out, args: &Args) -> Result<What> {
+    use clap::ValueEnum as _;
+    let refuse = |name: &str, all: &str| {
+        fail(
+            exit::USAGE,
+            format!(
+                "failed to write `{}`: expected {all}",
+                crate::terminal::clean(name)
+            ),
+        )
+    };
+    if args.pick.is_some() {
+        let format = match &args.format {
+            Some(name) => Some(Format::from_str(name, true).map_err(|_| {
+                let all = Format::value_variants().iter();
+                let all: Vec<_> = all
+                    .filter_map(|format| format.to_possible_value())
+                    .collect();
+                let all: Vec<_> = all.iter().map(|value| value.get_name()).collect();
+                refuse(name, &all.join(", "))
+            })?),
+            None => None,
+        };
+        return Ok(What::Picked(choose(out, format, &args.output)?));
+    }
+    let by_name = || {
+        let name = args.output.to_string_lossy().to_ascii_lowercase();
+        let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+        match extension {
+            Some("svg" | "json" | "html" | "htm") => extension.unwrap_or("text").to_owned(),
+            _ => "text".to_owned(),
+        }
+    };
+    let name = args.format.clone().unwrap_or_else(by_name);
+    Ok(What::Map(match name.as_str() {
+        "text" => MapFormat::Text,
+        "svg" => MapFormat::Svg,
+        "html" | "htm" => MapFormat::Html,
+        "json" => MapFormat::Json,
+        other => {
+            let hint = "text, svg, html or json; other formats are of a range: give --pick";
+            return Err(refuse(other, hint));
+        }
+    }))
+}

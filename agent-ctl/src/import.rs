@@ -1,0 +1,151 @@
+//! `agent-ctl import`: reads a profile of another tool and writes it in any format.
+
+use crate::exit::{self, fail};
+use crate::facts;
+use crate::profile_cmd::{choose, deliver};
+use crate::render::{self, Format, Look};
+use crate::select::{Frames, Labels};
+use crate::summary;
+use crate::terminal::{Out, clean};
+use crate::when::Clock;
+use anyhow::Result;
+use profile::{GroupBy, Profile, key};
+use std::path::PathBuf;
+
+/// Reads a profile of another tool and writes it in any format.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What a file is, is told by what is in it: text of perf script, folded stacks, pprof, speedscope or the
+JSON of agent-ctl; gzip is unpacked. Times of samples are kept where the file has them. What was left
+out or assumed is said on standard error. `diff` and `heatmap` take the same files without this.
+
+Examples:
+  perf script -i perf.data | agent-ctl import - -o perf.html
+  agent-ctl import out.perf -o out.json && agent-ctl heatmap out.json
+  agent-ctl import trace.speedscope.json --profile 2 -o trace.pb.gz
+  agent-ctl import cpu.pb.gz --keep '^malloc' --format folded")]
+pub struct Args {
+    /// File to read, `-` for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Which profile of a file of several, from 1 (speedscope). Left out: all of them together
+    #[arg(long, value_name = "N", help_heading = "Samples")]
+    profile: Option<usize>,
+    #[command(flatten)]
+    labels: Labels,
+    #[command(flatten)]
+    frames: Frames,
+    /// Labels to tell samples apart by, `*` for all, `none` for none; in text and flame graphs they
+    /// become root frames. Left out: `comm` there, where samples have it, and all in pprof and JSON
+    #[arg(
+        long,
+        value_name = "LABEL,…",
+        value_delimiter = ',',
+        help_heading = "Output"
+    )]
+    group_by: Vec<String>,
+    /// Format; left out, the file name says it, or else folded
+    #[arg(long, value_enum, help_heading = "Output")]
+    format: Option<Format>,
+    /// File to write, `-` for standard output
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "-",
+        help_heading = "Output"
+    )]
+    output: PathBuf,
+    #[command(flatten)]
+    look: Look,
+    /// Do not say what was read and what was left out
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+}
+
+/// Runs the command.
+pub async fn run(out: &Out, args: Args) -> Result<u8> {
+    let format = choose(out, args.format, &args.output)?;
+    let matchers = args.labels.matchers()?;
+    let filters = args.frames.filters()?;
+    // On a thread of its own, so that Ctrl-C is heard while a large file is read or drawn.
+    let work = move || -> Result<(Args, Vec<u8>, Profile)> {
+        let (import, source) = render::read_one(&args.file, args.profile)?;
+        let group_by = group_by(&args.group_by, format, &import.profile);
+        let group = match group_by.as_slice() {
+            [all] if all == "*" => GroupBy::All,
+            labels => GroupBy::Keys(labels.to_vec()),
+        };
+        let query = render::query(&matchers, &filters, group)?;
+        let profile = import.profile.query(&query);
+        let shown = args.file.to_string_lossy().into_owned();
+        if !args.quiet {
+            note!("{}: {}", clean(&shown), source.name());
+            for note in &import.notes {
+                note!("{}: {}", clean(&shown), clean(note));
+            }
+        }
+        let mut facts = facts::of_selection(&args.labels, &args.frames, &matchers);
+        facts.push(facts::fact("Query", "file", shown));
+        facts.push(facts::fact("Query", "file is", source.name()));
+        let notes = import.notes.iter();
+        facts.extend(notes.map(|note| facts::fact("Query", "note", note)));
+        let extra = render::Extra {
+            root_labels: group_by.into_iter().filter(|label| label != "*").collect(),
+            fleet: None,
+            facts,
+        };
+        let bytes = match profile.samples.is_empty() {
+            true => Vec::new(),
+            false => render::write_with(&profile, format, &args.look, extra)?,
+        };
+        Ok((args, bytes, profile))
+    };
+    let (args, bytes, profile) = tokio::task::spawn_blocking(work).await??;
+    if profile.samples.is_empty() {
+        note!("agent-ctl: the file has no such samples: nothing written");
+        return Ok(exit::PARTIAL);
+    }
+    deliver(&args.output, &bytes)?;
+    if !args.quiet {
+        note!("{}", summary::line(&profile, &Clock::local()));
+    }
+    Ok(exit::OK)
+}
+
+/// The labels to keep: what was asked for, or what suits the format.
+fn group_by(asked: &[String], format: Format, profile: &Profile) -> Vec<String> {
+    match asked {
+        [none] if none == "none" => Vec::new(),
+        [] if matches!(
+            format,
+            Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript
+        ) =>
+        {
+            vec!["*".to_owned()]
+        }
+        [] => {
+            let has = |label| {
+                profile
+                    .samples
+                    .keys()
+                    .any(|key| profile.dict.label(key.labels, label).is_some())
+            };
+            let named = [key::COMM, profile::formats::speedscope::LABEL];
+            let named = named.into_iter().find(|&label| has(label));
+            named.map(str::to_owned).into_iter().collect()
+        }
+        _ => asked.to_vec(),
+    }
+}
+
+/// The error of options that only go with an agent.
+pub fn not_of_file(option: &str) -> anyhow::Error {
+    fail(
+        exit::USAGE,
+        format!(
+            "failed to use {option}: the samples of a file have their own time\n\
+             give --pick FROM..TO for a part of it"
+        ),
+    )
+}

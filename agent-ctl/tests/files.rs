@@ -1,0 +1,238 @@
+//! Commands that read and write files of other tools, and heat maps of them and of an agent.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[expect(dead_code, reason = "the commands here need little of the fake")]
+mod fake;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What a command did: exit code, standard output, standard error.
+struct Ended(i32, String, String);
+
+fn run(agent: &str, args: &[&str], input: &[u8]) -> Ended {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_agent-ctl"))
+        .args(args)
+        .env("FLEETPROF_AGENT", agent)
+        .env_remove("FLEETPROF_COLLECTOR")
+        .env("TZ", "UTC")
+        .env("LC_ALL", "C.UTF-8")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that refuses its arguments does not read.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let ended = Ended(
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    );
+    let hostile = ['\x1b', '\x07', '\u{202e}'];
+    assert!(!ended.1.contains(hostile) && !ended.2.contains(hostile));
+    ended
+}
+
+fn alone(args: &[&str], input: &[u8]) -> Ended {
+    run("unix:/nobody", args, input)
+}
+
+const PERF: &str = "\
+web 7/7 [000] 5.100000: 10101010 cpu-clock:ppp:
+\tffffffff81 sys_read+0x1 ([kernel.kallsyms])
+\t7f02 main (/usr/bin/web)
+
+web 7/7 [000] 5.110000: 10101010 cpu-clock:ppp:
+\t7f03 wo\x1b[31mrk (/usr/bin/web)
+\t7f02 main (/usr/bin/web)
+
+nonsense
+db 9/9 [001] 7.100000: 10101010 cpu-clock:ppp:
+\t7f03 query (/usr/bin/db)
+
+";
+
+#[test]
+fn text_of_perf_becomes_any_format() {
+    let Ended(code, out, err) = alone(&["import", "-"], PERF.as_bytes());
+    assert_eq!(code, 0, "{err}");
+    let expected = "db;query 1\nweb;main;sys_read 1\nweb;main;wo\\x1b[31mrk 1\n";
+    assert_eq!(out, expected);
+    assert!(err.contains("-: perf script text\n"), "{err}");
+    assert!(
+        err.contains("1 lines that are neither event nor frame were left out, the first is line 9"),
+        "{err}"
+    );
+    assert!(err.contains("3 samples, 0.03 s CPU"), "{err}");
+}
+
+#[test]
+fn a_profile_goes_through_every_format_that_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (json, pprof, perf, again) = (at("a.json"), at("b.pb.gz"), at("c.perf.txt"), at("d.json"));
+    let import = |from: &str, to: &str| {
+        let Ended(code, _, err) = alone(&["import", from, "-o", to], PERF.as_bytes());
+        assert_eq!(code, 0, "{err}");
+    };
+    import("-", &json);
+    import(&json, &perf);
+    import(&perf, &again);
+    import(&json, &pprof);
+    let map = |file: &str| alone(&["heatmap", file, "--format", "json"], b"");
+    let (Ended(_, first, err), Ended(_, second, _)) = (map(&json), map(&again));
+    assert_eq!(first, second);
+    assert!(
+        first.contains(r#""cells":[[0,5,2,20202020],[2,5,1,10101010]]"#),
+        "{first}"
+    );
+    assert!(err.contains("3 samples with their times"), "{err}");
+    let Ended(code, _, err) = map(&pprof);
+    assert_eq!(code, 2);
+    assert!(
+        err.contains("the file does not say when samples were taken"),
+        "{err}"
+    );
+    let Ended(code, out, err) = alone(
+        &[
+            "diff", "--before", &pprof, "--after", &perf, "--format", "folded",
+        ],
+        b"",
+    );
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("main;sys_read 1 1\n"), "{out}");
+}
+
+#[test]
+fn a_heat_map_is_drawn_and_a_range_of_it_becomes_a_profile() {
+    let Ended(code, out, err) = alone(&["heatmap", "-", "--ascii"], PERF.as_bytes());
+    assert_eq!(code, 0, "{err}");
+    insta::assert_snapshot!("heatmap_text", out);
+    let Ended(code, out, err) = alone(&["heatmap", "-", "--pick", "+0s..+1s"], PERF.as_bytes());
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(out, "web;main;sys_read 1\nweb;main;wo\\x1b[31mrk 1\n");
+    let Ended(_, out, _) = alone(&["heatmap", "-", "--pick", "2,0..2,49"], PERF.as_bytes());
+    assert_eq!(out, "db;query 1\n");
+    let Ended(code, _, err) = alone(&["heatmap", "-", "--pick", "+1s..+1.5s"], PERF.as_bytes());
+    assert_eq!(
+        (code, err.contains("no samples in the range picked")),
+        (6, true),
+        "{err}"
+    );
+}
+
+#[test]
+fn what_a_heat_map_cannot_be_asked_is_refused() {
+    for (args, expected) in [
+        (&["--since", "5m"][..], "give --pick"),
+        (&["--format", "pprof"], "give --pick"),
+        (&["--pick", "+1s"], "failed to read range"),
+        (&["--pick", "+1h..+2h"], "not in the time of the map"),
+        (&["--pick", "..", "--format", "text"], "expected folded"),
+        (&["--rows", "0"], "`0` rows"),
+        (
+            &["--column", "1ms", "--rows", "1000"],
+            "at most 14400 columns",
+        ),
+    ] {
+        let all: Vec<&str> = ["heatmap", "-"].iter().chain(args).copied().collect();
+        let long = "a 1 1.0: 5 cycles:\n\na 1 60.0: 5 cycles:\n\n";
+        let Ended(code, _, err) = alone(&all, long.as_bytes());
+        assert_eq!(code, 2, "{args:?}: {err}");
+        assert!(err.contains(expected), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn files_that_are_no_profile_are_refused_with_a_hint() {
+    for (text, expected) in [
+        ("a;b 1 2\n", "leave one column"),
+        ("PERFILE2", "perf script -i FILE"),
+        ("hello\n", "none of pprof"),
+        ("", "empty"),
+    ] {
+        let Ended(code, out, err) = alone(&["import", "-"], text.as_bytes());
+        assert_eq!((code, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains(expected), "{err}");
+    }
+}
+
+#[test]
+fn one_profile_of_several_is_taken() {
+    let file = r#"{"$schema":"https://www.speedscope.app/file-format-schema.json",
+        "shared":{"frames":[{"name":"f"},{"name":"g"}]},"profiles":[
+        {"type":"sampled","name":"one","unit":"none","startValue":0,"endValue":2,"samples":[[0]],"weights":[2]},
+        {"type":"sampled","name":"two","unit":"bytes","startValue":0,"endValue":2,"samples":[[0,1]],"weights":[3]}]}"#;
+    let Ended(code, _, err) = alone(&["import", "-"], file.as_bytes());
+    assert_eq!(code, 2);
+    assert!(
+        err.contains("choose one with --profile N: 1 is `one`, in none; 2 is `two`, in bytes"),
+        "{err}"
+    );
+    let args = [
+        "import",
+        "-",
+        "--profile",
+        "2",
+        "--measure",
+        "weight",
+        "--group-by",
+        "none",
+    ];
+    let Ended(code, out, err) = alone(&args, file.as_bytes());
+    assert_eq!((code, out.as_str()), (0, "f;g 3\n"), "{err}");
+}
+
+/// A fake agent on a socket in `dir`, until what is returned is dropped.
+fn agent(dir: &Path) -> (String, tokio::sync::oneshot::Sender<()>) {
+    let socket = dir.join("agent.sock");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || fake::serve(listener, fake::Behaviour::default(), stopped));
+    (format!("unix:{}", socket.display()), stop)
+}
+
+#[test]
+fn an_agent_tells_times_and_a_bundle_all_that_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let (agent, _stop) = agent(dir.path());
+    let Ended(code, out, err) = run(
+        &agent,
+        &["heatmap", "--since", "5m", "--format", "json"],
+        b"",
+    );
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        out.starts_with(r#"{"schema":"fleetprof.heatmap/1""#),
+        "{out}"
+    );
+    assert!(err.contains("3 more whose time was not kept"), "{err}");
+    let bundle = dir.path().join("x.bundle.html");
+    let args = [
+        "profile",
+        "--since",
+        "5m",
+        "--selector",
+        "comm!=\"<script>\"",
+        "-o",
+        bundle.to_str().unwrap(),
+    ];
+    let Ended(code, _, err) = run(&agent, &args, b"");
+    assert_eq!(code, 0, "{err}");
+    let page = std::fs::read_to_string(bundle).unwrap();
+    for text in [
+        "<h2>Query</h2>",
+        "comm!=\"&lt;script&gt;\"",
+        "<h2>Host</h2>",
+        "<dt>kernel</dt>",
+        "<dt>made by</dt><dd>agent-ctl ",
+        "\"times\":{",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert_eq!(page.matches("<script").count(), 2);
+}

@@ -1,0 +1,550 @@
+//! One capture over the fleet: asks the hosts, tells its client how far they are, merges what comes, and ends
+//! when all have ended or the time is over.
+//!
+//! A task of its own. It never waits for the client while hosts run: what the client does not read is told
+//! later, and of each host its newest state alone. Merging runs beside it on a blocking thread, one host after the other.
+
+use super::history::{CLIENT_LEFT, Slot, count};
+use super::limits::QUIET_MAX;
+use super::merge::{Arrived, Merged, Span};
+use super::part::{Event, Part};
+use super::select::{Checked, Chosen, Place, Plan, to_wire};
+use super::share::Share;
+use super::{Control, limits};
+use crate::ingest::stopped;
+use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT};
+use profile::Profile;
+use proto::collector::{
+    FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, FleetPlan, HostProgress,
+    HostState, fleet_capture_response::Body,
+};
+use proto::{Chunks, wire};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior};
+use tonic::Status;
+
+/// How often a client is told what has changed.
+const TELL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Part of the patience that other collectors have with their hosts.
+const SHARE_PATIENCE: f64 = 0.75;
+
+/// Events of hosts that wait for the fan-out, which takes them at once.
+const EVENTS_QUEUED: usize = 64;
+
+/// Messages that wait for the client.
+pub const OUTBOX: usize = 4;
+
+/// To the client.
+pub type Client = mpsc::Sender<Result<FleetCaptureResponse, Status>>;
+
+/// A fan-out that was planned.
+pub struct Fanout {
+    /// Of which collector.
+    pub control: Control,
+    /// Its place.
+    pub slot: Slot,
+    /// What was asked.
+    pub checked: Checked,
+    /// Who is asked.
+    pub plan: Plan,
+}
+
+/// How the hosts' part of it ended.
+enum End {
+    /// All hosts have ended.
+    Done,
+    /// Nobody wants the result.
+    Left,
+    /// The collector ends.
+    Stopped,
+}
+
+type Ending = Vec<(usize, HostProgress)>;
+
+/// A host merged: all that came so far, and the states of the hosts it was about.
+type MergeDone = (Merged, Ending);
+
+struct Run {
+    fanout: Fanout,
+    hosts: Vec<HostProgress>,
+    undone: usize,
+    /// Hosts that changed since they were told, and those that are being told.
+    changed: BTreeSet<usize>,
+    telling: VecDeque<usize>,
+    plan: Option<FleetPlan>,
+    told: Instant,
+    tasks: JoinSet<()>,
+    waiting: VecDeque<(Ending, Box<Arrived>)>,
+    merging: Option<JoinHandle<MergeDone>>,
+    merging_hosts: Vec<usize>,
+    merged: Option<Merged>,
+    notices: Vec<String>,
+    before_ns: i64,
+    began_unix_ns: i64,
+}
+
+impl Fanout {
+    /// Runs it to its end.
+    pub async fn run(self, client: Client) {
+        let (id, began) = (self.slot.id, Instant::now());
+        let (events, queue) = mpsc::channel(EVENTS_QUEUED);
+        let mut run = Run::begin(self, events);
+        match run.hosts(queue, &client).await {
+            End::Done => {}
+            End::Left => run.fanout.slot.update(|info| {
+                // Also where it was cancelled before.
+                info.ended_by = CLIENT_LEFT.to_owned();
+            }),
+            End::Stopped => {
+                let status = Status::unavailable("the collector is shutting down");
+                run.fanout.slot.update(|info| {
+                    info.ended_by = status.message().to_owned();
+                });
+                let _ = client.try_send(Err(status));
+            }
+        }
+        // What still runs on hosts ends.
+        run.tasks.shutdown().await;
+        run.note();
+        let info = run.fanout.slot.info();
+        tracing::info!(
+            id,
+            asked = info.asked,
+            answered = info.answered,
+            failed = info.failed,
+            lost = info.lost,
+            ended_by = info.ended_by,
+            seconds = began.elapsed().as_secs_f64(),
+            "capture over the fleet ended"
+        );
+        if !client.is_closed() && info.ended_by != CLIENT_LEFT {
+            run.answer(info, &client).await;
+        }
+    }
+}
+
+impl Run {
+    fn begin(mut fanout: Fanout, events: mpsc::Sender<Event>) -> Run {
+        let chosen = std::mem::take(&mut fanout.plan.chosen);
+        let mut notices = std::mem::take(&mut fanout.plan.notices);
+        if fanout.plan.absent > 0 {
+            notices.push(format!(
+                "{} hosts match and do not attend: {}",
+                fanout.plan.absent,
+                fanout.plan.absent_named.join(", ")
+            ));
+        }
+        if fanout.plan.left_out > 0 {
+            notices.push(format!(
+                "{} hosts match beyond the limit of {}",
+                fanout.plan.left_out, fanout.checked.hosts_max
+            ));
+        }
+        let inner = &fanout.control.0;
+        let mut run = Run {
+            hosts: Vec::with_capacity(chosen.len()),
+            undone: chosen.len(),
+            changed: BTreeSet::new(),
+            telling: VecDeque::new(),
+            plan: None,
+            told: Instant::now(),
+            tasks: JoinSet::new(),
+            waiting: VecDeque::new(),
+            merging: None,
+            merging_hosts: Vec::new(),
+            merged: Some(Merged::new(inner.budget.hold())),
+            notices,
+            before_ns: i64::try_from(fanout.checked.capture.before_ns).unwrap_or(i64::MAX),
+            began_unix_ns: inner.clock.now_unix_ns(),
+            fanout,
+        };
+        let mut shares = BTreeMap::new();
+        for (at, chosen) in chosen.into_iter().enumerate() {
+            run.order(at, chosen, &events, &mut shares);
+        }
+        for (collector, hosts) in shares {
+            run.share(collector, hosts, &events);
+        }
+        run.plan = Some(FleetPlan {
+            id: run.fanout.slot.id,
+            hosts: run.hosts.clone(),
+            selected: run.fanout.plan.selected as u32,
+            left_out: run.fanout.plan.left_out as u32,
+            absent: run.fanout.plan.absent as u32,
+            absent_hosts: run.fanout.plan.absent_named.clone(),
+        });
+        run.note();
+        run
+    }
+
+    /// Asks a host, or leaves it for the share of its collector.
+    fn order(
+        &mut self,
+        at: usize,
+        chosen: Chosen,
+        events: &mpsc::Sender<Event>,
+        shares: &mut BTreeMap<String, Ending>,
+    ) {
+        let inner = &self.fanout.control.0;
+        let mut progress = HostProgress {
+            host_id: chosen.host_id,
+            hostname: chosen.hostname,
+            state: HostState::Waiting.into(),
+            ..HostProgress::default()
+        };
+        let (attendant, request, labels) = match chosen.place {
+            Place::Here {
+                attendant,
+                request,
+                labels,
+            } => (attendant, request, labels),
+            Place::There { collector } => {
+                let share = shares.entry(collector).or_default();
+                share.push((at, progress.clone()));
+                self.hosts.push(progress);
+                return;
+            }
+        };
+        match attendant.capture(*request) {
+            Ok(ordered) => {
+                let part = Part {
+                    at,
+                    progress: progress.clone(),
+                    labels,
+                    clock_ahead_ns: attendant.clock_ahead_ns,
+                    budget: inner.budget.clone(),
+                    events: events.clone(),
+                    cancel: self.fanout.slot.cancel.clone(),
+                    metrics: inner.metrics.clone(),
+                };
+                self.tasks.spawn(part.run(ordered));
+            }
+            Err(error) => {
+                let gone = error == super::attendance::OrderError::Gone;
+                let state = if gone {
+                    HostState::Lost
+                } else {
+                    HostState::Failed
+                };
+                progress.state = state.into();
+                progress.message = error.to_string();
+                self.undone -= 1;
+            }
+        }
+        self.hosts.push(progress);
+    }
+
+    /// Asks another collector.
+    fn share(&mut self, collector: String, hosts: Ending, events: &mpsc::Sender<Event>) {
+        let inner = &self.fanout.control.0;
+        let checked = &self.fanout.checked;
+        let mut capture = checked.capture.clone();
+        capture.matchers = checked.selector.matchers().iter().map(to_wire).collect();
+        // What it has by then must come here and be merged in time.
+        let patience = checked.patience.mul_f64(SHARE_PATIENCE);
+        let share = Share {
+            collector,
+            request: FleetCaptureRequest {
+                capture: Some(capture),
+                patience_ns: u64::try_from(patience.as_nanos())
+                    .unwrap_or(u64::MAX)
+                    .max(1),
+                ..FleetCaptureRequest::default()
+            },
+            hosts,
+            budget: inner.budget.clone(),
+            events: events.clone(),
+            cancel: self.fanout.slot.cancel.clone(),
+            metrics: inner.metrics.clone(),
+        };
+        self.tasks.spawn(share.run());
+    }
+
+    /// Serves the hosts until all have ended, or nobody waits for them.
+    async fn hosts(&mut self, mut events: mpsc::Receiver<Event>, client: &Client) -> End {
+        let inner = self.fanout.control.0.clone();
+        let mut shutdown = inner.shutdown.clone();
+        let mut cancel = self.fanout.slot.cancel.clone();
+        let duration = Duration::from_nanos(self.fanout.checked.capture.duration_ns);
+        let patience = self.fanout.checked.patience;
+        let mut deadline = Instant::now() + duration + patience;
+        let (mut cancelled, mut listening) = (false, true);
+        let mut tick = tokio::time::interval(TELL_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.merge_next();
+            if self.undone == 0 && self.merging.is_none() {
+                return End::Done;
+            }
+            let news = self.plan.is_some() || !self.telling.is_empty();
+            tokio::select! {
+                () = stopped(&mut shutdown) => return End::Stopped,
+                () = client.closed() => return End::Left,
+                event = events.recv(), if listening => match event {
+                    Some(event) => self.take(event),
+                    None => {
+                        listening = false;
+                        self.lose("its part failed in the collector");
+                    }
+                },
+                done = merged(&mut self.merging) => self.merge_done(done),
+                permit = client.reserve(), if news => match permit {
+                    Ok(permit) => {
+                        if let Some(body) = self.news() {
+                            permit.send(Ok(FleetCaptureResponse { body: Some(body) }));
+                        }
+                    }
+                    Err(_) => return End::Left,
+                },
+                () = cancel_asked(&mut cancel), if !cancelled => {
+                    cancelled = true;
+                    deadline = deadline.min(Instant::now() + patience);
+                }
+                () = tokio::time::sleep_until(deadline), if self.undone > 0 && listening => {
+                    while let Ok(event) = events.try_recv() {
+                        self.take(event);
+                    }
+                    self.tasks.abort_all();
+                    self.lose(&late(cancelled, patience));
+                }
+                _ = tick.tick() => self.tick(),
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Progress(at, progress) => {
+                if !is_over(&self.hosts[at]) {
+                    self.hosts[at] = progress;
+                    self.changed.insert(at);
+                }
+            }
+            Event::Ended(ending, None) => self.end(ending),
+            Event::Ended(ending, Some(arrived)) => {
+                // Its time was over, which was told.
+                if ending.iter().any(|&(at, _)| !is_over(&self.hosts[at])) {
+                    self.waiting.push_back((ending, arrived));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, ending: Ending) {
+        for (at, progress) in ending {
+            if !is_over(&self.hosts[at]) {
+                self.hosts[at] = progress;
+                self.changed.insert(at);
+                self.undone -= 1;
+            }
+        }
+    }
+
+    /// Hosts that have not ended are lost, unless their profile waits to be merged.
+    fn lose(&mut self, why: &str) {
+        let safe: BTreeSet<usize> = self.safe().collect();
+        for at in 0..self.hosts.len() {
+            if is_over(&self.hosts[at]) || safe.contains(&at) {
+                continue;
+            }
+            let mut lost = self.hosts[at].clone();
+            lost.state = HostState::Lost.into();
+            lost.message = why.to_owned();
+            self.end(vec![(at, lost)]);
+        }
+    }
+
+    /// Hosts whose profile has come.
+    fn safe(&self) -> impl Iterator<Item = usize> {
+        let waiting = self.waiting.iter().flat_map(|(ending, _)| ending);
+        waiting
+            .map(|&(at, _)| at)
+            .chain(self.merging_hosts.iter().copied())
+    }
+
+    fn merge_next(&mut self) {
+        if self.merging.is_some() {
+            return;
+        }
+        let Some(mut merged) = self.merged.take() else {
+            return;
+        };
+        let Some((mut ending, arrived)) = self.waiting.pop_front() else {
+            self.merged = Some(merged);
+            return;
+        };
+        let inner = &self.fanout.control.0;
+        let span = Span {
+            began_unix_ns: self.began_unix_ns,
+            before_ns: self.before_ns,
+            now_unix_ns: inner.clock.now_unix_ns(),
+        };
+        let mib = inner.budget.mib();
+        self.merging_hosts = ending.iter().map(|&(at, _)| at).collect();
+        self.merging = Some(tokio::task::spawn_blocking(move || {
+            let mut notices = Vec::new();
+            let taken = merged.take(*arrived, span, mib, &mut notices);
+            let merged_in =
+                |host: &HostProgress| matches!(host.state(), HostState::Done | HostState::Partial);
+            for (_, host) in ending.iter_mut().filter(|(_, host)| merged_in(host)) {
+                host.notices.extend_from_slice(&notices);
+                if let Err(error) = &taken {
+                    host.state = HostState::Failed.into();
+                    host.message = error.to_string();
+                }
+            }
+            (merged, ending)
+        }));
+    }
+
+    fn merge_done(&mut self, done: Option<MergeDone>) {
+        self.merging = None;
+        match done {
+            Some((merged, ending)) => {
+                self.merged = Some(merged);
+                self.merging_hosts.clear();
+                self.end(ending);
+            }
+            None => {
+                // It panicked, and all that was merged is gone with it.
+                self.waiting.clear();
+                self.tasks.abort_all();
+                self.merging_hosts.clear();
+                for host in &mut self.hosts {
+                    host.state = HostState::Failed.into();
+                    host.message = "merging failed in the collector".to_owned();
+                }
+                self.undone = 0;
+            }
+        }
+    }
+
+    /// The next message for the client.
+    fn news(&mut self) -> Option<Body> {
+        self.told = Instant::now();
+        if let Some(plan) = self.plan.take() {
+            return Some(Body::Plan(plan));
+        }
+        let at = self.telling.pop_front()?;
+        Some(Body::Host(self.hosts[at].clone()))
+    }
+
+    fn tick(&mut self) {
+        if self.telling.is_empty() {
+            if self.changed.is_empty() && self.told.elapsed() >= QUIET_MAX {
+                let undone = self.hosts.iter().position(|host| !is_over(host));
+                self.changed.extend(undone);
+            }
+            self.telling.extend(std::mem::take(&mut self.changed));
+            if !self.telling.is_empty() {
+                self.note();
+            }
+        }
+    }
+
+    /// Puts how far it is into the list.
+    fn note(&self) {
+        self.fanout.slot.update(|info| {
+            count(info, &self.hosts);
+            info.hosts.clone_from(&self.hosts);
+            info.notices.clone_from(&self.notices);
+        });
+    }
+
+    /// Sends the result.
+    async fn answer(mut self, info: FleetCaptureInfo, client: &Client) {
+        let merged = self.merged.take();
+        let (past, own, held, without_times) = match merged {
+            Some(merged) => (
+                merged.past,
+                merged.own,
+                Some(merged.held),
+                merged.without_times,
+            ),
+            None => (None, None, None, 0),
+        };
+        let mut info = FleetCaptureInfo {
+            running: false,
+            hosts: std::mem::take(&mut self.hosts),
+            ..info
+        };
+        if without_times > 0 {
+            info.notices.push(format!(
+                "the times of {without_times} hosts are left out: a result has {} at most",
+                limits::MOMENTS_MAX
+            ));
+        }
+        let metrics = self.fanout.control.0.metrics.clone();
+        // Its place is for another while this one is read.
+        drop(self);
+        let sending = send(past, own, info, client);
+        if !matches!(
+            tokio::time::timeout(ANSWER_TIMEOUT, sending).await,
+            Ok(true)
+        ) {
+            metrics.answers_stalled.inc();
+        }
+        drop(held);
+    }
+}
+
+/// Sends the profiles and the result; false when the client does not read them.
+async fn send(
+    past: Option<Profile>,
+    own: Option<Profile>,
+    info: FleetCaptureInfo,
+    client: &Client,
+) -> bool {
+    let chunks = |profile: Option<Profile>, body: fn(wire::ProfileChunk) -> Body| {
+        profile.map(Chunks::new).into_iter().flatten().map(body)
+    };
+    let past = chunks(past, Body::Past);
+    let own = chunks(own, Body::Chunk);
+    for body in past.chain(own).chain([Body::Result(info)]) {
+        let message = FleetCaptureResponse { body: Some(body) };
+        match client.send_timeout(Ok(message), STALL_TIMEOUT).await {
+            Ok(()) => {}
+            // It went away, which is its own affair.
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => return true,
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => return false,
+        }
+    }
+    true
+}
+
+fn is_over(host: &HostProgress) -> bool {
+    matches!(
+        host.state(),
+        HostState::Done | HostState::Partial | HostState::Failed | HostState::Lost
+    )
+}
+
+fn late(cancelled: bool, patience: Duration) -> String {
+    let seconds = patience.as_secs_f64();
+    match cancelled {
+        true => format!("it did not answer within {seconds} s after the capture was cancelled"),
+        false => {
+            format!("it did not answer within {seconds} s after the capture's time (patience)")
+        }
+    }
+}
+
+/// The end of the merge that runs; never without one. `None`: it panicked.
+async fn merged(merging: &mut Option<JoinHandle<MergeDone>>) -> Option<MergeDone> {
+    match merging {
+        Some(merging) => merging.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Done when it is to end with what there is.
+pub async fn cancel_asked(cancel: &mut watch::Receiver<bool>) {
+    if cancel.wait_for(|&stop| stop).await.is_err() {
+        // The list forgot it, which it does at its end.
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,251 @@
+//! Captures over the fleet that run and those that ended: who asked for what, from where, and what came of it.
+
+use super::limits::{FANOUTS_MAX, HISTORY_HOSTS, HISTORY_MAX, LIST_BYTES_MAX};
+use crate::metrics::Metrics;
+use prost::Message;
+use proto::collector::{FleetCaptureInfo, HostProgress, HostState};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// Why a fan-out whose client left has ended.
+pub const CLIENT_LEFT: &str = "the client left";
+
+/// Why one that was cancelled has ended; behind it stands who did it.
+const CANCELLED: &str = "cancelled by ";
+
+/// All fan-outs of this collector since its start, within bounds.
+pub struct Fanouts {
+    inner: Mutex<Inner>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Default)]
+struct Inner {
+    last: u64,
+    running: BTreeMap<u64, Running>,
+    /// Newest first.
+    ended: VecDeque<FleetCaptureInfo>,
+}
+
+struct Running {
+    info: FleetCaptureInfo,
+    began: Instant,
+    cancel: watch::Sender<bool>,
+}
+
+impl Running {
+    fn info(&self) -> FleetCaptureInfo {
+        let mut info = self.info.clone();
+        info.elapsed_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        info
+    }
+}
+
+/// The place of a fan-out that runs; dropped, it has ended.
+pub struct Slot {
+    fanouts: Arc<Fanouts>,
+    /// Its id.
+    pub id: u64,
+    /// True once it is to end with what there is.
+    pub cancel: watch::Receiver<bool>,
+}
+
+impl Fanouts {
+    /// None yet.
+    pub fn new(metrics: Arc<Metrics>) -> Fanouts {
+        Fanouts {
+            inner: Mutex::default(),
+            metrics,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more; `None` when there are enough.
+    pub fn begin(self: &Arc<Self>, mut info: FleetCaptureInfo) -> Option<Slot> {
+        let mut inner = self.lock();
+        if inner.running.len() >= FANOUTS_MAX {
+            self.metrics.fanouts_refused.inc();
+            return None;
+        }
+        inner.last += 1;
+        let id = inner.last;
+        (info.id, info.running) = (id, true);
+        let (cancel, cancelled) = watch::channel(false);
+        let began = Instant::now();
+        let running = Running {
+            info,
+            began,
+            cancel,
+        };
+        inner.running.insert(id, running);
+        self.metrics.fanouts_running.inc();
+        Some(Slot {
+            fanouts: self.clone(),
+            id,
+            cancel: cancelled,
+        })
+    }
+
+    /// Has one end with what there is; false when none of this id runs.
+    pub fn cancel(&self, id: u64, peer: &str) -> bool {
+        let mut inner = self.lock();
+        let Some(running) = inner.running.get_mut(&id) else {
+            return false;
+        };
+        if running.info.ended_by.is_empty() {
+            running.info.ended_by = format!("{CANCELLED}{peer}");
+        }
+        // It may have come to its end this moment.
+        let _ = running.cancel.send(true);
+        true
+    }
+
+    /// All of them, newest first, as many as fit an answer.
+    pub fn list(&self) -> Vec<FleetCaptureInfo> {
+        let inner = self.lock();
+        let running = inner.running.values().rev().map(Running::info);
+        let mut all: Vec<_> = running.chain(inner.ended.iter().cloned()).collect();
+        drop(inner);
+        all.sort_by_key(|info| std::cmp::Reverse(info.id));
+        let mut left = LIST_BYTES_MAX;
+        all.into_iter()
+            .map_while(|info| {
+                left = left.checked_sub(info.encoded_len() + 8)?;
+                Some(info)
+            })
+            .collect()
+    }
+}
+
+impl Slot {
+    /// Notes how far it is.
+    pub fn update(&self, change: impl FnOnce(&mut FleetCaptureInfo)) {
+        if let Some(running) = self.fanouts.lock().running.get_mut(&self.id) {
+            change(&mut running.info);
+        }
+    }
+
+    /// As it is now.
+    pub fn info(&self) -> FleetCaptureInfo {
+        let inner = self.fanouts.lock();
+        inner
+            .running
+            .get(&self.id)
+            .map(Running::info)
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut inner = self.fanouts.lock();
+        let Some(running) = inner.running.remove(&self.id) else {
+            return;
+        };
+        let mut info = running.info();
+        info.running = false;
+        let metrics = &self.fanouts.metrics;
+        metrics.fanouts_running.sub(1);
+        match info.ended_by.as_str() {
+            "" => metrics.fanouts_done.inc(),
+            CLIENT_LEFT => metrics.fanouts_left.inc(),
+            other if other.starts_with(CANCELLED) => metrics.fanouts_cancelled.inc(),
+            _ => metrics.fanouts_failed.inc(),
+        }
+        metrics.fanout_answered.add(info.answered.into());
+        metrics.fanout_failed.add(info.failed.into());
+        metrics.fanout_lost.add(info.lost.into());
+        info.hosts.retain(|host| host.state() != HostState::Done);
+        info.hosts.truncate(HISTORY_HOSTS);
+        inner.ended.push_front(info);
+        inner.ended.truncate(HISTORY_MAX);
+    }
+}
+
+/// Counts hosts by what came of them.
+pub fn count(info: &mut FleetCaptureInfo, hosts: &[HostProgress]) {
+    let of = |states: &[HostState]| {
+        let found = hosts.iter().filter(|host| states.contains(&host.state()));
+        found.count() as u32
+    };
+    info.asked = hosts.len() as u32;
+    info.answered = of(&[HostState::Done, HostState::Partial]);
+    info.failed = of(&[HostState::Failed]);
+    info.lost = of(&[HostState::Lost]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(state: HostState) -> HostProgress {
+        HostProgress {
+            state: state.into(),
+            ..HostProgress::default()
+        }
+    }
+
+    #[test]
+    fn what_ended_stays_listed_with_the_hosts_that_did_not_answer() {
+        let metrics = Arc::new(Metrics::default());
+        let fanouts = Arc::new(Fanouts::new(metrics.clone()));
+        let info = FleetCaptureInfo {
+            peer: "10.0.0.1:7".to_owned(),
+            ..FleetCaptureInfo::default()
+        };
+        let slot = fanouts.begin(info).expect("room");
+        slot.update(|info| {
+            info.hosts = vec![
+                host(HostState::Done),
+                host(HostState::Lost),
+                host(HostState::Failed),
+            ];
+            let hosts = info.hosts.clone();
+            count(info, &hosts);
+        });
+        assert!(fanouts.list()[0].running);
+        drop(slot);
+        let listed = fanouts.list().remove(0);
+        assert_eq!(
+            (listed.running, listed.peer.as_str()),
+            (false, "10.0.0.1:7")
+        );
+        assert_eq!((listed.asked, listed.answered), (3, 1));
+        assert_eq!((listed.failed, listed.lost, listed.hosts.len()), (1, 1, 2));
+        assert_eq!(metrics.fanout_lost.get(), 1);
+        assert_eq!(metrics.fanouts_done.get(), 1);
+    }
+
+    #[test]
+    fn they_are_bounded_and_the_oldest_are_forgotten() {
+        let fanouts = Arc::new(Fanouts::new(Arc::default()));
+        let begin = || fanouts.begin(FleetCaptureInfo::default());
+        let slots: Vec<_> = (0..FANOUTS_MAX).map(|_| begin().expect("room")).collect();
+        assert!(begin().is_none());
+        drop(slots);
+        for _ in 0..HISTORY_MAX {
+            drop(begin());
+        }
+        let listed = fanouts.list();
+        assert_eq!(listed.len(), HISTORY_MAX);
+        assert_eq!(listed[0].id, (FANOUTS_MAX + HISTORY_MAX) as u64);
+        assert!(listed.is_sorted_by_key(|info| std::cmp::Reverse(info.id)));
+    }
+
+    #[test]
+    fn one_that_runs_can_be_cancelled_once() {
+        let fanouts = Arc::new(Fanouts::new(Arc::default()));
+        let slot = fanouts.begin(FleetCaptureInfo::default()).expect("room");
+        assert!(fanouts.cancel(slot.id, "a") && fanouts.cancel(slot.id, "b"));
+        assert!(*slot.cancel.borrow());
+        assert_eq!(slot.info().ended_by, "cancelled by a");
+        let id = slot.id;
+        drop(slot);
+        assert!(!fanouts.cancel(id, "a"));
+    }
+}

@@ -1,0 +1,126 @@
+//! What attending agents, captures over the fleet and their results may cost: bounds with what happens at
+//! each.
+
+use std::time::Duration;
+
+/// Largest message of an agent. Unit: bytes, decompressed. Chunks of profiles are 256 KiB and, where a
+/// string is long, a little more; a larger message ends the stream with the transport's own error.
+pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
+
+/// Orders that wait for an agent to read them. At the bound a capture is refused on this host; one that
+/// cannot be dropped any more ends the stream, which ends its captures.
+pub const ORDERS_QUEUED: usize = 32;
+
+/// Captures at a time on one host that came from here. More are refused on it.
+pub const ORDERS_PER_HOST_MAX: usize = 8;
+
+/// Reports of one order that wait for its fan-out, which takes them at once. At the bound the agent's
+/// stream is not read.
+pub const REPORTS_QUEUED: usize = 4;
+
+/// How often collectors on one store tell each other who attends.
+pub const TELL_INTERVAL: Duration = Duration::from_secs(20);
+
+/// How long that is believed. Unit: nanoseconds: three times as long.
+pub const TOLD_FOR_NS: i64 = 60_000_000_000;
+
+/// Most hosts that attend elsewhere and are looked at.
+pub const ELSEWHERE_MAX: usize = 65_536;
+
+/// Largest profile of another collector's share, past and capture each. Unit: encoded bytes.
+pub const SHARE_BYTES_MAX: usize = 128 << 20;
+
+/// Largest message of another collector. Unit: bytes. Its result tells of a thousand hosts, each with up to 9 KiB.
+pub const SHARE_MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// Time to reach another collector.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Fan-outs at a time. More are refused, with when to come again.
+pub const FANOUTS_MAX: usize = 8;
+
+/// Hosts of a fan-out when the request does not say.
+pub const HOSTS_DEFAULT: usize = 50;
+
+/// Most hosts of a fan-out, whatever the request says.
+pub const HOSTS_MAX: usize = 1000;
+
+/// Most names of hosts that are taken from the store for one selector. Beyond it the fan-out goes on with
+/// these, and says so.
+pub const NAMES_MAX: usize = 20_000;
+
+/// Names of hosts in a plan that match and do not attend.
+pub const ABSENT_NAMED: usize = 20;
+
+/// How far back a host must have samples of what is selected. Unit: nanoseconds.
+pub const SELECT_RANGE_NS: i64 = 600_000_000_000;
+
+/// Longest capture, as of agents. Unit: nanoseconds.
+pub const DURATION_NS_MAX: u64 = 3_600_000_000_000;
+
+/// Most of the past that is asked for. Unit: nanoseconds: a day, more than any recorder holds.
+pub const BEFORE_NS_MAX: u64 = 86_400_000_000_000;
+
+/// Time a host has beyond the duration when the request does not say.
+pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Most of it.
+pub const PATIENCE_MAX: Duration = Duration::from_secs(600);
+
+/// Largest profile of one host, past and capture each. Unit: encoded bytes. An hour at 9,999 Hz with times
+/// passes it, with which the host counts as failed.
+pub const HOST_BYTES_MAX: usize = 32 << 20;
+
+/// Memory a chunk takes when it is put together, for each encoded byte. Measured on profiles of this
+/// machine: 2 to 3; ids of hash tables are most of it.
+pub const BYTES_PER_ENCODED: usize = 3;
+
+/// Most times of samples in one result, about 32 bytes each in memory. Of hosts beyond it the times are left
+/// out, which is said.
+pub const MOMENTS_MAX: usize = 2_000_000;
+
+/// How far the times of a host may lie outside of its capture before its clock is taken to be wrong, and
+/// they are left out. Unit: nanoseconds.
+pub const CLOCK_SLACK_NS: i64 = 60_000_000_000;
+
+/// Longest text of a host that is passed on: a notice, an error. Unit: bytes.
+pub const TEXT_BYTES_MAX: usize = 512;
+
+/// Most notices of a host that are passed on.
+pub const NOTICES_MAX: usize = 16;
+
+/// Longest word of a client on who asks and why. Unit: bytes; as agents take.
+pub const WHO_BYTES_MAX: usize = 256;
+
+/// Fan-outs that ended and are still listed.
+pub const HISTORY_MAX: usize = 64;
+
+/// Hosts that did not answer, listed with each of them.
+pub const HISTORY_HOSTS: usize = 64;
+
+/// Largest answer to List. Unit: encoded bytes; older fan-outs are left out beyond it.
+pub const LIST_BYTES_MAX: usize = 3 << 20;
+
+/// Longest silence towards a client; then a host is told once more.
+pub const QUIET_MAX: Duration = Duration::from_secs(2);
+
+/// For how long agents are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To say who it is.
+    pub hello: Duration,
+    /// Between two signs of life asked of an agent; it is cut off after three without one.
+    pub ping: Duration,
+    /// An agent's report may wait for its fan-out; a fan-out that takes longer is stuck.
+    pub report: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            hello: Duration::from_secs(15),
+            ping: Duration::from_secs(30),
+            report: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The memory that results of all fan-outs together may hold.
+
+use crate::metrics::Metrics;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What may be held, and what is.
+pub struct Budget {
+    bytes_max: usize,
+    used: AtomicUsize,
+    metrics: Arc<Metrics>,
+}
+
+/// Memory that is held until this is dropped.
+pub struct Held {
+    bytes: usize,
+    budget: Arc<Budget>,
+}
+
+impl Budget {
+    /// So many bytes in all.
+    pub fn new(bytes_max: usize, metrics: Arc<Metrics>) -> Budget {
+        Budget {
+            bytes_max,
+            used: AtomicUsize::new(0),
+            metrics,
+        }
+    }
+
+    /// The bound. Unit: MiB.
+    pub fn mib(&self) -> usize {
+        self.bytes_max >> 20
+    }
+
+    /// Nothing yet, of this budget.
+    pub fn hold(self: &Arc<Self>) -> Held {
+        Held {
+            bytes: 0,
+            budget: self.clone(),
+        }
+    }
+}
+
+impl Held {
+    /// Takes `more` bytes; false when they are not free.
+    pub fn grow(&mut self, more: usize) -> bool {
+        let max = self.budget.bytes_max;
+        let take = |used: usize| used.checked_add(more).filter(|&sum| sum <= max);
+        // Relaxed: the number alone matters.
+        let taken = self
+            .budget
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        if taken.is_err() {
+            return false;
+        }
+        self.bytes += more;
+        self.budget.metrics.control_bytes.add(more as u64);
+        true
+    }
+
+    /// Gives back all beyond `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.bytes -= less;
+        self.budget.used.fetch_sub(less, Ordering::Relaxed);
+        self.budget.metrics.control_bytes.sub(less as u64);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_over_all_and_given_back() {
+        let metrics = Arc::new(Metrics::default());
+        let budget = Arc::new(Budget::new(100, metrics.clone()));
+        let (mut one, mut other) = (budget.hold(), budget.hold());
+        assert!(one.grow(60) && other.grow(40));
+        assert!(!one.grow(1) && !other.grow(usize::MAX));
+        one.shrink_to(50);
+        one.shrink_to(70);
+        assert!(other.grow(10));
+        assert_eq!(metrics.control_bytes.get(), 100);
+        drop((one, other));
+        assert_eq!(metrics.control_bytes.get(), 0);
+        assert!(budget.hold().grow(100));
+    }
+}

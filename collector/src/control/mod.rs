@@ -1,0 +1,139 @@
+//! Captures over the fleet: agents attend on a stream that they keep open, and one question of a person becomes
+//! an order to each of them.
+//!
+//! ```text
+//! agents ──Attend──▶ attend ──▶ attendance          (who is there, and their orders)
+//!                      │            ▲
+//!                   reports      orders
+//!                      ▼            │
+//!                    part ──────▶ fanout ──▶ merge  (blocking, one host after the other)
+//!                 (a task a host)   │
+//! people ──Capture──▶ service ──▶ select            (hosts with samples ∩ hosts that attend)
+//! ```
+//!
+//! No port is open on hosts. Every bound is in `limits.rs`; results of all fan-outs together have as much memory
+//! as one query (`memory.rs`).
+
+mod attend;
+mod attendance;
+mod fanout;
+mod history;
+pub mod limits;
+mod memory;
+mod merge;
+mod part;
+mod select;
+mod service;
+mod share;
+
+use crate::ingest::stopped;
+use crate::metrics::Metrics;
+use crate::query::Queries;
+use crate::store::Attending;
+use crate::time::Clock;
+use attendance::Attendance;
+use history::Fanouts;
+use limits::{TELL_INTERVAL, Timeouts};
+use memory::Budget;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::MissedTickBehavior;
+
+/// What attending and captures may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlOptions {
+    /// Agents that attend at a time. More are told to come again later.
+    pub streams: usize,
+    /// Memory for results. Unit: bytes.
+    pub memory_bytes: usize,
+    /// For how long agents are waited for.
+    pub timeouts: Timeouts,
+    /// Where other collectors on the same store reach this one; none: they are not told of its agents.
+    pub advertise: Option<String>,
+}
+
+/// Answers agents and people; clones share everything.
+#[derive(Clone)]
+pub struct Control(Arc<Inner>);
+
+struct Inner {
+    attendance: Arc<Attendance>,
+    fanouts: Arc<Fanouts>,
+    budget: Arc<Budget>,
+    queries: Queries,
+    options: ControlOptions,
+    places: Arc<Semaphore>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl Control {
+    /// Nobody attends yet. Streams and fan-outs end when `shutdown` becomes true.
+    pub fn new(
+        queries: Queries,
+        options: ControlOptions,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Control {
+        Control(Arc::new(Inner {
+            attendance: Arc::new(Attendance::new(metrics.clone())),
+            fanouts: Arc::new(Fanouts::new(metrics.clone())),
+            budget: Arc::new(Budget::new(options.memory_bytes, metrics.clone())),
+            queries,
+            places: Arc::new(Semaphore::new(options.streams)),
+            options,
+            clock,
+            metrics,
+            shutdown,
+        }))
+    }
+
+    /// Tells the other collectors on the store who attends here, until the end. Done at once where nobody is to
+    /// be told.
+    pub async fn tell_others(self) {
+        let Some(collector) = self.0.options.advertise.clone() else {
+            return;
+        };
+        let mut shutdown = self.0.shutdown.clone();
+        let mut tick = tokio::time::interval(TELL_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failed = false;
+        loop {
+            tokio::select! {
+                () = stopped(&mut shutdown) => return,
+                _ = tick.tick() => {}
+            }
+            // A failure is logged when it begins, not each time.
+            match self.tell(&collector).await {
+                Ok(()) => failed = false,
+                Err(status) if !failed => {
+                    failed = true;
+                    tracing::warn!(
+                        "other collectors do not know which agents attend here: {}",
+                        status.message()
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Tells it once.
+    ///
+    /// # Errors
+    /// When the store does not take it.
+    pub async fn tell(&self, collector: &str) -> Result<(), tonic::Status> {
+        let seen_unix_ns = self.0.clock.now_unix_ns();
+        let all = self.0.attendance.all();
+        let hosts = all.iter().map(|attendant| Attending {
+            host_id: attendant.key.host_id.clone(),
+            hostname: attendant.hostname(),
+            labels: attendant.facts().labels,
+            collector: collector.to_owned(),
+            seen_unix_ns,
+        });
+        self.0.queries.attend(hosts.collect()).await
+    }
+}

@@ -1,0 +1,512 @@
+//! From a selector to hosts: those with samples of it in the last minutes that attend, and what each of them is
+//! to capture.
+//!
+//! Labels of a host itself (its name, and what its agent's configuration gives) are not on the samples that
+//! its agent takes: they are compared here and taken off. All other matchers go to the agent.
+
+use super::attendance::{Attendance, Attendant, host_label};
+use super::limits::{
+    ABSENT_NAMED, BEFORE_NS_MAX, DURATION_NS_MAX, ELSEWHERE_MAX, HOSTS_DEFAULT, HOSTS_MAX,
+    NAMES_MAX, PATIENCE, PATIENCE_MAX, SELECT_RANGE_NS, TOLD_FOR_NS,
+};
+use crate::query::Queries;
+use crate::store::{Attending, HostFacts, Scope, TimeRange};
+use profile::{LabelMatcher, MatchOp, Selector, key};
+use proto::collector::FleetCaptureRequest;
+use proto::{agent, query};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::Status;
+
+/// A request that was looked at.
+pub struct Checked {
+    /// Which hosts, and what there.
+    pub selector: Selector,
+    /// What agents are asked, without matchers.
+    pub capture: agent::CaptureRequest,
+    /// Most hosts.
+    pub hosts_max: usize,
+    /// Time a host has beyond the duration.
+    pub patience: Duration,
+    /// Hosts by id, in place of those with samples.
+    pub host_ids: Vec<String>,
+}
+
+/// The hosts of a fan-out.
+#[derive(Default)]
+pub struct Plan {
+    /// Those that are asked, by name.
+    pub chosen: Vec<Chosen>,
+    /// Those that match, whether they are asked or not.
+    pub selected: usize,
+    /// Those that match and attend and are more than were asked for.
+    pub left_out: usize,
+    /// How many match and do not attend.
+    pub absent: usize,
+    /// Some of their names.
+    pub absent_named: Vec<String>,
+    /// What the reader of the result must know.
+    pub notices: Vec<String>,
+}
+
+/// A host that is asked.
+pub struct Chosen {
+    /// Its id.
+    pub host_id: String,
+    /// Its name.
+    pub hostname: String,
+    /// Who is asked.
+    pub place: Place,
+}
+
+/// Where a host attends.
+pub enum Place {
+    /// Here.
+    Here {
+        /// Its agent.
+        attendant: Arc<Attendant>,
+        /// What it is asked.
+        request: Box<agent::CaptureRequest>,
+        /// Labels of the host that the result is grouped by.
+        labels: Vec<(String, String)>,
+    },
+    /// At another collector on the same store.
+    There {
+        /// Where that is.
+        collector: String,
+    },
+}
+
+/// Looks at a request.
+///
+/// # Errors
+/// INVALID_ARGUMENT with the reason.
+pub fn check(request: &FleetCaptureRequest) -> Result<Checked, Status> {
+    let mut capture = request.capture.clone().unwrap_or_default();
+    let matchers = std::mem::take(&mut capture.matchers);
+    let text: Selector = request.selector.parse().map_err(invalid)?;
+    let beside = query::selector(matchers).map_err(invalid)?;
+    let all = text.matchers().iter().chain(beside.matchers());
+    let selector = Selector::new(all.cloned().collect()).map_err(invalid)?;
+    query::frame_filters(capture.frame_filters.clone()).map_err(invalid)?;
+    query::check_count("labels to group by", capture.group_by.len()).map_err(invalid)?;
+    if capture.duration_ns == 0 || capture.duration_ns > DURATION_NS_MAX {
+        return Err(invalid(format!(
+            "failed to take the duration: it is {} s, not more than nothing and at most {} s",
+            capture.duration_ns as f64 / 1e9,
+            DURATION_NS_MAX / 1_000_000_000
+        )));
+    }
+    if capture.before_ns > BEFORE_NS_MAX {
+        return Err(invalid(format!(
+            "failed to take the time before: at most {} s are allowed",
+            BEFORE_NS_MAX / 1_000_000_000
+        )));
+    }
+    let patience = match request.patience_ns {
+        0 => PATIENCE,
+        asked => Duration::from_nanos(asked),
+    };
+    if patience > PATIENCE_MAX {
+        return Err(invalid(format!(
+            "failed to take the patience: at most {} s are allowed",
+            PATIENCE_MAX.as_secs()
+        )));
+    }
+    if request.host_ids.len() > HOSTS_MAX {
+        return Err(invalid(format!(
+            "failed to take {} ids of hosts: at most {HOSTS_MAX} are allowed",
+            request.host_ids.len()
+        )));
+    }
+    let hosts_max = match request.max_hosts {
+        0 => HOSTS_DEFAULT,
+        asked => (asked as usize).min(HOSTS_MAX),
+    };
+    Ok(Checked {
+        selector,
+        capture,
+        hosts_max,
+        patience,
+        host_ids: request.host_ids.clone(),
+    })
+}
+
+/// The hosts that are asked.
+///
+/// # Errors
+/// NOT_FOUND when there is none; those of the query for hosts.
+pub async fn plan(
+    checked: &Checked,
+    attendance: &Attendance,
+    queries: &Queries,
+    now_unix_ns: i64,
+) -> Result<Plan, Status> {
+    let mut plan = Plan::default();
+    if !checked.host_ids.is_empty() {
+        for id in checked.host_ids.iter().collect::<BTreeSet<_>>() {
+            match attendance.find(id) {
+                Some(attendant) => plan.choose(checked, &attendant),
+                None => plan.miss([id.clone()]),
+            }
+        }
+    } else {
+        let scope = Scope {
+            range: TimeRange {
+                start_unix_ns: now_unix_ns.saturating_sub(SELECT_RANGE_NS),
+                end_unix_ns: now_unix_ns,
+            },
+            selector: checked.selector.clone(),
+        };
+        let (names, more) = queries.host_names(scope, NAMES_MAX).await?;
+        if more {
+            plan.notices.push(format!(
+                "more than {NAMES_MAX} hosts match: only these were looked at; narrow the selector"
+            ));
+        }
+        let names: HashSet<String> = names.into_iter().collect();
+        let mut found = HashSet::new();
+        for attendant in attendance.all() {
+            let name = attendant.hostname();
+            if names.contains(&name) && selects(&checked.selector, &attendant.facts(), &name) {
+                plan.choose(checked, &attendant);
+                found.insert(name);
+            }
+        }
+        match elsewhere(attendance, queries, now_unix_ns).await {
+            Ok(all) => {
+                for host in all {
+                    if names.contains(&host.hostname) && matches(&checked.selector, &host) {
+                        found.insert(host.hostname.clone());
+                        plan.choose_there(host);
+                    }
+                }
+            }
+            Err(status) => plan.notices.push(format!(
+                "hosts that attend at other collectors are left out: {}",
+                status.message()
+            )),
+        }
+        plan.miss(names.into_iter().filter(|name| !found.contains(name)));
+    }
+    plan.cut(checked.hosts_max);
+    match plan.chosen.is_empty() {
+        true => Err(plan.nobody(&checked.selector)),
+        false => Ok(plan),
+    }
+}
+
+/// Hosts that attend at other collectors and not here.
+async fn elsewhere(
+    attendance: &Attendance,
+    queries: &Queries,
+    now_unix_ns: i64,
+) -> Result<Vec<Attending>, Status> {
+    let since = now_unix_ns.saturating_sub(TOLD_FOR_NS);
+    let mut all = queries.attending(since, ELSEWHERE_MAX).await?;
+    all.retain(|host| attendance.find(&host.host_id).is_none());
+    Ok(all)
+}
+
+fn matches(selector: &Selector, host: &Attending) -> bool {
+    let facts = HostFacts {
+        labels: host.labels.clone(),
+        ..HostFacts::default()
+    };
+    selects(selector, &facts, &host.hostname)
+}
+
+impl Plan {
+    fn choose_there(&mut self, host: Attending) {
+        self.selected += 1;
+        self.chosen.push(Chosen {
+            host_id: host.host_id,
+            hostname: host.hostname,
+            place: Place::There {
+                collector: host.collector,
+            },
+        });
+    }
+
+    fn choose(&mut self, checked: &Checked, attendant: &Arc<Attendant>) {
+        let facts = attendant.facts();
+        let hostname = attendant.hostname();
+        let (request, labels) = order(checked, &facts, &hostname);
+        self.selected += 1;
+        self.chosen.push(Chosen {
+            host_id: attendant.key.host_id.clone(),
+            hostname,
+            place: Place::Here {
+                attendant: attendant.clone(),
+                request: Box::new(request),
+                labels,
+            },
+        });
+    }
+
+    fn miss(&mut self, names: impl IntoIterator<Item = String>) {
+        let mut named: BTreeSet<String> = self.absent_named.drain(..).collect();
+        for name in names {
+            self.absent += 1;
+            self.selected += 1;
+            named.insert(name);
+            if named.len() > ABSENT_NAMED {
+                named.pop_last();
+            }
+        }
+        self.absent_named = named.into_iter().collect();
+    }
+
+    /// Leaves out what is more than `most`: which hosts stay is a matter of chance, so that they are not all of
+    /// one rack, but the same each time.
+    fn cut(&mut self, most: usize) {
+        if self.chosen.len() > most {
+            self.chosen.sort_by_cached_key(|one| {
+                let mut hasher = DefaultHasher::new();
+                one.host_id.hash(&mut hasher);
+                hasher.finish()
+            });
+            self.left_out = self.chosen.len() - most;
+            self.chosen.truncate(most);
+        }
+        self.chosen
+            .sort_by(|a, b| (&a.hostname, &a.host_id).cmp(&(&b.hostname, &b.host_id)));
+    }
+
+    fn nobody(&self, selector: &Selector) -> Status {
+        let minutes = SELECT_RANGE_NS / 60_000_000_000;
+        if self.absent == 0 {
+            return Status::not_found(format!(
+                "no host has samples of `{selector}` in the last {minutes} minutes"
+            ));
+        }
+        let dots = match self.absent > self.absent_named.len() {
+            true => ", …",
+            false => "",
+        };
+        Status::not_found(format!(
+            "{} hosts match and none of them attends ({}{dots}): their agents are of an older version, or \
+             cannot reach this collector",
+            self.absent,
+            self.absent_named.join(", ")
+        ))
+    }
+}
+
+/// True when the labels of the host itself are those that are selected.
+fn selects(selector: &Selector, facts: &HostFacts, name: &str) -> bool {
+    selector.matchers().iter().all(|matcher| {
+        host_label(facts, name, matcher.label()).is_none_or(|value| matcher.matches(value))
+    })
+}
+
+/// What an agent is asked, and the labels of its host that go onto what comes.
+fn order(
+    checked: &Checked,
+    facts: &HostFacts,
+    name: &str,
+) -> (agent::CaptureRequest, Vec<(String, String)>) {
+    let mut request = checked.capture.clone();
+    let own = checked.selector.matchers().iter();
+    let own = own.filter(|matcher| host_label(facts, name, matcher.label()).is_none());
+    request.matchers = own.map(to_wire).collect();
+    let all = request.group_by.iter().any(|label| label == "*");
+    let mut labels = BTreeMap::new();
+    if all {
+        let configured = facts.labels.iter();
+        labels.extend(configured.map(|(label, value)| (label.clone(), value.clone())));
+        labels.insert(key::HOST.to_owned(), name.to_owned());
+    } else {
+        request
+            .group_by
+            .retain(|label| match host_label(facts, name, label) {
+                Some(value) => {
+                    labels.insert(label.clone(), value.to_owned());
+                    false
+                }
+                None => true,
+            });
+    }
+    (request, labels.into_iter().collect())
+}
+
+/// A matcher on the wire.
+pub fn to_wire(matcher: &LabelMatcher) -> agent::LabelMatcher {
+    let op = match matcher.op() {
+        MatchOp::Equal => agent::MatchOp::Equal,
+        MatchOp::NotEqual => agent::MatchOp::NotEqual,
+        MatchOp::Regex => agent::MatchOp::Regex,
+        MatchOp::NotRegex => agent::MatchOp::NotRegex,
+        MatchOp::Subtree => agent::MatchOp::Subtree,
+    };
+    agent::LabelMatcher {
+        label: matcher.label().to_owned(),
+        op: op.into(),
+        value: matcher.value().to_owned(),
+    }
+}
+
+fn invalid(reason: impl ToString) -> Status {
+    Status::invalid_argument(reason.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(selector: &str, group_by: &[&str]) -> Checked {
+        let request = FleetCaptureRequest {
+            selector: selector.to_owned(),
+            capture: Some(agent::CaptureRequest {
+                duration_ns: 1,
+                group_by: group_by.iter().map(|label| (*label).to_owned()).collect(),
+                ..agent::CaptureRequest::default()
+            }),
+            ..FleetCaptureRequest::default()
+        };
+        check(&request).expect("valid")
+    }
+
+    fn facts() -> HostFacts {
+        HostFacts {
+            labels: [("zone".to_owned(), "a".to_owned())].into(),
+            ..HostFacts::default()
+        }
+    }
+
+    #[test]
+    fn labels_of_the_host_are_compared_here_and_taken_off() {
+        for (selector, selected, rest) in [
+            ("unit=\"api\",zone=\"a\"", true, "unit=\"api\""),
+            ("unit=\"api\",zone=\"b\"", false, "unit=\"api\""),
+            ("host=~\"web-.*\"", true, ""),
+            ("host!=\"web-1\"", false, ""),
+            ("rack=\"7\"", true, "rack=\"7\""),
+            (
+                "cgroup^=\"/a\",comm!~\"x|y\"",
+                true,
+                "cgroup^=\"/a\",comm!~\"x|y\"",
+            ),
+        ] {
+            let checked = checked(selector, &[]);
+            let facts = facts();
+            assert_eq!(
+                selects(&checked.selector, &facts, "web-1"),
+                selected,
+                "{selector}"
+            );
+            let (request, _) = order(&checked, &facts, "web-1");
+            let found = query::selector(request.matchers).expect("valid");
+            assert_eq!(found.to_string(), rest, "{selector}");
+        }
+    }
+
+    #[test]
+    fn labels_of_the_host_to_group_by_are_put_on_here() {
+        for (group_by, asked, labels) in [
+            (&["comm"] as &[&str], &["comm"] as &[&str], &[] as &[&str]),
+            (&["host", "comm"], &["comm"], &["host=web-1"]),
+            (&["zone", "host"], &[], &["host=web-1", "zone=a"]),
+            (&["*"], &["*"], &["host=web-1", "zone=a"]),
+        ] {
+            let (request, found) = order(&checked("", group_by), &facts(), "web-1");
+            assert_eq!(request.group_by, asked);
+            let found: Vec<_> = found.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            assert_eq!(found, labels);
+        }
+    }
+
+    #[test]
+    fn matchers_beside_the_selector_are_added() {
+        let mut request = FleetCaptureRequest {
+            selector: "unit=\"api\"".to_owned(),
+            capture: Some(agent::CaptureRequest {
+                duration_ns: 1,
+                matchers: vec![agent::LabelMatcher {
+                    label: "comm".to_owned(),
+                    op: agent::MatchOp::Equal.into(),
+                    value: "x".to_owned(),
+                }],
+                ..agent::CaptureRequest::default()
+            }),
+            ..FleetCaptureRequest::default()
+        };
+        let checked = check(&request).expect("valid");
+        assert_eq!(checked.selector.to_string(), "unit=\"api\",comm=\"x\"");
+        assert_eq!((checked.hosts_max, checked.patience), (50, PATIENCE));
+        request.selector = "unit=".to_owned();
+        assert!(check(&request).is_err());
+    }
+
+    #[test]
+    fn requests_that_no_agent_would_take_are_refused() {
+        let with = |change: fn(&mut FleetCaptureRequest, &mut agent::CaptureRequest)| {
+            let mut capture = agent::CaptureRequest {
+                duration_ns: 1,
+                ..agent::CaptureRequest::default()
+            };
+            let mut request = FleetCaptureRequest::default();
+            change(&mut request, &mut capture);
+            request.capture = Some(capture);
+            check(&request).is_err()
+        };
+        assert!(!with(|_, _| {}));
+        assert!(with(|_, capture| capture.duration_ns = 0));
+        assert!(with(|_, capture| capture.duration_ns = DURATION_NS_MAX + 1));
+        assert!(with(|_, capture| capture.before_ns = u64::MAX));
+        assert!(with(|request, _| request.patience_ns = u64::MAX));
+        assert!(with(
+            |request, _| request.host_ids = vec![String::new(); HOSTS_MAX + 1]
+        ));
+        assert!(with(
+            |_, capture| capture.group_by = vec!["a".to_owned(); 65]
+        ));
+        assert!(check(&FleetCaptureRequest::default()).is_err());
+    }
+
+    #[test]
+    fn of_too_many_hosts_the_same_stay_each_time() {
+        let attendance = Arc::new(Attendance::new(Arc::default()));
+        let checked = checked("", &[]);
+        let tickets: Vec<_> = (0..20)
+            .map(|at| {
+                let key = crate::store::HostKey {
+                    host_id: format!("id-{at}"),
+                    boot_id: [1; 16],
+                };
+                let facts = HostFacts {
+                    hostname: format!("web-{at:02}"),
+                    ..HostFacts::default()
+                };
+                let (out, _) = tokio::sync::mpsc::channel(1);
+                attendance.open(key, facts, 0, out)
+            })
+            .collect();
+        let names = || {
+            let mut plan = Plan::default();
+            for attendant in attendance.all() {
+                plan.choose(&checked, &attendant);
+            }
+            plan.cut(5);
+            assert_eq!((plan.selected, plan.left_out), (20, 15));
+            let names = plan.chosen.into_iter().map(|one| one.hostname);
+            names.collect::<Vec<_>>()
+        };
+        let first = names();
+        assert!(first.is_sorted());
+        assert_eq!((first.len(), &first), (5, &names()));
+        drop(tickets);
+    }
+
+    #[test]
+    fn of_many_that_do_not_attend_some_are_named() {
+        let mut plan = Plan::default();
+        plan.miss((0..100).map(|at| format!("web-{at:03}")));
+        plan.miss(["a".to_owned()]);
+        assert_eq!((plan.absent, plan.selected), (101, 101));
+        assert_eq!(plan.absent_named.len(), ABSENT_NAMED);
+        assert_eq!(plan.absent_named[0], "a");
+    }
+}

@@ -1,0 +1,139 @@
+//! The calls: Attend for agents; Capture, Cancel and List for people.
+
+use super::attendance::OUTBOX;
+use super::fanout::{self, Fanout};
+use super::limits::{FANOUTS_MAX, WHO_BYTES_MAX};
+use super::{Control, attend, select};
+use crate::query::busy;
+use proto::collector::capture_service_server::CaptureService;
+use proto::collector::control_service_server::ControlService;
+use proto::collector::{
+    AttendRequest, AttendResponse, CancelFleetCaptureRequest, CancelFleetCaptureResponse,
+    FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse, ListFleetCapturesRequest,
+    ListFleetCapturesResponse,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Who asks over HTTP: addresses of browsers on this machine say nothing.
+const PAGE: &str = "page";
+
+#[tonic::async_trait]
+impl ControlService for Control {
+    type AttendStream = ReceiverStream<Result<AttendResponse, Status>>;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<AttendRequest>>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let Ok(place) = self.0.places.clone().try_acquire_owned() else {
+            let streams = self.0.options.streams;
+            return Err(Status::unavailable(format!(
+                "{streams} agents attend, which is the limit (`ingest.streams_max`)"
+            )));
+        };
+        let peer = peer(&request);
+        let (out, responses) = mpsc::channel(OUTBOX);
+        let requests = request.into_inner();
+        tokio::spawn(attend::run(self.clone(), requests, out, peer, place));
+        Ok(Response::new(ReceiverStream::new(responses)))
+    }
+}
+
+#[tonic::async_trait]
+impl CaptureService for Control {
+    type CaptureStream = ReceiverStream<Result<FleetCaptureResponse, Status>>;
+
+    async fn capture(
+        &self,
+        request: Request<FleetCaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        let inner = &self.0;
+        let peer = peer(&request);
+        let asked = request.into_inner();
+        let mut checked = select::check(&asked)?;
+        let (who, reason) = (
+            cut(&checked.capture.who).to_owned(),
+            cut(&checked.capture.reason).to_owned(),
+        );
+        let told = match who.is_empty() {
+            true => peer.clone(),
+            false => format!("{who} at {peer}"),
+        };
+        checked.capture.who = cut(&told).to_owned();
+        checked.capture.reason.clone_from(&reason);
+        let slot = inner.fanouts.begin(FleetCaptureInfo {
+            request: Some(FleetCaptureRequest {
+                host_ids: Vec::new(),
+                ..asked
+            }),
+            peer: peer.clone(),
+            started_unix_ns: inner.clock.now_unix_ns(),
+            ..FleetCaptureInfo::default()
+        });
+        let Some(slot) = slot else {
+            return Err(busy(format!(
+                "{FANOUTS_MAX} captures over the fleet run already, which is the limit"
+            )));
+        };
+        let now = inner.clock.now_unix_ns();
+        let plan = select::plan(&checked, &inner.attendance, &inner.queries, now).await;
+        let plan = plan.inspect_err(|status| {
+            slot.update(|info| status.message().clone_into(&mut info.ended_by));
+        })?;
+        tracing::info!(
+            id = slot.id,
+            peer,
+            who = ?who,
+            reason = ?reason,
+            selector = ?checked.selector.to_string(),
+            event = ?checked.capture.event,
+            seconds = checked.capture.duration_ns as f64 / 1e9,
+            hosts = plan.chosen.len(),
+            "capture over the fleet begins"
+        );
+        let (client, responses) = mpsc::channel(fanout::OUTBOX);
+        let fanout = Fanout {
+            control: self.clone(),
+            slot,
+            checked,
+            plan,
+        };
+        tokio::spawn(fanout.run(client));
+        Ok(Response::new(ReceiverStream::new(responses)))
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<CancelFleetCaptureRequest>,
+    ) -> Result<Response<CancelFleetCaptureResponse>, Status> {
+        let peer = peer(&request);
+        let id = request.into_inner().id;
+        if !self.0.fanouts.cancel(id, &peer) {
+            return Err(Status::not_found(format!(
+                "no capture over the fleet with id {id} runs here"
+            )));
+        }
+        tracing::info!(id, peer, "capture over the fleet is cancelled");
+        Ok(Response::new(CancelFleetCaptureResponse {}))
+    }
+
+    async fn list(
+        &self,
+        _request: Request<ListFleetCapturesRequest>,
+    ) -> Result<Response<ListFleetCapturesResponse>, Status> {
+        let captures = self.0.fanouts.list();
+        Ok(Response::new(ListFleetCapturesResponse { captures }))
+    }
+}
+
+fn peer<T>(request: &Request<T>) -> String {
+    let address = request.remote_addr();
+    address.map_or_else(|| PAGE.to_owned(), |address| address.to_string())
+}
+
+/// Text of a client, within bounds.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(WHO_BYTES_MAX)]
+}

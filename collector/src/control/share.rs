@@ -1,0 +1,242 @@
+//! Another collector's share of a fan-out: the hosts that attend there, asked through it.
+//!
+//! A task of its own, as a host's part is (`part.rs`). The other collector merges what its hosts answer, so that one
+//! profile comes for all of them, with the labels of hosts on it. It is asked by id and forwards nothing itself.
+
+use super::fanout::cancel_asked;
+use super::limits::{BYTES_PER_ENCODED, CONNECT_TIMEOUT, SHARE_BYTES_MAX, SHARE_MESSAGE_BYTES_MAX};
+use super::memory::{Budget, Held};
+use super::merge::Arrived;
+use super::part::{Event, bounded, notices};
+use crate::metrics::Metrics;
+use prost::Message;
+use proto::collector::capture_service_client::CaptureServiceClient;
+use proto::collector::fleet_capture_response::Body;
+use proto::collector::{
+    CancelFleetCaptureRequest, FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse,
+    HostProgress, HostState,
+};
+use proto::{AssembleError, ProfileAssembler, wire};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tonic::codec::CompressionEncoding::Zstd;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+/// Longest silence of the other collector, which tells something every two seconds.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Another collector's share, before it runs.
+pub struct Share {
+    /// Where that is.
+    pub collector: String,
+    /// What it is asked, without the hosts.
+    pub request: FleetCaptureRequest,
+    /// The hosts with their places in the plan.
+    pub hosts: Vec<(usize, HostProgress)>,
+    /// Where profiles are put together.
+    pub budget: Arc<Budget>,
+    /// To the fan-out.
+    pub events: mpsc::Sender<Event>,
+    /// True when it is to end with what there is.
+    pub cancel: watch::Receiver<bool>,
+    /// Counts what is refused.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Why a share failed.
+#[derive(Debug, thiserror::Error)]
+enum ShareError {
+    #[error("failed to use the address")]
+    Address,
+    #[error("it cannot be reached")]
+    Unreachable,
+    #[error("{}", .0.message())]
+    Status(Status),
+    #[error("it went away")]
+    Ended,
+    #[error("it has said nothing for {} s", SILENCE_MAX.as_secs())]
+    Silent,
+    #[error("what it sent cannot be used: {0}")]
+    Malformed(#[from] AssembleError),
+    #[error("its profile found no room: results have {0} MiB (`query.memory_mib`) together")]
+    Memory(usize),
+}
+
+/// What came of it.
+struct Got {
+    past: Option<ProfileAssembler>,
+    own: Option<ProfileAssembler>,
+    held: Held,
+    result: Option<FleetCaptureInfo>,
+}
+
+impl Share {
+    /// Takes what the other collector tells until its result.
+    pub async fn run(mut self) {
+        let got = self.ask().await;
+        let ended = match got {
+            Ok(got) => self.finish(got),
+            Err(error) => Err(error),
+        };
+        let arrived = ended.unwrap_or_else(|error| {
+            if matches!(error, ShareError::Malformed(_)) {
+                self.metrics.control_malformed.inc();
+            }
+            let lost = matches!(
+                error,
+                ShareError::Ended | ShareError::Silent | ShareError::Unreachable
+            );
+            let state = if lost {
+                HostState::Lost
+            } else {
+                HostState::Failed
+            };
+            let message = bounded(&format!("collector {}: {error}", self.collector));
+            for (_, host) in &mut self.hosts {
+                host.state = state.into();
+                host.message.clone_from(&message);
+            }
+            None
+        });
+        let _ = self.events.send(Event::Ended(self.hosts, arrived)).await;
+    }
+
+    async fn ask(&mut self) -> Result<Got, ShareError> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.collector));
+        let endpoint = endpoint
+            .map_err(|_| ShareError::Address)?
+            .connect_timeout(CONNECT_TIMEOUT);
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect());
+        let channel = connecting.await.map_err(|_| ShareError::Unreachable)?;
+        let channel = channel.map_err(|_| ShareError::Unreachable)?;
+        let mut client = CaptureServiceClient::new(channel)
+            .max_decoding_message_size(SHARE_MESSAGE_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        self.request.host_ids = self
+            .hosts
+            .iter()
+            .map(|(_, host)| host.host_id.clone())
+            .collect();
+        self.request.max_hosts = self.request.host_ids.len() as u32;
+        let call = client.capture(self.request.clone());
+        let call = tokio::time::timeout(SILENCE_MAX, call).await;
+        let stream = call
+            .map_err(|_| ShareError::Silent)?
+            .map_err(ShareError::Status)?;
+        self.follow(client, stream.into_inner()).await
+    }
+
+    async fn follow(
+        &mut self,
+        mut client: CaptureServiceClient<Channel>,
+        mut stream: Streaming<FleetCaptureResponse>,
+    ) -> Result<Got, ShareError> {
+        let mut got = Got {
+            past: None,
+            own: None,
+            held: self.budget.hold(),
+            result: None,
+        };
+        let (mut id, mut cancelled) = (None, false);
+        while got.result.is_none() {
+            let message = tokio::select! {
+                message = tokio::time::timeout(SILENCE_MAX, stream.message()) => message,
+                () = cancel_asked(&mut self.cancel), if !cancelled && id.is_some() => {
+                    cancelled = true;
+                    if let Some(id) = id {
+                        // One that has just ended needs none.
+                        let _ = client.cancel(CancelFleetCaptureRequest { id }).await;
+                    }
+                    continue;
+                }
+            };
+            let message = message.map_err(|_| ShareError::Silent)?;
+            let message = message
+                .map_err(ShareError::Status)?
+                .ok_or(ShareError::Ended)?;
+            match message.body {
+                Some(Body::Plan(plan)) => id = Some(plan.id),
+                Some(Body::Host(host)) => self.tell(host).await,
+                Some(Body::Past(chunk)) => self.take(&mut got.held, &mut got.past, chunk)?,
+                Some(Body::Chunk(chunk)) => self.take(&mut got.held, &mut got.own, chunk)?,
+                Some(Body::Result(result)) => got.result = Some(result),
+                // Of a later version.
+                None => {}
+            }
+        }
+        Ok(got)
+    }
+
+    /// How far one of the hosts is; its end comes with the result.
+    async fn tell(&mut self, told: HostProgress) {
+        let running = told.state() == HostState::Running;
+        let found = self
+            .hosts
+            .iter_mut()
+            .find(|(_, host)| running && host.host_id == told.host_id);
+        if let Some((at, host)) = found {
+            host.state = told.state;
+            host.progress = told.progress;
+            host.notices = notices(told.notices);
+            let event = Event::Progress(*at, host.clone());
+            let _ = self.events.send(event).await;
+        }
+    }
+
+    fn take(
+        &self,
+        held: &mut Held,
+        assembler: &mut Option<ProfileAssembler>,
+        chunk: wire::ProfileChunk,
+    ) -> Result<(), ShareError> {
+        if !held.grow(chunk.encoded_len().saturating_mul(BYTES_PER_ENCODED)) {
+            return Err(ShareError::Memory(self.budget.mib()));
+        }
+        let assembler =
+            assembler.get_or_insert_with(|| ProfileAssembler::with_limit(SHARE_BYTES_MAX));
+        Ok(assembler.push(chunk)?)
+    }
+
+    /// States of the hosts, and the profile of those that answered.
+    fn finish(&mut self, got: Got) -> Result<Option<Box<Arrived>>, ShareError> {
+        let own = got.own.map(ProfileAssembler::finish).transpose()?;
+        let past = got.past.map(ProfileAssembler::finish).transpose()?;
+        let told = got.result.unwrap_or_default().hosts;
+        let mut told: HashMap<String, HostProgress> = told
+            .into_iter()
+            .map(|host| (host.host_id.clone(), host))
+            .collect();
+        for (_, host) in &mut self.hosts {
+            let Some(told) = told.remove(&host.host_id) else {
+                host.state = HostState::Lost.into();
+                host.message = format!(
+                    "it does not attend at collector {} any more",
+                    self.collector
+                );
+                continue;
+            };
+            host.progress = told.progress.or(host.progress.take());
+            host.message = bounded(&told.message);
+            host.notices = notices(told.notices);
+            host.state = match HostState::try_from(told.state) {
+                Ok(state @ (HostState::Done | HostState::Partial)) if own.is_some() => state.into(),
+                Ok(state @ (HostState::Failed | HostState::Lost)) => state.into(),
+                _ => HostState::Lost.into(),
+            };
+        }
+        Ok(own.map(|own| {
+            Box::new(Arrived {
+                past,
+                own: Some(own),
+                // The other collector has put them on, and set times right.
+                labels: Vec::new(),
+                clock_ahead_ns: 0,
+                held: got.held,
+            })
+        }))
+    }
+}

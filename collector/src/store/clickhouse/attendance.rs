@@ -1,0 +1,73 @@
+//! Which host attends at which collector: told by each of them every few seconds, read when hosts are selected.
+//!
+//! The newest row of a host counts. Rows are small, written for all hosts of a collector in one insert, and gone
+//! after a day.
+
+use super::client::{Client, Fault, Statement};
+use crate::store::{Attending, Limits};
+
+#[derive(clickhouse::Row, serde::Serialize)]
+struct NewRow {
+    collector: String,
+    host_id: String,
+    hostname: String,
+    labels: Vec<(String, String)>,
+    seen_ns: i64,
+}
+
+#[derive(clickhouse::Row, serde::Deserialize)]
+struct Found {
+    host_id: String,
+    hostname: String,
+    labels: Vec<(String, String)>,
+    collector: String,
+    last_ns: i64,
+}
+
+/// Tells who attends.
+pub(super) async fn put(client: &Client, hosts: &[Attending]) -> Result<(), Fault> {
+    let rows = hosts.iter().map(|host| NewRow {
+        collector: host.collector.clone(),
+        host_id: host.host_id.clone(),
+        hostname: host.hostname.clone(),
+        labels: host
+            .labels
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+        seen_ns: host.seen_unix_ns,
+    });
+    client.insert("attendance", &rows.collect::<Vec<_>>()).await
+}
+
+/// Who has attended since then, each host once, where it was last.
+pub(super) async fn find(
+    client: &Client,
+    since_unix_ns: i64,
+    limits: &Limits,
+) -> Result<Vec<Attending>, Fault> {
+    let most = limits.lines;
+    // Of one row, not of several: a host that moved has the labels it has now.
+    let statement = Statement::of(format!(
+        "SELECT host_id, newest.1 AS hostname, newest.2 AS labels, newest.3 AS collector, last_ns
+        FROM (
+            SELECT host_id, max(seen_ns) AS last_ns,
+                argMax((hostname, labels, collector), seen_ns) AS newest
+            FROM attendance WHERE seen_ns >= {since_unix_ns}
+            GROUP BY host_id ORDER BY host_id LIMIT {most}
+        )"
+    ));
+    let mut all = Vec::new();
+    let take = |row: Found| {
+        all.push(Attending {
+            host_id: row.host_id,
+            hostname: row.hostname,
+            labels: row.labels.into_iter().collect(),
+            collector: row.collector,
+            seen_unix_ns: row.last_ns,
+        });
+        Ok(())
+    };
+    client.each(&statement, limits, take).await?;
+    Ok(all)
+}

@@ -1,0 +1,201 @@
+// A capture that ended, with its profile: which hosts it is of, when samples were taken, graph and table.
+
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { Choice, Empty, Icon, Name, Popover, TroubleBox } from '../app/parts';
+import type { PageProps } from '../app/page';
+import { linkTo } from '../app/store';
+import { FlamePanel } from '../flame/FlamePanel';
+import { Names } from '../flame/names';
+import { buildTree } from '../flame/tree';
+import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
+import type { Pick } from '../query/moments';
+import type { Profile } from '../query/profile';
+import { samplingNotes } from '../query/quality';
+import { TopTable } from '../tables/TopTable';
+import { labelsOf } from '../tables/sums';
+import * as format from '../text/format';
+import { toMs } from '../time/range';
+import { LeftOut, whatOf } from './CaptureDialog';
+import { HostLines, tallyText } from './HostLines';
+import { folded, json, save } from './files';
+import { type Session, tallyOf } from './session';
+import { idOf } from './store';
+
+/** Most notices written out at once. */
+const NOTICES_SHOWN = 8;
+
+export function CaptureView(props: PageProps & { session: Session }) {
+  const { session, state, setState } = props;
+  // This profile cannot be asked for again: which part is looked at is no one else's business.
+  const [side, setSide] = useState<'during' | 'before'>('during');
+  const [pick, setPick] = useState<Pick>();
+  const profile = side === 'before' && session.past ? session.past : session.profile;
+  useEffect(() => {
+    setPick(undefined);
+    setSide('during');
+  }, [session]);
+  const part = usePart(profile ?? NOTHING, pick);
+  if (!profile) return null;
+  const { moments } = profile;
+  return (
+    <section class="capture-view" aria-label="Capture">
+      <header class="page-head">
+        <a class="back" href={linkTo(state, { capture: '' })}>
+          <Icon of="left" /> All captures
+        </a>
+        <h2>Capture {idOf(session)}</h2>
+        <span class="capture-what">
+          <Name text={whatOf(session.request)} max={200} />
+        </span>
+        {session.past && (
+          <Choice
+            label="Which time"
+            value={side}
+            of={[
+              ['during', 'During', 'What the capture took'],
+              ['before', 'Before', 'What the flight recorders had of the time before'],
+            ]}
+            onChange={(next) => {
+              setSide(next);
+              setPick(undefined);
+            }}
+          />
+        )}
+        <button type="button" onClick={() => props.openCapture(session.request.selector)}>
+          New capture
+        </button>
+      </header>
+      <Hosts session={session} profile={profile} />
+      {session.trouble && <TroubleBox trouble={{ ...session.trouble, advice: `What came is below. ${session.trouble.advice}`, retry: false }} />}
+      <Timed onEscape={pick && (() => setPick(undefined))}>
+        {moments ? (
+          <HeatPanel moments={moments} unit={profile.unit} samples={state.samples} theme={props.theme} pick={pick} onPick={setPick} />
+        ) : (
+          <p class="soft">{side === 'before' ? 'When samples of the time before were taken is not known.' : 'When samples were taken was not kept: there is no heat map.'}</p>
+        )}
+        {profile.stack.length === 0 ? (
+          <Empty title="Nothing was sampled">
+            <p>Nothing that was selected had the event in this time.</p>
+          </Empty>
+        ) : (
+          <Stacks {...props} part={part} pick={pick} whole={profile} name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`} setState={setState} />
+        )}
+      </Timed>
+    </section>
+  );
+}
+
+/** Stands where there is no profile, so that hooks have something to be of. */
+const NOTHING: Profile = {
+  strings: [''], kind: new Uint8Array(), unnamed: new Uint8Array(), fn: new Uint32Array(), systemName: new Uint32Array(), module: new Uint32Array(), file: new Uint32Array(), line: new Uint32Array(),
+  parent: new Uint32Array(1), frame: new Uint32Array(1), labelSets: [new Uint32Array()], labels: new Uint32Array(), stack: new Uint32Array(), end: new Uint8Array(), count: new Float64Array(), weight: new Float64Array(),
+  unit: '', quality: undefined, about: { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined }, moments: undefined,
+};
+
+function Hosts({ session, profile }: { session: Session; profile: Profile }) {
+  const tally = useMemo(() => tallyOf(session.hosts.values()), [session]);
+  const partial = tally.answered < tally.all || tally.partial > 0;
+  const [open, setOpen] = useState(false);
+  const notices = session.result?.notices ?? [];
+  const { about } = profile;
+  const notes = samplingNotes(about);
+  return (
+    <div class={`panel capture-hosts${partial ? ' partial' : ''}`}>
+      <div class="tools">
+        <strong class={partial ? 'warned' : ''}>
+          {partial && <Icon of="warn" />} {tallyText(tally)}
+        </strong>
+        <span class="soft">
+          {format.span(toMs(about.startUnixNs), toMs(about.startUnixNs + about.durationNs))} · {format.plural(profile.count.reduce((sum, count) => sum + count, 0), 'sample')}
+          {about.event !== '' && ` of ${about.event.slice(0, 60)}`}
+        </span>
+        <ul class="capture-notes">
+          {notes.map((note) => (
+            <li key={note.text} class={note.warn ? 'warned' : 'soft'} title={note.title}>
+              {note.text}
+            </li>
+          ))}
+        </ul>
+        <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>
+          Hosts <Icon of="down" />
+        </button>
+      </div>
+      <LeftOut session={session} />
+      {notices.length > 0 && (
+        <ul class="capture-notices">
+          {notices.slice(0, NOTICES_SHOWN).map((notice, at) => (
+            <li key={`${at}`} class="warned">
+              <Name text={notice} max={300} />
+            </li>
+          ))}
+          {notices.length > NOTICES_SHOWN && <li class="soft">and {format.count(notices.length - NOTICES_SHOWN)} more</li>}
+        </ul>
+      )}
+      {open && <HostLines session={session} />}
+    </div>
+  );
+}
+
+function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick | undefined; name: string }) {
+  const { state, setState, theme, part, whole } = props;
+  const labels = useMemo(() => labelsOf(whole), [whole]);
+  const tree = useMemo(
+    () => buildTree(new Names(), part, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }),
+    [part, state.samples, state.collapse, state.focus, state.root],
+  );
+  return (
+    <FlamePanel
+      tree={tree}
+      unit={part.unit}
+      state={state}
+      setState={setState}
+      theme={theme}
+      diff={false}
+      once
+      labels={labels}
+      tools={<Files {...props} />}
+      table={<TopTable tree={tree} unit={part.unit} state={state} setState={setState} source={{ profile: part }} labels={labels} pruned={0} />}
+    />
+  );
+}
+
+/** Files of what is shown. The collector does not keep the profile, so the page writes them. */
+function Files({ part, whole, pick, name, state }: { part: Profile; whole: Profile; pick: Pick | undefined; name: string; state: PageProps['state'] }) {
+  const { moments } = whole;
+  const label = pick ? `${name}-part` : name;
+  return (
+    <Popover
+      title="Download the profile"
+      align="right"
+      label={
+        <>
+          <Icon of="download" /> Download
+        </>
+      }
+    >
+      {(close) => (
+        <div class="menu">
+          <button
+            type="button"
+            onClick={() => {
+              save(json(part, moments && { moments, pick }), `${label}.json`, 'application/json');
+              close();
+            }}
+          >
+            <b>JSON</b> <span class="soft">everything, with {moments ? 'times and ' : ''}labels; `agent-ctl import` makes other formats of it</span>
+          </button>
+          <button
+            type="button"
+            onClick={() => {
+              save(folded(part, state.samples ? part.count : part.weight), `${label}.folded`, 'text/plain');
+              close();
+            }}
+          >
+            <b>Folded stacks</b> <span class="soft">one line a stack, counts are {state.samples ? 'samples' : part.unit || 'weights'}</span>
+          </button>
+          <p class="soft">{pick ? 'Of the part that is picked. ' : ''}The collector does not keep it: what is not downloaded goes with this page.</p>
+        </div>
+      )}
+    </Popover>
+  );
+}

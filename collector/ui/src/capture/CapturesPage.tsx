@@ -1,0 +1,184 @@
+// Captures of the fleet: those that run and those that ended, and the profiles that this page holds.
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { Answer, Empty, Icon, Name, TroubleBox } from '../app/parts';
+import type { PageProps } from '../app/page';
+import { type ColumnOf, SortedTable } from '../app/sorting';
+import type { FleetCaptureInfo } from '../gen/fleetprof/collector/v1/control_pb';
+import type { Trouble } from '../query/errors';
+import { useAsked } from '../query/use';
+import * as format from '../text/format';
+import { shown } from '../text/printable';
+import { toMs } from '../time/range';
+import { whatOf } from './CaptureDialog';
+import { CaptureView } from './CaptureView';
+import { cancelCapture, captures, listCaptures } from './client';
+import { captureTrouble } from './trouble';
+import { useNews } from './store';
+
+/** Time between questions while somebody looks at the list. Unit: milliseconds. */
+const ASK_MS = 3000;
+
+export function CapturesPage(props: PageProps) {
+  const { state } = props;
+  useNews(captures);
+  const held = state.capture === '' ? undefined : captures.find(state.capture);
+  if (held) return <CaptureView {...props} session={held} />;
+  return (
+    <>
+      {state.capture !== '' && (
+        <p class="notice">
+          The profile of capture {shown(state.capture, 40)} is not here: profiles of captures are kept by the page that took them, the last few of them, and not by the collector. Files that were downloaded from it are.
+        </p>
+      )}
+      <List {...props} />
+    </>
+  );
+}
+
+function List(props: PageProps) {
+  const [turn, setTurn] = useState(0);
+  const [trouble, setTrouble] = useState<Trouble>();
+  const [ending, setEnding] = useState<readonly bigint[]>([]);
+  const asked = useAsked(`captures\n${turn}\n${props.subjectKey}`, listCaptures, captureTrouble);
+  // After a failure it is asked again by hand: what is said of it stays.
+  const stopped = useRef(false);
+  stopped.current = asked.trouble !== undefined || asked.waiting;
+  useEffect(() => {
+    const timer = setInterval(() => {
+      if (!document.hidden && !stopped.current) setTurn((value) => value + 1);
+    }, ASK_MS);
+    return () => clearInterval(timer);
+  }, []);
+  const cancel = (id: bigint) => {
+    setTrouble(undefined);
+    setEnding((before) => [...before, id]);
+    cancelCapture(id).then(
+      () => setTurn((value) => value + 1),
+      (error: unknown) => {
+        setEnding((before) => before.filter((one) => one !== id));
+        setTrouble(captureTrouble(error));
+      },
+    );
+  };
+  const wanted = props.state.filter.toLowerCase();
+  return (
+    <section class="page" aria-label="Captures">
+      <header class="page-head">
+        <h2>Captures</h2>
+        <button type="button" class="primary" onClick={() => props.openCapture(props.state.query)}>
+          <Icon of="plus" /> New capture
+        </button>
+        <input type="search" class="filter" placeholder="Filter by who, what or why" aria-label="Filter captures" value={props.state.filter} onInput={(event) => props.setState({ filter: event.currentTarget.value }, { replace: true })} />
+      </header>
+      {trouble && <TroubleBox trouble={trouble} />}
+      <Answer asked={asked} what="the captures">
+        {(answer) => (
+          <div class="scroll" tabIndex={0} role="region" aria-label="Table of captures">
+            <SortedTable
+              caption="Captures"
+              columns={columns(props, ending, cancel)}
+              rows={answer.captures.filter((one) => [what(one), who(one), one.peer, reason(one)].some((text) => text.toLowerCase().includes(wanted)))}
+              sort={props.state.sort || 'started'}
+              onSort={(sort) => props.setState({ sort })}
+              keyOf={(one) => String(one.id)}
+              empty={
+                <Empty title={answer.captures.length ? 'No capture has this text' : 'No captures yet'}>
+                  {!answer.captures.length && <p>A capture samples one host or many for a while, with any event, and shows when each sample was taken.</p>}
+                </Empty>
+              }
+            />
+          </div>
+        )}
+      </Answer>
+    </section>
+  );
+}
+
+const what = (one: FleetCaptureInfo) => (one.request ? whatOf(one.request) : '');
+const who = (one: FleetCaptureInfo) => one.request?.capture?.who ?? '';
+const reason = (one: FleetCaptureInfo) => one.request?.capture?.reason ?? '';
+
+function columns(props: PageProps, ending: readonly bigint[], cancel: (id: bigint) => void): ColumnOf<FleetCaptureInfo>[] {
+  const { setState } = props;
+  return [
+    { key: 'id', title: 'No.', number: true, by: (one) => Number(one.id), cell: (one) => String(one.id) },
+    { key: 'started', title: 'Started', number: true, by: (one) => Number(one.startedUnixNs), cell: (one) => <span title={format.stamp(toMs(one.startedUnixNs))}>{format.ago(toMs(one.startedUnixNs), props.now())}</span> },
+    {
+      key: 'who',
+      title: 'Who',
+      by: who,
+      cell: (one) => (
+        <span class="cell-name">
+          {who(one) !== '' && <Name text={who(one)} max={40} />}
+          <span class="soft">
+            <Name text={one.peer} max={60} empty="" />
+          </span>
+        </span>
+      ),
+    },
+    {
+      key: 'name',
+      title: 'What',
+      by: what,
+      cell: (one) => (
+        <span class="cell-name">
+          <Name text={what(one)} max={200} />
+          {reason(one) !== '' && (
+            <span class="soft">
+              <Name text={reason(one)} max={120} />
+            </span>
+          )}
+        </span>
+      ),
+    },
+    { key: 'length', title: 'Took', number: true, by: (one) => Number(one.elapsedNs), cell: (one) => format.duration(Math.round(Number(one.elapsedNs) / 1e8) * 1e8) },
+    { key: 'outcome', title: 'Outcome', by: (one) => (one.running ? 'a' : 'b'), cell: (one) => <Outcome one={one} /> },
+    {
+      key: 'tools',
+      title: 'Profile',
+      cell: (one) =>
+        one.running ? (
+          <button type="button" class="small-button" disabled={ending.includes(one.id)} title="Ends it on all hosts; who began it gets what there is" onClick={() => cancel(one.id)}>
+            {ending.includes(one.id) ? 'Ending …' : 'End'}
+          </button>
+        ) : captures.find(String(one.id)) ? (
+          <button type="button" class="small-button" onClick={() => setState({ capture: String(one.id) })}>
+            Open
+          </button>
+        ) : (
+          <span class="soft" title="The page or program that began it has, or had, its profile">
+            –
+          </span>
+        ),
+    },
+  ];
+}
+
+/** Most notices in a title. */
+const NOTICES_TOLD = 20;
+
+function Outcome({ one }: { one: FleetCaptureInfo }) {
+  const notices = [...one.notices, ...one.hosts.filter((host) => host.message !== '').map((host) => `${host.hostname || host.hostId}: ${host.message}`)].slice(0, NOTICES_TOLD);
+  const title = notices.map((notice) => shown(notice, 300)).join('\n');
+  if (one.running) {
+    return (
+      <span class="state on" title={title}>
+        <span class="dot on" /> running on {format.plural(one.asked, 'host')}
+      </span>
+    );
+  }
+  const parts = [one.failed > 0 && `${format.count(one.failed)} failed`, one.lost > 0 && `${format.count(one.lost)} lost`].filter(Boolean);
+  const whole = one.asked > 0 && one.answered === one.asked;
+  return (
+    <span class={whole ? '' : 'warned'} title={title}>
+      {one.asked === 0 ? 'no host took part' : `${format.count(one.answered)} of ${format.plural(one.asked, 'host')}`}
+      {parts.length > 0 && `: ${parts.join(', ')}`}
+      {notices.length > 0 && (
+        <span class="badge warn">
+          <Icon of="warn" /> {notices.length}
+        </span>
+      )}
+    </span>
+  );
+}

@@ -1,0 +1,21 @@
+// Asks the collector for captures.
+
+import { createClient } from '@connectrpc/connect';
+import { CaptureService, type ListFleetCapturesResponse } from '../gen/fleetprof/collector/v1/control_pb';
+import { transport } from '../query/client';
+import { Captures } from './store';
+
+const client = createClient(CaptureService, transport);
+
+/** Captures of this page. */
+export const captures = new Captures(client);
+
+/** Captures of the fleet that run and that ended, newest first. */
+export function listCaptures(signal: AbortSignal): Promise<ListFleetCapturesResponse> {
+  return client.list({}, { signal });
+}
+
+/** Ends a capture, whoever began it, with what there is. */
+export async function cancelCapture(id: bigint): Promise<void> {
+  await client.cancel({ id });
+}

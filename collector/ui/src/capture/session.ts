@@ -1,0 +1,214 @@
+// One fan-out as this page follows it: from the plan over what each host does to the profile and the result.
+//
+// Whoever leaves the stream gives the capture up on all hosts, so it lives as long as a session does. What
+// comes is a stranger's: hosts and notices are bounded, and a profile that contradicts itself ends it.
+
+import { type FleetCaptureInfo, type FleetCaptureRequest, type FleetCaptureResponse, type FleetPlan, type HostProgress, HostState } from '../gen/fleetprof/collector/v1/control_pb';
+import { ProfileError } from '../query/columns';
+import type { Trouble } from '../query/errors';
+import { Assembler, type Profile } from '../query/profile';
+import { captureTrouble } from './trouble';
+
+/** Most hosts followed; more are counted. */
+export const HOSTS_HELD_MAX = 10_000;
+
+/** Most notices kept of a capture as a whole. */
+export const NOTICES_MAX = 200;
+
+/** Most notices kept of a host, and the longest text of one. Unit: UTF-16 units. */
+export const HOST_NOTICES_MAX = 32;
+export const TEXT_LEN_MAX = 4096;
+
+/** Time from the end of a capture until its profile is here, beyond what the request allows. Unit: ms. */
+const MERGE_MS = 180_000;
+
+/** What a host has beyond the duration where the request does not say. Unit: ms. */
+const PATIENCE_MS = 15_000;
+
+/** Shortest time between two tellings of what is new. Unit: ms. */
+const TELL_MS = 100;
+
+/** `asking`: no plan yet. `ending`: it was ended early and what there is comes. */
+export type Phase = 'asking' | 'running' | 'ending' | 'done' | 'failed';
+
+export interface CaptureCalls {
+  capture(request: FleetCaptureRequest, options: { signal: AbortSignal; timeoutMs: number }): AsyncIterable<FleetCaptureResponse>;
+  cancel(request: { id: bigint }): Promise<unknown>;
+}
+
+/** A capture of this page. */
+export class Session {
+  phase: Phase = 'asking';
+  plan: FleetPlan | undefined;
+  /** By host id, in the order of the plan. */
+  readonly hosts = new Map<string, HostProgress>();
+  /** Hosts that found no room in `hosts`. */
+  hostsUnheld = 0;
+  result: FleetCaptureInfo | undefined;
+  profile: Profile | undefined;
+  /** Of the flight recorders, of the time before. */
+  past: Profile | undefined;
+  /** Why it failed, or what is missing although there is a profile. */
+  trouble: Trouble | undefined;
+  /** Ending it early failed. */
+  endTrouble: Trouble | undefined;
+  /** Stacks of the profile that have come. */
+  stacks = 0;
+  readonly startedMs = Date.now();
+  private readonly control = new AbortController();
+  private readonly listeners = new Set<() => void>();
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private told = 0;
+
+  constructor(
+    readonly request: FleetCaptureRequest,
+    private readonly calls: CaptureCalls,
+  ) {}
+
+  /** Asks; resolves when nothing more comes. Never rejects. */
+  async run(): Promise<void> {
+    const [now, past] = [new Assembler(), new Assembler()];
+    try {
+      const durationMs = Number(this.request.capture?.durationNs ?? 0n) / 1e6;
+      const patienceMs = Number(this.request.patienceNs) / 1e6 || PATIENCE_MS;
+      const answers = this.calls.capture(this.request, { signal: this.control.signal, timeoutMs: durationMs + patienceMs + MERGE_MS });
+      for await (const { body } of answers) {
+        this.take(body, now, past);
+        this.tell();
+      }
+      if (!this.result) this.trouble = captureTrouble(new ProfileError('the answer ended before its result'));
+    } catch (error) {
+      this.trouble = captureTrouble(error);
+      // What was to come is not wanted any more: it ends on the hosts too.
+      this.control.abort();
+    }
+    // A profile that is whole is worth seeing, whatever came after it.
+    if (now.complete) this.profile = now.finish();
+    if (past.complete) this.past = past.finish();
+    if (!now.complete && now.stacks > 0) this.trouble ??= captureTrouble(new ProfileError('the profile ended before its last part'));
+    this.phase = this.result || this.profile ? 'done' : 'failed';
+    this.tell(true);
+  }
+
+  private take(body: FleetCaptureResponse['body'], now: Assembler, past: Assembler): void {
+    switch (body.case) {
+      case 'plan':
+        this.plan = body.value;
+        if (this.phase === 'asking') this.phase = 'running';
+        for (const host of body.value.hosts) this.follow(host);
+        break;
+      case 'host':
+        this.follow(body.value);
+        break;
+      case 'past':
+        past.addChunk(body.value);
+        break;
+      case 'chunk':
+        now.addChunk(body.value);
+        this.stacks = now.stacks;
+        break;
+      case 'result':
+        this.result = { ...body.value, notices: body.value.notices.slice(0, NOTICES_MAX) };
+        for (const host of body.value.hosts) this.follow(host);
+        break;
+      case undefined:
+        // Of a newer collector.
+        break;
+    }
+  }
+
+  private follow(host: HostProgress): void {
+    const before = this.hosts.get(host.hostId);
+    if (!before && this.hosts.size >= HOSTS_HELD_MAX) {
+      this.hostsUnheld++;
+      return;
+    }
+    // The last word on a host may be without its numbers.
+    const cut = (text: string) => text.slice(0, TEXT_LEN_MAX);
+    this.hosts.set(host.hostId, {
+      ...host,
+      progress: host.progress ?? before?.progress,
+      hostname: cut(host.hostname || (before?.hostname ?? '')),
+      message: cut(host.message),
+      notices: host.notices.slice(0, HOST_NOTICES_MAX).map(cut),
+    });
+  }
+
+  /** True while something may still come. */
+  get runs(): boolean {
+    return this.phase !== 'done' && this.phase !== 'failed';
+  }
+
+  /** Ends it now, with what there is. */
+  end(): void {
+    if (!this.runs || this.phase === 'ending') return;
+    if (!this.plan) {
+      this.giveUp();
+      return;
+    }
+    this.phase = 'ending';
+    this.endTrouble = undefined;
+    this.tell(true);
+    this.calls.cancel({ id: this.plan.id }).catch((error: unknown) => {
+      if (!this.runs) return;
+      this.phase = 'running';
+      this.endTrouble = captureTrouble(error);
+      this.tell(true);
+    });
+  }
+
+  /** Ends it and throws away what there is. */
+  giveUp(): void {
+    this.control.abort();
+  }
+
+  /** Calls `listener` when something is new, a few times a second at most. */
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  private tell(atOnce = false): void {
+    const now = Date.now();
+    const due = this.told + TELL_MS - now;
+    if (!atOnce && due > 0) {
+      this.timer ??= setTimeout(() => this.tell(true), due);
+      return;
+    }
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    this.told = now;
+    for (const listener of [...this.listeners]) listener();
+  }
+}
+
+/** How many hosts are how far. */
+export interface Tally {
+  all: number;
+  waiting: number;
+  running: number;
+  answered: number;
+  partial: number;
+  failed: number;
+  lost: number;
+  samples: number;
+  lostSamples: number;
+}
+
+export function tallyOf(hosts: Iterable<HostProgress>): Tally {
+  const tally: Tally = { all: 0, waiting: 0, running: 0, answered: 0, partial: 0, failed: 0, lost: 0, samples: 0, lostSamples: 0 };
+  for (const { state, progress } of hosts) {
+    tally.all++;
+    tally.samples += Number(progress?.samples ?? 0n);
+    tally.lostSamples += Number(progress?.lostSamples ?? 0n);
+    if (state === HostState.RUNNING) tally.running++;
+    else if (state === HostState.DONE) tally.answered++;
+    else if (state === HostState.PARTIAL) {
+      tally.answered++;
+      tally.partial++;
+    } else if (state === HostState.FAILED) tally.failed++;
+    else if (state === HostState.LOST) tally.lost++;
+    else tally.waiting++;
+  }
+  return tally;
+}

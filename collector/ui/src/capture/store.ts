@@ -1,0 +1,71 @@
+// Captures of this page: the one that runs, and the profiles of the last that ended. The collector keeps the
+// list of captures, but no profile of them: what is here is gone when the page is left.
+
+import { useEffect, useState } from 'preact/hooks';
+import type { FleetCaptureRequest } from '../gen/fleetprof/collector/v1/control_pb';
+import { type CaptureCalls, Session } from './session';
+
+/** Most profiles of captures held. A large one takes 100 MB. */
+export const HELD_MAX = 3;
+
+/** What this page knows of captures. */
+export class Captures {
+  current: Session | undefined;
+  /** Those that ended with a profile, newest first. */
+  readonly held: Session[] = [];
+  private readonly listeners = new Set<() => void>();
+
+  constructor(private readonly calls: CaptureCalls) {}
+
+  /** Starts one. There is one at a time: the one before is given up. */
+  start(request: FleetCaptureRequest): Session {
+    this.current?.giveUp();
+    const session = new Session(request, this.calls);
+    this.current = session;
+    void session.run().then(() => {
+      if (this.current !== session || !session.profile) return;
+      this.held.unshift(session);
+      this.held.splice(HELD_MAX);
+      this.tell();
+    });
+    this.tell();
+    return session;
+  }
+
+  /** Nobody looks at the one that ran any more; while it runs, it is given up. */
+  leave(): void {
+    if (this.current?.runs) this.current.giveUp();
+    this.current = undefined;
+    this.tell();
+  }
+
+  /** The capture of a number, with its profile. */
+  find(id: string): Session | undefined {
+    return this.held.find((one) => idOf(one) === id);
+  }
+
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  private tell(): void {
+    for (const listener of [...this.listeners]) listener();
+  }
+}
+
+/** The number of a capture, as the collector counts them. */
+export function idOf(session: Session): string {
+  return String(session.result?.id ?? session.plan?.id ?? 0n);
+}
+
+/** Draws again whenever something is new. */
+export function useNews(source: { subscribe: (listener: () => void) => () => void } | undefined): void {
+  const [, turn] = useState(0);
+  useEffect(() => {
+    if (!source) return;
+    // What is new since it was drawn was told to nobody.
+    turn((value) => value + 1);
+    return source.subscribe(() => turn((value) => value + 1));
+  }, [source]);
+}

@@ -1,0 +1,242 @@
+// The heat map on the page: its canvas and axes, what is under the pointer, the keys, and what is picked.
+
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { Icon } from '../app/parts';
+import type { Theme } from '../app/theme';
+import { Tip } from '../flame/FlameGraph';
+import { type Moments, type Pick, sumOf } from '../query/moments';
+import * as format from '../text/format';
+import { type Grid, ROWS, ROW_NS, beginOf, cellsOf, covered, gridOf, pickOf, wallMs } from './grid';
+import { CELL_HEIGHT, HeatCanvas } from './map';
+import { STEPS, coloursOf, css, valueOf } from './scale';
+
+export interface HeatMapProps {
+  moments: Moments;
+  /** Of weights. */
+  unit: string;
+  /** Colour is samples, not weight. */
+  samples: boolean;
+  theme: Theme;
+  pick: Pick | undefined;
+  onPick: (pick: Pick | undefined) => void;
+}
+
+/** After the last key, how long until what it picked is asked for. Unit: milliseconds. */
+const REST_MS = 150;
+
+/** What is picked and where the keys are: picks are shown at once and told when the hand rests. */
+function usePicking(grid: Grid, { pick, onPick }: HeatMapProps) {
+  const [cursor, setCursor] = useState<number>();
+  // Where a pick began, while it may still be made longer.
+  const [anchor, setAnchor] = useState<number>();
+  const [shown, setShown] = useState(pick);
+  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  const latest = useRef(onPick);
+  latest.current = onPick;
+  useEffect(() => setShown(pick), [pick?.from, pick?.until]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const set = (next: Pick | undefined, rest = 0) => {
+    clearTimeout(timer.current);
+    setShown(next);
+    if (rest > 0) timer.current = setTimeout(() => latest.current(next), rest);
+    else latest.current(next);
+  };
+  const between = (one: number, other: number, rest = 0) => set(pickOf(grid, one, other), rest);
+  const clear = () => {
+    setAnchor(undefined);
+    set(undefined);
+  };
+  return { cursor, setCursor, anchor, setAnchor, shown, between, clear };
+}
+
+type Picking = ReturnType<typeof usePicking>;
+
+export function HeatMap(props: HeatMapProps) {
+  const { moments, samples, theme } = props;
+  const grid = useMemo(() => {
+    const begun = performance.now();
+    const made = gridOf(moments);
+    return { ...made, ms: performance.now() - begun };
+  }, [moments]);
+  const picking = usePicking(grid, props);
+  const { box, canvas, spacer, map, hover } = useCanvas(grid, props, picking);
+  const { cursor, shown, clear } = picking;
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === 'Escape' && map.current?.giveUp()) event.stopPropagation();
+    else if (handleKey(event, grid, picking)) {
+      event.preventDefault();
+      event.stopPropagation();
+    }
+  };
+  const tip = hover ?? (cursor !== undefined && map.current ? { cell: cursor, ...map.current.placeOf(cursor), key: true } : undefined);
+  return (
+    <div class="heat" data-grid-ms={grid.ms.toFixed(1)}>
+      <div class="heat-area">
+        <div class="heat-axis" aria-hidden="true" style={{ height: `${ROWS * CELL_HEIGHT}px` }}>
+          <span>0 ms</span>
+          <span>250</span>
+          <span>500</span>
+          <span>750</span>
+          <span>1 s</span>
+        </div>
+        <div
+          ref={box}
+          class="heat-box"
+          tabIndex={0}
+          role="application"
+          aria-label={`Heat map of ${format.plural(moments.at.length, 'sample')}: seconds from left to right, the time within each second from top to bottom. Arrow keys move by cells, Shift with arrows picks a range, Enter begins and ends one, Escape shows all.`}
+          onKeyDown={onKeyDown}
+          onBlur={() => picking.setCursor(undefined)}
+        >
+          <canvas ref={canvas} aria-hidden="true" data-picked={shown ? cellsOf(grid, shown).join('-') : ''} />
+          <div class="spacer" ref={spacer} />
+        </div>
+      </div>
+      <div class="heat-foot">
+        <Picked {...props} grid={grid} shown={shown} anchored={picking.anchor !== undefined} onClear={clear} />
+        <Legend grid={grid} unit={props.unit} samples={samples} theme={theme} />
+      </div>
+      <p class="hidden" aria-live="polite">
+        {cursor !== undefined ? cellText(grid, cursor, props.unit) : ''}
+      </p>
+      {tip && tip.cell < grid.count.length && <Tip x={tip.x} y={tip.y} children={<CellTip grid={grid} cell={tip.cell} unit={props.unit} />} />}
+    </div>
+  );
+}
+
+/** The canvas, which follows the properties, and what is under the pointer. */
+function useCanvas(grid: Grid, props: HeatMapProps, picking: Picking) {
+  const box = useRef<HTMLDivElement>(null);
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const spacer = useRef<HTMLDivElement>(null);
+  const map = useRef<HeatCanvas | undefined>(undefined);
+  const [hover, setHover] = useState<{ cell: number; x: number; y: number }>();
+  const latest = useRef(picking);
+  latest.current = picking;
+  const look = { grid, samples: props.samples, theme: props.theme };
+  useEffect(() => {
+    if (!box.current || !canvas.current || !spacer.current) return;
+    const made = new HeatCanvas(box.current, canvas.current, spacer.current, look, {
+      hover: (cell, x, y) => setHover(cell === undefined ? undefined : { cell, x, y }),
+      drag: (from, to) => {
+        latest.current.setAnchor(undefined);
+        latest.current.between(from, to);
+      },
+      click: (cell, { extend, touch }) => {
+        const { anchor, setAnchor, between } = latest.current;
+        // A finger has no Shift and its drag scrolls: the second touch ends what the first began.
+        const goesOn = anchor !== undefined && (extend || touch);
+        setAnchor(goesOn && touch ? undefined : goesOn ? anchor : cell);
+        between(goesOn ? anchor : cell, cell);
+      },
+    });
+    map.current = made;
+    return () => made.destroy();
+  }, []);
+  useEffect(() => {
+    map.current?.setLook(look);
+    setHover(undefined);
+  }, [grid, props.samples, props.theme]);
+  const { shown, cursor } = picking;
+  useEffect(() => map.current?.setPicked(shown && cellsOf(grid, shown)), [grid, shown?.from, shown?.until]);
+  useEffect(() => map.current?.setCursor(cursor), [cursor]);
+  return { box, canvas, spacer, map, hover };
+}
+
+const MOVES: Record<string, number> = { ArrowLeft: -ROWS, ArrowRight: ROWS, ArrowUp: -1, ArrowDown: 1, PageUp: -10 * ROWS, PageDown: 10 * ROWS, Home: -Infinity, End: Infinity };
+
+/** True when the key means something here. */
+function handleKey(event: KeyboardEvent, grid: Grid, picking: Picking): boolean {
+  const { cursor, setCursor, anchor, setAnchor, between, clear, shown } = picking;
+  const at = cursor ?? (shown ? cellsOf(grid, shown)[0] : grid.first);
+  if (event.key in MOVES) {
+    const to = cursor === undefined && Math.abs(MOVES[event.key]) < Infinity ? at : covered(grid, at + MOVES[event.key]);
+    setCursor(to);
+    if (event.shiftKey) {
+      const from = anchor ?? at;
+      setAnchor(from);
+      between(from, to, REST_MS);
+    }
+    return true;
+  }
+  if (event.key === 'Enter' || event.key === ' ') {
+    setCursor(at);
+    setAnchor(anchor === undefined ? at : undefined);
+    between(anchor ?? at, at);
+    return true;
+  }
+  if (event.key !== 'Escape' || (!shown && anchor === undefined)) return false;
+  clear();
+  return true;
+}
+
+/** Local time to the millisecond. */
+function preciseClock(ms: number): string {
+  return `${format.clock(ms)}.${String(Math.floor(((ms % 1000) + 1000) % 1000)).padStart(3, '0')}`;
+}
+
+function cellText(grid: Grid, cell: number, unit: string): string {
+  return `${preciseClock(wallMs(grid, beginOf(grid, cell)))}: ${format.plural(grid.count[cell], 'sample')}, ${format.weight(grid.weight[cell], unit)}`;
+}
+
+function CellTip({ grid, cell, unit }: { grid: Grid; cell: number; unit: string }) {
+  return (
+    <>
+      <div class="tip-head">
+        {preciseClock(wallMs(grid, beginOf(grid, cell)))} <span class="soft">+{format.duration(ROW_NS)}</span>
+      </div>
+      {format.plural(grid.count[cell], 'sample')}
+      {grid.count[cell] > 0 && unit !== '' && <span class="soft">, {format.weight(grid.weight[cell], unit)}</span>}
+    </>
+  );
+}
+
+function Picked(props: HeatMapProps & { grid: Grid; shown: Pick | undefined; anchored: boolean; onClear: () => void }) {
+  const { moments, grid, shown, unit } = props;
+  const sum = useMemo(() => shown && sumOf(moments, shown), [moments, shown?.from, shown?.until]);
+  if (!shown || !sum) {
+    return (
+      <p class="soft">
+        <span class="wide-only">Drag over the map, or touch the begin and the end of a range: the graph and the table below show it alone.</span>
+        <span class="narrow-only">Touch the begin and the end of a range.</span>
+        {moments.dropped > 0 && <span class="warned"> {format.plural(moments.dropped, 'sample')} of this time {moments.dropped === 1 ? 'is' : 'are'} not on the map: there was no room for {moments.dropped === 1 ? 'its' : 'their'} time.</span>}
+        {grid.beyond > 0 && <span class="warned"> {format.plural(grid.beyond, 'sample')} after the first {format.duration(grid.columns * 1e9)} {grid.beyond === 1 ? 'is' : 'are'} not on the map.</span>}
+      </p>
+    );
+  }
+  return (
+    <p class="heat-picked" aria-live="polite">
+      <b>
+        {preciseClock(wallMs(grid, shown.from))} – {preciseClock(wallMs(grid, shown.until))}
+      </b>{' '}
+      <span class="soft">
+        {format.duration(shown.until - shown.from)}, {format.plural(sum.count, 'sample')}, {format.weight(sum.weight, unit)}
+        {props.anchored && <span class="narrow-only">; touch its end</span>}
+      </span>
+      <button type="button" title="Show all of the time (Esc)" onClick={props.onClear}>
+        <Icon of="close" /> All of the time
+      </button>
+    </p>
+  );
+}
+
+function Legend({ grid, unit, samples, theme }: { grid: Grid; unit: string; samples: boolean; theme: Theme }) {
+  const most = samples ? grid.mostCount : grid.mostWeight;
+  if (!(most > 0)) return null;
+  const amount = (value: number) => (samples ? format.compact(Math.round(value)) : format.weight(value, unit));
+  return (
+    <span class="heat-legend" role="img" aria-label={`Colours: from light to heavy, at most ${amount(most)} ${samples ? 'samples' : ''} in ${format.duration(ROW_NS)}`}>
+      <span class="soft">in {format.duration(ROW_NS)}:</span> {samples ? 1 : 'less'}
+      <svg viewBox={`0 0 ${STEPS} 1`} preserveAspectRatio="none" width="120" height="10" aria-hidden="true" focusable="false">
+        {coloursOf(theme).map((colour, step) => (
+          <rect key={step} x={step} width="1.02" height="1" fill={css(colour)}>
+            <title>{`from ${amount(valueOf(step, most))}`}</title>
+          </rect>
+        ))}
+      </svg>
+      {amount(most)}
+      {samples && ' samples'}
+    </span>
+  );
+}

@@ -1,0 +1,369 @@
+// Captures: the dialog, the hosts as they come, the profile as a view, and the list. Against a fake server,
+// which samples nothing: what agents do is tested elsewhere.
+
+import { readFileSync } from 'node:fs';
+import type { Page } from 'playwright-core';
+import { describe, expect, test } from 'vitest';
+import { BURST } from '../mock/timed';
+import { SEEDED, drawn, param, settled, useSite } from './browser';
+
+const site = useSite();
+const scenario = (name: string) => `query=${encodeURIComponent(`scenario="${name}"`)}`;
+
+async function dialog(page: Page, fields: Record<string, string> = {}): Promise<void> {
+  await page.getByRole('button', { name: 'Capture …' }).click();
+  await page.waitForSelector('dialog[open]');
+  for (const [name, value] of Object.entries(fields)) await page.locator(`dialog [name=${name}]`).fill(value);
+}
+
+const start = (page: Page) => page.locator('dialog button[type=submit]').click();
+
+/** Captures what the address selects, until its profile is there. */
+async function captured(address: string, fields: Record<string, string> = {}, options = {}): Promise<Page> {
+  const page = await site.open(address, options);
+  await page.waitForSelector('.chart-panel');
+  await dialog(page, { duration: '300ms', ...fields });
+  await start(page);
+  await page.waitForSelector('.capture-view');
+  await page.waitForSelector('dialog', { state: 'detached' });
+  await drawn(page);
+  return page;
+}
+
+const overflow = (page: Page) => page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+const pwned = (page: Page) => page.evaluate(() => (window as never as { __pwned?: number }).__pwned);
+
+describe.skipIf(!SEEDED)('the dialog', () => {
+  test('opens with the selection, and asks for what it says', async () => {
+    const page = await site.open(`query=${encodeURIComponent('host="web-1"')}`);
+    await drawn(page);
+    await dialog(page, { duration: '200ms', event: 'off-cpu', rate: '997', hosts: '3', before: '5m', reason: 'slow checkout', who: 'ada' });
+    expect(await page.locator('dialog .selector input').inputValue()).toBe('host="web-1"');
+    await page.locator('dialog [name=minWait]').fill('1ms');
+    await page.locator('dialog [name=unwind]').selectOption('stack-copy');
+    await site.shot(page, 'capture-form');
+    await start(page);
+    await page.waitForSelector('.capture-view');
+    const request = site.mock?.captures.requests.at(-1);
+    expect(request).toMatchObject({ selector: 'host="web-1"', maxHosts: 3 });
+    expect(request?.capture).toMatchObject({ durationNs: 200_000_000n, event: 'off-cpu', rateHz: 997, unwind: 'stack-copy', beforeNs: 300_000_000_000n, minWaitNs: 1_000_000n, reason: 'slow checkout', who: 'ada' });
+    // Who asks is known the next time.
+    await page.getByRole('button', { name: 'New capture' }).click();
+    expect(await page.locator('dialog [name=who]').inputValue()).toBe('ada');
+    expect(await page.locator('dialog .selector input').inputValue()).toBe('host="web-1"');
+  });
+
+  test('tells a mistake beside its field, and does not start', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await dialog(page, { duration: '2h', rate: '10000', event: 'tracepoint:x' });
+    await page.locator('dialog .selector input').fill('unit=');
+    const asked = site.mock?.captures.requests.length;
+    await start(page);
+    const said = async (name: string) => page.locator(`#capture-${name}-note`).textContent();
+    expect(await said('duration')).toBe('at most 1 h');
+    expect(await said('rate')).toBe('a whole number from 1 to 9,999');
+    expect(await said('event')).toBe('write `tracepoint:CATEGORY:NAME`');
+    expect(await page.locator('dialog .field .wrong').first().textContent()).toContain('at character 6');
+    expect(await page.evaluate(() => document.activeElement?.closest('.selector') !== null)).toBe(true);
+    expect(site.mock?.captures.requests.length).toBe(asked);
+    await site.shot(page, 'capture-mistakes');
+    await page.locator('dialog .selector input').fill('');
+    await page.locator('dialog [name=rate]').fill('99');
+    expect(await said('rate')).toContain('samples a second');
+  });
+
+  test('the selector completes, and Escape closes the completions before the dialog', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await dialog(page);
+    const field = page.locator('dialog .selector input');
+    await field.click();
+    await field.pressSequentially('ho');
+    await page.locator('dialog .suggestions [role=option]', { hasText: 'host' }).first().waitFor();
+    await page.keyboard.press('Escape');
+    await page.waitForSelector('dialog .suggestions', { state: 'detached' });
+    expect(await page.locator('dialog[open]').count()).toBe(1);
+    await page.keyboard.press('Escape');
+    await page.waitForSelector('dialog', { state: 'detached' });
+    expect(await page.evaluate(() => document.activeElement?.textContent)).toBe('Capture …');
+  });
+
+  test('hosts go on line by line, and the profile of what there is opens', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await dialog(page, { duration: '10m' });
+    await start(page);
+    await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    expect(await page.locator('dialog .host-lines tbody tr').count()).toBe(11);
+    await page.waitForFunction(() => Number(document.querySelector<HTMLProgressElement>('dialog progress')?.value) > 0);
+    await site.shot(page, 'capture-running');
+    await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+    await page.waitForSelector('.capture-view');
+    expect(param(page, 'view')).toBe('captures');
+    expect(await page.locator('.capture-hosts strong').textContent()).toContain('11 of 11 hosts answered');
+    await drawn(page);
+    await page.waitForSelector('.heat-box canvas');
+    await site.shot(page, 'capture-view');
+  });
+
+  test('ending it keeps what there is', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await dialog(page, { duration: '10m' });
+    await start(page);
+    await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+    await page.waitForSelector('.capture-view');
+    await drawn(page);
+    expect(await page.locator('.capture-hosts').textContent()).toContain('11 ended early');
+    expect(await page.locator('.capture-notices').textContent()).toContain('cancelled');
+  });
+
+  test('closing asks while it runs: go on, or throw away, which the server learns of', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await dialog(page, { duration: '10m' });
+    await start(page);
+    await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    await page.keyboard.press('Escape');
+    await page.getByText('It still runs.').waitFor();
+    await site.shot(page, 'capture-asking');
+    await page.getByRole('button', { name: 'Go on' }).click();
+    expect(await page.locator('dialog .host-lines').count()).toBe(1);
+    const left = site.mock?.captures.left ?? 0;
+    await page.getByRole('button', { name: 'Close', exact: true }).first().click();
+    await page.getByRole('button', { name: 'Throw away' }).click();
+    await page.waitForSelector('dialog', { state: 'detached' });
+    await expect.poll(() => site.mock?.captures.left ?? 0).toBe(left + 1);
+    expect(await page.locator('.capture-view').count()).toBe(0);
+  });
+
+  test('a host of the list of hosts can be captured', async () => {
+    const page = await site.open('view=hosts');
+    await page.getByRole('button', { name: 'Capture on web-2' }).click();
+    await page.waitForSelector('dialog[open]');
+    expect(await page.locator('dialog .selector input').inputValue()).toBe('host="web-2"');
+  });
+});
+
+describe.skipIf(!SEEDED)('a capture that ended', () => {
+  test('in part says which hosts are missing, and why', async () => {
+    const page = await captured(scenario('partial'));
+    expect(await page.locator('.capture-hosts strong').textContent()).toContain('9 of 11 hosts answered: 1 failed, 1 lost, 1 ended early');
+    await page.getByRole('button', { name: 'Hosts', exact: true }).click();
+    const lines = await page.locator('.host-lines tbody tr').allTextContents();
+    expect(lines[0]).toContain('no hardware counters in this virtual machine');
+    expect(lines[1]).toContain('did not answer within 15 s');
+    expect(lines[2]).toContain('throttled sampling 12 times');
+    await site.shot(page, 'capture-partial');
+  });
+
+  test('a part of its heat map is what graph, table and files show', async () => {
+    const page = await captured('', { duration: '8s' });
+    const box = await page.locator('.heat-box canvas').boundingBox();
+    const column = Number(await page.locator('.heat-box canvas').getAttribute('data-column'));
+    if (!box) throw new Error('no map');
+    // Where the burst is follows from when the capture began: its darkest column is looked for by keys.
+    await page.locator('.heat-box').focus();
+    let best = { count: 0, text: '' };
+    await page.keyboard.press('Home');
+    for (let step = 0; step < 9 * 50; step += 5) {
+      const text = (await page.locator('.heat > p.hidden').textContent()) ?? '';
+      const count = Number(/: ([\d,]+) sample/.exec(text)?.[1].replace(',', '') ?? 0);
+      if (count > best.count) best = { count, text };
+      for (let row = 0; row < 5; row++) await page.keyboard.press('ArrowDown');
+    }
+    expect(best.count).toBeGreaterThan(30 * 0.2);
+    expect(column).toBeGreaterThan(4);
+    await page.mouse.move(box.x + 7.3 * column, box.y + 10);
+    await page.mouse.down();
+    await page.mouse.move(box.x + 8.9 * column, box.y + 190, { steps: 4 });
+    await page.mouse.up();
+    await page.waitForFunction((fn) => document.querySelector('.top tbody .cell-name .name')?.getAttribute('title') === fn, BURST.fn);
+    // Nobody else could ask for it: it is not in the address.
+    expect(param(page, 'pick')).toBeNull();
+    await page.getByRole('button', { name: 'Download' }).click();
+    const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: /^JSON/ }).click()]);
+    expect(download.suggestedFilename()).toMatch(/^capture-\d+-part\.json$/);
+    const file = JSON.parse(readFileSync(await download.path(), 'utf8')) as { total: { count: number }; moments: { sample: number[] } };
+    expect(file.moments.sample.length).toBe(file.total.count);
+    await page.getByRole('button', { name: 'Download' }).click();
+    const [lines] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: /^Folded/ }).click()]);
+    expect(readFileSync(await lines.path(), 'utf8')).toMatch(new RegExp(`^main;billing::run;${BURST.fn} \\d+$`, 'm'));
+    // Escape, wherever the focus is in the view.
+    await page.locator('.flame-box').focus();
+    await page.keyboard.press('Escape');
+    await page.waitForSelector('.heat-picked', { state: 'detached' });
+  });
+
+  test('has the time before, where it was asked for', async () => {
+    const page = await captured('', { before: '20s' });
+    const columns = () => page.locator('.heat-box canvas').getAttribute('data-columns').then(Number);
+    expect(await columns()).toBeLessThan(4);
+    await page.getByRole('button', { name: 'Before', exact: true }).click();
+    await expect.poll(columns).toBeGreaterThan(19);
+  });
+
+  test('can be split and summed by label without the collector', async () => {
+    const page = await captured('');
+    const calls = site.mock?.calls.get('top') ?? 0;
+    await page.locator('.top select').selectOption('host');
+    await page.locator('.top tbody .cell-name', { hasText: 'batch-1' }).waitFor();
+    await page.locator('.top select').selectOption('module');
+    await page.locator('.top tbody .cell-name', { hasText: 'nginx' }).first().waitFor();
+    await page.getByLabel('Split by a label').selectOption('host');
+    await page.waitForFunction(() => location.hash.includes('root=host'));
+    expect(site.mock?.calls.get('top') ?? 0).toBe(calls);
+  });
+
+  test('without times has no heat map, and says so', async () => {
+    const page = await captured(scenario('no-times'));
+    await page.getByText('When samples were taken was not kept').waitFor();
+    expect(await page.locator('.heat-box').count()).toBe(0);
+  });
+
+  test('tells hosts that were left out', async () => {
+    const page = await captured(scenario('left-out'), { hosts: '5' });
+    expect(await page.locator('.capture-hosts').textContent()).toContain('13 hosts match; 6 left out, because at most 5 hosts were asked for; 2 not asked, because their agents are not connected');
+  });
+
+  test('is gone with the page, which says so', async () => {
+    const page = await captured('');
+    await page.reload();
+    await page.getByText(/The profile of capture \d+ is not here/).waitFor();
+  });
+
+  test('hostile names are text, everywhere', async () => {
+    const page = await captured(scenario('hostile'));
+    await page.getByRole('button', { name: 'Hosts', exact: true }).click();
+    const seen = (await page.locator('.capture-view').textContent()) ?? '';
+    expect(seen).toContain('<script>window.__pwned = 1</script>');
+    expect(seen).toContain('\\u{202e}');
+    expect(seen).not.toMatch(/[\u0000-\u0008\u000b-\u001f\u200b\u202e]/);
+    expect([await pwned(page), await overflow(page)]).toEqual([undefined, 0]);
+    await site.shot(page, 'capture-hostile');
+    await page.getByRole('link', { name: 'All captures' }).click();
+    await page.waitForSelector('.page tbody tr');
+    expect(await pwned(page)).toBeUndefined();
+  });
+
+  test('1,200 hosts: the lines are bounded and the page stays awake', async () => {
+    const page = await site.open(scenario('many'));
+    await page.waitForSelector('.chart-panel');
+    await dialog(page, { duration: '10m', hosts: '5000' });
+    await start(page);
+    await page.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    const longest = await page.evaluate(async () => {
+      let [last, most] = [performance.now(), 0];
+      for (let turn = 0; turn < 40; turn++) {
+        await new Promise(requestAnimationFrame);
+        most = Math.max(most, performance.now() - last);
+        last = performance.now();
+      }
+      return most;
+    });
+    console.log(`longest frame beside 1,200 hosts that tell their progress: ${Math.round(longest)} ms`);
+    expect(await page.locator('dialog .host-lines tbody tr').count()).toBe(100);
+    await page.getByRole('button', { name: 'End now, keep what there is' }).click();
+    await page.waitForSelector('.capture-view');
+    expect(await page.locator('.capture-hosts strong').textContent()).toContain('1,200 of 1,200 hosts');
+  });
+});
+
+describe.skipIf(!SEEDED)('when a capture goes wrong', () => {
+  test('an answer that is there before the dialog is drawn again is not missed', async () => {
+    const page = await site.open(scenario('nobody'));
+    await page.waitForSelector('.chart-panel');
+    await settled(page);
+    // What waits for a frame to be drawn waits much longer than the answer takes.
+    await page.evaluate(() => {
+      const [frame, timer] = [requestAnimationFrame, setTimeout];
+      window.requestAnimationFrame = (act) => timer(() => frame(act), 700) as never;
+      window.setTimeout = ((act: () => void, ms = 0) => timer(act, ms + 700)) as never;
+    });
+    await page.getByRole('button', { name: 'Capture …' }).click();
+    await page.waitForSelector('dialog[open]');
+    await page.locator('dialog button[type=submit]').click();
+    await page.locator('dialog .trouble').waitFor();
+  });
+
+  for (const [name, says] of [
+    ['nobody', 'There is no host to capture on'],
+    ['error-limit', 'A limit on captures is reached'],
+    ['error-refused', 'The capture was refused'],
+    ['gone', 'The collector does not answer'],
+    ['broken-end', 'The answer cannot be read'],
+    ['broken-ids', 'The answer cannot be read'],
+    ['none-answers', 'No host had a profile to give'],
+  ]) {
+    test(`${name}: a sentence, and the way back to the form`, async () => {
+      const page = await site.open(scenario(name));
+      await page.waitForSelector('.chart-panel');
+      await dialog(page, { duration: '300ms', reason: 'kept' });
+      await start(page);
+      await page.locator('dialog .trouble').waitFor();
+      expect(await page.locator('dialog .trouble').textContent()).toContain(says);
+      expect(await pwned(page)).toBeUndefined();
+      await site.shot(page, `capture-${name}`);
+      await page.getByRole('button', { name: 'Change and start again' }).click();
+      expect(await page.locator('dialog [name=reason]').inputValue()).toBe('kept');
+    });
+  }
+
+  test('a collector that cannot capture is told of, in the dialog and in the list', async () => {
+    if (site.mock) site.mock.captures.unknown = true;
+    try {
+      const page = await site.open();
+      await drawn(page);
+      await dialog(page);
+      await start(page);
+      await page.locator('dialog .trouble', { hasText: 'This collector cannot capture' }).waitFor();
+      await page.getByRole('button', { name: 'Close', exact: true }).last().click();
+      await page.getByRole('link', { name: 'Captures' }).click();
+      await page.locator('.trouble', { hasText: 'This collector cannot capture' }).waitFor();
+      await site.shot(page, 'capture-unknown');
+    } finally {
+      if (site.mock) site.mock.captures.unknown = false;
+    }
+  });
+});
+
+describe.skipIf(!SEEDED)('the list of captures', () => {
+  test('has those that ran and that run; one of another page can be ended', async () => {
+    const mine = await captured('', { who: 'ada', reason: 'slow checkout' });
+    const other = await site.open();
+    await drawn(other);
+    await dialog(other, { duration: '10m', who: 'grace' });
+    await start(other);
+    await other.waitForFunction(() => /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''));
+    await mine.getByRole('link', { name: 'All captures' }).click();
+    await mine.locator('tr', { hasText: 'grace' }).first().getByText('running on 11 hosts').waitFor();
+    await mine.locator('tr', { hasText: 'slow checkout' }).first().getByText('11 of 11 hosts').waitFor();
+    await site.shot(mine, 'captures');
+    await mine.locator('tr', { hasText: 'grace' }).first().getByRole('button', { name: 'End' }).click();
+    await other.waitForSelector('.capture-view');
+    await mine.locator('tr', { hasText: 'grace' }).first().getByText('11 of 11 hosts').waitFor();
+    await mine.locator('tr', { hasText: 'slow checkout' }).first().getByRole('button', { name: 'Open' }).click();
+    await mine.waitForSelector('.capture-view');
+    await drawn(mine);
+    await mine.getByLabel('Search functions and modules').fill('ngx');
+    await settled(mine);
+  });
+
+  test('fits a phone, dark', async () => {
+    const page = await captured(scenario('partial'), {}, { viewport: { width: 390, height: 844 }, colorScheme: 'dark' });
+    expect(await overflow(page)).toBeLessThanOrEqual(0);
+    await page.getByRole('button', { name: 'Hosts', exact: true }).click();
+    expect(await overflow(page)).toBeLessThanOrEqual(0);
+    await site.shot(page, 'phone-capture');
+    await page.getByRole('button', { name: 'New capture' }).click();
+    await site.shot(page, 'phone-capture-form');
+    expect(await page.locator('dialog').evaluate((one) => one.scrollWidth - one.clientWidth)).toBeLessThanOrEqual(0);
+    await page.keyboard.press('Escape');
+    await page.getByRole('link', { name: 'All captures' }).click();
+    await page.waitForSelector('.page tbody tr');
+    expect(await overflow(page)).toBeLessThanOrEqual(0);
+    await site.shot(page, 'phone-captures');
+  });
+});

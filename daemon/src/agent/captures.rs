@@ -1,0 +1,252 @@
+//! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they cost.
+
+use super::{Agent, lock, sampling_plan, with_causes};
+use crate::aggregate::recorder::{self, Span, read};
+use crate::capture::engine::{self, Engine, EngineError, Fault};
+use crate::capture::event::Event;
+use crate::capture::filter::Filter;
+use crate::capture::manager::Captures;
+use crate::capture::recorders::Recorders;
+use crate::capture::request::{Unwind, Wanted};
+use crate::capture::target::{self, Scope};
+use crate::capture::world::{Started, World};
+use crate::cgroup::containers::Containers;
+use crate::config::{self, Config};
+use crate::control::Control;
+use crate::ids::CaptureId;
+use crate::metrics::thread_cpu_ns;
+use crate::perf::plan::{Limits, Machine};
+use crate::perf::probe::Every;
+use crate::perf::rings::HORIZON;
+use crate::sampler::Command;
+use crate::time::Mono;
+use profile::{Profile, Query, Selector};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+use tonic::Status;
+
+/// Longest wait for the flight recorder's last second, as of `Host::flush`.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
+
+/// How often the recorder is looked at meanwhile.
+const FLUSH_POLL: Duration = Duration::from_millis(5);
+
+/// Threads that take and name samples.
+const THREADS: [&str; 2] = ["fp-sampler", "fp-namer"];
+
+/// The agent for captures. Holds no reference that would keep it alive.
+struct AgentWorld {
+    agent: Weak<Agent>,
+    /// `fp-containers` ends when nobody has this any more.
+    containers: Mutex<Containers>,
+    engine: Engine,
+    /// Folders in /proc of [`THREADS`], once they run.
+    threads: OnceLock<Vec<PathBuf>>,
+}
+
+impl Agent {
+    /// Takes captures from now on, into `recorders`; once.
+    pub fn take_captures(self: &Arc<Self>, containers: Containers, recorders: Arc<Recorders>) {
+        let captures = self.captures.get_or_init(|| {
+            let machine = Machine::of(&self.environment);
+            let world = AgentWorld {
+                agent: Arc::downgrade(self),
+                engine: Engine::new(Arc::clone(&self.sampler), machine),
+                containers: Mutex::new(containers),
+                threads: OnceLock::new(),
+            };
+            Captures::new(Box::new(world), recorders)
+        });
+        self.triggers.set_capturing(Arc::new(Arc::clone(captures)));
+    }
+
+    /// Has the sampler say when each sample was taken, where the configuration has room for it.
+    pub fn keep_times(&self, config: &Config) {
+        let keep = config.recorder.times_mib > 0;
+        self.sampler.command(Command::KeepTimes(keep));
+    }
+
+    /// Takes orders of the collector from now on, once; `None` without a collector. The result is what its thread
+    /// runs.
+    pub fn take_orders(&self) -> Option<Arc<Control>> {
+        let exporter = Arc::clone(self.export.as_ref()?);
+        let captures = Arc::clone(self.captures.get()?);
+        let allowed = lock(&self.config).config.captures.remote;
+        let control = self
+            .control
+            .get_or_init(|| Arc::new(Control::new(exporter, Arc::new(captures), allowed)));
+        Some(Arc::clone(control))
+    }
+
+    /// CPU time that captures took of the threads that sample and name: asked for, so not governed. Unit:
+    /// nanoseconds.
+    pub(super) fn captures_cpu_ns(&self) -> u64 {
+        self.captures.get().map_or(0, |captures| captures.cpu_ns())
+    }
+
+    /// Memory of the samples of captures. Unit: bytes.
+    pub(super) fn captures_bytes(&self) -> usize {
+        let bytes = self.captures.get().map_or(0, |captures| captures.bytes());
+        bytes as usize
+    }
+}
+
+impl AgentWorld {
+    fn agent(&self) -> Result<Arc<Agent>, Status> {
+        let agent = self.agent.upgrade();
+        agent.ok_or_else(|| Status::unavailable("the daemon is shutting down"))
+    }
+}
+
+impl World for AgentWorld {
+    fn limits(&self) -> config::Captures {
+        let agent = self.agent.upgrade();
+        agent.map_or_else(config::Captures::default, |agent| {
+            lock(&agent.config).config.captures.clone()
+        })
+    }
+
+    fn unix_ns(&self, at: Mono) -> i64 {
+        let agent = self.agent.upgrade();
+        agent.map_or(0, |agent| agent.clock.to_unix_ns(at))
+    }
+
+    fn resolve(&self, selector: &Selector) -> Result<Scope, Status> {
+        let containers = lock(&self.containers).clone();
+        target::resolve(selector, &self.agent()?.hierarchy, &containers)
+    }
+
+    fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status> {
+        let agent = self.agent()?;
+        let event = Event::parse(&wanted.event).map_err(|error| refused(&error.into()))?;
+        let (name, unit) = (event.name(), event.unit().to_owned());
+        let depth = lock(&agent.sampling).spec.max_stack_depth;
+        let cgroups = scope.cgroups.as_ref();
+        let subtree = cgroups.and_then(|cgroups| cgroups.subtree.clone());
+        let mut filter = Filter::default()
+            .pids(scope.pids.iter().copied())
+            .names(scope.names.iter().map(|name| name.as_bytes()));
+        // Of one subtree the kernel knows best what is in it.
+        if let (Some(cgroups), None) = (cgroups, &subtree) {
+            let below = cgroups.below.iter().map(|path| &path[..]);
+            filter = filter.cgroups(cgroups.ids.iter().copied(), below);
+        }
+        let started = self.engine.begin(engine::Wanted {
+            id,
+            event,
+            every: every(wanted),
+            kernel_filter: wanted.filter.clone(),
+            stack_bytes: stack_bytes(&agent, wanted),
+            max_stack_depth: depth,
+            cgroup: subtree,
+            filter,
+            keep_times: wanted.times,
+        });
+        let started = started.map_err(|error| refused(&error))?;
+        let (rate_hz, period) = match started.every {
+            Every::Rate(rate) => (rate, 0),
+            Every::Period(period) => (0, period),
+        };
+        Ok(Started {
+            event: name,
+            unit,
+            rate_hz,
+            period,
+            stack_bytes: started.stack_bytes,
+            notices: started.notices,
+        })
+    }
+
+    fn end(&self, id: CaptureId) {
+        self.engine.end(id);
+    }
+
+    fn past(&self, from: Mono, query: &Query, times: bool, cancel: &AtomicBool) -> Option<Profile> {
+        let agent = self.agent.upgrade()?;
+        let until = Mono::now();
+        agent.sampler.flush();
+        // The part that answers ends a horizon before it was drained.
+        let fresh = Mono(until.0.saturating_sub(HORIZON.as_nanos() as u64));
+        let late = until.plus(FLUSH_MAX);
+        let progress = read(&agent.recorder).subscribe();
+        // Late or gone: the answer holds what there is.
+        while progress.borrow().end < fresh && Mono::now() < late {
+            if cancel.load(Ordering::Relaxed) {
+                return None;
+            }
+            std::thread::sleep(FLUSH_POLL);
+        }
+        let ask = match times {
+            true => recorder::query_with_times,
+            false => recorder::query,
+        };
+        let answer = ask(&agent.recorder, Span::Time(from, until), query, cancel).ok()?;
+        let mut profile = answer.profile;
+        let start = match answer.covered.windows {
+            0 => from,
+            _ => answer.covered.start,
+        };
+        profile.info.start_unix_ns = agent.clock.to_unix_ns(start);
+        if let Some(since) = answer.times_from {
+            profile.moments.start_unix_ns = agent.clock.to_unix_ns(since);
+        }
+        Some(profile)
+    }
+
+    fn stop(&self) {
+        *lock(&self.containers) = Containers::none();
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        let threads = self.threads.get_or_init(|| {
+            let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+            let tasks = tasks.flatten().map(|task| task.path());
+            tasks
+                .filter(|task| {
+                    let comm = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+                    THREADS.contains(&comm.trim_end())
+                })
+                .collect()
+        });
+        let times = threads.iter().filter_map(|task| thread_cpu_ns(task));
+        times.sum()
+    }
+
+    fn samples(&self) -> u64 {
+        let agent = self.agent.upgrade();
+        agent.map_or(0, |agent| agent.sampler.samples.load(Ordering::Relaxed))
+    }
+}
+
+fn every(wanted: &Wanted) -> Option<Every> {
+    match (wanted.rate_hz, wanted.period) {
+        (0, 0) => None,
+        (0, period) => Some(Every::Period(period)),
+        (rate, _) => Some(Every::Rate(rate)),
+    }
+}
+
+/// Bytes of each stack to copy. What the budget took away from the continuous profile it did not take from
+/// captures.
+fn stack_bytes(agent: &Agent, wanted: &Wanted) -> u32 {
+    let config = lock(&agent.config).config.clone();
+    let planned = sampling_plan(&config, &agent.environment, Limits::NONE).stack_bytes;
+    match (wanted.unwind, wanted.stack_bytes) {
+        (Unwind::FramePointer, _) => 0,
+        (_, bytes) if bytes > 0 => bytes,
+        (Unwind::StackCopy, _) if planned == 0 => config.unwind.stack_kib << 10,
+        _ => planned,
+    }
+}
+
+/// Why a capture cannot begin, for who asked.
+fn refused(error: &EngineError) -> Status {
+    let message = with_causes(error);
+    match error.fault() {
+        Fault::Request => Status::invalid_argument(message),
+        Fault::Machine => Status::failed_precondition(message),
+        Fault::Moment => Status::resource_exhausted(message),
+    }
+}

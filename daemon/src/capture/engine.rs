@@ -1,0 +1,444 @@
+//! Opens the events of captures and has the sampler sample them: what a manager of captures calls.
+//!
+//! Captures with equal specifications share one set of rings. Opening happens on the caller's thread and may
+//! block, some kinds of events for as long as all CPUs take to agree; the sampler gets rings that run. A set
+//! is closed when its last capture ends, by `fp-files`.
+//!
+//! What a capture took comes as batches tagged with its id, the last one with `closes`, whatever happened:
+//! also after a refusal by the sampler, and when the daemon stops.
+
+mod error;
+
+pub use error::{EngineError, Fault};
+
+use super::event::{Event, RATE_HZ};
+use super::filter::Filter;
+use crate::ids::{CaptureId, CpuId};
+use crate::perf::environment;
+use crate::perf::event::OpenError;
+use crate::perf::plan::{Machine, SetPlan};
+use crate::perf::probe::{Every, Placement, Probe, Source};
+use crate::perf::rings::RingsError;
+use crate::perf::sets::{RingSet, SetKey};
+use crate::sampler::{Begin, CAPTURES_MAX, Command, SetOf, Shared};
+use std::ffi::CString;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Highest rate. Unit: samples a second on each CPU. At 5 µs a sample it is a twentieth of a CPU for each.
+pub const RATE_HZ_MAX: u32 = 9_999;
+
+/// Shortest period of a clock: that of the highest rate. Unit: nanoseconds.
+const CLOCK_PERIOD_MIN: u64 = 1_000_000_000 / RATE_HZ_MAX as u64;
+
+/// Longest period: the kernel takes no more than 63 bits.
+const PERIOD_MAX: u64 = i64::MAX as u64;
+
+/// Samples a second on each CPU that rings are made for where nobody can say how often the event happens;
+/// with copies of stacks a tenth.
+const UNKNOWN_PER_SECOND: u64 = 20_000;
+
+/// Longest filter of the kernel's. It takes a page at most.
+const FILTER_BYTES_MAX: usize = 4095;
+
+/// What a capture is to sample.
+#[derive(Debug)]
+pub struct Wanted {
+    /// Its id.
+    pub id: CaptureId,
+    /// The event.
+    pub event: Event,
+    /// By rate or by period; `None`: as the event is best sampled.
+    pub every: Option<Every>,
+    /// The kernel's filter; empty: none.
+    pub kernel_filter: String,
+    /// Bytes of user stack to copy with each sample; 0: frame pointers only.
+    pub stack_bytes: u32,
+    /// Frames of the kernel's callchain.
+    pub max_stack_depth: u16,
+    /// Directory of a cgroup, in the hierarchy that owns `perf_event`: only what runs in it and below it
+    /// makes samples, so all else costs nothing.
+    pub cgroup: Option<PathBuf>,
+    /// Which samples are worth unwinding.
+    pub filter: Filter,
+    /// Say of every sample when it was taken.
+    pub keep_times: bool,
+}
+
+/// What runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    /// By rate or by period.
+    pub every: Every,
+    /// Weight of one sample; 0 when it varies.
+    pub period: u64,
+    /// Bytes of user stack copied with each sample.
+    pub stack_bytes: u32,
+    /// CPUs that are sampled.
+    pub cpus: usize,
+    /// Memory of the rings, the same for each of the captures that share them.
+    pub ring_bytes: usize,
+    /// True when another capture had opened the rings.
+    pub shared: bool,
+    /// What the reader of the profile must know, for people.
+    pub notices: Vec<String>,
+}
+
+/// What one set of rings samples. Captures that want the same share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Spec {
+    probes: Vec<Probe>,
+    /// Device and inode of the cgroup's directory.
+    cgroup: Option<(u64, u64)>,
+}
+
+struct OpenSet {
+    key: SetKey,
+    spec: Spec,
+    started: Started,
+    users: Vec<CaptureId>,
+}
+
+#[derive(Default)]
+struct Sets {
+    last_key: u64,
+    list: Vec<OpenSet>,
+}
+
+impl Sets {
+    fn captures(&self) -> impl Iterator<Item = CaptureId> + '_ {
+        self.list.iter().flat_map(|set| set.users.iter().copied())
+    }
+
+    fn ring_bytes(&self) -> u64 {
+        let bytes = self.list.iter().map(|set| set.started.ring_bytes as u64);
+        bytes.sum()
+    }
+}
+
+/// See the module.
+pub struct Engine {
+    sampler: Arc<Shared>,
+    machine: Machine,
+    sets: Mutex<Sets>,
+    /// Whether the processor's counters deliver samples, once somebody asked.
+    counters_deliver: OnceLock<bool>,
+}
+
+impl Engine {
+    /// For the sampler behind `sampler`.
+    pub fn new(sampler: Arc<Shared>, machine: Machine) -> Engine {
+        Engine {
+            sampler,
+            machine,
+            sets: Mutex::default(),
+            counters_deliver: OnceLock::new(),
+        }
+    }
+
+    /// Opens what a capture samples, or shares it, and has it sampled. Blocks.
+    ///
+    /// # Errors
+    /// [`EngineError`]: then no batch comes.
+    pub fn begin(&self, wanted: Wanted) -> Result<Started, EngineError> {
+        let mut notices = Vec::new();
+        let every = wanted.every.unwrap_or(wanted.event.default_every());
+        let name = wanted.event.name();
+        let source = wanted.event.source()?;
+        let every = checked(every, &name, &source, &mut notices)?;
+        let probe = Probe {
+            filter: checked_filter(&wanted)?,
+            name,
+            every,
+            max_stack_depth: wanted.max_stack_depth,
+            stack_bytes: wanted.stack_bytes,
+            raw: false,
+            source,
+        };
+        self.check_counters(&probe)?;
+        let period = probe.period();
+        let begin = |set| {
+            let mut begin = Begin::new(wanted.id, set, wanted.filter);
+            begin.keep_times = wanted.keep_times;
+            begin.period = period;
+            begin
+        };
+        let (id, cgroup) = (wanted.id, wanted.cgroup.as_deref());
+        let started = self.begin_with(id, vec![probe], cgroup, begin);
+        let started = started.map_err(|error| with_fields(error, &wanted.event))?;
+        notices.extend(started.notices);
+        Ok(Started { notices, ..started })
+    }
+
+    /// As [`Engine::begin`], for events that are put together otherwise: a set of several. Their copies of
+    /// stacks are cut to what rings can hold.
+    ///
+    /// # Errors
+    /// [`EngineError`]: then no batch comes.
+    pub fn begin_with(
+        &self,
+        id: CaptureId,
+        mut probes: Vec<Probe>,
+        cgroup: Option<&Path>,
+        begin: impl FnOnce(SetOf) -> Begin,
+    ) -> Result<Started, EngineError> {
+        let cgroup = cgroup.map(open_cgroup).transpose()?;
+        let spec = Spec {
+            probes: probes.clone(),
+            cgroup: cgroup.as_ref().map(|(_, identity)| *identity),
+        };
+        let begin = match self.share(id, &spec, begin)? {
+            Ok(started) => return Ok(started),
+            Err(begin) => begin,
+        };
+        let cpus = online();
+        let plan = self.plan(&probes, cpus.len())?;
+        for probe in &mut probes {
+            probe.stack_bytes = probe.stack_bytes.min(plan.stack_bytes);
+        }
+        let place = Placement {
+            cgroup: cgroup.as_ref().map(|(directory, _)| directory),
+            ring_bytes: plan.ring_bytes,
+            watermark_bytes: plan.watermark_bytes,
+        };
+        let key = self.next_key();
+        let set = RingSet::open(key, &cpus, &probes, &place)?;
+        // Somebody may have opened the same meanwhile.
+        let begin = match self.share(id, &spec, begin)? {
+            Ok(started) => return Ok(started),
+            Err(begin) => begin,
+        };
+        let first = &probes[0];
+        let started = Started {
+            every: first.every,
+            period: first.period(),
+            stack_bytes: probes.iter().map(|it| it.stack_bytes).max().unwrap_or(0),
+            cpus: set.cpus(),
+            ring_bytes: set.ring_bytes(),
+            shared: false,
+            notices: plan.notices,
+        };
+        let mut sets = self.lock();
+        sets.list.push(OpenSet {
+            key,
+            spec,
+            started: started.clone(),
+            users: vec![id],
+        });
+        self.command(begin(SetOf::New(Box::new(set))));
+        Ok(started)
+    }
+
+    /// Rings for the event that writes most.
+    fn plan(&self, probes: &[Probe], cpus: usize) -> Result<SetPlan, EngineError> {
+        let used = self.lock().ring_bytes();
+        let most = probes.iter().max_by_key(|probe| bytes_per_second(probe));
+        let most = most.ok_or(RingsError::NoCpus)?;
+        let rings = (cpus * probes.len()) as u64;
+        let plan = SetPlan::new(
+            &self.machine,
+            rings,
+            per_second(most),
+            most.stack_bytes,
+            used,
+        );
+        plan.ok_or(EngineError::Memory { used })
+    }
+
+    /// Begins a capture with rings that are open, or gives back how to begin it with others.
+    fn share<B: FnOnce(SetOf) -> Begin>(
+        &self,
+        id: CaptureId,
+        spec: &Spec,
+        begin: B,
+    ) -> Result<Result<Started, B>, EngineError> {
+        let mut sets = self.lock();
+        if sets.captures().count() >= CAPTURES_MAX {
+            return Err(EngineError::Captures);
+        }
+        if sets.captures().any(|running| running == id) {
+            return Err(EngineError::Running(id.0));
+        }
+        let Some(open) = sets.list.iter_mut().find(|open| open.spec == *spec) else {
+            return Ok(Err(begin));
+        };
+        open.users.push(id);
+        let started = Started {
+            shared: true,
+            ..open.started.clone()
+        };
+        // Under the lock: a set ends after all captures that were begun with it.
+        self.command(begin(SetOf::Open(open.key)));
+        Ok(Ok(started))
+    }
+
+    /// Ends a capture with what there is; its last batch comes soon. False: none of this id runs.
+    pub fn end(&self, id: CaptureId) -> bool {
+        let mut sets = self.lock();
+        let Some(at) = sets.list.iter().position(|set| set.users.contains(&id)) else {
+            return false;
+        };
+        sets.list[at].users.retain(|&user| user != id);
+        if sets.list[at].users.is_empty() {
+            sets.list.swap_remove(at);
+        }
+        self.sampler.command(Command::EndCapture(id));
+        true
+    }
+
+    /// Captures that run.
+    pub fn running(&self) -> usize {
+        self.lock().captures().count()
+    }
+
+    /// Memory of the rings of all captures. Unit: bytes.
+    pub fn ring_bytes(&self) -> u64 {
+        self.lock().ring_bytes()
+    }
+
+    fn command(&self, begin: Begin) {
+        self.sampler.command(Command::BeginCapture(Box::new(begin)));
+    }
+
+    fn next_key(&self) -> SetKey {
+        let mut sets = self.lock();
+        sets.last_key += 1;
+        SetKey(sets.last_key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sets> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Some VMs accept events of the processor and never deliver. Cycles are always counted, so they prove
+    /// what an event that may not happen for a while cannot.
+    fn check_counters(&self, probe: &Probe) -> Result<(), EngineError> {
+        if !probe.source.is_hardware() {
+            return Ok(());
+        }
+        if self.counters_deliver.get().is_none() {
+            let proof = Probe {
+                source: Source::CYCLES,
+                every: Every::Rate(RATE_HZ),
+                stack_bytes: 0,
+                filter: None,
+                ..probe.clone()
+            };
+            let place = Placement {
+                cgroup: None,
+                ring_bytes: 256 << 10,
+                watermark_bytes: 128 << 10,
+            };
+            let set = RingSet::open(SetKey(0), &online(), &[proof], &place)?;
+            // Somebody else may have found out the same.
+            let _ = self.counters_deliver.set(set.delivers_samples());
+        }
+        match self.counters_deliver.get() {
+            Some(false) => Err(EngineError::Silent {
+                event: probe.name.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn online() -> Vec<CpuId> {
+    environment::cpus_online().unwrap_or_default()
+}
+
+/// A rate or period that is in its bounds, and not above what the kernel allows now.
+fn checked(
+    every: Every,
+    event: &str,
+    source: &Source,
+    notices: &mut Vec<String>,
+) -> Result<Every, EngineError> {
+    match every {
+        Every::Rate(rate) if !(1..=RATE_HZ_MAX).contains(&rate) => Err(EngineError::Rate(rate)),
+        Every::Rate(rate) => match environment::max_sample_rate() {
+            Some(most) if most < rate => {
+                notices.push(format!(
+                    "sampled at {most} Hz instead of {rate}: kernel.perf_event_max_sample_rate, which \
+                     the kernel lowers when samples take long"
+                ));
+                Ok(Every::Rate(most.max(1)))
+            }
+            _ => Ok(every),
+        },
+        Every::Period(period) => {
+            let min = match source.is_clock() {
+                true => CLOCK_PERIOD_MIN,
+                false => 1,
+            };
+            match (min..=PERIOD_MAX).contains(&period) {
+                true => Ok(every),
+                false => Err(EngineError::Period {
+                    period,
+                    min,
+                    event: event.to_owned(),
+                }),
+            }
+        }
+    }
+}
+
+fn checked_filter(wanted: &Wanted) -> Result<Option<CString>, EngineError> {
+    let (filter, event) = (&wanted.kernel_filter, || wanted.event.name());
+    if filter.is_empty() {
+        return Ok(None);
+    }
+    if !wanted.event.takes_filter() {
+        return Err(EngineError::NoFilter { event: event() });
+    }
+    let fits = filter.len() <= FILTER_BYTES_MAX;
+    let text = CString::new(filter.as_bytes()).ok().filter(|_| fits);
+    text.map(Some)
+        .ok_or_else(|| EngineError::BadFilter { event: event() })
+}
+
+/// Says of a filter that is refused what it could speak of.
+fn with_fields(error: EngineError, event: &Event) -> EngineError {
+    match error {
+        EngineError::Rings(RingsError::Open(OpenError::Filter {
+            event: name,
+            filter,
+            source,
+        })) => EngineError::Filter {
+            event: name,
+            filter,
+            fields: event.fields(),
+            source,
+        },
+        other => other,
+    }
+}
+
+/// Samples a second on a busy CPU.
+fn per_second(probe: &Probe) -> u64 {
+    match probe.every {
+        Every::Rate(rate) => rate.into(),
+        Every::Period(period) if probe.source.is_clock() => 1_000_000_000 / period.max(1),
+        Every::Period(_) if probe.stack_bytes > 0 => UNKNOWN_PER_SECOND / 10,
+        Every::Period(_) => UNKNOWN_PER_SECOND,
+    }
+}
+
+fn bytes_per_second(probe: &Probe) -> u64 {
+    per_second(probe) * (1024 + u64::from(probe.stack_bytes))
+}
+
+fn open_cgroup(path: &Path) -> Result<(File, (u64, u64)), EngineError> {
+    let open = || {
+        let mut options = File::options();
+        options.read(true).custom_flags(libc::O_DIRECTORY);
+        let directory = options.open(path)?;
+        let meta = directory.metadata()?;
+        Ok((directory, (meta.dev(), meta.ino())))
+    };
+    open().map_err(|source| EngineError::Cgroup {
+        path: path.display().to_string(),
+        source,
+    })
+}

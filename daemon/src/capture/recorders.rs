@@ -1,0 +1,120 @@
+//! The recorders of captures that run: made by the manager, filled by the namer.
+//!
+//! Threads: any. A batch whose capture is not here any more is let go unnamed.
+
+use crate::aggregate::batch::RawBatch;
+use crate::aggregate::recorder::Recorder;
+use crate::ids::CaptureId;
+use hashbrown::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+/// What the namer makes of one capture.
+pub struct Taken {
+    /// Its named samples.
+    pub recorder: RwLock<Recorder>,
+    ended: Mutex<bool>,
+    told: Condvar,
+    beside: Mutex<Beside>,
+}
+
+/// What batches of a capture say beside their samples, in sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Beside {
+    /// Samples that its pre-filter refused.
+    pub passed_over: u64,
+    /// Samples that the sampler had no time to take.
+    pub shed: u64,
+    /// CPUs that came or went.
+    pub cpus_changed: u64,
+    /// cgroups made for which its pre-filter had no room.
+    pub cgroups_refused: u64,
+}
+
+impl Taken {
+    /// Nothing yet, into this recorder.
+    pub fn new(recorder: Recorder) -> Taken {
+        Taken {
+            recorder: RwLock::new(recorder),
+            ended: Mutex::new(false),
+            told: Condvar::new(),
+            beside: Mutex::default(),
+        }
+    }
+
+    /// Takes what a batch says beside its samples.
+    pub fn note(&self, batch: &RawBatch) {
+        let mut beside = unpoisoned(&self.beside);
+        beside.passed_over += batch.passed_over;
+        beside.shed += batch.shed;
+        beside.cpus_changed += u64::from(batch.cpus_changed);
+        beside.cgroups_refused += batch.cgroups_refused;
+    }
+
+    /// What its batches said beside their samples.
+    pub fn beside(&self) -> Beside {
+        *unpoisoned(&self.beside)
+    }
+
+    /// The last batch of the capture is named: nothing comes any more.
+    pub fn end(&self) {
+        *unpoisoned(&self.ended) = true;
+        self.told.notify_all();
+    }
+
+    /// Waits until [`Taken::end`] was called, so long at most. True when it was.
+    pub fn wait_for_end(&self, at_most: Duration) -> bool {
+        let ended = unpoisoned(&self.ended);
+        let waited = self
+            .told
+            .wait_timeout_while(ended, at_most, |ended| !*ended);
+        let (ended, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *ended
+    }
+}
+
+/// By capture. Their number is bounded by `captures.max`.
+#[derive(Default)]
+pub struct Recorders {
+    by_id: Mutex<HashMap<CaptureId, Arc<Taken>>>,
+    /// Samples of all captures since the start.
+    samples: AtomicU64,
+}
+
+impl Recorders {
+    /// The one of a capture; `None` when nobody wants its samples any more.
+    pub fn get(&self, id: CaptureId) -> Option<Arc<Taken>> {
+        unpoisoned(&self.by_id).get(&id).cloned()
+    }
+
+    /// From now on the samples of `id` are recorded there.
+    pub fn insert(&self, id: CaptureId, taken: Arc<Taken>) {
+        unpoisoned(&self.by_id).insert(id, taken);
+    }
+
+    /// From now on they are let go.
+    pub fn remove(&self, id: CaptureId) {
+        unpoisoned(&self.by_id).remove(&id);
+    }
+
+    /// So many samples of captures were named.
+    pub fn note_samples(&self, samples: u64) {
+        self.samples.fetch_add(samples, Ordering::Relaxed);
+    }
+
+    /// Samples of all captures since the start.
+    pub fn samples(&self) -> u64 {
+        self.samples.load(Ordering::Relaxed)
+    }
+
+    /// Their ids, in no order.
+    pub fn ids(&self) -> Vec<CaptureId> {
+        unpoisoned(&self.by_id).keys().copied().collect()
+    }
+}
+
+/// The value: it is replaced whole, so a holder that panicked left it sound.
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,502 @@
+//! One capture from its begin to its last message, on a thread of its own, `fp-capture`.
+//!
+//! It wakes four times a second: to tell how it goes, and to see whether it is over, by time, because somebody
+//! cancelled it, the client left, the target is gone for good, or the daemon stops. Then it has the sampling
+//! ended, waits for the last batch, and answers. A client that reads slowly is waited for here and nowhere
+//! else; whoever holds the receiver bounds that.
+
+use super::manager::{Captures, Running, Slot, lock, message};
+use super::recorders::Beside;
+use super::request::Wanted;
+use super::target::{Gone, Scope};
+use crate::aggregate::recorder::{self, RecorderStats, Span, read};
+use crate::metrics::thread_cpu_ns;
+use crate::time::Mono;
+use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd};
+use proto::agent::{
+    CaptureInfo, CaptureProgress, CaptureResponse, CaptureState, capture_response::Body,
+};
+use proto::convert::Chunks;
+use proto::wire::ProfileChunk;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::mpsc::{self, error::TrySendError};
+
+/// How often a capture looks around. Cancelling takes this long at most.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How often it tells how it goes.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it looks whether its target is there.
+const TARGET_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a namer that
+/// waits for a disk takes longer, and what is not there then is left out, which a notice says.
+const LAST_BATCH_MAX: Duration = Duration::from_secs(10);
+
+/// The same while the daemon stops.
+const LAST_BATCH_STOPPING: Duration = Duration::from_secs(2);
+
+/// Why a capture is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Its time is up.
+    Time,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// All processes it is about have ended.
+    TargetGone,
+    /// The daemon stops.
+    Stopping,
+    /// The sampler ended it.
+    Sampler,
+    /// Nobody reads the answer.
+    ClientGone,
+}
+
+/// The client has gone.
+struct ClientGone;
+
+/// See the module. Dropped before its end it ends the capture as failed.
+pub(super) struct Run {
+    captures: Arc<Captures>,
+    running: Arc<Running>,
+    wanted: Wanted,
+    scope: Scope,
+    began: Mono,
+    messages: mpsc::Sender<CaptureResponse>,
+    cost: Cost,
+    selected: Selected,
+    /// When all cgroups of the target were gone first.
+    target_gone: Option<Mono>,
+    _slot: Slot,
+}
+
+/// The thread that asks the flight recorder, and how to tell it that nobody waits.
+struct Past {
+    thread: JoinHandle<Option<Profile>>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Run {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what a capture is made of, each once"
+    )]
+    pub fn new(
+        captures: Arc<Captures>,
+        slot: Slot,
+        running: Arc<Running>,
+        wanted: Wanted,
+        scope: Scope,
+        began: Mono,
+        messages: mpsc::Sender<CaptureResponse>,
+    ) -> Run {
+        Run {
+            cost: Cost::new(&captures),
+            captures,
+            running,
+            wanted,
+            scope,
+            began,
+            messages,
+            selected: Selected::default(),
+            target_gone: None,
+            _slot: slot,
+        }
+    }
+
+    /// The body of the thread.
+    pub fn run(mut self) {
+        let past = self.ask_past();
+        let end = self.sample();
+        self.captures.world.end(self.running.id);
+        let sampled = Mono::now().since(self.began);
+        if end == End::ClientGone {
+            if let Some(past) = &past {
+                past.cancel.store(true, Ordering::Relaxed);
+            }
+            return self.finish(CaptureState::Failed, sampled, Vec::new(), "the client left");
+        }
+        let wait = match self.captures.is_stopping() {
+            true => LAST_BATCH_STOPPING,
+            false => LAST_BATCH_MAX,
+        };
+        let whole = self.running.taken.wait_for_end(wait);
+        let end = match end {
+            // The sampler is as quick to hear of it.
+            End::Sampler if self.captures.is_stopping() => End::Stopping,
+            end => end,
+        };
+        let answered = self.answer(end, sampled, past, whole);
+        if answered.is_err() {
+            let error = "the client left before the answer was complete";
+            self.finish(CaptureState::Failed, sampled, Vec::new(), error);
+        }
+    }
+
+    /// Has the flight recorder asked beside everything else: an hour of a large machine takes seconds.
+    fn ask_past(&self) -> Option<Past> {
+        if self.wanted.before.is_zero() {
+            return None;
+        }
+        let cancel = Arc::new(AtomicBool::new(false));
+        let (captures, told) = (Arc::clone(&self.captures), Arc::clone(&cancel));
+        let (query, times) = (self.wanted.query.clone(), self.wanted.times);
+        let before = self.wanted.before.as_nanos() as u64;
+        let from = Mono(self.began.0.saturating_sub(before));
+        let thread = std::thread::Builder::new()
+            .name("fp-past".into())
+            .spawn(move || captures.world.past(from, &query, times, &told));
+        match thread {
+            Ok(thread) => Some(Past { thread, cancel }),
+            Err(error) => {
+                tracing::warn!(%error, "failed to start a thread for the past of a capture");
+                None
+            }
+        }
+    }
+
+    /// Waits for the end, and tells how it goes.
+    fn sample(&mut self) -> End {
+        let deadline = self.began.plus(self.wanted.duration);
+        let mut tell_at = self.began;
+        let mut look_at = self.began.plus(TARGET_INTERVAL);
+        loop {
+            let now = Mono::now();
+            if now >= tell_at {
+                if self.tell(now).is_err() {
+                    return End::ClientGone;
+                }
+                tell_at = now.plus(PROGRESS_INTERVAL);
+            }
+            if self.messages.is_closed() {
+                return End::ClientGone;
+            }
+            if self.running.cancelled.load(Ordering::Acquire) {
+                return End::Cancelled;
+            }
+            if self.captures.is_stopping() {
+                return End::Stopping;
+            }
+            if now >= deadline {
+                return End::Time;
+            }
+            if now >= look_at {
+                match self.scope.presence.gone() {
+                    Some(Gone::Processes) => return End::TargetGone,
+                    Some(Gone::Cgroups) => self.target_gone = self.target_gone.or(Some(now)),
+                    None => {}
+                }
+                look_at = now.plus(TARGET_INTERVAL);
+            }
+            let pause = deadline.since(now).min(TICK);
+            if self.running.taken.wait_for_end(pause) {
+                return End::Sampler;
+            }
+        }
+    }
+
+    /// Tells how it goes. A message that finds no room is left out.
+    fn tell(&mut self, now: Mono) -> Result<(), ClientGone> {
+        let progress = self.progress(now.since(self.began));
+        {
+            let mut info = lock(&self.running.info);
+            info.progress = Some(progress);
+            info.elapsed_ns = progress.elapsed_ns;
+        }
+        match self.messages.try_send(message(Body::Progress(progress))) {
+            Err(TrySendError::Closed(_)) => Err(ClientGone),
+            Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
+        }
+    }
+
+    fn progress(&mut self, elapsed: Duration) -> CaptureProgress {
+        let recorder = read(&self.running.taken.recorder);
+        self.selected.count(&recorder, &self.wanted);
+        let (quality, stats) = (recorder.totals_of_quality(), recorder.stats());
+        drop(recorder);
+        let share = self.cost.share(&self.captures, quality.taken);
+        self.running.cpu_ns.store(share, Ordering::Relaxed);
+        let thread = thread_cpu_ns(Path::new("/proc/thread-self")).unwrap_or(0);
+        CaptureProgress {
+            elapsed_ns: elapsed.as_nanos() as u64,
+            samples: self.selected.samples,
+            samples_all: quality.taken + self.running.taken.beside().passed_over,
+            lost_samples: quality.lost_samples,
+            throttled: quality.throttled,
+            cpu_ns: share.saturating_add(thread),
+            bytes: (stats.bytes + stats.times_bytes) as u64,
+        }
+    }
+
+    /// Sends all that there is.
+    fn answer(
+        &mut self,
+        end: End,
+        sampled: Duration,
+        past: Option<Past>,
+        whole: bool,
+    ) -> Result<(), ClientGone> {
+        let mut notices = Vec::new();
+        if !whole {
+            notices
+                .push("the daemon was late to name the last samples: they are missing".to_owned());
+        }
+        if let Some(past) = past {
+            match self.wait_for(past)? {
+                Some(profile) => self.send_profile(profile, Body::Past)?,
+                None => notices.push("the flight recorder could not be asked".to_owned()),
+            }
+        }
+        let profile = self.profile();
+        let progress = self.progress(sampled);
+        lock(&self.running.info).progress = Some(progress);
+        let stats = read(&self.running.taken.recorder).stats();
+        self.notice(&profile, stats, &mut notices);
+        self.send_profile(profile, Body::Chunk)?;
+        let (state, error) = match end {
+            End::Time => (CaptureState::Complete, ""),
+            End::TargetGone => (
+                CaptureState::Cancelled,
+                "the process that was captured ended",
+            ),
+            End::Stopping => (CaptureState::Cancelled, "the daemon was stopped"),
+            End::Sampler => (CaptureState::Cancelled, "sampling ended"),
+            End::Cancelled | End::ClientGone => (CaptureState::Cancelled, "cancelled"),
+        };
+        self.finish(state, sampled, notices, error);
+        let result = lock(&self.running.info).clone();
+        self.send(Body::Result(result))
+    }
+
+    /// Waits for the past, as long as there is somebody to tell it.
+    fn wait_for(&self, past: Past) -> Result<Option<Profile>, ClientGone> {
+        while !past.thread.is_finished() {
+            if self.messages.is_closed() {
+                past.cancel.store(true, Ordering::Relaxed);
+                return Err(ClientGone);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // A panic there is logged by its own words.
+        Ok(past.thread.join().unwrap_or(None))
+    }
+
+    /// What was captured, as it was asked for.
+    fn profile(&self) -> Profile {
+        let recorder = &self.running.taken.recorder;
+        let ask = match self.wanted.times {
+            true => recorder::query_with_times,
+            false => recorder::query,
+        };
+        let everything = Span::Time(Mono(0), Mono(u64::MAX));
+        let never = AtomicBool::new(false);
+        let Ok(answer) = ask(recorder, everything, &self.wanted.query, &never) else {
+            return Profile::default();
+        };
+        let mut profile = answer.profile;
+        let world = &self.captures.world;
+        let start = match answer.covered.windows {
+            0 => self.began,
+            _ => answer.covered.start,
+        };
+        profile.info.start_unix_ns = world.unix_ns(start);
+        if let Some(from) = answer.times_from {
+            profile.moments.start_unix_ns = world.unix_ns(from);
+        }
+        // The kernel accounts for cgroups, not for what a capture selects of them.
+        profile.info.coverage = Coverage::default();
+        profile
+    }
+
+    /// What the reader of the profile must know.
+    fn notice(&self, profile: &Profile, stats: RecorderStats, notices: &mut Vec<String>) {
+        let recorder = read(&self.running.taken.recorder);
+        let (all, totals) = (recorder.totals_of_quality(), stats.totals);
+        drop(recorder);
+        if let Some(gone) = self.target_gone {
+            let after = gone.since(self.began).as_secs_f64();
+            notices.push(format!(
+                "the target was gone after {after:.0} s: no cgroup of it was left"
+            ));
+        }
+        notices.extend(quality_notices(&all));
+        notices.extend(beside_notices(&self.running.taken.beside()));
+        if totals.dropped_by_budget > 0 {
+            notices.push(format!(
+                "`captures.memory_mib` was used up: the oldest {} windows of 10 s are missing",
+                totals.dropped_by_budget
+            ));
+        }
+        if totals.folded_samples + all.folded > 0 {
+            let folded = totals.folded_samples.max(all.folded);
+            notices.push(format!(
+                "`captures.memory_mib` was used up: {folded} samples stand under [other]"
+            ));
+        }
+        let untimed = totals.times_dropped + profile.moments.dropped;
+        if self.wanted.times && untimed > 0 {
+            notices.push(format!(
+                "the times of {untimed} samples found no room, the oldest first"
+            ));
+        }
+        if profile.samples.is_empty() {
+            notices.push(match all.taken {
+                0 => "nothing was sampled".to_owned(),
+                taken => format!("none of the {taken} samples taken is of what was selected"),
+            });
+        }
+    }
+
+    fn send_profile(
+        &self,
+        profile: Profile,
+        wrap: impl Fn(ProfileChunk) -> Body,
+    ) -> Result<(), ClientGone> {
+        Chunks::new(profile).try_for_each(|chunk| self.send(wrap(chunk)))
+    }
+
+    /// Waits for room.
+    fn send(&self, body: Body) -> Result<(), ClientGone> {
+        let sent = self.messages.blocking_send(message(body));
+        sent.map_err(|_| ClientGone)
+    }
+
+    /// Notes how it ended, and gives back what it held.
+    fn finish(
+        &mut self,
+        state: CaptureState,
+        sampled: Duration,
+        notices: Vec<String>,
+        error: &str,
+    ) {
+        let info = {
+            let mut info = lock(&self.running.info);
+            info.state = state.into();
+            info.elapsed_ns = sampled.as_nanos() as u64;
+            info.notices.extend(notices);
+            error.clone_into(&mut info.error);
+            info.clone()
+        };
+        self.captures.close(&self.running, info);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Ended as it should, it is closed already and this does nothing.
+        let info = CaptureInfo {
+            state: CaptureState::Failed.into(),
+            error: "the capture failed in the daemon".to_owned(),
+            ..lock(&self.running.info).clone()
+        };
+        self.captures.close(&self.running, info);
+    }
+}
+
+/// What was missed while sampling, for people.
+fn quality_notices(all: &Quality) -> Vec<String> {
+    let mut notices = Vec::new();
+    if all.throttled > 0 {
+        notices.push(format!(
+            "the kernel throttled sampling {} times: samples are missing where it was busiest, and \
+             stand under [lost]; kernel.perf_event_max_sample_rate and perf_cpu_time_max_percent \
+             bound the rate",
+            all.throttled
+        ));
+    }
+    if all.lost_samples > 0 {
+        notices.push(format!(
+            "{} samples were lost: they stand under [lost]",
+            all.lost_samples
+        ));
+    }
+    if all.malformed > 0 {
+        notices.push(format!("{} damaged records were left out", all.malformed));
+    }
+    notices
+}
+
+/// What batches said beside their samples, for people.
+fn beside_notices(beside: &Beside) -> Vec<String> {
+    let mut notices = Vec::new();
+    if beside.shed > 0 {
+        notices.push(format!(
+            "{} of the samples lost were there, and the sampler had no time for them: capture at a lower \
+             rate",
+            beside.shed
+        ));
+    }
+    if beside.cpus_changed > 0 {
+        notices.push(format!(
+            "{} times a CPU came or went: it was sampled for a part of the time",
+            beside.cpus_changed
+        ));
+    }
+    if beside.cgroups_refused > 0 {
+        notices.push(format!(
+            "{} cgroups that were made meanwhile found no room and are missing",
+            beside.cgroups_refused
+        ));
+    }
+    notices
+}
+
+/// Counts samples of what is selected, batch by batch.
+#[derive(Default)]
+struct Selected {
+    samples: u64,
+    /// Number of the last part counted.
+    part: u64,
+}
+
+impl Selected {
+    fn count(&mut self, recorder: &recorder::Recorder, wanted: &Wanted) {
+        let newest = recorder.subscribe().borrow().part;
+        if newest == self.part {
+            return;
+        }
+        let mut runner = QueryRunner::new(&wanted.query);
+        let never = AtomicBool::new(false);
+        let mut samples = 0;
+        let span = Span::Parts(self.part, newest);
+        let scanned = recorder.scan(span, &never, |dict, key, value| {
+            if key.end != StackEnd::Lost && runner.selects(dict, key.labels) {
+                samples += value.count;
+            }
+        });
+        if scanned.is_ok() {
+            self.samples += samples;
+            self.part = newest;
+        }
+    }
+}
+
+/// What a capture costs: its share, by samples, of what the threads took that sample and name, and its own
+/// thread. A sample of a capture costs what one of the continuous profile does.
+struct Cost {
+    cpu_ns: u64,
+    samples: u64,
+}
+
+impl Cost {
+    fn new(captures: &Captures) -> Cost {
+        Cost {
+            cpu_ns: captures.world.cpu_ns(),
+            samples: captures.world.samples() + captures.recorders.samples(),
+        }
+    }
+
+    /// Of the threads that sample and name, since the begin, with so many samples of its own.
+    fn share(&self, captures: &Captures, own: u64) -> u64 {
+        let cpu_ns = captures.world.cpu_ns().saturating_sub(self.cpu_ns);
+        let all = captures.world.samples() + captures.recorders.samples();
+        let all = all.saturating_sub(self.samples).max(own).max(1);
+        (u128::from(cpu_ns) * u128::from(own) / u128::from(all)) as u64
+    }
+}

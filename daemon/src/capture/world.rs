@@ -1,0 +1,65 @@
+//! What captures need of the daemon: a trait, so that their rules can be tested without any.
+
+use super::request::Wanted;
+use super::target::Scope;
+use crate::config;
+use crate::ids::CaptureId;
+use crate::time::Mono;
+use profile::{Profile, Query, Selector};
+use std::sync::atomic::AtomicBool;
+use tonic::Status;
+
+/// How the sampling of a capture was set up in the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Started {
+    /// The event that runs.
+    pub event: String,
+    /// Unit of weights.
+    pub unit: String,
+    /// Samples a second on each CPU; 0: by period.
+    pub rate_hz: u32,
+    /// Events a sample; 0: by rate.
+    pub period: u64,
+    /// Bytes copied of each stack.
+    pub stack_bytes: u32,
+    /// What is less than was asked for.
+    pub notices: Vec<String>,
+}
+
+/// See the module. All of it may block, for tenths of a second at most.
+pub trait World: Send + Sync + 'static {
+    /// The limits in force.
+    fn limits(&self) -> config::Captures;
+
+    /// Wall time of a moment, nanoseconds since the Unix epoch.
+    fn unix_ns(&self, at: Mono) -> i64;
+
+    /// Finds who a selector is about.
+    ///
+    /// # Errors
+    /// NOT_FOUND when it names what is not there.
+    fn resolve(&self, selector: &Selector) -> Result<Scope, Status>;
+
+    /// Opens events and has them sampled. Batches of the capture come until [`World::end`], the last one
+    /// closes.
+    ///
+    /// # Errors
+    /// As `AgentService.Capture` documents.
+    fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status>;
+
+    /// Ends the sampling of a capture. Nothing when it has ended.
+    fn end(&self, id: CaptureId);
+
+    /// What the flight recorder has of the time from `from` until now, the last second included; `None` when
+    /// cancelled.
+    fn past(&self, from: Mono, query: &Query, times: bool, cancel: &AtomicBool) -> Option<Profile>;
+
+    /// Lets go of what other threads wait for the end of: no capture begins any more.
+    fn stop(&self);
+
+    /// CPU time of the threads that sample and name, since their start. Unit: nanoseconds.
+    fn cpu_ns(&self) -> u64;
+
+    /// Samples of the continuous profile since the start.
+    fn samples(&self) -> u64;
+}

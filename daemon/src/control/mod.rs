@@ -1,0 +1,90 @@
+//! Captures that a collector asks for: the agent attends at it on a stream of its own, so that no port is open on
+//! the host.
+//!
+//! `fp-control` holds the stream open (`attend.rs`), with the connection and the back-off of the exporter, and does
+//! what it is told (`orders.rs`) through [`Capturing`]: as a call on the host's own socket would. What a collector
+//! may ask is what that allows; nothing else is taken from it. A collector that is slow holds up its own captures
+//! alone, and one that goes away ends them. Without a collector in the configuration nothing of this exists.
+
+mod attend;
+mod orders;
+#[cfg(test)]
+mod tests;
+
+use crate::capture::Capturing;
+use crate::export::Exporter;
+use crate::metrics::Metric;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::watch;
+
+/// What the stream to a collector came to. Counted since the start.
+#[derive(Clone, Debug, Default)]
+pub struct ControlCounts {
+    /// 1 while the agent attends.
+    pub attending: Metric,
+    /// Streams that the collector welcomed.
+    pub connections: Metric,
+    /// Captures that were begun.
+    pub captures: Metric,
+    /// Captures that were refused, here or by what makes them.
+    pub refused: Metric,
+    /// Captures given up because the collector dropped them, or went away.
+    pub given_up: Metric,
+    /// Reports of progress left out because the collector was slow.
+    pub skipped: Metric,
+}
+
+/// The handle of the thread: what the supervisor and the metrics see of it.
+pub struct Control {
+    exporter: Arc<Exporter>,
+    capturing: Arc<dyn Capturing>,
+    /// `captures.remote`.
+    allowed: AtomicBool,
+    counts: ControlCounts,
+    stop: watch::Sender<bool>,
+}
+
+impl Control {
+    /// One whose thread does not run yet. Captures are refused unless `allowed`.
+    pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, allowed: bool) -> Control {
+        Control {
+            exporter,
+            capturing,
+            allowed: AtomicBool::new(allowed),
+            counts: ControlCounts::default(),
+            stop: watch::Sender::new(false),
+        }
+    }
+
+    /// The body of `fp-control`: ends soon after [`Control::stop`].
+    ///
+    /// # Errors
+    /// When the runtime cannot be made.
+    pub fn run(&self) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(attend::run(self));
+        Ok(())
+    }
+
+    /// Whether captures of a collector are taken from now on; those that run go on.
+    pub fn allow(&self, allowed: bool) {
+        self.allowed.store(allowed, Ordering::Relaxed);
+    }
+
+    fn is_allowed(&self) -> bool {
+        self.allowed.load(Ordering::Relaxed)
+    }
+
+    /// Has the thread end, and with it the captures it was asked for.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// What it came to.
+    pub fn counts(&self) -> &ControlCounts {
+        &self.counts
+    }
+}

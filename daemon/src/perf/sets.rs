@@ -1,0 +1,208 @@
+//! Rings of captures: one for each CPU and event, drained beside those of the continuous profile.
+//!
+//! A set is what one specification opens; captures that ask for the same share it. It belongs to whoever
+//! opened it until the sampler takes it over, and its events are closed on another thread than the
+//! sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
+
+use crate::ids::CpuId;
+use crate::perf::cpu_ring::CpuRing;
+use crate::perf::event::Features;
+use crate::perf::probe::{Placement, Probe};
+use crate::perf::record::{self, Layout, Record};
+use crate::perf::ring::{Position, Scratch};
+use crate::perf::rings::{Drained, News, RingsError, is_offline};
+use crate::time::Mono;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Most events of a set: what its samples' `event` counts.
+pub const EVENTS_MAX: usize = 8;
+
+/// How long [`RingSet::delivers_samples`] tries.
+const PROBE: Duration = Duration::from_millis(250);
+
+/// A set of rings. Never used again while the daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SetKey(pub u64);
+
+/// See the module.
+pub struct RingSet {
+    /// Which set it is.
+    pub key: SetKey,
+    pub(super) rings: Vec<SetRing>,
+    /// By number of the event.
+    pub(super) layouts: Vec<Layout>,
+    /// True when samples of the idle loop say that nothing happened: of clocks and of the processor.
+    pub idles: bool,
+    /// What its samples are taken after: before it not all of its events ran.
+    pub begin: Mono,
+    /// What the last drain learned of.
+    pub news: News,
+}
+
+/// A ring of a set.
+pub(super) struct SetRing {
+    pub(super) event: u8,
+    pub(super) ring: CpuRing,
+}
+
+impl std::fmt::Debug for RingSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let RingSet { key, rings, .. } = self;
+        write!(f, "RingSet {{ key: {}, rings: {} }}", key.0, rings.len())
+    }
+}
+
+impl RingSet {
+    /// Opens, maps and enables each of `probes` on each of `cpus`; CPUs that went away meanwhile are left
+    /// out. Blocks: some kinds of events make the kernel wait for all CPUs.
+    ///
+    /// # Errors
+    /// [`RingsError`], when any CPU fails: half a machine is not a profile.
+    pub fn open(
+        key: SetKey,
+        cpus: &[CpuId],
+        probes: &[Probe],
+        place: &Placement<'_>,
+    ) -> Result<RingSet, RingsError> {
+        let mut features = Features::default();
+        let mut rings = Vec::with_capacity(cpus.len() * probes.len());
+        for (event, probe) in probes.iter().enumerate().take(EVENTS_MAX) {
+            for &cpu in cpus {
+                match CpuRing::open_probe(cpu, probe, place, features) {
+                    Ok((ring, took)) => {
+                        if took != features && !rings.is_empty() {
+                            return Err(RingsError::Features { cpu: cpu.0 });
+                        }
+                        features = took;
+                        let event = event as u8;
+                        rings.push(SetRing { event, ring });
+                    }
+                    Err(_) if is_offline(cpu) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let layouts = probes.iter().map(|probe| probe.layout(features)).collect();
+        let idles = |probe: &Probe| probe.source.is_clock() || probe.source.is_hardware();
+        let idles = probes.iter().any(idles);
+        let rings = rings.into_iter();
+        RingSet::over(key, rings.map(|it| (it.event, it.ring)), layouts, idles)
+    }
+
+    /// Rings that are open already, by number of their event, and the layouts of the events' records.
+    ///
+    /// # Errors
+    /// [`RingsError::NoCpus`], when there are none.
+    pub fn over(
+        key: SetKey,
+        rings: impl Iterator<Item = (u8, CpuRing)>,
+        layouts: Vec<Layout>,
+        idles: bool,
+    ) -> Result<RingSet, RingsError> {
+        let rings = rings.map(|(event, ring)| SetRing { event, ring });
+        let rings: Vec<SetRing> = rings.collect();
+        if rings.is_empty() {
+            return Err(RingsError::NoCpus);
+        }
+        Ok(RingSet {
+            key,
+            rings,
+            layouts,
+            idles,
+            begin: Mono::now(),
+            news: News::default(),
+        })
+    }
+
+    /// Descriptors to wait on.
+    pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
+        self.rings.iter().filter_map(|it| it.ring.fd())
+    }
+
+    /// Memory shared with the kernel. Unit: bytes.
+    pub fn ring_bytes(&self) -> usize {
+        self.rings.iter().map(|it| it.ring.ring.size()).sum()
+    }
+
+    /// Number of CPUs with a ring.
+    pub fn cpus(&self) -> usize {
+        let mut cpus: Vec<CpuId> = self.rings.iter().map(|it| it.ring.cpu).collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        cpus.len()
+    }
+
+    /// The rings with the number of their event: benches and tests write to those in memory.
+    pub fn rings_mut(&mut self) -> impl Iterator<Item = (u8, &mut CpuRing)> {
+        self.rings.iter_mut().map(|it| (it.event, &mut it.ring))
+    }
+
+    /// Samples a CPU no more, which went away. Returns true when it was sampled.
+    pub(super) fn leave(&mut self, cpu: CpuId) -> bool {
+        let mut left = false;
+        for it in self.rings.iter_mut().filter(|it| it.ring.cpu == cpu) {
+            it.ring.leave();
+            left = true;
+        }
+        left
+    }
+
+    /// Proves that samples arrive: keeps this thread's CPU busy for up to a quarter of a second and looks
+    /// for a sample, without taking any. Some VMs accept a hardware event and never deliver.
+    pub fn delivers_samples(&self) -> bool {
+        let begin = Mono::now();
+        let Ok(mut scratch) = Scratch::new() else {
+            return false;
+        };
+        let mut burnt = 0u64;
+        while Mono::now().since(begin) < PROBE {
+            for _ in 0..1_000_000 {
+                burnt = std::hint::black_box(burnt.wrapping_mul(31).wrapping_add(1));
+            }
+            let mut rings = self.rings.iter();
+            if rings.any(|it| it.ring.holds_sample(&mut scratch)) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The ring of a set by its number among those of all sets.
+pub(super) fn in_sets(
+    sets: &mut [RingSet],
+    mut number: usize,
+) -> Option<(SetKey, &mut SetRing, Layout)> {
+    for set in sets {
+        let rings = set.rings.len();
+        if number < rings {
+            let it = &mut set.rings[number];
+            let layout = *set.layouts.get(usize::from(it.event))?;
+            return Some((set.key, it, layout));
+        }
+        number -= rings;
+    }
+    None
+}
+
+/// Hands out one record of a capture's ring.
+pub(super) fn each_of_set(
+    set: SetKey,
+    it: &mut SetRing,
+    layout: &Layout,
+    position: Position,
+    scratch: &mut Scratch,
+    each: &mut impl FnMut(Drained<'_>),
+) {
+    let event = it.event;
+    let Some(bytes) = it.ring.record(position, scratch) else {
+        return;
+    };
+    match record::parse(bytes, layout) {
+        Ok(Record::Sample(sample)) => each(Drained::SetSample { set, event, sample }),
+        // Losses and throttling were counted by the look.
+        Ok(_) => {}
+        Err(record::Malformed) => it.ring.malformed(),
+    }
+}

@@ -1,0 +1,421 @@
+//! Captures on the sampler's side: which run, what each folds, and handing it over.
+//!
+//! A capture has two batches of its own: it folds into one while the other is named. What the namer sends
+//! back is told apart by its tag. When none is back in time, folding goes on in the one there is, as with
+//! the continuous profile. Nothing here allocates but a capture that begins.
+
+use super::drain::{Way, mark_ended};
+use super::{Queues, Shared};
+use crate::aggregate::batch::RawBatch;
+use crate::aggregate::fold::{Folder, MOMENTS_MAX, TIMES_MAX};
+use crate::aggregate::losses::Losses;
+use crate::capture::filter::Filter;
+use crate::ids::{CaptureId, CgroupId};
+use crate::perf::loss::Gap;
+use crate::perf::record::Sample;
+use crate::perf::rings::Rings;
+use crate::perf::sets::{RingSet, SetKey};
+use crate::process::ProcessTable;
+use crate::process::scout::Request;
+use crate::sys::Poller;
+use crate::time::Mono;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{TryRecvError, TrySendError};
+use std::time::Duration;
+
+/// Most captures at once. Each has two batches of some MiB at high rates, and each sample of a shared set is
+/// offered to all of its captures. One that begins beyond it ends at once, with nothing.
+pub const CAPTURES_MAX: usize = 32;
+
+/// Room in the queues of batches, beside the continuous profile's, that captures need: their two batches
+/// each, and as many of captures that have just ended.
+pub const CAPTURE_BATCHES: usize = 4 * CAPTURES_MAX;
+
+/// How often a capture hands over what it has, so that its progress is live.
+pub const HAND_OVER: Duration = Duration::from_millis(500);
+
+/// Room that a capture's batches begin with: a second at 997 Hz on eight CPUs without growing. Unit: rows.
+const ROWS_AT_FIRST: usize = 8 << 10;
+
+/// What a capture begins with.
+#[derive(Debug)]
+pub struct Begin {
+    /// Its id.
+    pub id: CaptureId,
+    /// Where its samples come from.
+    pub set: SetOf,
+    /// Which of them it takes.
+    pub filter: Filter,
+    /// Say of every sample when it was taken.
+    pub keep_times: bool,
+    /// How often it hands over what it has.
+    pub window: Duration,
+    /// Weight of one sample; 0 when it varies.
+    pub period: u64,
+    /// What it folds into.
+    batches: [RawBatch; 2],
+}
+
+/// Where the samples of a capture come from.
+#[derive(Debug)]
+pub enum SetOf {
+    /// Rings that the sampler does not know yet.
+    New(Box<RingSet>),
+    /// Rings that another capture has opened, and that did not end before this one begins.
+    Open(SetKey),
+}
+
+impl SetOf {
+    /// Which set it is.
+    pub fn key(&self) -> SetKey {
+        match self {
+            SetOf::New(set) => set.key,
+            SetOf::Open(key) => *key,
+        }
+    }
+}
+
+impl Begin {
+    /// All that the sampler needs, allocated here: on the caller's thread.
+    pub fn new(id: CaptureId, set: SetOf, filter: Filter) -> Begin {
+        let batch = || RawBatch {
+            frames: Vec::with_capacity(8 * ROWS_AT_FIRST),
+            stacks: Vec::with_capacity(ROWS_AT_FIRST),
+            samples: Vec::with_capacity(ROWS_AT_FIRST),
+            ..RawBatch::default()
+        };
+        Begin {
+            id,
+            set,
+            filter,
+            keep_times: false,
+            window: HAND_OVER,
+            period: 0,
+            batches: [batch(), batch()],
+        }
+    }
+}
+
+/// The captures that run, and the empty batches of all.
+#[derive(Default)]
+pub(super) struct Captures {
+    list: Vec<Running>,
+    /// Of the continuous profile.
+    spare: Vec<RawBatch>,
+    /// Sets whose captures have ended and which `fp-files` had no room for.
+    closing: Vec<RingSet>,
+}
+
+struct Running {
+    id: CaptureId,
+    set: SetKey,
+    filter: Filter,
+    folder: Folder,
+    losses: Losses,
+    spare: Option<RawBatch>,
+    /// The queue had no room for it.
+    unsent: Option<RawBatch>,
+    begin: Mono,
+    /// It was told to end: what is younger is not its own.
+    until: Option<Mono>,
+    window: Duration,
+    next: Mono,
+    /// Its last batch is made.
+    closed: bool,
+}
+
+impl Running {
+    fn covers(&self, time: Mono) -> bool {
+        !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until)
+    }
+
+    /// True when it is time to hand over: by the clock, or before times find no room.
+    fn is_due(&mut self, reached: Mono) -> bool {
+        let next = self.next;
+        let batch = self.folder.batch();
+        reached >= next
+            || batch.moments.len() >= MOMENTS_MAX / 2
+            || batch.times.len() >= TIMES_MAX / 2
+    }
+}
+
+/// The namer is gone.
+pub(super) struct NamerGone;
+
+impl Captures {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.closing.is_empty()
+    }
+
+    /// Begins one. Without its set, or beyond [`CAPTURES_MAX`], it ends at once.
+    pub(super) fn begin(
+        &mut self,
+        begin: Begin,
+        rings: &mut Rings,
+        poller: &Poller,
+        now: Mono,
+    ) -> io::Result<()> {
+        let [first, spare] = begin.batches;
+        let (set, known) = (begin.set.key(), rings.sets());
+        let known = known.iter().any(|known| known.key == set);
+        let running = self.list.iter().filter(|it| it.until.is_none()).count();
+        let refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
+        let start = match begin.set {
+            SetOf::New(set) if refused => {
+                self.closing.push(*set);
+                now
+            }
+            SetOf::New(set) => {
+                for fd in set.fds() {
+                    poller.add_edge(fd, 0)?;
+                }
+                let start = set.begin;
+                rings.add_set(*set);
+                start
+            }
+            SetOf::Open(_) => now,
+        };
+        let mut folder = Folder::of_capture(begin.id, start, first);
+        folder.batch().period = begin.period;
+        folder.keep_moments = begin.keep_times;
+        self.list.push(Running {
+            id: begin.id,
+            set,
+            filter: begin.filter,
+            losses: Losses::default(),
+            spare: Some(spare),
+            unsent: refused.then(|| folder.take(start, true, RawBatch::default())),
+            folder,
+            begin: start,
+            until: None,
+            window: begin.window,
+            next: start.plus(begin.window),
+            closed: refused,
+        });
+        Ok(())
+    }
+
+    /// Ends one with what it has up to now. One that is not known has ended.
+    pub(super) fn end(&mut self, id: CaptureId, now: Mono) {
+        if let Some(running) = self.list.iter_mut().find(|running| running.id == id) {
+            running.until.get_or_insert(now.max(running.begin));
+        }
+    }
+
+    /// A CPU came or went.
+    pub(super) fn cpu_changed(&mut self) {
+        for running in &mut self.list {
+            running.folder.batch().cpus_changed += 1;
+        }
+    }
+
+    /// A cgroup was made.
+    pub(super) fn note_created(&mut self, id: CgroupId, path: &[u8]) {
+        for running in &mut self.list {
+            let known = running.filter.note_created(id, path);
+            running.folder.batch().cgroups_refused += u64::from(!known);
+        }
+    }
+
+    /// Samples are missing in a set.
+    pub(super) fn add_gap(&mut self, set: SetKey, gap: Gap) {
+        for running in self.list.iter_mut().filter(|running| running.set == set) {
+            let (_, gap) = gap.split(running.begin);
+            let gap = running.until.map_or(gap, |until| gap.split(until).0);
+            if !running.closed {
+                running.losses.add(gap);
+            }
+        }
+    }
+
+    /// Gives a sample of a set to those that want it. True when any did.
+    pub(super) fn fold(
+        &mut self,
+        set: SetKey,
+        sample: &Sample<'_>,
+        is_idle: bool,
+        main: &mut Folder,
+        way: &mut Way<'_>,
+    ) -> bool {
+        let thread = way.processes.thread_comm(sample.pid, sample.tid);
+        let process = way.processes.get(sample.pid);
+        let names = [thread, process.map_or(thread, |process| process.comm)];
+        // It is unwound once, for the first that wants it.
+        let mut end = None;
+        for running in self.list.iter_mut().filter(|running| running.set == set) {
+            if !running.covers(sample.time) {
+                continue;
+            }
+            let batch = running.folder.batch();
+            if is_idle {
+                batch.quality.idle += 1;
+                continue;
+            }
+            if !running.filter.passes(sample.pid, names, sample.cgroup) {
+                batch.passed_over += 1;
+                continue;
+            }
+            let end = *end.get_or_insert_with(|| way.unwind(sample));
+            way.add(sample, thread, end, &mut running.folder);
+        }
+        if end.is_some() {
+            way.announce(sample, main);
+        }
+        end.is_some()
+    }
+
+    /// Adds what the last drain learned of the rings of captures.
+    pub(super) fn take_news(&mut self, rings: &Rings) {
+        for set in rings.sets() {
+            let news = set.news;
+            for running in self
+                .list
+                .iter_mut()
+                .filter(|running| running.set == set.key)
+            {
+                let batch = running.folder.batch();
+                batch.shed += news.shed;
+                batch.quality.lost += news.lost;
+                batch.quality.throttled += news.throttled;
+                batch.quality.malformed += news.malformed;
+            }
+        }
+    }
+
+    /// Takes in what the namer is done with.
+    pub(super) fn take_back(&mut self, queues: &Queues) -> Result<(), NamerGone> {
+        loop {
+            let batch = match queues.recycled.try_recv() {
+                Ok(batch) => batch,
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => return Err(NamerGone),
+            };
+            match batch.capture {
+                None => self.spare.push(batch),
+                Some(id) => {
+                    // That of a capture which has ended is done with.
+                    if let Some(running) = self.list.iter_mut().find(|it| it.id == id) {
+                        running.spare = Some(batch);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An empty batch for the continuous profile.
+    pub(super) fn spare(&mut self) -> Option<RawBatch> {
+        self.spare.pop()
+    }
+
+    /// Hands over what is due when everything up to `reached` has been folded, and closes the captures that
+    /// end before.
+    pub(super) fn hand_over(
+        &mut self,
+        reached: Mono,
+        main: &mut Folder,
+        processes: &ProcessTable,
+        queues: &Queues,
+        shared: &Shared,
+    ) -> Result<(), NamerGone> {
+        for running in &mut self.list {
+            if running.unsent.is_none() && !running.closed {
+                let end = running.until.filter(|&until| until <= reached);
+                let (end, empty) = match end {
+                    Some(end) => (end, Some(RawBatch::default())),
+                    None if running.is_due(reached) => (reached, running.spare.take()),
+                    None => continue,
+                };
+                let Some(empty) = empty else {
+                    shared.deferred_batches.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                running.closed = running.until.is_some_and(|until| until <= reached);
+                running.next = end.plus(running.window);
+                let batch = running.folder.batch();
+                running.losses.take(end, batch);
+                complete(batch, main.batch(), processes);
+                let closed = running.closed;
+                running.unsent = Some(running.folder.take(end, closed, empty));
+            }
+            if let Some(batch) = running.unsent.take() {
+                match queues.batches.try_send(batch) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(batch)) => running.unsent = Some(batch),
+                    Err(TrySendError::Disconnected(_)) => return Err(NamerGone),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the captures whose last batch is sent, and the sets that nobody uses any more.
+    pub(super) fn sweep(
+        &mut self,
+        rings: &mut Rings,
+        poller: &Poller,
+        queues: &Queues,
+    ) -> io::Result<()> {
+        self.list
+            .retain(|running| !running.closed || running.unsent.is_some());
+        let list = &self.list;
+        let unused = |set: &&RingSet| !list.iter().any(|it| it.set == set.key && !it.closed);
+        while let Some(key) = rings.sets().iter().find(unused).map(|set| set.key) {
+            let Some(set) = rings.take_set(key) else {
+                break;
+            };
+            for fd in set.fds() {
+                poller.remove(fd)?;
+            }
+            self.closing.push(set);
+        }
+        while let Some(set) = self.closing.pop() {
+            let sent = queues.scout.try_send(Request::Close(Box::new(set)));
+            if let Err(TrySendError::Full(Request::Close(set))) = sent {
+                self.closing.push(*set);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// When something can be handed over next. Where the namer has both batches, or no room, nothing can.
+    pub(super) fn due(&self) -> Option<Mono> {
+        let open = |it: &&Running| !it.closed && it.unsent.is_none();
+        let due = |it: &Running| it.until.or(it.spare.is_some().then_some(it.next));
+        self.list.iter().filter(open).filter_map(due).min()
+    }
+
+    /// Sampling is over: every capture ends with what it has.
+    pub(super) fn finish(
+        mut self,
+        end: Mono,
+        main: &mut Folder,
+        processes: &ProcessTable,
+        queues: &Queues,
+    ) -> Result<(), NamerGone> {
+        for running in &mut self.list {
+            let unsent = running.unsent.take();
+            let last = (!running.closed).then(|| {
+                let batch = running.folder.batch();
+                let end = end.max(running.begin);
+                running.losses.take(end, batch);
+                complete(batch, main.batch(), processes);
+                running.folder.take(end, true, RawBatch::default())
+            });
+            for batch in unsent.into_iter().chain(last) {
+                queues.batches.send(batch).map_err(|_| NamerGone)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds to a batch what the namer must know before it names it, and which the next batch of the continuous
+/// profile would tell too late.
+fn complete(batch: &mut RawBatch, main: &mut RawBatch, processes: &ProcessTable) {
+    mark_ended(batch, processes);
+    batch.files_announced = main.files_announced;
+    batch.cgroups.append(&mut main.cgroups);
+    batch.kernel_changed |= std::mem::take(&mut main.kernel_changed);
+}

@@ -1,0 +1,174 @@
+//! Where a function of an executable begins in its file: where a uprobe is to be set.
+//!
+//! Unlike [`super::elf::SymbolTable`], which keeps one name for each address, all names of the tables are
+//! looked at, aliases too. The file is a stranger's: reads are bounded and every number is checked.
+
+use super::elf::{ElfError, Headers, ReadAt, Section, read_headers};
+
+/// Most bytes of names looked at. The largest binaries of distributions have some ten MiB.
+const NAMES_BYTES_MAX: u64 = 128 << 20;
+
+/// Most symbols looked at.
+const SYMBOLS_MAX: u64 = 8 << 20;
+
+/// Symbols read at a time.
+const AT_ONCE: usize = 4096;
+
+/// `STT_FUNC` and `STT_GNU_IFUNC`: what is called.
+const FUNCTIONS: [u8; 2] = [2, 10];
+
+/// What was found of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Offset in the file of its first instruction.
+    At(u64),
+    /// Tables of symbols are there, and it is in none.
+    NotThere,
+    /// The file has no names of functions.
+    Stripped,
+}
+
+/// Looks for the function of this name, without or with its version (`memcpy@@GLIBC_2.14`).
+///
+/// # Errors
+/// When the image cannot be read or is damaged.
+pub fn place_of<R: ReadAt + ?Sized>(image: &R, name: &[u8]) -> Result<Place, ElfError> {
+    let headers = read_headers(image)?;
+    let mut place = Place::Stripped;
+    for table in [&b".symtab"[..], b".dynsym"] {
+        let Some(table) = headers.section(table) else {
+            continue;
+        };
+        match search(image, &headers, table, name)? {
+            Some(address) => {
+                let offset = headers.offset_of(address);
+                return offset.map(Place::At).ok_or(ElfError::Damaged);
+            }
+            None => place = Place::NotThere,
+        }
+    }
+    Ok(place)
+}
+
+/// Address of the function of this name in one table.
+fn search<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    table: &Section,
+    name: &[u8],
+) -> Result<Option<u64>, ElfError> {
+    let names = headers.sections.get(table.link as usize);
+    let names = names.ok_or(ElfError::Damaged)?;
+    if table.compressed || names.compressed {
+        return Err(ElfError::Damaged);
+    }
+    let size = if headers.is_64 { 24 } else { 16 };
+    let count = table.size / size;
+    if names.size > NAMES_BYTES_MAX || count > SYMBOLS_MAX {
+        return Err(ElfError::TooLarge);
+    }
+    let mut text = vec![0; names.size as usize];
+    image.read_exact_at(&mut text, names.offset)?;
+    let size = size as usize;
+    let mut chunk = vec![0; AT_ONCE * size];
+    let mut at = 0;
+    while at < count {
+        let here = (count - at).min(AT_ONCE as u64) as usize;
+        let chunk = &mut chunk[..here * size];
+        let offset = (at * size as u64).checked_add(table.offset);
+        image.read_exact_at(chunk, offset.ok_or(ElfError::Damaged)?)?;
+        for entry in chunk.chunks_exact(size) {
+            let symbol = Symbol::parse(entry, headers.is_64);
+            let called = text.get(symbol.name as usize..);
+            if symbol.is_function() && called.is_some_and(|called| is_called(called, name)) {
+                return Ok(Some(symbol.address));
+            }
+        }
+        at += here as u64;
+    }
+    Ok(None)
+}
+
+/// True when the string that begins here is the name, or the name and a version.
+fn is_called(text: &[u8], name: &[u8]) -> bool {
+    let rest = text.strip_prefix(name);
+    !name.is_empty() && matches!(rest.and_then(|rest| rest.first()), Some(0 | b'@'))
+}
+
+/// What is needed of an entry of a table.
+struct Symbol {
+    name: u32,
+    kind: u8,
+    section: u16,
+    address: u64,
+}
+
+impl Symbol {
+    /// `entry` has 24 or 16 bytes, as `Elf64_Sym` or `Elf32_Sym`.
+    fn parse(entry: &[u8], is_64: bool) -> Symbol {
+        let u32_at = |at: usize| {
+            let bytes = entry.get(at..at + 4).and_then(|part| part.try_into().ok());
+            u32::from_le_bytes(bytes.unwrap_or_default())
+        };
+        let byte = |at: usize| entry.get(at).copied().unwrap_or_default();
+        let (info, section, address) = match is_64 {
+            true => {
+                let address = u64::from(u32_at(8)) | u64::from(u32_at(12)) << 32;
+                (byte(4), u16::from_le_bytes([byte(6), byte(7)]), address)
+            }
+            false => {
+                let section = u16::from_le_bytes([byte(14), byte(15)]);
+                (byte(12), section, u32_at(4).into())
+            }
+        };
+        Symbol {
+            name: u32_at(0),
+            kind: info & 0xf,
+            section,
+            address,
+        }
+    }
+
+    /// Defined here, not only called from here.
+    fn is_function(&self) -> bool {
+        FUNCTIONS.contains(&self.kind) && self.section != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_have_a_version_and_no_more() {
+        assert!(is_called(b"memcpy\0x", b"memcpy"));
+        assert!(is_called(b"memcpy@@GLIBC_2.14\0", b"memcpy"));
+        assert!(!is_called(b"memcpy_s\0", b"memcpy"));
+        assert!(!is_called(b"memcpy", b"memcpy"), "the table ends");
+        assert!(!is_called(b"\0", b""));
+    }
+
+    #[test]
+    fn functions_of_this_program_are_found_where_their_code_lies() {
+        let image = std::fs::File::open("/proc/self/exe").expect("readable");
+        let Place::At(offset) = place_of(&image, b"main").expect("sound") else {
+            panic!("a program has a main function");
+        };
+        let headers = read_headers(&image).expect("sound");
+        let within = |segment: &super::super::elf::Segment| {
+            segment.executable
+                && (segment.offset..segment.offset + segment.file_size).contains(&offset)
+        };
+        assert!(headers.segments.iter().any(within), "{offset:#x}");
+        let none = place_of(&image, b"no function has this name").expect("sound");
+        assert_eq!(none, Place::NotThere);
+    }
+
+    #[test]
+    fn what_is_no_program_is_refused() {
+        assert!(matches!(
+            place_of(&b"#!/bin/sh\n"[..], b"main"),
+            Err(ElfError::NotElf)
+        ));
+    }
+}

@@ -1,0 +1,391 @@
+//! The events of captures on the running kernel: what each samples, and what is refused.
+
+use super::got::{Got, live, run, wanted, while_busy};
+use daemon::capture::engine::{EngineError, Fault, Wanted};
+use daemon::capture::filter::Filter;
+use daemon::cgroup::Hierarchy;
+use daemon::ids::{CaptureId, Pid};
+use daemon::perf::probe::Every;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+#[test]
+fn a_capture_at_997_hz_and_the_profile_at_99_hz_agree_needs_root() {
+    let Some((mut driven, shared, engine)) = live() else {
+        return;
+    };
+    let own = std::process::id();
+    let mut got = Got::default();
+    while_busy(|| {
+        let started = engine.begin(Wanted {
+            every: Some(Every::Rate(997)),
+            stack_bytes: 16 << 10,
+            filter: Filter::default().pids([Pid(own)]),
+            ..wanted(1, "cpu-clock")
+        });
+        let started = started.expect("it begins");
+        assert_eq!((started.every, started.shared), (Every::Rate(997), false));
+        run(&mut driven, &mut got, |got| got.of(1, own) > 3000);
+        assert!(engine.end(CaptureId(1)));
+        run(&mut driven, &mut got, |got| got.closed == [1]);
+        shared.flush();
+        run(&mut driven, &mut got, |got| got.batches.contains_key(&0));
+    });
+    let ((ours, weight), (theirs, their_weight)) = (got.samples[&(1, own)], got.samples[&(0, own)]);
+    eprintln!(
+        "capture: {ours} samples, {} ms; profile: {theirs} samples, {} ms; lost {:?}",
+        weight / 1_000_000,
+        their_weight / 1_000_000,
+        got.lost
+    );
+    // Of one clock each, over the same time: 300 samples are right to a few of a hundred.
+    let ratio = weight as f64 / their_weight as f64;
+    assert!((0.8..1.25).contains(&ratio), "{ratio}");
+    assert_eq!(got.quality[&0].lost, 0);
+    driven.end();
+}
+
+#[test]
+fn events_of_the_processor_are_refused_with_the_reason_where_there_are_none_needs_root() {
+    let Some((driven, _, engine)) = live() else {
+        return;
+    };
+    match engine.begin(wanted(1, "cycles")) {
+        Ok(_) => eprintln!("skip: this machine counts cycles"),
+        Err(error) => {
+            assert_eq!(error.fault(), Fault::Machine, "{error}");
+            let told = error.to_string();
+            assert!(
+                told.contains("`cycles`") && told.contains("use `cpu-clock`"),
+                "{told}"
+            );
+        }
+    }
+    assert_eq!(engine.running(), 0);
+    driven.end();
+}
+
+/// A program that is busy until it is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> Busy {
+        let mut shell = Command::new("/bin/sh");
+        Busy(
+            shell
+                .args(["-c", "while :; do :; done"])
+                .spawn()
+                .expect("a shell"),
+        )
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Directories of cgroups, the outermost first, which go when it is dropped and nobody is in them.
+struct Cgroups(Vec<PathBuf>);
+
+impl Cgroups {
+    /// `None` where cgroup2 does not own `perf_event`, or cannot be written to.
+    fn new() -> Option<Cgroups> {
+        let hierarchy = Hierarchy::discover(Path::new("/proc"));
+        let mount = hierarchy.mount.filter(|_| !hierarchy.v1)?;
+        let outer = mount.join(format!("fleetprof-capture-{}", std::process::id()));
+        let inner = outer.join("inner");
+        std::fs::create_dir(&outer).ok()?;
+        std::fs::create_dir(&inner).ok()?;
+        Some(Cgroups(vec![outer, inner]))
+    }
+
+    fn put(&self, directory: &Path, pid: u32) {
+        std::fs::write(directory.join("cgroup.procs"), pid.to_string()).expect("moved");
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        for directory in self.0.iter().rev() {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+#[test]
+fn the_kernel_itself_leaves_out_what_is_not_below_the_cgroup_needs_root() {
+    let (Some((mut driven, _, engine)), Some(cgroups)) = (live(), Cgroups::new()) else {
+        return eprintln!("skip: no cgroup2 to write to");
+    };
+    let (within, below, outside) = (Busy::start(), Busy::start(), Busy::start());
+    let (outer, inner) = (&cgroups.0[0], &cgroups.0[1]);
+    cgroups.put(outer, within.pid());
+    cgroups.put(inner, below.pid());
+    let started = engine.begin(Wanted {
+        every: Some(Every::Rate(499)),
+        cgroup: Some(outer.clone()),
+        ..wanted(1, "cpu-clock")
+    });
+    started.expect("it begins");
+    let mut got = Got::default();
+    let busy = [within.pid(), below.pid()];
+    run(&mut driven, &mut got, |got| {
+        busy.iter().all(|&pid| got.of(1, pid) > 100)
+    });
+    // A child made meanwhile is below it too.
+    let later = inner.join("later");
+    std::fs::create_dir(&later).expect("made");
+    cgroups.put(&later, below.pid());
+    let before = got.of(1, below.pid());
+    run(&mut driven, &mut got, |got| {
+        got.of(1, below.pid()) > before + 300
+    });
+    engine.end(CaptureId(1));
+    run(&mut driven, &mut got, |got| got.closed == [1]);
+    assert_eq!(got.of(1, outside.pid()), 0);
+    let whose: Vec<u32> = got
+        .samples
+        .keys()
+        .filter(|it| it.0 == 1)
+        .map(|it| it.1)
+        .collect();
+    assert!(
+        whose.iter().all(|pid| busy.contains(pid)),
+        "{whose:?}, not {busy:?}"
+    );
+    assert_eq!(got.quality[&1].idle, 0);
+    drop((within, below));
+    while std::fs::remove_dir(&later).is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    driven.end();
+}
+
+#[test]
+fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
+    let Some((mut driven, _, engine)) = live() else {
+        return;
+    };
+    let event = "tracepoint:sched:sched_switch";
+    let refused = engine.begin(Wanted {
+        kernel_filter: "prev_state ! 0".into(),
+        ..wanted(1, event)
+    });
+    let error = match refused {
+        Err(EngineError::Event(error)) => return eprintln!("skip: no tracepoints: {error}"),
+        Err(error) => error,
+        Ok(_) => panic!("the filter is none"),
+    };
+    assert_eq!(error.fault(), Fault::Request);
+    let told = error.to_string();
+    assert!(
+        told.contains("refuses `prev_state ! 0`") && told.contains("`next_pid`"),
+        "{told}"
+    );
+    let unknown = engine.begin(Wanted {
+        kernel_filter: "no_such_field == 1".into(),
+        ..wanted(1, event)
+    });
+    assert_eq!(unknown.expect_err("refused").fault(), Fault::Request);
+
+    let sleeper = std::thread::Builder::new().name("fp-sleeper".into());
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = std::sync::Arc::clone(&stop);
+    let sleeper = sleeper.spawn(move || {
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    });
+    let started = engine.begin(Wanted {
+        kernel_filter: "prev_comm == \"fp-sleeper\" && prev_state != 0".into(),
+        ..wanted(1, event)
+    });
+    let started = started.expect("it begins");
+    assert_eq!((started.every, started.period), (Every::Period(1), 1));
+    let mut got = Got::default();
+    let own = std::process::id();
+    run(&mut driven, &mut got, |got| got.of(1, own) > 200);
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    sleeper.expect("a thread").join().expect("it ends");
+    engine.end(CaptureId(1));
+    run(&mut driven, &mut got, |got| got.closed == [1]);
+    assert_eq!(got.of(1, own), got.all_of(1), "nobody else is called so");
+    let (samples, weight) = got.samples[&(1, own)];
+    assert_eq!(samples, weight, "each switch is one");
+    driven.end();
+}
+
+/// Path of the C library of this process.
+fn libc_path() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
+    let paths = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5));
+    let mut libc = paths.filter(|path| path.contains("/libc.so.6") || path.contains("/libc-2."));
+    libc.next().expect("a C library").to_owned()
+}
+
+#[test]
+fn a_uprobe_counts_the_calls_of_a_function_needs_root() {
+    const CALLS: u64 = 500;
+    let Some((mut driven, _, engine)) = live() else {
+        return;
+    };
+    let own = std::process::id();
+    let started = engine.begin(Wanted {
+        filter: Filter::default().pids([Pid(own)]),
+        ..wanted(1, &format!("uprobe:{}:getppid", libc_path()))
+    });
+    if let Err(error) = started {
+        return eprintln!("skip: no uprobes: {error}");
+    }
+    let mut got = Got::default();
+    // The sampler takes over rings that run already.
+    run(&mut driven, &mut got, |got| got.batches.contains_key(&1));
+    for _ in 0..CALLS {
+        std::hint::black_box(std::os::unix::process::parent_id());
+    }
+    run(&mut driven, &mut got, |got| got.of(1, own) >= CALLS);
+    engine.end(CaptureId(1));
+    run(&mut driven, &mut got, |got| got.closed == [1]);
+    assert_eq!(got.samples[&(1, own)], (CALLS, CALLS));
+    driven.end();
+}
+
+#[test]
+fn page_faults_are_where_memory_is_touched_first_needs_root() {
+    let Some((mut driven, _, engine)) = live() else {
+        return;
+    };
+    let own = std::process::id();
+    let started = engine.begin(Wanted {
+        every: Some(Every::Period(1)),
+        filter: Filter::default().pids([Pid(own)]),
+        ..wanted(1, "page-faults")
+    });
+    started.expect("it begins");
+    let mut got = Got::default();
+    run(&mut driven, &mut got, |got| {
+        let fresh = vec![1u8; 8 << 20];
+        std::hint::black_box(&fresh);
+        got.of(1, own) > 100
+    });
+    engine.end(CaptureId(1));
+    run(&mut driven, &mut got, |got| got.closed == [1]);
+    driven.end();
+}
+
+#[test]
+fn captures_that_want_the_same_share_their_rings_needs_root() {
+    let Some((mut driven, _, engine)) = live() else {
+        return;
+    };
+    let begin = |id| engine.begin(wanted(id, "cpu-clock")).expect("it begins");
+    let (first, second) = (begin(1), begin(2));
+    assert_eq!((first.shared, second.shared), (false, true));
+    assert_eq!(engine.ring_bytes(), first.ring_bytes as u64);
+    let again = engine.begin(wanted(2, "cpu-clock")).expect_err("it runs");
+    assert!(matches!(again, EngineError::Running(2)));
+    assert!(engine.end(CaptureId(1)));
+    let mut got = Got::default();
+    run(&mut driven, &mut got, |got| got.closed == [1]);
+    let ticks = |got: &Got| {
+        let quality = got.quality.get(&2);
+        quality.map_or(0, |quality| quality.idle + quality.taken)
+    };
+    let before = ticks(&got);
+    run(&mut driven, &mut got, |got| ticks(got) > before + 100);
+    assert!(engine.end(CaptureId(2)));
+    assert!(!engine.end(CaptureId(2)), "it has ended");
+    run(&mut driven, &mut got, |got| got.closed == [1, 2]);
+    assert_eq!((engine.running(), engine.ring_bytes()), (0, 0));
+    assert!(driven.sampler.rings_mut().sets().is_empty());
+    driven.end();
+}
+
+#[test]
+fn rates_and_periods_that_cannot_be_are_refused_needs_root() {
+    let Some((driven, _, engine)) = live() else {
+        return;
+    };
+    for (event, every) in [
+        ("cpu-clock", Every::Rate(0)),
+        ("cpu-clock", Every::Rate(10_000)),
+        ("cpu-clock", Every::Period(99_999)),
+        ("page-faults", Every::Period(0)),
+        ("page-faults", Every::Period(u64::MAX)),
+    ] {
+        let every = Some(every);
+        let refused = engine.begin(Wanted {
+            every,
+            ..wanted(1, event)
+        });
+        assert_eq!(
+            refused.expect_err("refused").fault(),
+            Fault::Request,
+            "{every:?}"
+        );
+    }
+    let filtered = engine.begin(Wanted {
+        kernel_filter: "x == 1".into(),
+        ..wanted(1, "cpu-clock")
+    });
+    assert!(matches!(filtered, Err(EngineError::NoFilter { .. })));
+    let cgroup = engine.begin(Wanted {
+        cgroup: Some("/nowhere".into()),
+        ..wanted(1, "cpu-clock")
+    });
+    assert!(matches!(cgroup, Err(EngineError::Cgroup { .. })));
+    driven.end();
+}
+
+#[test]
+fn at_9999_hz_weights_and_losses_add_up_to_the_time_needs_root() {
+    let Some((mut driven, _, engine)) = live() else {
+        return;
+    };
+    let own = std::process::id();
+    let mut got = Got::default();
+    let started = while_busy(|| {
+        let started = engine.begin(Wanted {
+            every: Some(Every::Rate(9_999)),
+            stack_bytes: 8 << 10,
+            ..wanted(1, "cpu-clock")
+        });
+        run(&mut driven, &mut got, |got| got.of(1, own) > 5_000);
+        engine.end(CaptureId(1));
+        run(&mut driven, &mut got, |got| got.closed == [1]);
+        started.expect("it begins")
+    });
+    let rate = match started.every {
+        Every::Rate(rate) => u64::from(rate),
+        Every::Period(_) => panic!("asked for a rate"),
+    };
+    assert_eq!(started.period, 1_000_000_000 / rate);
+    let (samples, weight) = got.samples[&(1, own)];
+    assert_eq!(weight / samples, started.period);
+    let quality = got.quality[&1];
+    let ticks = (quality.taken + quality.idle + got.lost[&1]) * started.period;
+    let time = got.covered[&1] * started.cpus as u64;
+    eprintln!(
+        "{rate} Hz: {} taken, {} idle, {} lost, {} throttled, {:?}; {} of {} ms",
+        quality.taken,
+        quality.idle,
+        got.lost[&1],
+        quality.throttled,
+        started.notices,
+        ticks / 1_000_000,
+        time / 1_000_000
+    );
+    // A hypervisor that takes a CPU away takes its ticks along.
+    assert!(ticks < time + time / 20, "{ticks} of {time}");
+    assert!(ticks > time / 2, "{ticks} of {time}");
+    driven.end();
+}

@@ -1,0 +1,255 @@
+//! Captures beside the continuous profile, through the whole sampler: what each gets, and that neither
+//! takes a sample from the other.
+
+mod events;
+mod got;
+#[path = "../support/mod.rs"]
+mod support;
+
+use daemon::capture::filter::Filter;
+use daemon::ids::{CaptureId, CgroupId, CpuId, Pid, Tid};
+use daemon::perf::cpu_ring::CpuRing;
+use daemon::perf::event::Features;
+use daemon::perf::loss::Pace;
+use daemon::perf::record::{Callchain, CpuMode, Sample};
+use daemon::perf::ring::Ring;
+use daemon::perf::rings::{HORIZON, Rings};
+use daemon::perf::sets::{RingSet, SetKey};
+use daemon::perf::synthetic;
+use daemon::sampler::{Begin, Command, SetOf, Shared, Start};
+use daemon::time::Mono;
+use got::Got;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Driven, unwinder};
+
+const RING_BYTES: usize = 1 << 20;
+const PERIOD: u64 = 1_000_000;
+/// Copies of stacks, which samples in kernel code have not.
+const COPY_BYTES: usize = 16;
+const KEY: SetKey = SetKey(1);
+
+/// The sampler over rings in memory, whose time is the test's.
+struct Rig {
+    driven: Driven,
+    shared: Arc<Shared>,
+    got: Got,
+    now: Mono,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let rings = rings(2, Pace::Fixed(PERIOD)).collect();
+        // Ahead of the clock, which the sampler looks at too.
+        let now = Mono::now().plus(Duration::from_secs(1000));
+        let start = Start {
+            rings: Rings::over(rings, Features::default(), COPY_BYTES as u32).expect("some"),
+            unwinder: unwinder(1 << 20),
+            period: PERIOD,
+            processes: Vec::new(),
+            idle: vec![(1, 2)],
+            window: Duration::from_secs(10),
+            first_window_end: now.plus(Duration::from_secs(10)),
+        };
+        let shared = Arc::new(Shared::new().expect("descriptors"));
+        let (driven, _) = Driven::new(start, Arc::clone(&shared));
+        Rig {
+            driven,
+            shared,
+            got: Got::default(),
+            now,
+        }
+    }
+
+    /// A new set, and a capture of it.
+    fn begin(&mut self, id: u64, set: SetOf, filter: Filter) {
+        let mut begin = Begin::new(CaptureId(id), set, filter);
+        begin.keep_times = true;
+        begin.period = PERIOD;
+        self.command(Command::BeginCapture(Box::new(begin)));
+    }
+
+    fn command(&mut self, command: Command) {
+        self.shared.command(command);
+        self.pass(1);
+    }
+
+    /// A pass that sees everything of so many milliseconds from now on.
+    fn pass(&mut self, later: u64) {
+        self.now = self.now.plus(Duration::from_millis(later) + HORIZON);
+        self.driven.sampler.pass(self.now).expect("it goes on");
+        while let Ok(batch) = self.driven.batches.try_recv() {
+            self.got.add(&batch);
+            let mut batch = batch;
+            batch.clear();
+            self.driven.recycle.send(batch).expect("there is room");
+        }
+    }
+
+    /// Samples of a process on a CPU, one a period from now on. Returns how many found room.
+    fn main(&mut self, cpu: usize, pid: u32, count: u64) -> u64 {
+        let from = self.now;
+        let ring = &mut self.driven.sampler.rings_mut().rings_mut()[cpu];
+        write(ring, from, pid, count)
+    }
+
+    fn captured(&mut self, cpu: usize, pid: u32, count: u64) -> u64 {
+        let from = self.now;
+        let rings = self.driven.sampler.rings_mut();
+        let set = rings.set_mut(KEY).expect("it is open");
+        let (_, ring) = set.rings_mut().nth(cpu).expect("there");
+        write(ring, from, pid, count)
+    }
+
+    fn flush(&mut self) {
+        self.shared.flush();
+        self.pass(1);
+    }
+}
+
+fn rings(cpus: u32, pace: Pace) -> impl Iterator<Item = CpuRing> {
+    let ring = move |cpu| {
+        let ring = Ring::in_memory(RING_BYTES).expect("maps");
+        CpuRing::over(CpuId(cpu), ring, pace)
+    };
+    (0..cpus).map(ring)
+}
+
+fn set(pace: Pace) -> SetOf {
+    let layouts = vec![Features::default().layout(COPY_BYTES as u32)];
+    let rings = rings(2, pace).map(|ring| (0, ring));
+    SetOf::New(Box::new(
+        RingSet::over(KEY, rings, layouts, true).expect("some"),
+    ))
+}
+
+fn write(ring: &mut CpuRing, from: Mono, pid: u32, count: u64) -> u64 {
+    let sample = |number: u64| Sample {
+        mode: CpuMode::Kernel,
+        ip: 7,
+        pid: Pid(pid),
+        tid: Tid(pid),
+        time: Mono(from.0 + 1 + number),
+        cpu: CpuId(0),
+        period: PERIOD,
+        callchain: Callchain::from_bytes(&[]),
+        user: None,
+        raw: None,
+        cgroup: CgroupId(u64::from(pid) * 10),
+    };
+    let written = |number: &u64| {
+        let sample = sample(*number);
+        ring.ring_mut()
+            .write(&synthetic::again(&sample, sample.time, COPY_BYTES))
+    };
+    (0..count).take_while(written).count() as u64
+}
+
+#[test]
+fn a_capture_and_the_continuous_profile_get_each_their_own() {
+    let mut rig = Rig::new();
+    rig.begin(5, set(Pace::Fixed(PERIOD)), Filter::default());
+    for cpu in 0..2 {
+        assert_eq!(rig.main(cpu, 100 + cpu as u32, 10), 10);
+        assert_eq!(rig.captured(cpu, 100 + cpu as u32, 70), 70);
+    }
+    rig.pass(10);
+    rig.command(Command::EndCapture(CaptureId(5)));
+    rig.pass(10);
+    rig.flush();
+    for pid in [100, 101] {
+        assert_eq!((rig.got.of(0, pid), rig.got.of(5, pid)), (10, 70));
+    }
+    assert_eq!(rig.got.closed, [5]);
+    assert_eq!(rig.got.quality[&0].taken, 20);
+    assert_eq!(rig.got.quality[&5].taken, 140);
+    assert_eq!(rig.got.moments.len(), 140);
+    let times: Vec<u64> = rig.got.moments.iter().map(|it| it.1).collect();
+    assert!(times.is_sorted(), "rings are drained in order of time");
+    assert!(rig.driven.sampler.rings_mut().sets().is_empty(), "closed");
+    rig.driven.end();
+}
+
+#[test]
+fn captures_of_one_set_take_what_each_filter_lets_through() {
+    let mut rig = Rig::new();
+    rig.begin(1, set(Pace::Counted), Filter::default().pids([Pid(100)]));
+    let of_cgroup = Filter::default().cgroups([CgroupId(1010)], []);
+    rig.begin(2, SetOf::Open(KEY), of_cgroup);
+    rig.begin(3, SetOf::Open(KEY), Filter::default());
+    for pid in 100..103 {
+        rig.captured(0, pid, 5);
+    }
+    rig.pass(5);
+    rig.command(Command::EndCapture(CaptureId(1)));
+    rig.captured(0, 100, 7);
+    rig.pass(5);
+    assert!(
+        !rig.driven.sampler.rings_mut().sets().is_empty(),
+        "two are left"
+    );
+    rig.command(Command::EndCapture(CaptureId(2)));
+    rig.command(Command::EndCapture(CaptureId(3)));
+    rig.pass(5);
+    let got = |id| [100, 101, 102].map(|pid| rig.got.of(id, pid));
+    assert_eq!((got(1), got(2), got(3)), ([5, 0, 0], [0, 5, 0], [12, 5, 5]));
+    assert_eq!(rig.got.passed_over[&1], 10);
+    assert_eq!(rig.got.passed_over[&2], 17);
+    assert_eq!(rig.got.closed, [1, 2, 3]);
+    rig.driven.end();
+}
+
+#[test]
+fn a_capture_without_a_sample_closes_too_and_hands_over_while_it_runs() {
+    let mut rig = Rig::new();
+    rig.begin(1, set(Pace::Counted), Filter::default());
+    for _ in 0..4 {
+        rig.pass(600);
+    }
+    assert!(rig.got.batches[&1] >= 3);
+    assert!(rig.got.closed.is_empty());
+    rig.command(Command::EndCapture(CaptureId(1)));
+    rig.pass(5);
+    assert_eq!(rig.got.closed, [1]);
+    assert_eq!(rig.got.all_of(1), 0);
+    rig.driven.end();
+}
+
+#[test]
+fn a_capture_of_a_set_that_is_gone_closes_at_once() {
+    let mut rig = Rig::new();
+    rig.begin(9, SetOf::Open(SetKey(77)), Filter::default());
+    rig.pass(1);
+    assert_eq!(rig.got.closed, [9]);
+    rig.command(Command::EndCapture(CaptureId(9)));
+    rig.command(Command::EndCapture(CaptureId(10)));
+    assert_eq!(rig.got.closed, [9], "once");
+    rig.driven.end();
+}
+
+#[test]
+fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
+    let mut rig = Rig::new();
+    rig.begin(1, set(Pace::Counted), Filter::default());
+    let written = rig.captured(0, 100, 100_000);
+    assert!(written < 100_000, "the ring is full");
+    let lost = synthetic::lost(rig.now.plus(Duration::from_millis(200)), 100_000 - written);
+    assert_eq!(rig.main(0, 100, 1000), 1000);
+    rig.pass(300);
+    // The kernel tells when there is room again.
+    let rings = rig.driven.sampler.rings_mut().set_mut(KEY).expect("open");
+    let (_, ring) = rings.rings_mut().next().expect("there");
+    assert!(ring.ring_mut().write(&lost));
+    rig.pass(300);
+    rig.captured(0, 100, 1);
+    rig.pass(300);
+    rig.command(Command::EndCapture(CaptureId(1)));
+    rig.pass(5);
+    rig.flush();
+    assert_eq!(rig.got.all_of(0), 1000);
+    assert_eq!(rig.got.lost[&0], 0);
+    assert_eq!(rig.got.all_of(1), written + 1);
+    assert_eq!(rig.got.lost[&1], 100_000 - written);
+    assert_eq!(rig.got.quality[&1].lost, 100_000 - written);
+    rig.driven.end();
+}

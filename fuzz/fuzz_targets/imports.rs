@@ -1,0 +1,4 @@
+//! Fuzzes [`targets::imports`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::imports(data));

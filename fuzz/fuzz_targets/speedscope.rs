@@ -1,0 +1,4 @@
+//! Fuzzes [`targets::speedscope`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::speedscope(data));

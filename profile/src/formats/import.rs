@@ -1,0 +1,272 @@
+//! Reading a profile of any tool: what a file is, is told by what is in it.
+//!
+//! Bytes are a stranger's. What they unpack to is bounded, each reader bounds depth, names and counts, and
+//! says what it left out.
+
+use super::{folded, json, perf_script, pprof, speedscope};
+use crate::query::count_quality;
+use crate::sample::{Info, Profile, Quality};
+use flate2::read::MultiGzDecoder;
+use std::borrow::Cow;
+use std::io::Read;
+
+/// A profile that was read, and what must be known of it.
+#[derive(Clone)]
+pub struct Import {
+    /// It.
+    pub profile: Profile,
+    /// What was left out, cut or assumed; a sentence each. Text of the file in them is as it stood there.
+    pub notes: Vec<String>,
+}
+
+impl std::fmt::Debug for Import {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Import")
+            .field("samples", &self.profile.samples.len())
+            .field("notes", &self.notes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Import {
+    /// Counts what the samples say of their quality, where no file did.
+    pub(super) fn new(mut profile: Profile, notes: Vec<String>) -> Import {
+        let mut quality = Quality::default();
+        for (&key, value) in &profile.samples {
+            count_quality(&mut quality, &profile.dict, key, value.count);
+        }
+        profile.info.quality = quality;
+        Import { profile, notes }
+    }
+}
+
+/// What a file was found to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The JSON of [`json`].
+    Json,
+    /// pprof.
+    Pprof,
+    /// JSON of speedscope.
+    Speedscope,
+    /// Text of `perf script`.
+    PerfScript,
+    /// Folded stacks.
+    Folded,
+}
+
+impl Source {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Json => "JSON of fleetprof",
+            Source::Pprof => "pprof",
+            Source::Speedscope => "speedscope",
+            Source::PerfScript => "perf script text",
+            Source::Folded => "folded stacks",
+        }
+    }
+}
+
+/// How files are read.
+#[derive(Clone, Copy, Debug)]
+pub struct ImportOptions {
+    /// Most bytes that a file may have, and unpack to.
+    pub bytes_max: u64,
+    /// Which profile of a file of several is taken, 1-based (speedscope).
+    pub profile: Option<usize>,
+}
+
+/// Why bytes are not a profile.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// Nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// The compression is damaged from its begin.
+    #[error("failed to unpack gzip")]
+    Unpack(#[source] std::io::Error),
+    /// Beyond the limit.
+    #[error("it has more than {limit} bytes, packed or unpacked")]
+    TooLarge {
+        /// In bytes.
+        limit: u64,
+    },
+    /// Compressed, but not by gzip.
+    #[error("it is compressed by {by}\nunpack it before: gzip alone is read")]
+    Compression {
+        /// The program.
+        by: &'static str,
+    },
+    /// What perf itself records.
+    #[error("it is a recording of perf\nwrite its samples as text: perf script -i FILE > FILE.txt")]
+    PerfData,
+    /// Nothing that is known.
+    #[error("it is none of pprof, JSON of fleetprof, speedscope, perf script text, folded stacks")]
+    Unknown,
+    /// One of several profiles was asked for in a file that has one.
+    #[error("it is {} and has one profile: there is no profile `{asked}`", kind.name())]
+    OneProfile {
+        /// What it is.
+        kind: Source,
+        /// 1-based.
+        asked: usize,
+    },
+    /// See there.
+    #[error(transparent)]
+    Json(#[from] json::JsonError),
+    /// See there.
+    #[error(transparent)]
+    Pprof(#[from] pprof::DecodeError),
+    /// See there.
+    #[error(transparent)]
+    Speedscope(#[from] speedscope::SpeedscopeError),
+    /// See there.
+    #[error(transparent)]
+    PerfScript(#[from] perf_script::PerfScriptError),
+    /// See there.
+    #[error(transparent)]
+    Folded(#[from] folded::ReadError),
+}
+
+/// Reads a profile.
+///
+/// # Errors
+/// When the bytes are none, or beyond a limit.
+pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), ImportError> {
+    let limit = options.bytes_max;
+    if bytes.len() as u64 > limit {
+        return Err(ImportError::TooLarge { limit });
+    }
+    if bytes.is_empty() {
+        return Err(ImportError::Empty);
+    }
+    let (bytes, mut notes) = unpack(bytes, limit)?;
+    let source = tell(&bytes)?;
+    if let Some(asked) = options.profile.filter(|&asked| asked != 1)
+        && source != Source::Speedscope
+    {
+        let kind = source;
+        return Err(ImportError::OneProfile { kind, asked });
+    }
+    let mut import = match source {
+        Source::Json => whole(json::read(&bytes)?),
+        Source::Pprof => whole(pprof::decode(&bytes, limit)?),
+        Source::Speedscope => speedscope::read(&bytes, options.profile)?,
+        Source::PerfScript => perf_script::read(&text(&bytes, &mut notes))?,
+        Source::Folded => {
+            let text = text(&bytes, &mut notes);
+            whole(folded::read(&text, Info::default())?)
+        }
+    };
+    import.notes.extend(notes);
+    Ok((import, source))
+}
+
+/// A profile whose reader says itself what it misses.
+fn whole(profile: Profile) -> Import {
+    let notes = Vec::new();
+    Import { profile, notes }
+}
+
+/// The bytes without gzip. Of a file that ends in the middle what is there is taken.
+fn unpack(bytes: &[u8], limit: u64) -> Result<(Cow<'_, [u8]>, Vec<String>), ImportError> {
+    let marks: [(&[u8], &'static str); 4] = [
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"BZh", "bzip2"),
+        (b"\xfd7zXZ", "xz"),
+        (b"PK\x03\x04", "zip"),
+    ];
+    if let Some(&(_, by)) = marks.iter().find(|(mark, _)| bytes.starts_with(mark)) {
+        return Err(ImportError::Compression { by });
+    }
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok((Cow::Borrowed(bytes), Vec::new()));
+    }
+    let mut unpacked = Vec::new();
+    let mut reader = MultiGzDecoder::new(bytes).take(limit.saturating_add(1));
+    let done = reader.read_to_end(&mut unpacked);
+    if unpacked.len() as u64 > limit {
+        return Err(ImportError::TooLarge { limit });
+    }
+    match done {
+        Ok(0) => Err(ImportError::Empty),
+        Ok(_) => Ok((unpacked.into(), Vec::new())),
+        Err(error) if unpacked.is_empty() => Err(ImportError::Unpack(error)),
+        Err(error) => {
+            // Of what is no text only whole files are worth anything.
+            if !is_text(&unpacked) {
+                return Err(ImportError::Unpack(error));
+            }
+            let note = "the compressed file is cut or damaged: what could be unpacked was read";
+            Ok((unpacked.into(), vec![note.to_owned()]))
+        }
+    }
+}
+
+/// True for bytes that begin as text does.
+fn is_text(bytes: &[u8]) -> bool {
+    let begin = &bytes[..bytes.len().min(4096)];
+    !begin
+        .iter()
+        .any(|&byte| byte < 7 || (14..27).contains(&byte))
+}
+
+fn tell(bytes: &[u8]) -> Result<Source, ImportError> {
+    let trimmed = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let trimmed = trimmed.trim_ascii_start();
+    if bytes.starts_with(b"PERFILE2") {
+        return Err(ImportError::PerfData);
+    }
+    if trimmed.is_empty() {
+        return Err(ImportError::Empty);
+    }
+    if !is_text(bytes) {
+        return Ok(Source::Pprof);
+    }
+    if trimmed.starts_with(b"{") {
+        return Ok(tell_json(trimmed));
+    }
+    let text = String::from_utf8_lossy(trimmed);
+    if perf_script::looks_like(&text) {
+        return Ok(Source::PerfScript);
+    }
+    let mut lines = text.lines().map(str::trim);
+    let line = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
+    let counted = line.is_some_and(|line| {
+        let count = line.rsplit_once(' ').map_or("", |(_, count)| count);
+        count.starts_with(|found: char| found.is_ascii_digit())
+    });
+    match counted {
+        true => Ok(Source::Folded),
+        // A small pprof file may have no byte that text has not.
+        false if pprof::decode(bytes, bytes.len() as u64).is_ok() => Ok(Source::Pprof),
+        false => Err(ImportError::Unknown),
+    }
+}
+
+/// What JSON is, by the keys of its object; broken JSON is left to our own reader, which says where.
+fn tell_json(bytes: &[u8]) -> Source {
+    #[derive(serde::Deserialize)]
+    struct Keys {
+        #[serde(rename = "$schema")]
+        schema: Option<serde::de::IgnoredAny>,
+        shared: Option<serde::de::IgnoredAny>,
+        profiles: Option<serde::de::IgnoredAny>,
+    }
+    match serde_json::from_slice::<Keys>(bytes) {
+        Ok(keys) if keys.profiles.is_some() && (keys.shared.is_some() || keys.schema.is_some()) => {
+            Source::Speedscope
+        }
+        _ => Source::Json,
+    }
+}
+
+fn text<'b>(bytes: &'b [u8], notes: &mut Vec<String>) -> Cow<'b, str> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    if matches!(text, Cow::Owned(_)) {
+        notes.push("the text has bytes that are no UTF-8: they are shown as \u{fffd}".to_owned());
+    }
+    text
+}
