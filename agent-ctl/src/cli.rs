@@ -3,7 +3,7 @@
 use crate::peer::Connection;
 use crate::{
     capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts, import,
-    man, profile_cmd, status, tail, top,
+    man, pins, profile_cmd, status, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -89,6 +89,8 @@ pub enum Command {
     Import(import::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
+    /// List the minutes that triggers pinned, or show the profile of one
+    Pins(pins::Args),
     /// Print a line for each window as it closes
     Tail(tail::Args),
     /// Check, show or reload the agent's configuration

@@ -11,8 +11,9 @@ use proto::agent::capture_response::Body;
 use proto::agent::{
     CancelCaptureRequest, CaptureInfo, CaptureRequest, CaptureResponse, GetConfigRequest,
     GetConfigResponse, GetLedgerRequest, GetLedgerResponse, GetStatusRequest, GetStatusResponse,
-    ListCapturesRequest, ListCgroupsRequest, ListCgroupsResponse, QueryProfileRequest,
-    ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest, StreamProfilesResponse,
+    ListCapturesRequest, ListCgroupsRequest, ListCgroupsResponse, ListPinsRequest, Pin,
+    QueryProfileRequest, ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest,
+    StreamProfilesResponse,
 };
 use tonic::{Code, Status, Streaming};
 
@@ -63,6 +64,13 @@ impl Client {
     pub async fn ledger(&mut self, request: GetLedgerRequest) -> Result<GetLedgerResponse> {
         let call = self.service.get_ledger(request);
         self.route.answer("get ledger", call).await
+    }
+
+    /// `ListPins`.
+    pub async fn pins(&mut self) -> Result<Vec<Pin>> {
+        let call = self.service.list_pins(ListPinsRequest {});
+        let answer = self.route.answer("list pins", call).await?;
+        Ok(answer.pins)
     }
 
     /// `GetConfig`.

@@ -207,6 +207,7 @@ fn query(start_ns: i64, matchers: Vec<LabelMatcher>, group_by: Vec<String>) -> Q
         group_by,
         fresh: true,
         times: false,
+        pin_capture: 0,
     }
 }
 

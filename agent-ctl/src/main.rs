@@ -40,6 +40,7 @@ mod import;
 mod local;
 mod man;
 mod peer;
+mod pins;
 #[path = "profile.rs"]
 mod profile_cmd;
 mod render;
@@ -103,6 +104,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Heatmap(args) => heatmap::run(&out, &connection, args).await,
         Command::Import(args) => import::run(&out, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
+        Command::Pins(args) => pins::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,
         Command::Completions(args) => completions::run(&out, args),

@@ -106,6 +106,7 @@ impl Source {
                     group_by,
                     fresh,
                     times,
+                    pin_capture: 0,
                 };
                 let profile = client.query(request).await?;
                 Ok(Answer {

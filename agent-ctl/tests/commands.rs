@@ -135,6 +135,15 @@ fn help_of_every_command() {
         let ended = run(command("unix:/x", &["config", name, "--help"]));
         insta::assert_snapshot!(format!("help_config_{name}"), ended.out);
     }
+    for words in [["pins", "--help", ""], ["pins", "show", "--help"]] {
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let ended = run(command("unix:/x", &words));
+        assert!(
+            ended.out.contains("agent-ctl pins show 12"),
+            "{}",
+            ended.out
+        );
+    }
 }
 
 #[test]
@@ -243,6 +252,70 @@ fn an_empty_range_is_partial() {
         6
     );
     assert!(!file.exists());
+}
+
+#[test]
+fn pins_as_a_table() {
+    let ended = ask(&sound(), &["pins"]);
+    assert_eq!(ended.code, 0, "{}", ended.all());
+    let rows: Vec<&str> = ended.out.lines().collect();
+    assert_eq!(rows.len(), 3, "{}", ended.out);
+    assert!(rows[0].contains("FIRED"), "{}", rows[0]);
+    // Newest first; a name from outside is escaped.
+    assert!(
+        rows[1].contains("pressure") && rows[1].contains("it was 51.2"),
+        "{}",
+        rows[1]
+    );
+    assert!(!ended.out.contains('\u{202e}'), "{}", ended.out);
+    assert!(
+        rows[2].contains("api-throttled") && rows[2].contains("host"),
+        "{}",
+        rows[2]
+    );
+    let ended = ask(&empty(), &["pins"]);
+    assert_eq!((ended.code, ended.out.as_str()), (0, ""));
+    assert!(ended.err.contains("no minutes are pinned"), "{}", ended.err);
+}
+
+#[test]
+fn pins_for_scripts() {
+    let ended = ask(&sound(), &["pins", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    let (first, second) = (&json["pins"][0], &json["pins"][1]);
+    assert_eq!(first["cgroup"], "/user.slice/a\u{202e}b\n");
+    assert_eq!(first["open"], true);
+    assert_eq!(second["cgroup"], serde_json::Value::Null);
+    assert_eq!(second["fired"], "2026-11-20T14:00:00Z");
+    assert_eq!(second["capture_bytes"], 1_200_000);
+}
+
+#[test]
+fn a_pin_is_shown_as_a_profile_is() {
+    let ended = ask(&sound(), &["pins", "show", "3", "--unit", "nginx"]);
+    assert_eq!(ended.code, 0, "{}", ended.all());
+    assert!(
+        ended.out.contains("nginx;main;ngx_worker_process_cycle"),
+        "{}",
+        ended.out
+    );
+    assert!(
+        ended
+            .err
+            .starts_with("api-throttled: nr_throttled > 5/s: it was 9.8\n"),
+        "{}",
+        ended.err
+    );
+    let check = |args: &[&str], expected: &str| {
+        let ended = ask(&sound(), args);
+        assert_eq!((ended.code, ended.out.as_str()), (1, ""));
+        assert!(ended.err.contains(expected), "{}", ended.err);
+    };
+    check(&["pins", "show", "4"], "there is none of this number");
+    check(
+        &["pins", "show", "12", "--captured"],
+        "nothing is kept of a capture",
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! key, a key given twice and a value out of range are told with their line and in the same words
 //! as for flags and variables.
 
+use crate::items;
 use crate::key::{Key, nearest_path};
 use crate::value::{Kind, Value, shown};
 use crate::{ConfigError, Configuration, FILE_BYTES_MAX, Place};
@@ -114,6 +115,7 @@ pub(crate) fn apply<C: Configuration>(
             place,
         },
         Some(Problem::Value(key, value)) => key.refuse(&value, place),
+        Some(Problem::Item(problem)) => problem.at(place),
         Some(Problem::NotASection(section)) => {
             let named = if section.is_empty() {
                 "the file"
@@ -149,6 +151,7 @@ enum Problem<C: 'static> {
     Unknown(String),
     Duplicate(String),
     Value(&'static Key<C>, String),
+    Item(items::Problem),
     NotASection(&'static str),
 }
 
@@ -334,7 +337,11 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
-        self.check(Value::Null)
+        match self.key.kind {
+            // A list whose entries are all comments.
+            Kind::Items(_) => Ok(Value::Items(Vec::new())),
+            _ => self.check(Value::Null),
+        }
     }
 
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
@@ -362,6 +369,12 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        if let Kind::Items(kind) = self.key.kind {
+            let mut problem = None;
+            let read = kind.read_seq(self.key.path, items, &mut problem);
+            *self.problem = problem.map(Problem::Item);
+            return read.map(Value::Items);
+        }
         let mut list = Vec::new();
         while let Some(item) = items.next_element::<String>()? {
             list.push(item);

@@ -79,6 +79,11 @@ impl<C: Configuration> Key<C> {
         text: &str,
         place: impl FnOnce() -> Place,
     ) -> Result<(), ConfigError> {
+        if let Kind::Items(items) = self.kind {
+            let value = items.read(self.path, text.trim());
+            (self.put)(config, value.map_err(|problem| problem.at(place()))?);
+            return Ok(());
+        }
         let value = self.kind.read(text.trim());
         if !self.kind.admits(&value) {
             return Err(self.refuse(text.trim(), place()));
@@ -108,6 +113,12 @@ pub fn nearest(candidates: impl Iterator<Item = String>, name: &str) -> Option<u
         .filter(|(_, likeness)| *likeness >= LIKENESS_MIN)
         .max_by(|(_, a), (_, b)| a.total_cmp(b))
         .map(|(index, _)| index)
+}
+
+/// The word most like `name`, when one is like enough.
+pub fn nearest_word<'w>(words: &[&'w str], name: &str) -> Option<&'w str> {
+    let known = words.iter().map(|word| (*word).to_owned());
+    nearest(known, name).map(|at| words[at])
 }
 
 /// The key or section nearest to a path that is none. A right name in the wrong section counts.

@@ -9,14 +9,19 @@
 #![forbid(unsafe_code)]
 
 mod file;
+mod items;
 mod key;
 pub mod log;
 mod sample;
 mod value;
 
-pub use key::{Key, Reload, as_text, nearest, put_bool, put_int, put_word, word};
+pub use items::{Field, Item, Items};
+pub use key::{Key, Reload, as_text, nearest, nearest_word, put_bool, put_int, put_word, word};
 pub use sample::sample_yaml;
-pub use value::{CpuShare, Kind, Listen, SocketMode, Value, peer_address, shown, socket_address};
+pub use value::{
+    CpuShare, Kind, Listen, SocketMode, Value, parse_seconds, peer_address, show_seconds, shown,
+    socket_address,
+};
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

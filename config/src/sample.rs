@@ -1,7 +1,9 @@
 //! Writes the sample file from the table of keys.
 
 use crate::Configuration;
+use crate::items::Items;
 use crate::key::{Key, Reload};
+use crate::value::Kind;
 
 /// Widest comment line. Unit: bytes, the `# ` included.
 const WIDTH: usize = 98;
@@ -13,7 +15,9 @@ pub fn sample_yaml<C: Configuration>() -> String {
     for key in C::KEYS {
         let (of, name) = key.split();
         let depth = of.matches('.').count();
-        if of != section {
+        if of.is_empty() {
+            section = of;
+        } else if of != section {
             out.push('\n');
             let doc = C::SECTIONS
                 .iter()
@@ -33,9 +37,31 @@ pub fn sample_yaml<C: Configuration>() -> String {
         };
         comment(&mut out, depth, key.doc);
         comment(&mut out, depth, &facts(key));
+        if let Kind::Items(items) = key.kind {
+            entry(&mut out, items);
+        }
         out.push_str(&format!("{}{name}: {}\n", indent(depth), key.default()));
     }
     out
+}
+
+/// The keys of an entry of a list, and one that is right.
+fn entry(out: &mut String, items: &Items) {
+    comment(out, 0, &format!("Keys of a {}:", items.what));
+    for field in items.fields {
+        let default = match (field.required, field.default) {
+            (true, _) => " Needed.".to_owned(),
+            (false, "") => String::new(),
+            (false, default) => format!(" Left out: {default}."),
+        };
+        let (name, values) = (field.name, field.kind.expected());
+        let text = format!("{name}: {} Values: {values}.{default}", field.doc);
+        comment(out, 0, &text);
+    }
+    comment(out, 0, "For example:");
+    for line in items.example.lines() {
+        out.push_str(&format!("# {line}\n"));
+    }
 }
 
 /// Unit, range and when a change counts, in one sentence each.

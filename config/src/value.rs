@@ -1,5 +1,6 @@
 //! Values as they stand in a file, a variable or a flag, and the check each must pass.
 
+use crate::items::{Item, Items};
 use serde::{Serialize, Serializer};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ pub enum Value {
     List(Vec<String>),
     /// Names and texts, in the order given.
     Map(Vec<(String, String)>),
+    /// Things with keys of their own.
+    Items(Vec<Item>),
 }
 
 /// What a key may hold.
@@ -72,6 +75,12 @@ pub enum Kind {
     Labels(usize, &'static [&'static str]),
     /// An identity of printable characters without spaces, at most this many bytes, or `null`.
     IdOrNull(usize),
+    /// A time in whole seconds, minutes, hours or days, in a range of seconds, both ends included.
+    Duration(u64, u64),
+    /// A number that is not negative, with at most nine digits before and after the point.
+    Decimal,
+    /// Things with keys of their own.
+    Items(&'static Items),
 }
 
 impl Kind {
@@ -122,6 +131,11 @@ impl Kind {
             (Kind::IdOrNull(max), Value::Text(text)) => {
                 (1..=*max).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
             }
+            (Kind::Duration(min, max), Value::Text(text)) => {
+                parse_seconds(text).is_some_and(|seconds| (*min..=*max).contains(&seconds))
+            }
+            (Kind::Decimal, Value::Text(text)) => is_decimal(text),
+            (Kind::Items(items), Value::Items(list)) => items.admit(list),
             (
                 Kind::LoopbackOrNull
                 | Kind::PeerOrNull(_)
@@ -192,6 +206,13 @@ impl Kind {
             Kind::IdOrNull(max) => {
                 format!("1 to {max} printable characters without spaces, or null")
             }
+            Kind::Duration(min, max) => format!(
+                "a time from {} to {}, such as 30s, 5m or 2h",
+                show_seconds(*min),
+                show_seconds(*max)
+            ),
+            Kind::Decimal => "a number such as 0.5 or 40".to_owned(),
+            Kind::Items(items) => format!("a list of at most {} {}s", items.max, items.what),
         }
     }
 
@@ -271,8 +292,44 @@ impl std::fmt::Display for Value {
                 let pairs: Vec<String> = pairs.iter().map(|(k, v)| format!("{k}: {v}")).collect();
                 write!(f, "{{{}}}", pairs.join(", "))
             }
+            Value::Items(list) => {
+                let pair = |(name, value): &(String, Value)| format!("{name}: {value}");
+                let item = |item: &Item| {
+                    let pairs: Vec<String> = item.iter().map(pair).collect();
+                    format!("{{{}}}", pairs.join(", "))
+                };
+                let items: Vec<String> = list.iter().map(item).collect();
+                write!(f, "[{}]", items.join(", "))
+            }
         }
     }
+}
+
+/// Units of times, the longest first.
+const TIME_UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+
+/// Reads `30s`, `5m`, `2h`, `1d`. Unit: seconds.
+pub fn parse_seconds(text: &str) -> Option<u64> {
+    let (unit, word) = TIME_UNITS.iter().find(|(_, word)| text.ends_with(word))?;
+    let digits = text.strip_suffix(word)?;
+    let plain = (1..=9).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+    plain
+        .then(|| digits.parse::<u64>().ok())??
+        .checked_mul(*unit)
+}
+
+/// Writes a time as [`parse_seconds`] reads it, in the largest unit that it is a whole number of.
+pub fn show_seconds(seconds: u64) -> String {
+    let whole = |(unit, _): &&(u64, &str)| seconds > 0 && seconds.is_multiple_of(*unit);
+    let (unit, word) = TIME_UNITS.iter().find(whole).unwrap_or(&(1, "s"));
+    format!("{}{word}", seconds / unit)
+}
+
+fn is_decimal(text: &str) -> bool {
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let digits =
+        |text: &str| (1..=9).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    digits(whole) && digits(part)
 }
 
 /// Longest value shown in an error. Unit: characters.
@@ -497,6 +554,33 @@ fn is_group(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_read_back() {
+        for (text, seconds) in [
+            ("0s", 0),
+            ("90s", 90),
+            ("5m", 300),
+            ("2h", 7200),
+            ("1d", 86_400),
+        ] {
+            assert_eq!(parse_seconds(text), Some(seconds));
+            assert_eq!(show_seconds(seconds), text);
+        }
+        for text in [
+            "",
+            "s",
+            "5",
+            "-5s",
+            "5 s",
+            "1.5h",
+            "9999999999s",
+            "5ms",
+            "∞s",
+        ] {
+            assert_eq!(parse_seconds(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn lists_are_read_as_files_have_them_and_without_brackets() {

@@ -5,9 +5,13 @@ use collector::ingest::window::{Cost, Decoded, Decoder, cost, host_facts};
 use collector::store::{HostFacts, HostKey};
 use daemon::export::disk::{self, Dir};
 use daemon::export::record::{self, Lens, Tables};
+use daemon::pins::{Asked, Pins};
+use daemon::time::WallAnchor;
+use profile::Query;
 use prost::Message;
 use proto::collector as wire;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The payload of a spool's record, packed and not: a window that can be read is written as the same.
@@ -133,4 +137,39 @@ pub fn ingest_windows(data: &[u8]) {
             Err(_) => return,
         }
     }
+}
+
+/// Files of a pin and of its capture: what can be read is read the same again by the next start, and a range is
+/// asked for without a fall.
+pub fn pin_files(data: &[u8]) {
+    let _one = SPOOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let path: PathBuf = std::env::temp_dir().join(format!("fleetprof-pins-{}", std::process::id()));
+    // The first byte says how much of the end is the capture's.
+    let Some((&capture, data)) = data.split_first() else {
+        return;
+    };
+    let capture = data.len().min(usize::from(capture) * 8);
+    let (pin, capture) = data.split_at(data.len() - capture);
+    std::fs::create_dir_all(&path).expect("a directory of our own");
+    let file = |ext: &str| path.join(format!("{:016x}.{ext}", 1));
+    std::fs::write(file("pin"), pin).expect("a file of our own");
+    std::fs::write(file("capture"), capture).expect("a file of our own");
+    let open = || Pins::new(path.clone(), 1 << 20, Arc::new(WallAnchor::new()));
+    let found = {
+        let pins = open();
+        let everything = (i64::MIN, i64::MAX);
+        let never = AtomicBool::new(false);
+        let query = Query::default();
+        let asked = Asked {
+            query: &query,
+            times: true,
+        };
+        if let Ok(Some(answer)) = pins.overlapping(everything, asked, &never) {
+            assert!(answer.covered.windows > 0 || answer.profile.samples.is_empty());
+        }
+        let _ = pins.capture(1);
+        pins.list()
+    };
+    assert_eq!(open().list(), found);
+    let _ = std::fs::remove_dir_all(&path);
 }

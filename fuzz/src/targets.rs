@@ -29,7 +29,7 @@ use std::path::{Component, Path};
 mod fleet;
 mod generated;
 mod walks;
-pub use fleet::{ingest_windows, spool_records, spool_segments};
+pub use fleet::{ingest_windows, pin_files, spool_records, spool_segments};
 pub use generated::jitdump;
 pub use walks::unwinding;
 
@@ -58,6 +58,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("wire_chunks", wire_chunks),
     ("spool_records", spool_records),
     ("spool_segments", spool_segments),
+    ("pin_files", pin_files),
     ("ingest_windows", ingest_windows),
     ("store_log", store_log),
     ("store_blocks", store_blocks),

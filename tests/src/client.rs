@@ -5,8 +5,8 @@ use hyper_util::rt::TokioIo;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::agent::{
     GetConfigRequest, GetLedgerRequest, GetLedgerResponse, GetStatusRequest, GetStatusResponse,
-    ListCgroupsRequest, ListCgroupsResponse, QueryProfileRequest, ReloadConfigRequest,
-    ReloadConfigResponse, StreamProfilesRequest, StreamProfilesResponse,
+    ListCgroupsRequest, ListCgroupsResponse, ListPinsRequest, Pin, QueryProfileRequest,
+    ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest, StreamProfilesResponse,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -127,6 +127,15 @@ impl Client {
     pub fn reload(&self) -> Result<ReloadConfigResponse, Status> {
         self.block_on(async { self.agent().reload_config(ReloadConfigRequest {}).await })
             .map(tonic::Response::into_inner)
+    }
+
+    /// ListPins, newest first.
+    ///
+    /// # Errors
+    /// As the daemon answers.
+    pub fn pins(&self) -> Result<Vec<Pin>, Status> {
+        self.block_on(async { self.agent().list_pins(ListPinsRequest {}).await })
+            .map(|response| response.into_inner().pins)
     }
 
     /// QueryProfile, all of its chunks.

@@ -46,6 +46,37 @@ pub struct Behaviour {
     pub invalid_config: bool,
 }
 
+/// Two pins: one with a capture, one that is still added to, of a cgroup with a hostile name.
+fn pins() -> Vec<Pin> {
+    let range = |from: i64, to: i64| TimeRange {
+        start_unix_ns: NOW_NS + from * S,
+        end_unix_ns: NOW_NS + to * S,
+    };
+    vec![
+        Pin {
+            id: 12,
+            trigger: "pressure".into(),
+            cause: "psi.cpu.some.avg10 > 40% for 10s: it was 51.2".into(),
+            cgroup: "/user.slice/a\u{202e}b\n".into(),
+            fired_unix_ns: NOW_NS - 60 * S,
+            range: Some(range(-360, 60)),
+            bytes: 812_345,
+            open: true,
+            ..Pin::default()
+        },
+        Pin {
+            id: 3,
+            trigger: "api-throttled".into(),
+            cause: "nr_throttled > 5/s: it was 9.8".into(),
+            fired_unix_ns: NOW_NS - 86_400 * S,
+            range: Some(range(-86_700, -86_280)),
+            bytes: 3_400_000,
+            capture_bytes: 1_200_000,
+            ..Pin::default()
+        },
+    ]
+}
+
 struct Fake {
     behaviour: Behaviour,
     /// Questions for samples of the asking process so far: it has none at first, then a second of.
@@ -323,7 +354,10 @@ impl AgentService for Fake {
         &self,
         _: Request<ListPinsRequest>,
     ) -> Result<Response<ListPinsResponse>, Status> {
-        Err(Status::unimplemented("pins"))
+        if self.behaviour.empty {
+            return Ok(Response::new(ListPinsResponse::default()));
+        }
+        Ok(Response::new(ListPinsResponse { pins: pins() }))
     }
     type StreamProfilesStream = Answers<StreamProfilesResponse>;
 

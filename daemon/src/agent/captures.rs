@@ -50,7 +50,7 @@ struct AgentWorld {
 impl Agent {
     /// Takes captures from now on, into `recorders`; once.
     pub fn take_captures(self: &Arc<Self>, containers: Containers, recorders: Arc<Recorders>) {
-        self.captures.get_or_init(|| {
+        let captures = self.captures.get_or_init(|| {
             let machine = Machine::of(&self.environment);
             let world = AgentWorld {
                 agent: Arc::downgrade(self),
@@ -60,6 +60,7 @@ impl Agent {
             };
             Captures::new(Box::new(world), recorders)
         });
+        self.triggers.set_capturing(Arc::new(Arc::clone(captures)));
     }
 
     /// Has the sampler say when each sample was taken, where the configuration has room for it.

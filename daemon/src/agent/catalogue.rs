@@ -3,6 +3,7 @@
 mod captures;
 mod containers;
 mod control;
+mod triggers;
 
 use super::coverage::Cause;
 use super::{Agent, Budget, lock};
@@ -27,6 +28,7 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     usage(&registry, agent);
     captures::register(&registry, agent);
     containers::register(&registry, agent);
+    triggers::register(&registry, agent);
     coverage(&registry, agent);
     if agent.export.is_some() {
         export(&registry, agent);

@@ -5,6 +5,7 @@ use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
 use crate::config::Configuration;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
+use crate::pins::Pins;
 use crate::time::{Mono, WallAnchor};
 use proto::agent as wire;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -132,5 +133,9 @@ impl Host for Agent {
 
     fn clock(&self) -> &WallAnchor {
         &self.clock
+    }
+
+    fn pins(&self) -> Option<&Pins> {
+        Some(&self.pins)
     }
 }

@@ -29,9 +29,11 @@ use crate::perf::environment::{self, Environment};
 use crate::perf::event::{EventKind, EventSpec, Features, OpenError};
 use crate::perf::plan::{Limits, Machine, Plan};
 use crate::perf::rings::{Rings, RingsError};
+use crate::pins::Pins;
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
 use crate::time::{Mono, WallAnchor};
+use crate::triggers::{Rule, Triggers};
 use crate::unwind::Depths;
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -265,6 +267,10 @@ pub struct Agent {
     pub captures: OnceLock<Arc<Captures>>,
     /// Captures that the collector asks for; none without one.
     pub control: OnceLock<Arc<Control>>,
+    /// Conditions that pin the recorder's minutes.
+    pub triggers: Arc<Triggers>,
+    /// The minutes that were pinned.
+    pub pins: Arc<Pins>,
     /// The daemon's own metrics, once they are registered.
     pub registry: OnceLock<Arc<Registry>>,
 }
@@ -437,6 +443,16 @@ impl Agent {
         });
     }
 
+    /// Puts triggers in force.
+    ///
+    /// # Errors
+    /// When their thread cannot be started.
+    pub fn configure_triggers(&self, config: &Config) -> std::io::Result<()> {
+        // The configuration was settled: its triggers can be read.
+        let rules = Rule::all(&config.triggers).map_err(std::io::Error::other)?;
+        self.triggers.configure(rules)
+    }
+
     /// Reads the configuration again and puts in force what can be: all of it, or nothing.
     ///
     /// # Errors
@@ -480,6 +496,13 @@ impl Agent {
         }
         if touches("recorder.") {
             self.keep_times(&new.config);
+            self.pins.set_budget(new.config.recorder.pins_bytes());
+        }
+        if touches("triggers") {
+            if let Err(error) = self.configure_triggers(&new.config) {
+                // The rest is in force by now. Their thread is tried again with the next change.
+                tracing::error!(%error, "failed to start the thread of triggers");
+            }
         }
         if let (true, Some(exporter)) = (touches("collector."), &self.export) {
             exporter.configure(export::Settings::of(&new.config.collector));

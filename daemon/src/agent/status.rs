@@ -258,6 +258,8 @@ impl Agent {
         list.extend(cache.degradation());
         list.extend(stacks::of_process_table(&processes));
         list.extend(self.containers.degradation());
+        list.extend(self.triggers.degradations());
+        list.extend(self.pins.degradation());
         if let Some(reason) = &sampling.fallback {
             list.push(Degradation::new(
                 "event_fallback",

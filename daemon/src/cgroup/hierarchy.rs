@@ -55,7 +55,7 @@ pub struct Hierarchy {
 pub const ROOT_INODE: u64 = 1;
 
 /// Mount point of a v1 hierarchy by its controller, where its root is mounted.
-pub(super) fn mount_of(proc_root: &Path, controller: &str) -> Option<PathBuf> {
+pub(crate) fn mount_of(proc_root: &Path, controller: &str) -> Option<PathBuf> {
     let text = std::fs::read(proc_root.join("self/mountinfo")).ok()?;
     let mut mounts = text.split(|&b| b == b'\n').filter_map(Mount::parse);
     let mount = mounts.find(|mount| {

@@ -3,6 +3,7 @@
 
 use crate::cgroup::containers::{LABELS_MAX, SOURCES_MAX, Source};
 
+use super::triggers::{ITEMS, Trigger};
 use super::{Config, SamplingEvent, Tls, UnwindMode};
 use config::{
     CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, log, peer_address, put_bool,
@@ -330,6 +331,30 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_int(&mut c.recorder.budget_mib, &v),
     },
     Key {
+        path: "recorder.pins_mib",
+        kind: Kind::Int(1, 16_384),
+        unit: "MiB on disk",
+        reload: Reload::Live,
+        doc: "What the minutes that triggers pinned may take beside the recorder; beyond it the oldest pin \
+              goes. A pin is cut at a quarter of it. A minute of a busy host takes some 100 to 600 KiB.",
+        get: |c| Value::Int(c.recorder.pins_mib.into()),
+        put: |c, v| put_int(&mut c.recorder.pins_mib, &v),
+    },
+    Key {
+        path: "recorder.pins_dir",
+        kind: Kind::Path,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where pins are kept: a directory of the daemon alone, made with mode 0700 when the first \
+              trigger is configured. They survive restarts and reboots.",
+        get: |c| Value::Text(text(&c.recorder.pins_dir)),
+        put: |c, v| {
+            if let Some(dir) = as_text(&v) {
+                c.recorder.pins_dir = PathBuf::from(dir);
+            }
+        },
+    },
+    Key {
         path: "recorder.times_mib",
         kind: Kind::Int(0, 1024),
         unit: "MiB",
@@ -398,6 +423,20 @@ pub const KEYS: &[Key<Config>] = &[
               it is told that they are switched off.",
         get: |c| Value::Bool(c.captures.remote),
         put: |c, v| put_bool(&mut c.captures.remote, &v),
+    },
+    Key {
+        path: "triggers",
+        kind: Kind::Items(&ITEMS),
+        unit: "",
+        reload: Reload::Live,
+        doc: "Conditions on a cgroup or the host, looked at once a second. When one is met, the recorder's \
+              minutes around that moment are pinned: they outlive the retention, and `agent-ctl pins` has them.",
+        get: |c| Value::Items(c.triggers.iter().map(Trigger::item).collect()),
+        put: |c, v| {
+            if let Value::Items(list) = v {
+                c.triggers = list.into_iter().map(Trigger::of).collect();
+            }
+        },
     },
     Key {
         path: "budget.cpu",

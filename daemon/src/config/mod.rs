@@ -3,6 +3,7 @@
 
 mod keys;
 mod sections;
+mod triggers;
 
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{
@@ -14,6 +15,7 @@ pub use sections::{
     Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, Sampling, SamplingEvent,
     Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
+pub use triggers::{Seconds, Trigger, Wanted};
 
 use serde::Serialize;
 
@@ -36,6 +38,8 @@ pub struct Config {
     pub recorder: Recorder,
     /// Captures on demand.
     pub captures: Captures,
+    /// Conditions that pin the recorder's minutes.
+    pub triggers: Vec<Trigger>,
     /// What the daemon may cost.
     pub budget: Budget,
     /// The gRPC server.
@@ -144,6 +148,9 @@ impl Configuration for Config {
                 self.recorder.retention_s, self.windows.length_s
             );
             return conflict("recorder.retention_s", message);
+        }
+        if let Err(error) = crate::triggers::Rule::all(&self.triggers) {
+            return conflict("triggers", error.to_string());
         }
         Ok(())
     }

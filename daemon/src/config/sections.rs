@@ -114,6 +114,10 @@ pub struct Recorder {
     pub retention_s: u32,
     /// Memory it may hold, MiB.
     pub budget_mib: u32,
+    /// Disk that pins may take, MiB.
+    pub pins_mib: u32,
+    /// Where pins are kept.
+    pub pins_dir: PathBuf,
     /// Memory for the times of samples, MiB; 0: none are kept.
     pub times_mib: u32,
 }
@@ -277,6 +281,8 @@ impl Default for Recorder {
         Recorder {
             retention_s: 3600,
             budget_mib: 64,
+            pins_mib: 64,
+            pins_dir: PathBuf::from("/var/lib/fleetprof/pins"),
             times_mib: 4,
         }
     }
@@ -376,6 +382,11 @@ impl Recorder {
     /// Memory it may hold. Unit: bytes.
     pub fn budget_bytes(&self) -> usize {
         self.budget_mib as usize * MIB
+    }
+
+    /// Disk that pins may take. Unit: bytes.
+    pub fn pins_bytes(&self) -> u64 {
+        u64::from(self.pins_mib) << 20
     }
 
     /// Memory for the times of samples, beside it. Unit: bytes.

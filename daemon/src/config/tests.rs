@@ -60,6 +60,10 @@ fn every_field_has_a_key() {
     let mut paths = Vec::new();
     for (section, keys) in yaml.as_mapping().unwrap() {
         let section = section.as_str().unwrap();
+        if keys.is_sequence() {
+            paths.push(section.to_owned());
+            continue;
+        }
         for (name, value) in keys.as_mapping().unwrap() {
             let path = format!("{section}.{}", name.as_str().unwrap());
             // A map is a section of its own, labels aside.
@@ -536,4 +540,94 @@ fn a_collector_in_one_line_that_is_none_names_the_key() {
         error.ends_with("`windows` must be a map of keys"),
         "{error}"
     );
+}
+
+#[test]
+fn the_triggers_of_the_sample_are_right() {
+    let Kind::Items(items) = Key::<Config>::find("triggers").unwrap().kind else {
+        panic!("no list");
+    };
+    let config = parse(items.example).unwrap();
+    let names: Vec<&str> = config.triggers.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["api-throttled", "pressure", "jump"]);
+    let capture = config.triggers[0].capture.as_ref().unwrap();
+    assert_eq!(
+        (capture.event.as_str(), capture.duration),
+        ("off-cpu", Seconds(20))
+    );
+    assert_eq!(config.triggers[1].clear.as_deref(), Some("20"));
+    assert_eq!(
+        parse(&config.to_yaml()),
+        Ok(config.clone()),
+        "shown, it reads back"
+    );
+    // A value may come by a flag too.
+    let flag = "triggers=[{name: t, target: host, when: cpus > 1.5, for: 5s}]";
+    let loaded = load(&[], &[flag]).unwrap().config;
+    assert_eq!(
+        (loaded.triggers.len(), loaded.triggers[0].hold),
+        (1, Seconds(5))
+    );
+}
+
+#[test]
+fn triggers_are_refused_with_line_and_what_would_be_right() {
+    let check = |entry: &str, expected: &str| {
+        let text =
+            format!("triggers:\n- {{name: t, target: host, when: cpus > 1}}\n- {{{entry}}}\n");
+        let found = refused(&text);
+        assert!(found.contains(expected), "{entry}: {found}");
+    };
+    check(
+        "name: a, target: host, wen: cpus > 1",
+        "unknown key `triggers[1].wen` in `a.yaml` line 3; did you mean `when`?",
+    );
+    check(
+        "name: a, target: host, when: cpu > 1",
+        "`triggers` `a`: failed to read `when: cpu > 1`: there is no quantity `cpu`; did you mean",
+    );
+    check(
+        "name: a, target: hots, when: cpus > 1",
+        "neither `host`, nor a path",
+    );
+    check(
+        "name: a, target: host",
+        "has no `when`, which every trigger has",
+    );
+    check(
+        "name: t, target: host, when: cpus > 2",
+        "has two triggers called `t`",
+    );
+    check(
+        "name: a b, target: host, when: cpus > 2",
+        "a name has 1 to 64 letters",
+    );
+    check(
+        "name: a, target: host, when: nr_throttled > 2",
+        "is of cgroups alone",
+    );
+    check(
+        "name: a, target: /a, when: run_queue > 2",
+        "is of the host alone",
+    );
+    check(
+        "name: a, target: host, when: cpus > 2, clear: 3",
+        "`clear` is 3, above the 2",
+    );
+    check(
+        "name: a, target: host, when: cpus > 2, keep_before: 2h",
+        "expected a time from 0s to 1h, such as 30s, 5m or 2h",
+    );
+    check(
+        "name: a, target: host, when: cpus > 2, capture: {rate_hz: 99}",
+        "has no `capture.event`",
+    );
+}
+
+#[test]
+fn triggers_are_in_force_at_a_reload() {
+    let mut active = Config::default();
+    let new = parse("triggers: [{name: t, target: host, when: cpus > 1}]").unwrap();
+    assert_eq!(active.adopt(&new).changed, ["triggers"]);
+    assert_eq!(active, new);
 }

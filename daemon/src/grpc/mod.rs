@@ -15,6 +15,7 @@ mod cgroups;
 mod ledger;
 mod listen;
 mod live;
+mod pins;
 mod request;
 mod service;
 #[cfg(test)]
@@ -22,6 +23,7 @@ mod tests;
 
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
+use crate::pins::Pins;
 use crate::time::WallAnchor;
 use listen::Bound;
 use proto::agent;
@@ -129,6 +131,11 @@ pub trait Host: Send + Sync + 'static {
 
     /// The anchor of wall time.
     fn clock(&self) -> &WallAnchor;
+
+    /// Minutes kept beyond the retention; none where none are kept.
+    fn pins(&self) -> Option<&Pins> {
+        None
+    }
 }
 
 /// Certificates for TLS, PEM.

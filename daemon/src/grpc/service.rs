@@ -4,7 +4,7 @@ use super::answer::{AnswerStream, Outlet};
 use super::listen::Peer;
 use super::{
     ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, Host, QUERIES_MAX, ReloadOutcome, STREAMS_MAX,
-    capture, cgroups, ledger, live, request,
+    capture, cgroups, ledger, live, pins, request,
 };
 use crate::aggregate::recorder::{self, Answer, Covered, QueryError, Span, read};
 use crate::capture::Capturing;
@@ -26,7 +26,7 @@ pub(super) struct Service {
     pub(super) shutdown: watch::Receiver<bool>,
     stall_timeout: Duration,
     /// See [`QUERIES_MAX`].
-    queries: Arc<Semaphore>,
+    pub(super) queries: Arc<Semaphore>,
     /// See [`STREAMS_MAX`].
     streams: Arc<Semaphore>,
     /// Status and reload, one at a time: they never wait behind queries.
@@ -152,7 +152,9 @@ impl AgentService for Service {
         &self,
         _request: Request<agent::ListPinsRequest>,
     ) -> Result<Response<agent::ListPinsResponse>, Status> {
-        Err(Status::unimplemented("pins"))
+        let pins = self.host.pins().map(|pins| pins.list());
+        let pins = pins.unwrap_or_default();
+        Ok(Response::new(agent::ListPinsResponse { pins }))
     }
 
     async fn get_status(
@@ -224,9 +226,17 @@ impl AgentService for Service {
             let _ = tokio::time::timeout(FLUSH_TIMEOUT, self.host.flush()).await;
         }
         let (from, to) = request::range(asked.range, self.host.clock())?;
-        let (chunks, _, permit) = self
-            .profile(Span::Time(from, to), Arc::new(query), asked.times)
-            .await?;
+        let query = Arc::new(query);
+        let (chunks, permit) = match asked.pin_capture {
+            0 => {
+                let wall = pins::wall(asked.range);
+                let (chunks, _, permit) = self
+                    .profile_or_pin((from, to), wall, query, asked.times)
+                    .await?;
+                (chunks, permit)
+            }
+            pin => self.pinned_capture(pin, query).await?,
+        };
         tokio::spawn(async move {
             let wrap = |chunk| agent::QueryProfileResponse { chunk: Some(chunk) };
             // A client that has gone needs no answer.
@@ -278,7 +288,7 @@ impl AgentService for Service {
 
 /// Where the covered time begins; an answer that covers nothing begins now, or where it was asked
 /// for when that is earlier.
-fn begin(covered: &Covered) -> Mono {
+pub(super) fn begin(covered: &Covered) -> Mono {
     match covered.windows {
         0 if covered.start == Mono(0) => Mono::now(),
         0 => covered.start.min(Mono::now()),
@@ -302,7 +312,7 @@ fn captures_of(host: &dyn Host) -> Result<Arc<dyn Capturing>, Status> {
         .ok_or_else(|| Status::unavailable("the daemon takes no captures yet"))
 }
 
-fn status(error: QueryError) -> Status {
+pub(super) fn status(error: QueryError) -> Status {
     match error {
         QueryError::Cancelled => Status::cancelled(error.to_string()),
     }
@@ -310,7 +320,7 @@ fn status(error: QueryError) -> Status {
 
 /// Runs `work` on a blocking thread within the limit. When the caller goes away, `work` is told by
 /// the flag; the permit is given back only when it has ended.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     limit: &Arc<Semaphore>,
     host: &Arc<dyn Host>,
     work: impl FnOnce(&dyn Host, &AtomicBool) -> Result<T, Status> + Send + 'static,

@@ -1,10 +1,11 @@
 //! How the process and its threads end: errors, exit codes, and what a thread left behind.
 
-use crate::agent::{lock, with_causes};
+use crate::agent::{Agent, lock, with_causes};
 use crate::grpc::ServeError;
 use crate::perf::event::OpenError;
 use crate::perf::rings::RingsError;
 use crate::sys::WakeFd;
+use crate::triggers::Stage;
 use std::any::Any;
 use std::error::Error;
 use std::io;
@@ -111,6 +112,28 @@ impl Ends {
                 lock(&ends.list).push((name, end));
                 ends.wake.wake();
             })
+    }
+
+    /// Says how `fp-trigger` is started when there is the first trigger.
+    pub fn prepare_triggers(&self, agent: &Arc<Agent>) {
+        let (ends, watched) = (self.clone(), Arc::downgrade(agent));
+        agent.triggers.set_starter(move || {
+            let Some(agent) = watched.upgrade() else {
+                return Ok(());
+            };
+            let stage = Stage {
+                triggers: Arc::clone(&agent.triggers),
+                pins: Arc::clone(&agent.pins),
+                hierarchy: agent.hierarchy.clone(),
+                clock: Arc::clone(&agent.clock),
+            };
+            let started = ends.spawn("fp-trigger", move || {
+                stage.run(&agent.recorder);
+                Ok(())
+            });
+            // It goes on until the process ends: what it has pinned is on disk by then.
+            started.map(drop)
+        });
     }
 
     /// The first end that was not asked for.

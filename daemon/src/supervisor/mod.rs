@@ -27,6 +27,7 @@ use crate::metrics;
 use crate::notify::Notifier;
 use crate::perf::environment::Environment;
 use crate::perf::plan::Limits;
+use crate::pins::Pins;
 use crate::process::looker::{self, Looker};
 use crate::process::scout::{Handover, Modules, Scout};
 use crate::sampler::{self, Queues, Sampler, Start};
@@ -198,6 +199,11 @@ impl Stages {
             (Arc::new(exporter), queue)
         });
         let export = exporting.as_ref().map(|(exporter, _)| Arc::clone(exporter));
+        let pins = Pins::new(
+            config.recorder.pins_dir.clone(),
+            config.recorder.pins_bytes(),
+            Arc::clone(&clock),
+        );
         let agent = Arc::new(Agent {
             sampler: Arc::clone(&shared),
             recorder: RwLock::new(recorder),
@@ -225,6 +231,8 @@ impl Stages {
             watchers: Arc::default(),
             captures: OnceLock::new(),
             control: OnceLock::new(),
+            triggers: Arc::default(),
+            pins: Arc::new(pins),
             registry: OnceLock::new(),
         });
         let recorders = Arc::<Recorders>::default();
@@ -402,6 +410,8 @@ impl Stages {
         let serving = ends
             .spawn("fp-grpc", move || serve(served, ready, stopped))
             .map_err(setup)?;
+        ends.prepare_triggers(&agent);
+        agent.configure_triggers(&config).map_err(setup)?;
         let stages = Stages {
             agent,
             ends,

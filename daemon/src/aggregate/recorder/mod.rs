@@ -27,6 +27,7 @@ mod ledger;
 #[cfg(test)]
 mod ledger_tests;
 mod outcomes;
+mod pins;
 mod query;
 mod sink;
 #[cfg(test)]
@@ -49,6 +50,7 @@ use tokio::sync::watch;
 
 pub use block::Row;
 pub use outcomes::Outcomes;
+pub use pins::Cursor;
 pub use query::{Answer, Covered, QueryError, Span, query, query_with_times, read};
 pub use sink::{ClosedSink, ClosedWindow};
 

@@ -6,6 +6,7 @@
 
 use super::accounts::Accounts;
 use super::block::{Block, Row};
+use super::times::Times;
 use super::{Part, Recorder};
 use crate::time::Mono;
 use profile::{Account, Dictionary, Quality};
@@ -28,8 +29,9 @@ pub struct ClosedWindow<'a> {
     pub dict: &'a Dictionary,
     /// [`Recorder::epoch`]: ids of `dict` mean the same while it stays.
     pub epoch: u64,
-    block: &'a Block,
-    accounts: &'a Accounts,
+    pub(super) block: &'a Block,
+    pub(super) accounts: &'a Accounts,
+    pub(super) times: &'a Times,
 }
 
 impl ClosedWindow<'_> {
@@ -76,6 +78,7 @@ impl Recorder {
             epoch: self.epoch,
             block: &whole.block,
             accounts: &whole.accounts,
+            times: &whole.times,
         });
     }
 }

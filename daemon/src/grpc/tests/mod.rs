@@ -3,6 +3,7 @@
 
 mod calls;
 mod captures;
+mod pins;
 mod sockets;
 
 use super::*;
@@ -12,8 +13,8 @@ use profile::{FrameRef, Profile, Quality, SampleKey, StackEnd, Value, key};
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::convert::ProfileAssembler;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::Streaming;
@@ -32,6 +33,7 @@ pub(super) struct FakeHost {
     flushes: AtomicUsize,
     watchers: Arc<AtomicUsize>,
     reload: Mutex<Result<ReloadOutcome, String>>,
+    pins: OnceLock<Arc<Pins>>,
     captures: Arc<FakeCaptures>,
 }
 
@@ -120,6 +122,10 @@ impl Host for FakeHost {
     fn clock(&self) -> &WallAnchor {
         &self.clock
     }
+
+    fn pins(&self) -> Option<&Pins> {
+        self.pins.get().map(|pins| &**pins)
+    }
 }
 
 impl FakeHost {
@@ -131,6 +137,7 @@ impl FakeHost {
             flushes: AtomicUsize::new(0),
             watchers: Arc::default(),
             reload: Mutex::new(Ok(ReloadOutcome::default())),
+            pins: OnceLock::new(),
             captures: Arc::default(),
         })
     }

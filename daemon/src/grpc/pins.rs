@@ -1,0 +1,120 @@
+//! Pins as answers: profiles of time that the recorder no longer has, or has in coarse windows alone.
+
+use super::Host;
+use super::service::{Service, begin, blocking, status};
+use crate::agent::with_causes;
+use crate::aggregate::recorder::{self, Answer, Covered, Span, read};
+use crate::pins::{Asked, PinError};
+use crate::time::Mono;
+use profile::{Coverage, Profile, Query, QueryRunner};
+use proto::agent::TimeRange;
+use proto::convert::Chunks;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::Status;
+
+/// What a client asks for in wall time; an open end is as late as there is time.
+pub(super) fn wall(range: Option<TimeRange>) -> (i64, i64) {
+    let range = range.unwrap_or_default();
+    match range.end_unix_ns {
+        0 => (range.start_unix_ns, i64::MAX),
+        end => (range.start_unix_ns, end),
+    }
+}
+
+fn refused(error: PinError) -> Status {
+    match error {
+        PinError::Query(error) => status(error),
+        PinError::Unknown(_) => Status::not_found(error.to_string()),
+        _ => Status::data_loss(with_causes(&error)),
+    }
+}
+
+/// The answer to a query over a profile that is kept whole, with the times of its samples.
+fn selected(profile: &Profile, query: &Query) -> Profile {
+    let mut runner = QueryRunner::new(query);
+    for (key, value) in profile.sorted() {
+        runner.add(&profile.dict, key, value);
+    }
+    for &moment in &profile.moments.list {
+        runner.add_moment(&profile.dict, moment);
+    }
+    let mut answer = runner.finish(profile.info.clone());
+    let moments = &profile.moments;
+    answer.moments.start_unix_ns = moments.start_unix_ns;
+    answer.moments.duration_ns = moments.duration_ns;
+    answer.moments.dropped = moments.dropped;
+    if !query.selector().is_empty() {
+        // What the kernel accounts is known for all that was captured alone.
+        answer.info.coverage = Coverage::default();
+    }
+    answer
+}
+
+impl Service {
+    /// As [`Service::profile`] over a span of time, which is `wall` in wall time: the recorder answers as long as
+    /// it has the time as it was taken, then the pin in which all of it lies, then the recorder with what it has,
+    /// and at last a pin that has a part of it.
+    pub(super) async fn profile_or_pin(
+        &self,
+        span: (Mono, Mono),
+        wall: (i64, i64),
+        query: Arc<Query>,
+        times: bool,
+    ) -> Result<(Chunks<Profile>, Covered, OwnedSemaphorePermit), Status> {
+        let work = move |host: &dyn Host, cancel: &AtomicBool| {
+            let (from, to) = span;
+            let pins = host.pins().filter(|pins| !pins.is_empty());
+            let asked = Asked {
+                query: &query,
+                times,
+            };
+            if let Some(pins) = pins
+                && !read(host.recorder()).holds_fine(from, to)
+                && let Some(answer) = pins.within(wall, asked, cancel).map_err(refused)?
+            {
+                return Ok((Chunks::new(answer.profile), answer.covered));
+            }
+            let ask = match times {
+                true => recorder::query_with_times,
+                false => recorder::query,
+            };
+            let answer = ask(host.recorder(), Span::Time(from, to), &query, cancel);
+            let answer = answer.map_err(status)?;
+            if let (0, Some(pins)) = (answer.covered.windows, pins)
+                && let Some(answer) = pins.overlapping(wall, asked, cancel).map_err(refused)?
+            {
+                return Ok((Chunks::new(answer.profile), answer.covered));
+            }
+            let Answer {
+                mut profile,
+                covered,
+                times_from,
+            } = answer;
+            profile.info.start_unix_ns = host.clock().to_unix_ns(begin(&covered));
+            if let Some(from) = times_from {
+                profile.moments.start_unix_ns = host.clock().to_unix_ns(from);
+            }
+            // Sorts the samples: too long for the runtime's thread.
+            Ok((Chunks::new(profile), covered))
+        };
+        let ((chunks, covered), permit) = blocking(&self.queries, &self.host, work).await?;
+        Ok((chunks, covered, permit))
+    }
+
+    /// What was captured with a pin.
+    pub(super) async fn pinned_capture(
+        &self,
+        pin: u64,
+        query: Arc<Query>,
+    ) -> Result<(Chunks<Profile>, OwnedSemaphorePermit), Status> {
+        let work = move |host: &dyn Host, _: &AtomicBool| {
+            let pins = host.pins();
+            let pins = pins.ok_or_else(|| Status::not_found("no pins are kept here"))?;
+            let profile = pins.capture(pin).map_err(refused)?;
+            Ok(Chunks::new(selected(&profile, &query)))
+        };
+        blocking(&self.queries, &self.host, work).await
+    }
+}

@@ -1,0 +1,376 @@
+//! Opens pins and adds windows to them. `fp-trigger` has it; blocks on the disk.
+
+use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins, disk, moments};
+use crate::agent::lock;
+use crate::aggregate::recorder::{ClosedWindow, Cursor, Recorder, Row, read};
+use crate::export::record::{self, Facts, Lens, Window};
+use crate::time::Mono;
+use profile::{Account, Dictionary, Remap, SampleKey};
+use proto::agent as wire;
+use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+/// Most pins that windows are added to at once; a trigger that fires when there are so many gets none.
+pub const OPEN_MAX: usize = 8;
+
+/// A window may close this long after its end: its samples are drained, named and added first.
+const CLOSING_MAX: Duration = Duration::from_secs(30);
+
+/// Most memory for what the open pins know of names together. Unit: bytes. Beyond it all begin anew, and say
+/// each name once more.
+const NAMES_BYTES_MAX: usize = 32 << 20;
+
+/// Time between two tries to write what waits.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What is to be pinned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    /// Name of the trigger.
+    pub trigger: String,
+    /// What it saw.
+    pub cause: String,
+    /// The cgroup; empty: the host.
+    pub cgroup: String,
+    /// When.
+    pub fired: Mono,
+    /// How much before.
+    pub before: Duration,
+    /// How much after.
+    pub after: Duration,
+}
+
+/// A pin that windows are added to.
+struct Open {
+    id: u64,
+    span: (Mono, Mono),
+    cursor: Cursor,
+    dict: Dictionary,
+    encoded: Lens,
+    /// The event and unit of the first window: a pin has one.
+    event: Option<(String, String)>,
+    /// The sum of its chunks.
+    bytes: u64,
+    begun: bool,
+}
+
+/// Why a pin got no further window.
+enum Full {
+    Share,
+    Memory,
+    Event,
+}
+
+/// See the module.
+pub struct Keeper {
+    pins: Arc<Pins>,
+    open: Vec<Open>,
+    tried: Option<Mono>,
+}
+
+impl Keeper {
+    /// Adds to these pins. Makes their directory where it is missing.
+    pub fn new(pins: Arc<Pins>) -> Keeper {
+        pins.open_disk();
+        Keeper {
+            pins,
+            open: Vec::new(),
+            tried: None,
+        }
+    }
+
+    /// Opens a pin and copies what there is; its number, or none when too many are open.
+    pub fn open(&mut self, wish: &Wish, recorder: &RwLock<Recorder>) -> Option<u64> {
+        if self.open.len() >= OPEN_MAX {
+            return None;
+        }
+        let from = Mono(wish.fired.0.saturating_sub(wish.before.as_nanos() as u64));
+        let to = wish.fired.plus(wish.after);
+        let clock = &self.pins.clock;
+        let id = {
+            let mut list = lock(&self.pins.list);
+            let id = list.last().map_or(0, |entry| entry.pin.id) + 1;
+            list.push(Entry {
+                pin: wire::Pin {
+                    id,
+                    trigger: wish.trigger.clone(),
+                    cause: wish.cause.clone(),
+                    cgroup: wish.cgroup.clone(),
+                    fired_unix_ns: clock.to_unix_ns(wish.fired),
+                    range: Some(wire::TimeRange {
+                        start_unix_ns: clock.to_unix_ns(from),
+                        end_unix_ns: clock.to_unix_ns(to),
+                    }),
+                    ..wire::Pin::default()
+                },
+                open: true,
+                ..Entry::default()
+            });
+            id
+        };
+        self.pins.counts.opened.fetch_add(1, Ordering::Relaxed);
+        self.open.push(Open {
+            id,
+            span: (from, to),
+            cursor: Cursor::default(),
+            dict: Dictionary::default(),
+            encoded: Lens::default(),
+            event: None,
+            bytes: 0,
+            begun: false,
+        });
+        self.tick(wish.fired, recorder);
+        Some(id)
+    }
+
+    /// True while windows are added, or wait to be written.
+    pub fn is_busy(&self) -> bool {
+        let waits = |entry: &Entry| !entry.waiting.is_empty();
+        !self.open.is_empty() || lock(&self.pins.list).iter().any(waits)
+    }
+
+    /// Adds the windows that have closed, closes pins whose time is over, writes, and keeps the budget.
+    pub fn tick(&mut self, now: Mono, recorder: &RwLock<Recorder>) {
+        let mut open = std::mem::take(&mut self.open);
+        open.retain_mut(|pin| match self.add_windows(pin, now, recorder) {
+            Ok(done) => {
+                if done {
+                    self.pins.close(pin.id);
+                }
+                !done
+            }
+            Err(full) => {
+                let why = match full {
+                    Full::Share => "it has reached its share of recorder.pins_mib",
+                    Full::Memory => "too much waits for the disk",
+                    Full::Event => "another event is sampled",
+                };
+                tracing::warn!(pin = pin.id, why, "the pin ends early");
+                self.pins.counts.cut.fetch_add(1, Ordering::Relaxed);
+                self.pins.close(pin.id);
+                false
+            }
+        });
+        let names: usize = open.iter().map(|pin| pin.dict.heap_bytes()).sum();
+        if names > NAMES_BYTES_MAX {
+            for pin in &mut open {
+                (pin.dict, pin.encoded) = (Dictionary::default(), Lens::default());
+            }
+        }
+        self.open = open;
+        self.write(now);
+        self.pins.keep_budget();
+    }
+
+    /// True when its time is over.
+    fn add_windows(
+        &self,
+        pin: &mut Open,
+        now: Mono,
+        recorder: &RwLock<Recorder>,
+    ) -> Result<bool, Full> {
+        loop {
+            // One window for each time the lock is held: the namer gets its turn in between.
+            let (shown, newest) = {
+                let recorder = read(recorder);
+                let (mut cursor, span) = (pin.cursor, pin.span);
+                let shown =
+                    recorder.next_closed(&mut cursor, span, |window| self.encode(pin, window));
+                pin.cursor = cursor;
+                (shown, recorder.newest_closed())
+            };
+            let Some(shown) = shown else {
+                let closed = newest.is_some_and(|end| end >= pin.span.1);
+                return Ok(closed || now.since(pin.span.1) > CLOSING_MAX);
+            };
+            let (chunk, range) = shown?;
+            let share = self.pins.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE;
+            if pin.bytes + chunk.len() as u64 > share {
+                return Err(Full::Share);
+            }
+            pin.bytes += chunk.len() as u64;
+            self.pins.add(pin.id, chunk, range, !pin.begun)?;
+            pin.begun = true;
+        }
+    }
+
+    fn encode(
+        &self,
+        pin: &mut Open,
+        window: &ClosedWindow<'_>,
+    ) -> Result<(Chunk, (i64, i64)), Full> {
+        let (event, unit) = (window.event, window.unit);
+        let first = pin.event.get_or_insert_with(|| (event.into(), unit.into()));
+        if (first.0.as_str(), first.1.as_str()) != (event, unit) {
+            return Err(Full::Event);
+        }
+        let mut remap = Remap::default();
+        let dict = &mut pin.dict;
+        // As they come: times say which row they are of by its place.
+        let mut rows: Vec<Row> = Vec::new();
+        for (key, value) in window.rows() {
+            let key = SampleKey {
+                labels: remap.label_set(window.dict, dict, key.labels),
+                stack: remap.stack(window.dict, dict, key.stack),
+                end: key.end,
+            };
+            rows.push((key, value));
+        }
+        let accounts = window.accounts().map(|account| Account {
+            labels: remap.label_set(window.dict, dict, account.labels),
+            ..account
+        });
+        let accounts = accounts.collect();
+        let clock = &self.pins.clock;
+        let facts = Facts {
+            sequence: clock.to_boot_ns(window.start),
+            start_unix_ns: clock.to_unix_ns(window.start),
+            duration_ns: window.end.since(window.start).as_nanos() as u64,
+            event: event.to_owned(),
+            unit: unit.to_owned(),
+            period: window.period,
+            quality: window.quality,
+        };
+        let range = (facts.start_unix_ns, facts.end_unix_ns());
+        let fresh = pin.encoded == Lens::default();
+        let (mut tables, mut body) = (Vec::new(), Vec::new());
+        record::encode_tables(&mut tables, &pin.dict, &mut pin.encoded);
+        let whole = Window {
+            facts,
+            rows,
+            accounts,
+        };
+        record::encode_body(&mut body, &whole);
+        let record = record::join(&tables, &body);
+        let mut payload = (record.len() as u32).to_le_bytes().to_vec();
+        payload.extend(record);
+        if let Some((list, refused)) = window.moments() {
+            let from = (window.start, window.period);
+            moments::encode(&mut payload, from, refused, &list);
+        }
+        let chunk = disk::pack(&payload, range, fresh);
+        Ok((chunk.map_err(|_| Full::Share)?, range))
+    }
+
+    /// Writes what waits; after a failure only now and then.
+    fn write(&mut self, now: Mono) {
+        let failing = lock(&self.pins.error).is_some();
+        let recent = self.tried.is_some_and(|tried| now.since(tried) < RETRY);
+        if failing && recent {
+            return;
+        }
+        let waiting: Vec<Entry> = {
+            let list = lock(&self.pins.list);
+            let waits = list.iter().filter(|entry| !entry.waiting.is_empty());
+            waits.cloned().collect()
+        };
+        if waiting.is_empty() {
+            return;
+        }
+        self.tried = Some(now);
+        let Some(disk) = self.pins.open_disk() else {
+            return;
+        };
+        for entry in waiting {
+            let written = match entry.file_bytes {
+                0 => disk.create(&entry.pin, &entry.waiting),
+                len => disk.append(entry.pin.id, len, &entry.waiting),
+            };
+            match written {
+                Ok(len) => {
+                    self.pins.change(entry.pin.id, |known| {
+                        known.file_bytes = len;
+                        known.waiting.drain(..entry.waiting.len());
+                    });
+                    self.pins.wrote();
+                }
+                Err(error) if entry.file_bytes > 0 && error.kind() == ErrorKind::NotFound => {
+                    // Dropped meanwhile, or removed by somebody else: what goes on from it is worth nothing.
+                    self.pins.forget(entry.pin.id);
+                    self.open.retain(|open| open.id != entry.pin.id);
+                }
+                Err(error) => {
+                    self.pins.failed(error.to_string());
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Pins {
+    fn forget(&self, id: u64) {
+        let mut list = lock(&self.list);
+        let before = list.len();
+        list.retain(|entry| entry.pin.id != id);
+        let gone = (before - list.len()) as u64;
+        self.counts.damaged.fetch_add(gone, Ordering::Relaxed);
+    }
+
+    pub(super) fn change(&self, id: u64, change: impl FnOnce(&mut Entry)) {
+        let mut list = lock(&self.list);
+        if let Some(entry) = list.iter_mut().find(|entry| entry.pin.id == id) {
+            change(entry);
+        }
+    }
+
+    /// Takes a chunk to be written. The first one says where the pin begins.
+    fn add(&self, id: u64, chunk: Chunk, range: (i64, i64), first: bool) -> Result<(), Full> {
+        let mut list = lock(&self.list);
+        let waiting: u64 = list.iter().map(Entry::waiting_bytes).sum();
+        if waiting + chunk.len() as u64 > MEMORY_BYTES_MAX && lock(&self.error).is_some() {
+            return Err(Full::Memory);
+        }
+        if let Some(entry) = list.iter_mut().find(|entry| entry.pin.id == id) {
+            entry.waiting.push(chunk);
+            let known = entry.pin.range.get_or_insert_default();
+            if first {
+                known.start_unix_ns = range.0;
+            }
+            known.end_unix_ns = known.end_unix_ns.max(range.1);
+        }
+        Ok(())
+    }
+
+    /// No more windows come: the pin's range is what is there.
+    fn close(&self, id: u64) {
+        self.change(id, |entry| entry.open = false);
+    }
+
+    /// Says which capture belongs to a pin.
+    pub fn set_capture(&self, id: u64, capture_id: u64) {
+        self.change(id, |entry| entry.pin.capture_id = capture_id);
+    }
+
+    /// Keeps what a capture found with its pin. True when it is on disk.
+    pub fn keep_capture(&self, id: u64, evidence: &super::Evidence) -> bool {
+        let share = self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE;
+        let Some(disk) = self.disk.get() else {
+            return false;
+        };
+        if evidence.bytes() > share {
+            return false;
+        }
+        match disk.keep_capture(id, evidence) {
+            Ok(bytes) => {
+                let mut known = false;
+                self.change(id, |entry| {
+                    entry.capture_bytes = bytes;
+                    known = true;
+                });
+                if !known {
+                    // Dropped meanwhile.
+                    disk.remove(id);
+                }
+                self.keep_budget();
+                known
+            }
+            Err(error) => {
+                self.failed(error.to_string());
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Pins: minutes of the flight recorder that are kept beyond its retention, because a trigger fired.
+//!
+//! A pin is a copy. When it is opened the windows before are copied out of the recorder, and those after as they
+//! close, each as a chunk of a file of the pin; so the recorder's own windows may age, coarsen and go as ever,
+//! and the pin survives restarts and reboots. Pins have a disk budget of their own: beyond it the oldest goes.
+//! Where the disk takes nothing chunks wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written
+//! when it does again.
+//!
+//! Threads: `fp-trigger` alone opens pins and adds to them ([`keeper`]); any thread lists and asks. The list is
+//! locked for moments, never across a read or write of a file.
+
+mod answer;
+mod disk;
+pub mod keeper;
+mod moments;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Asked, PinError};
+pub use disk::{DirError, Evidence};
+pub use keeper::{Keeper, Wish};
+
+use crate::agent::lock;
+use crate::perf::environment::{Degradation, Severity};
+use crate::time::WallAnchor;
+use disk::Disk;
+use proto::agent as wire;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Most pins. More have no room in one answer that lists them, and nobody looks at so many.
+pub const PINS_MAX: usize = 512;
+
+/// Most bytes of chunks that wait in memory for a disk that takes nothing. Unit: bytes.
+pub const MEMORY_BYTES_MAX: u64 = 8 << 20;
+
+/// A pin may take this part of the budget; then it is cut.
+const PIN_SHARE: u64 = 4;
+
+/// A chunk: one window, packed. Cheap to hold while it waits.
+type Chunk = Arc<[u8]>;
+
+/// What happened to pins since the start.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Opened.
+    pub opened: AtomicU64,
+    /// Removed because the budget was used up.
+    pub dropped: AtomicU64,
+    /// Cut because they were larger than their share, or waited for a disk for too long.
+    pub cut: AtomicU64,
+    /// Files that could not be read at the start, or not to their end.
+    pub damaged: AtomicU64,
+    /// Writes that failed.
+    pub failed_writes: AtomicU64,
+}
+
+/// What is known of a pin.
+#[derive(Clone, Debug, PartialEq, Default)]
+struct Entry {
+    /// Range and bytes as they are now.
+    pin: wire::Pin,
+    /// Bytes of whole chunks in its file.
+    file_bytes: u64,
+    /// Bytes of its capture's file.
+    capture_bytes: u64,
+    /// Chunks that are not on disk yet, behind those that are.
+    waiting: Vec<Chunk>,
+    /// Windows are still added to it.
+    open: bool,
+}
+
+impl Entry {
+    fn waiting_bytes(&self) -> u64 {
+        self.waiting.iter().map(|chunk| chunk.len() as u64).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.file_bytes + self.capture_bytes + self.waiting_bytes()
+    }
+
+    fn seen(&self) -> wire::Pin {
+        wire::Pin {
+            bytes: self.bytes(),
+            capture_bytes: self.capture_bytes,
+            open: self.open,
+            ..self.pin.clone()
+        }
+    }
+}
+
+/// See the module.
+pub struct Pins {
+    path: PathBuf,
+    disk: OnceLock<Disk>,
+    /// Oldest first.
+    list: Mutex<Vec<Entry>>,
+    budget_bytes: AtomicU64,
+    clock: Arc<WallAnchor>,
+    /// Why the disk takes nothing now.
+    error: Mutex<Option<String>>,
+    /// One pin is unpacked at a time.
+    unpacking: Mutex<()>,
+    /// What happened.
+    pub counts: Counts,
+}
+
+impl Pins {
+    /// The pins of a directory; with none where there is no such directory yet.
+    pub fn new(path: PathBuf, budget_bytes: u64, clock: Arc<WallAnchor>) -> Pins {
+        let there = path.symlink_metadata().is_ok();
+        let pins = Pins {
+            path,
+            disk: OnceLock::new(),
+            list: Mutex::default(),
+            budget_bytes: AtomicU64::new(budget_bytes),
+            clock,
+            error: Mutex::default(),
+            unpacking: Mutex::default(),
+            counts: Counts::default(),
+        };
+        if there {
+            pins.open_disk();
+            pins.keep_budget();
+        }
+        pins
+    }
+
+    /// Puts another budget in force.
+    pub fn set_budget(&self, bytes: u64) {
+        self.budget_bytes.store(bytes, Ordering::Relaxed);
+        self.keep_budget();
+    }
+
+    /// Newest first.
+    pub fn list(&self) -> Vec<wire::Pin> {
+        lock(&self.list).iter().rev().map(Entry::seen).collect()
+    }
+
+    /// Bytes on disk and in memory, and the budget.
+    pub fn bytes(&self) -> (u64, u64) {
+        let used = lock(&self.list).iter().map(Entry::bytes).sum();
+        (used, self.budget_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Number of pins.
+    pub fn len(&self) -> usize {
+        lock(&self.list).len()
+    }
+
+    /// True without pins.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is wrong with keeping pins.
+    pub fn degradation(&self) -> Option<Degradation> {
+        let error = lock(&self.error).clone()?;
+        let waiting: u64 = lock(&self.list).iter().map(Entry::waiting_bytes).sum();
+        Some(Degradation::new(
+            "pins_disk",
+            Severity::Warning,
+            format!(
+                "pins cannot be written, {waiting} bytes of them wait in memory and are lost with the \
+                 daemon: {error}"
+            ),
+            format!("df -h {}", self.path.display()),
+        ))
+    }
+
+    /// The directory, made where it is missing; none where it cannot be used, which is told.
+    fn open_disk(&self) -> Option<&Disk> {
+        if let Some(disk) = self.disk.get() {
+            return Some(disk);
+        }
+        match Disk::open(&self.path) {
+            Ok(disk) => {
+                self.load(&disk);
+                Some(self.disk.get_or_init(|| disk))
+            }
+            Err(error) => {
+                self.failed(crate::agent::with_causes(&error));
+                None
+            }
+        }
+    }
+
+    fn load(&self, disk: &Disk) {
+        let (found, damaged) = disk.scan(PINS_MAX);
+        self.counts.damaged.fetch_add(damaged, Ordering::Relaxed);
+        if damaged > 0 {
+            tracing::warn!(damaged, "pins cannot be read, or not to their end");
+        }
+        let mut list = lock(&self.list);
+        // Those that were made while the disk could not be used are behind what was on it.
+        let highest = found.iter().map(|entry| entry.pin.id).max().unwrap_or(0);
+        for entry in list.iter_mut() {
+            entry.pin.id += highest;
+        }
+        list.splice(0..0, found);
+        list.sort_by_key(|entry| entry.pin.id);
+    }
+
+    /// Remembers that the disk took nothing; logged when the reason is another.
+    fn failed(&self, error: String) {
+        self.counts.failed_writes.fetch_add(1, Ordering::Relaxed);
+        let mut known = lock(&self.error);
+        if known.as_ref() != Some(&error) {
+            tracing::warn!(reason = error, "failed to write pins; they wait in memory");
+        }
+        *known = Some(error);
+    }
+
+    fn wrote(&self) {
+        if lock(&self.error).take().is_some() {
+            tracing::info!("pins are written again");
+        }
+    }
+
+    /// Removes the oldest pins until all keep to the budget and their number. Pins that are still added to are
+    /// cut before they take more than their share.
+    fn keep_budget(&self) {
+        let budget = self.budget_bytes.load(Ordering::Relaxed);
+        let mut removed = Vec::new();
+        {
+            let mut list = lock(&self.list);
+            loop {
+                let used: u64 = list.iter().map(Entry::bytes).sum();
+                if used <= budget && list.len() <= PINS_MAX || list.is_empty() {
+                    break;
+                }
+                // The newest is what somebody wants to look at now.
+                let Some(at) = list.iter().position(|entry| !entry.open) else {
+                    break;
+                };
+                removed.push(list.remove(at));
+            }
+        }
+        for entry in removed {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            let (pin, trigger) = (entry.pin.id, &entry.pin.trigger);
+            tracing::info!(
+                pin,
+                trigger,
+                "dropped the oldest pin: the budget is used up"
+            );
+            if let Some(disk) = self.disk.get() {
+                disk.remove(entry.pin.id);
+            }
+        }
+    }
+
+    /// Firings of a trigger since a wall time, and when it last fired for a target: what is known of the time
+    /// before a restart.
+    pub fn fired_since(&self, trigger: &str, unix_ns: i64) -> u32 {
+        let list = lock(&self.list);
+        let same =
+            |entry: &&Entry| entry.pin.trigger == trigger && entry.pin.fired_unix_ns >= unix_ns;
+        u32::try_from(list.iter().filter(same).count()).unwrap_or(u32::MAX)
+    }
+
+    /// When a trigger last fired for a target, as far as pins tell. Unit: nanoseconds since the Unix epoch.
+    pub fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<i64> {
+        let list = lock(&self.list);
+        let same = |entry: &&Entry| entry.pin.trigger == trigger && entry.pin.cgroup == cgroup;
+        list.iter()
+            .filter(same)
+            .map(|entry| entry.pin.fired_unix_ns)
+            .max()
+    }
+}

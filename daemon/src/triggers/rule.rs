@@ -1,0 +1,155 @@
+//! What a trigger of the configuration means: target, condition and limits, read from its texts.
+
+use super::condition::{Condition, ConditionError, Quantity};
+use super::find::{Target, TargetError};
+use crate::config::{Trigger, Wanted};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Most triggers. Each is looked at once a second; with [`super::CGROUPS_MAX`] cgroups each, all of them read
+/// some thousand small files a second, a percent of one CPU.
+pub const TRIGGERS_MAX: usize = 32;
+
+/// A trigger, ready to be looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// What it is called; no other has the same.
+    pub name: String,
+    /// What it looks at.
+    pub target: Target,
+    /// The condition.
+    pub condition: Condition,
+    /// How long it has to hold.
+    pub hold: Duration,
+    /// Not above this it is armed again.
+    pub clear: f64,
+    /// Shortest time between two firings for one target.
+    pub cooldown: Duration,
+    /// Most firings on one day.
+    pub max_per_day: u32,
+    /// Past that is pinned.
+    pub keep_before: Duration,
+    /// Future that is pinned.
+    pub keep_after: Duration,
+    /// What is captured beside.
+    pub capture: Option<Wanted>,
+}
+
+/// Why a trigger cannot be.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum RuleError {
+    /// Its name.
+    #[error("has a trigger called `{0}`: a name has 1 to 64 letters, digits, `_`, `.` and `-`")]
+    Name(String),
+    /// Two of the same name.
+    #[error("has two triggers called `{0}`: pins are told apart by the name")]
+    Twice(String),
+    /// Its condition.
+    #[error("`{name}`: failed to read `when: {text}`: {source}")]
+    When {
+        /// Of the trigger.
+        name: String,
+        /// As given.
+        text: String,
+        /// What is wrong.
+        source: ConditionError,
+    },
+    /// Its target.
+    #[error("`{name}`: failed to read `target: {text}`: {source}")]
+    Target {
+        /// Of the trigger.
+        name: String,
+        /// As given.
+        text: String,
+        /// What is wrong.
+        source: TargetError,
+    },
+    /// The host alone has this quantity.
+    #[error("`{name}`: `{quantity}` is of the host alone: set `target: host`")]
+    HostOnly {
+        /// Of the trigger.
+        name: String,
+        /// As written.
+        quantity: &'static str,
+    },
+    /// A cgroup alone has this quantity.
+    #[error("`{name}`: `{quantity}` is of cgroups alone: the host is never throttled")]
+    CgroupOnly {
+        /// Of the trigger.
+        name: String,
+        /// As written.
+        quantity: &'static str,
+    },
+    /// It would be armed again where it fires.
+    #[error("`{name}`: `clear` is {clear}, above the {above} at which it fires: make it less")]
+    Clear {
+        /// Of the trigger.
+        name: String,
+        /// As given.
+        clear: f64,
+        /// Of the condition.
+        above: f64,
+    },
+}
+
+impl Rule {
+    /// The rules of the configuration.
+    ///
+    /// # Errors
+    /// The first that cannot be.
+    pub fn all(triggers: &[Trigger]) -> Result<Vec<Rule>, RuleError> {
+        let mut names = BTreeSet::new();
+        for trigger in triggers {
+            if !names.insert(trigger.name.as_str()) {
+                return Err(RuleError::Twice(config::shown(&trigger.name)));
+            }
+        }
+        triggers.iter().map(Rule::of).collect()
+    }
+
+    fn of(trigger: &Trigger) -> Result<Rule, RuleError> {
+        let name = trigger.name.clone();
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(plain) {
+            return Err(RuleError::Name(config::shown(&name)));
+        }
+        let condition = Condition::parse(&trigger.when).map_err(|source| RuleError::When {
+            name: name.clone(),
+            text: config::shown(&trigger.when),
+            source,
+        })?;
+        let target = Target::parse(&trigger.target).map_err(|source| RuleError::Target {
+            name: name.clone(),
+            text: config::shown(&trigger.target),
+            source,
+        })?;
+        let quantity = condition.quantity.word();
+        match (condition.quantity, &target) {
+            (Quantity::RunQueue, target) if *target != Target::Host => {
+                return Err(RuleError::HostOnly { name, quantity });
+            }
+            (Quantity::NrThrottled, Target::Host) => {
+                return Err(RuleError::CgroupOnly { name, quantity });
+            }
+            _ => {}
+        }
+        let above = condition.above;
+        let clear = trigger.clear.as_deref().and_then(|text| text.parse().ok());
+        let clear: f64 = clear.unwrap_or(above);
+        if clear > above {
+            return Err(RuleError::Clear { name, clear, above });
+        }
+        Ok(Rule {
+            name,
+            target,
+            condition,
+            hold: trigger.hold.into(),
+            clear,
+            cooldown: trigger.cooldown.into(),
+            max_per_day: trigger.max_per_day,
+            keep_before: trigger.keep_before.into(),
+            keep_after: trigger.keep_after.into(),
+            capture: trigger.capture.clone(),
+        })
+    }
+}

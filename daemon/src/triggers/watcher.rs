@@ -1,0 +1,399 @@
+//! Looks at all targets of all triggers: which cgroups there are, their numbers, and what these come to.
+
+use super::condition::Quantity;
+use super::find::{self, Part, Place, Target};
+use super::read::{Missing, Sources};
+use super::rule::Rule;
+use super::state::{Daily, Meter, Seen, Verdict, Watch};
+use crate::perf::environment;
+use crate::time::Mono;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How often cgroups are looked for where a target is a pattern. Where it is a plain path, each time.
+const FIND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Cgroups that are gone whose cooldown is remembered, for each trigger; of more the oldest go.
+const COOLING_MAX: usize = 256;
+
+/// What a trigger has come to for a target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The trigger's place in the list.
+    pub rule: usize,
+    /// Path of the cgroup; empty for the host.
+    pub cgroup: String,
+    /// What.
+    pub verdict: Verdict,
+}
+
+/// Why a trigger does not see what it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// A number is missing.
+    Missing(Missing),
+    /// No cgroup is like its target.
+    Nothing,
+    /// More cgroups than are looked at.
+    TooMany,
+}
+
+/// A trouble of a trigger, with the first cgroup that has it.
+pub type Troubles = BTreeMap<(String, Trouble), String>;
+
+/// What is known of firings before this watcher: of pins that are there.
+pub trait Past {
+    /// Firings of a trigger on this day.
+    fn today(&self, trigger: &str, day: i64) -> u32;
+
+    /// When a trigger last fired for a target.
+    fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<Mono>;
+}
+
+struct Looked {
+    place: Option<Place>,
+    meter: Meter,
+    watch: Watch,
+}
+
+struct Trigger {
+    rule: Rule,
+    looked: Vec<Looked>,
+    found: Option<Mono>,
+    cut: bool,
+    daily: Daily,
+    cooling: VecDeque<(String, Mono)>,
+}
+
+/// See the module.
+pub struct Watcher {
+    sources: Sources,
+    triggers: Vec<Trigger>,
+    cpus: f64,
+    counted: Option<Mono>,
+}
+
+impl Watcher {
+    /// One that looks at nothing yet.
+    pub fn new(sources: Sources) -> Watcher {
+        Watcher {
+            sources,
+            triggers: Vec::new(),
+            cpus: 1.0,
+            counted: None,
+        }
+    }
+
+    /// Looks at these from now on. Those that have not changed go on where they are.
+    pub fn set_rules(&mut self, rules: &[Rule], day: i64, past: &dyn Past) {
+        let mut before = std::mem::take(&mut self.triggers);
+        for rule in rules {
+            let same = before.iter().position(|known| known.rule == *rule);
+            let named = before.iter().position(|known| known.rule.name == rule.name);
+            self.triggers.push(match (same, named) {
+                (Some(at), _) => before.swap_remove(at),
+                (None, known) => Trigger {
+                    daily: match known {
+                        Some(at) => before[at].daily,
+                        None => Daily::with(day, past.today(&rule.name, day)),
+                    },
+                    rule: rule.clone(),
+                    looked: Vec::new(),
+                    found: None,
+                    cut: false,
+                    cooling: VecDeque::new(),
+                },
+            });
+        }
+    }
+
+    /// Looks at all targets.
+    pub fn tick(&mut self, now: Mono, day: i64, past: &dyn Past) -> (Vec<Event>, Troubles) {
+        let due = |last: Option<Mono>| last.is_none_or(|last| now.since(last) >= FIND_INTERVAL);
+        if due(self.counted) {
+            self.counted = Some(now);
+            let online = environment::cpus_online();
+            self.cpus = online.map_or(1.0, |cpus| cpus.len().max(1) as f64);
+        }
+        let (mut events, mut troubles) = (Vec::new(), Troubles::new());
+        for (at, trigger) in self.triggers.iter_mut().enumerate() {
+            let plain = match &trigger.rule.target {
+                Target::Host => false,
+                Target::Cgroups(parts) => parts.iter().all(|part| matches!(part, Part::Name(_))),
+            };
+            if plain || due(trigger.found) {
+                trigger.find(now, &self.sources, past);
+            }
+            let name = || trigger.rule.name.clone();
+            if trigger.looked.is_empty() {
+                troubles.insert((name(), Trouble::Nothing), String::new());
+            }
+            if trigger.cut {
+                troubles.insert((name(), Trouble::TooMany), String::new());
+            }
+            for looked in &mut trigger.looked {
+                let quantity = trigger.rule.condition.quantity;
+                let value = match self.sources.read(looked.place.as_ref(), quantity) {
+                    Ok(number) => looked.meter.value(Mono::now().max(now), number),
+                    Err(missing) => {
+                        let path = looked.path().to_owned();
+                        if missing != Missing::Gone {
+                            let key = (trigger.rule.name.clone(), Trouble::Missing(missing));
+                            troubles.entry(key).or_insert(path);
+                        }
+                        None
+                    }
+                };
+                let value = value.map(|value| match quantity {
+                    Quantity::CpuShare | Quantity::RunQueue => value / self.cpus,
+                    _ => value,
+                });
+                let daily = &mut trigger.daily;
+                match looked.watch.step(&trigger.rule, now, value, daily, day) {
+                    Verdict::Quiet => {}
+                    verdict => events.push(Event {
+                        rule: at,
+                        cgroup: looked.path().to_owned(),
+                        verdict,
+                    }),
+                }
+            }
+        }
+        (events, troubles)
+    }
+
+    /// The rule of an event.
+    pub fn rule(&self, event: &Event) -> Option<&Rule> {
+        self.triggers.get(event.rule).map(|trigger| &trigger.rule)
+    }
+}
+
+impl Looked {
+    fn path(&self) -> &str {
+        self.place.as_ref().map_or("", |place| &place.path)
+    }
+}
+
+impl Trigger {
+    /// Takes up cgroups that came, and lets go of those that are gone.
+    fn find(&mut self, now: Mono, sources: &Sources, past: &dyn Past) {
+        let first = self.found.is_none();
+        self.found = Some(now);
+        let places = match &self.rule.target {
+            Target::Host => vec![None],
+            Target::Cgroups(parts) => {
+                let found = find::find(sources.hierarchy(), parts);
+                self.cut = found.cut;
+                found.places.into_iter().map(Some).collect()
+            }
+        };
+        let mut before = std::mem::take(&mut self.looked);
+        for place in places {
+            if let Some(at) = before.iter().position(|known| known.place == place) {
+                self.looked.push(before.swap_remove(at));
+                continue;
+            }
+            let path = place.as_ref().map_or("", |place| place.path.as_str());
+            // A path made again is another cgroup, but the cooldown is the path's.
+            let known = before.iter().find(|known| known.path() == path);
+            let known = known.and_then(|known| known.watch.last_fired);
+            let cooled = self.cooling.iter().rev().find(|(known, _)| known == path);
+            let last = known
+                .or(cooled.map(|(_, fired)| *fired))
+                .or_else(|| first.then(|| past.last_fired(&self.rule.name, path))?);
+            self.looked.push(Looked {
+                place,
+                meter: Meter::default(),
+                watch: Watch::new(last),
+            });
+        }
+        for gone in before {
+            if let Some(fired) = gone.watch.last_fired {
+                if self.cooling.len() == COOLING_MAX {
+                    self.cooling.pop_front();
+                }
+                self.cooling.push_back((gone.path().to_owned(), fired));
+            }
+        }
+    }
+}
+
+/// What a trigger saw, for people: `nr_throttled > 5/s for 10s: it was 9.8`.
+pub fn cause(rule: &Rule, seen: Seen) -> String {
+    let hold = match rule.hold.as_secs() {
+        0 => String::new(),
+        seconds => format!(" for {}", config::show_seconds(seconds)),
+    };
+    let mean = match seen.mean {
+        None => String::new(),
+        Some(mean) => format!(", before {}", short(mean)),
+    };
+    format!(
+        "{}{hold}: it was {}{mean}",
+        rule.condition,
+        short(seen.value)
+    )
+}
+
+/// A number with as many digits as anybody reads.
+fn short(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 1.0 => format!("{value:.1}"),
+        value => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{Hierarchy, Mode};
+    use crate::config::{Seconds, Trigger as Wish};
+
+    struct Nothing;
+
+    impl Past for Nothing {
+        fn today(&self, _: &str, _: i64) -> u32 {
+            0
+        }
+
+        fn last_fired(&self, _: &str, _: &str) -> Option<Mono> {
+            None
+        }
+    }
+
+    struct Machine {
+        dir: tempfile::TempDir,
+        watcher: Watcher,
+        now: Mono,
+    }
+
+    impl Machine {
+        /// One trigger on pressure of cgroups below `/s`, without hold or cooldown.
+        fn new(change: impl FnOnce(&mut Wish)) -> Machine {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::create_dir_all(dir.path().join("s")).unwrap();
+            let hierarchy = Hierarchy {
+                mode: Mode::Cgroup2,
+                mount: Some(dir.path().to_path_buf()),
+                prefix: Vec::new(),
+                whole: true,
+                v1: false,
+            };
+            let mut wish = Wish {
+                name: "t".to_owned(),
+                target: "/s/*".to_owned(),
+                when: "psi.cpu.some.avg10 > 40".to_owned(),
+                cooldown: Seconds(0),
+                ..Wish::default()
+            };
+            change(&mut wish);
+            let mut watcher = Watcher::new(Sources::new(hierarchy, &dir.path().join("proc")));
+            watcher.set_rules(&Rule::all(&[wish]).unwrap(), 1, &Nothing);
+            Machine {
+                dir,
+                watcher,
+                now: Mono::now(),
+            }
+        }
+
+        fn pressure(&self, cgroup: &str, value: u32) {
+            let directory = self.dir.path().join(cgroup);
+            std::fs::create_dir_all(&directory).unwrap();
+            let text = format!("some avg10={value}.00 avg60=0.00 avg300=0.00 total=0\n");
+            std::fs::write(directory.join("cpu.pressure"), text).unwrap();
+        }
+
+        /// Cgroups for which it fires, `-` in front where it is kept from it; then troubles.
+        fn tick(&mut self, seconds: u64) -> Vec<String> {
+            self.now = self.now.plus(Duration::from_secs(seconds));
+            let (events, troubles) = self.watcher.tick(self.now, 1, &Nothing);
+            let events = events.iter().map(|event| match event.verdict {
+                Verdict::Fire(_) => event.cgroup.clone(),
+                _ => format!("-{}", event.cgroup),
+            });
+            let troubles = troubles.iter();
+            let troubles = troubles.map(|((_, trouble), path)| format!("{trouble:?} {path}"));
+            events.chain(troubles).collect()
+        }
+    }
+
+    #[test]
+    fn each_cgroup_fires_by_itself() {
+        let mut machine = Machine::new(|_| {});
+        machine.pressure("s/a", 50);
+        machine.pressure("s/b", 10);
+        assert_eq!(machine.tick(1), ["/s/a"]);
+        machine.pressure("s/b", 41);
+        assert_eq!(machine.tick(1), ["/s/b"]);
+        assert_eq!(machine.tick(1), [""; 0]);
+    }
+
+    #[test]
+    fn a_cgroup_that_comes_later_is_found() {
+        let mut machine = Machine::new(|_| {});
+        assert_eq!(machine.tick(1), ["Nothing "]);
+        machine.pressure("s/a", 50);
+        assert_eq!(machine.tick(10), ["/s/a"]);
+    }
+
+    #[test]
+    fn a_cgroup_made_again_keeps_the_cooldown_of_its_path() {
+        let mut machine = Machine::new(|t| {
+            t.target = "/s/a".to_owned();
+            t.cooldown = Seconds(60);
+        });
+        machine.pressure("s/a", 50);
+        assert_eq!(machine.tick(1), ["/s/a"]);
+        std::fs::remove_dir_all(machine.dir.path().join("s/a")).unwrap();
+        assert_eq!(machine.tick(1), ["Nothing "]);
+        machine.pressure("s/a", 50);
+        assert_eq!(machine.tick(1), ["-/s/a"]);
+        machine.now = machine.now.plus(Duration::from_secs(60));
+        assert_eq!(machine.tick(0), ["/s/a"]);
+    }
+
+    #[test]
+    fn a_number_that_is_missing_is_told_with_its_cgroup() {
+        let mut machine = Machine::new(|_| {});
+        std::fs::create_dir_all(machine.dir.path().join("s/a")).unwrap();
+        assert_eq!(machine.tick(1), ["Missing(Pressure) /s/a"]);
+    }
+
+    #[test]
+    fn a_trigger_that_did_not_change_goes_on_after_a_reload() {
+        let mut machine = Machine::new(|_| {});
+        machine.pressure("s/a", 50);
+        assert_eq!(machine.tick(1), ["/s/a"]);
+        let mut rules = vec![machine.watcher.triggers[0].rule.clone()];
+        machine.watcher.set_rules(&rules, 1, &Nothing);
+        assert_eq!(machine.tick(1), [""; 0]);
+        rules[0].condition.above = 45.0;
+        machine.watcher.set_rules(&rules, 1, &Nothing);
+        assert_eq!(machine.tick(1), ["/s/a"]);
+    }
+
+    #[test]
+    fn a_cause_says_what_was_seen() {
+        let rule = |when: &str| {
+            let wish = Wish {
+                name: "t".to_owned(),
+                target: "host".to_owned(),
+                when: when.to_owned(),
+                hold: Seconds(10),
+                ..Wish::default()
+            };
+            Rule::all(&[wish]).unwrap().remove(0)
+        };
+        let (value, mean) = (1.25, None);
+        assert_eq!(
+            cause(&rule("cpus > 1"), Seen { value, mean }),
+            "cpus > 1 for 10s: it was 1.2"
+        );
+        let mean = Some(0.25);
+        assert_eq!(
+            cause(&rule("cpus rises > 3x in 60s"), Seen { value, mean }),
+            "cpus rises > 3x in 1m for 10s: it was 1.2, before 0.250"
+        );
+    }
+}
