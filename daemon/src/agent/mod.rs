@@ -498,11 +498,11 @@ impl Agent {
             self.keep_times(&new.config);
             self.pins.set_budget(new.config.recorder.pins_bytes());
         }
-        if touches("triggers") {
-            if let Err(error) = self.configure_triggers(&new.config) {
-                // The rest is in force by now. Their thread is tried again with the next change.
-                tracing::error!(%error, "failed to start the thread of triggers");
-            }
+        if touches("triggers")
+            && let Err(error) = self.configure_triggers(&new.config)
+        {
+            // The rest is in force by now. Their thread is tried again with the next change.
+            tracing::error!(%error, "failed to start the thread of triggers");
         }
         if let (true, Some(exporter)) = (touches("collector."), &self.export) {
             exporter.configure(export::Settings::of(&new.config.collector));
