@@ -2,9 +2,10 @@
 //!
 //! A file of a pin is a head (magic with version, what the pin is about, checksum) and chunks; a chunk is a head
 //! of [`CHUNK_HEAD`] bytes with lengths, times and two checksums, and a zstd frame of one window in the form of
-//! [`record`](crate::export::record), whose tables go on from chunk to chunk until one begins anew. A file appears whole with its head,
-//! by a rename, and is appended to then; what is cut by a crash ends at its last whole chunk. The capture's file
-//! is the messages of a profile, in order, with a checksum each, and appears whole.
+//! [`record`](crate::export::record) with the times behind it, whose tables go on from chunk to chunk until one
+//! begins anew. A file appears whole with its head, by a rename, and is appended to then; what is cut by a crash
+//! ends at its last whole chunk. The capture's file is the messages of a profile, in order, with a checksum each,
+//! and appears whole.
 //!
 //! All files are reached through the open directory, so its path may not be exchanged under them.
 
