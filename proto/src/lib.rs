@@ -8,6 +8,10 @@
     missing_docs,
     reason = "generated: the .proto files hold the documentation"
 )]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "generated: one of several messages is as large as it is"
+)]
 pub mod fleetprof {
     /// Profiles on the wire.
     pub mod profile {
