@@ -52,6 +52,16 @@ pub enum GrpcError {
     Transport(#[source] tonic::transport::Error),
 }
 
+/// What answers the calls.
+pub struct Services {
+    /// Agents that push.
+    pub ingest: Ingest,
+    /// Questions about what is stored.
+    pub queries: Queries,
+    /// Agents that attend, and captures.
+    pub control: Control,
+}
+
 /// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here are
 /// told that the page is at `page`.
 ///
@@ -59,14 +69,17 @@ pub enum GrpcError {
 /// When the transport fails.
 pub async fn serve(
     listener: TcpListener,
-    ingest: Ingest,
-    queries: Queries,
-    control: Control,
+    services: Services,
     streams_max: usize,
     page: SocketAddr,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 ) -> Result<(), GrpcError> {
+    let Services {
+        ingest,
+        queries,
+        control,
+    } = services;
     type Agents = IngestServiceServer<Ingest>;
     type Questions = QueryServiceServer<Queries>;
     type Attending = ControlServiceServer<Control>;

@@ -130,9 +130,11 @@ pub async fn serve(
     let telling = tokio::spawn(control.clone().tell_others());
     let mut grpc = tokio::spawn(grpc::serve(
         grpc,
-        ingest.clone(),
-        queries.clone(),
-        control.clone(),
+        grpc::Services {
+            ingest: ingest.clone(),
+            queries: queries.clone(),
+            control: control.clone(),
+        },
         streams,
         addresses.http,
         metrics.clone(),

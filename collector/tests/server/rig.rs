@@ -160,9 +160,11 @@ impl Rig {
         let (grpc, http) = (address(&on_grpc), address(&on_http));
         tokio::spawn(grpc::serve(
             on_grpc,
-            ingest.clone(),
-            queries.clone(),
-            control.clone(),
+            grpc::Services {
+                ingest: ingest.clone(),
+                queries: queries.clone(),
+                control: control.clone(),
+            },
             streams,
             http,
             metrics.clone(),
