@@ -125,6 +125,7 @@ impl Route {
             // A collector that says so is there: the question was too large, or its answer.
             Code::DeadlineExceeded | Code::OutOfRange if fleet => exit::FAILURE,
             Code::Unavailable | Code::DeadlineExceeded => exit::UNREACHABLE,
+            Code::Unknown | Code::Internal if is_gone(status) => exit::UNREACHABLE,
             Code::PermissionDenied | Code::Unauthenticated => exit::PERMISSION,
             Code::InvalidArgument | Code::OutOfRange => exit::USAGE,
             Code::FailedPrecondition => exit::CONFIG,
@@ -154,7 +155,9 @@ impl Route {
             _ => String::new(),
         };
         let why = match status.code() {
-            Code::Unavailable if is_gone(status) => format!("the {kind} went away"),
+            Code::Unavailable | Code::Unknown | Code::Internal if is_gone(status) => {
+                format!("the {kind} went away")
+            }
             _ if message.is_empty() => format!("{:?}", status.code()),
             _ => message,
         };

@@ -52,13 +52,13 @@ pub enum GrpcError {
     Transport(#[source] tonic::transport::Error),
 }
 
-/// Who answers.
+/// What answers the calls.
 pub struct Services {
     /// Agents that push.
     pub ingest: Ingest,
-    /// People and dashboards that ask.
+    /// Questions about what is stored.
     pub queries: Queries,
-    /// Agents that attend, and people who capture.
+    /// Agents that attend, and captures.
     pub control: Control,
 }
 

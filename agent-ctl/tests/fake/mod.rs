@@ -13,7 +13,6 @@ use profile::{
 use proto::Chunks;
 use proto::agent::agent_service_server::{AgentService, AgentServiceServer};
 use proto::agent::*;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio_stream::{Stream, StreamExt};
@@ -245,7 +244,7 @@ fn select(
 }
 
 /// An answer in parts.
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Answers<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Fake {
     fn admit(&self) -> Result<(), Status> {
