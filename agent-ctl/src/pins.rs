@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::exit::{self, fail};
+use crate::facts;
 use crate::form::Form;
 use crate::peer::{Connection, Peer};
 use crate::profile_cmd::{choose, deliver, group_by};
@@ -186,6 +187,7 @@ async fn show(
         matchers: args.labels.matchers()?,
         frame_filters: args.frames.filters()?,
         group_by: group_by.clone(),
+        times: format.needs_times(),
         pin_capture: if args.captured { args.id } else { 0 },
         ..QueryProfileRequest::default()
     };
@@ -200,7 +202,20 @@ async fn show(
     labels.retain(|label| label != "*");
     let look = args.look;
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let written = move || render::write(&profile, format, &look, labels, None);
+    let facts = vec![
+        facts::fact("Pin", "trigger", &pin.trigger),
+        facts::fact("Pin", "cause", &pin.cause),
+        facts::fact("Pin", "cgroup", &pin.cgroup),
+        facts::fact("Pin", "fired", rfc3339(pin.fired_unix_ns)),
+    ];
+    let written = move || {
+        let extra = render::Extra {
+            root_labels: labels,
+            fleet: None,
+            facts,
+        };
+        render::write_with(&profile, format, &look, extra)
+    };
     let bytes = tokio::task::spawn_blocking(written).await??;
     deliver(&args.output, &bytes)?;
     if !args.quiet {
