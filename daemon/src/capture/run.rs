@@ -83,10 +83,6 @@ struct Past {
 }
 
 impl Run {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what a capture is made of, each once"
-    )]
     pub fn new(
         captures: Arc<Captures>,
         slot: Slot,
