@@ -380,7 +380,9 @@ async fn hosts_are_those_with_samples_and_the_labels_that_attend() {
         ("host=\"away\"", "none of them attends (away)"),
     ] {
         let refused = rig.begin(request(selector, LIMIT)).await;
-        let status = refused.err().expect("nobody to ask");
+        let Err(status) = refused else {
+            panic!("nobody is there to be asked");
+        };
         assert_eq!(status.code(), Code::NotFound);
         assert!(status.message().contains(expected), "{}", status.message());
     }
