@@ -9,7 +9,7 @@ use crate::render::{self, Format, Look};
 use crate::select::{Frames, Labels};
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, rfc3339};
-use crate::{summary, units};
+use crate::{facts, summary, units};
 use anyhow::Result;
 use proto::agent::{Pin, QueryProfileRequest, TimeRange};
 use serde::Serialize;
@@ -186,6 +186,7 @@ async fn show(
         matchers: args.labels.matchers()?,
         frame_filters: args.frames.filters()?,
         group_by: group_by.clone(),
+        times: format.needs_times(),
         pin_capture: if args.captured { args.id } else { 0 },
         ..QueryProfileRequest::default()
     };
@@ -200,7 +201,18 @@ async fn show(
     labels.retain(|label| label != "*");
     let look = args.look;
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let written = move || render::write(&profile, format, &look, labels, None);
+    let facts = vec![
+        facts::fact("Pin", "trigger", pin.trigger.clone()),
+        facts::fact("Pin", "why", pin.cause.clone()),
+    ];
+    let written = move || {
+        let extra = render::Extra {
+            root_labels: labels,
+            fleet: None,
+            facts,
+        };
+        render::write_with(&profile, format, &look, extra)
+    };
     let bytes = tokio::task::spawn_blocking(written).await??;
     deliver(&args.output, &bytes)?;
     if !args.quiet {

@@ -47,13 +47,13 @@ pub struct Behaviour {
 }
 
 /// Two pins: one with a capture, one that is still added to, of a cgroup with a hostile name.
-fn pins() -> Vec<Pin> {
+fn pins() -> Vec<proto::agent::Pin> {
     let range = |from: i64, to: i64| TimeRange {
         start_unix_ns: NOW_NS + from * S,
         end_unix_ns: NOW_NS + to * S,
     };
     vec![
-        Pin {
+        proto::agent::Pin {
             id: 12,
             trigger: "pressure".into(),
             cause: "psi.cpu.some.avg10 > 40% for 10s: it was 51.2".into(),
@@ -62,9 +62,9 @@ fn pins() -> Vec<Pin> {
             range: Some(range(-360, 60)),
             bytes: 812_345,
             open: true,
-            ..Pin::default()
+            ..proto::agent::Pin::default()
         },
-        Pin {
+        proto::agent::Pin {
             id: 3,
             trigger: "api-throttled".into(),
             cause: "nr_throttled > 5/s: it was 9.8".into(),
@@ -72,7 +72,7 @@ fn pins() -> Vec<Pin> {
             range: Some(range(-86_700, -86_280)),
             bytes: 3_400_000,
             capture_bytes: 1_200_000,
-            ..Pin::default()
+            ..proto::agent::Pin::default()
         },
     ]
 }
