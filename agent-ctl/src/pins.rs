@@ -10,7 +10,7 @@ use crate::render::{self, Format, Look};
 use crate::select::{Frames, Labels};
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, rfc3339};
-use crate::{summary, units};
+use crate::{facts, summary, units};
 use anyhow::Result;
 use proto::agent::{Pin, QueryProfileRequest, TimeRange};
 use serde::Serialize;

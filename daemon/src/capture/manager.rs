@@ -1,7 +1,7 @@
 //! Which captures run, and which ran: limits, memory, the list, and a line in the log for each.
 //!
-//! [`Captures::begin`] opens events and reads /proc and cgroupfs: to be called where blocking is allowed.
-//! From then on a thread of the capture's own, `fp-capture`, does the rest; see [`run`](super::run).
+//! [`Capturing::begin`] opens events and reads /proc and cgroupfs: to be called where blocking is allowed.
+//! From then on a thread of the capture's own, `fp-capture`, does the rest; see `run.rs`.
 
 use super::Capturing;
 use super::recorders::{Recorders, Taken};

@@ -491,7 +491,7 @@ impl Rings {
         (own, limit)
     }
 
-    /// Proves that samples arrive, without taking any: see [`cpu_ring::prove_samples`].
+    /// Proves that samples arrive, without taking any: see `prove_samples` in `cpu_ring.rs`.
     pub fn deliver_samples(&self) -> bool {
         let rings = || self.rings.iter();
         cpu_ring::prove_samples(|scratch| rings().any(|ring| ring.holds_sample(scratch)))

@@ -144,7 +144,7 @@ impl RingSet {
         left
     }
 
-    /// Proves that samples arrive, without taking any: see [`cpu_ring::prove_samples`].
+    /// Proves that samples arrive, without taking any: see `prove_samples` in `cpu_ring.rs`.
     pub fn delivers_samples(&self) -> bool {
         let rings = || self.rings.iter();
         cpu_ring::prove_samples(|scratch| rings().any(|it| it.ring.holds_sample(scratch)))

@@ -1,7 +1,7 @@
 //! The target of a trigger, and the cgroups that it names.
 //!
 //! A path of names and patterns is followed through the mounted hierarchy; directories are listed only where a
-//! pattern stands. Bounds: [`ENTRIES_MAX`] directories looked at, [`DEPTH_MAX`] levels, [`CGROUPS_MAX`] found.
+//! pattern stands. Bounds: `ENTRIES_MAX` directories looked at, `DEPTH_MAX` levels, [`CGROUPS_MAX`] found.
 //! Names come from the kernel: none is followed out of the mount, and cgroupfs has no links.
 
 use super::CGROUPS_MAX;
