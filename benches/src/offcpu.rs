@@ -387,10 +387,6 @@ fn perf(dir: &std::path::Path) -> Proc {
 }
 
 /// The sampler's queues with the readers of files behind them, and the ends that batches go through.
-#[expect(
-    clippy::type_complexity,
-    reason = "three ends, named where they are taken"
-)]
 fn queues() -> anyhow::Result<(Queues, Receiver<RawBatch>, SyncSender<RawBatch>)> {
     let (batches, handed_over) = sync_channel(2 + CAPTURE_BATCHES);
     let (recycle, recycled) = sync_channel(2 + CAPTURE_BATCHES);
