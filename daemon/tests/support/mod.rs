@@ -21,7 +21,6 @@ pub struct Driven {
     pub batches: Receiver<RawBatch>,
     pub recycle: SyncSender<RawBatch>,
     /// The files that were seen, for a namer.
-    #[allow(dead_code, reason = "not every test names")]
     pub store: Arc<FileStore>,
     /// What `fp-files` does, with no debug files of its own.
     files: JoinHandle<()>,
@@ -81,6 +80,7 @@ impl Driven {
     /// Ends what stands beside the sampler with it.
     pub fn end(self) {
         drop(self.sampler);
+        drop(self.store);
         self.files.join().expect("`fp-files` ends well");
     }
 }
