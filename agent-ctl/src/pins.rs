@@ -2,7 +2,6 @@
 
 use crate::client::Client;
 use crate::exit::{self, fail};
-use crate::facts;
 use crate::form::Form;
 use crate::peer::{Connection, Peer};
 use crate::profile_cmd::{choose, deliver, group_by};
