@@ -163,6 +163,14 @@ impl Sampler {
         }
         let mut folder = Folder::new(Mono::now());
         folder.batch().period = start.period;
+        // What was asked for before there was a sampler holds from its first sample on.
+        if let Ok(commands) = shared.commands.lock() {
+            let kept = commands.iter().rev().find_map(|command| match command {
+                Command::KeepTimes(keep) => Some(*keep),
+                _ => None,
+            });
+            folder.keep_moments = kept.unwrap_or(false);
+        }
         Ok(Sampler {
             kernel_symbols_hidden: start.idle.is_empty(),
             rings: start.rings,
