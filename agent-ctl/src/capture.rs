@@ -455,8 +455,12 @@ impl Written<'_> {
         if let Some(past) = &taken.past {
             let rates_differ = past.info.period != whole.info.period;
             let mut merged = past.clone();
+            // Time on a CPU and time off it have one unit and no sum.
+            let is_same = past.info.event == whole.info.event
+                || past.samples.is_empty()
+                || whole.samples.is_empty();
             match merged.merge(&whole) {
-                Ok(()) => {
+                Ok(()) if is_same => {
                     whole = merged;
                     if rates_differ && look.measure == MeasureBy::Count {
                         look.measure = MeasureBy::Weight;
@@ -466,7 +470,7 @@ impl Written<'_> {
                         );
                     }
                 }
-                Err(_) => apart = Some(past),
+                Ok(()) | Err(_) => apart = Some(past),
             }
         }
         match whole.samples.is_empty() {
@@ -483,7 +487,7 @@ impl Written<'_> {
         Ok(code)
     }
 
-    /// The past in another unit: in a file of its own.
+    /// The past by another event: in a file of its own.
     fn write_apart(&self, past: &Profile, of: (&Clock, &CaptureInfo)) -> Result<u8> {
         if past.samples.is_empty() {
             self.note("the flight recorder has no samples of the time before");
@@ -495,10 +499,10 @@ impl Written<'_> {
                 Ok(exit::OK)
             }
             None => {
-                let units = clean(&past.info.unit).into_owned();
+                let event = clean(&past.info.event).into_owned();
                 note!(
-                    "agent-ctl: the time before is in {units}, which do not add up with the \
-                     capture's unit: left out\ngive a file with -o, and it goes to another beside it"
+                    "agent-ctl: the time before is of {event}, which does not add up with the \
+                     capture's event: left out\ngive a file with -o, and it goes to another beside it"
                 );
                 Ok(exit::PARTIAL)
             }

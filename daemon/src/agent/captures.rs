@@ -187,12 +187,17 @@ impl World for AgentWorld {
         let (name, unit) = (event.name(), event.unit().to_owned());
         let depth = lock(&agent.sampling).spec.max_stack_depth;
         let subtree = scope.cgroups.as_ref().and_then(|it| it.subtree.clone());
+        let rate_max = lock(&agent.config).config.captures.rate_max_hz;
+        let default = match event.default_every() {
+            Every::Rate(rate) => Every::Rate(rate.min(rate_max)),
+            each => each,
+        };
         // Of one subtree the kernel knows best what is in it.
         let filter = filter(scope, subtree.is_none());
         let started = self.engine.begin(engine::Wanted {
             id,
             event,
-            every: every(wanted),
+            every: every(wanted, default),
             kernel_filter: wanted.filter.clone(),
             stack_bytes: stack_bytes(&agent, wanted),
             max_stack_depth: depth,
@@ -276,12 +281,12 @@ impl World for AgentWorld {
     }
 }
 
-fn every(wanted: &Wanted) -> Option<Every> {
-    match (wanted.rate_hz, wanted.period) {
-        (0, 0) => None,
-        (0, period) => Some(Every::Period(period)),
-        (rate, _) => Some(Every::Rate(rate)),
-    }
+fn every(wanted: &Wanted, default: Every) -> Option<Every> {
+    Some(match (wanted.rate_hz, wanted.period) {
+        (0, 0) => default,
+        (0, period) => Every::Period(period),
+        (rate, _) => Every::Rate(rate),
+    })
 }
 
 /// Bytes of each stack to copy. What the budget took away from the continuous profile it did not take from

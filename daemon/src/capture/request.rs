@@ -151,6 +151,14 @@ fn check_rate(request: &agent::CaptureRequest, limits: &Limits) -> Result<(), St
             "failed to sample at `{rate}` Hz: `captures.rate_max_hz` allows {most}"
         )));
     }
+    let is_clock = matches!(request.event.as_str(), "" | "cpu-clock" | "task-clock");
+    let least = 1_000_000_000 / u64::from(most.max(1));
+    if is_clock && request.period > 0 && request.period < least {
+        let period = request.period;
+        return Err(invalid(format!(
+            "failed to sample every `{period}` ns: `captures.rate_max_hz` allows one in {least}"
+        )));
+    }
     Ok(())
 }
 

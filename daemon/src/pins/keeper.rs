@@ -91,7 +91,7 @@ impl Keeper {
         let clock = &self.pins.clock;
         let id = {
             let mut list = lock(&self.pins.list);
-            let id = list.last().map_or(0, |entry| entry.pin.id) + 1;
+            let id = self.pins.next_id(&list, clock.to_unix_ns(wish.fired));
             list.push(Entry {
                 pin: wire::Pin {
                     id,
@@ -282,7 +282,8 @@ impl Keeper {
                 Ok(len) => {
                     self.pins.change(entry.pin.id, |known| {
                         known.file_bytes = len;
-                        known.waiting.drain(..entry.waiting.len());
+                        let written = entry.waiting.len().min(known.waiting.len());
+                        known.waiting.drain(..written);
                     });
                     self.pins.wrote();
                 }

@@ -186,6 +186,16 @@ impl Pins {
         }
     }
 
+    /// The number of a new pin. Numbers that files have are not known before the disk can be used, and are
+    /// small: until then a pin takes the second it fired.
+    fn next_id(&self, list: &[Entry], fired_unix_ns: i64) -> u64 {
+        let next = list.last().map_or(0, |entry| entry.pin.id) + 1;
+        match self.disk.get() {
+            Some(_) => next,
+            None => next.max(u64::try_from(fired_unix_ns / 1_000_000_000).unwrap_or(0)),
+        }
+    }
+
     fn load(&self, disk: &Disk) {
         let (found, damaged) = disk.scan(PINS_MAX);
         self.counts.damaged.fetch_add(damaged, Ordering::Relaxed);
@@ -193,12 +203,13 @@ impl Pins {
             tracing::warn!(damaged, "pins cannot be read, or not to their end");
         }
         let mut list = lock(&self.list);
-        // Those that were made while the disk could not be used are behind what was on it.
-        let highest = found.iter().map(|entry| entry.pin.id).max().unwrap_or(0);
-        for entry in list.iter_mut() {
-            entry.pin.id += highest;
-        }
-        list.splice(0..0, found);
+        // Those that were made while the disk could not be used have numbers of their own (`next_id`).
+        let own: Vec<u64> = list.iter().map(|entry| entry.pin.id).collect();
+        list.extend(
+            found
+                .into_iter()
+                .filter(|entry| !own.contains(&entry.pin.id)),
+        );
         list.sort_by_key(|entry| entry.pin.id);
     }
 

@@ -115,6 +115,8 @@ struct Running {
     id: CaptureId,
     set: SetKey,
     filter: Filter,
+    /// Samples of the idle loop say that nothing happened.
+    idles: bool,
     folder: Folder,
     losses: Losses,
     waits: Option<Box<Waits>>,
@@ -163,7 +165,12 @@ impl Captures {
     pub(super) fn begin(&mut self, begin: Begin, rings: &mut Rings, poller: &Poller, now: Mono) {
         let [first, spare] = begin.batches;
         let (set, known) = (begin.set.key(), rings.sets());
-        let known = known.iter().any(|known| known.key == set);
+        let known = known.iter().find(|known| known.key == set);
+        let idles = match &begin.set {
+            SetOf::New(set) => set.idles,
+            SetOf::Open(_) => known.is_some_and(|known| known.idles),
+        };
+        let known = known.is_some();
         let running = self.list.iter().filter(|it| it.until.is_none()).count();
         let mut refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
         let start = match begin.set {
@@ -185,6 +192,7 @@ impl Captures {
             id: begin.id,
             set,
             filter: begin.filter,
+            idles,
             losses: Losses::default(),
             waits: begin.waits,
             spare: Some(spare),
@@ -285,7 +293,7 @@ impl Captures {
                 continue;
             }
             let batch = running.folder.batch();
-            if is_idle {
+            if is_idle && running.idles {
                 batch.quality.idle += 1;
                 continue;
             }

@@ -57,17 +57,21 @@ impl Times {
         Times::pack(found, refused, start, block.period())
     }
 
-    /// Puts the times of parts whose rows were added up to `block` behind each other. Where one of them has
-    /// none, there are none.
+    /// Puts the times of parts whose rows were added up to `block` behind each other. The samples of a part
+    /// that has none are among those refused.
     pub(super) fn merge<'a>(
         parts: impl Iterator<Item = &'a Part> + Clone,
         start: Mono,
         block: &Block,
     ) -> Times {
-        if !parts.clone().all(|part| part.times.known) {
+        if !parts.clone().any(|part| part.times.known) {
             return Times::default();
         }
-        let refused = parts.clone().map(|part| part.times.refused).sum();
+        let refused = |part: &Part| match part.times.known {
+            true => part.times.refused,
+            false => part.quality.taken,
+        };
+        let refused = parts.clone().map(refused).sum();
         let found = parts.flat_map(|part| {
             let places = places(&part.block.keys(), block);
             part.times.iter(part.start).map(move |moment| {
