@@ -358,15 +358,40 @@ fn without_a_disk_pins_wait_in_memory_and_answer_and_are_written_later() {
     std::fs::write(&path, b"in the way").unwrap();
     let mut host = Host::new(&path);
     host.pass(2);
-    host.fire(2, 0);
+    let id = host.fire(2, 0).unwrap();
     assert_eq!(host.pinned(0, 2), Some((2, 3)));
     let told = host.pins.degradation().expect("a degradation");
     assert_eq!(told.id, "pins_disk");
     std::fs::remove_file(&path).unwrap();
     host.pass(2);
     assert_eq!(host.pins.degradation(), None);
-    assert!(file(&path, 1).exists());
+    assert!(file(&path, id).exists());
     assert_eq!(host.pinned(0, 2), Some((2, 3)));
+}
+
+#[test]
+fn a_pin_made_while_the_disk_could_not_be_used_leaves_older_ones_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |bits| {
+        let bits = std::os::unix::fs::PermissionsExt::from_mode(bits);
+        std::fs::set_permissions(dir.path(), bits).unwrap();
+    };
+    let mut host = Host::new(dir.path());
+    host.pass(2);
+    host.fire(2, 0);
+    drop(host);
+    let before = std::fs::read(file(dir.path(), 1)).unwrap();
+    mode(0o777);
+    let mut host = Host::new(dir.path());
+    host.pass(2);
+    // It is still added to when the disk comes.
+    let id = host.fire(2, 4).unwrap();
+    assert!(host.pins.degradation().is_some());
+    mode(0o700);
+    host.pass(6);
+    assert_eq!(host.pins.degradation(), None);
+    assert_eq!(std::fs::read(file(dir.path(), 1)).unwrap(), before);
+    assert!(file(dir.path(), id).exists());
 }
 
 #[test]
