@@ -68,9 +68,10 @@ impl Timeline {
             start_unix_ns: start,
             ..Timeline::default()
         };
-        // What the recorder had no times of any more is older than what it has.
+        // What the recorder had no times of any more is older than what it has; what found no room for its time
+        // may be of any.
         let room = match behind(moments.start_unix_ns) {
-            before if before > 0 && !moments.is_absent() => before,
+            before if before > 0 && !moments.is_absent() && moments.dropped == 0 => before,
             _ => info.duration_ns,
         };
         timeline.spread(&rest, room, info.unit == "nanoseconds");
@@ -136,7 +137,7 @@ impl Timeline {
                 grouped(spread)
             ),
             (timed, spread) => format!(
-                "{} samples at the times they were taken, {} before them spread evenly: when each was \
+                "{} samples at the times they were taken, {} others spread evenly: when each was \
                  taken is not known",
                 grouped(timed),
                 grouped(spread)

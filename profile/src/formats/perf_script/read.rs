@@ -327,17 +327,28 @@ fn event_line(line: &str) -> Option<EventLine<'_>> {
     let mut before: Vec<(usize, &str)> = Vec::with_capacity(8);
     let mut at_ns = None;
     let mut end = 0;
+    // A process may be named like a time: the time is the word behind a pid or CPU, and the first that
+    // looks like one only where none stands there.
+    let mut first = None;
     while let Some((at, word)) = words.next() {
         if let Some(ns) = word.strip_suffix(':').and_then(nanoseconds) {
-            at_ns = Some(ns);
-            end = words.at;
-            break;
+            let known = |(_, word): &(usize, &str)| is_pid(word) || is_cpu(word) || is_flags(word);
+            if before.last().is_some_and(known) {
+                at_ns = Some(ns);
+                end = words.at;
+                break;
+            }
+            first.get_or_insert((ns, words.at, before.len()));
         }
         // Names of processes are short, and words of theirs few.
         if before.len() == 16 {
             break;
         }
         before.push((at, word));
+    }
+    if let (None, Some((ns, behind, words))) = (at_ns, first) {
+        (at_ns, end) = (Some(ns), behind);
+        before.truncate(words);
     }
     if at_ns.is_none() {
         // Without a time it takes a process to know an event by.

@@ -11,6 +11,22 @@ fn events_are_read_with_whatever_fields_they_have() {
     let s = 1_000_000_000;
     for (line, comm, pid, at_ns, period, name) in [
         (
+            "x 1.5: 1234 [000] 1000.1: 10101010 cpu-clock: ",
+            "x 1.5:",
+            "1234",
+            Some(1_000 * s + 100_000_000),
+            Some(10_101_010),
+            "cpu-clock",
+        ),
+        (
+            "1.5: 1234 1000.1: cpu-clock: ",
+            "1.5:",
+            "1234",
+            Some(1_000 * s + 100_000_000),
+            None,
+            "cpu-clock",
+        ),
+        (
             "java 25607 4794564.109216: cycles: ",
             "java",
             "25607",
