@@ -1,9 +1,12 @@
 //! Captures over the fleet that run and those that ended: who asked for what, from where, and what came of it.
 
-use super::limits::{FANOUTS_MAX, HISTORY_HOSTS, HISTORY_MAX, LIST_BYTES_MAX};
+use super::limits::{
+    FANOUTS_MAX, HISTORY_HOSTS, HISTORY_MAX, LIST_BYTES_MAX, LISTED_REQUEST_BYTES_MAX,
+    LISTED_TEXT_BYTES_MAX,
+};
 use crate::metrics::Metrics;
 use prost::Message;
-use proto::collector::{FleetCaptureInfo, HostProgress, HostState};
+use proto::collector::{FleetCaptureInfo, FleetCaptureRequest, HostProgress, HostState};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -72,6 +75,9 @@ impl Fanouts {
             self.metrics.fanouts_refused.inc();
             return None;
         }
+        if let Some(request) = &mut info.request {
+            shorten(request);
+        }
         inner.last += 1;
         let id = inner.last;
         (info.id, info.running) = (id, true);
@@ -109,16 +115,49 @@ impl Fanouts {
     pub fn list(&self) -> Vec<FleetCaptureInfo> {
         let inner = self.lock();
         let running = inner.running.values().rev().map(Running::info);
-        let mut all: Vec<_> = running.chain(inner.ended.iter().cloned()).collect();
+        let all: Vec<_> = running.chain(inner.ended.iter().cloned()).collect();
         drop(inner);
-        all.sort_by_key(|info| std::cmp::Reverse(info.id));
+        // Those that run have the first claim: without their ids nobody could end them.
         let mut left = LIST_BYTES_MAX;
-        all.into_iter()
-            .map_while(|info| {
+        let mut kept: Vec<_> = all
+            .into_iter()
+            .filter_map(|info| {
                 left = left.checked_sub(info.encoded_len() + 8)?;
                 Some(info)
             })
-            .collect()
+            .collect();
+        kept.sort_by_key(|info| std::cmp::Reverse(info.id));
+        kept
+    }
+}
+
+/// Keeps of a request what a list has room for: nobody pushes others out of it by a long one.
+fn shorten(request: &mut FleetCaptureRequest) {
+    let cut = |text: &mut String, most: usize| text.truncate(text.floor_char_boundary(most));
+    cut(&mut request.selector, LISTED_TEXT_BYTES_MAX);
+    let Some(capture) = &mut request.capture else {
+        return;
+    };
+    for text in [
+        &mut capture.event,
+        &mut capture.filter,
+        &mut capture.unwind,
+        &mut capture.who,
+        &mut capture.reason,
+    ] {
+        cut(text, LISTED_TEXT_BYTES_MAX);
+    }
+    if request.encoded_len() > LISTED_REQUEST_BYTES_MAX {
+        without_lists(request);
+    }
+}
+
+fn without_lists(request: &mut FleetCaptureRequest) {
+    request.host_ids.clear();
+    if let Some(capture) = &mut request.capture {
+        capture.matchers.clear();
+        capture.frame_filters.clear();
+        capture.group_by.clear();
     }
 }
 
@@ -188,6 +227,31 @@ mod tests {
             state: state.into(),
             ..HostProgress::default()
         }
+    }
+
+    #[test]
+    fn long_requests_push_nobody_out_of_the_list() {
+        let fanouts = Arc::new(Fanouts::new(Arc::default()));
+        let runs = fanouts.begin(FleetCaptureInfo::default()).expect("room");
+        for _ in 0..HISTORY_MAX {
+            let capture = proto::agent::CaptureRequest {
+                reason: "ä".repeat(1 << 20),
+                group_by: vec!["label".to_owned(); 100_000],
+                ..Default::default()
+            };
+            let request = FleetCaptureRequest {
+                capture: Some(capture),
+                ..FleetCaptureRequest::default()
+            };
+            let info = FleetCaptureInfo {
+                request: Some(request),
+                ..FleetCaptureInfo::default()
+            };
+            drop(fanouts.begin(info).expect("room"));
+        }
+        let listed = fanouts.list();
+        assert_eq!(listed.len(), HISTORY_MAX + 1);
+        assert!(listed.iter().any(|info| info.id == runs.id && info.running));
     }
 
     #[test]

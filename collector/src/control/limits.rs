@@ -101,6 +101,12 @@ pub const HISTORY_HOSTS: usize = 64;
 /// Largest answer to List. Unit: encoded bytes; older fan-outs are left out beyond it.
 pub const LIST_BYTES_MAX: usize = 3 << 20;
 
+/// Longest text of a request that is listed. Unit: bytes; longer ones are cut.
+pub const LISTED_TEXT_BYTES_MAX: usize = 512;
+
+/// Largest request that is listed with its matchers and filters. Unit: encoded bytes.
+pub const LISTED_REQUEST_BYTES_MAX: usize = 16 << 10;
+
 /// Longest silence towards a client; then a host is told once more.
 pub const QUIET_MAX: Duration = Duration::from_secs(2);
 

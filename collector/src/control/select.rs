@@ -142,6 +142,7 @@ pub async fn plan(
     checked: &Checked,
     attendance: &Attendance,
     queries: &Queries,
+    own_address: Option<&str>,
     now_unix_ns: i64,
 ) -> Result<Plan, Status> {
     let mut plan = Plan::default();
@@ -175,7 +176,7 @@ pub async fn plan(
                 found.insert(name);
             }
         }
-        match elsewhere(attendance, queries, now_unix_ns).await {
+        match elsewhere(attendance, queries, own_address, now_unix_ns).await {
             Ok(all) => {
                 for host in all {
                     if names.contains(&host.hostname) && matches(&checked.selector, &host) {
@@ -202,11 +203,15 @@ pub async fn plan(
 async fn elsewhere(
     attendance: &Attendance,
     queries: &Queries,
+    own_address: Option<&str>,
     now_unix_ns: i64,
 ) -> Result<Vec<Attending>, Status> {
     let since = now_unix_ns.saturating_sub(TOLD_FOR_NS);
     let mut all = queries.attending(since, ELSEWHERE_MAX).await?;
-    all.retain(|host| attendance.find(&host.host_id).is_none());
+    // One that left here a moment ago is still told of as being here.
+    all.retain(|host| {
+        attendance.find(&host.host_id).is_none() && Some(host.collector.as_str()) != own_address
+    });
     Ok(all)
 }
 

@@ -78,7 +78,14 @@ impl CaptureService for Control {
             )));
         };
         let now = inner.clock.now_unix_ns();
-        let plan = select::plan(&checked, &inner.attendance, &inner.queries, now).await;
+        let plan = select::plan(
+            &checked,
+            &inner.attendance,
+            &inner.queries,
+            inner.options.advertise.as_deref(),
+            now,
+        )
+        .await;
         let plan = plan.inspect_err(|status| {
             slot.update(|info| status.message().clone_into(&mut info.ended_by));
         })?;
