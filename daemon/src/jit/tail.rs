@@ -20,6 +20,9 @@ use std::time::Duration;
 /// the file was written anew and is read from its begin.
 const JOINT_BYTES: usize = 64;
 
+/// How often the path of a map is looked at again before it is believed.
+const LOOKS_AGAIN: u32 = 3;
+
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
 
@@ -195,6 +198,16 @@ pub fn open_map(target: &Target, left: &mut Option<Left>) -> Result<Tail, Unname
         return Err(Unnamed::JitMapRefused);
     }
     let mut tail = Tail::over(file, &facts);
+    // A second name that went between opening and looking left one. Whoever swaps names all the time would
+    // have to meet each of these looks too.
+    for _ in 0..LOOKS_AGAIN {
+        let again = target.root.open(path.as_bytes(), Links::Refuse).ok();
+        let again = again.and_then(|file| file.metadata().ok());
+        let same = |facts: Metadata| (facts.dev(), facts.ino()) == tail.id && facts.nlink() == 1;
+        if !again.is_some_and(same) {
+            return Err(Unnamed::JitMapRefused);
+        }
+    }
     if target.is_older(nanoseconds(facts.ctime(), facts.ctime_nsec())) {
         *left = Left::of(&tail, facts.len());
         return Err(Unnamed::JitMapRefused);
