@@ -268,7 +268,7 @@ impl Captures {
         }
     }
 
-    /// Gives a sample of a set to those that want it. True when any did.
+    /// Gives a sample of a set to those that want it.
     pub(super) fn fold(
         &mut self,
         (set, event): (SetKey, u8),
@@ -276,20 +276,16 @@ impl Captures {
         is_idle: bool,
         main: &mut Folder,
         way: &mut Way<'_>,
-    ) -> bool {
-        let thread = way.processes.thread_comm(sample.pid, sample.tid);
-        let process = way.processes.get(sample.pid);
-        let names = [thread, process.map_or(thread, |process| process.comm)];
-        // It is unwound once, for the first that wants it.
-        let mut end = None;
-        let mut used = false;
+    ) {
+        // It is looked up and unwound once, for the first that wants it.
+        let (mut names, mut end) = (None, None);
         for running in self.list.iter_mut().filter(|running| running.set == set) {
             if !running.covers(sample.time) {
                 continue;
             }
             if let Some(waits) = &mut running.waits {
                 let whose = (&running.filter, &mut running.folder);
-                used |= waits.take(event, sample, whose, main, way);
+                waits.take(event, sample, whose, main, way);
                 continue;
             }
             let batch = running.folder.batch();
@@ -297,17 +293,17 @@ impl Captures {
                 batch.quality.idle += 1;
                 continue;
             }
+            let names = *names.get_or_insert_with(|| way.names(sample));
             if !running.filter.passes(sample.pid, names, sample.cgroup) {
                 batch.passed_over += 1;
                 continue;
             }
             let end = *end.get_or_insert_with(|| way.unwind(sample));
-            way.add(sample, thread, end, &mut running.folder);
+            way.add(sample, names[0], end, &mut running.folder);
         }
         if end.is_some() {
             way.announce(sample, main);
         }
-        end.is_some() || used
     }
 
     /// Adds what the last drain learned of the rings of captures.

@@ -68,7 +68,7 @@ impl Sampler {
         } = self;
         let mut gone = false;
         let mut newest = Mono(0);
-        let (mut folded, mut captured) = (0, 0);
+        let mut folded = 0;
         let horizon = rings.drain(horizon, |drained| {
             let (time, record) = match drained {
                 Drained::Record { time, record, .. } => (time, record),
@@ -78,8 +78,7 @@ impl Sampler {
                     let hidden = *kernel_symbols_hidden;
                     let way = &mut Way::new(unwinder, processes, stack, queues, shared);
                     let is_idle = sample.pid == IDLE && is_idle(&sample, idle, hidden);
-                    captured +=
-                        u64::from(captures.fold((set, event), &sample, is_idle, folder, way));
+                    captures.fold((set, event), &sample, is_idle, folder, way);
                     return;
                 }
             };
@@ -160,7 +159,6 @@ impl Sampler {
         quality.throttled += news.throttled;
         quality.malformed += news.malformed;
         shared.samples.fetch_add(folded, Ordering::Relaxed);
-        shared.captured.fetch_add(captured, Ordering::Relaxed);
         shared.late_records.store(rings.late, Ordering::Relaxed);
         shared
             .malformed_records
@@ -289,6 +287,13 @@ impl<'a> Way<'a> {
         let end = self.unwind(sample);
         self.add(sample, thread, end, folder);
         self.announce(sample, folder);
+    }
+
+    /// The names of the thread of a sample and of its process, where that is known.
+    pub(super) fn names(&self, sample: &Sample<'_>) -> [Comm; 2] {
+        let thread = self.processes.thread_comm(sample.pid, sample.tid);
+        let process = self.processes.get(sample.pid);
+        [thread, process.map_or(thread, |process| process.comm)]
     }
 
     /// Leaves the frames in the buffer.

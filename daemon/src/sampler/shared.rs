@@ -28,8 +28,6 @@ pub struct Shared {
     pub wakeups: AtomicU64,
     /// Samples folded since the start.
     pub samples: AtomicU64,
-    /// Samples that captures took since the start, each once however many captures took it.
-    pub captured: AtomicU64,
     /// Times a batch was ready and the namer was not, so folding went on in it.
     pub deferred_batches: AtomicU64,
     /// Files announced while the queue was full; announced again with the next sample.
@@ -78,7 +76,6 @@ impl Shared {
             newest_sample: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
             samples: AtomicU64::new(0),
-            captured: AtomicU64::new(0),
             deferred_batches: AtomicU64::new(0),
             announcements_deferred: AtomicU64::new(0),
             notices_deferred: AtomicU64::new(0),

@@ -75,7 +75,7 @@ impl Waits {
         news
     }
 
-    /// Takes a sample of event `number` of the set. True when it was of use.
+    /// Takes a sample of event `number` of the set.
     pub(super) fn take(
         &mut self,
         number: u8,
@@ -83,7 +83,7 @@ impl Waits {
         (filter, folder): (&Filter, &mut Folder),
         main: &mut Folder,
         way: &mut Way<'_>,
-    ) -> bool {
+    ) {
         let raw = sample.raw.unwrap_or_default();
         let at = At {
             time: sample.time,
@@ -93,27 +93,28 @@ impl Waits {
             event::BLOCKED | event::READY | event::COPIED => {
                 let Some(switch) = self.reading.switch.read(raw) else {
                     folder.batch().quality.malformed += 1;
-                    return false;
+                    return;
                 };
                 if !self.machine.begin(at) {
-                    return false;
+                    return;
                 }
                 let copied = number == event::COPIED;
-                let used = self.leaves(at, &switch, sample, (filter, copied), main, way);
+                self.leaves(at, &switch, sample, (filter, copied), main, way);
                 if !copied && switch.next != 0 {
                     self.runs(at, Tid(switch.next), folder, way);
                 }
-                used
             }
             event::WAKING | event::COPIED_WAKING => {
                 let Some(waking) = self.reading.waking.read(raw) else {
                     folder.batch().quality.malformed += 1;
-                    return false;
+                    return;
                 };
                 let copied = number == event::COPIED_WAKING;
-                self.machine.begin(at) && self.woken(at, &waking, sample, copied, main, way)
+                if self.machine.begin(at) {
+                    self.woken(at, &waking, sample, copied, main, way);
+                }
             }
-            _ => false,
+            _ => {}
         }
     }
 
@@ -126,17 +127,17 @@ impl Waits {
         (filter, copied): (&Filter, bool),
         main: &mut Folder,
         way: &mut Way<'_>,
-    ) -> bool {
+    ) {
         let prev = Tid(switch.prev);
         let who = self.who(prev, sample, filter, way);
         let Some(who) = who.filter(|_| switch.prev != 0) else {
             if !copied {
                 self.machine.passes(at, prev);
             }
-            return false;
+            return;
         };
         match switch.leaving {
-            Leaving::Dead | Leaving::Preempted if copied => return false,
+            Leaving::Dead | Leaving::Preempted if copied => {}
             Leaving::Dead => self.machine.ends(at, prev),
             Leaving::Preempted => self.machine.preempted(at, prev, who),
             leaving => {
@@ -150,7 +151,6 @@ impl Waits {
                 self.machine.waits(at, prev, &waiting, copied);
             }
         }
-        true
     }
 
     /// Who leaves; `None`: nobody that the capture is about.
@@ -158,14 +158,12 @@ impl Waits {
         if sample.pid == NOBODY {
             return self.machine.who(tid);
         }
-        let thread = way.processes.thread_comm(sample.pid, sample.tid);
-        let process = way.processes.get(sample.pid);
-        let names = [thread, process.map_or(thread, |process| process.comm)];
+        let names = way.names(sample);
         let passes = filter.passes(sample.pid, names, sample.cgroup);
-        passes.then_some(Who {
+        passes.then(|| Who {
             pid: sample.pid,
-            process: process.map(|process| process.id),
-            thread,
+            process: way.processes.get(sample.pid).map(|process| process.id),
+            thread: names[0],
             cgroup: sample.cgroup,
         })
     }
@@ -179,10 +177,10 @@ impl Waits {
         copied: bool,
         main: &mut Folder,
         way: &mut Way<'_>,
-    ) -> bool {
+    ) {
         let woken = Tid(waking.woken);
         if !self.machine.wants_waker(woken) {
-            return false;
+            return;
         }
         let end = unwind(sample, main, way);
         let name = way.processes.thread_comm(sample.pid, sample.tid);
@@ -190,7 +188,6 @@ impl Waits {
         let whole = end.is_complete();
         let waker = shape::waker_of(name, waking.within, way.frames(), whole, entries);
         self.machine.woken(at, woken, &waker, copied);
-        true
     }
 
     /// A thread runs: its wait is over.
