@@ -119,6 +119,29 @@ impl Sets {
         let bytes = self.list.iter().map(|set| set.started.ring_bytes as u64);
         bytes.sum()
     }
+
+    /// Gives a capture the rings that are open for the same, if there are any.
+    fn join(
+        &mut self,
+        id: CaptureId,
+        spec: &Spec,
+    ) -> Result<Option<(SetOf, Started)>, EngineError> {
+        if self.captures().count() >= CAPTURES_MAX {
+            return Err(EngineError::Captures);
+        }
+        if self.captures().any(|running| running == id) {
+            return Err(EngineError::Running(id.0));
+        }
+        let Some(open) = self.list.iter_mut().find(|open| open.spec == *spec) else {
+            return Ok(None);
+        };
+        open.users.push(id);
+        let started = Started {
+            shared: true,
+            ..open.started.clone()
+        };
+        Ok(Some((SetOf::Open(open.key), started)))
+    }
 }
 
 /// See the module.
@@ -203,12 +226,18 @@ impl Engine {
             probes: probes.clone(),
             cgroup: cgroup.as_ref().map(|(_, identity)| *identity),
         };
-        let begin = match self.share(id, &spec, begin)? {
-            Ok(started) => return Ok(started),
-            Err(begin) => begin,
+        let (key, used) = {
+            let mut sets = self.lock();
+            if let Some((set, started)) = sets.join(id, &spec)? {
+                // Under the lock: a set ends after all captures that were begun with it.
+                self.command(begin(set));
+                return Ok(started);
+            }
+            sets.last_key += 1;
+            (SetKey(sets.last_key), sets.ring_bytes())
         };
         let cpus = online();
-        let plan = self.plan(&probes, cpus.len())?;
+        let plan = self.plan(&probes, cpus.len(), used)?;
         for probe in &mut probes {
             probe.stack_bytes = probe.stack_bytes.min(plan.stack_bytes);
         }
@@ -217,13 +246,13 @@ impl Engine {
             ring_bytes: plan.ring_bytes,
             watermark_bytes: plan.watermark_bytes,
         };
-        let key = self.next_key();
         let set = RingSet::open(key, &cpus, &probes, &place)?;
+        let mut sets = self.lock();
         // Somebody may have opened the same meanwhile.
-        let begin = match self.share(id, &spec, begin)? {
-            Ok(started) => return Ok(started),
-            Err(begin) => begin,
-        };
+        if let Some((open, started)) = sets.join(id, &spec)? {
+            self.command(begin(open));
+            return Ok(started);
+        }
         let first = &probes[0];
         let started = Started {
             every: first.every,
@@ -234,7 +263,6 @@ impl Engine {
             shared: false,
             notices: plan.notices,
         };
-        let mut sets = self.lock();
         sets.list.push(OpenSet {
             key,
             spec,
@@ -245,9 +273,8 @@ impl Engine {
         Ok(started)
     }
 
-    /// Rings for the event that writes most.
-    fn plan(&self, probes: &[Probe], cpus: usize) -> Result<SetPlan, EngineError> {
-        let used = self.lock().ring_bytes();
+    /// Rings for the event that writes most, beside others of `used` bytes.
+    fn plan(&self, probes: &[Probe], cpus: usize, used: u64) -> Result<SetPlan, EngineError> {
         let most = probes.iter().max_by_key(|probe| bytes_per_second(probe));
         let most = most.ok_or(RingsError::NoCpus)?;
         let rings = (cpus * probes.len()) as u64;
@@ -265,33 +292,6 @@ impl Engine {
             plan.stack_bytes = u32::try_from(fits).unwrap_or(u32::MAX);
         }
         Ok(plan)
-    }
-
-    /// Begins a capture with rings that are open, or gives back how to begin it with others.
-    fn share<B: FnOnce(SetOf) -> Begin>(
-        &self,
-        id: CaptureId,
-        spec: &Spec,
-        begin: B,
-    ) -> Result<Result<Started, B>, EngineError> {
-        let mut sets = self.lock();
-        if sets.captures().count() >= CAPTURES_MAX {
-            return Err(EngineError::Captures);
-        }
-        if sets.captures().any(|running| running == id) {
-            return Err(EngineError::Running(id.0));
-        }
-        let Some(open) = sets.list.iter_mut().find(|open| open.spec == *spec) else {
-            return Ok(Err(begin));
-        };
-        open.users.push(id);
-        let started = Started {
-            shared: true,
-            ..open.started.clone()
-        };
-        // Under the lock: a set ends after all captures that were begun with it.
-        self.command(begin(SetOf::Open(open.key)));
-        Ok(Ok(started))
     }
 
     /// Ends a capture with what there is; its last batch comes soon. False: none of this id runs.
@@ -320,12 +320,6 @@ impl Engine {
 
     fn command(&self, begin: Begin) {
         self.sampler.command(Command::BeginCapture(Box::new(begin)));
-    }
-
-    fn next_key(&self) -> SetKey {
-        let mut sets = self.lock();
-        sets.last_key += 1;
-        SetKey(sets.last_key)
     }
 
     fn lock(&self) -> MutexGuard<'_, Sets> {
