@@ -281,12 +281,12 @@ impl World for AgentWorld {
     }
 }
 
-fn every(wanted: &Wanted, default: Every) -> Option<Every> {
-    Some(match (wanted.rate_hz, wanted.period) {
+fn every(wanted: &Wanted, default: Every) -> Every {
+    match (wanted.rate_hz, wanted.period) {
         (0, 0) => default,
         (0, period) => Every::Period(period),
         (rate, _) => Every::Rate(rate),
-    })
+    }
 }
 
 /// Bytes of each stack to copy. What the budget took away from the continuous profile it did not take from

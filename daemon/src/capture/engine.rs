@@ -53,8 +53,8 @@ pub struct Wanted {
     pub id: CaptureId,
     /// The event.
     pub event: Event,
-    /// By rate or by period; `None`: as the event is best sampled.
-    pub every: Option<Every>,
+    /// By rate or by period.
+    pub every: Every,
     /// The kernel's filter; empty: none.
     pub kernel_filter: String,
     /// Bytes of user stack to copy with each sample; 0: frame pointers only.
@@ -170,12 +170,11 @@ impl Engine {
     /// [`EngineError`]: then no batch comes.
     pub fn begin(&self, wanted: Wanted) -> Result<Started, EngineError> {
         let mut notices = Vec::new();
-        let every = wanted.every.unwrap_or(wanted.event.default_every());
         let name = wanted.event.name();
         let source = wanted.event.source()?;
         let mut probe = Probe {
             filter: checked_filter(&wanted)?,
-            every: checked(every, &name, &source, &mut notices)?,
+            every: checked(wanted.every, &name, &source, &mut notices)?,
             name,
             max_stack_depth: wanted.max_stack_depth,
             stack_bytes: wanted.stack_bytes,

@@ -18,7 +18,7 @@ fn a_capture_at_997_hz_and_the_profile_at_99_hz_agree_needs_root() {
     let mut got = Got::default();
     while_busy(|| {
         let started = engine.begin(Wanted {
-            every: Some(Every::Rate(997)),
+            every: Every::Rate(997),
             stack_bytes: 16 << 10,
             filter: Filter::default().pids([Pid(own)]),
             ..wanted(1, "cpu-clock")
@@ -129,7 +129,7 @@ fn the_kernel_itself_leaves_out_what_is_not_below_the_cgroup_needs_root() {
     cgroups.put(outer, within.pid());
     cgroups.put(inner, below.pid());
     let started = engine.begin(Wanted {
-        every: Some(Every::Rate(499)),
+        every: Every::Rate(499),
         cgroup: Some(outer.clone()),
         ..wanted(1, "cpu-clock")
     });
@@ -266,7 +266,7 @@ fn page_faults_are_where_memory_is_touched_first_needs_root() {
     };
     let own = std::process::id();
     let started = engine.begin(Wanted {
-        every: Some(Every::Period(1)),
+        every: Every::Period(1),
         filter: Filter::default().pids([Pid(own)]),
         ..wanted(1, "page-faults")
     });
@@ -322,7 +322,6 @@ fn rates_and_periods_that_cannot_be_are_refused_needs_root() {
         ("page-faults", Every::Period(0)),
         ("page-faults", Every::Period(u64::MAX)),
     ] {
-        let every = Some(every);
         let refused = engine.begin(Wanted {
             every,
             ..wanted(1, event)
@@ -355,7 +354,7 @@ fn at_9999_hz_weights_and_losses_add_up_to_the_time_needs_root() {
     let mut got = Got::default();
     let started = while_busy(|| {
         let started = engine.begin(Wanted {
-            every: Some(Every::Rate(9_999)),
+            every: Every::Rate(9_999),
             stack_bytes: 8 << 10,
             ..wanted(1, "cpu-clock")
         });

@@ -117,10 +117,11 @@ pub fn live() -> Option<(Driven, Arc<Shared>, Engine)> {
 }
 
 pub fn wanted(id: u64, event: &str) -> Wanted {
+    let event = Event::parse(event).expect("known");
     Wanted {
         id: CaptureId(id),
-        event: Event::parse(event).expect("known"),
-        every: None,
+        every: event.default_every(),
+        event,
         kernel_filter: String::new(),
         stack_bytes: 0,
         max_stack_depth: 127,
