@@ -91,7 +91,7 @@ impl Wanted {
             request.frame_filters.clone(),
             &request.group_by,
         )?;
-        check_rate(request, limits)?;
+        check_rate(event, request, limits)?;
         if request.stack_bytes > STACK_BYTES_MAX {
             let given = request.stack_bytes;
             return Err(invalid(format!(
@@ -139,7 +139,7 @@ fn duration(ns: u64, limits: &Limits) -> Result<Duration, Status> {
     Ok(wanted)
 }
 
-fn check_rate(request: &agent::CaptureRequest, limits: &Limits) -> Result<(), Status> {
+fn check_rate(event: &str, request: &agent::CaptureRequest, limits: &Limits) -> Result<(), Status> {
     let (rate, most) = (request.rate_hz, limits.rate_max_hz);
     if rate > 0 && request.period > 0 {
         return Err(invalid(
@@ -151,7 +151,7 @@ fn check_rate(request: &agent::CaptureRequest, limits: &Limits) -> Result<(), St
             "failed to sample at `{rate}` Hz: `captures.rate_max_hz` allows {most}"
         )));
     }
-    let is_clock = matches!(request.event.as_str(), "" | "cpu-clock" | "task-clock");
+    let is_clock = matches!(event, EVENT_DEFAULT | "task-clock");
     let least = 1_000_000_000 / u64::from(most.max(1));
     if is_clock && request.period > 0 && request.period < least {
         let period = request.period;
@@ -236,6 +236,12 @@ mod tests {
         let both = "failed to take both a rate and a period: one follows from the other";
         let set = |r: &mut agent::CaptureRequest| (r.rate_hz, r.period) = (99, 1000);
         refused(set, both);
+        let short =
+            "failed to sample every `99999` ns: `captures.rate_max_hz` allows one in 100010";
+        let clocks = ["", "cpu-clock", " task-clock "];
+        for clock in clocks {
+            refused(|r| (r.event, r.period) = (clock.into(), 99_999), short);
+        }
     }
 
     #[test]
