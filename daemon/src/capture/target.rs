@@ -9,8 +9,9 @@
 use crate::cgroup::containers::Containers;
 use crate::cgroup::{Cgroup, Hierarchy, Mode, living};
 use crate::ids::{CgroupId, Pid};
+use crate::jit::target::start_ticks;
 use profile::{LabelMatcher, MatchOp, Selector, key};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tonic::Status;
 
 /// Most values that are looked at for the nearest to a name that nobody has. Unit: entries.
@@ -53,7 +54,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Says what is gone, when nothing of it is there any more. `Some(true)`: for good.
+    /// Says what is gone, when nothing of it is there any more.
     pub fn gone(&self) -> Option<Gone> {
         if !self.processes.is_empty() {
             let lives = |&(pid, began): &(Pid, u64)| begin(pid) == Some(began);
@@ -245,15 +246,13 @@ fn comm(pid: Pid) -> Option<String> {
 /// When a process began, in ticks since the boot; `None`: it is not there, or all that is left of it is that
 /// nobody has waited for it.
 fn begin(pid: Pid) -> Option<u64> {
-    let path = Path::new("/proc").join(pid.0.to_string()).join("stat");
-    let stat = std::fs::read_to_string(path).ok()?;
-    // Behind the name, which may hold anything: state is field 3, the begin field 22.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
+    let stat = std::fs::read(format!("/proc/{}/stat", pid.0)).ok()?;
+    // The state stands behind the name, which may hold anything.
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    match stat.get(name_end + 2)? {
+        b'Z' | b'X' => None,
+        _ => start_ticks(&stat),
     }
-    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -311,6 +310,23 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(gone());
+    }
+
+    #[test]
+    fn a_process_may_be_called_anything() {
+        use std::os::unix::{ffi::OsStrExt, process::CommandExt};
+        let sleep = std::env::var_os("PATH").unwrap_or_default();
+        let sleep = std::env::split_paths(&sleep).map(|place| place.join("sleep"));
+        let sleep = sleep.into_iter().find(|path| path.exists()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let name = dir.path().join(std::ffi::OsStr::from_bytes(b"\xff) Z 1"));
+        std::os::unix::fs::symlink(sleep, &name).unwrap();
+        let mut called = std::process::Command::new(&name);
+        let mut child = called.arg0("sleep").arg("1000").spawn().unwrap();
+        let scope = find(&format!("pid=\"{}\"", child.id()), &nowhere());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(scope.unwrap().pids, [Pid(child.id())]);
     }
 
     #[test]
