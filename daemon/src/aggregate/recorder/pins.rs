@@ -2,7 +2,7 @@
 
 use super::sink::ClosedWindow;
 use super::times::Moment;
-use super::{Part, Recorder, Window};
+use super::{Recorder, Window};
 use crate::aggregate::batch::RawMoment;
 use crate::time::Mono;
 
@@ -43,22 +43,6 @@ impl Recorder {
         let near = |window: &&Window| window.whole.overlaps(from, to);
         begins.is_some_and(|begin| begin <= from)
             && !self.windows.iter().filter(near).any(Window::is_coarse)
-    }
-
-    fn closed<'a>(&'a self, whole: &'a Part) -> ClosedWindow<'a> {
-        ClosedWindow {
-            start: whole.start,
-            end: whole.end,
-            period: whole.period,
-            quality: whole.quality,
-            event: &self.event,
-            unit: &self.unit,
-            dict: &self.dict,
-            epoch: self.epoch,
-            block: &whole.block,
-            accounts: &whole.accounts,
-            times: &whole.times,
-        }
     }
 }
 

@@ -29,8 +29,8 @@ pub struct ClosedWindow<'a> {
     pub dict: &'a Dictionary,
     /// [`Recorder::epoch`]: ids of `dict` mean the same while it stays.
     pub epoch: u64,
-    pub(super) block: &'a Block,
-    pub(super) accounts: &'a Accounts,
+    block: &'a Block,
+    accounts: &'a Accounts,
     pub(super) times: &'a Times,
 }
 
@@ -64,10 +64,15 @@ impl Recorder {
     }
 
     pub(super) fn show(&mut self, whole: &Part) {
-        let Some(sink) = &mut self.sink else {
-            return;
-        };
-        sink.take(&ClosedWindow {
+        // Taken out meanwhile, and always put back.
+        if let Some(mut sink) = self.sink.take() {
+            sink.take(&self.closed(whole));
+            self.sink = Some(sink);
+        }
+    }
+
+    pub(super) fn closed<'a>(&'a self, whole: &'a Part) -> ClosedWindow<'a> {
+        ClosedWindow {
             start: whole.start,
             end: whole.end,
             period: whole.period,
@@ -79,6 +84,6 @@ impl Recorder {
             block: &whole.block,
             accounts: &whole.accounts,
             times: &whole.times,
-        });
+        }
     }
 }
