@@ -3,6 +3,7 @@
 //! A row is three varints: the label set's delta, the time in microseconds, and the estimated part of
 //! it. Rows are in order of label sets, each once.
 
+use super::varint;
 use profile::{Account, LabelSetId};
 use std::collections::BTreeMap;
 
@@ -41,9 +42,9 @@ impl Accounts {
         let mut bytes = Vec::with_capacity(sums.len() * 8);
         let mut last = 0;
         for (&labels, &(ns, estimated_ns)) in &sums {
-            varint(&mut bytes, u64::from(labels - last));
-            varint(&mut bytes, (ns + 500) / 1000);
-            varint(&mut bytes, (estimated_ns + 500) / 1000);
+            varint::put(&mut bytes, u64::from(labels - last));
+            varint::put(&mut bytes, (ns + 500) / 1000);
+            varint::put(&mut bytes, (estimated_ns + 500) / 1000);
             last = labels;
         }
         Accounts {
@@ -57,12 +58,12 @@ impl Accounts {
         let mut rest = &self.bytes[..];
         let mut labels = 0u32;
         std::iter::from_fn(move || {
-            let delta = read(&mut rest)?;
+            let delta = varint::take(&mut rest)?;
             labels = labels.wrapping_add(delta as u32);
             Some(Account {
                 labels: LabelSetId(labels),
-                ns: read(&mut rest)?.saturating_mul(1000),
-                estimated_ns: read(&mut rest)?.saturating_mul(1000),
+                ns: varint::take(&mut rest)?.saturating_mul(1000),
+                estimated_ns: varint::take(&mut rest)?.saturating_mul(1000),
             })
         })
     }
@@ -75,28 +76,6 @@ impl Accounts {
     /// Heap memory held, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         self.bytes.len()
-    }
-}
-
-fn varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-}
-
-fn read(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0u64;
-    let mut shift = 0u32;
-    loop {
-        let (&byte, after) = rest.split_first()?;
-        *rest = after;
-        value |= u64::from(byte & 0x7f).checked_shl(shift)?;
-        if byte < 0x80 {
-            return Some(value);
-        }
-        shift += 7;
     }
 }
 

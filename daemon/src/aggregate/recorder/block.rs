@@ -5,6 +5,7 @@
 //! count × period, the weight. With new labels the stack counts from zero again. A row of a busy
 //! window takes 2 to 4 bytes instead of the 32 it takes in memory.
 
+use super::varint;
 use profile::{LabelSetId, SampleKey, StackEnd, StackId, Value};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -136,27 +137,22 @@ impl Writer {
         let extra = explicit || key.end != StackEnd::Complete;
         let mut head = u64::from(key.stack.0.wrapping_sub(base)) << 2;
         head |= if new_labels { NEW_LABELS } else { 0 } | if extra { EXTRA } else { 0 };
-        self.varint(head);
+        varint::put(&mut self.bytes, head);
         if new_labels {
-            self.varint(u64::from(key.labels.0.wrapping_sub(self.labels)));
+            varint::put(
+                &mut self.bytes,
+                u64::from(key.labels.0.wrapping_sub(self.labels)),
+            );
         }
         if extra {
             self.bytes.push((key.end as u8) << 1 | u8::from(explicit));
         }
-        self.varint(value.count);
+        varint::put(&mut self.bytes, value.count);
         if explicit {
-            self.varint(value.weight);
+            varint::put(&mut self.bytes, value.weight);
         }
         (self.labels, self.stack) = (key.labels.0, key.stack.0);
         self.rows = self.rows.saturating_add(1);
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
     }
 }
 
@@ -168,40 +164,26 @@ pub(super) struct Rows<'a> {
     stack: u32,
 }
 
-impl Rows<'_> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0u64;
-        let mut shift = 0u32;
-        loop {
-            let (&byte, rest) = self.rest.split_first()?;
-            self.rest = rest;
-            value |= u64::from(byte & 0x7f).checked_shl(shift)?;
-            if byte < 0x80 {
-                return Some(value);
-            }
-            shift += 7;
-        }
-    }
-}
-
 impl Iterator for Rows<'_> {
     type Item = Row;
 
     fn next(&mut self) -> Option<Row> {
-        let head = self.varint()?;
+        let head = varint::take(&mut self.rest)?;
         if head & NEW_LABELS != 0 {
-            self.labels = self.labels.wrapping_add(self.varint()? as u32);
+            self.labels = self
+                .labels
+                .wrapping_add(varint::take(&mut self.rest)? as u32);
             self.stack = 0;
         }
         self.stack = self.stack.wrapping_add((head >> 2) as u32);
         let extra = if head & EXTRA != 0 {
-            self.varint()? as u8
+            varint::take(&mut self.rest)? as u8
         } else {
             0
         };
-        let count = self.varint()?;
+        let count = varint::take(&mut self.rest)?;
         let weight = if extra & 1 != 0 {
-            self.varint()?
+            varint::take(&mut self.rest)?
         } else {
             count.wrapping_mul(self.period)
         };

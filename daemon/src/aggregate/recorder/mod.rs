@@ -33,6 +33,7 @@ mod sink;
 #[cfg(test)]
 mod tests;
 mod times;
+mod varint;
 
 use super::batch::RawMoment;
 use crate::cgroup::usage::UsageStats;

@@ -6,7 +6,7 @@
 //! moment takes 4 bytes.
 
 use super::block::Block;
-use super::{Part, Recorder};
+use super::{Part, Recorder, varint};
 use crate::aggregate::batch::RawMoment;
 use crate::time::Mono;
 use profile::SampleKey;
@@ -102,12 +102,12 @@ impl Times {
         let mut at = 0;
         for moment in &list {
             let tick = moment.time.0.saturating_sub(start.0) / TICK_NS;
-            varint(&mut bytes, tick - at);
+            varint::put(&mut bytes, tick - at);
             at = tick;
             let explicit = moment.weight != period;
-            varint(&mut bytes, u64::from(moment.row) << 1 | u64::from(explicit));
+            varint::put(&mut bytes, u64::from(moment.row) << 1 | u64::from(explicit));
             if explicit {
-                varint(&mut bytes, moment.weight);
+                varint::put(&mut bytes, moment.weight);
             }
         }
         Times {
@@ -124,11 +124,11 @@ impl Times {
         let mut rest = &*self.bytes;
         let mut tick = 0u64;
         std::iter::from_fn(move || {
-            tick = tick.saturating_add(read_varint(&mut rest)?);
-            let head = read_varint(&mut rest)?;
+            tick = tick.saturating_add(varint::take(&mut rest)?);
+            let head = varint::take(&mut rest)?;
             let weight = match head & 1 {
                 0 => self.period,
-                _ => read_varint(&mut rest)?,
+                _ => varint::take(&mut rest)?,
             };
             Some(Moment {
                 time: Mono(start.0.saturating_add(tick.saturating_mul(TICK_NS))),
@@ -159,28 +159,6 @@ fn places(keys: &[SampleKey], block: &Block) -> Vec<Option<u32>> {
     let rows = block.keys();
     let place = |key| rows.binary_search(key).ok().map(|at| at as u32);
     keys.iter().map(place).collect()
-}
-
-fn varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-}
-
-fn read_varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0u64;
-    let mut shift = 0u32;
-    loop {
-        let (&byte, after) = rest.split_first()?;
-        *rest = after;
-        value |= u64::from(byte & 0x7f).checked_shl(shift)?;
-        if byte < 0x80 {
-            return Some(value);
-        }
-        shift += 7;
-    }
 }
 
 impl Recorder {
