@@ -1,7 +1,7 @@
 //! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they cost.
 
 use super::{Agent, lock, sampling_plan, with_causes};
-use crate::aggregate::recorder::{self, Span, read};
+use crate::aggregate::recorder::{self, Asked, Span, read};
 use crate::capture::engine::{self, Engine, EngineError, Fault};
 use crate::capture::event::Event;
 use crate::capture::filter::Filter;
@@ -99,9 +99,7 @@ impl AgentWorld {
         let agent = self.agent.upgrade();
         agent.ok_or_else(|| Status::unavailable("the daemon is shutting down"))
     }
-}
 
-impl AgentWorld {
     /// Begins a capture of event `off-cpu`, which is several events.
     fn begin_waits(
         &self,
@@ -239,21 +237,11 @@ impl World for AgentWorld {
             }
             std::thread::sleep(FLUSH_POLL);
         }
-        let ask = match times {
-            true => recorder::query_with_times,
-            false => recorder::query,
-        };
-        let answer = ask(&agent.recorder, Span::Time(from, until), query, cancel).ok()?;
-        let mut profile = answer.profile;
-        let start = match answer.covered.windows {
-            0 => from,
-            _ => answer.covered.start,
-        };
-        profile.info.start_unix_ns = agent.clock.to_unix_ns(start);
-        if let Some(since) = answer.times_from {
-            profile.moments.start_unix_ns = agent.clock.to_unix_ns(since);
-        }
-        Some(profile)
+        let (span, asked) = (Span::Time(from, until), Asked { query, times });
+        let mut answer = recorder::query(&agent.recorder, span, asked, cancel).ok()?;
+        // Of no window it is the begin that was asked for.
+        answer.date(answer.covered.start, |at| agent.clock.to_unix_ns(at));
+        Some(answer.profile)
     }
 
     fn stop(&self) {

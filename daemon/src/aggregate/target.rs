@@ -98,7 +98,7 @@ mod tests {
     use crate::aggregate::batch::{RawBatch, RawLoss};
     use crate::aggregate::fold::{Folder, Taken as Sampled};
     use crate::aggregate::namer::Namer;
-    use crate::aggregate::recorder::{Recorder, RecorderOptions, Span, query_with_times};
+    use crate::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
     use crate::capture::recorders::{Recorders, Taken};
     use crate::cgroup::CgroupTable;
     use crate::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
@@ -172,10 +172,14 @@ mod tests {
     /// Names of threads in order of time.
     fn threads(recorder: &RwLock<Recorder>) -> Vec<String> {
         let by_thread = GroupBy::from_keys(&[key::THREAD]);
-        let query = Query::new(Selector::default(), Vec::new(), by_thread).unwrap();
+        let which = Query::new(Selector::default(), Vec::new(), by_thread).unwrap();
+        let asked = Asked {
+            query: &which,
+            times: true,
+        };
         let span = Span::Time(Mono(0), Mono(u64::MAX));
         let never = AtomicBool::new(false);
-        let answer = query_with_times(recorder, span, &query, &never).unwrap();
+        let answer = query(recorder, span, asked, &never).unwrap();
         let dict = &answer.profile.dict;
         let name =
             |key: profile::SampleKey| dict.label(key.labels, key::THREAD).unwrap().to_owned();

@@ -9,7 +9,7 @@ use super::manager::{Captures, Running, Slot, lock, message};
 use super::recorders::Beside;
 use super::request::Wanted;
 use super::target::{Gone, Scope};
-use crate::aggregate::recorder::{self, RecorderStats, Span, read};
+use crate::aggregate::recorder::{self, Asked, RecorderStats, Span, read};
 use crate::metrics::thread_cpu_ns;
 use crate::time::Mono;
 use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd};
@@ -286,25 +286,21 @@ impl Run {
     /// What was captured, as it was asked for.
     fn profile(&self) -> Profile {
         let recorder = &self.running.taken.recorder;
-        let ask = match self.wanted.times {
-            true => recorder::query_with_times,
-            false => recorder::query,
+        let asked = Asked {
+            query: &self.wanted.query,
+            times: self.wanted.times,
         };
         let everything = Span::Time(Mono(0), Mono(u64::MAX));
         let never = AtomicBool::new(false);
-        let Ok(answer) = ask(recorder, everything, &self.wanted.query, &never) else {
+        let Ok(mut answer) = recorder::query(recorder, everything, asked, &never) else {
             return Profile::default();
         };
-        let mut profile = answer.profile;
-        let world = &self.captures.world;
         let start = match answer.covered.windows {
             0 => self.began,
             _ => answer.covered.start,
         };
-        profile.info.start_unix_ns = world.unix_ns(start);
-        if let Some(from) = answer.times_from {
-            profile.moments.start_unix_ns = world.unix_ns(from);
-        }
+        answer.date(start, |at| self.captures.world.unix_ns(at));
+        let mut profile = answer.profile;
         // The kernel accounts for cgroups, not for what a capture selects of them.
         profile.info.coverage = Coverage::default();
         profile

@@ -51,7 +51,7 @@ async fn stream(
     loop {
         let now = next(&mut progress).await?;
         while let Some(span) = cursor.advance(now) {
-            let sent = match service.profile(span, query.clone(), false).await {
+            let sent = match service.profile(span, query.clone()).await {
                 Ok((chunks, covered, permit)) => {
                     drop(permit);
                     cursor.missed += covered.missed;

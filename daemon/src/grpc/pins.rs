@@ -1,10 +1,10 @@
 //! Pins as answers: profiles of time that the recorder no longer has, or has in coarse windows alone.
 
 use super::Host;
-use super::service::{Service, begin, blocking, status};
+use super::service::{Service, answer, blocking, status};
 use crate::agent::with_causes;
-use crate::aggregate::recorder::{self, Answer, Covered, Span, read};
-use crate::pins::{Asked, PinError};
+use crate::aggregate::recorder::{Asked, Span, read};
+use crate::pins::PinError;
 use crate::time::Mono;
 use profile::{Coverage, Profile, Query, QueryRunner};
 use proto::agent::TimeRange;
@@ -62,7 +62,7 @@ impl Service {
         wall: (i64, i64),
         query: Arc<Query>,
         times: bool,
-    ) -> Result<(Chunks<Profile>, Covered, OwnedSemaphorePermit), Status> {
+    ) -> Result<(Chunks<Profile>, OwnedSemaphorePermit), Status> {
         let work = move |host: &dyn Host, cancel: &AtomicBool| {
             let (from, to) = span;
             let pins = host.pins().filter(|pins| !pins.is_empty());
@@ -74,33 +74,18 @@ impl Service {
                 && !read(host.recorder()).holds_fine(from, to)
                 && let Some(answer) = pins.within(wall, asked, cancel).map_err(refused)?
             {
-                return Ok((Chunks::new(answer.profile), answer.covered));
+                return Ok(Chunks::new(answer.profile));
             }
-            let ask = match times {
-                true => recorder::query_with_times,
-                false => recorder::query,
-            };
-            let answer = ask(host.recorder(), Span::Time(from, to), &query, cancel);
-            let answer = answer.map_err(status)?;
+            let answer = answer(host, Span::Time(from, to), asked, cancel)?;
             if let (0, Some(pins)) = (answer.covered.windows, pins)
                 && let Some(answer) = pins.overlapping(wall, asked, cancel).map_err(refused)?
             {
-                return Ok((Chunks::new(answer.profile), answer.covered));
-            }
-            let Answer {
-                mut profile,
-                covered,
-                times_from,
-            } = answer;
-            profile.info.start_unix_ns = host.clock().to_unix_ns(begin(&covered));
-            if let Some(from) = times_from {
-                profile.moments.start_unix_ns = host.clock().to_unix_ns(from);
+                return Ok(Chunks::new(answer.profile));
             }
             // Sorts the samples: too long for the runtime's thread.
-            Ok((Chunks::new(profile), covered))
+            Ok(Chunks::new(answer.profile))
         };
-        let ((chunks, covered), permit) = blocking(&self.queries, &self.host, work).await?;
-        Ok((chunks, covered, permit))
+        blocking(&self.queries, &self.host, work).await
     }
 
     /// What was captured with a pin.

@@ -6,7 +6,7 @@ use super::{
     ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, Host, QUERIES_MAX, ReloadOutcome, STREAMS_MAX,
     capture, cgroups, ledger, live, pins, request,
 };
-use crate::aggregate::recorder::{self, Answer, Covered, QueryError, Span, read};
+use crate::aggregate::recorder::{self, Answer, Asked, Covered, QueryError, Span, read};
 use crate::capture::Capturing;
 use crate::time::Mono;
 use profile::{Profile, Query, Selector};
@@ -56,31 +56,16 @@ impl Service {
     }
 
     /// Runs `query` over `span` on a blocking thread; the permit says that its answer is in memory.
-    /// With `times`, the answer tells when samples were taken.
     pub(super) async fn profile(
         &self,
         span: Span,
         query: Arc<Query>,
-        times: bool,
     ) -> Result<(Chunks<Profile>, Covered, OwnedSemaphorePermit), Status> {
         let ((chunks, covered), permit) =
             blocking(&self.queries, &self.host, move |host, cancel| {
-                let ask = match times {
-                    true => recorder::query_with_times,
-                    false => recorder::query,
-                };
-                let answer = ask(host.recorder(), span, &query, cancel).map_err(status)?;
-                let Answer {
-                    mut profile,
-                    covered,
-                    times_from,
-                } = answer;
-                profile.info.start_unix_ns = host.clock().to_unix_ns(begin(&covered));
-                if let Some(from) = times_from {
-                    profile.moments.start_unix_ns = host.clock().to_unix_ns(from);
-                }
+                let answer = answer(host, span, (&*query).into(), cancel)?;
                 // Sorts the samples: too long for the runtime's thread.
-                Ok((Chunks::new(profile), covered))
+                Ok((Chunks::new(answer.profile), answer.covered))
             })
             .await?;
         Ok((chunks, covered, permit))
@@ -230,10 +215,8 @@ impl AgentService for Service {
         let (chunks, permit) = match asked.pin_capture {
             0 => {
                 let wall = pins::wall(asked.range);
-                let (chunks, _, permit) = self
-                    .profile_or_pin((from, to), wall, query, asked.times)
-                    .await?;
-                (chunks, permit)
+                self.profile_or_pin((from, to), wall, query, asked.times)
+                    .await?
             }
             pin => self.pinned_capture(pin, query).await?,
         };
@@ -286,9 +269,22 @@ impl AgentService for Service {
     }
 }
 
+/// The recorder's answer, in wall time.
+pub(super) fn answer(
+    host: &dyn Host,
+    span: Span,
+    asked: Asked<'_>,
+    cancel: &AtomicBool,
+) -> Result<Answer, Status> {
+    let mut answer = recorder::query(host.recorder(), span, asked, cancel).map_err(status)?;
+    let start = begin(&answer.covered);
+    answer.date(start, |at| host.clock().to_unix_ns(at));
+    Ok(answer)
+}
+
 /// Where the covered time begins; an answer that covers nothing begins now, or where it was asked
 /// for when that is earlier.
-pub(super) fn begin(covered: &Covered) -> Mono {
+fn begin(covered: &Covered) -> Mono {
     match covered.windows {
         0 if covered.start == Mono(0) => Mono::now(),
         0 => covered.start.min(Mono::now()),

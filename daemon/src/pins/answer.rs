@@ -3,7 +3,7 @@
 use super::{Chunk, Entry, Pins, disk, moments};
 use crate::agent::lock;
 use crate::aggregate::recorder::{
-    Answer, QueryError, Recorder, RecorderOptions, Row, Span, WindowPart, query, query_with_times,
+    Answer, Asked, QueryError, Recorder, RecorderOptions, Row, Span, WindowPart, query,
 };
 use crate::export::record::{DecodeError, Tables};
 use crate::time::Mono;
@@ -57,15 +57,6 @@ pub enum PinError {
     /// The question.
     #[error(transparent)]
     Query(#[from] QueryError),
-}
-
-/// What is asked of a pin.
-#[derive(Clone, Copy)]
-pub struct Asked<'q> {
-    /// Which samples.
-    pub query: &'q Query,
-    /// Whether the times of samples are wanted too.
-    pub times: bool,
 }
 
 /// The window of a chunk, and the times behind it.
@@ -127,16 +118,9 @@ impl Pins {
         let _one = lock(&self.unpacking);
         let recorder = RwLock::new(self.unpacked(&entry)?);
         let time = |unix: i64| Mono(u64::try_from(unix).unwrap_or(0));
-        let ask = match asked.times {
-            true => query_with_times,
-            false => query,
-        };
         let span = Span::Time(time(from), time(to));
-        let mut answer = ask(&recorder, span, asked.query, cancel)?;
-        answer.profile.info.start_unix_ns = answer.covered.start.0 as i64;
-        if let Some(from) = answer.times_from {
-            answer.profile.moments.start_unix_ns = from.0 as i64;
-        }
+        let mut answer = query(&recorder, span, asked, cancel)?;
+        answer.date(answer.covered.start, |at| at.0 as i64);
         Ok(Some(answer))
     }
 

@@ -16,7 +16,7 @@ mod moments;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Asked, PinError};
+pub use answer::PinError;
 pub use disk::{DirError, Evidence};
 pub use keeper::{Keeper, Wish};
 

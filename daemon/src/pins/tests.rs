@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::aggregate::batch::RawMoment;
-use crate::aggregate::recorder::{Recorder, RecorderOptions, Row, WindowPart};
+use crate::aggregate::recorder::{Asked, Recorder, RecorderOptions, Row, WindowPart};
 use crate::time::Mono;
 use profile::{Account, FrameRef, Query, SampleKey, StackEnd, Value, key};
 use std::path::Path;

@@ -52,7 +52,7 @@ use tokio::sync::watch;
 pub use block::Row;
 pub use outcomes::Outcomes;
 pub use pins::Cursor;
-pub use query::{Answer, Covered, QueryError, Span, query, query_with_times, read};
+pub use query::{Answer, Asked, Covered, QueryError, Span, query, read};
 pub use sink::{ClosedSink, ClosedWindow};
 
 /// Smallest budget that is taken. Unit: bytes. Below this the fixed cost of a window and of the

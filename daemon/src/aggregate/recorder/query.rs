@@ -39,48 +39,24 @@ pub struct Answer {
     pub times_from: Option<Mono>,
 }
 
-/// Answers `query` over `span`, letting go of the lock between windows.
-///
-/// A collection or coarsening in between makes the work done worthless; it is then done again with
-/// the lock held throughout.
-///
-/// # Errors
-/// [`QueryError::Cancelled`] soon after `cancel` is set.
-pub fn query(
-    recorder: &RwLock<Recorder>,
-    span: Span,
-    query: &Query,
-    cancel: &AtomicBool,
-) -> Result<Answer, QueryError> {
-    ask(
-        recorder,
-        span,
-        Asked {
-            query,
-            times: false,
-        },
-        cancel,
-    )
+impl Answer {
+    /// Says in wall time when the profile begins, at `start`, and when its times do. `unix_ns`: of a moment,
+    /// nanoseconds since the Unix epoch.
+    pub fn date(&mut self, start: Mono, unix_ns: impl Fn(Mono) -> i64) {
+        self.profile.info.start_unix_ns = unix_ns(start);
+        if let Some(from) = self.times_from {
+            self.profile.moments.start_unix_ns = unix_ns(from);
+        }
+    }
 }
 
-/// As [`query`], with the time of each sample for as much of the span as it is known, without a gap up to
-/// its end.
-///
-/// # Errors
-/// As [`query`].
-pub fn query_with_times(
-    recorder: &RwLock<Recorder>,
-    span: Span,
-    query: &Query,
-    cancel: &AtomicBool,
-) -> Result<Answer, QueryError> {
-    ask(recorder, span, Asked { query, times: true }, cancel)
-}
-
-/// What is asked, and whether the times of samples are.
-#[derive(Clone, Copy)]
-pub(super) struct Asked<'q> {
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'q> {
+    /// Which samples.
     pub query: &'q Query,
+    /// Whether the times of samples are wanted too: for as much of the span as they are known, without a gap
+    /// up to its end.
     pub times: bool,
 }
 
@@ -93,12 +69,20 @@ impl<'q> From<&'q Query> for Asked<'q> {
     }
 }
 
-fn ask(
+/// Answers what is asked over `span`, letting go of the lock between windows.
+///
+/// A collection or coarsening in between makes the work done worthless; it is then done again with
+/// the lock held throughout.
+///
+/// # Errors
+/// [`QueryError::Cancelled`] soon after `cancel` is set.
+pub fn query<'q>(
     recorder: &RwLock<Recorder>,
     span: Span,
-    asked: Asked<'_>,
+    asked: impl Into<Asked<'q>>,
     cancel: &AtomicBool,
 ) -> Result<Answer, QueryError> {
+    let asked = asked.into();
     if let Span::Time(from, to) = span
         && let Some(answer) = by_slices(recorder, (from, to), asked, cancel, ROWS_PER_LOCK)?
     {

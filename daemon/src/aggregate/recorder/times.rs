@@ -196,13 +196,21 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{NEVER, PERIOD, SECOND, options, row};
-    use super::super::{RecorderOptions, Span, WindowPart, query_with_times};
+    use super::super::{Answer, Asked, RecorderOptions, Span, WindowPart, query};
     use super::*;
     use profile::{GroupBy, Profile, Quality, Query, Selector};
     use proptest::prelude::*;
     use std::sync::RwLock;
 
     const WHOLE: Span = Span::Time(Mono(0), Mono(u64::MAX));
+
+    fn ask(recorder: &RwLock<Recorder>, which: &Query) -> Answer {
+        let asked = Asked {
+            query: which,
+            times: true,
+        };
+        query(recorder, WHOLE, asked, &NEVER).unwrap()
+    }
 
     /// Adds samples of ten seconds: when, and of which function.
     fn add(recorder: &mut Recorder, start_s: u64, closes: bool, samples: &[(u64, &str)]) {
@@ -241,7 +249,7 @@ mod tests {
     /// Times as they are answered, from the begin of what is known, in milliseconds, with their functions.
     fn shown(recorder: Recorder) -> (Option<u64>, Vec<(u64, String)>) {
         let recorder = RwLock::new(recorder);
-        let answer = query_with_times(&recorder, WHOLE, &Query::default(), &NEVER).unwrap();
+        let answer = ask(&recorder, &Query::default());
         let list = &answer.profile.moments.list;
         let times =
             (0..list.len()).map(|at| (list[at].at_ns / 1_000_000, leaf(&answer.profile, at)));
@@ -301,7 +309,7 @@ mod tests {
         );
         recorder.cut_all(1);
         let recorder = RwLock::new(recorder);
-        let answer = query_with_times(&recorder, WHOLE, &Query::default(), &NEVER).unwrap();
+        let answer = ask(&recorder, &Query::default());
         let moments = &answer.profile.moments;
         assert_eq!((moments.list.len(), moments.dropped), (2, 1));
     }
@@ -358,7 +366,7 @@ mod tests {
         let none: Selector = r#"cgroup="/other""#.parse().unwrap();
         let query = Query::new(none, Vec::new(), GroupBy::All).unwrap();
         let recorder = RwLock::new(recorder);
-        let answer = query_with_times(&recorder, WHOLE, &query, &NEVER).unwrap();
+        let answer = ask(&recorder, &query);
         assert!(answer.profile.moments.list.is_empty());
         assert_eq!(answer.times_from, Some(Mono(10 * SECOND)));
     }
