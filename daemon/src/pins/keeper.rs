@@ -8,7 +8,7 @@ use crate::export::record::{self, Facts, Lens, Window};
 use crate::time::Mono;
 use profile::{Account, Dictionary, Remap, SampleKey};
 use proto::agent as wire;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -55,6 +55,28 @@ struct Open {
     /// The sum of its chunks.
     bytes: u64,
     begun: bool,
+}
+
+/// Why what a capture found is not kept with its pin.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// Pins have no directory that can be used; why, their degradation says.
+    #[error("the directory of pins cannot be used")]
+    NoDirectory,
+    /// More than the share of one pin.
+    #[error("it has {bytes} bytes, and a pin at most {most}, a quarter of recorder.pins_mib")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// The pin went meanwhile.
+    #[error("its pin was dropped meanwhile")]
+    Dropped,
+    /// The disk did not take it.
+    #[error("failed to write it")]
+    Write(#[source] io::Error),
 }
 
 /// A window as it was copied; its names are in the pin's dictionary.
@@ -359,33 +381,32 @@ impl Pins {
         self.change(id, |entry| entry.pin.capture_id = capture_id);
     }
 
-    /// Keeps what a capture found with its pin. True when it is on disk.
-    pub fn keep_capture(&self, id: u64, evidence: &super::Evidence) -> bool {
-        let share = self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE;
-        let Some(disk) = self.disk.get() else {
-            return false;
-        };
-        if evidence.bytes() > share {
-            return false;
+    /// Keeps what a capture found with its pin.
+    ///
+    /// # Errors
+    /// Why it is not on disk.
+    pub fn keep_capture(&self, id: u64, evidence: &super::Evidence) -> Result<(), KeepError> {
+        let disk = self.disk.get().ok_or(KeepError::NoDirectory)?;
+        let (bytes, most) = (
+            evidence.bytes(),
+            self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE,
+        );
+        if bytes > most {
+            return Err(KeepError::TooLarge { bytes, most });
         }
-        match disk.keep_capture(id, evidence) {
-            Ok(bytes) => {
-                let mut known = false;
-                self.change(id, |entry| {
-                    entry.capture_bytes = bytes;
-                    known = true;
-                });
-                if !known {
-                    // Dropped meanwhile.
-                    disk.remove(id);
-                }
-                self.keep_budget();
-                known
-            }
-            Err(error) => {
-                self.failed(error.to_string());
-                false
-            }
+        let bytes = disk.keep_capture(id, evidence).map_err(|source| {
+            self.failed(source.to_string());
+            KeepError::Write(source)
+        })?;
+        let mut known = false;
+        self.change(id, |entry| {
+            entry.capture_bytes = bytes;
+            known = true;
+        });
+        if !known {
+            disk.remove(id);
         }
+        self.keep_budget();
+        known.then_some(()).ok_or(KeepError::Dropped)
     }
 }
