@@ -177,7 +177,13 @@ pub async fn plan(
             }
         }
         match elsewhere(attendance, queries, own_address, now_unix_ns).await {
-            Ok(all) => {
+            Ok((all, more)) => {
+                if more {
+                    plan.notices.push(format!(
+                        "more than {ELSEWHERE_MAX} hosts attend at the collectors of this store: only \
+                         these were looked at"
+                    ));
+                }
                 for host in all {
                     if names.contains(&host.hostname) && matches(&checked.selector, &host) {
                         found.insert(host.hostname.clone());
@@ -199,20 +205,22 @@ pub async fn plan(
     }
 }
 
-/// Hosts that attend at other collectors and not here.
+/// Hosts that attend at other collectors and not here, and whether there are more than are looked at.
 async fn elsewhere(
     attendance: &Attendance,
     queries: &Queries,
     own_address: Option<&str>,
     now_unix_ns: i64,
-) -> Result<Vec<Attending>, Status> {
+) -> Result<(Vec<Attending>, bool), Status> {
     let since = now_unix_ns.saturating_sub(TOLD_FOR_NS);
-    let mut all = queries.attending(since, ELSEWHERE_MAX).await?;
+    let mut all = queries.attending(since, ELSEWHERE_MAX + 1).await?;
+    let more = all.len() > ELSEWHERE_MAX;
+    all.truncate(ELSEWHERE_MAX);
     // One that left here a moment ago is still told of as being here.
     all.retain(|host| {
         attendance.find(&host.host_id).is_none() && Some(host.collector.as_str()) != own_address
     });
-    Ok(all)
+    Ok((all, more))
 }
 
 fn matches(selector: &Selector, host: &Attending) -> bool {
