@@ -167,13 +167,9 @@ impl Attendant {
         *lock(&self.facts) = facts;
     }
 
-    /// Its name; its id where it has none, as windows have it.
+    /// Its name, as its windows have it.
     pub fn hostname(&self) -> String {
-        let facts = lock(&self.facts);
-        match facts.hostname.is_empty() {
-            true => self.key.host_id.clone(),
-            false => facts.hostname.clone(),
-        }
+        lock(&self.facts).name(&self.key.host_id).to_owned()
     }
 
     /// Gives an order to capture.

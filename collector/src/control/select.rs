@@ -239,13 +239,13 @@ impl Plan {
     }
 
     fn choose(&mut self, checked: &Checked, attendant: &Arc<Attendant>) {
-        let facts = attendant.facts();
-        let hostname = attendant.hostname();
-        let (request, labels) = order(checked, &facts.labels, &hostname);
+        let (facts, host_id) = (attendant.facts(), &attendant.key.host_id);
+        let hostname = facts.name(host_id);
+        let (request, labels) = order(checked, &facts.labels, hostname);
         self.selected += 1;
         self.chosen.push(Chosen {
-            host_id: attendant.key.host_id.clone(),
-            hostname,
+            host_id: host_id.clone(),
+            hostname: hostname.to_owned(),
             place: Place::Here {
                 attendant: attendant.clone(),
                 request: Box::new(request),

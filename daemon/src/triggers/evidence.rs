@@ -4,6 +4,7 @@
 use super::Triggers;
 use crate::agent::with_causes;
 use crate::capture::Capturing;
+use crate::capture::request::TEXT_BYTES_MAX;
 use crate::config::Wanted;
 use crate::pins::{Evidence, Pins};
 use proto::agent::{self as wire, capture_response::Body};
@@ -123,7 +124,7 @@ fn request(wanted: &Wanted, trigger: &str, cgroup: &str, cause: &str) -> wire::C
     });
     let duration = Duration::from(wanted.duration);
     let mut reason = cause.to_owned();
-    reason.truncate(reason.floor_char_boundary(256));
+    reason.truncate(reason.floor_char_boundary(TEXT_BYTES_MAX));
     wire::CaptureRequest {
         matchers: subtree.into_iter().collect(),
         group_by: vec!["*".to_owned()],
