@@ -3,7 +3,7 @@
 //! An entry is a map by the rows of a table, as the whole configuration is. A name with a dot is a key of a map
 //! in the entry: `capture.event`. One level deep, no more: nothing is nested further.
 
-use crate::key::nearest;
+use crate::key::nearest_word;
 use crate::value::{Kind, Value, shown};
 use crate::{ConfigError, Place};
 use serde::de::{self, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -260,9 +260,7 @@ impl<'de> Visitor<'de> for ItemSeed<'_> {
                 })?;
                 sections.push(full);
             } else {
-                let names: Vec<&'static str> = self.items.names(self.within);
-                let near = nearest(names.iter().map(|name| (*name).to_owned()), &name);
-                let near = near.map(|at| names[at]);
+                let near = nearest_word(&self.items.names(self.within), &name);
                 *self.problem = Some(Problem::Unknown(path, near));
                 return Err(A::Error::custom("unknown name"));
             }

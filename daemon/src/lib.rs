@@ -24,6 +24,7 @@ pub mod metrics;
 mod notify;
 pub mod perf;
 pub mod pins;
+mod private_dir;
 pub mod process;
 pub mod sampler;
 pub mod supervisor;

@@ -9,7 +9,7 @@ use crate::store::{HostFacts, HostKey};
 use profile::key;
 use proto::agent;
 use proto::collector::{AttendResponse, Order, attend_response, order, report};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
 use tonic::Status;
@@ -167,9 +167,9 @@ impl Attendant {
         *lock(&self.facts) = facts;
     }
 
-    /// Its name; its id where it has none, as windows have it.
+    /// Its name, as its windows have it.
     pub fn hostname(&self) -> String {
-        host_name(&lock(&self.facts), &self.key.host_id)
+        lock(&self.facts).name(&self.key.host_id).to_owned()
     }
 
     /// Gives an order to capture.
@@ -274,20 +274,16 @@ impl Drop for Ordered {
     }
 }
 
-/// The value of the label `host` that samples of this host have.
-pub fn host_name(facts: &HostFacts, host_id: &str) -> String {
-    match facts.hostname.is_empty() {
-        true => host_id.to_owned(),
-        false => facts.hostname.clone(),
-    }
-}
-
-/// The value of a label of a host: its name, or one that its configuration gives. `None` for labels that
-/// its samples may have themselves.
-pub fn host_label<'a>(facts: &'a HostFacts, name: &'a str, label: &str) -> Option<&'a str> {
+/// The value of a label of a host: its name, or one of those that its configuration gives. `None` for labels
+/// that its samples may have themselves.
+pub fn host_label<'a>(
+    configured: &'a BTreeMap<String, String>,
+    name: &'a str,
+    label: &str,
+) -> Option<&'a str> {
     match label == key::HOST {
         true => Some(name),
-        false => facts.labels.get(label).map(String::as_str),
+        false => configured.get(label).map(String::as_str),
     }
 }
 

@@ -133,28 +133,23 @@ impl Fanouts {
 
 /// Keeps of a request what a list has room for: nobody pushes others out of it by a long one.
 fn shorten(request: &mut FleetCaptureRequest) {
-    let cut = |text: &mut String, most: usize| text.truncate(text.floor_char_boundary(most));
-    cut(&mut request.selector, LISTED_TEXT_BYTES_MAX);
-    let Some(capture) = &mut request.capture else {
-        return;
-    };
-    for text in [
-        &mut capture.event,
-        &mut capture.filter,
-        &mut capture.unwind,
-        &mut capture.who,
-        &mut capture.reason,
-    ] {
-        cut(text, LISTED_TEXT_BYTES_MAX);
-    }
-    if request.encoded_len() > LISTED_REQUEST_BYTES_MAX {
-        without_lists(request);
-    }
-}
-
-fn without_lists(request: &mut FleetCaptureRequest) {
+    let cut = |text: &mut String| text.truncate(text.floor_char_boundary(LISTED_TEXT_BYTES_MAX));
     request.host_ids.clear();
+    cut(&mut request.selector);
     if let Some(capture) = &mut request.capture {
+        for text in [
+            &mut capture.event,
+            &mut capture.filter,
+            &mut capture.unwind,
+            &mut capture.who,
+            &mut capture.reason,
+        ] {
+            cut(text);
+        }
+    }
+    if request.encoded_len() > LISTED_REQUEST_BYTES_MAX
+        && let Some(capture) = &mut request.capture
+    {
         capture.matchers.clear();
         capture.frame_filters.clear();
         capture.group_by.clear();

@@ -24,7 +24,8 @@ pub const TELL_INTERVAL: Duration = Duration::from_secs(20);
 /// How long that is believed. Unit: nanoseconds: three times as long.
 pub const TOLD_FOR_NS: i64 = 60_000_000_000;
 
-/// Most hosts that attend elsewhere and are looked at.
+/// Most hosts that attend at any collector of the store and are looked at. Beyond it the fan-out goes on with
+/// these, and says so.
 pub const ELSEWHERE_MAX: usize = 65_536;
 
 /// Largest profile of another collector's share, past and capture each. Unit: encoded bytes.

@@ -127,12 +127,15 @@ impl Control {
     pub async fn tell(&self, collector: &str) -> Result<(), tonic::Status> {
         let seen_unix_ns = self.0.clock.now_unix_ns();
         let all = self.0.attendance.all();
-        let hosts = all.iter().map(|attendant| Attending {
-            host_id: attendant.key.host_id.clone(),
-            hostname: attendant.hostname(),
-            labels: attendant.facts().labels,
-            collector: collector.to_owned(),
-            seen_unix_ns,
+        let hosts = all.iter().map(|attendant| {
+            let (facts, host_id) = (attendant.facts(), &attendant.key.host_id);
+            Attending {
+                host_id: host_id.clone(),
+                hostname: facts.name(host_id).to_owned(),
+                labels: facts.labels,
+                collector: collector.to_owned(),
+                seen_unix_ns,
+            }
         });
         self.0.queries.attend(hosts.collect()).await
     }

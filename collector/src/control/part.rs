@@ -4,6 +4,7 @@
 //! is not held up; what an agent sends is an attacker's, and costs its own part alone.
 
 use super::attendance::Ordered;
+use super::fanout::cancel_asked;
 use super::limits::{BYTES_PER_ENCODED, HOST_BYTES_MAX, NOTICES_MAX, TEXT_BYTES_MAX};
 use super::memory::{Budget, Held};
 use super::merge::Arrived;
@@ -112,12 +113,9 @@ impl Part {
         loop {
             let what = tokio::select! {
                 what = ordered.next() => what.ok_or(PartError::Left)?,
-                stop = self.cancel.wait_for(|&stop| stop), if !cancelled => {
-                    // An error means that the fan-out has gone, which ends this task.
+                () = cancel_asked(&mut self.cancel), if !cancelled => {
                     cancelled = true;
-                    if stop.is_ok() {
-                        ordered.cancel();
-                    }
+                    ordered.cancel();
                     continue;
                 }
             };

@@ -10,7 +10,7 @@ use super::limits::{
     NAMES_MAX, PATIENCE, PATIENCE_MAX, SELECT_RANGE_NS, TOLD_FOR_NS,
 };
 use crate::query::Queries;
-use crate::store::{Attending, HostFacts, Scope, TimeRange};
+use crate::store::{Attending, Scope, TimeRange};
 use profile::{LabelMatcher, MatchOp, Selector, key};
 use proto::collector::FleetCaptureRequest;
 use proto::{agent, query};
@@ -171,15 +171,24 @@ pub async fn plan(
         let mut found = HashSet::new();
         for attendant in attendance.all() {
             let name = attendant.hostname();
-            if names.contains(&name) && selects(&checked.selector, &attendant.facts(), &name) {
+            if names.contains(&name) && selects(&checked.selector, &attendant.facts().labels, &name)
+            {
                 plan.choose(checked, &attendant);
                 found.insert(name);
             }
         }
         match elsewhere(attendance, queries, own_address, now_unix_ns).await {
-            Ok(all) => {
+            Ok((all, more)) => {
+                if more {
+                    plan.notices.push(format!(
+                        "more than {ELSEWHERE_MAX} hosts attend at the collectors of this store: only \
+                         these were looked at"
+                    ));
+                }
                 for host in all {
-                    if names.contains(&host.hostname) && matches(&checked.selector, &host) {
+                    if names.contains(&host.hostname)
+                        && selects(&checked.selector, &host.labels, &host.hostname)
+                    {
                         found.insert(host.hostname.clone());
                         plan.choose_there(host);
                     }
@@ -199,28 +208,22 @@ pub async fn plan(
     }
 }
 
-/// Hosts that attend at other collectors and not here.
+/// Hosts that attend at other collectors and not here, and whether there are more than are looked at.
 async fn elsewhere(
     attendance: &Attendance,
     queries: &Queries,
     own_address: Option<&str>,
     now_unix_ns: i64,
-) -> Result<Vec<Attending>, Status> {
+) -> Result<(Vec<Attending>, bool), Status> {
     let since = now_unix_ns.saturating_sub(TOLD_FOR_NS);
-    let mut all = queries.attending(since, ELSEWHERE_MAX).await?;
+    let mut all = queries.attending(since, ELSEWHERE_MAX + 1).await?;
+    let more = all.len() > ELSEWHERE_MAX;
+    all.truncate(ELSEWHERE_MAX);
     // One that left here a moment ago is still told of as being here.
     all.retain(|host| {
         attendance.find(&host.host_id).is_none() && Some(host.collector.as_str()) != own_address
     });
-    Ok(all)
-}
-
-fn matches(selector: &Selector, host: &Attending) -> bool {
-    let facts = HostFacts {
-        labels: host.labels.clone(),
-        ..HostFacts::default()
-    };
-    selects(selector, &facts, &host.hostname)
+    Ok((all, more))
 }
 
 impl Plan {
@@ -236,13 +239,13 @@ impl Plan {
     }
 
     fn choose(&mut self, checked: &Checked, attendant: &Arc<Attendant>) {
-        let facts = attendant.facts();
-        let hostname = attendant.hostname();
-        let (request, labels) = order(checked, &facts, &hostname);
+        let (facts, host_id) = (attendant.facts(), &attendant.key.host_id);
+        let hostname = facts.name(host_id);
+        let (request, labels) = order(checked, &facts.labels, hostname);
         self.selected += 1;
         self.chosen.push(Chosen {
-            host_id: attendant.key.host_id.clone(),
-            hostname,
+            host_id: host_id.clone(),
+            hostname: hostname.to_owned(),
             place: Place::Here {
                 attendant: attendant.clone(),
                 request: Box::new(request),
@@ -301,32 +304,31 @@ impl Plan {
 }
 
 /// True when the labels of the host itself are those that are selected.
-fn selects(selector: &Selector, facts: &HostFacts, name: &str) -> bool {
+fn selects(selector: &Selector, configured: &BTreeMap<String, String>, name: &str) -> bool {
     selector.matchers().iter().all(|matcher| {
-        host_label(facts, name, matcher.label()).is_none_or(|value| matcher.matches(value))
+        host_label(configured, name, matcher.label()).is_none_or(|value| matcher.matches(value))
     })
 }
 
 /// What an agent is asked, and the labels of its host that go onto what comes.
 fn order(
     checked: &Checked,
-    facts: &HostFacts,
+    configured: &BTreeMap<String, String>,
     name: &str,
 ) -> (agent::CaptureRequest, Vec<(String, String)>) {
     let mut request = checked.capture.clone();
     let own = checked.selector.matchers().iter();
-    let own = own.filter(|matcher| host_label(facts, name, matcher.label()).is_none());
+    let own = own.filter(|matcher| host_label(configured, name, matcher.label()).is_none());
     request.matchers = own.map(to_wire).collect();
     let all = request.group_by.iter().any(|label| label == "*");
     let mut labels = BTreeMap::new();
     if all {
-        let configured = facts.labels.iter();
-        labels.extend(configured.map(|(label, value)| (label.clone(), value.clone())));
+        labels.clone_from(configured);
         labels.insert(key::HOST.to_owned(), name.to_owned());
     } else {
         request
             .group_by
-            .retain(|label| match host_label(facts, name, label) {
+            .retain(|label| match host_label(configured, name, label) {
                 Some(value) => {
                     labels.insert(label.clone(), value.to_owned());
                     false
@@ -360,6 +362,7 @@ fn invalid(reason: impl ToString) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::HostFacts;
 
     fn checked(selector: &str, group_by: &[&str]) -> Checked {
         let request = FleetCaptureRequest {
@@ -398,11 +401,11 @@ mod tests {
             let checked = checked(selector, &[]);
             let facts = facts();
             assert_eq!(
-                selects(&checked.selector, &facts, "web-1"),
+                selects(&checked.selector, &facts.labels, "web-1"),
                 selected,
                 "{selector}"
             );
-            let (request, _) = order(&checked, &facts, "web-1");
+            let (request, _) = order(&checked, &facts.labels, "web-1");
             let found = query::selector(request.matchers).expect("valid");
             assert_eq!(found.to_string(), rest, "{selector}");
         }
@@ -416,7 +419,7 @@ mod tests {
             (&["zone", "host"], &[], &["host=web-1", "zone=a"]),
             (&["*"], &["*"], &["host=web-1", "zone=a"]),
         ] {
-            let (request, found) = order(&checked("", group_by), &facts(), "web-1");
+            let (request, found) = order(&checked("", group_by), &facts().labels, "web-1");
             assert_eq!(request.group_by, asked);
             let found: Vec<_> = found.iter().map(|(k, v)| format!("{k}={v}")).collect();
             assert_eq!(found, labels);

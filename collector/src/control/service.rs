@@ -64,10 +64,7 @@ impl CaptureService for Control {
         checked.capture.who = cut(&told).to_owned();
         checked.capture.reason.clone_from(&reason);
         let slot = inner.fanouts.begin(FleetCaptureInfo {
-            request: Some(FleetCaptureRequest {
-                host_ids: Vec::new(),
-                ..asked
-            }),
+            request: Some(asked),
             peer: peer.clone(),
             started_unix_ns: inner.clock.now_unix_ns(),
             ..FleetCaptureInfo::default()

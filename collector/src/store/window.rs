@@ -224,6 +224,16 @@ pub struct HostFacts {
     pub dropped_windows: u64,
 }
 
+impl HostFacts {
+    /// What the host is called, and its samples by the label `host`: its id where it has no name.
+    pub fn name<'a>(&'a self, host_id: &'a str) -> &'a str {
+        match self.hostname.is_empty() {
+            true => host_id,
+            false => &self.hostname,
+        }
+    }
+}
+
 /// What is remembered of a host, by [`HostKey`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRecord {

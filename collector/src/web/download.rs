@@ -1,9 +1,10 @@
 //! Profiles as files: `GET /api/profile.FORMAT?selector=…&from=…&to=…`.
 //!
-//! FORMAT is `pprof`, `folded`, `speedscope.json`, `svg`, `html`, `json`, `firefox.json`, `perf.txt` or
-//! `bundle.html`. `selector` is the text form of a selector; `from` and `to` are nanoseconds since the Unix epoch, with the same meaning when they
-//! are 0 or absent as in `Selection`; `frame=OP:REGEX`, which may come several times, is a frame filter
-//! (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels with `,` between them.
+//! FORMAT is how files of it end (`folded`, `pb.gz`, `speedscope.json`, `svg`, `html`, `json`, `firefox.json`,
+//! `perf.txt`, `bundle.html`), or its name (`pprof`). `selector` is the text form of a selector; `from` and `to`
+//! are nanoseconds since the Unix epoch, with the same meaning when they are 0 or absent as in `Selection`;
+//! `frame=OP:REGEX`, which may come several times, is a frame filter (`keep`, `drop`, `focus`, `collapse`);
+//! `group_by` lists labels with `,` between them.
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
@@ -28,20 +29,12 @@ const FILE_BYTES_MAX: usize = 256 << 20;
 /// Piece in which a file is held and sent. Unit: bytes.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// The format a name asks for: `profile.svg`.
+/// The format a name asks for: `profile.svg`, or `profile.pprof` by the format's own name.
 fn format(name: &str) -> Option<Format> {
-    match name.strip_prefix("profile.")? {
-        "pprof" | "pb.gz" => Some(Format::Pprof),
-        "folded" => Some(Format::Folded),
-        "speedscope.json" | "speedscope" => Some(Format::Speedscope),
-        "svg" => Some(Format::Svg),
-        "html" => Some(Format::Html),
-        "json" => Some(Format::Json),
-        "firefox.json" | "firefox" => Some(Format::Firefox),
-        "perf.txt" | "perf-script" => Some(Format::PerfScript),
-        "bundle.html" | "bundle" => Some(Format::Bundle),
-        _ => None,
-    }
+    let end = name.strip_prefix("profile.")?;
+    Format::ALL
+        .into_iter()
+        .find(|format| [format.name(), format.extension()].contains(&end))
 }
 
 fn content_type(format: Format) -> &'static str {

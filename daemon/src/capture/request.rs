@@ -10,7 +10,7 @@ use tonic::Status;
 const DURATION_MIN_MS: u64 = 10;
 
 /// Longest text of who asks and why. Unit: bytes, as `agent.proto` says.
-const TEXT_BYTES_MAX: usize = 256;
+pub const TEXT_BYTES_MAX: usize = 256;
 
 /// Longest name of an event, and longest kernel filter. Unit: bytes; the kernel takes a page of the latter.
 const EVENT_BYTES_MAX: usize = 4096;

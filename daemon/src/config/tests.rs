@@ -571,6 +571,20 @@ fn the_triggers_of_the_sample_are_right() {
 }
 
 #[test]
+fn what_is_left_out_of_a_trigger_is_what_the_sample_says() {
+    let Kind::Items(items) = Key::<Config>::find("triggers").unwrap().kind else {
+        panic!("no list");
+    };
+    let text = "triggers: [{name: t, target: host, when: cpus > 1, capture: {event: cycles}}]";
+    let item = parse(text).unwrap().triggers[0].item();
+    let told = |field: &&config::Field| !field.default.is_empty() && field.name != "clear";
+    for field in items.fields.iter().filter(told) {
+        let (_, value) = item.iter().find(|(name, _)| name == field.name).unwrap();
+        assert_eq!(value.to_string(), field.default, "{}", field.name);
+    }
+}
+
+#[test]
 fn triggers_are_refused_with_line_and_what_would_be_right() {
     let check = |entry: &str, expected: &str| {
         let text =

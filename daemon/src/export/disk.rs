@@ -11,11 +11,10 @@
 use super::gaps_file::GapsFile;
 use super::identity::Identity;
 use super::tap::About;
-use crate::perf::environment::effective_uid;
-use std::fs::{DirBuilder, File, Permissions};
+use crate::private_dir::{PrivateDir, Trouble, options};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::UNIX_EPOCH;
@@ -69,9 +68,7 @@ pub enum DirError {
 /// The spool's directory, locked.
 #[derive(Debug)]
 pub struct Dir {
-    base: PathBuf,
-    handle: File,
-    _lock: File,
+    dir: PrivateDir,
     gaps: Mutex<GapsFile>,
 }
 
@@ -81,60 +78,17 @@ impl Dir {
     /// # Errors
     /// [`DirError`].
     pub fn open(path: &Path) -> Result<Dir, DirError> {
-        let failed = |source| DirError::Open {
-            path: path.to_path_buf(),
-            source,
-        };
-        let refused = |why: String| DirError::Refused {
-            path: path.to_path_buf(),
-            why,
-        };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(failed)?;
-        let handle = File::options()
-            .read(true)
-            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
-            .open(path)
-            .map_err(|source| match source.raw_os_error() {
-                Some(libc::ELOOP | libc::ENOTDIR) => {
-                    refused("it is a symbolic link or no directory".to_owned())
-                }
-                _ => failed(source),
-            })?;
-        let meta = handle.metadata().map_err(failed)?;
-        let (uid, mode) = (meta.uid(), meta.mode() & 0o7777);
-        if uid != effective_uid() {
-            return Err(refused(format!("user {uid} owns it, not the daemon's")));
-        }
-        if mode & 0o022 != 0 {
-            return Err(refused(format!("others may write to it (mode {mode:04o})")));
-        }
-        if mode != 0o700 {
-            let private = Permissions::from_mode(0o700);
-            handle.set_permissions(private).map_err(failed)?;
-        }
-        let base = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
-        let lock = options()
-            .create(true)
-            .append(true)
-            .open(base.join("lock"))
-            .map_err(failed)?;
-        if let Err(error) = lock.try_lock() {
-            return Err(match error {
-                std::fs::TryLockError::WouldBlock => DirError::Locked {
-                    path: path.to_path_buf(),
-                },
-                std::fs::TryLockError::Error(source) => failed(source),
-            });
-        }
+        let dir = PrivateDir::open(path).map_err(|trouble| {
+            let path = path.to_path_buf();
+            match trouble {
+                Trouble::Open(source) => DirError::Open { path, source },
+                Trouble::Refused(why) => DirError::Refused { path, why },
+                Trouble::Locked => DirError::Locked { path },
+            }
+        })?;
         Ok(Dir {
-            gaps: Mutex::new(GapsFile::new(&base)),
-            base,
-            handle,
-            _lock: lock,
+            gaps: Mutex::new(GapsFile::new(dir.base())),
+            dir,
         })
     }
 
@@ -145,7 +99,7 @@ impl Dir {
 
     fn numbered(&self, suffix: &str) -> io::Result<Vec<u64>> {
         let mut ids = Vec::new();
-        for entry in std::fs::read_dir(&self.base)? {
+        for entry in std::fs::read_dir(self.dir.base())? {
             let name = entry?.file_name();
             let id = name.to_str().and_then(|name| name.strip_suffix(suffix));
             ids.extend(id.and_then(|id| u64::from_str_radix(id, 16).ok()));
@@ -167,7 +121,7 @@ impl Dir {
     /// # Errors
     /// When it stays where it is.
     pub fn set_aside(&self, id: u64) -> io::Result<()> {
-        let path = |id: u64| self.base.join(format!("{id:016x}.bad"));
+        let path = |id: u64| self.dir.base().join(format!("{id:016x}.bad"));
         std::fs::rename(self.segment_path(id), path(id))?;
         let aside = self.numbered(".bad")?;
         let excess = aside.len().saturating_sub(SET_ASIDE_MAX);
@@ -178,11 +132,11 @@ impl Dir {
     }
 
     fn segment_path(&self, id: u64) -> PathBuf {
-        self.base.join(format!("{id:016x}.seg"))
+        self.dir.base().join(format!("{id:016x}.seg"))
     }
 
     fn ack_path(&self, id: u64) -> PathBuf {
-        self.base.join(format!("{id:016x}.ack"))
+        self.dir.base().join(format!("{id:016x}.ack"))
     }
 
     /// Makes a segment.
@@ -202,7 +156,7 @@ impl Dir {
         let written = file
             .write_all_at(&head, 0)
             .and_then(|()| file.sync_data())
-            .and_then(|()| self.handle.sync_all());
+            .and_then(|()| self.dir.sync());
         if let Err(error) = written {
             // Nothing is in it; what cannot be removed is passed over at the next start.
             let _ = std::fs::remove_file(&path);
@@ -335,15 +289,6 @@ impl Dir {
         }
         Ok(scanned)
     }
-}
-
-/// How all files are opened: never through a link, never waiting for a FIFO.
-pub(super) fn options() -> std::fs::OpenOptions {
-    let mut options = File::options();
-    options
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
-    options
 }
 
 /// What is in a segment.
@@ -591,7 +536,8 @@ fn read_up_to(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     Ok(got)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+/// The number at `at`, which lies within.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(word)

@@ -8,19 +8,15 @@
 //! Reads `/proc` and files of strangers, so it is for helpers.
 
 use super::tail::{self, Left, Tail};
-use super::target::Target;
+use super::target::{self, Target};
 use crate::process::maps::{self, Map};
 use crate::time::Mono;
-use std::fs::{self, File};
-use std::io::{BufReader, Read};
+use std::fs;
 use std::ops::Range;
 
 /// Ancestors looked at, the nearest first. Between a worker and who compiled for it stands at most a
 /// supervisor or two.
 const ANCESTORS_MAX: usize = 4;
-
-/// Text of `/proc/PID/maps` looked at. Unit: bytes.
-const MAPS_BYTES_MAX: u64 = 16 << 20;
 
 /// A map that is another process's.
 pub struct Lent {
@@ -58,10 +54,7 @@ pub fn find(pid: u32, left: &mut Option<Left>) -> Option<Lent> {
 /// Executable memory that others may have too: the kernel gives such memory an inode, which only those have
 /// who got it by a fork or were given its descriptor.
 fn shared(pid: u32) -> Vec<Map> {
-    let Ok(file) = File::open(format!("/proc/{pid}/maps")) else {
-        return Vec::new();
-    };
-    let mut found = maps::executable(BufReader::new(file.take(MAPS_BYTES_MAX)));
+    let mut found = target::maps_of(pid).map_or_else(|_| Vec::new(), maps::executable);
     found.retain(|map| !map.private && map.inode != 0);
     found
 }
@@ -76,7 +69,7 @@ fn parent(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::BufRead;
+    use std::io::{BufRead, BufReader};
     use std::process::{Child, Command, Stdio};
 
     /// Has memory of its own and memory that it shares, writes a map of both, forks, and waits.

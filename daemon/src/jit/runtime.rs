@@ -7,20 +7,16 @@
 pub mod switches;
 
 use super::ask::perfdata;
-use super::target::Target;
+use super::target::{self, Target};
 use crate::process::is_dump_marker;
 use crate::process::maps::{self, Map};
 use crate::symbolize::elf;
 use crate::symbolize::open::{Links, base_name, open_mapping, without_deleted};
 use crate::time::Mono;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 pub use switches::Settings;
-
-/// Text of `/proc/PID/maps` looked at. Unit: bytes. 65,530 mappings, which the kernel allows a process by default
-/// (`vm.max_map_count`), take some 8 MiB.
-const MAPS_BYTES_MAX: u64 = 16 << 20;
 
 /// Command line and environment read of a process, each. Unit: bytes. What lies beyond is not seen.
 const WORDS_BYTES_MAX: u64 = 256 << 10;
@@ -140,11 +136,7 @@ pub fn look(pid: u32, began_by: Mono) -> Option<Facts> {
 
 /// The same of a process that the caller knows to be the one meant.
 pub fn look_at(pid: u32, target: &Target) -> Facts {
-    let maps = File::open(format!("/proc/{pid}/maps"));
-    let mapped = maps.map_or_else(
-        |_| Mapped::default(),
-        |maps| Mapped::of(BufReader::new(maps.take(MAPS_BYTES_MAX))),
-    );
+    let mapped = target::maps_of(pid).map_or_else(|_| Mapped::default(), Mapped::of);
     let mut runtime = mapped.runtime.unwrap_or(Runtime::Unknown);
     if runtime == Runtime::HotSpot {
         let library = mapped.library.as_ref();

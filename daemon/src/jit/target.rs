@@ -6,11 +6,16 @@
 
 use crate::symbolize::open::Root;
 use crate::time::{Mono, WallAnchor};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Clock ticks of `/proc/PID/stat`, a constant of the kernel's interface. Unit: ticks a second.
 const TICKS_PER_SECOND: u64 = 100;
+
+/// Text of `/proc/PID/maps` looked at. Unit: bytes. 65,530 mappings, which the kernel allows a process by default
+/// (`vm.max_map_count`), take some 8 MiB.
+const MAPS_BYTES_MAX: u64 = 16 << 20;
 
 /// How much earlier than the process a file may seem. Unit: nanoseconds. Files carry the time of
 /// the last timer tick, at most 10 ms old; start times and `/proc/uptime` are cut to 10 ms.
@@ -26,6 +31,15 @@ pub fn least_ahead() -> i64 {
     let now = Mono::now();
     let ahead = WallAnchor::new().to_unix_ns(now) - now.0 as i64;
     LEAST_AHEAD.fetch_min(ahead, Ordering::Relaxed).min(ahead)
+}
+
+/// The text of a process's mappings, for [`maps`](crate::process::maps).
+///
+/// # Errors
+/// When the process is gone, or may not be looked at.
+pub fn maps_of(pid: u32) -> io::Result<impl BufRead> {
+    let maps = File::open(format!("/proc/{pid}/maps"))?;
+    Ok(BufReader::new(maps.take(MAPS_BYTES_MAX)))
 }
 
 /// What must be known of a process before its files are believed.

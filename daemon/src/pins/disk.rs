@@ -10,13 +10,13 @@
 //! All files are reached through the open directory, so its path may not be exchanged under them.
 
 use super::{Chunk, Entry};
-use crate::perf::environment::effective_uid;
+use crate::export::disk::u32_at;
+use crate::private_dir::{PrivateDir, Trouble, options};
 use prost::Message;
 use proto::agent as wire;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Begin of every file of a pin; the last byte is the version.
@@ -91,91 +91,43 @@ impl Evidence {
 /// The directory.
 #[derive(Debug)]
 pub(super) struct Disk {
-    base: PathBuf,
-    handle: File,
-    _lock: File,
+    dir: PrivateDir,
 }
 
 fn damaged(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// How all files are opened: never through a link, never waiting for a FIFO.
-fn options() -> OpenOptions {
-    let mut options = File::options();
-    options
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
-    options
-}
-
 impl Disk {
     /// Opens the directory, makes it where it is missing, and locks it.
     pub fn open(path: &Path) -> Result<Disk, DirError> {
-        let failed = |source| DirError::Open {
-            path: path.to_path_buf(),
-            source,
-        };
-        let refused = |why: String| DirError::Refused {
-            path: path.to_path_buf(),
-            why,
-        };
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        builder.create(path).map_err(failed)?;
-        let handle = File::options()
-            .read(true)
-            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
-            .open(path)
-            .map_err(|source| match source.raw_os_error() {
-                Some(libc::ELOOP | libc::ENOTDIR) => refused("it is a link or no directory".into()),
-                _ => failed(source),
-            })?;
-        let meta = handle.metadata().map_err(failed)?;
-        let (uid, mode) = (meta.uid(), meta.mode() & 0o7777);
-        if uid != effective_uid() {
-            return Err(refused(format!("user {uid} owns it, not the daemon's")));
-        }
-        if mode & 0o022 != 0 {
-            return Err(refused(format!("others may write to it (mode {mode:04o})")));
-        }
-        if mode != 0o700 {
-            let private = Permissions::from_mode(0o700);
-            handle.set_permissions(private).map_err(failed)?;
-        }
-        let base = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
-        let lock = options()
-            .create(true)
-            .append(true)
-            .open(base.join("lock"))
-            .map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => {
-                return Err(refused("another daemon uses it".into()));
+        let dir = PrivateDir::open(path).map_err(|trouble| {
+            let path = path.to_path_buf();
+            match trouble {
+                Trouble::Open(source) => DirError::Open { path, source },
+                Trouble::Refused(why) => DirError::Refused { path, why },
+                Trouble::Locked => DirError::Refused {
+                    path,
+                    why: "another daemon uses it".to_owned(),
+                },
             }
-            Err(std::fs::TryLockError::Error(source)) => return Err(failed(source)),
-        }
-        Ok(Disk {
-            base,
-            handle,
-            _lock: lock,
-        })
+        })?;
+        Ok(Disk { dir })
     }
 
     fn pin_path(&self, id: u64) -> PathBuf {
-        self.base.join(format!("{id:016x}.pin"))
+        self.dir.base().join(format!("{id:016x}.pin"))
     }
 
     fn capture_path(&self, id: u64) -> PathBuf {
-        self.base.join(format!("{id:016x}.capture"))
+        self.dir.base().join(format!("{id:016x}.capture"))
     }
 
     /// The newest pins there are, at most so many, and how many files could not be read to their end. What is
     /// beyond, and what was never whole, is removed.
     pub fn scan(&self, most: usize) -> (Vec<Entry>, u64) {
         let (mut ids, mut captures) = (Vec::new(), Vec::new());
-        let entries = std::fs::read_dir(&self.base).into_iter().flatten();
+        let entries = std::fs::read_dir(self.dir.base()).into_iter().flatten();
         for entry in entries.map_while(Result::ok) {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
@@ -303,7 +255,7 @@ impl Disk {
             file.write_all(bytes)?;
             file.sync_all()?;
             std::fs::rename(&whole, path)?;
-            self.handle.sync_all()
+            self.dir.sync()
         })();
         if written.is_err() {
             // A part of it takes room that others need.
@@ -453,12 +405,6 @@ fn read_facts(file: &mut File) -> io::Result<(wire::Pin, u64)> {
     }
     let pin = wire::Pin::decode(&facts[..]).map_err(|_| damaged("its head is damaged"))?;
     Ok((pin, 16 + len as u64))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(word)
 }
 
 fn i64_at(bytes: &[u8], at: usize) -> i64 {

@@ -2,12 +2,13 @@
 
 use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins, disk, moments};
 use crate::agent::lock;
+use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::{ClosedWindow, Cursor, Recorder, Row, read};
 use crate::export::record::{self, Facts, Lens, Window};
 use crate::time::Mono;
 use profile::{Account, Dictionary, Remap, SampleKey};
 use proto::agent as wire;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -54,6 +55,35 @@ struct Open {
     /// The sum of its chunks.
     bytes: u64,
     begun: bool,
+}
+
+/// Why what a capture found is not kept with its pin.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// Pins have no directory that can be used; why, their degradation says.
+    #[error("the directory of pins cannot be used")]
+    NoDirectory,
+    /// More than the share of one pin.
+    #[error("it has {bytes} bytes, and a pin at most {most}, a quarter of recorder.pins_mib")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// The pin went meanwhile.
+    #[error("its pin was dropped meanwhile")]
+    Dropped,
+    /// The disk did not take it.
+    #[error("failed to write it")]
+    Write(#[source] io::Error),
+}
+
+/// A window as it was copied; its names are in the pin's dictionary.
+struct Copied {
+    window: Window,
+    start: Mono,
+    moments: Option<(Vec<RawMoment>, u64)>,
 }
 
 /// Why a pin got no further window.
@@ -173,19 +203,19 @@ impl Keeper {
     ) -> Result<bool, Full> {
         loop {
             // One window for each time the lock is held: the namer gets its turn in between.
-            let (shown, newest) = {
+            let (copied, newest) = {
                 let recorder = read(recorder);
                 let (mut cursor, span) = (pin.cursor, pin.span);
-                let shown =
-                    recorder.next_closed(&mut cursor, span, |window| self.encode(pin, window));
+                let copy = |window: &ClosedWindow<'_>| self.copy(pin, window);
+                let copied = recorder.next_closed(&mut cursor, span, copy);
                 pin.cursor = cursor;
-                (shown, recorder.newest_closed())
+                (copied, recorder.newest_closed())
             };
-            let Some(shown) = shown else {
+            let Some(copied) = copied else {
                 let closed = newest.is_some_and(|end| end >= pin.span.1);
                 return Ok(closed || now.since(pin.span.1) > CLOSING_MAX);
             };
-            let (chunk, range) = shown?;
+            let (chunk, range) = encode(pin, &copied?)?;
             let share = self.pins.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE;
             if pin.bytes + chunk.len() as u64 > share {
                 return Err(Full::Share);
@@ -196,11 +226,8 @@ impl Keeper {
         }
     }
 
-    fn encode(
-        &self,
-        pin: &mut Open,
-        window: &ClosedWindow<'_>,
-    ) -> Result<(Chunk, (i64, i64)), Full> {
+    /// Copies a window out of the recorder, which is locked meanwhile: the rest is done without it.
+    fn copy(&self, pin: &mut Open, window: &ClosedWindow<'_>) -> Result<Copied, Full> {
         let (event, unit) = (window.event, window.unit);
         let first = pin.event.get_or_insert_with(|| (event.into(), unit.into()));
         if (first.0.as_str(), first.1.as_str()) != (event, unit) {
@@ -233,25 +260,15 @@ impl Keeper {
             period: window.period,
             quality: window.quality,
         };
-        let range = (facts.start_unix_ns, facts.end_unix_ns());
-        let fresh = pin.encoded == Lens::default();
-        let (mut tables, mut body) = (Vec::new(), Vec::new());
-        record::encode_tables(&mut tables, &pin.dict, &mut pin.encoded);
-        let whole = Window {
-            facts,
-            rows,
-            accounts,
-        };
-        record::encode_body(&mut body, &whole);
-        let record = record::join(&tables, &body);
-        let mut payload = (record.len() as u32).to_le_bytes().to_vec();
-        payload.extend(record);
-        if let Some((list, refused)) = window.moments() {
-            let from = (window.start, window.period);
-            moments::encode(&mut payload, from, refused, &list);
-        }
-        let chunk = disk::pack(&payload, range, fresh);
-        Ok((chunk.map_err(|_| Full::Share)?, range))
+        Ok(Copied {
+            window: Window {
+                facts,
+                rows,
+                accounts,
+            },
+            start: window.start,
+            moments: window.moments(),
+        })
     }
 
     /// Writes what waits; after a failure only now and then.
@@ -301,6 +318,25 @@ impl Keeper {
     }
 }
 
+/// A copied window as a chunk of its pin, and its range.
+fn encode(pin: &mut Open, copied: &Copied) -> Result<(Chunk, (i64, i64)), Full> {
+    let facts = &copied.window.facts;
+    let range = (facts.start_unix_ns, facts.end_unix_ns());
+    let fresh = pin.encoded == Lens::default();
+    let (mut tables, mut body) = (Vec::new(), Vec::new());
+    record::encode_tables(&mut tables, &pin.dict, &mut pin.encoded);
+    record::encode_body(&mut body, &copied.window);
+    let record = record::join(&tables, &body);
+    let mut payload = (record.len() as u32).to_le_bytes().to_vec();
+    payload.extend(record);
+    if let Some((list, refused)) = &copied.moments {
+        let from = (copied.start, facts.period);
+        moments::encode(&mut payload, from, *refused, list);
+    }
+    let chunk = disk::pack(&payload, range, fresh);
+    Ok((chunk.map_err(|_| Full::Share)?, range))
+}
+
 impl Pins {
     fn forget(&self, id: u64) {
         let mut list = lock(&self.list);
@@ -345,33 +381,32 @@ impl Pins {
         self.change(id, |entry| entry.pin.capture_id = capture_id);
     }
 
-    /// Keeps what a capture found with its pin. True when it is on disk.
-    pub fn keep_capture(&self, id: u64, evidence: &super::Evidence) -> bool {
-        let share = self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE;
-        let Some(disk) = self.disk.get() else {
-            return false;
-        };
-        if evidence.bytes() > share {
-            return false;
+    /// Keeps what a capture found with its pin.
+    ///
+    /// # Errors
+    /// Why it is not on disk.
+    pub fn keep_capture(&self, id: u64, evidence: &super::Evidence) -> Result<(), KeepError> {
+        let disk = self.disk.get().ok_or(KeepError::NoDirectory)?;
+        let (bytes, most) = (
+            evidence.bytes(),
+            self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE,
+        );
+        if bytes > most {
+            return Err(KeepError::TooLarge { bytes, most });
         }
-        match disk.keep_capture(id, evidence) {
-            Ok(bytes) => {
-                let mut known = false;
-                self.change(id, |entry| {
-                    entry.capture_bytes = bytes;
-                    known = true;
-                });
-                if !known {
-                    // Dropped meanwhile.
-                    disk.remove(id);
-                }
-                self.keep_budget();
-                known
-            }
-            Err(error) => {
-                self.failed(error.to_string());
-                false
-            }
+        let bytes = disk.keep_capture(id, evidence).map_err(|source| {
+            self.failed(source.to_string());
+            KeepError::Write(source)
+        })?;
+        let mut known = false;
+        self.change(id, |entry| {
+            entry.capture_bytes = bytes;
+            known = true;
+        });
+        if !known {
+            disk.remove(id);
         }
+        self.keep_budget();
+        known.then_some(()).ok_or(KeepError::Dropped)
     }
 }

@@ -18,7 +18,7 @@ mod tests;
 
 pub use answer::PinError;
 pub use disk::{DirError, Evidence};
-pub use keeper::{Keeper, Wish};
+pub use keeper::{KeepError, Keeper, Wish};
 
 use crate::agent::lock;
 use crate::perf::environment::{Degradation, Severity};
@@ -262,8 +262,7 @@ impl Pins {
         }
     }
 
-    /// Firings of a trigger since a wall time, and when it last fired for a target: what is known of the time
-    /// before a restart.
+    /// Firings of a trigger since a wall time, as far as pins tell: what is known of the time before a restart.
     pub fn fired_since(&self, trigger: &str, unix_ns: i64) -> u32 {
         let list = lock(&self.list);
         let same =

@@ -441,7 +441,7 @@ fn a_capture_is_kept_with_its_pin_and_goes_with_it() {
         evidence.push(&chunk);
     }
     host.pins.set_capture(id, 12);
-    assert!(host.pins.keep_capture(id, &evidence));
+    assert!(host.pins.keep_capture(id, &evidence).is_ok());
     let pin = host.pins.list().remove(0);
     assert_eq!(pin.capture_id, 12);
     assert!(pin.capture_bytes > 0 && pin.bytes > pin.capture_bytes);

@@ -2,7 +2,9 @@
 //! that with the pin.
 
 use super::Triggers;
+use crate::agent::with_causes;
 use crate::capture::Capturing;
+use crate::capture::request::TEXT_BYTES_MAX;
 use crate::config::Wanted;
 use crate::pins::{Evidence, Pins};
 use proto::agent::{self as wire, capture_response::Body};
@@ -90,18 +92,23 @@ impl Captures {
             let _running = running;
             let most = pins.bytes().1;
             let outcome = collect(messages, most, |id| pins.set_capture(pin, id));
-            let kept = outcome.complete && pins.keep_capture(pin, &outcome.evidence);
-            if kept {
-                tracing::info!(trigger, pin, "kept the capture with its pin");
-            } else {
-                triggers.captures_failed.fetch_add(1, Ordering::Relaxed);
-                let reason = outcome.error;
-                tracing::warn!(
-                    trigger,
-                    pin,
-                    reason,
-                    "failed to keep the capture of the trigger"
-                );
+            let kept = match outcome.complete {
+                true => pins
+                    .keep_capture(pin, &outcome.evidence)
+                    .map_err(|error| with_causes(&error)),
+                false => Err(outcome.error),
+            };
+            match kept {
+                Ok(()) => tracing::info!(trigger, pin, "kept the capture with its pin"),
+                Err(reason) => {
+                    triggers.captures_failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(
+                        trigger,
+                        pin,
+                        reason,
+                        "failed to keep the capture of the trigger"
+                    );
+                }
             }
         });
         spawned.map(drop).map_err(|error| error.to_string())
@@ -117,7 +124,7 @@ fn request(wanted: &Wanted, trigger: &str, cgroup: &str, cause: &str) -> wire::C
     });
     let duration = Duration::from(wanted.duration);
     let mut reason = cause.to_owned();
-    reason.truncate(reason.floor_char_boundary(256));
+    reason.truncate(reason.floor_char_boundary(TEXT_BYTES_MAX));
     wire::CaptureRequest {
         matchers: subtree.into_iter().collect(),
         group_by: vec!["*".to_owned()],
@@ -151,15 +158,13 @@ fn collect(
                 }
             }
             Some(Body::Result(info)) => {
-                if !info.error.is_empty() {
-                    outcome.error = info.error;
-                }
-                return outcome;
+                outcome.error = info.error;
+                break;
             }
             Some(Body::Progress(_) | Body::Past(_)) | None => {}
         }
     }
-    if outcome.error.is_empty() {
+    if !outcome.complete && outcome.error.is_empty() {
         outcome.error = "it ended without a result".to_owned();
     }
     outcome

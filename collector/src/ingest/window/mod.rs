@@ -108,10 +108,9 @@ impl Decoder {
     /// Labels of the host that all label sets get from now on: `host`, which nothing an agent sends can
     /// replace, and those configured, which give way to labels of the samples.
     pub fn set_facts(&mut self, facts: &HostFacts) {
-        self.host_name = match facts.hostname.is_empty() {
-            true => self.host.host_id.clone(),
-            false => facts.hostname.clone(),
-        };
+        facts
+            .name(&self.host.host_id)
+            .clone_into(&mut self.host_name);
         let labels = facts.labels.iter();
         self.host_labels = labels.map(|(k, v)| (k.clone(), v.clone())).collect();
         self.tables.merged.fill(None);

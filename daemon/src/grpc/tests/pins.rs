@@ -141,6 +141,7 @@ async fn what_was_captured_with_a_pin_is_asked_for_by_its_number() {
             .get()
             .expect("pins")
             .keep_capture(1, &evidence)
+            .is_ok()
     );
     let found = ask(&mut client, request(1)).await;
     assert_eq!(found, text(&[("first", 1), ("second", 2)]));
