@@ -118,27 +118,29 @@ pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     facts
 }
 
-/// What was captured, and what must be known of it.
+/// What was captured, and what must be known of it; which samples, is told with the question.
 pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
-    let request = info.request.clone().unwrap_or_default();
     let ns = |ns: u64| units::duration(Duration::from_nanos(ns));
-    let event = match request.event.as_str() {
-        "" => "cpu-clock",
-        event => event,
-    };
-    let matchers: Vec<_> = request.matchers.iter().map(matcher_text).collect();
-    let mut facts = vec![
-        fact("Capture", "event", event),
-        fact("Capture", "samples", matchers.join(",")),
-        fact("Capture", "filter", &request.filter),
-        fact("Capture", "asked for", ns(request.duration_ns)),
-        fact("Capture", "before it", ns(request.before_ns)),
+    let mut facts = Vec::new();
+    if let Some(request) = &info.request {
+        let event = match request.event.as_str() {
+            "" => "cpu-clock",
+            event => event,
+        };
+        facts.extend([
+            fact("Capture", "event", event),
+            fact("Capture", "filter", &request.filter),
+            fact("Capture", "asked for", ns(request.duration_ns)),
+            fact("Capture", "before it", ns(request.before_ns)),
+            fact("Capture", "who", &request.who),
+            fact("Capture", "why", &request.reason),
+        ]);
+    }
+    facts.extend([
         fact("Capture", "state", info.state().as_str_name()),
         fact("Capture", "by", &info.peer),
-        fact("Capture", "who", &request.who),
-        fact("Capture", "why", &request.reason),
         fact("Capture", "error", &info.error),
-    ];
+    ]);
     facts.retain(|fact| !fact.value.is_empty());
     if info.started_unix_ns != 0 {
         facts.push(fact("Capture", "began", rfc3339(info.started_unix_ns)));
