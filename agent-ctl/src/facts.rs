@@ -1,12 +1,13 @@
 //! What an incident bundle says beside the profile: who was asked for what, of which host, by whom.
 
+use crate::captures;
 use crate::peer::Peer;
-use crate::select::{Frames, Labels};
+use crate::select::{self, Frames, Labels};
 use crate::source::Question;
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use profile::formats::Fact;
-use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher, MatchOp};
+use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher};
 use std::time::Duration;
 
 /// Most degradations that are told.
@@ -81,13 +82,7 @@ pub fn of_selection(labels: &Labels, frames: &Frames, matchers: &[LabelMatcher])
 }
 
 fn matcher_text(matcher: &LabelMatcher) -> String {
-    let op = match matcher.op() {
-        MatchOp::Equal | MatchOp::Unspecified => "=",
-        MatchOp::NotEqual => "!=",
-        MatchOp::Regex => "=~",
-        MatchOp::NotRegex => "!~",
-        MatchOp::Subtree => "^=",
-    };
+    let op = select::symbol(matcher);
     format!("{}{op}{:?}", matcher.label, matcher.value)
 }
 
@@ -123,12 +118,8 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
     let ns = |ns: u64| units::duration(Duration::from_nanos(ns));
     let mut facts = Vec::new();
     if let Some(request) = &info.request {
-        let event = match request.event.as_str() {
-            "" => "cpu-clock",
-            event => event,
-        };
         facts.extend([
-            fact("Capture", "event", event),
+            fact("Capture", "event", captures::event(&request.event)),
             fact("Capture", "filter", &request.filter),
             fact("Capture", "asked for", ns(request.duration_ns)),
             fact("Capture", "before it", ns(request.before_ns)),
@@ -137,7 +128,7 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
         ]);
     }
     facts.extend([
-        fact("Capture", "state", info.state().as_str_name()),
+        fact("Capture", "state", captures::word(info.state())),
         fact("Capture", "by", &info.peer),
         fact("Capture", "error", &info.error),
     ]);
