@@ -8,8 +8,9 @@ use crate::client::{CaptureStream, Client};
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::fleet_capture::Fleet;
+use crate::output::{choose, deliver, is_stdout};
 use crate::peer::Connection;
-use crate::profile_cmd::{choose, deliver, group_by, is_stdout, known_to_agent};
+use crate::profile_cmd::{group_by, known_to_agent};
 use crate::render::{self, Format, Look, MeasureBy};
 use crate::select::{self, Frames, Labels};
 use crate::source::Source;
@@ -223,10 +224,13 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         known_to_agent(&args.group_by)?;
     }
     let group_by = group_by(&args.group_by, format, &peer);
-    let request = args
+    let mut request = args
         .sampling
         .request(&args.labels, &args.frames, group_by.clone())?;
     select::check(&request.matchers, &peer)?;
+    if peer.is_collector() {
+        args.fleet.select(&mut request)?;
+    }
     let mut signals = Signals::new()?;
     let mut facts = Vec::new();
     if format == Format::Bundle {
@@ -249,7 +253,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         quiet: args.quiet,
     };
     if peer.is_collector() {
-        let asked = args.fleet.asked(request)?;
+        let asked = args.fleet.asked(request);
         let call = fleet_capture::Call {
             connection,
             peer: &peer,

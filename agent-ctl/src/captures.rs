@@ -5,11 +5,12 @@ use crate::exit;
 use crate::fleet_capture::list as fleet;
 use crate::form::Form;
 use crate::peer::Connection;
+use crate::select;
 use crate::terminal::{Out, clean, fit, json};
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use anyhow::Result;
-use proto::agent::{CaptureInfo, CaptureState, LabelMatcher, MatchOp};
+use proto::agent::{CaptureInfo, CaptureState, LabelMatcher};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -78,10 +79,6 @@ fn table(captures: &[CaptureInfo], clock: &Clock) -> String {
     for capture in captures {
         let request = capture.request.clone().unwrap_or_default();
         let samples = capture.progress.map_or(0, |progress| progress.samples);
-        let event = match request.event.as_str() {
-            "" => "cpu-clock",
-            event => event,
-        };
         let who = match request.who.as_str() {
             "" => clean(&capture.peer).into_owned(),
             who => format!("{} ({})", clean(who), clean(&capture.peer)),
@@ -92,7 +89,7 @@ fn table(captures: &[CaptureInfo], clock: &Clock) -> String {
             word(capture.state()),
             clock.show(capture.started_unix_ns),
             units::duration(Duration::from_nanos(capture.elapsed_ns)),
-            fit(&clean(event), 16),
+            fit(&clean(event(&request.event)), 16),
             units::count(samples),
             fit(&who, WHO_CELLS),
             fit(&clean(&target(&request.matchers)), TARGET_CELLS),
@@ -111,7 +108,16 @@ fn table(captures: &[CaptureInfo], clock: &Clock) -> String {
     text
 }
 
-fn word(state: CaptureState) -> &'static str {
+/// The event of a request; where it names none, that of an agent.
+pub fn event(asked: &str) -> &str {
+    match asked {
+        "" => "cpu-clock",
+        event => event,
+    }
+}
+
+/// A state in a word.
+pub fn word(state: CaptureState) -> &'static str {
     match state {
         CaptureState::Unspecified => "unknown",
         CaptureState::Running => "running",
@@ -124,13 +130,7 @@ fn word(state: CaptureState) -> &'static str {
 /// The matchers as a selector; `host` when there is none.
 pub fn target(matchers: &[LabelMatcher]) -> String {
     let shown = |one: &LabelMatcher| {
-        let op = match one.op() {
-            MatchOp::NotEqual => "!=",
-            MatchOp::Regex => "=~",
-            MatchOp::NotRegex => "!~",
-            MatchOp::Subtree => "^=",
-            MatchOp::Equal | MatchOp::Unspecified => "=",
-        };
+        let op = select::symbol(one);
         format!("{}{op}\"{}\"", one.label, one.value)
     };
     match matchers {

@@ -2,8 +2,8 @@
 
 use crate::collector::Samples;
 use crate::exit::{self, fail};
+use crate::output::{OutputFile, deliver};
 use crate::peer::Connection;
-use crate::profile_cmd::deliver;
 use crate::render::{self, DiffFormat};
 use crate::select::{self, Frames, Labels};
 use crate::source::{Answer, Question, Source};
@@ -76,15 +76,8 @@ pub struct Args {
     /// Do not scale the first side to the second's total (folded, svg)
     #[arg(long, help_heading = "Output")]
     absolute: bool,
-    /// File to write, `-` for standard output
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        default_value = "-",
-        help_heading = "Output"
-    )]
-    output: PathBuf,
+    #[command(flatten)]
+    to: OutputFile,
     /// The same as --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     json: bool,
@@ -188,7 +181,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         }
         format => render::write_diff(&diff, format, !args.absolute)?,
     };
-    deliver(&args.output, &text)?;
+    deliver(&args.to.path, &text)?;
     let partial = sides.iter().filter_map(|side| side.fleet.as_ref());
     let partial = partial.into_iter().any(|fleet| fleet.is_partial());
     Ok(if empty || overlapping || partial {

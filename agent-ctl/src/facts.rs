@@ -1,12 +1,13 @@
 //! What an incident bundle says beside the profile: who was asked for what, of which host, by whom.
 
+use crate::captures;
 use crate::peer::Peer;
-use crate::select::{Frames, Labels};
+use crate::select::{self, Frames, Labels};
 use crate::source::Question;
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use profile::formats::Fact;
-use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher, MatchOp};
+use proto::agent::{CaptureInfo, GetStatusResponse, LabelMatcher};
 use std::time::Duration;
 
 /// Most degradations that are told.
@@ -81,13 +82,7 @@ pub fn of_selection(labels: &Labels, frames: &Frames, matchers: &[LabelMatcher])
 }
 
 fn matcher_text(matcher: &LabelMatcher) -> String {
-    let op = match matcher.op() {
-        MatchOp::Equal | MatchOp::Unspecified => "=",
-        MatchOp::NotEqual => "!=",
-        MatchOp::Regex => "=~",
-        MatchOp::NotRegex => "!~",
-        MatchOp::Subtree => "^=",
-    };
+    let op = select::symbol(matcher);
     format!("{}{op}{:?}", matcher.label, matcher.value)
 }
 
@@ -118,27 +113,25 @@ pub fn of_agent(status: &GetStatusResponse) -> Vec<Fact> {
     facts
 }
 
-/// What was captured, and what must be known of it.
+/// What was captured, and what must be known of it; which samples, is told with the question.
 pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
-    let request = info.request.clone().unwrap_or_default();
     let ns = |ns: u64| units::duration(Duration::from_nanos(ns));
-    let event = match request.event.as_str() {
-        "" => "cpu-clock",
-        event => event,
-    };
-    let matchers: Vec<_> = request.matchers.iter().map(matcher_text).collect();
-    let mut facts = vec![
-        fact("Capture", "event", event),
-        fact("Capture", "samples", matchers.join(",")),
-        fact("Capture", "filter", &request.filter),
-        fact("Capture", "asked for", ns(request.duration_ns)),
-        fact("Capture", "before it", ns(request.before_ns)),
-        fact("Capture", "state", info.state().as_str_name()),
+    let mut facts = Vec::new();
+    if let Some(request) = &info.request {
+        facts.extend([
+            fact("Capture", "event", captures::event(&request.event)),
+            fact("Capture", "filter", &request.filter),
+            fact("Capture", "asked for", ns(request.duration_ns)),
+            fact("Capture", "before it", ns(request.before_ns)),
+            fact("Capture", "who", &request.who),
+            fact("Capture", "why", &request.reason),
+        ]);
+    }
+    facts.extend([
+        fact("Capture", "state", captures::word(info.state())),
         fact("Capture", "by", &info.peer),
-        fact("Capture", "who", &request.who),
-        fact("Capture", "why", &request.reason),
         fact("Capture", "error", &info.error),
-    ];
+    ]);
     facts.retain(|fact| !fact.value.is_empty());
     if info.started_unix_ns != 0 {
         facts.push(fact("Capture", "began", rfc3339(info.started_unix_ns)));

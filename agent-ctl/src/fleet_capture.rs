@@ -87,26 +87,30 @@ impl Fleet {
         }
     }
 
-    /// The request, with the selectors that were given. Each is read here, so that a slip is told before anybody is
-    /// asked.
+    /// Adds the selectors that were given. Each is read here, so that a slip is told before anybody is asked.
     ///
     /// # Errors
     /// When a selector is malformed.
-    pub fn asked(&self, mut request: CaptureRequest) -> Result<FleetCaptureRequest> {
+    pub fn select(&self, request: &mut CaptureRequest) -> Result<()> {
         let mut matchers = Vec::new();
         for text in &self.select {
             matchers.extend(crate::select::selected(text)?);
         }
         matchers.append(&mut request.matchers);
         request.matchers = matchers;
+        Ok(())
+    }
+
+    /// The request to a collector.
+    pub fn asked(&self, request: CaptureRequest) -> FleetCaptureRequest {
         let patience = self.patience.unwrap_or(PATIENCE);
-        Ok(FleetCaptureRequest {
+        FleetCaptureRequest {
             selector: String::new(),
             max_hosts: self.max_hosts.unwrap_or(HOSTS_MAX),
             capture: Some(request),
             patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX),
             host_ids: Vec::new(),
-        })
+        }
     }
 }
 
@@ -243,10 +247,15 @@ impl Outcome {
             return Err(fail(exit::FAILURE, message));
         }
         let code = self.code();
+        let request = self.result.request.take();
         let taken = Taken {
             past: self.past.take(),
             profile: self.profile.take(),
             result: CaptureInfo {
+                request: request.and_then(|request| request.capture),
+                started_unix_ns: self.result.started_unix_ns,
+                elapsed_ns: self.result.elapsed_ns,
+                peer: std::mem::take(&mut self.result.peer),
                 state: CaptureState::Complete.into(),
                 notices: self.notices(),
                 ..CaptureInfo::default()

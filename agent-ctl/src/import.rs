@@ -2,8 +2,8 @@
 
 use crate::exit::{self, fail};
 use crate::facts;
-use crate::profile_cmd::{choose, deliver};
-use crate::render::{self, Format, Look};
+use crate::output::Output;
+use crate::render::{self, Format};
 use crate::select::{Frames, Labels};
 use crate::summary;
 use crate::terminal::{Out, clean};
@@ -44,20 +44,8 @@ pub struct Args {
         help_heading = "Output"
     )]
     group_by: Vec<String>,
-    /// Format; left out, the file name says it, or else folded
-    #[arg(long, value_enum, help_heading = "Output")]
-    format: Option<Format>,
-    /// File to write, `-` for standard output
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        default_value = "-",
-        help_heading = "Output"
-    )]
-    output: PathBuf,
     #[command(flatten)]
-    look: Look,
+    output: Output,
     /// Do not say what was read and what was left out
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -65,7 +53,7 @@ pub struct Args {
 
 /// Runs the command.
 pub async fn run(out: &Out, args: Args) -> Result<u8> {
-    let format = choose(out, args.format, &args.output)?;
+    let format = args.output.format(out)?;
     let matchers = args.labels.matchers()?;
     let filters = args.frames.filters()?;
     // On a thread of its own, so that Ctrl-C is heard while a large file is read or drawn.
@@ -97,7 +85,7 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
         };
         let bytes = match profile.samples.is_empty() {
             true => Vec::new(),
-            false => render::write_with(&profile, format, &args.look, extra)?,
+            false => render::write_with(&profile, format, &args.output.look, extra)?,
         };
         Ok((args, bytes, profile))
     };
@@ -106,7 +94,7 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
         note!("agent-ctl: the file has no such samples: nothing written");
         return Ok(exit::PARTIAL);
     }
-    deliver(&args.output, &bytes)?;
+    args.output.deliver(&bytes)?;
     if !args.quiet {
         note!("{}", summary::line(&profile, &Clock::local()));
     }

@@ -39,6 +39,7 @@ mod hosts;
 mod import;
 mod local;
 mod man;
+mod output;
 mod peer;
 mod pins;
 #[path = "profile.rs"]

@@ -3,9 +3,10 @@
 use crate::client::Client;
 use crate::exit::{self, fail};
 use crate::form::Form;
+use crate::output::Output;
 use crate::peer::{Connection, Peer};
-use crate::profile_cmd::{choose, deliver, group_by};
-use crate::render::{self, Format, Look};
+use crate::profile_cmd::group_by;
+use crate::render;
 use crate::select::{Frames, Labels};
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, rfc3339};
@@ -13,7 +14,6 @@ use crate::{facts, summary, units};
 use anyhow::Result;
 use proto::agent::{Pin, QueryProfileRequest, TimeRange};
 use serde::Serialize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Lists the minutes that triggers pinned, or shows the profile of one.
@@ -69,20 +69,8 @@ struct Show {
         help_heading = "Output"
     )]
     group_by: Vec<String>,
-    /// Format; left out, the file name says it, or else folded
-    #[arg(long, value_enum, help_heading = "Output")]
-    format: Option<Format>,
-    /// File to write, `-` for standard output
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        default_value = "-",
-        help_heading = "Output"
-    )]
-    output: PathBuf,
     #[command(flatten)]
-    look: Look,
+    output: Output,
     /// Do not say what the profile covers and misses
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -162,7 +150,7 @@ async fn show(
     agent: &Peer,
     args: Show,
 ) -> Result<u8> {
-    let format = choose(out, args.format, &args.output)?;
+    let format = args.output.format(out)?;
     let pins = client.pins().await?;
     let Some(pin) = pins.iter().find(|pin| pin.id == args.id) else {
         let message = format!(
@@ -199,14 +187,14 @@ async fn show(
     let coverage = summary::coverage(&profile.info.coverage);
     let mut labels = group_by;
     labels.retain(|label| label != "*");
-    let look = args.look;
-    // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
+    let look = args.output.look.clone();
     let facts = vec![
         facts::fact("Pin", "trigger", &pin.trigger),
         facts::fact("Pin", "cause", &pin.cause),
         facts::fact("Pin", "cgroup", &pin.cgroup),
         facts::fact("Pin", "fired", rfc3339(pin.fired_unix_ns)),
     ];
+    // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
     let written = move || {
         let extra = render::Extra {
             root_labels: labels,
@@ -216,7 +204,7 @@ async fn show(
         render::write_with(&profile, format, &look, extra)
     };
     let bytes = tokio::task::spawn_blocking(written).await??;
-    deliver(&args.output, &bytes)?;
+    args.output.deliver(&bytes)?;
     if !args.quiet {
         note!("{}: {}", clean(&pin.trigger), clean(&pin.cause));
         note!("{summary}");

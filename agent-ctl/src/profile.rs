@@ -4,16 +4,16 @@ use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::fleet::{self, Fleet};
+use crate::output::{OutputFile, choose, deliver, is_stdout};
 use crate::peer::{Connection, Peer};
 use crate::render::{self, Format, Look};
 use crate::select::{self, Frames, Labels, When, fleet_option};
 use crate::source::{Answer, Question, Source};
 use crate::summary;
-use crate::terminal::{Out, clean, write_stdout};
-use anyhow::{Context, Result};
+use crate::terminal::{Out, clean};
+use anyhow::Result;
 use profile::key;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Saves or prints a profile of a time in the past.
 #[derive(Debug, clap::Args)]
@@ -61,15 +61,8 @@ pub struct Args {
     /// The same as --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     json: bool,
-    /// File to write, `-` for standard output
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        default_value = "-",
-        help_heading = "Output"
-    )]
-    output: PathBuf,
+    #[command(flatten)]
+    to: OutputFile,
     /// Only windows that are closed, without what was sampled since; a collector has no others
     #[arg(long, help_heading = "Time")]
     closed: bool,
@@ -87,7 +80,7 @@ pub struct Args {
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let format = args.json.then_some(Format::Json).or(args.format);
-    let format = choose(out, format, &args.output)?;
+    let format = choose(out, format, &args.to.path)?;
     let peer = connection.peer()?;
     check(&args, &peer)?;
     let samples = Samples {
@@ -151,9 +144,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         render::write_with(&profile, format, &look, extra)
     };
     let bytes = tokio::task::spawn_blocking(written).await??;
-    deliver(&args.output, &bytes)?;
+    deliver(&args.to.path, &bytes)?;
     if !args.quiet {
-        tell(&args.output, &summary, coverage.as_deref(), fleet.as_ref());
+        tell(&args.to.path, &summary, coverage.as_deref(), fleet.as_ref());
     }
     Ok(code)
 }
@@ -293,85 +286,4 @@ pub fn group_by(asked: &[String], format: Format, peer: &Peer) -> Vec<String> {
         [none] if none == "none" => Vec::new(),
         _ => asked.to_vec(),
     }
-}
-
-/// The format asked for, by name or by the file's; refuses to send bytes to a terminal.
-pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format> {
-    let format = match format {
-        Some(format) => format,
-        // The name of a device or pipe says nothing.
-        None if is_stdout(output) || is_special(output) => Format::Folded,
-        None => Format::of_path(output).ok_or_else(|| {
-            let output = output.display();
-            let message = format!(
-                "failed to tell the format of `{output}` by its name\n\
-                 give --format, or one of .folded .pb.gz .speedscope.json .svg .html .json .firefox.json \
-                 .perf.txt .bundle.html"
-            );
-            fail(exit::USAGE, message)
-        })?,
-    };
-    if format.is_binary() && is_stdout(output) && out.is_terminal() {
-        return Err(fail(
-            exit::USAGE,
-            "failed to print pprof: it is binary and standard output is a terminal\n\
-             give a file with -o",
-        ));
-    }
-    Ok(format)
-}
-
-/// True for `-`.
-pub fn is_stdout(output: &Path) -> bool {
-    output.as_os_str() == "-"
-}
-
-/// The error without the name of the temporary file, which nobody asked for: `tempfile` puts it behind
-/// the system's words and gives neither alone.
-fn without_place(error: std::io::Error) -> std::io::Error {
-    let text = error.to_string();
-    match text.split_once(" at path ") {
-        Some((words, _)) => std::io::Error::new(error.kind(), words.to_owned()),
-        None => error,
-    }
-}
-
-/// True for a device or a pipe: what is there, is no file, and can be written to.
-fn is_special(output: &Path) -> bool {
-    let found = output.metadata();
-    found.is_ok_and(|found| !found.is_file() && !found.is_dir())
-}
-
-/// Writes to standard output, or to a file that appears whole or not at all.
-pub fn deliver(output: &Path, bytes: &[u8]) -> Result<()> {
-    if is_stdout(output) {
-        return write_stdout(bytes);
-    }
-    let failed = || format!("failed to write `{}`", output.display());
-    // A device or a pipe cannot be replaced, only written to.
-    if is_special(output) {
-        return std::fs::write(output, bytes).with_context(failed);
-    }
-    let dir = match output.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".agent-ctl-");
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // As any new file: what the umask leaves of it.
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    let mut file = builder
-        .tempfile_in(dir)
-        .map_err(without_place)
-        .with_context(failed)?;
-    file.write_all(bytes)
-        .map_err(without_place)
-        .with_context(failed)?;
-    file.persist(output)
-        .map_err(|error| error.error)
-        .with_context(failed)?;
-    Ok(())
 }

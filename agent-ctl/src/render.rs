@@ -6,10 +6,8 @@ use crate::terminal::clean;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Measure, Options, Source};
-use profile::{
-    Diff, FrameFilter, FrameFilterOp, GroupBy, LabelMatcher, MatchOp, Profile, Query, Selector,
-};
-use proto::agent;
+use profile::{Diff, GroupBy, Profile, Query};
+use proto::{agent, query};
 use std::io::Read;
 use std::path::Path;
 
@@ -269,28 +267,9 @@ pub fn query(
     filters: &[agent::FrameFilter],
     group_by: GroupBy,
 ) -> Result<Query> {
-    let mut selected = Vec::with_capacity(matchers.len());
-    for matcher in matchers {
-        let op = match matcher.op() {
-            agent::MatchOp::Equal | agent::MatchOp::Unspecified => MatchOp::Equal,
-            agent::MatchOp::NotEqual => MatchOp::NotEqual,
-            agent::MatchOp::Regex => MatchOp::Regex,
-            agent::MatchOp::NotRegex => MatchOp::NotRegex,
-            agent::MatchOp::Subtree => MatchOp::Subtree,
-        };
-        selected.push(LabelMatcher::new(&matcher.label, op, &matcher.value)?);
-    }
-    let mut frames = Vec::with_capacity(filters.len());
-    for filter in filters {
-        let op = match filter.op() {
-            agent::FrameFilterOp::Keep | agent::FrameFilterOp::Unspecified => FrameFilterOp::Keep,
-            agent::FrameFilterOp::Drop => FrameFilterOp::Drop,
-            agent::FrameFilterOp::Focus => FrameFilterOp::Focus,
-            agent::FrameFilterOp::Collapse => FrameFilterOp::Collapse,
-        };
-        frames.push(FrameFilter::new(op, &filter.regex)?);
-    }
-    Ok(Query::new(Selector::new(selected)?, frames, group_by)?)
+    let selector = query::selector(matchers.to_vec())?;
+    let frames = query::frame_filters(filters.to_vec())?;
+    Ok(Query::new(selector, frames, group_by)?)
 }
 
 #[cfg(test)]

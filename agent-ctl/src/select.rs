@@ -296,6 +296,17 @@ impl Frames {
     }
 }
 
+/// How a matcher compares, as it is written in a selector.
+pub fn symbol(matcher: &LabelMatcher) -> &'static str {
+    match matcher.op() {
+        MatchOp::Equal | MatchOp::Unspecified => "=",
+        MatchOp::NotEqual => "!=",
+        MatchOp::Regex => "=~",
+        MatchOp::NotRegex => "!~",
+        MatchOp::Subtree => "^=",
+    }
+}
+
 fn matcher(label: &str, op: MatchOp, value: String) -> LabelMatcher {
     LabelMatcher {
         label: label.to_owned(),

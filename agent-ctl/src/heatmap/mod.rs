@@ -8,8 +8,8 @@ use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::import::not_of_file;
+use crate::output::{OutputFile, choose, deliver};
 use crate::peer::Connection;
-use crate::profile_cmd::{choose, deliver};
 use crate::render::{self, Format, Look};
 use crate::select::{self, Frames, Labels, When};
 use crate::source::{Answer, Question, Source};
@@ -80,15 +80,8 @@ pub struct Args {
     /// Characters that every terminal has
     #[arg(long, help_heading = "Output")]
     ascii: bool,
-    /// File to write, `-` for standard output
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        default_value = "-",
-        help_heading = "Output"
-    )]
-    output: PathBuf,
+    #[command(flatten)]
+    to: OutputFile,
     #[command(flatten)]
     look: Look,
     /// Do not say what the map covers and misses
@@ -200,7 +193,7 @@ fn write(
             told = summary::line(&part, clock);
         }
     }
-    deliver(&args.output, &bytes)?;
+    deliver(&args.to.path, &bytes)?;
     if !args.quiet {
         note!("{}", crate::terminal::clean(&told));
     }
@@ -309,10 +302,10 @@ fn what(out: &Out, args: &Args) -> Result<What> {
             })?),
             None => None,
         };
-        return Ok(What::Picked(choose(out, format, &args.output)?));
+        return Ok(What::Picked(choose(out, format, &args.to.path)?));
     }
     let by_name = || {
-        let name = args.output.to_string_lossy().to_ascii_lowercase();
+        let name = args.to.path.to_string_lossy().to_ascii_lowercase();
         let extension = name.rsplit_once('.').map(|(_, extension)| extension);
         match extension {
             Some("svg" | "json" | "html" | "htm") => extension.unwrap_or("text").to_owned(),

@@ -1,6 +1,6 @@
 "use strict";
 // The heat map of a page: a column a second, a row a part of it. Two cells pick the time between them.
-// `times` is the map's data; `host` has what the page lends: el, add, number, dark, countText, pick.
+// `times` is the map's data; `host` has what the page lends: el, number, dark, measure, text, countText, pick.
 const heatMap = (times, host) => {
   const { columns, rows } = times;
   const { el, number } = host;
@@ -8,15 +8,17 @@ const heatMap = (times, host) => {
   const canvas = el("heat"), context = canvas.getContext("2d");
   const entries = times.node.length;
   const cellOf = new Uint32Array(entries);
-  const sums = new Float64Array(columns * rows);
-  let most = 0, all = 0;
+  // Of each cell, by both measures; which of them is shown, the page says.
+  const counts = new Float64Array(columns * rows), weights = new Float64Array(columns * rows);
+  let all = 0;
   for (let i = 0, cell = 0; i < entries; i++) {
     cell += times.at[i];
     cellOf[i] = cell;
-    sums[cell] += times.count[i];
+    counts[cell] += times.count[i];
+    weights[cell] += times.weight[i];
     all += times.count[i];
   }
-  for (const sum of sums) if (sum > most) most = sum;
+  let sums = counts, most = 0;
   let wide = 4, high = 4, cursor = -1, mark = -1, picked = null;
 
   const level = (value) => Math.min(LEVELS, Math.ceil((value * LEVELS) / most));
@@ -94,11 +96,11 @@ const heatMap = (times, host) => {
     }
   };
   const tell = () => {
-    el("picked").textContent = picked ? `Shown: ${span(...picked)}, ${host.countText(within(...picked))}` : "Shown: whole profile";
+    el("picked").textContent = picked ? `Shown: ${span(...picked)}, ${host.text(within(...picked))}` : "Shown: whole profile";
     el("whole").hidden = !picked;
     const hint = mark >= 0 ? `Begin ${clock(mark)}; choose the end. ` : "";
     el("heat-status").textContent =
-      cursor < 0 ? hint || "Choose two cells for the flame graph of the time between them." : `${hint}${span(cursor, cursor)}: ${host.countText(sums[cursor])}`;
+      cursor < 0 ? hint || "Choose two cells for the flame graph of the time between them." : `${hint}${span(cursor, cursor)}: ${host.text(sums[cursor])}`;
   };
   const update = () => { draw(); tell(); };
   const show = (range) => {
@@ -143,8 +145,13 @@ const heatMap = (times, host) => {
   el("times").hidden = false;
   el("heat-top").textContent = length(times.column_ms);
   const lost = times.dropped ? `, ${number.format(times.dropped)} more whose time was not kept` : "";
-  el("times-about").textContent =
-    `${host.countText(all)} with their times${lost} · a cell is ${length(times.column_ms / rows)}, at most ${number.format(most)} in one`;
-  tell();
-  return { draw };
+  const weigh = () => {
+    sums = host.measure() === 0 ? counts : weights;
+    most = sums.reduce((most, sum) => Math.max(most, sum), 0);
+    el("times-about").textContent =
+      `${host.countText(all)} with their times${lost} · a cell is ${length(times.column_ms / rows)}, at most ${host.text(most)} in one`;
+    tell();
+  };
+  weigh();
+  return { draw, measure: () => { weigh(); draw(); } };
 };

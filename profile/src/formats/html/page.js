@@ -73,6 +73,7 @@
   };
   const weightText = (value) => (data.unit === "nanoseconds" ? duration(value) : number.format(value) + " " + data.unit);
   const countText = (value) => number.format(value) + (value === 1 ? " sample" : " samples");
+  const measureText = (value) => (state.measure === 0 ? countText : weightText)(value);
   const label = (node) => (node === 0 ? "all" : functions[nameOf[node]]);
   const moduleText = (name) => data.modules[moduleOf[name]];
 
@@ -205,8 +206,7 @@
   // ---- details ------------------------------------------------------------------------------
   const describe = (node) => {
     const sums = total[state.measure];
-    const text = state.measure === 0 ? countText : weightText;
-    const parts = [label(node), text(sums[node]), share(sums[node], sums[0])];
+    const parts = [label(node), measureText(sums[node]), share(sums[node], sums[0])];
     if (node && moduleText(nameOf[node])) parts.splice(1, 0, moduleText(nameOf[node]));
     return parts.join("  ·  ");
   };
@@ -264,12 +264,11 @@
   const fillTable = () => {
     if (!state.table) return;
     const rows = tableRows(), body = el("rows"), whole = total[state.measure][state.zoom];
-    const text = state.measure === 0 ? countText : weightText;
     body.replaceChildren();
     for (const row of rows.slice(0, TABLE_ROWS)) {
       const line = add(body, "tr", undefined, row.name === state.chosen ? "chosen" : "");
-      add(line, "td", share(row.own, whole), "number").title = text(row.own);
-      add(line, "td", share(row.total, whole), "number").title = text(row.total);
+      add(line, "td", share(row.own, whole), "number").title = measureText(row.own);
+      add(line, "td", share(row.total, whole), "number").title = measureText(row.total);
       const cell = add(line, "td");
       add(cell, "span", undefined, "dot").style.background = colours[row.name];
       cell.append(functions[row.name]);
@@ -362,7 +361,12 @@
   const reset = () => { el("search").value = ""; state.matches = null; state.chosen = -1; zoom(0); toRoot(); };
   const toRoot = () => { scroll.scrollTop = state.icicle ? 0 : scroll.scrollHeight; };
   const setIcicle = (on) => { state.icicle = on; refresh(); toRoot(); };
-  const setMeasure = (measure) => { if (total[measure][0]) { state.measure = measure; refresh(); } };
+  const setMeasure = (measure) => {
+    if (!total[measure][0]) return;
+    state.measure = measure;
+    refresh();
+    if (heat) heat.measure();
+  };
   const setTable = (on) => { state.table = on; el("table").hidden = !on; refresh(); resize(); };
   const setTheme = (theme) => {
     document.documentElement.dataset.theme = theme;
@@ -472,7 +476,7 @@
     }
     zoom(0);
   };
-  const heat = data.times ? heatMap(data.times, { el, number, dark, countText, pick }) : null;
+  const heat = data.times ? heatMap(data.times, { el, number, dark, measure: () => state.measure, text: measureText, countText, pick }) : null;
   if (heat) new ResizeObserver(() => heat.draw()).observe(el("times-scroll"));
 
   // ---- begin --------------------------------------------------------------------------------

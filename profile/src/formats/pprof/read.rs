@@ -2,12 +2,13 @@
 
 use super::messages::{Location, Profile as Message, Sample, ValueType};
 use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
-use crate::frame::{FrameId, FrameKind, FrameRef};
+use crate::frame::{Frame, FrameId, FrameKind, FrameRef};
 use crate::outcome::StackEnd;
 use crate::sample::{Info, Profile, Quality, SampleKey, Value};
 use crate::stack::StackId;
+use crate::strings::StrId;
 use flate2::read::MultiGzDecoder;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use prost::Message as _;
 use std::io::Read;
 
@@ -97,12 +98,23 @@ struct Reader<'m> {
     profile: Profile,
     /// What our own comments say of mappings: their kind, and whether their file name is made up.
     kinds: HashMap<u64, (FrameKind, bool)>,
-    /// Module and kind by mapping id.
-    mappings: HashMap<u64, (&'m str, FrameKind)>,
-    /// Name, system name and file by function id.
-    functions: HashMap<u64, (&'m str, &'m str, &'m str)>,
+    mappings: HashMap<u64, Module>,
+    /// Name, system name and file by function id, as indices of the message's strings.
+    functions: HashMap<u64, (i64, i64, i64)>,
+    /// Ids of the message's strings in the profile, as they are asked for. A string may be nearly as long
+    /// as the file and a reference to it takes two bytes, so each is looked up by its text once.
+    strings: Vec<Option<StrId>>,
     /// Frames by location id, root first.
     locations: HashMap<u64, Vec<FrameId>>,
+}
+
+/// What a location has from its mapping.
+struct Module {
+    /// Its file as an index of the message's strings; `None` where it has none.
+    file: Option<i64>,
+    kind: FrameKind,
+    /// The frame of locations without a line, once there is one.
+    unnamed: Option<FrameId>,
 }
 
 impl<'m> Reader<'m> {
@@ -113,22 +125,33 @@ impl<'m> Reader<'m> {
             kinds: HashMap::new(),
             mappings: HashMap::new(),
             functions: HashMap::new(),
+            strings: vec![None; message.string_table.len()],
             locations: HashMap::new(),
         };
+        // Locations may be of no mapping.
+        let none = Module {
+            file: None,
+            kind: FrameKind::Native,
+            unnamed: None,
+        };
+        reader.mappings.insert(0, none);
         reader.read_comments()?;
         for mapping in &message.mapping {
             let file = reader.string(mapping.filename)?;
             let known = reader.kinds.get(&mapping.id).copied();
             let (kind, without_file) = known.unwrap_or_else(|| (guess_kind(file), false));
-            let module = if without_file { "" } else { file };
-            reader.mappings.insert(mapping.id, (module, kind));
+            let module = Module {
+                file: (!without_file).then_some(mapping.filename),
+                kind,
+                unnamed: None,
+            };
+            reader.mappings.insert(mapping.id, module);
         }
         for function in &message.function {
-            let names = (
-                reader.string(function.name)?,
-                reader.string(function.system_name)?,
-                reader.string(function.filename)?,
-            );
+            let names = (function.name, function.system_name, function.filename);
+            for index in [names.0, names.1, names.2] {
+                reader.string(index)?;
+            }
             reader.functions.insert(function.id, names);
         }
         for location in &message.location {
@@ -183,8 +206,23 @@ impl<'m> Reader<'m> {
         }
     }
 
+    /// The id of one of the message's strings in the profile.
+    fn intern(&mut self, index: i64) -> Result<StrId, DecodeError> {
+        let text = self.string(index)?;
+        let slot = usize::try_from(index).ok();
+        let Some(slot) = slot.and_then(|at| self.strings.get_mut(at)) else {
+            return Ok(StrId::EMPTY);
+        };
+        Ok(*slot.get_or_insert_with(|| self.profile.dict.strings.intern(text)))
+    }
+
     fn read_comments(&mut self) -> Result<(), DecodeError> {
+        let mut read = HashSet::new();
         for &comment in &self.message.comment {
+            // Reading it again would say the same.
+            if !read.insert(comment) {
+                continue;
+            }
             let Some(text) = self.string(comment)?.strip_prefix(COMMENT_PREFIX) else {
                 continue;
             };
@@ -231,9 +269,15 @@ impl<'m> Reader<'m> {
             .iter()
             .position(|&(name, unit)| name == "samples" || unit == "count")
             .unwrap_or(last);
+        // Each string is compared once, as it is in `strings`.
+        let mut compared = HashSet::new();
+        let mut is_default = |of: &ValueType, name: &str| {
+            !default.is_empty() && compared.insert(of.r#type) && name == default
+        };
         let weight_at = types
             .iter()
-            .position(|&(name, _)| !default.is_empty() && name == default)
+            .zip(&self.message.sample_type)
+            .position(|(&(name, _), of)| is_default(of, name))
             .unwrap_or(last);
         let (name, unit) = types[weight_at];
         self.profile.info = Info {
@@ -253,64 +297,79 @@ impl<'m> Reader<'m> {
     /// The frames of a location, root first.
     fn frames(&mut self, location: &Location) -> Result<Vec<FrameId>, DecodeError> {
         let id = location.mapping_id;
-        let (module, kind) = match self.mappings.get(&id) {
-            Some(&found) => found,
-            None if id == 0 => ("", FrameKind::Native),
-            None => {
-                return Err(DecodeError::Missing {
-                    what: "mapping",
-                    id: id.into(),
-                });
-            }
+        let missing = DecodeError::Missing {
+            what: "mapping",
+            id: id.into(),
         };
+        let Module {
+            file: module,
+            kind,
+            unnamed,
+        } = *self.mappings.get(&id).ok_or(missing)?;
         if location.line.is_empty() {
-            let function = match module {
-                "" => "[unknown]".to_owned(),
-                module if module.starts_with('[') => module.to_owned(),
-                module => format!("[{}]", module.rsplit('/').next().unwrap_or(module)),
+            let frame = match unnamed {
+                Some(frame) => frame,
+                None => self.unnamed(id, module, kind)?,
             };
-            let unnamed = crate::Unnamed::NoSymbols;
-            let frame = FrameRef {
-                kind,
-                unnamed,
-                function: &function,
-                module,
-                ..FrameRef::default()
-            };
-            return Ok(vec![self.profile.dict.intern_frame(frame)]);
+            return Ok(vec![frame]);
         }
         let last = location.line.len() - 1;
         let mut frames = Vec::with_capacity(location.line.len());
         for (at, line) in location.line.iter().enumerate().rev() {
             let id = line.function_id;
-            let (function, system_name, file) = match self.functions.get(&id) {
-                Some(&found) => found,
-                None => {
-                    return Err(DecodeError::Missing {
-                        what: "function",
-                        id: id.into(),
-                    });
-                }
+            let missing = DecodeError::Missing {
+                what: "function",
+                id: id.into(),
             };
+            let &(name, system_name, file) = self.functions.get(&id).ok_or(missing)?;
             // Some writers fill in one of the two.
-            let function = match (function, system_name) {
-                ("", "") => "[unknown]",
-                ("", name) | (name, _) => name,
+            let function = match (self.string(name)?, self.string(system_name)?) {
+                ("", "") => self.profile.dict.strings.intern("[unknown]"),
+                ("", _) => self.intern(system_name)?,
+                _ => self.intern(name)?,
             };
-            let kind = if at == last { kind } else { FrameKind::Inlined };
-            let line = line.line.try_into().unwrap_or(0);
-            let frame = FrameRef {
-                kind,
+            let system_name = match self.intern(system_name)? {
+                same if same == function => StrId::EMPTY,
+                other => other,
+            };
+            let frame = Frame {
+                kind: if at == last { kind } else { FrameKind::Inlined },
+                unnamed: crate::Unnamed::No,
                 function,
                 system_name,
-                module,
-                file,
-                line,
-                ..FrameRef::default()
+                module: module.map_or(Ok(StrId::EMPTY), |module| self.intern(module))?,
+                file: self.intern(file)?,
+                line: line.line.try_into().unwrap_or(0),
             };
-            frames.push(self.profile.dict.intern_frame(frame));
+            frames.push(self.profile.dict.frames.intern(frame));
         }
         Ok(frames)
+    }
+
+    /// The frame of locations of a mapping that have no line, as it stands for all of them.
+    fn unnamed(
+        &mut self,
+        id: u64,
+        file: Option<i64>,
+        kind: FrameKind,
+    ) -> Result<FrameId, DecodeError> {
+        let module = file.map_or(Ok(""), |file| self.string(file))?;
+        let function = match module {
+            "" => "[unknown]".to_owned(),
+            module if module.starts_with('[') => module.to_owned(),
+            module => format!("[{}]", module.rsplit('/').next().unwrap_or(module)),
+        };
+        let frame = self.profile.dict.intern_frame(FrameRef {
+            kind,
+            unnamed: crate::Unnamed::NoSymbols,
+            function: &function,
+            module,
+            ..FrameRef::default()
+        });
+        if let Some(module) = self.mappings.get_mut(&id) {
+            module.unnamed = Some(frame);
+        }
+        Ok(frame)
     }
 
     fn stack(
@@ -349,13 +408,14 @@ impl<'m> Reader<'m> {
                 let known = StackEnd::ALL.iter().find(|end| end.word() == text);
                 end = known.copied().unwrap_or(StackEnd::Unresolved);
             } else if !text.is_empty() {
-                pairs.push((key, text.to_owned()));
+                pairs.push((self.intern(label.key)?, self.intern(label.str)?));
             } else if label.num != 0 {
-                pairs.push((key, label.num.to_string()));
+                let key = self.intern(label.key)?;
+                let number = self.profile.dict.strings.intern(&label.num.to_string());
+                pairs.push((key, number));
             }
         }
-        let pairs = pairs.iter().map(|(key, value)| (*key, value.as_str()));
-        Ok((self.profile.dict.intern_labels(pairs), end))
+        Ok((self.profile.dict.label_sets.intern(&mut pairs), end))
     }
 }
 
@@ -377,4 +437,68 @@ fn read_quality(pairs: &str) -> Quality {
         *field = count.parse().unwrap_or(0);
     }
     quality
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::messages::{Function, Label, Line, Mapping};
+    use super::*;
+
+    /// Without that this does not end in minutes.
+    #[test]
+    fn a_long_string_is_looked_up_once_however_often_it_is_referred_to() {
+        const TIMES: u64 = 50_000;
+        let long = "x".repeat(1 << 20);
+        let text = [
+            "".to_owned(),
+            long.clone(),
+            format!("{COMMENT_PREFIX}event: {long}"),
+        ];
+        let location = |id: u64| Location {
+            id,
+            mapping_id: 1,
+            line: match id % 2 {
+                0 => Vec::new(),
+                _ => vec![Line {
+                    function_id: 1,
+                    line: id as i64,
+                }],
+            },
+            ..Location::default()
+        };
+        let label = Label {
+            key: 1,
+            str: 1,
+            num: 0,
+        };
+        let sample = |id: u64| Sample {
+            location_id: vec![id],
+            value: vec![1],
+            label: vec![label],
+        };
+        let message = Message {
+            sample_type: vec![ValueType { r#type: 1, unit: 1 }],
+            sample: (1..=TIMES).map(sample).collect(),
+            mapping: vec![Mapping {
+                id: 1,
+                filename: 1,
+                ..Mapping::default()
+            }],
+            location: (1..=TIMES).map(location).collect(),
+            function: vec![Function {
+                id: 1,
+                name: 1,
+                system_name: 1,
+                filename: 1,
+            }],
+            string_table: text.to_vec(),
+            comment: vec![2; TIMES as usize],
+            ..Message::default()
+        };
+        let profile = Reader::new(&message).unwrap().read().unwrap();
+        assert_eq!(profile.info.event, long);
+        // One for all locations without a line.
+        assert_eq!(profile.dict.frames.len() as u64, TIMES / 2 + 1);
+        assert_eq!(profile.total().count, TIMES);
+    }
 }

@@ -1,0 +1,142 @@
+//! Where a profile goes and in which format: the options that say it, and the writing of the file.
+
+use crate::exit::{self, fail};
+use crate::render::{Format, Look};
+use crate::terminal::{Out, write_stdout};
+use anyhow::{Context, Result};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The file of a command that writes one.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OutputFile {
+    /// File to write, `-` for standard output
+    #[arg(
+        id = "output",
+        short = 'o',
+        long = "output",
+        value_name = "FILE",
+        default_value = "-",
+        help_heading = "Output"
+    )]
+    pub path: PathBuf,
+}
+
+/// The options of commands that write a profile in any format.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Output {
+    /// Format; left out, the file name says it, or else folded
+    #[arg(long, value_enum, help_heading = "Output")]
+    format: Option<Format>,
+    /// Where it goes.
+    #[command(flatten)]
+    file: OutputFile,
+    /// How it looks.
+    #[command(flatten)]
+    pub look: Look,
+}
+
+impl Output {
+    /// The format to write.
+    ///
+    /// # Errors
+    /// As [`choose`].
+    pub fn format(&self, out: &Out) -> Result<Format> {
+        choose(out, self.format, &self.file.path)
+    }
+
+    /// Writes the bytes to where they are wanted.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn deliver(&self, bytes: &[u8]) -> Result<()> {
+        deliver(&self.file.path, bytes)
+    }
+}
+
+/// The format asked for, by name or by the file's; refuses to send bytes to a terminal.
+///
+/// # Errors
+/// When neither tells it, or a terminal cannot take it.
+pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format> {
+    let format = match format {
+        Some(format) => format,
+        // The name of a device or pipe says nothing.
+        None if is_stdout(output) || is_special(output) => Format::Folded,
+        None => Format::of_path(output).ok_or_else(|| {
+            let output = output.display();
+            let message = format!(
+                "failed to tell the format of `{output}` by its name\n\
+                 give --format, or one of .folded .pb.gz .speedscope.json .svg .html .json .firefox.json \
+                 .perf.txt .bundle.html"
+            );
+            fail(exit::USAGE, message)
+        })?,
+    };
+    if format.is_binary() && is_stdout(output) && out.is_terminal() {
+        return Err(fail(
+            exit::USAGE,
+            "failed to print pprof: it is binary and standard output is a terminal\n\
+             give a file with -o",
+        ));
+    }
+    Ok(format)
+}
+
+/// True for `-`.
+pub fn is_stdout(output: &Path) -> bool {
+    output.as_os_str() == "-"
+}
+
+/// The error without the name of the temporary file, which nobody asked for: `tempfile` puts it behind
+/// the system's words and gives neither alone.
+fn without_place(error: std::io::Error) -> std::io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((words, _)) => std::io::Error::new(error.kind(), words.to_owned()),
+        None => error,
+    }
+}
+
+/// True for a device or a pipe: what is there, is no file, and can be written to.
+fn is_special(output: &Path) -> bool {
+    let found = output.metadata();
+    found.is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// Writes to standard output, or to a file that appears whole or not at all.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn deliver(output: &Path, bytes: &[u8]) -> Result<()> {
+    if is_stdout(output) {
+        return write_stdout(bytes);
+    }
+    let failed = || format!("failed to write `{}`", output.display());
+    // A device or a pipe cannot be replaced, only written to.
+    if is_special(output) {
+        return std::fs::write(output, bytes).with_context(failed);
+    }
+    let dir = match output.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".agent-ctl-");
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As any new file: what the umask leaves of it.
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    let mut file = builder
+        .tempfile_in(dir)
+        .map_err(without_place)
+        .with_context(failed)?;
+    file.write_all(bytes)
+        .map_err(without_place)
+        .with_context(failed)?;
+    file.persist(output)
+        .map_err(|error| error.error)
+        .with_context(failed)?;
+    Ok(())
+}
