@@ -3,9 +3,10 @@
 use collector::ingest::Held;
 use collector::ingest::window::{Cost, Decoded, Decoder, cost, host_facts};
 use collector::store::{HostFacts, HostKey};
+use daemon::aggregate::recorder::Asked;
 use daemon::export::disk::{self, Dir};
 use daemon::export::record::{self, Lens, Tables};
-use daemon::pins::{Asked, Pins};
+use daemon::pins::Pins;
 use daemon::time::WallAnchor;
 use profile::Query;
 use prost::Message;

@@ -89,7 +89,7 @@ fn check_split(recording: &Recording, ran: &Ran) {
         .collect();
     let inside: u64 = rows.iter().map(|row| row.1).sum();
     assert!(
-        inside > 150 && inside * 100 >= view.count() * 97,
+        inside > 100 && inside * 100 >= view.count() * 97,
         "{}",
         view.dump()
     );

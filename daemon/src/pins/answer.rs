@@ -7,7 +7,7 @@ use crate::aggregate::recorder::{
 };
 use crate::export::record::{DecodeError, Tables};
 use crate::time::Mono;
-use profile::{Account, Profile, Query, Remap, SampleKey};
+use profile::{Account, Profile, Remap, SampleKey};
 use proto::{AssembleError, ProfileAssembler};
 use std::io;
 use std::sync::RwLock;
