@@ -150,7 +150,7 @@ fn a_daemon_that_stood_still_says_what_it_missed_and_whose_it_was_needs_root() {
     assert!(
         coverage
             .share()
-            .is_some_and(|share| (0.85..=1.15).contains(&share)),
+            .is_some_and(|share| (0.8..=1.2).contains(&share)),
         "{coverage:?}"
     );
     let row = row(&daemon.client(), cgroup.path());
