@@ -86,6 +86,7 @@ pub fn perf_records(data: &[u8]) {
             user_regs,
             user_stack,
             raw,
+            fixed_period: 0,
         };
         match record::parse(data, &layout) {
             Ok(Record::Sample(sample)) => {

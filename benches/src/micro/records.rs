@@ -127,6 +127,7 @@ impl Captured {
             user_regs: self.user_regs,
             user_stack: self.sample_type & u64::from(sys::PERF_SAMPLE_STACK_USER) != 0,
             raw: false,
+            fixed_period: 0,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::capture::offcpu::setup;
 use crate::capture::recorders::Recorders;
 use crate::capture::request::{OFF_CPU, Unwind, Wanted};
 use crate::capture::target::{self, Scope};
-use crate::capture::world::{Started, World};
+use crate::capture::world::{Followed, Started, World};
 use crate::cgroup::containers::Containers;
 use crate::config::{self, Config};
 use crate::control::Control;
@@ -139,6 +139,8 @@ impl AgentWorld {
             rate_hz: 0,
             period: 1,
             stack_bytes: started.stack_bytes,
+            // It has bounds of its own.
+            samples_max: 0,
             notices: started.notices,
         })
     }
@@ -204,9 +206,12 @@ impl World for AgentWorld {
             keep_times: wanted.times,
         });
         let started = started.map_err(|error| refused(&error))?;
-        let (rate_hz, period) = match started.every {
-            Every::Rate(rate) => (rate, 0),
-            Every::Period(period) => (0, period),
+        let (rate_hz, period, samples_max) = match started.every {
+            Every::Rate(rate) => (rate, 0, 0),
+            Every::Period(period) => {
+                let most = u64::from(rate_max).saturating_mul(started.cpus as u64);
+                (0, period, most)
+            }
         };
         Ok(Started {
             event: name,
@@ -214,8 +219,21 @@ impl World for AgentWorld {
             rate_hz,
             period,
             stack_bytes: started.stack_bytes,
+            samples_max,
             notices: started.notices,
         })
+    }
+
+    fn follow(&self, id: CaptureId) -> Result<Followed, Status> {
+        let followed = self.engine.follow(id);
+        followed.map_err(|error| refused(&error))
+    }
+
+    fn slow_down(&self, id: CaptureId) -> Result<Option<u32>, Status> {
+        let rate = self.limits().rate_max_hz;
+        let slowed = self.engine.slow_down(id, rate);
+        let slowed = slowed.map_err(|error| refused(&error))?;
+        Ok(slowed.then_some(rate))
     }
 
     fn end(&self, id: CaptureId) {
@@ -296,6 +314,7 @@ fn refused(error: &EngineError) -> Status {
     match error.fault() {
         Fault::Request => Status::invalid_argument(message),
         Fault::Machine => Status::failed_precondition(message),
+        Fault::Gone => Status::not_found(message),
         Fault::Moment => Status::resource_exhausted(message),
     }
 }

@@ -217,6 +217,9 @@ pub struct RawBatch {
     pub cpus_changed: u32,
     /// Of a capture: cgroups made below those it is about for which its pre-filter had no room.
     pub cgroups_refused: u64,
+    /// Of a capture of an event of the processor, in its last batch: for how long it was to be counted on all
+    /// CPUs, and was. Unit: nanoseconds.
+    pub counted_ns: (u64, u64),
     /// Of a capture of waits: what was seen, and what could not be.
     pub waits: WaitCounts,
     /// What was taken and missed. The namer adds what only naming can tell.
@@ -248,6 +251,7 @@ impl RawBatch {
         self.shed = 0;
         self.cpus_changed = 0;
         self.cgroups_refused = 0;
+        self.counted_ns = (0, 0);
         self.waits = WaitCounts::default();
         self.quality = Quality::default();
         self.closes = false;

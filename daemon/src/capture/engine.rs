@@ -1,18 +1,22 @@
 //! Opens the events of captures and has the sampler sample them: what a manager of captures calls.
 //!
 //! Captures with equal specifications share one set of rings. Opening happens on the caller's thread and may
-//! block, some kinds of events for as long as all CPUs take to agree; the sampler gets rings that run. A set
+//! block, some kinds of events for as long as all CPUs take to agree, and those on files of others for
+//! [`FILE_WAIT`] at most, for a helper; the sampler gets rings that run. A set
 //! is closed when its last capture ends, by `fp-files`.
 //!
 //! What a capture took comes as batches tagged with its id, the last one with `closes`, whatever happened:
 //! also after a refusal by the sampler, and when the daemon stops.
 
 mod error;
+mod follow;
 
 pub use error::{EngineError, Fault};
+pub use follow::Followed;
 
 use super::event::{Event, RATE_HZ};
 use super::filter::Filter;
+use crate::helpers::Helpers;
 use crate::ids::{CaptureId, CpuId};
 use crate::perf::environment;
 use crate::perf::event::OpenError;
@@ -23,9 +27,11 @@ use crate::perf::sets::{RingSet, SetKey};
 use crate::sampler::{Begin, CAPTURES_MAX, Command, SetOf, Shared};
 use std::ffi::CString;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// Highest rate. Unit: samples a second on each CPU. At 5 µs a sample it is a twentieth of a CPU for each.
 pub const RATE_HZ_MAX: u32 = 9_999;
@@ -45,6 +51,11 @@ const RATE_TRIES_MAX: u32 = 3;
 
 /// Longest filter of the kernel's. It takes a page at most.
 const FILTER_BYTES_MAX: usize = 4095;
+
+/// Longest wait for a program that a uprobe is set in: for its symbols, and for the kernel, which reads the
+/// instruction. A symbol table on a slow disk takes a second or two; a file system that does not answer takes
+/// for ever.
+pub(in crate::capture) const FILE_WAIT: Duration = Duration::from_secs(5);
 
 /// What a capture is to sample.
 #[derive(Debug)]
@@ -93,8 +104,15 @@ pub struct Started {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Spec {
     probes: Vec<Probe>,
-    /// Device and inode of the cgroup's directory.
-    cgroup: Option<(u64, u64)>,
+    cgroup: Option<Bound>,
+}
+
+/// The one cgroup that a set is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Bound {
+    directory: PathBuf,
+    /// Its device and inode: a path may be used again.
+    identity: (u64, u64),
 }
 
 struct OpenSet {
@@ -102,6 +120,15 @@ struct OpenSet {
     spec: Spec,
     started: Started,
     users: Vec<CaptureId>,
+}
+
+/// How a capture comes to a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// It begins.
+    Begin,
+    /// It leaves the one it has.
+    Change,
 }
 
 #[derive(Default)]
@@ -120,18 +147,43 @@ impl Sets {
         bytes.sum()
     }
 
+    /// Memory of the rings that go when this capture leaves its own. Unit: bytes.
+    fn bytes_left_by(&self, id: CaptureId) -> u64 {
+        let alone = self.list.iter().filter(|set| set.users == [id]);
+        alone.map(|set| set.started.ring_bytes as u64).sum()
+    }
+
+    /// Takes a capture out of its set, and that out of the list when it was the last one. False: it has none.
+    fn leave(&mut self, id: CaptureId) -> bool {
+        let Some(at) = self.list.iter().position(|set| set.users.contains(&id)) else {
+            return false;
+        };
+        self.list[at].users.retain(|&user| user != id);
+        if self.list[at].users.is_empty() {
+            self.list.swap_remove(at);
+        }
+        true
+    }
+
     /// Gives a capture the rings that are open for the same, if there are any.
     fn join(
         &mut self,
         id: CaptureId,
+        entry: Entry,
         spec: &Spec,
     ) -> Result<Option<(SetOf, Started)>, EngineError> {
-        if self.captures().count() >= CAPTURES_MAX {
-            return Err(EngineError::Captures);
+        if entry == Entry::Begin {
+            if self.captures().count() >= CAPTURES_MAX {
+                return Err(EngineError::Captures);
+            }
+            if self.captures().any(|running| running == id) {
+                return Err(EngineError::Running(id.0));
+            }
         }
-        if self.captures().any(|running| running == id) {
-            return Err(EngineError::Running(id.0));
+        if !self.list.iter().any(|open| open.spec == *spec) {
+            return Ok(None);
         }
+        self.leave(id);
         let Some(open) = self.list.iter_mut().find(|open| open.spec == *spec) else {
             return Ok(None);
         };
@@ -151,6 +203,8 @@ pub struct Engine {
     sets: Mutex<Sets>,
     /// Whether the processor's counters deliver samples, once somebody asked.
     counters_deliver: OnceLock<bool>,
+    /// Look into programs that uprobes are set in.
+    files: Helpers,
 }
 
 impl Engine {
@@ -161,6 +215,7 @@ impl Engine {
             machine,
             sets: Mutex::default(),
             counters_deliver: OnceLock::new(),
+            files: Helpers::new("fp-probe"),
         }
     }
 
@@ -171,7 +226,7 @@ impl Engine {
     pub fn begin(&self, wanted: Wanted) -> Result<Started, EngineError> {
         let mut notices = Vec::new();
         let name = wanted.event.name();
-        let source = wanted.event.source()?;
+        let source = wanted.event.source(&self.files)?;
         let mut probe = Probe {
             filter: checked_filter(&wanted)?,
             every: checked(wanted.every, &name, &source, &mut notices)?,
@@ -216,40 +271,50 @@ impl Engine {
     pub fn begin_with(
         &self,
         id: CaptureId,
-        mut probes: Vec<Probe>,
+        probes: Vec<Probe>,
         cgroup: Option<&Path>,
         begin: impl FnOnce(SetOf) -> Begin,
     ) -> Result<Started, EngineError> {
         let cgroup = cgroup.map(open_cgroup).transpose()?;
+        self.enter(id, Entry::Begin, probes, cgroup, |set, _| {
+            Command::BeginCapture(Box::new(begin(set)))
+        })
+    }
+
+    /// Gives a capture the rings of a specification: those that are open for the same, or new ones.
+    fn enter(
+        &self,
+        id: CaptureId,
+        entry: Entry,
+        mut probes: Vec<Probe>,
+        cgroup: Option<(File, Bound)>,
+        command: impl FnOnce(SetOf, &Started) -> Command,
+    ) -> Result<Started, EngineError> {
         let spec = Spec {
             probes: probes.clone(),
-            cgroup: cgroup.as_ref().map(|(_, identity)| *identity),
+            cgroup: cgroup.as_ref().map(|(_, bound)| bound.clone()),
         };
         let (key, used) = {
             let mut sets = self.lock();
-            if let Some((set, started)) = sets.join(id, &spec)? {
+            if let Some((set, started)) = sets.join(id, entry, &spec)? {
                 // Under the lock: a set ends after all captures that were begun with it.
-                self.command(begin(set));
+                self.sampler.command(command(set, &started));
                 return Ok(started);
             }
             sets.last_key += 1;
-            (SetKey(sets.last_key), sets.ring_bytes())
+            let used = sets.ring_bytes() - sets.bytes_left_by(id);
+            (SetKey(sets.last_key), used)
         };
         let cpus = online();
         let plan = self.plan(&probes, cpus.len(), used)?;
         for probe in &mut probes {
             probe.stack_bytes = probe.stack_bytes.min(plan.stack_bytes);
         }
-        let place = Placement {
-            cgroup: cgroup.as_ref().map(|(directory, _)| directory),
-            ring_bytes: plan.ring_bytes,
-            watermark_bytes: plan.watermark_bytes,
-        };
-        let set = RingSet::open(key, &cpus, &probes, &place)?;
+        let set = self.open(key, cpus, &probes, cgroup, &plan)?;
         let mut sets = self.lock();
         // Somebody may have opened the same meanwhile.
-        if let Some((open, started)) = sets.join(id, &spec)? {
-            self.command(begin(open));
+        if let Some((open, started)) = sets.join(id, entry, &spec)? {
+            self.sampler.command(command(open, &started));
             return Ok(started);
         }
         let first = &probes[0];
@@ -262,14 +327,54 @@ impl Engine {
             shared: false,
             notices: plan.notices,
         };
+        sets.leave(id);
         sets.list.push(OpenSet {
             key,
             spec,
             started: started.clone(),
             users: vec![id],
         });
-        self.command(begin(SetOf::New(Box::new(set))));
+        self.sampler
+            .command(command(SetOf::New(Box::new(set)), &started));
         Ok(started)
+    }
+
+    /// Opens new rings. What touches files of others does so on a helper, and is waited for only so long.
+    fn open(
+        &self,
+        key: SetKey,
+        cpus: Vec<CpuId>,
+        probes: &[Probe],
+        cgroup: Option<(File, Bound)>,
+        plan: &SetPlan,
+    ) -> Result<RingSet, EngineError> {
+        let (directory, bound) = cgroup.unzip();
+        let (ring_bytes, watermark_bytes) = (plan.ring_bytes, plan.watermark_bytes);
+        let hangs = probes.iter().find(|probe| probe.source.uprobe.is_some());
+        let late = hangs.map(|probe| probe.name.clone());
+        let probes = probes.to_vec();
+        let open = move || {
+            let place = Placement {
+                cgroup: directory.as_ref(),
+                ring_bytes,
+                watermark_bytes,
+            };
+            RingSet::open(key, &cpus, &probes, &place)
+        };
+        let opened = match late {
+            None => open(),
+            Some(event) => {
+                let opened = self.files.run(FILE_WAIT, open);
+                opened.ok_or(EngineError::Late { event })?
+            }
+        };
+        opened.map_err(|error| match bound {
+            // The kernel says of a cgroup on its way out that there is no such event.
+            Some(bound) if identity(&bound.directory).ok() != Some(bound.identity) => {
+                gone(&bound.directory, io::ErrorKind::NotFound.into())
+            }
+            _ => error.into(),
+        })
     }
 
     /// Rings for the event that writes most, beside others of `used` bytes.
@@ -296,15 +401,12 @@ impl Engine {
     /// Ends a capture with what there is; its last batch comes soon. False: none of this id runs.
     pub fn end(&self, id: CaptureId) -> bool {
         let mut sets = self.lock();
-        let Some(at) = sets.list.iter().position(|set| set.users.contains(&id)) else {
-            return false;
-        };
-        sets.list[at].users.retain(|&user| user != id);
-        if sets.list[at].users.is_empty() {
-            sets.list.swap_remove(at);
+        let ran = sets.leave(id);
+        if ran {
+            // Under the lock, as its begin.
+            self.sampler.command(Command::EndCapture(id));
         }
-        self.sampler.command(Command::EndCapture(id));
-        true
+        ran
     }
 
     /// Captures that run.
@@ -315,10 +417,6 @@ impl Engine {
     /// Memory of the rings of all captures. Unit: bytes.
     pub fn ring_bytes(&self) -> u64 {
         self.lock().ring_bytes()
-    }
-
-    fn command(&self, begin: Begin) {
-        self.sampler.command(Command::BeginCapture(Box::new(begin)));
     }
 
     fn lock(&self) -> MutexGuard<'_, Sets> {
@@ -442,16 +540,30 @@ fn bytes_per_second(probe: &Probe) -> u64 {
     per_second(probe) * (1024 + u64::from(probe.stack_bytes))
 }
 
-fn open_cgroup(path: &Path) -> Result<(File, (u64, u64)), EngineError> {
+fn open_cgroup(path: &Path) -> Result<(File, Bound), EngineError> {
     let open = || {
         let mut options = File::options();
         options.read(true).custom_flags(libc::O_DIRECTORY);
         let directory = options.open(path)?;
         let meta = directory.metadata()?;
-        Ok((directory, (meta.dev(), meta.ino())))
+        let bound = Bound {
+            directory: path.to_path_buf(),
+            identity: (meta.dev(), meta.ino()),
+        };
+        Ok((directory, bound))
     };
-    open().map_err(|source| EngineError::Cgroup {
-        path: path.display().to_string(),
+    open().map_err(|source| gone(path, source))
+}
+
+/// Device and inode of a directory.
+fn identity(directory: &Path) -> io::Result<(u64, u64)> {
+    let meta = directory.metadata()?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+fn gone(directory: &Path, source: io::Error) -> EngineError {
+    EngineError::Cgroup {
+        path: directory.display().to_string(),
         source,
-    })
+    }
 }

@@ -4,16 +4,17 @@
 //! `tracepoint:CATEGORY:NAME` and `uprobe:BINARY:FUNCTION`. [`Event::parse`] is pure; [`Event::source`] asks
 //! the kernel and reads files: on the manager's thread, never on the sampler's.
 
+mod uprobe;
+
+use super::engine::FILE_WAIT;
+use crate::helpers::Helpers;
 use crate::perf::probe::{Every, Source};
 use crate::perf::tracefs::{Tracefs, TracefsError};
 use crate::symbolize::elf::ElfError;
-use crate::symbolize::functions::{self, Place};
+use crate::symbolize::open;
 use perf_event_open_sys::bindings as sys;
-use std::ffi::CString;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -22,9 +23,6 @@ pub const RATE_HZ: u32 = 499;
 
 /// Longest name of an event. Unit: bytes.
 const EVENT_BYTES_MAX: usize = 4096 + 512;
-
-/// Where the kernel says which number uprobes have among its kinds of events.
-const UPROBE_TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
 
 /// Why there is no such event.
 #[derive(Debug, Error)]
@@ -49,16 +47,25 @@ pub enum EventError {
     #[error(transparent)]
     Tracefs(#[from] TracefsError),
     /// The kernel has no uprobes.
-    #[error("failed to set a uprobe: the kernel has none (`{UPROBE_TYPE}`)")]
+    #[error("failed to set a uprobe: the kernel has none (`{}`)", uprobe::KIND)]
     NoUprobes(#[source] io::Error),
     /// The executable of a uprobe.
-    #[error("failed to open `{path}` for a uprobe")]
+    #[error("failed to set a uprobe in `{path}`")]
     Open {
         /// The file.
         path: String,
-        /// What the kernel said.
+        /// Why.
         #[source]
-        source: io::Error,
+        source: open::OpenError,
+    },
+    /// It does not answer.
+    #[error(
+        "failed to set a uprobe in `{path}`: its file system has not answered for {} s",
+        FILE_WAIT.as_secs()
+    )]
+    Late {
+        /// The file.
+        path: String,
     },
     /// It is no executable.
     #[error("failed to look for functions in `{path}`")]
@@ -441,11 +448,11 @@ impl Event {
         Tracefs::find().map_or_else(|_| Vec::new(), |tracefs| tracefs.fields(category, name))
     }
 
-    /// What to ask the kernel for. Blocks: reads tracefs, or the executable.
+    /// What to ask the kernel for. Blocks: reads tracefs, or waits for one of `files` to read the executable.
     ///
     /// # Errors
     /// [`EventError`].
-    pub fn source(&self) -> Result<Source, EventError> {
+    pub fn source(&self, files: &Helpers) -> Result<Source, EventError> {
         match self {
             Event::Counted(event) => Ok(Source {
                 kind: event.kind,
@@ -454,7 +461,7 @@ impl Event {
             }),
             Event::BlockIo => Ok(tracepoint(BLOCK_IO.0, BLOCK_IO.1)?),
             Event::Tracepoint { category, name } => Ok(tracepoint(category, name)?),
-            Event::Uprobe { binary, function } => uprobe(binary, function),
+            Event::Uprobe { binary, function } => uprobe::source(binary, function, files),
         }
     }
 }
@@ -482,57 +489,13 @@ pub fn tracepoint(category: &str, name: &str) -> Result<Source, TracefsError> {
     })
 }
 
-fn uprobe(binary: &Path, function: &str) -> Result<Source, EventError> {
-    let kind = std::fs::read_to_string(UPROBE_TYPE).map_err(EventError::NoUprobes)?;
-    let kind = kind.trim().parse().map_err(io::Error::other);
-    let kind = kind.map_err(EventError::NoUprobes)?;
-    let path = binary.display().to_string();
-    let opened = open_regular(binary).and_then(|file| {
-        let name = CString::new(binary.as_os_str().as_encoded_bytes());
-        Ok((file, name?))
-    });
-    let (file, name) = opened.map_err(|source| EventError::Open {
-        path: path.clone(),
-        source,
-    })?;
-    let hint = match functions::place_of(&file, function.as_bytes()) {
-        Ok(Place::At(offset)) => {
-            let uprobe = Some((name, offset));
-            return Ok(Source {
-                kind,
-                config: 0,
-                uprobe,
-            });
-        }
-        Ok(Place::NotThere) => "",
-        Ok(Place::Stripped) => ": its names of functions are stripped",
-        Err(source) => return Err(EventError::Image { path, source }),
-    };
-    Err(EventError::NoFunction {
-        path,
-        function: function.chars().take(256).collect(),
-        hint,
-    })
-}
-
-/// Opens a file that is one: a pipe or a device would keep the daemon waiting.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.read(true);
-    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    let file = options.open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn files() -> Helpers {
+        Helpers::new("test")
+    }
 
     fn told(text: &str) -> String {
         Event::parse(text).expect_err("none").to_string()
@@ -558,7 +521,7 @@ mod tests {
             (event.name().as_str(), event.unit()),
             ("cpu-clock", "nanoseconds")
         );
-        assert!(event.source().expect("a number").is_clock());
+        assert!(event.source(&files()).expect("a number").is_clock());
     }
 
     #[test]
@@ -566,7 +529,7 @@ mod tests {
         let source = |name| {
             Event::parse(name)
                 .expect("known")
-                .source()
+                .source(&files())
                 .expect("a number")
         };
         assert_eq!(source("L1-dcache-load-misses").config, 0x1_0000);
@@ -620,24 +583,5 @@ mod tests {
         let event = Event::parse("uprobe:/opt/a b:std::rt::main").expect("sound");
         let (binary, function) = ("/opt/a b".into(), "std::rt::main".to_owned());
         assert_eq!(event, Event::Uprobe { binary, function });
-    }
-
-    #[test]
-    fn a_uprobe_wants_a_program_that_has_the_function() {
-        let told = |binary: &str, function: &str| {
-            let event = Event::parse(&format!("uprobe:{binary}:{function}")).expect("sound");
-            event.source().expect_err("refused").to_string()
-        };
-        if !Path::new(UPROBE_TYPE).exists() {
-            return eprintln!("skip: the kernel has no uprobes");
-        }
-        let own = std::env::current_exe()
-            .expect("a path")
-            .display()
-            .to_string();
-        assert!(told(&own, "no_such_function").starts_with("no function `no_such_function`"));
-        assert!(told("/dev/zero", "main").starts_with("failed to open"));
-        assert!(told("/nowhere", "main").starts_with("failed to open"));
-        assert!(told("/etc/passwd", "main").starts_with("failed to look for functions"));
     }
 }

@@ -4,6 +4,7 @@
 //! From then on a thread of the capture's own, `fp-capture`, does the rest; see `run.rs`.
 
 use super::Capturing;
+use super::course::Course;
 use super::recorders::{Recorders, Taken};
 use super::request::Wanted;
 use super::run::Run;
@@ -44,6 +45,9 @@ const TIMES_SHARE: usize = 4;
 
 /// Least memory of a capture. Unit: bytes. Less holds no second of samples.
 const MEMORY_MIN: usize = 2 * BUDGET_MIN_BYTES;
+
+/// How often it is looked whether the last capture is answered, when the daemon stops.
+const ANSWERED_POLL: Duration = Duration::from_millis(5);
 
 /// Largest request that is listed as it was. Unit: encoded bytes. Of a larger one the matchers and filters
 /// are left out, so that the history stays small.
@@ -132,6 +136,18 @@ impl Captures {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.world.stop();
+    }
+
+    /// Waits until all captures are answered, until `deadline` at most: a client may be slow, or not read at
+    /// all. True when they are.
+    pub fn wait_until_answered(&self, deadline: Mono) -> bool {
+        while lock(&self.state).slots > 0 {
+            if Mono::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(ANSWERED_POLL);
+        }
+        true
     }
 
     /// True once [`Captures::stop`] was called.
@@ -270,7 +286,7 @@ impl Captures {
             slot,
             running,
             wanted,
-            scope,
+            Course::new(id, began, scope.presence, started.samples_max),
             began,
             messages,
         );

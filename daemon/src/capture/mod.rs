@@ -5,6 +5,7 @@
 //! names into a recorder of its own. The continuous profile shares threads and tables with it, but no ring and
 //! no row.
 
+mod course;
 pub mod engine;
 pub mod event;
 pub mod filter;

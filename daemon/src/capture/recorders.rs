@@ -31,6 +31,8 @@ pub struct Beside {
     pub cpus_changed: u64,
     /// cgroups made for which its pre-filter had no room.
     pub cgroups_refused: u64,
+    /// Of events of the processor: for how long they were to be counted on all CPUs, and were. Unit: nanoseconds.
+    pub counted_ns: (u64, u64),
     /// Of event `off-cpu`: what was seen of waits, and what could not be.
     pub waits: WaitCounts,
 }
@@ -53,6 +55,8 @@ impl Taken {
         beside.shed += batch.shed;
         beside.cpus_changed += u64::from(batch.cpus_changed);
         beside.cgroups_refused += batch.cgroups_refused;
+        beside.counted_ns.0 += batch.counted_ns.0;
+        beside.counted_ns.1 += batch.counted_ns.1;
         beside.waits.add(&batch.waits);
     }
 

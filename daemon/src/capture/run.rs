@@ -1,14 +1,14 @@
 //! One capture from its begin to its last message, on a thread of its own, `fp-capture`.
 //!
-//! It wakes four times a second: to tell how it goes, and to see whether it is over, by time, because somebody
+//! It wakes four times a second, more often where its target is one cgroup: to tell how it goes, and to see whether it is over, by time, because somebody
 //! cancelled it, the client left, the target is gone for good, or the daemon stops. Then it has the sampling
 //! ended, waits for the last batch, and answers. A client that reads slowly is waited for here and nowhere
 //! else; whoever holds the receiver bounds that.
 
+use super::course::Course;
 use super::manager::{Captures, Running, Slot, lock, message};
 use super::recorders::Beside;
 use super::request::Wanted;
-use super::target::{Gone, Scope};
 use crate::aggregate::recorder::{self, Asked, RecorderStats, Span, read};
 use crate::metrics::thread_cpu_ns;
 use crate::time::Mono;
@@ -31,12 +31,13 @@ const TICK: Duration = Duration::from_millis(250);
 /// How often it tells how it goes.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it looks whether its target is there.
-const TARGET_INTERVAL: Duration = Duration::from_secs(1);
-
 /// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a namer that
 /// waits for a disk takes longer, and what is not there then is left out, which a notice says.
 const LAST_BATCH_MAX: Duration = Duration::from_secs(10);
+
+/// An event of the processor that was not counted for one part in so many of the time, or less, was counted all
+/// the time: events are not all switched on and off at one instant.
+const COUNTED_PART: u64 = 50;
 
 /// The same while the daemon stops.
 const LAST_BATCH_STOPPING: Duration = Duration::from_secs(2);
@@ -66,13 +67,11 @@ pub(super) struct Run {
     captures: Arc<Captures>,
     running: Arc<Running>,
     wanted: Wanted,
-    scope: Scope,
     began: Mono,
     messages: mpsc::Sender<CaptureResponse>,
     cost: Cost,
     selected: Selected,
-    /// When all cgroups of the target were gone first.
-    target_gone: Option<Mono>,
+    course: Course,
     _slot: Slot,
 }
 
@@ -88,7 +87,7 @@ impl Run {
         slot: Slot,
         running: Arc<Running>,
         wanted: Wanted,
-        scope: Scope,
+        course: Course,
         began: Mono,
         messages: mpsc::Sender<CaptureResponse>,
     ) -> Run {
@@ -97,11 +96,10 @@ impl Run {
             captures,
             running,
             wanted,
-            scope,
             began,
             messages,
             selected: Selected::default(),
-            target_gone: None,
+            course,
             _slot: slot,
         }
     }
@@ -161,7 +159,6 @@ impl Run {
     fn sample(&mut self) -> End {
         let deadline = self.began.plus(self.wanted.duration);
         let mut tell_at = self.began;
-        let mut look_at = self.began.plus(TARGET_INTERVAL);
         loop {
             let now = Mono::now();
             if now >= tell_at {
@@ -182,15 +179,11 @@ impl Run {
             if now >= deadline {
                 return End::Time;
             }
-            if now >= look_at {
-                match self.scope.presence.gone() {
-                    Some(Gone::Processes) => return End::TargetGone,
-                    Some(Gone::Cgroups) => self.target_gone = self.target_gone.or(Some(now)),
-                    None => {}
-                }
-                look_at = now.plus(TARGET_INTERVAL);
+            if !self.course.look(now, &*self.captures.world) {
+                return End::TargetGone;
             }
-            let pause = deadline.since(now).min(TICK);
+            let next = deadline.min(self.course.next());
+            let pause = next.since(now).min(TICK);
             if self.running.taken.wait_for_end(pause) {
                 return End::Sampler;
             }
@@ -200,10 +193,15 @@ impl Run {
     /// Tells how it goes. A message that finds no room is left out.
     fn tell(&mut self, now: Mono) -> Result<(), ClientGone> {
         let progress = self.progress(now.since(self.began));
+        let samples = progress.samples_all.saturating_add(progress.lost_samples);
+        let slowed = self.course.count(now, samples, &*self.captures.world);
         {
             let mut info = lock(&self.running.info);
             info.progress = Some(progress);
             info.elapsed_ns = progress.elapsed_ns;
+            if let Some(rate_hz) = slowed {
+                (info.rate_hz, info.period) = (rate_hz, 0);
+            }
         }
         match self.messages.try_send(message(Body::Progress(progress))) {
             Err(TrySendError::Closed(_)) => Err(ClientGone),
@@ -311,12 +309,7 @@ impl Run {
         let recorder = read(&self.running.taken.recorder);
         let (all, totals) = (recorder.totals_of_quality(), stats.totals);
         drop(recorder);
-        if let Some(gone) = self.target_gone {
-            let after = gone.since(self.began).as_secs_f64();
-            notices.push(format!(
-                "the target was gone after {after:.0} s: no cgroup of it was left"
-            ));
-        }
+        notices.extend(self.course.notices());
         notices.extend(quality_notices(&all));
         notices.extend(beside_notices(&self.running.taken.beside()));
         if totals.dropped_by_budget > 0 {
@@ -436,6 +429,14 @@ fn beside_notices(beside: &Beside) -> Vec<String> {
             beside.cgroups_refused
         ));
     }
+    let (enabled, counted) = beside.counted_ns;
+    if counted < enabled - enabled / COUNTED_PART {
+        notices.push(format!(
+            "the event was counted for {:.0} % of the time, as others wanted the processor's counters too: \
+             weights are of that time alone",
+            counted as f64 / enabled as f64 * 100.0
+        ));
+    }
     notices.extend(beside.waits.notices());
     notices
 }
@@ -491,5 +492,27 @@ impl Cost {
         let all = captures.world.samples() + captures.recorders.samples();
         let all = all.saturating_sub(self.samples).max(own).max(1);
         (u128::from(cpu_ns) * u128::from(own) / u128::from(all)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_was_counted_for_a_part_of_the_time_is_told() {
+        let told = |counted_ns| {
+            beside_notices(&Beside {
+                counted_ns,
+                ..Beside::default()
+            })
+        };
+        assert!(told((0, 0)).is_empty(), "no event of the processor");
+        assert!(told((1000, 985)).is_empty());
+        let notice = &told((1000, 250))[0];
+        assert!(
+            notice.starts_with("the event was counted for 25 % of the time"),
+            "{notice}"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! What captures need of the daemon: a trait, so that their rules can be tested without any.
 
+pub use super::engine::Followed;
 use super::request::Wanted;
 use super::target::Scope;
 use crate::config;
@@ -22,6 +23,9 @@ pub struct Started {
     pub period: u64,
     /// Bytes copied of each stack.
     pub stack_bytes: u32,
+    /// Samples a second of all CPUs together above which the event is to be sampled by rate; 0: it is bounded
+    /// as it is.
+    pub samples_max: u64,
     /// What is less than was asked for.
     pub notices: Vec<String>,
 }
@@ -46,6 +50,20 @@ pub trait World: Send + Sync + 'static {
     /// # Errors
     /// As `AgentService.Capture` documents.
     fn begin(&self, id: CaptureId, wanted: &Wanted, scope: &Scope) -> Result<Started, Status>;
+
+    /// Looks whether the one cgroup that the events of a capture are bound to was made again, and goes on with
+    /// the new one. A few microseconds where it was not.
+    ///
+    /// # Errors
+    /// Why the new one is not sampled.
+    fn follow(&self, id: CaptureId) -> Result<Followed, Status>;
+
+    /// Has the event of a capture sampled by the highest rate there may be. Returns that; `None` when it is
+    /// sampled by rate already.
+    ///
+    /// # Errors
+    /// Why it goes on as it was.
+    fn slow_down(&self, id: CaptureId) -> Result<Option<u32>, Status>;
 
     /// Ends the sampling of a capture. Nothing when it has ended.
     fn end(&self, id: CaptureId);

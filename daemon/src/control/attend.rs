@@ -4,6 +4,7 @@ use super::Control;
 use super::orders::{OrderError, Orders};
 use crate::agent::with_causes;
 use crate::export::connect::{self, ConnectError, backoff};
+use crate::time::Mono;
 use proto::collector as wire;
 use proto::collector::attend_request::Body as Say;
 use proto::collector::attend_response::Body as Told;
@@ -21,6 +22,9 @@ const WELCOME_MAX: Duration = Duration::from_secs(30);
 
 /// Longest silence of a collector, which asks for signs of life each 30 s.
 const SILENCE_MAX: Duration = Duration::from_secs(150);
+
+/// Longest wait, when all is said, for the collector to take it in.
+const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
 /// Messages between the captures and the connection, each up to 256 KiB. More wait with their captures.
 const OUTGOING: usize = 4;
@@ -62,16 +66,30 @@ fn code(status: &Status) -> &'static str {
     }
 }
 
+/// Waits until the daemon stops.
+async fn stopping(control: &Control) {
+    // The sender lives as long as this.
+    let _ = control.stop.subscribe().wait_for(Option::is_some).await;
+}
+
+/// Waits until the time is over that captures have for their last messages when the daemon stops.
+async fn stopped(control: &Control) {
+    stopping(control).await;
+    let deadline = *control.stop.borrow();
+    if let Some(deadline) = deadline {
+        sleep(deadline.since(Mono::now())).await;
+    }
+}
+
 /// Attends until the end of the daemon.
 pub async fn run(control: &Control) {
-    let mut stop = control.stop.subscribe();
     let mut attempts = 0;
     let mut told = String::new();
     loop {
         let mut welcomed = false;
         let result = tokio::select! {
             result = attend(control, &mut welcomed) => result,
-            _ = stop.wait_for(|&stop| stop) => Ok(()),
+            () = stopped(control) => Ok(()),
         };
         control.counts.attending.set(0);
         let Err(error) = result else {
@@ -90,7 +108,7 @@ pub async fn run(control: &Control) {
         }
         tokio::select! {
             () = sleep(backoff(attempts)) => {}
-            _ = stop.wait_for(|&stop| stop) => return,
+            () = stopping(control) => return,
         }
     }
 }
@@ -100,14 +118,21 @@ fn bounded(reason: &str) -> String {
     plain.take(300).collect()
 }
 
-/// One stream, until it ends. What was asked for over it ends with it.
+/// One stream, until it ends, or until the daemon stops and all is said. What was asked for over it ends with
+/// it.
 async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendError> {
-    let channel = connect::channel(control.exporter.address()).await?;
     let (say, queue) = mpsc::channel(OUTGOING);
     let mut facts = control.exporter.facts_version();
     // There is room for it.
     let _ = say.try_send(request(Say::Hello(control.exporter.hello())));
-    let mut told = open(channel, queue).await?;
+    let opened = async {
+        let channel = connect::channel(control.exporter.address()).await?;
+        open(channel, queue).await
+    };
+    let mut told = tokio::select! {
+        told = opened => told?,
+        () = stopping(control) => return Ok(()),
+    };
     *welcomed = true;
     control.counts.attending.set(1);
     control.counts.connections.inc();
@@ -116,12 +141,17 @@ async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendErro
     let mut heard = Instant::now();
     // What is said beside reports: it must not wait for their room.
     let (mut pong, mut new_facts) = (false, false);
+    let mut ends = false;
     loop {
+        if ends && orders.is_empty() {
+            break;
+        }
         tokio::select! {
             message = told.message() => {
                 let message = message.map_err(AttendError::Status)?.ok_or(AttendError::Ended)?;
                 heard = Instant::now();
                 match message.body {
+                    // What makes captures refuses those that come while it stops.
                     Some(Told::Order(order)) => orders.take(order)?,
                     Some(Told::Ping(_)) => {
                         pong = true;
@@ -144,11 +174,17 @@ async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendErro
                 }
             }
             () = orders.one_ended() => {}
+            () = stopping(control), if !ends => ends = true,
             () = sleep_until(heard + SILENCE_MAX) => {
                 return Err(AttendError::Silent(SILENCE_MAX));
             }
         }
     }
+    // The collector has all of it when it ends the stream in its turn.
+    drop((orders, say));
+    let ended = async { while let Ok(Some(_)) = told.message().await {} };
+    let _ = timeout(LAST_WORD_MAX, ended).await;
+    Ok(())
 }
 
 async fn open(

@@ -14,6 +14,7 @@ mod tests;
 use crate::capture::Capturing;
 use crate::export::Exporter;
 use crate::metrics::Metric;
+use crate::time::Mono;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
@@ -42,7 +43,8 @@ pub struct Control {
     /// `captures.remote`.
     allowed: AtomicBool,
     counts: ControlCounts,
-    stop: watch::Sender<bool>,
+    /// Until when what captures have left may be sent, once it is to end.
+    stop: watch::Sender<Option<Mono>>,
 }
 
 impl Control {
@@ -53,7 +55,7 @@ impl Control {
             capturing,
             allowed: AtomicBool::new(allowed),
             counts: ControlCounts::default(),
-            stop: watch::Sender::new(false),
+            stop: watch::Sender::new(None),
         }
     }
 
@@ -78,9 +80,10 @@ impl Control {
         self.allowed.load(Ordering::Relaxed)
     }
 
-    /// Has the thread end, and with it the captures it was asked for.
-    pub fn stop(&self) {
-        self.stop.send_replace(true);
+    /// Has the thread end: when all that came of captures is with the collector, and by the deadline whatever is
+    /// left. Captures that still run then are given up.
+    pub fn stop(&self, deadline: Mono) {
+        self.stop.send_replace(Some(deadline));
     }
 
     /// What it came to.

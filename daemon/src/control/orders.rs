@@ -106,6 +106,11 @@ impl<'c> Orders<'c> {
         Ok(())
     }
 
+    /// True when nothing of them is left to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
     /// Done when a task has ended; for ever without one.
     pub async fn one_ended(&mut self) {
         let ended = match self.tasks.join_next_with_id().await {

@@ -4,7 +4,7 @@ use super::Control;
 use super::orders::{OrderError, Orders};
 use crate::capture::Capturing;
 use crate::export::{Exporter, HostInfo, Identity, Options, Settings};
-use crate::time::WallAnchor;
+use crate::time::{Mono, WallAnchor};
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, CaptureResponse, CaptureState};
 use proto::collector::attend_request::Body as Say;
@@ -86,6 +86,11 @@ fn control(address: SocketAddr, fake: &Arc<Fake>) -> Arc<Control> {
     let (exporter, _, _) = Exporter::new(options, Arc::new(WallAnchor::new()));
     let capturing: Arc<dyn Capturing> = fake.clone();
     Arc::new(Control::new(Arc::new(exporter), capturing, true))
+}
+
+/// A deadline that only a failing test meets.
+fn soon() -> Mono {
+    Mono::now().plus(LIMIT)
 }
 
 fn nowhere(fake: &Arc<Fake>) -> Arc<Control> {
@@ -421,10 +426,69 @@ async fn it_attends_answers_pings_and_comes_again_after_a_restart() {
     stream.tell(Told::Order(capture(1, ""))).await;
     let mut stream = next(&mut attending).await;
     stream.welcome().await;
-    control.stop();
+    control.stop(soon());
     until("ended", || thread.is_finished()).await;
     thread.join().unwrap().unwrap();
     assert_eq!(control.counts().attending.get(), 0);
+}
+
+#[tokio::test]
+async fn what_captures_have_left_is_sent_before_the_end() {
+    let (address, mut attending) = collector().await;
+    let fake = Arc::new(Fake::default());
+    let control = control(address, &fake);
+    let thread = {
+        let control = control.clone();
+        std::thread::spawn(move || control.run())
+    };
+    let mut stream = next(&mut attending).await;
+    stream.welcome().await;
+    stream.tell(Told::Order(capture(1, ""))).await;
+    until("begun", || fake.begun.lock().unwrap().len() == 1).await;
+    control.stop(soon());
+    // The capture ends meanwhile with what it has.
+    let messages = fake.sender(0);
+    messages.send(accepted(9)).await.unwrap();
+    messages.send(result()).await.unwrap();
+    drop(messages);
+    fake.begun.lock().unwrap().clear();
+    let mut last = None;
+    while let Some(said) = stream.said().await {
+        last = Some(said);
+    }
+    let Some(Say::Report(report)) = last else {
+        panic!("no report but {last:?}");
+    };
+    let is_result = matches!(
+        report.what,
+        Some(report::What::Response(CaptureResponse {
+            body: Some(Body::Result(_))
+        }))
+    );
+    assert!(is_result);
+    drop(stream);
+    until("ended", || thread.is_finished()).await;
+    thread.join().unwrap().unwrap();
+    assert_eq!(control.counts().given_up.get(), 0);
+}
+
+#[tokio::test]
+async fn a_capture_that_does_not_end_is_given_up_at_the_deadline() {
+    let (address, mut attending) = collector().await;
+    let fake = Arc::new(Fake::default());
+    let control = control(address, &fake);
+    let thread = {
+        let control = control.clone();
+        std::thread::spawn(move || control.run())
+    };
+    let mut stream = next(&mut attending).await;
+    stream.welcome().await;
+    stream.tell(Told::Order(capture(1, ""))).await;
+    until("begun", || fake.begun.lock().unwrap().len() == 1).await;
+    control.stop(Mono::now());
+    until("ended", || thread.is_finished()).await;
+    thread.join().unwrap().unwrap();
+    assert_eq!(control.counts().given_up.get(), 1);
 }
 
 #[tokio::test]
@@ -436,7 +500,7 @@ async fn the_end_does_not_wait_for_a_collector_that_is_away() {
         let control = control.clone();
         std::thread::spawn(move || control.run())
     };
-    control.stop();
+    control.stop(soon());
     until("ended", || thread.is_finished()).await;
     thread.join().unwrap().unwrap();
 }

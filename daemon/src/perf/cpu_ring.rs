@@ -91,6 +91,10 @@ pub struct CpuRing {
     counter: Option<Counter>,
     pub(super) ring: Ring,
     counts_losses: bool,
+    /// The event says for how long it was counted.
+    counts_times: bool,
+    /// What each sample stands for, where samples do not say; else 0.
+    fixed_period: u64,
     /// After the records given back, and after those of the look.
     known: Known,
     seen: Known,
@@ -153,7 +157,9 @@ impl CpuRing {
     ) -> Result<(CpuRing, Features), RingsError> {
         let (counter, features) = probe::open(cpu, probe, place, features)?;
         let pace = probe.pace(place.cgroup.is_some());
-        let ring = CpuRing::mapped(cpu, counter, place.ring_bytes, pace, features)?;
+        let mut ring = CpuRing::mapped(cpu, counter, place.ring_bytes, pace, features)?;
+        ring.counts_times = probe.source.is_hardware();
+        ring.fixed_period = probe.fixed_period();
         Ok((ring, features))
     }
 
@@ -199,6 +205,8 @@ impl CpuRing {
             counter: None,
             ring,
             counts_losses: false,
+            counts_times: false,
+            fixed_period: 0,
             known,
             seen: known,
             head,
@@ -262,7 +270,11 @@ impl CpuRing {
                 self.looked = self.head;
                 break;
             };
-            let (len, time, pulse) = (bytes.len(), record::time(bytes), record::pulse(bytes));
+            let (len, time) = (bytes.len(), record::time(bytes));
+            let pulse = match (record::pulse(bytes), self.fixed_period) {
+                (Pulse::Sample(_), fixed @ 1..) => Pulse::Sample(fixed),
+                (pulse, _) => pulse,
+            };
             match time {
                 Ok(time) if time > horizon => break,
                 Ok(time) if left == 0 && excess == Excess::Waits => {
@@ -349,7 +361,13 @@ impl CpuRing {
 
     fn read_lost(&self) -> Option<u64> {
         let counter = self.counter.as_ref().filter(|_| self.counts_losses)?;
-        event::read_lost(counter.as_raw_fd())
+        event::read_counts(counter.as_raw_fd(), true, self.counts_times)?.lost
+    }
+
+    /// For how long the event was to be counted, and was, where it is one that says so. Unit: nanoseconds.
+    pub(super) fn times(&self) -> Option<(u64, u64)> {
+        let counter = self.counter.as_ref().filter(|_| self.counts_times)?;
+        event::read_counts(counter.as_raw_fd(), self.counts_losses, true)?.times
     }
 
     /// A record the look found. One that wraps is copied to `scratch`.

@@ -128,6 +128,7 @@ impl Features {
             user_regs: if stack_bytes > 0 { USER_REGS } else { 0 },
             user_stack: stack_bytes > 0,
             raw: false,
+            fixed_period: 0,
         }
     }
 }
@@ -211,14 +212,34 @@ pub fn open(
     }
 }
 
-/// Records of an event that found no room in its ring, as the kernel counts them: it knows before a
-/// `LOST` record can be written. For events opened with [`Feature::ReadLost`].
-pub(super) fn read_lost(event: RawFd) -> Option<u64> {
-    // With `read_format` LOST and nothing else: the event's value, then the count.
-    let mut words = [0u64; 2];
+/// What an event tells of itself when it is read, by its `read_format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct ReadCounts {
+    /// Records that found no room in the ring, as the kernel counts them: it knows before a `LOST` record can
+    /// be written. With [`Feature::ReadLost`].
+    pub lost: Option<u64>,
+    /// For how long the event was to be counted, and was. Unit: nanoseconds.
+    pub times: Option<(u64, u64)>,
+}
+
+/// Reads an event opened with these in its `read_format`, and nothing else.
+pub(super) fn read_counts(event: RawFd, lost: bool, times: bool) -> Option<ReadCounts> {
+    let mut words = [0u64; 4];
+    let used = 1 + 2 * usize::from(times) + usize::from(lost);
+    let words = &mut words[..used];
     // SAFETY: `words` is writable for the size passed; a bad descriptor is an error, not undefined.
-    let read = unsafe { libc::read(event, words.as_mut_ptr().cast(), size_of_val(&words)) };
-    (read == size_of_val(&words) as isize).then_some(words[1])
+    let read = unsafe { libc::read(event, words.as_mut_ptr().cast(), size_of_val(words)) };
+    (read == size_of_val(words) as isize).then(|| counts_in(words, lost, times))
+}
+
+/// Takes apart what a read brings: the event's value, then the times, then the count of lost records.
+fn counts_in(words: &[u64], lost: bool, times: bool) -> ReadCounts {
+    let lost_at = if times { 3 } else { 1 };
+    let word = |at: usize| words.get(at).copied();
+    ReadCounts {
+        lost: word(lost_at).filter(|_| lost),
+        times: word(1).zip(word(2)).filter(|_| times),
+    }
 }
 
 fn builder(cpu: CpuId, spec: &EventSpec, features: Features) -> Builder<'static> {
@@ -296,4 +317,24 @@ pub(super) fn explain(cpu: CpuId, event: &str, hint: &str, source: io::Error) ->
 /// True for an error that may come of a bit the kernel does not know.
 pub(super) fn is_unknown_bit(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(libc::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_stands_in_the_order_of_the_manual() {
+        let found = |words: &[u64], lost, times| {
+            let found = counts_in(words, lost, times);
+            (found.lost, found.times)
+        };
+        assert_eq!(
+            found(&[9, 100, 40, 7], true, true),
+            (Some(7), Some((100, 40)))
+        );
+        assert_eq!(found(&[9, 7], true, false), (Some(7), None));
+        assert_eq!(found(&[9, 100, 40], false, true), (None, Some((100, 40))));
+        assert_eq!(found(&[9], false, false), (None, None));
+    }
 }

@@ -13,8 +13,11 @@ use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag};
 use perf_event_open_sys::{self as perf, bindings as sys};
 use std::ffi::CString;
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 /// What makes an event take a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,8 +35,65 @@ pub struct Source {
     pub kind: u32,
     /// `perf_event_attr.config`.
     pub config: u64,
-    /// Path of the executable and offset in it, for a uprobe.
-    pub uprobe: Option<(CString, u64)>,
+    /// Where a uprobe is to be set.
+    pub uprobe: Option<Uprobe>,
+}
+
+/// A place in a program. The program is held open and named to the kernel by its descriptor, so that it is the
+/// file that was looked at, whatever lies at its path by now.
+#[derive(Clone, Debug)]
+pub struct Uprobe {
+    file: Arc<File>,
+    path: CString,
+    /// Device and inode.
+    identity: (u64, u64),
+    offset: u64,
+}
+
+impl Uprobe {
+    /// The instruction at this offset in the file.
+    ///
+    /// # Errors
+    /// When the file does not say which it is.
+    pub fn new(file: File, offset: u64) -> io::Result<Uprobe> {
+        let meta = file.metadata()?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Ok(Uprobe {
+            file: Arc::new(file),
+            path: CString::new(path)?,
+            identity: (meta.dev(), meta.ino()),
+            offset,
+        })
+    }
+
+    /// The program.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Offset in it.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn place(&self) -> ((u64, u64), u64) {
+        (self.identity, self.offset)
+    }
+}
+
+/// The same instruction of the same file, by whichever descriptor.
+impl PartialEq for Uprobe {
+    fn eq(&self, other: &Uprobe) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for Uprobe {}
+
+impl Hash for Uprobe {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.place().hash(state);
+    }
 }
 
 impl Source {
@@ -77,9 +137,9 @@ impl Event for &Source {
     fn update_attrs(self, attributes: &mut sys::perf_event_attr) {
         attributes.type_ = self.kind;
         attributes.config = self.config;
-        if let Some((path, offset)) = &self.uprobe {
-            attributes.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
-            attributes.__bindgen_anon_4.probe_offset = *offset;
+        if let Some(uprobe) = &self.uprobe {
+            attributes.__bindgen_anon_3.uprobe_path = uprobe.path.as_ptr() as u64;
+            attributes.__bindgen_anon_4.probe_offset = uprobe.offset;
         }
     }
 }
@@ -108,8 +168,24 @@ impl Probe {
     pub fn layout(&self, features: Features) -> Layout {
         Layout {
             raw: self.raw,
+            fixed_period: self.fixed_period(),
             ..features.layout(self.stack_bytes)
         }
+    }
+
+    /// What each sample stands for, where that is not asked of the kernel; else 0. Of events that the kernel
+    /// counts itself it takes a sample each time they happen, whatever the period, when it is to say the
+    /// period of each (`perf_swevent_event` in kernel/events/core.c; seen on Linux 6.18). What happens several
+    /// times at once is one sample with a period of one, and would be many without.
+    pub(super) fn fixed_period(&self) -> u64 {
+        match self.every {
+            Every::Period(period) if period > 1 && self.is_counted_by_kernel() => period,
+            _ => 0,
+        }
+    }
+
+    fn is_counted_by_kernel(&self) -> bool {
+        !self.source.is_clock() && !self.source.is_hardware()
     }
 
     /// How far apart samples are. In one cgroup no event ticks all the time.
@@ -206,8 +282,10 @@ fn builder<'a>(
         | SampleFlag::TID
         | SampleFlag::TIME
         | SampleFlag::CPU
-        | SampleFlag::PERIOD
         | SampleFlag::CALLCHAIN;
+    if probe.fixed_period() == 0 {
+        fields |= SampleFlag::PERIOD;
+    }
     if features.has(Feature::Cgroup) {
         fields |= SampleFlag::CGROUP;
     }
@@ -242,10 +320,13 @@ fn builder<'a>(
             .exclude_callchain_kernel(true)
             .exclude_callchain_user(true);
     }
+    let mut reads = ReadFormat::empty();
     if features.has(Feature::ReadLost) {
-        builder.read_format(ReadFormat::LOST);
-    } else {
-        builder.read_format(ReadFormat::empty());
+        reads |= ReadFormat::LOST;
     }
+    if probe.source.is_hardware() {
+        reads |= ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING;
+    }
+    builder.read_format(reads);
     builder
 }

@@ -25,6 +25,8 @@ pub struct Layout {
     pub user_stack: bool,
     /// `PERF_SAMPLE_RAW` is on.
     pub raw: bool,
+    /// What each sample stands for where `PERF_SAMPLE_PERIOD` is off; 0: it is on.
+    pub fixed_period: u64,
 }
 
 /// Bytes of the `sample_id` trailer: TID, TIME, CPU, IDENTIFIER.
@@ -285,7 +287,8 @@ pub enum Pulse {
     Other,
 }
 
-/// The pulse of a record, without parsing the rest. A field past its end makes it [`Pulse::Other`].
+/// The pulse of a record, without parsing the rest. A field past its end makes it [`Pulse::Other`]. Of an event
+/// that does not say the period of each sample, what stands for it means nothing.
 pub fn pulse(record: &[u8]) -> Pulse {
     let word = |at: usize| Cursor(record.get(at..).unwrap_or_default()).u64();
     let pulse = match header(record) {
@@ -408,7 +411,10 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
     let (pid, tid) = cursor.u32_pair()?;
     let time = Mono(cursor.u64()?);
     let (cpu, _) = cursor.u32_pair()?;
-    let period = cursor.u64()?;
+    let period = match layout.fixed_period {
+        0 => cursor.u64()?,
+        fixed => fixed,
+    };
     let words = usize::try_from(cursor.u64()?).map_err(|_| Malformed)?;
     let callchain = Callchain(cursor.take(words.checked_mul(8).ok_or(Malformed)?)?);
     let mut raw = None;
@@ -477,6 +483,7 @@ mod tests {
         user_regs: 0,
         user_stack: false,
         raw: false,
+        fixed_period: 0,
     };
 
     fn pair(low: u32, high: u32) -> u64 {
@@ -517,6 +524,7 @@ mod tests {
             user_regs: 0x1c0,
             user_stack: true,
             raw: false,
+            fixed_period: 0,
         };
         // abi 0, stack size 0, cgroup.
         let bytes = record(sys::PERF_RECORD_SAMPLE, 1, &sample_body(&[7], &[0, 0, 44]));
@@ -534,6 +542,7 @@ mod tests {
             user_regs: 0x1c0,
             user_stack: true,
             raw: false,
+            fixed_period: 0,
         };
         // abi 2, three registers, 16 bytes reserved, of which 8 are real, cgroup.
         let rest = [2, 100, 101, 102, 16, 0x55, 0x66, 8, 44];

@@ -134,6 +134,13 @@ impl RingSet {
         self.rings.iter_mut().map(|it| (it.event, &mut it.ring))
     }
 
+    /// For how long its events were to be counted on all CPUs, and were: less where others want the counters of
+    /// the processor too. `None` for events that take none of those. Unit: nanoseconds.
+    pub fn times(&self) -> Option<(u64, u64)> {
+        let times = self.rings.iter().filter_map(|it| it.ring.times());
+        times.reduce(|(enabled, running), (more, ran)| (enabled + more, running + ran))
+    }
+
     /// Samples a CPU no more, which went away. Returns true when it was sampled.
     pub(super) fn leave(&mut self, cpu: CpuId) -> bool {
         let mut left = false;

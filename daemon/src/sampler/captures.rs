@@ -79,6 +79,29 @@ impl SetOf {
     }
 }
 
+/// What a capture goes on with, in the place of the set it has.
+#[derive(Debug)]
+pub struct Follow {
+    /// Its id. One that has ended does not go on.
+    pub id: CaptureId,
+    /// Where its samples come from now.
+    pub set: SetOf,
+    /// Weight of one sample; 0 when it varies.
+    pub period: u64,
+    /// Where the one ends and the other begins.
+    pub seam: Seam,
+}
+
+/// How two sets of one capture meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seam {
+    /// Both sample the same: what is not younger than the moment of the change is taken from the first, the
+    /// rest from the second.
+    Cut,
+    /// They sample different things, of which the first has come to its end: all of both is taken.
+    Apart,
+}
+
 impl Begin {
     /// All that the sampler needs, allocated here: on the caller's thread.
     pub fn new(id: CaptureId, set: SetOf, filter: Filter) -> Begin {
@@ -111,9 +134,27 @@ pub(super) struct Captures {
     closing: Vec<RingSet>,
 }
 
+/// A set that a capture takes samples of.
+struct Feed {
+    set: SetKey,
+    /// For how long its events had been counted before; see [`RingSet::times`].
+    counted_before: (u64, u64),
+    /// What is not younger than this is another one's.
+    since: Mono,
+    /// As is what is younger than this: the set has been followed by another.
+    until: Option<Mono>,
+}
+
+impl Feed {
+    fn covers(&self, time: Mono) -> bool {
+        time > self.since && self.until.is_none_or(|until| time <= until)
+    }
+}
+
 struct Running {
     id: CaptureId,
-    set: SetKey,
+    /// The one in force, and before it those of which records may be in rings still.
+    feeds: Vec<Feed>,
     filter: Filter,
     /// Samples of the idle loop say that nothing happened.
     idles: bool,
@@ -133,8 +174,29 @@ struct Running {
 }
 
 impl Running {
-    fn covers(&self, time: Mono) -> bool {
-        !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until)
+    /// The set as a source of this capture.
+    fn feed(&self, set: SetKey) -> Option<&Feed> {
+        self.feeds.iter().find(|feed| feed.set == set)
+    }
+
+    fn covers(&self, set: SetKey, time: Mono) -> bool {
+        let taken =
+            !self.closed && time > self.begin && self.until.is_none_or(|until| time <= until);
+        taken && self.feed(set).is_some_and(|feed| feed.covers(time))
+    }
+
+    /// Adds for how long its events were counted, where the processor counts them: at the end, for each is a
+    /// call of the kernel's on each CPU.
+    fn note_times(&mut self, sets: &[RingSet]) {
+        for feed in &self.feeds {
+            let set = sets.iter().find(|set| set.key == feed.set);
+            if let Some((enabled, running)) = set.and_then(RingSet::times) {
+                let (before, ran) = feed.counted_before;
+                let counted = &mut self.folder.batch().counted_ns;
+                counted.0 += enabled.saturating_sub(before);
+                counted.1 += running.saturating_sub(ran);
+            }
+        }
     }
 
     /// Adds what is known of waits to the batch; those that go on too, when the capture ends.
@@ -170,6 +232,7 @@ impl Captures {
             SetOf::New(set) => set.idles,
             SetOf::Open(_) => known.is_some_and(|known| known.idles),
         };
+        let counted_before = known.and_then(RingSet::times).unwrap_or_default();
         let known = known.is_some();
         let running = self.list.iter().filter(|it| it.until.is_none()).count();
         let mut refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
@@ -190,7 +253,12 @@ impl Captures {
         folder.keep_moments = begin.keep_times;
         self.list.push(Running {
             id: begin.id,
-            set,
+            feeds: vec![Feed {
+                set,
+                counted_before,
+                since: Mono(0),
+                until: None,
+            }],
             filter: begin.filter,
             idles,
             losses: Losses::default(),
@@ -204,6 +272,42 @@ impl Captures {
             next: start.plus(begin.window),
             closed: refused,
         });
+    }
+
+    /// Has a capture go on with another set. Without it the capture ends with what it has.
+    pub(super) fn follow(&mut self, follow: Follow, rings: &mut Rings, poller: &Poller, now: Mono) {
+        let Follow { id, set, .. } = follow;
+        let key = set.key();
+        let mut counted_before = (0, 0);
+        let listens = match set {
+            // Whoever shares it may be told of in the next command: what nobody wants is swept away.
+            SetOf::New(set) => self.listen(*set, rings, poller),
+            SetOf::Open(key) => {
+                let known = rings.sets().iter().find(|known| known.key == key);
+                counted_before = known.and_then(RingSet::times).unwrap_or_default();
+                known.is_some()
+            }
+        };
+        if !listens {
+            return self.end(id, now);
+        }
+        let Some(running) = self.list.iter_mut().find(|running| running.id == id) else {
+            return;
+        };
+        let since = match follow.seam {
+            Seam::Cut => now,
+            Seam::Apart => Mono(0),
+        };
+        for feed in &mut running.feeds {
+            feed.until.get_or_insert(now);
+        }
+        running.feeds.push(Feed {
+            set: key,
+            counted_before,
+            since,
+            until: None,
+        });
+        running.folder.batch().period = follow.period;
     }
 
     /// Takes a set over. False where the kernel does not let its rings be waited for, which is no reason for
@@ -254,7 +358,12 @@ impl Captures {
 
     /// Samples are missing in a set.
     pub(super) fn add_gap(&mut self, set: SetKey, event: u8, gap: Gap) {
-        for running in self.list.iter_mut().filter(|running| running.set == set) {
+        for running in &mut self.list {
+            let Some(feed) = running.feed(set) else {
+                continue;
+            };
+            let (_, gap) = gap.split(feed.since);
+            let gap = feed.until.map_or(gap, |until| gap.split(until).0);
             if let Some(waits) = &mut running.waits {
                 // What the waits were of which a record is missing cannot be estimated.
                 waits.lost(event, gap.from, gap.until);
@@ -279,8 +388,8 @@ impl Captures {
     ) {
         // It is looked up and unwound once, for the first that wants it.
         let (mut names, mut end) = (None, None);
-        for running in self.list.iter_mut().filter(|running| running.set == set) {
-            if !running.covers(sample.time) {
+        for running in &mut self.list {
+            if !running.covers(set, sample.time) {
                 continue;
             }
             if let Some(waits) = &mut running.waits {
@@ -310,11 +419,8 @@ impl Captures {
     pub(super) fn take_news(&mut self, rings: &Rings) {
         for set in rings.sets() {
             let news = set.news;
-            for running in self
-                .list
-                .iter_mut()
-                .filter(|running| running.set == set.key)
-            {
+            let its = |running: &&mut Running| running.feed(set.key).is_some();
+            for running in self.list.iter_mut().filter(its) {
                 let batch = running.folder.batch();
                 batch.shed += news.shed;
                 batch.quality.lost += news.lost;
@@ -355,11 +461,13 @@ impl Captures {
         &mut self,
         reached: Mono,
         main: &mut Folder,
-        processes: &ProcessTable,
+        (processes, sets): (&ProcessTable, &[RingSet]),
         queues: &Queues,
         shared: &Shared,
     ) -> Result<(), NamerGone> {
         for running in &mut self.list {
+            let drained = |feed: &Feed| feed.until.is_some_and(|until| until <= reached);
+            running.feeds.retain(|feed| !drained(feed));
             if running.unsent.is_none() && !running.closed {
                 let end = running.until.filter(|&until| until <= reached);
                 let (end, empty) = match end {
@@ -374,6 +482,9 @@ impl Captures {
                 running.closed = running.until.is_some_and(|until| until <= reached);
                 running.next = end.plus(running.window);
                 running.note_waits(running.closed.then_some(end), processes);
+                if running.closed {
+                    running.note_times(sets);
+                }
                 let batch = running.folder.batch();
                 running.losses.take(end, batch);
                 complete(batch, main.batch(), processes);
@@ -401,7 +512,8 @@ impl Captures {
         self.list
             .retain(|running| !running.closed || running.unsent.is_some());
         let list = &self.list;
-        let unused = |set: &&RingSet| !list.iter().any(|it| it.set == set.key && !it.closed);
+        let uses = |it: &Running, set: SetKey| it.feed(set).is_some() && !it.closed;
+        let unused = |set: &&RingSet| !list.iter().any(|it| uses(it, set.key));
         while let Some(key) = rings.sets().iter().find(unused).map(|set| set.key) {
             let Some(set) = rings.take_set(key) else {
                 break;

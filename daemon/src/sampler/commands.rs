@@ -1,6 +1,6 @@
 //! What changes while the sampler runs: other rings, CPUs that come and go, the length of windows.
 
-use super::{Begin, Sampler, SamplerError};
+use super::{Begin, Follow, Sampler, SamplerError};
 use crate::ids::{CaptureId, CpuId};
 use crate::perf::cpu_ring::CpuRing;
 use crate::perf::rings::Rings;
@@ -43,6 +43,8 @@ pub enum Command {
     KeepTimes(bool),
     /// Begin a capture.
     BeginCapture(Box<Begin>),
+    /// Have a capture go on with another set.
+    FollowCapture(Box<Follow>),
     /// End a capture with what there is.
     EndCapture(CaptureId),
 }
@@ -135,6 +137,10 @@ impl Sampler {
             Command::BeginCapture(begin) => {
                 self.captures
                     .begin(*begin, &mut self.rings, &self.poller, now);
+            }
+            Command::FollowCapture(follow) => {
+                self.captures
+                    .follow(*follow, &mut self.rings, &self.poller, now);
             }
             Command::EndCapture(id) => self.captures.end(id, now),
         }

@@ -218,7 +218,8 @@ impl Sampler {
         if captures.is_empty() {
             return Ok(());
         }
-        captures.hand_over(reached, folder, processes, queues, shared)?;
+        let known = (&*processes, rings.sets());
+        captures.hand_over(reached, folder, known, queues, shared)?;
         captures
             .sweep(rings, poller, queues)
             .map_err(SamplerError::Wait)
@@ -408,6 +409,7 @@ mod tests {
             user_regs: 0,
             user_stack: false,
             raw: false,
+            fixed_period: 0,
         };
         let bytes = synthetic::sample(Mono(1), 0, 0, 10, &[ip]);
         let Ok(Record::Sample(sample)) = record::parse(&bytes, &layout) else {

@@ -10,7 +10,7 @@ mod drain;
 mod shared;
 pub mod waits;
 
-pub use captures::{Begin, CAPTURE_BATCHES, CAPTURES_MAX, HAND_OVER, SetOf};
+pub use captures::{Begin, CAPTURE_BATCHES, CAPTURES_MAX, Follow, HAND_OVER, Seam, SetOf};
 pub use commands::Command;
 pub use shared::{Facts, Shared};
 

@@ -83,6 +83,13 @@ const FIRST_SAMPLE_MAX: Duration = Duration::from_secs(3);
 /// A namer that has worked on one batch for this long is stuck on a file system.
 const NAMER_STUCK: Duration = Duration::from_secs(300);
 
+/// Part of the shutdown's grace in which captures end with what they have. Most take a part of a second; who
+/// does not read what was captured is not waited for longer.
+const CAPTURES_GRACE_SHARE: f64 = 0.3;
+
+/// Part of it in which what came of captures may reach the collector.
+const ORDERS_GRACE_SHARE: f64 = 0.7;
+
 /// Part of the shutdown's grace that clients get to finish what they asked.
 const SERVING_GRACE_SHARE: f64 = 0.6;
 
@@ -582,22 +589,44 @@ impl Stages {
         self.manager.tell(&NotifyState::Ready);
     }
 
+    /// Has captures end with what they have, and waits until that is with those who asked, and evidence on disk.
+    fn end_captures(&self, deadline: Mono) {
+        let Some(captures) = self.agent.captures.get() else {
+            return;
+        };
+        captures.stop();
+        let answered = captures.wait_until_answered(deadline);
+        while self.agent.triggers.capturing_now() > 0 && Mono::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let unkept = self.agent.triggers.capturing_now();
+        if !answered || unkept > 0 {
+            let running = captures.running();
+            tracing::warn!(
+                running,
+                unkept,
+                "stopping before all captures are answered and kept"
+            );
+        }
+    }
+
     /// Drains and ends the stages in the order data flows, within the grace.
     fn stop(mut self, cause: Option<RunError>) -> Result<(), RunError> {
         self.manager.tell(&NotifyState::Stopping);
         let grace = lock(&self.agent.config).config.shutdown.grace();
-        let deadline = Mono::now().plus(grace);
+        let begin = Mono::now();
+        let deadline = begin.plus(grace);
+        let by = |share| begin.plus(grace.mul_f64(share));
+        // While there is everything that an answer needs: sampler, namer, and the ways out.
+        self.end_captures(by(CAPTURES_GRACE_SHARE));
         if let Some(control) = self.agent.control.get() {
-            control.stop();
-        }
-        if let Some(captures) = self.agent.captures.get() {
-            captures.stop();
+            control.stop(by(ORDERS_GRACE_SHARE));
         }
         self.agent.sampler.stop();
         // What is left to name has the grace and no more.
         self.agent.namer_pace.hurry(Mono::now());
         if let Some(exporter) = &self.agent.export {
-            exporter.stop(Mono::now().plus(grace.mul_f64(PUSHING_GRACE_SHARE)));
+            exporter.stop(by(PUSHING_GRACE_SHARE));
         }
         // Both end side by side: receivers may all be gone.
         let _ = self.stop_serving.send(true);

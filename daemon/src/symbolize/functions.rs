@@ -14,14 +14,19 @@ const SYMBOLS_MAX: u64 = 8 << 20;
 /// Symbols read at a time.
 const AT_ONCE: usize = 4096;
 
-/// `STT_FUNC` and `STT_GNU_IFUNC`: what is called.
-const FUNCTIONS: [u8; 2] = [2, 10];
+/// `STT_FUNC`: what is called.
+const FUNCTION: u8 = 2;
+
+/// `STT_GNU_IFUNC`: what chooses at load time which function is called. Its address is that of the choosing code.
+const INDIRECT: u8 = 10;
 
 /// What was found of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Offset in the file of its first instruction.
     At(u64),
+    /// It is one of several functions, chosen when the program is loaded: its name stands at what chooses.
+    Indirect,
     /// Tables of symbols are there, and it is in none.
     NotThere,
     /// The file has no names of functions.
@@ -40,23 +45,32 @@ pub fn place_of<R: ReadAt + ?Sized>(image: &R, name: &[u8]) -> Result<Place, Elf
             continue;
         };
         match search(image, &headers, table, name)? {
-            Some(address) => {
+            Some(Found::Function(address)) => {
                 let offset = headers.offset_of(address);
                 return offset.map(Place::At).ok_or(ElfError::Damaged);
             }
+            Some(Found::Indirect) => return Ok(Place::Indirect),
             None => place = Place::NotThere,
         }
     }
     Ok(place)
 }
 
-/// Address of the function of this name in one table.
+/// What has a name.
+enum Found {
+    /// A function, by its address.
+    Function(u64),
+    /// What chooses one.
+    Indirect,
+}
+
+/// The function of this name in one table; what chooses one only where nothing else is called so.
 fn search<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
     table: &Section,
     name: &[u8],
-) -> Result<Option<u64>, ElfError> {
+) -> Result<Option<Found>, ElfError> {
     let names = headers.sections.get(table.link as usize);
     let names = names.ok_or(ElfError::Damaged)?;
     if table.compressed || names.compressed {
@@ -71,7 +85,7 @@ fn search<R: ReadAt + ?Sized>(
     image.read_exact_at(&mut text, names.offset)?;
     let size = size as usize;
     let mut chunk = vec![0; AT_ONCE * size];
-    let mut at = 0;
+    let (mut at, mut found) = (0, None);
     while at < count {
         let here = (count - at).min(AT_ONCE as u64) as usize;
         let chunk = &mut chunk[..here * size];
@@ -80,13 +94,19 @@ fn search<R: ReadAt + ?Sized>(
         for entry in chunk.chunks_exact(size) {
             let symbol = Symbol::parse(entry, headers.is_64);
             let called = text.get(symbol.name as usize..);
-            if symbol.is_function() && called.is_some_and(|called| is_called(called, name)) {
-                return Ok(Some(symbol.address));
+            if symbol.section == 0 || !called.is_some_and(|called| is_called(called, name)) {
+                // Only called from here, or another one.
+                continue;
+            }
+            match symbol.kind {
+                FUNCTION => return Ok(Some(Found::Function(symbol.address))),
+                INDIRECT => found = Some(Found::Indirect),
+                _ => {}
             }
         }
         at += here as u64;
     }
-    Ok(None)
+    Ok(found)
 }
 
 /// True when the string that begins here is the name, or the name and a version.
@@ -128,11 +148,6 @@ impl Symbol {
             address,
         }
     }
-
-    /// Defined here, not only called from here.
-    fn is_function(&self) -> bool {
-        FUNCTIONS.contains(&self.kind) && self.section != 0
-    }
 }
 
 #[cfg(test)]
@@ -162,6 +177,21 @@ mod tests {
         assert!(headers.segments.iter().any(within), "{offset:#x}");
         let none = place_of(&image, b"no function has this name").expect("sound");
         assert_eq!(none, Place::NotThere);
+    }
+
+    #[test]
+    fn a_function_that_is_chosen_at_load_time_is_none() {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
+        let mut paths = maps
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(5));
+        let library = paths.find(|path| path.ends_with("/libc.so.6"));
+        let Some(image) = library.and_then(|path| std::fs::File::open(path).ok()) else {
+            return eprintln!("skip: another C library");
+        };
+        let place = |name: &[u8]| place_of(&image, name).expect("sound");
+        assert!(matches!(place(b"getpid"), Place::At(_)));
+        assert_eq!(place(b"memcpy"), Place::Indirect);
     }
 
     #[test]

@@ -28,7 +28,7 @@ struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -44,9 +44,9 @@ impl Captures {
     /// Counts in `triggers`, keeps in `pins`.
     pub fn new(triggers: Arc<Triggers>, pins: Arc<Pins>) -> Captures {
         Captures {
+            running: Arc::clone(&triggers.capturing_now),
             triggers,
             pins,
-            running: Arc::default(),
         }
     }
 

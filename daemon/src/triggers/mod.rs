@@ -31,7 +31,7 @@ use state::{Seen, Verdict, Why};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use watcher::{Event, Past, Trouble, Troubles, Watcher};
@@ -81,6 +81,8 @@ pub struct Triggers {
     pub looks: AtomicU64,
     /// Captures that could not be started or kept.
     pub captures_failed: AtomicU64,
+    /// Captures that run, or that are being kept.
+    capturing_now: Arc<AtomicUsize>,
 }
 
 impl Default for Triggers {
@@ -94,6 +96,7 @@ impl Default for Triggers {
             troubles: Mutex::default(),
             looks: AtomicU64::new(0),
             captures_failed: AtomicU64::new(0),
+            capturing_now: Arc::default(),
         }
     }
 }
@@ -134,6 +137,11 @@ impl Triggers {
         drop(wanted);
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// Captures of triggers that run, or that are being kept with their pins.
+    pub fn capturing_now(&self) -> usize {
+        self.capturing_now.load(Ordering::Acquire)
     }
 
     /// How often each trigger fired, by name.

@@ -1,7 +1,7 @@
 //! The events of captures on the running kernel: what each samples, and what is refused.
 
 use super::got::{Got, live, run, wanted, while_busy};
-use daemon::capture::engine::{EngineError, Fault, Wanted};
+use daemon::capture::engine::{EngineError, Fault, Followed, Wanted};
 use daemon::capture::filter::Filter;
 use daemon::cgroup::Hierarchy;
 use daemon::ids::{CaptureId, Pid};
@@ -166,6 +166,116 @@ fn the_kernel_itself_leaves_out_what_is_not_below_the_cgroup_needs_root() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     driven.end();
+}
+
+#[test]
+fn a_cgroup_that_is_made_again_is_followed_needs_root() {
+    let (Some((mut driven, _, engine)), Some(cgroups)) = (live(), Cgroups::new()) else {
+        return eprintln!("skip: no cgroup2 to write to");
+    };
+    let inner = cgroups.0[1].clone();
+    let first = Busy::start();
+    cgroups.put(&inner, first.pid());
+    let id = CaptureId(1);
+    let started = engine.begin(Wanted {
+        every: Every::Rate(499),
+        cgroup: Some(inner.clone()),
+        ..wanted(1, "cpu-clock")
+    });
+    started.expect("it begins");
+    let mut got = Got::default();
+    run(&mut driven, &mut got, |got| got.of(1, first.pid()) > 20);
+    assert_eq!(engine.follow(id).expect("there"), Followed::Same);
+    let gone = first.pid();
+    drop(first);
+    while std::fs::remove_dir(&inner).is_err() {
+        std::thread::yield_now();
+    }
+    assert_eq!(engine.follow(id).expect("nothing to do"), Followed::Gone);
+    std::fs::create_dir(&inner).expect("made again");
+    let second = Busy::start();
+    cgroups.put(&inner, second.pid());
+    match engine.follow(id).expect("followed") {
+        Followed::Again { unseen, .. } => assert!(unseen.is_some(), "the kernel keeps an account"),
+        other => panic!("not followed but {other:?}"),
+    }
+    assert_eq!(engine.follow(id).expect("there"), Followed::Same);
+    run(&mut driven, &mut got, |got| got.of(1, second.pid()) > 20);
+    assert_eq!(engine.running(), 1);
+    engine.end(id);
+    run(&mut driven, &mut got, |got| got.closed == [1]);
+    assert!(got.of(1, gone) > 20, "what there was is kept");
+    assert_eq!(engine.follow(id).expect("over"), Followed::Unbound);
+    assert_eq!(engine.ring_bytes(), 0);
+    // One that is gone when a capture begins is told as that.
+    drop(second);
+    while std::fs::remove_dir(&inner).is_err() {
+        std::thread::yield_now();
+    }
+    let refused = engine.begin(Wanted {
+        cgroup: Some(inner.clone()),
+        ..wanted(2, "cpu-clock")
+    });
+    assert_eq!(refused.expect_err("gone").fault(), Fault::Gone);
+    driven.end();
+}
+
+#[test]
+fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_needs_root() {
+    const FAULTS: u64 = 20_000;
+    let Some((mut driven, _, engine)) = live() else {
+        return;
+    };
+    let own = std::process::id();
+    let begin = |id: u64, period| {
+        let started = engine.begin(Wanted {
+            every: Every::Period(period),
+            filter: Filter::default().pids([Pid(own)]),
+            ..wanted(id, "page-faults")
+        });
+        started.expect("it begins")
+    };
+    let mut got = Got::default();
+    begin(1, 100);
+    run(&mut driven, &mut got, |got| got.batches.contains_key(&1));
+    touch(FAULTS);
+    engine.end(CaptureId(1));
+    run(&mut driven, &mut got, |got| got.closed == [1]);
+    let (samples, weight) = got.samples[&(1, own)];
+    eprintln!("{FAULTS} faults and more: {samples} samples of {weight} in all");
+    assert_eq!(weight, samples * 100);
+    assert!(samples >= FAULTS / 100 - 4, "{samples}");
+    assert!(samples < FAULTS / 10, "not each one");
+    // Each one, until it is told to be sampled by rate.
+    begin(2, 1);
+    run(&mut driven, &mut got, |got| got.batches.contains_key(&2));
+    assert!(engine.slow_down(CaptureId(2), 99).expect("slower"));
+    assert!(!engine.slow_down(CaptureId(2), 99).expect("already"));
+    let before = got.of(2, own);
+    let batches = got.batches[&2];
+    run(&mut driven, &mut got, |got| got.batches[&2] > batches + 1);
+    touch(10 * FAULTS);
+    engine.end(CaptureId(2));
+    run(&mut driven, &mut got, |got| {
+        got.closed == [2] || got.closed == [1, 2]
+    });
+    let fewer = got.of(2, own) - before;
+    eprintln!("{} faults by rate: {fewer} samples", 10 * FAULTS);
+    assert!(fewer < 2 * FAULTS, "{fewer}");
+    driven.end();
+}
+
+/// Touches so many pages of new memory.
+fn touch(pages: u64) {
+    const PAGE: usize = 4096;
+    for _ in 0..pages / 1000 {
+        // Below the size from which the kernel would map it in large pages.
+        let mut memory = vec![0u8; 1000 * PAGE];
+        for page in memory.chunks_mut(PAGE) {
+            page[0] = std::hint::black_box(1);
+        }
+        std::hint::black_box(&memory);
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use daemon::perf::ring::Ring;
 use daemon::perf::rings::{HORIZON, Rings};
 use daemon::perf::sets::{RingSet, SetKey};
 use daemon::perf::synthetic;
-use daemon::sampler::{Begin, Command, SetOf, Shared, Start};
+use daemon::sampler::{Begin, Command, Follow, Seam, SetOf, Shared, Start};
 use daemon::time::Mono;
 use got::Got;
 use std::sync::Arc;
@@ -95,9 +95,13 @@ impl Rig {
     }
 
     fn captured(&mut self, cpu: usize, pid: u32, count: u64) -> u64 {
+        self.captured_by(KEY, cpu, pid, count)
+    }
+
+    fn captured_by(&mut self, key: SetKey, cpu: usize, pid: u32, count: u64) -> u64 {
         let from = self.now;
         let rings = self.driven.sampler.rings_mut();
-        let set = rings.set_mut(KEY).expect("it is open");
+        let set = rings.set_mut(key).expect("it is open");
         let (_, ring) = set.rings_mut().nth(cpu).expect("there");
         write(ring, from, pid, count)
     }
@@ -117,10 +121,14 @@ fn rings(cpus: u32, pace: Pace) -> impl Iterator<Item = CpuRing> {
 }
 
 fn set(pace: Pace) -> SetOf {
+    set_of(KEY, pace)
+}
+
+fn set_of(key: SetKey, pace: Pace) -> SetOf {
     let layouts = vec![Features::default().layout(COPY_BYTES as u32)];
     let rings = rings(2, pace).map(|ring| (0, ring));
     SetOf::New(Box::new(
-        RingSet::over(KEY, rings, layouts, true).expect("some"),
+        RingSet::over(key, rings, layouts, true).expect("some"),
     ))
 }
 
@@ -252,5 +260,80 @@ fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
     assert_eq!(rig.got.all_of(1), written + 1);
     assert_eq!(rig.got.lost[&1], 100_000 - written);
     assert_eq!(rig.got.quality[&1].lost, 100_000 - written);
+    rig.driven.end();
+}
+
+/// Has capture 1 go on with another set, while both bring samples.
+fn followed(seam: Seam) -> Rig {
+    const NEXT: SetKey = SetKey(2);
+    let mut rig = Rig::new();
+    rig.begin(1, set(Pace::Counted), Filter::default());
+    rig.captured(0, 100, 5);
+    let follow = Follow {
+        id: CaptureId(1),
+        set: set_of(NEXT, Pace::Counted),
+        period: 0,
+        seam,
+    };
+    rig.shared.command(Command::FollowCapture(Box::new(follow)));
+    rig.pass(1);
+    // Of both, before the change and after it.
+    rig.captured(0, 101, 7);
+    rig.captured_by(NEXT, 0, 102, 9);
+    rig.pass(10);
+    rig
+}
+
+#[test]
+fn a_capture_goes_on_with_another_set_at_one_instant() {
+    let mut rig = followed(Seam::Cut);
+    let got = |rig: &Rig| [100, 101, 102].map(|pid| rig.got.of(1, pid));
+    assert_eq!(got(&rig)[0], 5);
+    assert_eq!(
+        rig.driven.sampler.rings_mut().sets().len(),
+        1,
+        "the first is closed"
+    );
+    rig.captured_by(SetKey(2), 1, 103, 3);
+    rig.command(Command::EndCapture(CaptureId(1)));
+    rig.pass(5);
+    assert_eq!(got(&rig), [5, 0, 9], "what is younger is the second's");
+    assert_eq!(rig.got.of(1, 103), 3);
+    assert_eq!(rig.got.closed, [1]);
+    assert!(rig.driven.sampler.rings_mut().sets().is_empty());
+    rig.driven.end();
+}
+
+#[test]
+fn a_capture_that_cannot_go_on_ends_with_what_it_has() {
+    let mut rig = Rig::new();
+    rig.begin(1, set(Pace::Counted), Filter::default());
+    rig.captured(0, 100, 5);
+    rig.pass(5);
+    let follow = Follow {
+        id: CaptureId(1),
+        set: SetOf::Open(SetKey(77)),
+        period: 0,
+        seam: Seam::Apart,
+    };
+    rig.command(Command::FollowCapture(Box::new(follow)));
+    rig.pass(5);
+    assert_eq!((rig.got.of(1, 100), &rig.got.closed[..]), (5, &[1][..]));
+    rig.driven.end();
+}
+
+#[test]
+fn a_set_for_a_capture_that_has_ended_is_closed() {
+    let mut rig = Rig::new();
+    let follow = Follow {
+        id: CaptureId(9),
+        set: set(Pace::Counted),
+        period: 0,
+        seam: Seam::Apart,
+    };
+    rig.command(Command::FollowCapture(Box::new(follow)));
+    rig.begin(1, set_of(SetKey(2), Pace::Counted), Filter::default());
+    rig.pass(5);
+    assert_eq!(rig.driven.sampler.rings_mut().sets().len(), 1);
     rig.driven.end();
 }

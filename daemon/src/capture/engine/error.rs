@@ -1,6 +1,6 @@
 //! Why a capture cannot begin, and whose matter that is.
 
-use super::{FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
+use super::{FILE_WAIT, FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
 use crate::capture::event::EventError;
 use crate::capture::offcpu::setup::SetupError;
 use crate::perf::event::OpenError;
@@ -16,6 +16,8 @@ pub enum Fault {
     Request,
     /// Of this machine, or of what the daemon may do on it.
     Machine,
+    /// What was asked for is not there any more.
+    Gone,
     /// Of the moment: captures that run have what it takes.
     Moment,
 }
@@ -71,7 +73,7 @@ pub enum EngineError {
         #[source]
         source: io::Error,
     },
-    /// The cgroup.
+    /// The cgroup, removed meanwhile or not to be opened.
     #[error("failed to open the cgroup `{path}`")]
     Cgroup {
         /// Its directory.
@@ -79,6 +81,15 @@ pub enum EngineError {
         /// What the kernel said.
         #[source]
         source: io::Error,
+    },
+    /// The kernel waits for a file system that does not answer.
+    #[error(
+        "failed to open `{event}`: the file system of the program has not answered for {} s",
+        FILE_WAIT.as_secs()
+    )]
+    Late {
+        /// The event.
+        event: String,
     },
     /// The event or its rings.
     #[error(transparent)]
@@ -125,7 +136,9 @@ impl EngineError {
             | EngineError::Filter { .. }
             | EngineError::Running(_)
             | EngineError::Rings(RingsError::Open(OpenError::Filter { .. })) => Fault::Request,
+            EngineError::Cgroup { source, .. } if is_gone(source) => Fault::Gone,
             EngineError::Event(_)
+            | EngineError::Late { .. }
             | EngineError::Cgroup { .. }
             | EngineError::Rings(_)
             | EngineError::Waits(_)
@@ -133,6 +146,11 @@ impl EngineError {
             EngineError::Memory { .. } | EngineError::Captures => Fault::Moment,
         }
     }
+}
+
+/// As cgroupfs answers for a directory that was removed, by path and by descriptor.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 
 /// What a filter looks like, on a line of its own.

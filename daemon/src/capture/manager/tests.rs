@@ -4,7 +4,7 @@ use super::*;
 use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::WindowPart;
 use crate::capture::target::{Presence, Scope, resolve};
-use crate::capture::world::Started;
+use crate::capture::world::{Followed, Started};
 use crate::cgroup::containers::Containers;
 use crate::cgroup::{Hierarchy, Mode};
 use profile::{
@@ -23,6 +23,9 @@ struct Fake {
     /// What opening events answers.
     refusal: Option<Status>,
     past: Option<Profile>,
+    /// What becomes of the cgroup, look by look; then it is bound to none.
+    followed: Mutex<Vec<Result<Followed, Status>>>,
+    samples_max: u64,
 }
 
 struct FakeWorld(Arc<Fake>);
@@ -56,8 +59,21 @@ impl World for FakeWorld {
             event: wanted.event.clone(),
             unit: "nanoseconds".into(),
             rate_hz: 1000,
+            samples_max: self.0.samples_max,
             ..Started::default()
         })
+    }
+
+    fn follow(&self, _: CaptureId) -> Result<Followed, Status> {
+        let mut followed = lock(&self.0.followed);
+        match followed.is_empty() {
+            true => Ok(Followed::Unbound),
+            false => followed.remove(0),
+        }
+    }
+
+    fn slow_down(&self, _: CaptureId) -> Result<Option<u32>, Status> {
+        Ok(Some(9999))
     }
 
     fn end(&self, id: CaptureId) {
@@ -97,6 +113,8 @@ impl Rig {
             ended: Mutex::default(),
             refusal: None,
             past: None,
+            followed: Mutex::default(),
+            samples_max: 0,
         };
         change(&mut fake);
         let fake = Arc::new(fake);
@@ -374,6 +392,59 @@ fn a_process_that_ends_ends_its_capture() {
     assert_eq!(result.state(), CaptureState::Cancelled);
     assert_eq!(result.error, "the process that was captured ended");
     assert_eq!(result.notices, ["nothing was sampled"]);
+}
+
+#[test]
+fn a_cgroup_that_is_made_again_is_followed_and_told() {
+    let again = |ms| Followed::Again {
+        unseen: Some(Duration::from_millis(ms)),
+        notices: vec!["rings are small".into()],
+    };
+    let refusal = Status::failed_precondition("no memory");
+    let looks = vec![
+        Ok(Followed::Same),
+        Ok(Followed::Gone),
+        Ok(again(12)),
+        Err(refusal),
+        Ok(again(30)),
+        Ok(Followed::Gone),
+    ];
+    let rig = Rig::with(|fake| fake.followed = Mutex::new(looks));
+    let mut messages = rig.begin(request(HOUR));
+    rig.sample(1, 5000, &["a"]);
+    while !lock(&rig.fake.followed).is_empty() {
+        std::thread::yield_now();
+    }
+    rig.captures.cancel(1);
+    let result = all(&mut messages).result.unwrap();
+    let [rings, followed, gone, ..] = &result.notices[..] else {
+        panic!("{:?}", result.notices);
+    };
+    assert_eq!(rings, "rings are small", "once");
+    let expected = "the cgroup was removed and made again 2 times: it was followed, and 42 ms of CPU time \
+                    that the new one used before are missing";
+    assert_eq!(followed, expected);
+    assert!(gone.starts_with("the target was gone after "), "{gone}");
+}
+
+#[test]
+fn an_event_that_happens_too_often_is_sampled_by_rate_from_then_on() {
+    let rig = Rig::with(|fake| fake.samples_max = 10);
+    let mut messages = rig.begin(request(HOUR));
+    // As many samples as the bound allows in some seconds, whenever they are counted.
+    rig.sample(1, 5000, &["a"; 5000]);
+    loop {
+        let info = rig.captures.list().remove(0);
+        if (info.rate_hz, info.period) == (9999, 0) {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    rig.captures.cancel(1);
+    let result = all(&mut messages).result.unwrap();
+    let told = &result.notices[0];
+    assert!(told.contains("more than the 10 that"), "{told}");
+    assert!(told.contains("sampled at 9999 Hz"), "{told}");
 }
 
 #[test]

@@ -1,0 +1,222 @@
+//! What befalls a capture while it runs: its target goes and comes back, its event happens more often than may
+//! be sampled. Does what can be done about it, and says so in the end.
+//!
+//! On the capture's own thread, which blocks on small reads of cgroupfs and /proc.
+
+use super::target::{Gone, Presence};
+use super::world::{Followed, World};
+use crate::ids::CaptureId;
+use crate::time::Mono;
+use std::time::Duration;
+
+/// How often the one cgroup is looked at that events are bound to: what runs in a new one before it is seen is
+/// missing. A look takes a few microseconds.
+pub(super) const FOLLOW_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Least time between two cgroups that a capture goes on with: each opens an event on each CPU. What is made
+/// again more often is seen in parts.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(250);
+
+/// How often a capture looks whether anything of its target is there.
+const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time over which it is told whether an event happens too often.
+const RATE_SPAN: Duration = Duration::from_secs(1);
+
+/// Most notices on what a change of rings brought: of a cgroup made again all the time there would be no end.
+const NOTICES_MAX: usize = 8;
+
+/// See the module.
+pub(super) struct Course {
+    id: CaptureId,
+    began: Mono,
+    presence: Presence,
+    /// Its events may be bound to one cgroup.
+    bound: bool,
+    /// When to look at that again, and at the presence of the target.
+    follow_at: Mono,
+    presence_at: Mono,
+    /// Since when nothing of the target is there.
+    gone: Option<Mono>,
+    returned: u32,
+    away: Duration,
+    /// New cgroups that it went on with, and the CPU time they had used before.
+    followed: u32,
+    unseen: Duration,
+    /// Why the newest one is not sampled.
+    unfollowed: Option<String>,
+    /// Samples a second above which it slows down; 0: never.
+    samples_max: u64,
+    /// Samples up to a moment.
+    counted: (Mono, u64),
+    notices: Vec<String>,
+}
+
+impl Course {
+    /// Of a capture that began, and which slows down above so many samples a second.
+    pub fn new(id: CaptureId, began: Mono, presence: Presence, samples_max: u64) -> Course {
+        Course {
+            id,
+            began,
+            presence,
+            bound: true,
+            follow_at: began,
+            presence_at: began.plus(PRESENCE_INTERVAL),
+            gone: None,
+            returned: 0,
+            away: Duration::ZERO,
+            followed: 0,
+            unseen: Duration::ZERO,
+            unfollowed: None,
+            samples_max,
+            counted: (began, 0),
+            notices: Vec::new(),
+        }
+    }
+
+    /// When it is to look again at the latest.
+    pub fn next(&self) -> Mono {
+        match self.bound {
+            true => self.follow_at.min(self.presence_at),
+            false => self.presence_at,
+        }
+    }
+
+    /// Looks at the target. False: all its processes have ended.
+    pub fn look(&mut self, now: Mono, world: &dyn World) -> bool {
+        if self.bound && now >= self.follow_at {
+            self.follow(now, world);
+        }
+        if now < self.presence_at {
+            return true;
+        }
+        self.presence_at = now.plus(PRESENCE_INTERVAL);
+        let gone = self.presence.gone();
+        if gone == Some(Gone::Processes) {
+            return false;
+        }
+        // Of one cgroup more is known.
+        if !self.bound {
+            self.note(gone == Some(Gone::Cgroups), now);
+        }
+        true
+    }
+
+    fn follow(&mut self, now: Mono, world: &dyn World) {
+        let mut pause = FOLLOW_INTERVAL;
+        let followed = world.follow(self.id);
+        self.unfollowed = None;
+        match followed {
+            Ok(Followed::Unbound) => self.bound = false,
+            Ok(Followed::Same) => self.note(false, now),
+            Ok(Followed::Gone) => self.note(true, now),
+            Ok(Followed::Again { unseen, notices }) => {
+                self.note(false, now);
+                self.followed += 1;
+                self.unseen += unseen.unwrap_or_default();
+                self.add(notices);
+                pause = FOLLOW_PAUSE;
+            }
+            Err(status) => {
+                self.unfollowed = Some(status.message().to_owned());
+                pause = FOLLOW_PAUSE;
+            }
+        }
+        self.follow_at = now.plus(pause);
+    }
+
+    fn note(&mut self, gone: bool, now: Mono) {
+        if gone {
+            self.gone.get_or_insert(now);
+        } else if let Some(since) = self.gone.take() {
+            self.returned += 1;
+            self.away += now.since(since);
+        }
+    }
+
+    fn add(&mut self, notices: Vec<String>) {
+        for notice in notices {
+            if self.notices.len() < NOTICES_MAX && !self.notices.contains(&notice) {
+                self.notices.push(notice);
+            }
+        }
+    }
+
+    /// So many samples were there up to now, lost ones too. Returns the rate that is in force from now on, where
+    /// there were too many.
+    pub fn count(&mut self, now: Mono, samples: u64, world: &dyn World) -> Option<u32> {
+        let (since, before) = self.counted;
+        let span = now.since(since);
+        if self.samples_max == 0 || span < RATE_SPAN {
+            return None;
+        }
+        self.counted = (now, samples);
+        let a_second = u128::from(samples.saturating_sub(before)) * 1_000_000_000 / span.as_nanos();
+        if a_second <= u128::from(self.samples_max) {
+            return None;
+        }
+        // Once: what does not succeed now would cost as much again each second.
+        let most = std::mem::take(&mut self.samples_max);
+        let found = format!(
+            "the event brought {a_second} samples a second, more than the {most} that \
+                             `captures.rate_max_hz` allows on all CPUs"
+        );
+        match world.slow_down(self.id) {
+            Ok(Some(rate_hz)) => {
+                let after = now.since(self.began).as_secs_f64();
+                let notice = format!(
+                    "{found}: from {after:.1} s on it is sampled at {rate_hz} Hz, and \
+                                      weights are estimates"
+                );
+                self.add(vec![notice]);
+                Some(rate_hz)
+            }
+            Ok(None) => None,
+            Err(status) => {
+                let why = status.message();
+                self.add(vec![format!(
+                    "{found}, and could not be sampled by rate: {why}"
+                )]);
+                None
+            }
+        }
+    }
+
+    /// What the reader of the profile must know.
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = self.notices.clone();
+        if self.followed > 0 {
+            let unseen = self.unseen.as_secs_f64() * 1e3;
+            notices.push(format!(
+                "the cgroup was removed and made again {}: it was followed, and {unseen:.0} ms of CPU time \
+                 that the new one used before are missing",
+                times(self.followed)
+            ));
+        } else if self.returned > 0 {
+            notices.push(format!(
+                "the target was gone {} and came back: no cgroup of it was there for {:.1} s",
+                times(self.returned),
+                self.away.as_secs_f64()
+            ));
+        }
+        if let Some(why) = &self.unfollowed {
+            notices.push(format!(
+                "the cgroup was removed and made again, and the new one is not sampled: {why}"
+            ));
+        }
+        if let Some(gone) = self.gone {
+            let after = gone.since(self.began).as_secs_f64();
+            notices.push(format!(
+                "the target was gone after {after:.0} s: no cgroup of it was left"
+            ));
+        }
+        notices
+    }
+}
+
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        more => format!("{more} times"),
+    }
+}

@@ -1,0 +1,116 @@
+//! Changes what a capture samples while it runs: another set of rings takes the place of the one it has.
+//!
+//! A perf event belongs to the cgroup it was opened on, not to its path: when a unit or container is started
+//! again it is another cgroup, of which the event counts nothing. And an event with a period may happen more
+//! often than anybody may sample.
+//!
+//! Called by the thread of the capture. Blocks as a begin does.
+
+use super::{Engine, EngineError, Entry, checked, identity, open_cgroup};
+use crate::cgroup::usage;
+use crate::ids::CaptureId;
+use crate::perf::probe::Every;
+use crate::sampler::{Command, Follow, Seam, SetOf};
+use std::time::Duration;
+
+/// What became of the one cgroup that a capture's events are bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// They are bound to none.
+    Unbound,
+    /// It is there.
+    Same,
+    /// It is not there now.
+    Gone,
+    /// It was made again, and is sampled from now on.
+    Again {
+        /// CPU time that it had used before; `None` where the kernel keeps no account.
+        unseen: Option<Duration>,
+        /// What the reader of the profile must know.
+        notices: Vec<String>,
+    },
+}
+
+impl Engine {
+    /// Looks whether the cgroup of a capture is another one by now, and goes on with that. A few microseconds
+    /// where it is not.
+    ///
+    /// # Errors
+    /// [`EngineError`] when the new one cannot be sampled: the capture keeps what it has.
+    pub fn follow(&self, id: CaptureId) -> Result<Followed, EngineError> {
+        let spec = {
+            let sets = self.lock();
+            let set = sets.list.iter().find(|set| set.users.contains(&id));
+            // Copied only where something is to be done.
+            let bound = set.and_then(|set| set.spec.cgroup.as_ref());
+            let (Some(set), Some(bound)) = (set, bound) else {
+                return Ok(Followed::Unbound);
+            };
+            match identity(&bound.directory) {
+                Ok(found) if found == bound.identity => return Ok(Followed::Same),
+                Ok(_) => set.spec.clone(),
+                Err(_) => return Ok(Followed::Gone),
+            }
+        };
+        let Some(bound) = spec.cgroup else {
+            return Ok(Followed::Unbound);
+        };
+        let cgroup = open_cgroup(&bound.directory)?;
+        let mut probes = spec.probes;
+        let mut notices = Vec::new();
+        for probe in &mut probes {
+            // The kernel may have lowered its limit since the begin.
+            probe.every = checked(probe.every, &probe.name, &probe.source, &mut notices)?;
+        }
+        // The old cgroup is dead, and the new one was nobody's: all of both is the capture's.
+        let started = self.enter(id, Entry::Change, probes, Some(cgroup), |set, started| {
+            follow(id, set, started.period, Seam::Apart)
+        })?;
+        notices.extend(started.notices);
+        Ok(Followed::Again {
+            unseen: usage::used_in(&bound.directory),
+            notices,
+        })
+    }
+
+    /// Has the event of a capture sampled by rate, whatever it was before. False: it is by rate already, or
+    /// none of this id runs.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the capture keeps what it has.
+    pub fn slow_down(&self, id: CaptureId, rate_hz: u32) -> Result<bool, EngineError> {
+        let spec = {
+            let sets = self.lock();
+            let set = sets.list.iter().find(|set| set.users.contains(&id));
+            set.map(|set| set.spec.clone())
+        };
+        let Some(spec) = spec else {
+            return Ok(false);
+        };
+        let [probe] = &spec.probes[..] else {
+            return Ok(false);
+        };
+        // A clock with a period is at most as fast as the highest rate.
+        if matches!(probe.every, Every::Rate(_)) || probe.source.is_clock() {
+            return Ok(false);
+        }
+        let mut probe = probe.clone();
+        let rate = Every::Rate(rate_hz);
+        probe.every = checked(rate, &probe.name, &probe.source, &mut Vec::new())?;
+        let cgroup = spec.cgroup.map(|bound| open_cgroup(&bound.directory));
+        let cgroup = cgroup.transpose()?;
+        self.enter(id, Entry::Change, vec![probe], cgroup, |set, started| {
+            follow(id, set, started.period, Seam::Cut)
+        })?;
+        Ok(true)
+    }
+}
+
+fn follow(id: CaptureId, set: SetOf, period: u64, seam: Seam) -> Command {
+    Command::FollowCapture(Box::new(Follow {
+        id,
+        set,
+        period,
+        seam,
+    }))
+}
