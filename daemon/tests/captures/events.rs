@@ -244,8 +244,8 @@ fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_
     let (samples, weight) = got.samples[&(1, own)];
     eprintln!("{FAULTS} faults and more: {samples} samples of {weight} in all");
     assert_eq!(weight, samples * 100);
-    assert!(samples >= FAULTS / 100 - 4, "{samples}");
-    assert!(samples < FAULTS / 10, "not each one");
+    // Others' faults are counted too, and any of them may be the hundredth.
+    assert!((FAULTS / 200..FAULTS / 10).contains(&samples), "{samples}");
     // Each one, until it is told to be sampled by rate.
     begin(2, 1);
     run(&mut driven, &mut got, |got| got.batches.contains_key(&2));
@@ -268,13 +268,13 @@ fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_
 /// Touches so many pages of new memory.
 fn touch(pages: u64) {
     const PAGE: usize = 4096;
-    for _ in 0..pages / 1000 {
-        // Below the size from which the kernel would map it in large pages.
-        let mut memory = vec![0u8; 1000 * PAGE];
+    // Too few for the kernel to map a large page.
+    const AT_ONCE: usize = 250;
+    for _ in 0..pages as usize / AT_ONCE {
+        let mut memory = memmap2::MmapMut::map_anon(AT_ONCE * PAGE).expect("memory");
         for page in memory.chunks_mut(PAGE) {
-            page[0] = std::hint::black_box(1);
+            page[0] = 1;
         }
-        std::hint::black_box(&memory);
     }
 }
 
