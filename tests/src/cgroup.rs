@@ -7,6 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Mount point of the hierarchy whose ids samples carry: the v1 hierarchy of `perf_event` where there
 /// is one, else cgroup2.
@@ -71,6 +72,19 @@ impl Cgroup {
         Cgroup { dir, path }
     }
 
+    /// Ends all that is in it, removes it, and makes another one at its path, as a restart of a unit does.
+    ///
+    /// # Panics
+    /// When it cannot be removed or made.
+    pub fn make_again(&self) {
+        fs::write(self.dir.join("cgroup.kill"), "1").expect("all in it is killed");
+        let removed =
+            crate::process::wait_for(Duration::from_secs(20), || fs::remove_dir(&self.dir).ok());
+        removed.unwrap_or_else(|| panic!("failed to remove {:?}", self.dir));
+        let dir = &self.dir;
+        fs::create_dir(dir).unwrap_or_else(|e| panic!("failed to make {dir:?}: {e}"));
+    }
+
     /// Its path as samples name it: from the root of the hierarchy, beginning with `/`.
     ///
     /// # Panics
@@ -125,7 +139,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = fs::write(self.dir.join("cgroup.kill"), "1");
         // A killed process leaves its cgroup a moment later.
-        crate::process::wait_for(std::time::Duration::from_secs(5), || {
+        crate::process::wait_for(Duration::from_secs(5), || {
             (fs::remove_dir(&self.dir).is_ok() || !self.dir.exists()).then_some(())
         });
     }

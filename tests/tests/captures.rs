@@ -215,6 +215,50 @@ fn a_target_that_is_not_there_or_goes_needs_root() {
 }
 
 #[test]
+fn a_cgroup_that_is_removed_and_made_again_is_captured_on_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let cgroup = Cgroup::new("captured");
+    let daemon = Daemon::start().sampling();
+    let client = daemon.client();
+    let split = c("split.c");
+    let first = split.start_in(&cgroup, &[]);
+    let mut wanted = request(SOON * 60);
+    wanted.matchers = vec![below(cgroup.path())];
+    wanted.rate_hz = 199;
+    let capture = client.capture(wanted).expect("accepted");
+    let id = capture.accepted.id;
+    // As many samples as there are, and as many more.
+    let samples = || {
+        let listed = client.captures();
+        let info = listed.iter().find(|info| info.id == id);
+        info.and_then(|info| info.progress)
+            .map_or(0, |progress| progress.samples)
+    };
+    wait_for(SOON, || (samples() > 50).then_some(())).expect("samples of the first");
+    let gone = first.pid();
+    drop(first);
+    cgroup.make_again();
+    let second = split.start_in(&cgroup, &[]);
+    let before = samples();
+    wait_for(SOON, || (samples() > before + 100).then_some(())).expect("samples of the second");
+    client.cancel_capture(id).expect("it runs");
+    let captured = capture.finish().expect("captured");
+    for pid in [gone, second.pid()] {
+        let pid = pid.to_string();
+        let its = captured.view.only(|sample| sample.label(key::PID) == pid);
+        let of = its.count();
+        eprintln!("{of} samples of process {pid}");
+        assert!(of > 50, "{of} of {pid}");
+    }
+    let notices = &captured.result.notices;
+    let told = notices
+        .iter()
+        .any(|notice| notice.contains("removed and made again once"));
+    assert!(told, "{notices:?}");
+    daemon.stop();
+}
+
+#[test]
 fn a_daemon_that_stops_in_the_middle_answers_what_there_is_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let mut daemon = Daemon::start().sampling();

@@ -518,6 +518,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_that_does_not_say_its_period_has_the_events() {
+        let mut body = sample_body(&[7, 8], &[44]);
+        body.remove(5);
+        let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &body);
+        let layout = Layout {
+            fixed_period: 100,
+            ..LAYOUT
+        };
+        let Ok(Record::Sample(sample)) = parse(&bytes, &layout) else {
+            panic!("not a sample")
+        };
+        assert_eq!((sample.time, sample.period), (Mono(500), 100));
+        assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [7, 8]);
+        assert_eq!(sample.cgroup, CgroupId(44));
+        assert!(matches!(pulse(&bytes), Pulse::Sample(_)));
+    }
+
+    #[test]
     fn a_sample_without_user_context_has_no_registers_and_its_cgroup_is_still_right() {
         let layout = Layout {
             cgroup: true,
@@ -659,6 +677,7 @@ mod tests {
         ) {
             let layout = Layout {
                 cgroup: true, user_regs: if regs { 0x1c0 } else { 0 }, user_stack: stack, raw,
+                fixed_period: 0,
             };
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(misc.to_ne_bytes());

@@ -64,7 +64,8 @@ enum Found {
     Indirect,
 }
 
-/// The function of this name in one table; what chooses one only where nothing else is called so.
+/// The function of this name in one table, the first of several. Where one of them is chosen at load time none is
+/// found: the others are for programs that were linked with an older version, as of `memcpy` in glibc.
 fn search<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
@@ -99,8 +100,8 @@ fn search<R: ReadAt + ?Sized>(
                 continue;
             }
             match symbol.kind {
-                FUNCTION => return Ok(Some(Found::Function(symbol.address))),
-                INDIRECT => found = Some(Found::Indirect),
+                INDIRECT => return Ok(Some(Found::Indirect)),
+                FUNCTION if found.is_none() => found = Some(Found::Function(symbol.address)),
                 _ => {}
             }
         }
@@ -191,7 +192,8 @@ mod tests {
         };
         let place = |name: &[u8]| place_of(&image, name).expect("sound");
         assert!(matches!(place(b"getpid"), Place::At(_)));
-        assert_eq!(place(b"memcpy"), Place::Indirect);
+        assert_eq!(place(b"memcpy"), Place::Indirect, "of two versions one is");
+        assert_eq!(place(b"strlen"), Place::Indirect);
     }
 
     #[test]
