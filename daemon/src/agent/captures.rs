@@ -10,7 +10,7 @@ use crate::capture::offcpu::setup;
 use crate::capture::recorders::Recorders;
 use crate::capture::request::{OFF_CPU, Unwind, Wanted};
 use crate::capture::target::{self, Scope};
-use crate::capture::world::{Followed, Started, World};
+use crate::capture::world::{self, Followed, Started, World};
 use crate::cgroup::containers::Containers;
 use crate::config::{self, Config};
 use crate::control::Control;
@@ -21,7 +21,7 @@ use crate::perf::probe::Every;
 use crate::perf::rings::HORIZON;
 use crate::sampler::Command;
 use crate::time::Mono;
-use profile::{Profile, Query, Selector};
+use profile::{Profile, Selector};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -240,13 +240,13 @@ impl World for AgentWorld {
         self.engine.end(id);
     }
 
-    fn past(&self, from: Mono, query: &Query, times: bool, cancel: &AtomicBool) -> Option<Profile> {
+    fn past(&self, wanted: &world::Asked, cancel: &AtomicBool) -> Option<Profile> {
         let agent = self.agent.upgrade()?;
-        let until = Mono::now();
+        let until = wanted.until;
         agent.sampler.flush();
         // The part that answers ends a horizon before it was drained.
         let fresh = Mono(until.0.saturating_sub(HORIZON.as_nanos() as u64));
-        let late = until.plus(FLUSH_MAX);
+        let late = Mono::now().plus(FLUSH_MAX);
         let progress = read(&agent.recorder).subscribe();
         // Late or gone: the answer holds what there is.
         while progress.borrow().end < fresh && Mono::now() < late {
@@ -255,7 +255,11 @@ impl World for AgentWorld {
             }
             std::thread::sleep(FLUSH_POLL);
         }
-        let (span, asked) = (Span::Time(from, until), Asked { query, times });
+        let span = Span::Time(wanted.from, until);
+        let asked = Asked {
+            query: &wanted.query,
+            times: wanted.times,
+        };
         let mut answer = recorder::query(&agent.recorder, span, asked, cancel).ok()?;
         // Of no window it is the begin that was asked for.
         answer.date(answer.covered.start, |at| agent.clock.to_unix_ns(at));

@@ -3,10 +3,12 @@
 //!
 //! On the capture's own thread, which blocks on small reads of cgroupfs and /proc.
 
+use super::manager::Captures;
 use super::target::{Gone, Presence};
-use super::world::{Followed, World};
+use super::world::Followed;
 use crate::ids::CaptureId;
 use crate::time::Mono;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often the one cgroup is looked at that events are bound to: what runs in a new one before it is seen is
@@ -83,9 +85,9 @@ impl Course {
     }
 
     /// Looks at the target. False: all its processes have ended.
-    pub fn look(&mut self, now: Mono, world: &dyn World) -> bool {
+    pub fn look(&mut self, now: Mono, captures: &Captures) -> bool {
         if self.bound && now >= self.follow_at {
-            self.follow(now, world);
+            self.follow(now, captures);
         }
         if now < self.presence_at {
             return true;
@@ -102,9 +104,10 @@ impl Course {
         true
     }
 
-    fn follow(&mut self, now: Mono, world: &dyn World) {
+    fn follow(&mut self, now: Mono, captures: &Captures) {
         let mut pause = FOLLOW_INTERVAL;
-        let followed = world.follow(self.id);
+        let counts = &captures.counts;
+        let followed = captures.world.follow(self.id);
         self.unfollowed = None;
         match followed {
             Ok(Followed::Unbound) => self.bound = false,
@@ -113,6 +116,7 @@ impl Course {
             Ok(Followed::Again { unseen, notices }) => {
                 self.note(false, now);
                 self.followed += 1;
+                counts.followed.fetch_add(1, Ordering::Relaxed);
                 self.unseen += unseen.unwrap_or_default();
                 self.add(notices);
                 pause = FOLLOW_PAUSE;
@@ -144,7 +148,7 @@ impl Course {
 
     /// So many samples were there up to now, lost ones too. Returns the rate that is in force from now on, where
     /// there were too many.
-    pub fn count(&mut self, now: Mono, samples: u64, world: &dyn World) -> Option<u32> {
+    pub fn count(&mut self, now: Mono, samples: u64, captures: &Captures) -> Option<u32> {
         let (since, before) = self.counted;
         let span = now.since(since);
         if self.samples_max == 0 || span < RATE_SPAN {
@@ -161,8 +165,9 @@ impl Course {
             "the event brought {a_second} samples a second, more than the {most} that \
                              `captures.rate_max_hz` allows on all CPUs"
         );
-        match world.slow_down(self.id) {
+        match captures.world.slow_down(self.id) {
             Ok(Some(rate_hz)) => {
+                captures.counts.slowed.fetch_add(1, Ordering::Relaxed);
                 let after = now.since(self.began).as_secs_f64();
                 let notice = format!(
                     "{found}: from {after:.1} s on it is sampled at {rate_hz} Hz, and \

@@ -43,6 +43,9 @@ const MEMORY_PART: usize = 4;
 /// The part of a capture's memory that the times of its samples may take.
 const TIMES_SHARE: usize = 4;
 
+/// The part of a capture's memory that the time before it may take while it is held, packed.
+const PAST_SHARE: usize = 4;
+
 /// Least memory of a capture. Unit: bytes. Less holds no second of samples.
 const MEMORY_MIN: usize = 2 * BUDGET_MIN_BYTES;
 
@@ -68,6 +71,10 @@ pub struct Counts {
     pub refused_limit: AtomicU64,
     /// Not begun because of what was asked: a bad request, no such target, no such event.
     pub refused_request: AtomicU64,
+    /// Times a capture went on with a cgroup that was made again.
+    pub followed: AtomicU64,
+    /// Captures whose event happened too often and went on by rate.
+    pub slowed: AtomicU64,
     /// Samples taken.
     pub samples: AtomicU64,
     /// CPU time of sampler and namer for captures that ended. Unit: nanoseconds.
@@ -110,6 +117,13 @@ pub struct Captures {
 pub(super) struct Slot {
     captures: Arc<Captures>,
     bytes: usize,
+}
+
+impl Slot {
+    /// Memory for the time before the capture. Unit: bytes.
+    pub fn past_bytes(&self) -> usize {
+        self.bytes / PAST_SHARE
+    }
 }
 
 impl Drop for Slot {
@@ -237,10 +251,14 @@ impl Captures {
             true => slot.bytes / TIMES_SHARE,
             false => 0,
         };
+        let past_bytes = match wanted.before.is_zero() {
+            true => 0,
+            false => slot.past_bytes(),
+        };
         let taken = Arc::new(Taken::new(Recorder::new(RecorderOptions {
             // Whatever is taken is asked for at the end.
             retention: Duration::MAX,
-            budget_bytes: slot.bytes - times_bytes,
+            budget_bytes: slot.bytes - times_bytes - past_bytes,
             window: WINDOW,
             times_bytes,
             window_share: WINDOW_PART,

@@ -11,6 +11,7 @@ pub mod event;
 pub mod filter;
 pub mod manager;
 pub mod offcpu;
+mod past;
 pub mod recorders;
 pub mod request;
 mod run;

@@ -7,6 +7,7 @@
 
 use super::course::Course;
 use super::manager::{Captures, Running, Slot, lock, message};
+use super::past::{self, Found, Past};
 use super::recorders::Beside;
 use super::request::Wanted;
 use crate::aggregate::recorder::{self, Asked, RecorderStats, Span, read};
@@ -21,7 +22,6 @@ use proto::wire::ProfileChunk;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, error::TrySendError};
 
@@ -30,6 +30,9 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// How often it tells how it goes.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether the flight recorder has answered, once nothing else is waited for.
+const PAST_POLL: Duration = Duration::from_millis(10);
 
 /// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a namer that
 /// waits for a disk takes longer, and what is not there then is left out, which a notice says.
@@ -72,13 +75,9 @@ pub(super) struct Run {
     cost: Cost,
     selected: Selected,
     course: Course,
-    _slot: Slot,
-}
-
-/// The thread that asks the flight recorder, and how to tell it that nobody waits.
-struct Past {
-    thread: JoinHandle<Option<Profile>>,
-    cancel: Arc<AtomicBool>,
+    /// The past, while it is asked for and held.
+    past: Option<Past>,
+    slot: Slot,
 }
 
 impl Run {
@@ -100,19 +99,20 @@ impl Run {
             messages,
             selected: Selected::default(),
             course,
-            _slot: slot,
+            past: None,
+            slot,
         }
     }
 
     /// The body of the thread.
     pub fn run(mut self) {
-        let past = self.ask_past();
+        self.past = self.ask_past();
         let end = self.sample();
         self.captures.world.end(self.running.id);
         let sampled = Mono::now().since(self.began);
         if end == End::ClientGone {
-            if let Some(past) = &past {
-                past.cancel.store(true, Ordering::Relaxed);
+            if let Some(past) = &self.past {
+                past.cancel();
             }
             return self.finish(CaptureState::Failed, sampled, Vec::new(), "the client left");
         }
@@ -126,33 +126,26 @@ impl Run {
             End::Sampler if self.captures.is_stopping() => End::Stopping,
             end => end,
         };
-        let answered = self.answer(end, sampled, past, whole);
+        let answered = self.answer(end, sampled, whole);
         if answered.is_err() {
             let error = "the client left before the answer was complete";
             self.finish(CaptureState::Failed, sampled, Vec::new(), error);
         }
     }
 
-    /// Has the flight recorder asked beside everything else: an hour of a large machine takes seconds.
+    /// Has the flight recorder asked.
     fn ask_past(&self) -> Option<Past> {
         if self.wanted.before.is_zero() {
             return None;
         }
-        let cancel = Arc::new(AtomicBool::new(false));
-        let (captures, told) = (Arc::clone(&self.captures), Arc::clone(&cancel));
-        let (query, times) = (self.wanted.query.clone(), self.wanted.times);
         let before = self.wanted.before.as_nanos() as u64;
-        let from = Mono(self.began.0.saturating_sub(before));
-        let thread = std::thread::Builder::new()
-            .name("fp-past".into())
-            .spawn(move || captures.world.past(from, &query, times, &told));
-        match thread {
-            Ok(thread) => Some(Past { thread, cancel }),
-            Err(error) => {
-                tracing::warn!(%error, "failed to start a thread for the past of a capture");
-                None
-            }
-        }
+        let asked = past::Asked {
+            from: Mono(self.began.0.saturating_sub(before)),
+            until: self.began,
+            query: self.wanted.query.clone(),
+            times: self.wanted.times,
+        };
+        Past::ask(Arc::clone(&self.captures), asked, self.slot.past_bytes())
     }
 
     /// Waits for the end, and tells how it goes.
@@ -179,7 +172,7 @@ impl Run {
             if now >= deadline {
                 return End::Time;
             }
-            if !self.course.look(now, &*self.captures.world) {
+            if !self.course.look(now, &self.captures) {
                 return End::TargetGone;
             }
             let next = deadline.min(self.course.next());
@@ -194,7 +187,7 @@ impl Run {
     fn tell(&mut self, now: Mono) -> Result<(), ClientGone> {
         let progress = self.progress(now.since(self.began));
         let samples = progress.samples_all.saturating_add(progress.lost_samples);
-        let slowed = self.course.count(now, samples, &*self.captures.world);
+        let slowed = self.course.count(now, samples, &self.captures);
         {
             let mut info = lock(&self.running.info);
             info.progress = Some(progress);
@@ -217,6 +210,7 @@ impl Run {
         let share = self.cost.share(&self.captures, quality.taken);
         self.running.cpu_ns.store(share, Ordering::Relaxed);
         let thread = thread_cpu_ns(Path::new("/proc/thread-self")).unwrap_or(0);
+        let past = self.past.as_ref().map_or(0, Past::bytes);
         CaptureProgress {
             elapsed_ns: elapsed.as_nanos() as u64,
             samples: self.selected.samples,
@@ -224,28 +218,19 @@ impl Run {
             lost_samples: quality.lost_samples,
             throttled: quality.throttled,
             cpu_ns: share.saturating_add(thread),
-            bytes: (stats.bytes + stats.times_bytes) as u64,
+            bytes: (stats.bytes + stats.times_bytes) as u64 + past,
         }
     }
 
     /// Sends all that there is.
-    fn answer(
-        &mut self,
-        end: End,
-        sampled: Duration,
-        past: Option<Past>,
-        whole: bool,
-    ) -> Result<(), ClientGone> {
+    fn answer(&mut self, end: End, sampled: Duration, whole: bool) -> Result<(), ClientGone> {
         let mut notices = Vec::new();
         if !whole {
             notices
                 .push("the daemon was late to name the last samples: they are missing".to_owned());
         }
-        if let Some(past) = past {
-            match self.wait_for(past)? {
-                Some(profile) => self.send_profile(profile, Body::Past)?,
-                None => notices.push("the flight recorder could not be asked".to_owned()),
-            }
+        if !self.wanted.before.is_zero() {
+            notices.extend(self.send_past()?);
         }
         let profile = self.profile();
         let progress = self.progress(sampled);
@@ -268,17 +253,47 @@ impl Run {
         self.send(Body::Result(result))
     }
 
-    /// Waits for the past, as long as there is somebody to tell it.
-    fn wait_for(&self, past: Past) -> Result<Option<Profile>, ClientGone> {
-        while !past.thread.is_finished() {
+    /// Sends the past. Returns what its reader must know.
+    fn send_past(&mut self) -> Result<Option<String>, ClientGone> {
+        let vain = || Some("the flight recorder could not be asked".to_owned());
+        let Some(past) = self.past.take() else {
+            return Ok(vain());
+        };
+        while !past.is_found() {
             if self.messages.is_closed() {
-                past.cancel.store(true, Ordering::Relaxed);
+                past.cancel();
                 return Err(ClientGone);
             }
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(PAST_POLL);
         }
-        // A panic there is logged by its own words.
-        Ok(past.thread.join().unwrap_or(None))
+        let asked = past.asked.clone();
+        match past.found() {
+            Found::Packed(packed) => {
+                for chunk in packed.chunks() {
+                    match chunk {
+                        Ok(chunk) => self.send(Body::Past(chunk))?,
+                        Err(error) => {
+                            tracing::error!(%error, "failed to unpack the past of a capture");
+                            return Ok(vain());
+                        }
+                    }
+                }
+                Ok(None)
+            }
+            Found::TooLarge => {
+                let never = AtomicBool::new(false);
+                let Some(profile) = self.captures.world.past(&asked, &never) else {
+                    return Ok(vain());
+                };
+                self.send_profile(profile, Body::Past)?;
+                Ok(Some(
+                    "the time before was too large to be held while the capture ran: it was asked for at the \
+                     end, of what was left then, and may reach some seconds into the capture"
+                        .to_owned(),
+                ))
+            }
+            Found::Nothing => Ok(vain()),
+        }
     }
 
     /// What was captured, as it was asked for.

@@ -1,12 +1,13 @@
 //! What captures need of the daemon: a trait, so that their rules can be tested without any.
 
 pub use super::engine::Followed;
+pub use super::past::Asked;
 use super::request::Wanted;
 use super::target::Scope;
 use crate::config;
 use crate::ids::CaptureId;
 use crate::time::Mono;
-use profile::{Profile, Query, Selector};
+use profile::{Profile, Selector};
 use std::sync::atomic::AtomicBool;
 use tonic::Status;
 
@@ -68,9 +69,8 @@ pub trait World: Send + Sync + 'static {
     /// Ends the sampling of a capture. Nothing when it has ended.
     fn end(&self, id: CaptureId);
 
-    /// What the flight recorder has of the time from `from` until now, the last second included; `None` when
-    /// cancelled.
-    fn past(&self, from: Mono, query: &Query, times: bool, cancel: &AtomicBool) -> Option<Profile>;
+    /// What the flight recorder has of a time, its last second included; `None` when cancelled.
+    fn past(&self, asked: &Asked, cancel: &AtomicBool) -> Option<Profile>;
 
     /// Lets go of what other threads wait for the end of: no capture begins any more.
     fn stop(&self);

@@ -389,7 +389,8 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "samples a second on each CPU",
         reload: Reload::Live,
         doc: "Highest rate of a capture. Its cost is not held against budget.cpu, for it was asked for: \
-              this and the length bound it.",
+              this and the length bound it. An event with a period that brings more than this of all CPUs \
+              together goes on by this rate after a second, which its result says.",
         get: |c| Value::Int(c.captures.rate_max_hz.into()),
         put: |c, v| put_int(&mut c.captures.rate_max_hz, &v),
     },

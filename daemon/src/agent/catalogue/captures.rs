@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     type Read = fn(&Agent) -> u64;
-    let metrics: [(&str, &str, Kind, Read); 4] = [
+    let metrics: [(&str, &str, Kind, Read); 6] = [
         (
             "fleetprof_captures_running",
             "Captures that run now.",
@@ -21,6 +21,18 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             "Memory of the samples of captures that run.",
             Kind::Gauge,
             |agent| agent.captures_bytes() as u64,
+        ),
+        (
+            "fleetprof_captures_followed_total",
+            "Times a capture went on with a cgroup that was removed and made again.",
+            Kind::Counter,
+            |agent| count(agent, |counts| &counts.followed),
+        ),
+        (
+            "fleetprof_captures_slowed_total",
+            "Captures whose event happened too often for its period and went on by rate.",
+            Kind::Counter,
+            |agent| count(agent, |counts| &counts.slowed),
         ),
         (
             "fleetprof_captures_samples_total",

@@ -4,12 +4,10 @@ use super::*;
 use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::WindowPart;
 use crate::capture::target::{Presence, Scope, resolve};
-use crate::capture::world::{Followed, Started};
+use crate::capture::world::{Asked, Followed, Started};
 use crate::cgroup::containers::Containers;
 use crate::cgroup::{Hierarchy, Mode};
-use profile::{
-    FrameRef, Profile, Quality, Query, SampleKey, Selector, StackEnd, StackId, Value, key,
-};
+use profile::{FrameRef, Profile, Quality, SampleKey, Selector, StackEnd, StackId, Value, key};
 use proto::agent::capture_response::Body;
 use proto::convert::ProfileAssembler;
 use tonic::Code;
@@ -84,7 +82,7 @@ impl World for FakeWorld {
         }
     }
 
-    fn past(&self, _: Mono, _: &Query, _: bool, _: &AtomicBool) -> Option<Profile> {
+    fn past(&self, _: &Asked, _: &AtomicBool) -> Option<Profile> {
         self.0.past.clone()
     }
 
