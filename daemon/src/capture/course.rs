@@ -42,9 +42,10 @@ pub(super) struct Course {
     gone: Option<Mono>,
     returned: u32,
     away: Duration,
-    /// New cgroups that it went on with, and the CPU time they had used before.
+    /// New cgroups that it went on with, and the CPU time they had used before, where the kernel tells it of
+    /// each.
     followed: u32,
-    unseen: Duration,
+    unseen: Option<Duration>,
     /// Why the newest one is not sampled.
     unfollowed: Option<String>,
     /// Samples a second above which it slows down; 0: never.
@@ -68,7 +69,7 @@ impl Course {
             returned: 0,
             away: Duration::ZERO,
             followed: 0,
-            unseen: Duration::ZERO,
+            unseen: Some(Duration::ZERO),
             unfollowed: None,
             samples_max,
             counted: (began, 0),
@@ -117,7 +118,7 @@ impl Course {
                 self.note(false, now);
                 self.followed += 1;
                 counts.followed.fetch_add(1, Ordering::Relaxed);
-                self.unseen += unseen.unwrap_or_default();
+                self.unseen = self.unseen.zip(unseen).map(|(all, more)| all + more);
                 self.add(notices);
                 pause = FOLLOW_PAUSE;
             }
@@ -191,10 +192,15 @@ impl Course {
     pub fn notices(&self) -> Vec<String> {
         let mut notices = self.notices.clone();
         if self.followed > 0 {
-            let unseen = self.unseen.as_secs_f64() * 1e3;
+            let unseen = match self.unseen {
+                Some(used) => {
+                    let used = used.as_secs_f64() * 1e3;
+                    format!("{used:.0} ms of CPU time that the new one used before are missing")
+                }
+                None => "what the new one did before is missing".to_owned(),
+            };
             notices.push(format!(
-                "the cgroup was removed and made again {}: it was followed, and {unseen:.0} ms of CPU time \
-                 that the new one used before are missing",
+                "the cgroup was removed and made again {}: it was followed, and {unseen}",
                 times(self.followed)
             ));
         } else if self.returned > 0 {

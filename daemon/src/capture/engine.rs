@@ -155,14 +155,18 @@ impl Sets {
 
     /// Takes a capture out of its set, and that out of the list when it was the last one. False: it has none.
     fn leave(&mut self, id: CaptureId) -> bool {
-        let Some(at) = self.list.iter().position(|set| set.users.contains(&id)) else {
-            return false;
-        };
-        self.list[at].users.retain(|&user| user != id);
-        if self.list[at].users.is_empty() {
-            self.list.swap_remove(at);
+        let had = self.captures().any(|running| running == id);
+        // No set has this key.
+        self.leave_others(id, SetKey(0));
+        had
+    }
+
+    /// Takes a capture out of all sets but this.
+    fn leave_others(&mut self, id: CaptureId, key: SetKey) {
+        for set in self.list.iter_mut().filter(|set| set.key != key) {
+            set.users.retain(|&user| user != id);
         }
-        true
+        self.list.retain(|set| !set.users.is_empty());
     }
 
     /// Gives a capture the rings that are open for the same, if there are any.
@@ -180,14 +184,17 @@ impl Sets {
                 return Err(EngineError::Running(id.0));
             }
         }
-        if !self.list.iter().any(|open| open.spec == *spec) {
-            return Ok(None);
-        }
-        self.leave(id);
-        let Some(open) = self.list.iter_mut().find(|open| open.spec == *spec) else {
+        let Some(at) = self.list.iter().position(|open| open.spec == *spec) else {
             return Ok(None);
         };
-        open.users.push(id);
+        let key = self.list[at].key;
+        if !self.list[at].users.contains(&id) {
+            self.list[at].users.push(id);
+            self.leave_others(id, key);
+        }
+        let Some(open) = self.list.iter().find(|open| open.key == key) else {
+            return Ok(None);
+        };
         let started = Started {
             shared: true,
             ..open.started.clone()
