@@ -217,3 +217,54 @@ fn a_daemon_captures_for_its_collector_and_again_after_a_restart_needs_root() {
     assert!(output.stderr.contains("1 lost"), "{}", output.stderr);
     assert!(collector.stop().success());
 }
+
+#[test]
+fn a_daemon_that_is_stopped_in_the_middle_answers_its_collector_with_what_there_is_needs_root() {
+    let Some(_live) = live(&[Need::Root]) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new();
+    let collector = options.start(dir.path());
+    let address = options.grpc();
+    let _busy = Workload::spawn(Command::new("sh").args(["-c", "while :; do :; done"]));
+    let mut daemon = Daemon::with()
+        .set("windows.length_s=2")
+        .set(&format!("collector.address={address}"))
+        .set(&format!(
+            "collector.spool.dir={}",
+            dir.path().join("spool").display()
+        ))
+        .start()
+        .sampling();
+    let file = dir.path().join("host.folded");
+    answered(&address, &file);
+    std::fs::remove_file(&file).unwrap();
+    let asking = std::thread::spawn({
+        let mut command = ctl::command([
+            "--collector",
+            &*address,
+            "capture",
+            "--duration",
+            "10min",
+            "--json",
+            "-o",
+            file.to_str().unwrap(),
+        ]);
+        move || run(&mut command, LIMIT)
+    });
+    let sampled = wait_for(LIMIT, || {
+        let listed = json(&daemon.ctl(&["captures", "--json"]));
+        let mut all = listed.as_array().unwrap().iter();
+        let one = all.find(|one| one["state"] == "running")?;
+        (one["samples"].as_u64()? > 0).then_some(())
+    });
+    assert!(sampled.is_some(), "{}", daemon.log());
+    daemon.signal(Signal::TERM);
+    let output = asking.join().unwrap();
+    let told = json(&output);
+    assert!(told["profile"]["samples"].as_u64().unwrap() > 0, "{told}");
+    assert!(!std::fs::read_to_string(&file).unwrap().is_empty());
+    assert!(daemon.wait(LIMIT).unwrap().success(), "{}", daemon.log());
+    assert!(collector.stop().success());
+}
