@@ -229,6 +229,10 @@ impl World for AgentWorld {
         followed.map_err(|error| refused(&error))
     }
 
+    fn seen(&self, id: CaptureId) -> u64 {
+        self.engine.seen(id)
+    }
+
     fn slow_down(&self, id: CaptureId) -> Result<Option<u32>, Status> {
         let rate = self.limits().rate_max_hz;
         let slowed = self.engine.slow_down(id, rate);

@@ -147,14 +147,15 @@ impl Course {
         }
     }
 
-    /// So many samples were there up to now, lost ones too. Returns the rate that is in force from now on, where
-    /// there were too many.
-    pub fn count(&mut self, now: Mono, samples: u64, captures: &Captures) -> Option<u32> {
+    /// Looks how often the event happens. Returns the rate that is in force from now on, where that was too often.
+    pub fn count(&mut self, now: Mono, captures: &Captures) -> Option<u32> {
         let (since, before) = self.counted;
         let span = now.since(since);
         if self.samples_max == 0 || span < RATE_SPAN {
             return None;
         }
+        // Of another set the count begins anew.
+        let samples = captures.world.seen(self.id);
         self.counted = (now, samples);
         let a_second = u128::from(samples.saturating_sub(before)) * 1_000_000_000 / span.as_nanos();
         if a_second <= u128::from(self.samples_max) {

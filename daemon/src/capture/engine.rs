@@ -30,6 +30,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -120,6 +121,8 @@ struct OpenSet {
     spec: Spec,
     started: Started,
     users: Vec<CaptureId>,
+    /// Of [`RingSet::seen`].
+    seen: Arc<AtomicU64>,
 }
 
 /// How a capture comes to a set.
@@ -340,6 +343,7 @@ impl Engine {
             spec,
             started: started.clone(),
             users: vec![id],
+            seen: Arc::clone(&set.seen),
         });
         self.sampler
             .command(command(SetOf::New(Box::new(set)), &started));
@@ -414,6 +418,13 @@ impl Engine {
             self.sampler.command(Command::EndCapture(id));
         }
         ran
+    }
+
+    /// Samples that the events of a capture brought since they were opened, lost ones too, whoever they are of.
+    pub fn seen(&self, id: CaptureId) -> u64 {
+        let sets = self.lock();
+        let set = sets.list.iter().find(|set| set.users.contains(&id));
+        set.map_or(0, |set| set.seen.load(Ordering::Relaxed))
     }
 
     /// Captures that run.

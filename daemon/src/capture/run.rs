@@ -186,8 +186,7 @@ impl Run {
     /// Tells how it goes. A message that finds no room is left out.
     fn tell(&mut self, now: Mono) -> Result<(), ClientGone> {
         let progress = self.progress(now.since(self.began));
-        let samples = progress.samples_all.saturating_add(progress.lost_samples);
-        let slowed = self.course.count(now, samples, &self.captures);
+        let slowed = self.course.count(now, &self.captures);
         {
             let mut info = lock(&self.running.info);
             info.progress = Some(progress);

@@ -59,6 +59,10 @@ pub trait World: Send + Sync + 'static {
     /// Why the new one is not sampled.
     fn follow(&self, id: CaptureId) -> Result<Followed, Status>;
 
+    /// Samples that the events of a capture brought since they were opened, lost ones too, whoever they are of
+    /// and whether they are named by now.
+    fn seen(&self, id: CaptureId) -> u64;
+
     /// Has the event of a capture sampled by the highest rate there may be. Returns that; `None` when it is
     /// sampled by rate already.
     ///

@@ -17,6 +17,7 @@ use crate::time::Mono;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -441,7 +442,10 @@ impl Rings {
             set.news = News::default();
             for it in &mut set.rings {
                 set.news.fullest = set.news.fullest.max(it.ring.fullness());
-                set.news.add(it.ring.release());
+                let counts = it.ring.release();
+                let brought = counts.samples + counts.lost;
+                set.seen.fetch_add(brought, Ordering::Relaxed);
+                set.news.add(counts);
             }
         }
         horizon

@@ -13,6 +13,8 @@ use crate::perf::ring::{Position, Scratch};
 use crate::perf::rings::{Drained, News, RingsError, is_offline};
 use crate::time::Mono;
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Most events of a set: what its samples' `event` counts.
 pub const EVENTS_MAX: usize = 8;
@@ -34,6 +36,8 @@ pub struct RingSet {
     pub begin: Mono,
     /// What the last drain learned of.
     pub news: News,
+    /// Samples that its events brought, lost ones too: whoever opened it sees how often they happen.
+    pub seen: Arc<AtomicU64>,
 }
 
 /// A ring of a set.
@@ -108,6 +112,7 @@ impl RingSet {
             idles,
             begin: Mono::now(),
             news: News::default(),
+            seen: Arc::default(),
         })
     }
 

@@ -255,6 +255,8 @@ fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_
     let batches = got.batches[&2];
     run(&mut driven, &mut got, |got| got.batches[&2] > batches + 1);
     touch(10 * FAULTS);
+    run(&mut driven, &mut got, |got| got.of(2, own) > before);
+    assert!(engine.seen(CaptureId(2)) > 0);
     engine.end(CaptureId(2));
     run(&mut driven, &mut got, |got| {
         got.closed == [2] || got.closed == [1, 2]
