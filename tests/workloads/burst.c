@@ -1,5 +1,5 @@
 // Nearly idle but for one burst at a known moment: 350 ms after a whole second of the wall clock, that is 2 to 3 s
-// after the start, it computes without a pause for 300 ms of wall time. Otherwise it has a beat of 3 ms of work ten
+// after the start, it computes without a pause for 300 ms of wall time. Otherwise it has a beat of 5 ms of work ten
 // times a second, with half a second of silence on either side of the burst. Says `done` after the burst, and at
 // SIGTERM `burst <from> <to> <cpu>`: nanoseconds since the Unix epoch, and of CPU time between them.
 //
@@ -10,7 +10,7 @@
 #define OFFSET_NS 350000000ull
 #define BURST_NS 300000000ull
 #define BEAT_NS 100000000ull
-#define BEAT_WORK_NS 3000000ull
+#define BEAT_WORK_NS 5000000ull
 #define SILENCE_NS 500000000ull
 #define SECOND_NS 1000000000ull
 
