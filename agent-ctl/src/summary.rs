@@ -34,6 +34,9 @@ fn of(info: &Info, total: Value, clock: &Clock) -> String {
     let begin = clock.show(*start_unix_ns);
     let end = clock.show_time(end_ns(info));
     let weight = match unit.as_str() {
+        "nanoseconds" if info.is_waiting() => {
+            format!("{} waited", units::weight(total.weight, unit))
+        }
         "nanoseconds" => format!("{} CPU", units::weight(total.weight, unit)),
         _ => units::weight(total.weight, unit),
     };
