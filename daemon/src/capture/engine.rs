@@ -56,7 +56,7 @@ const FILTER_BYTES_MAX: usize = 4095;
 /// Longest wait for a program that a uprobe is set in: for its symbols, and for the kernel, which reads the
 /// instruction. A symbol table on a slow disk takes a second or two; a file system that does not answer takes
 /// for ever.
-pub(in crate::capture) const FILE_WAIT: Duration = Duration::from_secs(5);
+pub const FILE_WAIT: Duration = Duration::from_secs(5);
 
 /// What a capture is to sample.
 #[derive(Debug)]
