@@ -133,16 +133,23 @@ impl Run {
         let chosen = std::mem::take(&mut fanout.plan.chosen);
         let mut notices = std::mem::take(&mut fanout.plan.notices);
         if fanout.plan.absent > 0 {
+            let match_and_do = match fanout.plan.absent {
+                1 => "1 host matches and does".to_owned(),
+                absent => format!("{absent} hosts match and do"),
+            };
             notices.push(format!(
-                "{} hosts match and do not attend: {}",
-                fanout.plan.absent,
+                "{match_and_do} not attend: {}",
                 fanout.plan.absent_named.join(", ")
             ));
         }
         if fanout.plan.left_out > 0 {
+            let match_beyond = match fanout.plan.left_out {
+                1 => "1 host matches".to_owned(),
+                more => format!("{more} hosts match"),
+            };
             notices.push(format!(
-                "{} hosts match beyond the limit of {}",
-                fanout.plan.left_out, fanout.checked.hosts_max
+                "{match_beyond} beyond the limit of {}",
+                fanout.checked.hosts_max
             ));
         }
         let inner = &fanout.control.0;

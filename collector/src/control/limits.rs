@@ -72,6 +72,10 @@ pub const PATIENCE_MAX: Duration = Duration::from_secs(600);
 /// passes it, with which the host counts as failed.
 pub const HOST_BYTES_MAX: usize = 32 << 20;
 
+/// Part of the memory of all results that what one host sends may take, until it is merged. More, and the host
+/// has failed: no agent takes the room of all others.
+pub const HOST_MEMORY_PART: usize = 4;
+
 /// Memory that a message of an agent other than of a profile may take for each encoded byte: the emptiest
 /// string is two bytes there, and 24 here in a list that has doubled.
 pub const BYTES_PER_ENCODED: usize = 24;

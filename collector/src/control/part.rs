@@ -5,7 +5,7 @@
 
 use super::attendance::{Attendant, Ordered, Reported};
 use super::fanout::cancel_asked;
-use super::limits::{HOST_BYTES_MAX, NOTICES_MAX, TEXT_BYTES_MAX};
+use super::limits::{HOST_BYTES_MAX, HOST_MEMORY_PART, NOTICES_MAX, TEXT_BYTES_MAX};
 use super::memory::{Budget, Held};
 use super::merge::Arrived;
 use crate::metrics::Metrics;
@@ -38,6 +38,15 @@ pub enum PartError {
     /// Its chunks are no profile.
     #[error("what it sent cannot be used: {0}")]
     Unusable(IncomingError),
+    /// More than one host has.
+    #[error(
+        "its profile takes more than {mib} MiB, of `query.memory_mib` the most for one host; capture it for a \
+         shorter time, or by fewer labels"
+    )]
+    Large {
+        /// The bound.
+        mib: usize,
+    },
     /// No room.
     #[error(
         "its profile found no room: results have {mib} MiB (`query.memory_mib`) together; capture fewer \
@@ -76,7 +85,8 @@ pub struct Incoming {
     past: Option<ProfileAssembler>,
     own: Option<ProfileAssembler>,
     held: Held,
-    bytes_max: usize,
+    encoded_max: usize,
+    heap_max: usize,
 }
 
 /// Why what comes is not taken.
@@ -88,6 +98,12 @@ pub enum IncomingError {
     /// It ended before it was whole.
     #[error("it ended before its profile was whole")]
     Incomplete,
+    /// It takes more memory than one sender has.
+    #[error("it takes more than {mib} MiB in memory")]
+    Large {
+        /// The bound.
+        mib: usize,
+    },
     /// There is no memory for it.
     #[error("no memory is left for it")]
     Memory,
@@ -96,7 +112,8 @@ pub enum IncomingError {
 impl Part {
     /// Takes what is reported of the order until the last.
     pub async fn run(mut self, mut ordered: Ordered) {
-        let mut incoming = Incoming::new(self.budget.hold(), HOST_BYTES_MAX);
+        let heap_max = self.budget.bytes_max() / HOST_MEMORY_PART;
+        let mut incoming = Incoming::new(self.budget.hold(), HOST_BYTES_MAX, heap_max);
         let outcome = self.reports(&mut ordered, &mut incoming).await;
         // Tells the agent where it has not said its last.
         drop(ordered);
@@ -163,6 +180,7 @@ impl Part {
     fn unusable(&self, error: IncomingError) -> PartError {
         match error {
             IncomingError::Memory => self.no_room(),
+            IncomingError::Large { mib } => PartError::Large { mib },
             error => PartError::Unusable(error),
         }
     }
@@ -227,7 +245,9 @@ impl Part {
         };
         match error {
             PartError::Unusable(_) => self.metrics.control_malformed.inc(),
-            PartError::Memory { .. } => self.metrics.control_refused.inc(),
+            PartError::Memory { .. } | PartError::Large { .. } => {
+                self.metrics.control_refused.inc()
+            }
             PartError::Left | PartError::Refused(_) => {}
         }
         self.progress.state = state.into();
@@ -236,13 +256,14 @@ impl Part {
 }
 
 impl Incoming {
-    /// Nothing yet: profiles of at most so many encoded bytes each.
-    pub fn new(held: Held, bytes_max: usize) -> Incoming {
+    /// Nothing yet: profiles of at most so many encoded bytes each, and so many in memory together.
+    pub fn new(held: Held, encoded_max: usize, heap_max: usize) -> Incoming {
         Incoming {
             past: None,
             own: None,
             held,
-            bytes_max,
+            encoded_max,
+            heap_max,
         }
     }
 
@@ -251,7 +272,7 @@ impl Incoming {
     /// # Errors
     /// When it cannot be; nothing can after that.
     pub fn past(&mut self, chunk: wire::ProfileChunk) -> Result<(), IncomingError> {
-        assembler(&mut self.past, self.bytes_max).push(chunk)?;
+        assembler(&mut self.past, self.encoded_max).push(chunk)?;
         self.weigh()
     }
 
@@ -263,7 +284,7 @@ impl Incoming {
         if self.past.as_ref().is_some_and(|past| !past.is_complete()) {
             return Err(IncomingError::Incomplete);
         }
-        assembler(&mut self.own, self.bytes_max).push(chunk)?;
+        assembler(&mut self.own, self.encoded_max).push(chunk)?;
         self.weigh()
     }
 
@@ -271,6 +292,10 @@ impl Incoming {
     fn weigh(&mut self) -> Result<(), IncomingError> {
         let sides = [&self.past, &self.own].into_iter().flatten();
         let bytes: usize = sides.map(ProfileAssembler::heap_bytes).sum();
+        if bytes > self.heap_max {
+            let mib = self.heap_max >> 20;
+            return Err(IncomingError::Large { mib });
+        }
         match self.held.grow(bytes.saturating_sub(self.held.bytes())) {
             true => Ok(()),
             false => Err(IncomingError::Memory),
@@ -290,8 +315,8 @@ impl Incoming {
     }
 }
 
-fn assembler(place: &mut Option<ProfileAssembler>, bytes_max: usize) -> &mut ProfileAssembler {
-    place.get_or_insert_with(|| ProfileAssembler::with_limit(bytes_max))
+fn assembler(place: &mut Option<ProfileAssembler>, encoded_max: usize) -> &mut ProfileAssembler {
+    place.get_or_insert_with(|| ProfileAssembler::with_limit(encoded_max))
 }
 
 /// Text of an agent, within bounds. Whoever shows it escapes it.

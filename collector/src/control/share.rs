@@ -134,7 +134,11 @@ impl Share {
         mut stream: Streaming<FleetCaptureResponse>,
     ) -> Result<Got, ShareError> {
         let mut got = Got {
-            profiles: Incoming::new(self.budget.hold(), SHARE_BYTES_MAX),
+            profiles: {
+                // Of many hosts, each of which has its bound there: all memory that is free.
+                let heap_max = self.budget.bytes_max();
+                Incoming::new(self.budget.hold(), SHARE_BYTES_MAX, heap_max)
+            },
             result: None,
         };
         let (mut id, mut cancelled) = (None, false);

@@ -335,7 +335,7 @@ async fn results_have_so_much_memory_and_no_more() {
     assert_eq!(outcome.counts(), (2, 1, 1, 0));
     assert_eq!(outcome.samples(), 3);
     let message = &outcome.host("web-001").message;
-    assert!(message.contains("found no room"), "{message}");
+    assert!(message.contains("takes more than"), "{message}");
 }
 
 #[tokio::test]
@@ -346,12 +346,16 @@ async fn what_agents_send_is_weighed_as_it_lies_in_memory() {
     let _good = rig.host("a", Does::Answers(3)).await;
     // A message of 1 MB that takes 14 MB.
     let bad = rig.host("b", Does::Bloats).await;
+    // One within that bound, whose profile takes more than a host has.
+    let large = rig.host("c", Does::Answers(60_000)).await;
     let outcome = rig.capture(request("", LIMIT)).await;
-    assert_eq!((outcome.counts(), outcome.samples()), ((2, 1, 1, 0), 3));
+    assert_eq!((outcome.counts(), outcome.samples()), ((3, 1, 2, 0), 3));
     let message = &outcome.host("b").message;
     assert!(message.contains("found no room"), "{message}");
-    assert_eq!(rig.metrics.control_refused.get(), 1);
-    until("dropped", || bad.dropped()).await;
+    let message = &outcome.host("c").message;
+    assert!(message.contains("takes more than 2 MiB"), "{message}");
+    assert_eq!(rig.metrics.control_refused.get(), 2);
+    until("dropped", || bad.dropped() && large.dropped()).await;
     until("given back", || rig.metrics.control_bytes.get() == 0).await;
 }
 
@@ -448,7 +452,7 @@ async fn hosts_are_those_with_samples_and_the_labels_that_attend() {
     let plan = &outcome.plan;
     assert_eq!((plan.selected, plan.absent, plan.left_out), (3, 1, 0));
     assert_eq!(plan.absent_hosts, ["away"]);
-    assert!(outcome.result.notices[0].contains("do not attend: away"));
+    assert!(outcome.result.notices[0].contains("does not attend: away"));
     let matchers = &a.captures()[0].matchers;
     assert_eq!((matchers.len(), matchers[0].label.as_str()), (1, "unit"));
 
