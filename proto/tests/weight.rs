@@ -2,7 +2,6 @@
 //! sender would choose.
 //!
 //! The only test of its program, because the allocator counts for all threads.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use prost::Message;
 use proto::{ProfileAssembler, chunk_heap_bytes, wire};

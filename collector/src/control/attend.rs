@@ -187,10 +187,9 @@ async fn take(control: &Control, attendant: &Arc<Attendant>, report: Report) -> 
     };
     // From here on it may wait for its fan-out, and does so with the memory that results have.
     let mut held = control.0.budget.hold();
-    let reported = match held.grow(heap_bytes(&what)) {
-        true => Reported::What(what, held),
-        false => Reported::NoRoom,
-    };
+    let has_room = held.grow(heap_bytes(&what));
+    let what = has_room.then_some(what);
+    let reported = Reported { what, held };
     let stuck = control.0.options.timeouts.report;
     match waiting.send_timeout(reported, stuck).await {
         Ok(()) => Ok(()),

@@ -66,11 +66,11 @@ struct Pings {
 const NEVER: u64 = u64::MAX;
 
 /// What an agent reported of an order, for who gave it.
-pub enum Reported {
-    /// This, and the memory it takes as long as it waits.
-    What(report::What, Held),
-    /// Something that there was no memory for.
-    NoRoom,
+pub struct Reported {
+    /// This; `None` where there was no memory for it.
+    pub what: Option<report::What>,
+    /// The memory it takes as long as it waits.
+    pub held: Held,
 }
 
 /// Why an order cannot be given.

@@ -136,19 +136,16 @@ impl Part {
     ) -> Result<CaptureInfo, PartError> {
         let mut cancelled = false;
         loop {
-            let what = tokio::select! {
-                what = ordered.next() => what.ok_or(PartError::Left)?,
+            let reported = tokio::select! {
+                reported = ordered.next() => reported.ok_or(PartError::Left)?,
                 () = cancel_asked(&mut self.cancel), if !cancelled => {
                     cancelled = true;
                     ordered.cancel();
                     continue;
                 }
             };
-            let (what, _held) = match what {
-                Reported::What(what, held) => (what, held),
-                Reported::NoRoom => return Err(self.no_room()),
-            };
-            match what {
+            let Reported { what, held: _held } = reported;
+            match what.ok_or_else(|| self.no_room())? {
                 report::What::Refusal(refusal) => {
                     return Err(PartError::Refused(refused(refusal.code, &refusal.message)));
                 }
