@@ -235,7 +235,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let mut facts = Vec::new();
     if format == Format::Bundle {
         let asked = format!("{} at {}", peer.kind, peer.target);
-        facts.push(facts::fact("Query", "title", &args.look.title));
+        facts.extend(facts::of_title(&args.look));
         facts.push(facts::fact("Query", "asked", asked));
         facts.extend(facts::of_selection(
             &args.labels,
@@ -478,8 +478,8 @@ impl Written<'_> {
             match merged.merge(&whole) {
                 Ok(()) if is_same => {
                     whole = merged;
-                    if rates_differ && look.measure == MeasureBy::Count {
-                        look.measure = MeasureBy::Weight;
+                    if rates_differ && look.measure(&whole.info) == MeasureBy::Count {
+                        look.measure = Some(MeasureBy::Weight);
                         self.note(
                             "widths and counts stand for weight: before the capture it was \
                                    sampled at another rate",

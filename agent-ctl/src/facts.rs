@@ -2,6 +2,7 @@
 
 use crate::captures;
 use crate::peer::Peer;
+use crate::render::Look;
 use crate::select::{self, Frames, Labels};
 use crate::source::Question;
 use crate::units;
@@ -25,9 +26,15 @@ pub fn fact(group: &str, name: &str, value: impl Into<String>) -> Fact {
     }
 }
 
+/// The title that was asked for.
+pub fn of_title(look: &Look) -> Option<Fact> {
+    let title = look.title.as_ref()?;
+    Some(fact("Query", "title", title))
+}
+
 /// The question as it was put.
 pub fn of_question(
-    title: &str,
+    look: &Look,
     question: &Question,
     labels: &Labels,
     frames: &Frames,
@@ -38,8 +45,8 @@ pub fn of_question(
         ns => rfc3339(ns),
     };
     let range = question.range;
-    let mut facts = vec![
-        fact("Query", "title", title),
+    let mut facts: Vec<Fact> = of_title(look).into_iter().collect();
+    facts.extend([
         fact(
             "Query",
             "asked",
@@ -47,7 +54,7 @@ pub fn of_question(
         ),
         fact("Query", "from", time(range.start_ns, "the oldest kept")),
         fact("Query", "to", time(range.end_ns, "the time of asking")),
-    ];
+    ]);
     facts.extend(of_selection(labels, frames, &question.samples.matchers));
     if !question.group_by.is_empty() {
         facts.push(fact("Query", "grouped by", question.group_by.join(", ")));

@@ -108,8 +108,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     };
     let mut facts = Vec::new();
     if format == Format::Bundle {
-        let title = &args.look.title;
-        facts = facts::of_question(title, &question, &args.labels, &args.frames, &peer);
+        facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);
         facts.extend(source.facts().await?);
     }
     let timed = question.times;

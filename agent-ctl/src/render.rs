@@ -6,7 +6,7 @@ use crate::terminal::clean;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Measure, Options, Source};
-use profile::{Diff, GroupBy, Profile, Query};
+use profile::{Diff, GroupBy, Info, Profile, Query};
 use proto::{agent, query};
 use std::io::Read;
 use std::path::Path;
@@ -99,32 +99,50 @@ pub enum DiffFormat {
 /// How a profile is to be written.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Look {
-    /// What widths and counts stand for: samples, or their weight (CPU nanoseconds)
-    #[arg(long, value_enum, default_value_t = MeasureBy::Count, help_heading = "Output")]
-    pub measure: MeasureBy,
+    /// What widths and counts stand for: samples, or their weight (CPU nanoseconds). Left out: samples, and
+    /// of `off-cpu` the time waited
+    #[arg(long, value_enum, help_heading = "Output")]
+    pub measure: Option<MeasureBy>,
     /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks
     #[arg(long, help_heading = "Output")]
     pub annotate: bool,
     /// Root at the top of a flame graph
     #[arg(long, help_heading = "Output")]
     pub icicle: bool,
-    /// Heading of a flame graph
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "CPU profile",
-        help_heading = "Output"
-    )]
-    pub title: String,
+    /// Heading of a flame graph. Left out, the event says it
+    #[arg(long, value_name = "TEXT", help_heading = "Output")]
+    pub title: Option<String>,
+}
+
+impl Look {
+    /// What widths stand for in a profile of this kind.
+    pub fn measure(&self, info: &Info) -> MeasureBy {
+        let left_out = match info.is_waiting() {
+            // A wait of a second and one of a microsecond are one sample each.
+            true => MeasureBy::Weight,
+            false => MeasureBy::Count,
+        };
+        self.measure.unwrap_or(left_out)
+    }
+
+    fn title(&self, info: &Info) -> String {
+        if let Some(title) = &self.title {
+            return title.clone();
+        }
+        match info.event.as_str() {
+            profile::OFF_CPU => "Time off the CPU".to_owned(),
+            event if info.unit == "nanoseconds" || event.is_empty() => "CPU profile".to_owned(),
+            event => format!("Profile of {event}"),
+        }
+    }
 }
 
 /// See [`Look::measure`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MeasureBy {
     /// Samples
-    #[default]
     Count,
-    /// CPU time
+    /// Their weight: CPU time, time waited, or what the event counts
     Weight,
 }
 
@@ -139,11 +157,11 @@ pub struct Extra<'a> {
     pub facts: Vec<Fact>,
 }
 
-/// The options of writers.
-pub fn options(look: &Look, root_labels: Vec<String>, facts: Vec<Fact>) -> Options {
+/// The options of writers of a profile of this kind.
+pub fn options(look: &Look, info: &Info, root_labels: Vec<String>, facts: Vec<Fact>) -> Options {
     Options {
-        title: look.title.clone(),
-        measure: match look.measure {
+        title: look.title(info),
+        measure: match look.measure(info) {
             MeasureBy::Count => Measure::Count,
             MeasureBy::Weight => Measure::Weight,
         },
@@ -173,7 +191,7 @@ pub fn write_with(
     if format == Format::Bundle {
         facts.extend(crate::facts::of_file());
     }
-    let options = options(look, extra.root_labels, facts);
+    let options = options(look, &profile.info, extra.root_labels, facts);
     let mut bytes = Vec::new();
     formats::write(profile, format.to_profile(), &options, &mut bytes)?;
     match extra.fleet {
@@ -275,6 +293,46 @@ pub fn query(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_event_says_the_heading_and_what_widths_stand_for() {
+        for (event, unit, title, measure) in [
+            ("cpu-clock", "nanoseconds", "CPU profile", MeasureBy::Count),
+            (
+                "off-cpu",
+                "nanoseconds",
+                "Time off the CPU",
+                MeasureBy::Weight,
+            ),
+            (
+                "page-faults",
+                "page-faults",
+                "Profile of page-faults",
+                MeasureBy::Count,
+            ),
+            ("", "", "CPU profile", MeasureBy::Count),
+        ] {
+            let info = Info {
+                event: event.to_owned(),
+                unit: unit.to_owned(),
+                ..Info::default()
+            };
+            let look = Look::default();
+            assert_eq!(
+                (look.title(&info).as_str(), look.measure(&info)),
+                (title, measure)
+            );
+            let asked = Look {
+                measure: Some(MeasureBy::Count),
+                title: Some("mine".to_owned()),
+                ..look
+            };
+            assert_eq!(
+                (asked.title(&info).as_str(), asked.measure(&info)),
+                ("mine", MeasureBy::Count)
+            );
+        }
+    }
 
     #[test]
     fn file_names_tell_the_format() {

@@ -26,7 +26,6 @@ fn of(info: &Info, total: Value, clock: &Clock) -> String {
     let Info {
         start_unix_ns,
         duration_ns,
-        event,
         unit,
         quality,
         ..
@@ -35,7 +34,7 @@ fn of(info: &Info, total: Value, clock: &Clock) -> String {
     let begin = clock.show(*start_unix_ns);
     let end = clock.show_time(end_ns(info));
     let weight = match unit.as_str() {
-        "nanoseconds" if event == "off-cpu" => {
+        "nanoseconds" if info.is_waiting() => {
             format!("{} waited", units::weight(total.weight, unit))
         }
         "nanoseconds" => format!("{} CPU", units::weight(total.weight, unit)),

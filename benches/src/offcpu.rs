@@ -1,5 +1,6 @@
 //! What a capture of waits costs those who switch: two threads that wake each other over pipes on one CPU, alone,
-//! beside `perf record -e sched:sched_switch -g`, and beside captures of event `off-cpu`.
+//! beside `perf record -e sched:sched_switch -g`, which tells no wakers, the same with `sched:sched_waking`, and
+//! beside captures of event `off-cpu`.
 //!
 //! The continuous profile runs all the time, so what is measured is the capture alone. CPU time is that of the
 //! threads as the scheduler accounts it: what the tracepoints cost is in the time of the threads that switch,
@@ -56,13 +57,15 @@ const BEATS_PER_SECOND: u32 = 100;
 enum Beside {
     Nothing,
     Perf,
+    PerfWakers,
     FramePointers,
     StackCopies,
 }
 
-const PARTS: [Beside; 4] = [
+const PARTS: [Beside; 5] = [
     Beside::Nothing,
     Beside::Perf,
+    Beside::PerfWakers,
     Beside::FramePointers,
     Beside::StackCopies,
 ];
@@ -72,6 +75,7 @@ impl Beside {
         match self {
             Beside::Nothing => "nothing",
             Beside::Perf => "perf record -e sched:sched_switch -g",
+            Beside::PerfWakers => "perf record, and -e sched:sched_waking",
             Beside::FramePointers => "off-cpu, frame pointers",
             Beside::StackCopies => "off-cpu, some stacks copied",
         }
@@ -328,7 +332,11 @@ impl Rig {
         let length = Duration::from_secs(args.seconds);
         let dir = tempfile::tempdir()?;
         let id = CaptureId(1 + number + beside as u64);
-        let perf = (beside == Beside::Perf).then(|| perf(dir.path()));
+        let perf = match beside {
+            Beside::Perf => Some(perf(dir.path(), "sched:sched_switch")),
+            Beside::PerfWakers => Some(perf(dir.path(), "sched:sched_switch,sched:sched_waking")),
+            _ => None,
+        };
         if matches!(beside, Beside::FramePointers | Beside::StackCopies) {
             let copies = beside == Beside::StackCopies;
             let wanted = Wanted {
@@ -377,12 +385,12 @@ impl Rig {
 }
 
 /// The peer, of the whole host. It finds tracepoints where tracefs is mounted, for itself alone.
-fn perf(dir: &std::path::Path) -> Proc {
+fn perf(dir: &std::path::Path, events: &str) -> Proc {
     let script = "test -d /sys/kernel/tracing/events || mount -t tracefs tracefs /sys/kernel/tracing; \
-                  exec perf record -q -a -g -e sched:sched_switch -o \"$0\"";
+                  exec perf record -q -a -g -e \"$1\" -o \"$0\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]);
-    command.arg(dir.join("perf.data"));
+    command.arg(dir.join("perf.data")).arg(events);
     Proc::spawn(&mut command, dir, "perf-record")
 }
 

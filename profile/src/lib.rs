@@ -46,7 +46,7 @@ pub use merge::{GroupBy, MIXED_EVENTS, MergeError};
 pub use moments::{Moment, Moments};
 pub use outcome::{StackEnd, Unnamed};
 pub use query::{LOST_FRAME, OTHER_FRAME, Query, QueryRunner};
-pub use sample::{Info, Profile, Quality, SampleKey, Value};
+pub use sample::{Info, OFF_CPU, Profile, Quality, SampleKey, Value};
 pub use selector::{SELECTOR_LEN_MAX, SelectorError};
 pub use stack::{StackId, StackTrie};
 pub use strings::{StrId, StringTable};

@@ -87,6 +87,26 @@ pub struct Info {
     pub coverage: Coverage,
 }
 
+/// The event whose samples are waits. Their weight is time, but no CPU time.
+pub const OFF_CPU: &str = "off-cpu";
+
+impl Info {
+    /// True when a sample is a wait, and its weight how long it was.
+    pub fn is_waiting(&self) -> bool {
+        self.event == OFF_CPU
+    }
+
+    /// What the weight is in words: `CPU time`, `Time waited`, or its unit.
+    pub fn weighs(&self) -> &str {
+        match self.unit.as_str() {
+            "nanoseconds" if self.is_waiting() => "Time waited",
+            "nanoseconds" => "CPU time",
+            "" => "Weight",
+            unit => unit,
+        }
+    }
+}
+
 /// Samples with the dictionary that gives their ids meaning.
 #[derive(Clone, Default)]
 pub struct Profile {

@@ -403,7 +403,7 @@ fn html_golden() {
     assert!(!data.contains(['<', '>', '&']));
     serde_json::from_str::<serde_json::Value>(data).unwrap();
     insta::assert_snapshot!(data.replace("],\"", "],\n\""), @r#"
-{"title":"\u003c/title\u003e\u003cscript\u003ealert(1)\u003c/script\u003e","quality":"41 samples of cpu-clock · 2023-11-14 22:13:20 – 22:13:30 UTC · 1 records lost · 4.9 % truncated (4.9 % by the depth limit) · 0 unnamed","unit":"nanoseconds","measure":0,"icicle":false,"kinds":["native","kernel","jit","interpreted","inlined","synthetic","label"],
+{"title":"\u003c/title\u003e\u003cscript\u003ealert(1)\u003c/script\u003e","quality":"41 samples of cpu-clock · 2023-11-14 22:13:20 – 22:13:30 UTC · 1 records lost · 4.9 % truncated (4.9 % by the depth limit) · 0 unnamed","unit":"nanoseconds","weighs":"CPU time","measure":0,"icicle":false,"kinds":["native","kernel","jit","interpreted","inlined","synthetic","label"],
 "modules":["","[kernel]","app","libc.so.6","nf_tables","python3"],
 "names":{"function":["","\u003c/script\u003e\u003c!--","\u003c/title\u003e;\\x1b]0;x\\x07","\u003cscript\u003ealert(1)\u003c/script\u003e","[lost]","[truncated]","\\u{202e}gpj.exe","\\x1b[31mred","]]\u003e\u0026amp;\"'","app","back\\slash","copy","count 12","deep","do_syscall_64","fake_[k]","fast_copy","handle","line\\u{2028}separator","main","new\\x0aline","nft_do_chain","run.py","semi;colon"],
 "module":[0,2,0,2,0,0,2,2,2,0,2,3,2,2,1,2,3,0,2,2,2,4,5,2],

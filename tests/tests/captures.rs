@@ -3,6 +3,7 @@
 use fixtures::capture::{below, equal, request};
 use fixtures::process::wait_for;
 use fixtures::stats::SIGMAS;
+use fixtures::sysctl::Sysctl;
 use fixtures::workload::c;
 use fixtures::{Cgroup, Daemon, Need, live};
 use profile::key;
@@ -184,6 +185,48 @@ fn cancelling_leaving_and_too_many_needs_root() {
     });
     let captured = next.expect("a free place").finish().expect("captured");
     assert_eq!(captured.result.state(), CaptureState::Complete);
+    daemon.stop();
+}
+
+#[test]
+fn a_fast_capture_that_the_kernel_throttles_says_so_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let rate = "kernel/perf_event_max_sample_rate";
+    let Some(_allowed) = Sysctl::set(rate, 20_000) else {
+        eprintln!("not looked at: {rate} cannot be set here");
+        return;
+    };
+    let cgroup = Cgroup::new("captured");
+    let daemon = Daemon::start().sampling();
+    let client = daemon.client();
+    let _busy = [(), ()].map(|()| c("split.c").start_in(&cgroup, &[]));
+    let mut fast = request(SOON * 3);
+    fast.rate_hz = 9999;
+    let capture = client.capture(fast.clone()).expect("accepted");
+    let id = capture.accepted.id;
+    let sampled = wait_for(SOON, || {
+        let listed = client.captures();
+        let progress = listed.iter().find(|info| info.id == id)?.progress?;
+        (progress.samples > 0).then_some(())
+    });
+    sampled.expect("samples of busy CPUs");
+    // What the kernel does by itself when samples take it long.
+    let lowered = Sysctl::set(rate, 2000).expect("as before");
+    std::thread::sleep(Duration::from_secs(2));
+    client.cancel_capture(id).expect("it runs");
+    let captured = capture.finish().expect("captured");
+    let told = captured.result.notices.join("; ");
+    assert!(told.contains("the kernel throttled sampling"), "{told}");
+    let quality = captured.view.info.quality.unwrap_or_default();
+    assert!(quality.throttled > 0, "{quality:?}");
+    // What was not taken has its place: all of the time is accounted for.
+    assert!(quality.lost > 0, "{quality:?}");
+    // The next one is told before it begins.
+    fast.duration_ns = 200_000_000;
+    let next = client.capture(fast).expect("accepted").finish();
+    let told = next.expect("captured").result.notices.join("; ");
+    assert!(told.contains("2000 Hz instead of 9999"), "{told}");
+    drop(lowered);
     daemon.stop();
 }
 

@@ -157,17 +157,18 @@ fn write(
     colour: bool,
 ) -> Result<u8> {
     let mut bytes = Vec::new();
-    let options = render::options(&args.look, Vec::new(), Vec::new());
+    let options = render::options(&args.look, &profile.info, Vec::new(), Vec::new());
     let mut told = heatmap::summary(&profile, map, options.measure);
     match what {
         What::Map(MapFormat::Text) => {
             let look = text::Look::of(args.ascii, columns, colour);
-            bytes = text::draw(map, &look, options.measure, clock).into_bytes();
+            bytes = text::draw(map, &look, options.measure, &profile.info.unit, clock).into_bytes();
         }
         What::Map(MapFormat::Svg) => heatmap::write_svg(&profile, map, &options, &mut bytes)?,
         What::Map(MapFormat::Json) => heatmap::write_json(&profile, map, &mut bytes)?,
         What::Map(MapFormat::Html) => {
-            let options = render::options(&args.look, root_labels(&profile), Vec::new());
+            let options =
+                render::options(&args.look, &profile.info, root_labels(&profile), Vec::new());
             html::write_heat_map(&profile, map, &options, &mut bytes)?;
         }
         What::Picked(format) => {
@@ -228,13 +229,7 @@ async fn ask(
     };
     let mut facts = Vec::new();
     if let What::Picked(Format::Bundle) = what {
-        facts = facts::of_question(
-            &args.look.title,
-            &question,
-            &args.labels,
-            &args.frames,
-            &peer,
-        );
+        facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);
         facts.extend(source.facts().await?);
     }
     let Answer { profile, .. } = source.profile(question).await?;

@@ -1,9 +1,10 @@
 //! A heat map on a terminal: a character a column, coloured blocks where there is colour.
 
+use crate::terminal::clean;
 use crate::when::Clock;
 use profile::Value;
 use profile::formats::Measure;
-use profile::formats::heatmap::{LEVELS, colour, length, level};
+use profile::formats::heatmap::{LEVELS, amount, colour, length, level};
 use profile::heatmap::{Cell, HeatMap};
 use std::fmt::Write as _;
 
@@ -65,7 +66,7 @@ impl Look {
 
 /// The map. Where it has more columns than there is room for, some that are next to each other are one
 /// character, which is said.
-pub fn draw(map: &HeatMap, look: &Look, measure: Measure, clock: &Clock) -> String {
+pub fn draw(map: &HeatMap, look: &Look, measure: Measure, unit: &str, clock: &Clock) -> String {
     let room = look.columns.saturating_sub(LEFT + 1).max(10);
     let each = (map.columns as usize).div_ceil(room).max(1) as u32;
     let shown = map.columns.div_ceil(each);
@@ -122,6 +123,7 @@ pub fn draw(map: &HeatMap, look: &Look, measure: Measure, clock: &Clock) -> Stri
     for level in 1..=LEVELS {
         text.push_str(&look.shade(level, LEVELS));
     }
+    let max = clean(&amount(max, measure, unit)).into_owned();
     let _ = writeln!(text, " up to {max}; {OUTSIDE} not covered");
     text
 }
@@ -175,7 +177,7 @@ mod tests {
     fn a_burst_is_a_spot() {
         // 250 ms after each second, most of it in the third.
         let at = [750, 1750, 2750, 2751, 2752, 2753];
-        let drawn = draw(&map(4, &at), &look(80), Measure::Count, &Clock::at(0));
+        let drawn = draw(&map(4, &at), &look(80), Measure::Count, "", &Clock::at(0));
         let lines: Vec<&str> = drawn.lines().collect();
         assert_eq!(lines[0], "         |    ~");
         assert_eq!(lines[2], "         |~--@", "{drawn}");
@@ -185,7 +187,13 @@ mod tests {
 
     #[test]
     fn a_long_map_fits_the_terminal_and_says_how() {
-        let drawn = draw(&map(1_000, &[1]), &look(60), Measure::Count, &Clock::at(0));
+        let drawn = draw(
+            &map(1_000, &[1]),
+            &look(60),
+            Measure::Count,
+            "",
+            &Clock::at(0),
+        );
         assert!(
             drawn.lines().take(6).all(|line| line.chars().count() <= 60),
             "{drawn}"
@@ -202,7 +210,9 @@ mod tests {
             colour: true,
             ..look(80)
         };
-        assert!(draw(&map(4, &[1]), &coloured, Measure::Count, &Clock::at(0)).contains('\x1b'));
-        assert!(!draw(&map(4, &[1]), &look(80), Measure::Count, &Clock::at(0)).contains('\x1b'));
+        assert!(draw(&map(4, &[1]), &coloured, Measure::Count, "", &Clock::at(0)).contains('\x1b'));
+        assert!(
+            !draw(&map(4, &[1]), &look(80), Measure::Count, "", &Clock::at(0)).contains('\x1b')
+        );
     }
 }

@@ -201,12 +201,15 @@ impl Waits {
         });
     }
 
-    /// Gives out what goes on at the end of the capture.
+    /// Gives out what goes on at the end of the capture. It has no time of its own: nothing happened then, and
+    /// all that waits for long would stand in the map as one burst.
     pub(super) fn finish(&mut self, end: Mono, folder: &mut Folder, processes: &ProcessTable) {
         let Waits {
             machine, shaped, ..
         } = self;
+        let keep_moments = std::mem::replace(&mut folder.keep_moments, false);
         machine.finish(end, &mut |wait| add(&wait, end, shaped, folder, processes));
+        folder.keep_moments = keep_moments;
     }
 }
 

@@ -124,11 +124,11 @@ pub fn colour(level: u64) -> [u8; 3] {
 
 /// One line on a map: samples, the most of a cell, what is missing.
 pub fn summary(profile: &Profile, map: &HeatMap, measure: Measure) -> String {
-    let unit = printable(measure.word(&profile.info.unit)).into_owned();
+    let most = map.max(|value| measure.of(value));
     let mut line = format!(
-        "{} samples with their times · at most {} {unit} in a cell of {}",
+        "{} samples with their times · at most {} in a cell of {}",
         grouped(map.total.count),
-        grouped(map.max(|value| measure.of(value))),
+        amount(most, measure, &profile.info.unit),
         length(map.column_ns as f64 / f64::from(map.rows)),
     );
     if !profile.info.event.is_empty() {
@@ -137,6 +137,14 @@ pub fn summary(profile: &Profile, map: &HeatMap, measure: Measure) -> String {
     let dropped = grouped(map.dropped);
     let _ = write!(line, " · {dropped} more whose time was not kept");
     line
+}
+
+/// A value with its unit, as people read it.
+pub fn amount(value: u64, measure: Measure, unit: &str) -> String {
+    match measure {
+        Measure::Weight if unit == "nanoseconds" => length(value as f64),
+        _ => format!("{} {}", grouped(value), printable(measure.word(unit))),
+    }
 }
 
 /// A length of time in the unit that suits it.
@@ -179,7 +187,9 @@ pub fn write_svg(
     )?;
     writeln!(out, r#"<text x="{LEFT}" y="50">{about}</text>"#)?;
     write_axes(map, cell_width, cell_height, out)?;
-    write_legend(map, options.measure, TOP + high + 48, out)?;
+    let most = map.max(|value| options.measure.of(value));
+    let most = amount(most, options.measure, &profile.info.unit);
+    write_legend(map, &html_text(&most), TOP + high + 48, out)?;
     writeln!(out, "</g>")?;
     // Time that is not covered is grey, so that it does not look like time in which nothing ran.
     writeln!(
@@ -254,7 +264,7 @@ fn write_axes(
             r#"<text x="{x}" y="{y}" text-anchor="end">{offset}</text>"#
         )?;
     }
-    let every = (LABEL_PIXELS / cell_width).max(1);
+    let every = LABEL_PIXELS.div_ceil(cell_width).max(1);
     let y = TOP + high;
     for column in (0..map.columns).step_by(every as usize) {
         let x = LEFT + column * cell_width;
@@ -273,18 +283,13 @@ fn write_axes(
     Ok(())
 }
 
-fn write_legend(
-    map: &HeatMap,
-    measure: Measure,
-    y: u32,
-    out: &mut impl Write,
-) -> std::io::Result<()> {
+fn write_legend(map: &HeatMap, most: &str, y: u32, out: &mut impl Write) -> std::io::Result<()> {
     let column = length(map.column_ns as f64);
     writeln!(
         out,
-        r#"<text x="{LEFT}" y="{y}">columns of {column}, times in UTC · in a cell: 1</text>"#
+        r#"<text x="{LEFT}" y="{y}">columns of {column}, times in UTC · in a cell: up to</text>"#
     )?;
-    let from = LEFT + 330;
+    let from = LEFT + 270;
     for shade in 1..=LEVELS {
         let [red, green, blue] = colour(shade);
         let x = from + (shade as u32 - 1) * 14;
@@ -295,10 +300,9 @@ fn write_legend(
         )?;
     }
     let x = from + LEVELS as u32 * 14 + 6;
-    let max = grouped(map.max(|value| measure.of(value)));
     writeln!(
         out,
-        r##"<text x="{x}" y="{y}">{max}</text>
+        r##"<text x="{x}" y="{y}">{most}</text>
 <rect x="{}" y="{}" width="14" height="12" fill="#cfd3d8"/><text x="{}" y="{y}">not covered</text>"##,
         x + 120,
         y - 10,
@@ -326,6 +330,7 @@ mod tests {
             (2e7, "20 ms"),
             (12_500.0, "12.5 µs"),
             (0.5, "0.5 ns"),
+            (1_157_346_063.0, "1.16 s"),
             (86_400e9, "86400 s"),
         ] {
             assert_eq!(length(ns), expected);

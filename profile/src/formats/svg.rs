@@ -7,7 +7,7 @@
 use super::folded::{diff_tree, text_tree};
 use super::summary::grouped;
 use super::tree::Tree;
-use super::{Annotations, Format, FormatError, Options, quality_line};
+use super::{Annotations, Format, FormatError, Measure, Options, quality_line};
 use crate::diff::Diff;
 use crate::sample::{Info, Profile};
 use crate::text::printable;
@@ -134,6 +134,11 @@ fn draw(
     style.title = printable(&options.title).into_owned();
     style.subtitle = Some(subtitle);
     style.count_name = printable(options.measure.word(&info.unit)).into_owned();
+    if options.measure == Measure::Weight && info.unit == "nanoseconds" {
+        // Ten digits are a riddle.
+        style.factor = 1e-3;
+        style.count_name = "µs".to_owned();
+    }
     style.direction = if options.icicle {
         Direction::Inverted
     } else {

@@ -1,17 +1,16 @@
 // A headless Chromium on the page, and what every test of it watches for.
 
-import { existsSync, mkdirSync } from 'node:fs';
+import { mkdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { type Browser, type BrowserContext, type Page, chromium } from 'playwright-core';
 import { afterAll, afterEach, beforeAll, expect } from 'vitest';
 import { type Mock, startMock } from '../mock/server';
+import { CHROMIUM, OUT } from './chromium';
 
 /** A collector that runs elsewhere: tests of seeded data are reported as skipped then. */
 export const BASE_URL = process.env.E2E_BASE_URL?.replace(/\/$/, '') || undefined;
 export const SEEDED = BASE_URL === undefined;
 
-const CHROMIUM = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'].find((path) => path && existsSync(path));
-const OUT = fileURLToPath(new URL('./out', import.meta.url));
 const DIST = process.env.DIST ?? fileURLToPath(new URL('../../node_modules/.cache/e2e-dist', import.meta.url));
 
 /** How long a test waits for a state of the page. Unit: milliseconds. A loaded machine is slow, not wrong. */

@@ -145,7 +145,7 @@ pub struct Wanted {
     /// Whose waits, by process, name and cgroup. Never by a cgroup of the kernel's own filter: who comes back is
     /// told by who leaves.
     pub filter: Filter,
-    /// Say of every wait when it ended.
+    /// Say of every wait that ended when it did.
     pub keep_times: bool,
 }
 

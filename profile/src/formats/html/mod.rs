@@ -50,8 +50,8 @@ struct Name {
 #[derive(Serialize)]
 struct Data<'a> {
     title: &'a str,
-    quality: &'a str,
-    unit: &'a str,
+    #[serde(flatten)]
+    texts: Texts<'a>,
     /// 0: samples, 1: weight, as the page opens.
     measure: u8,
     icicle: bool,
@@ -61,6 +61,15 @@ struct Data<'a> {
     nodes: Nodes,
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<&'a Times>,
+}
+
+/// What the page says of the profile.
+#[derive(Clone, Copy, Serialize)]
+struct Texts<'a> {
+    quality: &'a str,
+    unit: &'a str,
+    /// What the weight is, for the button that shows it.
+    weighs: &'a str,
 }
 
 #[derive(Serialize)]
@@ -144,6 +153,7 @@ fn fold(
 ) -> Result<(Vec<u8>, Option<String>), FormatError> {
     let title = printable(&options.title);
     let unit = printable(&profile.info.unit);
+    let weighs = printable(profile.info.weighs());
     let mut bars = options.max_bars;
     loop {
         let mut tree = whole.clone();
@@ -160,7 +170,12 @@ fn fold(
         let fits = times.as_ref().is_none_or(Times::fits);
         if fits || bars == 0 {
             let mut bytes = Vec::new();
-            let data = data(&tree, &title, &quality, &unit, times.as_ref(), options);
+            let texts = Texts {
+                quality: &quality,
+                unit: &unit,
+                weighs: &weighs,
+            };
+            let data = data(&tree, &title, texts, times.as_ref(), options);
             let mut json = serde_json::Serializer::with_formatter(&mut bytes, SafeText);
             data.serialize(&mut json)?;
             if bytes.len() <= bytes_max || bars == 0 {
@@ -281,8 +296,7 @@ fn build(profile: &Profile, options: &Options) -> Built {
 fn data<'a>(
     tree: &'a Tree<Name, 2>,
     title: &'a str,
-    quality: &'a str,
-    unit: &'a str,
+    texts: Texts<'a>,
     times: Option<&'a Times>,
     options: &Options,
 ) -> Data<'a> {
@@ -311,8 +325,7 @@ fn data<'a>(
     };
     Data {
         title,
-        quality,
-        unit,
+        texts,
         measure: u8::from(options.measure == Measure::Weight),
         icicle: options.icicle,
         kinds: FrameKind::ALL

@@ -342,6 +342,7 @@
     state.selected = node;
     state.hover = -1;
     tip.hidden = true;
+    tellSelected();
     refresh();
     resize(); // the path above may have come or gone
     reveal(node);
@@ -351,10 +352,11 @@
     if (top < scroll.scrollTop) scroll.scrollTop = top - ROW;
     else if (top + ROW > scroll.scrollTop + height) scroll.scrollTop = top + 2 * ROW - height;
   };
+  const tellSelected = () => { el("status").textContent = state.selected > 0 ? describe(state.selected) : ""; };
   const select = (node) => {
     if (node < 0) return;
     state.selected = node;
-    el("status").textContent = describe(node);
+    tellSelected();
     reveal(node);
     later();
   };
@@ -408,13 +410,14 @@
     const node = nodeAt(event.clientX - box.left, event.clientY - box.top);
     if (node !== state.hover) {
       state.hover = node;
-      el("status").textContent = node < 0 ? "" : describe(node);
+      if (node < 0) tellSelected();
+      else el("status").textContent = describe(node);
       canvas.style.cursor = node < 0 ? "default" : "pointer";
       later();
     }
     showTip(node, event.clientX, event.clientY);
   });
-  canvas.addEventListener("mouseleave", () => { state.hover = -1; tip.hidden = true; later(); });
+  canvas.addEventListener("mouseleave", () => { state.hover = -1; tip.hidden = true; tellSelected(); later(); });
   // Where it was clicked, not what hovers: a touch screen has no hover.
   canvas.addEventListener("click", (event) => {
     const box = canvas.getBoundingClientRect();
@@ -483,7 +486,7 @@
   el("title").textContent = data.title;
   el("quality").textContent = data.quality;
   el("size").textContent = `${number.format(nodeCount - 1)} bars, ${number.format(functions.length - 1)} functions`;
-  if (data.unit !== "nanoseconds") el("by-weight").textContent = data.unit || "Weight";
+  el("by-weight").textContent = data.weighs;
   el("by-weight").disabled = total[1][0] === 0;
   for (const text of document.querySelectorAll("[data-times]")) text.hidden = !heat;
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");

@@ -2,13 +2,14 @@
 //!
 //! What stands where:
 //!
-//! - Two values a sample: `samples/count` and the weight, `cpu/nanoseconds` for CPU time and
-//!   otherwise the unit twice (`cycles/cycles`).
+//! - Two values a sample: `samples/count` and the weight, `cpu/nanoseconds` for CPU time,
+//!   `off_cpu/nanoseconds` for time waited, and otherwise the unit twice (`cycles/cycles`).
 //! - One mapping for each (module, kind). Frames without a module stand in a mapping named after
 //!   their kind (`[jit]`), native ones in none. The format has no field for a frame's kind, so a
 //!   comment says it: `fleetprof mappings: 2=kernel 3=jit*`, with a star where the name is made up.
 //! - An inlined frame is a line of its caller's location. A stack that begins (root end) with inlined
 //!   frames has a location of its own for them, in a mapping of kind `inlined`.
+//! - `system_name` is the raw name where a runtime wrote another than is shown, and empty otherwise.
 //! - Labels are string labels. How a stack ended is the label `stack_end`, left out when complete.
 //! - Event and quality are comments: `fleetprof event: cpu-clock`, `fleetprof quality: taken=9 …`.
 //!

@@ -7,11 +7,12 @@ use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
 use crate::formats::{FormatError, no_frames, quality_line};
 use crate::frame::{FrameKind, FrameRef};
 use crate::outcome::StackEnd;
-use crate::sample::{Profile, Quality};
+use crate::sample::{Profile, Quality, SampleKey, Value};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use hashbrown::HashMap;
 use prost::Message as _;
+use std::collections::BTreeMap;
 use std::io::Write;
 
 /// Writes the profile.
@@ -48,6 +49,7 @@ fn build(profile: &Profile) -> Message {
         unit: builder.string("count"),
     };
     let weight = match info.unit.as_str() {
+        "nanoseconds" if info.is_waiting() => ("off_cpu", "nanoseconds"),
         "nanoseconds" => ("cpu", "nanoseconds"),
         "" => ("weight", "count"),
         // The default type is found by its name, which must not be that of the count.
@@ -65,7 +67,11 @@ fn build(profile: &Profile) -> Message {
     builder.message.time_nanos = info.start_unix_ns;
     builder.message.duration_nanos = signed(info.duration_ns);
 
-    for (key, value) in profile.sorted() {
+    let samples = profile.sorted();
+    if let Some(module) = main_module(profile, &samples) {
+        builder.mapping(module, FrameKind::Native);
+    }
+    for (key, value) in samples {
         let mut frames: Vec<FrameRef<'_>> = profile
             .dict
             .stacks
@@ -110,6 +116,31 @@ fn build(profile: &Profile) -> Message {
     ));
     builder.comment_mappings();
     builder.message
+}
+
+/// The program that most samples are of. Readers take the first mapping for the main binary, and name the
+/// profile after it.
+fn main_module<'p>(profile: &'p Profile, samples: &[(SampleKey, Value)]) -> Option<&'p str> {
+    let mut counts: BTreeMap<&'p str, u64> = BTreeMap::new();
+    for (key, value) in samples {
+        let frames = profile.dict.stacks.leaf_first(key.stack);
+        let frames = frames.map(|id| profile.dict.frame(id));
+        // Not what it was linked with, or the kernel lends.
+        let is_program = |frame: &FrameRef<'_>| {
+            let module = frame.module;
+            frame.kind == FrameKind::Native
+                && !module.is_empty()
+                && !module.starts_with('[')
+                && !module.contains(".so")
+        };
+        if let Some(outermost) = frames.filter(is_program).last() {
+            let count = counts.entry(outermost.module).or_default();
+            *count = count.saturating_add(value.count);
+        }
+    }
+    // The first by name of those with as many.
+    let most = counts.into_iter().rev().max_by_key(|&(_, count)| count);
+    most.map(|(module, _)| module)
 }
 
 fn quality_text(quality: &Quality) -> String {
@@ -202,11 +233,10 @@ impl<'p> Builder<'p> {
     }
 
     fn function(&mut self, frame: &FrameRef<'p>) -> u64 {
-        let system_name = match frame.system_name {
-            "" => frame.function,
-            name => name,
-        };
-        let texts = [frame.function, system_name, frame.file];
+        // Empty where there is none beside the name. `go tool pprof` takes a name that stands in both fields
+        // for one that it has to make readable, and cuts what is in `<>` and `()` out of it:
+        // `<Vec<T> as Clone>::clone` would be `::clone`.
+        let texts = [frame.function, frame.system_name, frame.file];
         if let Some(&known) = self.functions.get(&texts) {
             return known;
         }
