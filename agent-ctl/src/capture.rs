@@ -443,6 +443,18 @@ pub struct Written<'a> {
 }
 
 impl Written<'_> {
+    /// The same, with more for a bundle to say.
+    pub fn with_facts(&self, more: Vec<Fact>) -> Self {
+        let mut facts = self.facts.clone();
+        facts.extend(more);
+        Written {
+            look: self.look.clone(),
+            labels: self.labels.clone(),
+            facts,
+            ..*self
+        }
+    }
+
     /// Writes what there is and says what it is.
     ///
     /// # Errors

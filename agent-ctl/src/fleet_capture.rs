@@ -6,6 +6,7 @@ pub mod list;
 use crate::capture::{Signals, Taken, Written};
 use crate::connection::{self, Route, Transport};
 use crate::exit::{self, fail};
+use crate::facts::fact;
 use crate::peer::{Connection, Peer};
 use crate::select::fleet_option;
 use crate::summary::Covered;
@@ -13,8 +14,9 @@ use crate::terminal::{Out, clean};
 use crate::units;
 use crate::when::Clock;
 use anyhow::{Result, anyhow};
-use board::{Board, name, state_word};
+use board::{Board, name, said, state_word};
 use profile::Profile;
+use profile::formats::Fact;
 use proto::agent::{CaptureInfo, CaptureRequest, CaptureState};
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_capture_response::Body;
@@ -200,7 +202,13 @@ impl Outcome {
                 Some(Body::Host(host)) => board.host(host),
                 Some(Body::Past(chunk)) => take(&mut past, chunk)?,
                 Some(Body::Chunk(chunk)) => take(&mut own, chunk)?,
-                Some(Body::Result(info)) if result.is_none() => result = Some(info),
+                Some(Body::Result(info)) if result.is_none() => {
+                    // The last to end are told by the result alone.
+                    for host in &info.hosts {
+                        board.host(host.clone());
+                    }
+                    result = Some(info);
+                }
                 Some(Body::Plan(_) | Body::Result(_)) => {
                     return Err(anyhow!(
                         "failed to {WHAT}: the collector told the same twice"
@@ -242,11 +250,15 @@ impl Outcome {
             note!("{}", self.summary());
         }
         if self.profile.is_none() || self.result.answered == 0 {
-            let asked = self.result.asked;
-            let message = format!("failed to {WHAT}: none of {asked} hosts answered");
+            let nobody = match self.result.asked {
+                1 => "the host that was asked did not answer".to_owned(),
+                asked => format!("none of {asked} hosts answered"),
+            };
+            let message = format!("failed to {WHAT}: {nobody}");
             return Err(fail(exit::FAILURE, message));
         }
         let code = self.code();
+        let written = written.with_facts(self.facts());
         let request = self.result.request.take();
         let taken = Taken {
             past: self.past.take(),
@@ -256,7 +268,10 @@ impl Outcome {
                 started_unix_ns: self.result.started_unix_ns,
                 elapsed_ns: self.result.elapsed_ns,
                 peer: std::mem::take(&mut self.result.peer),
-                state: CaptureState::Complete.into(),
+                state: match self.result.hosts.iter().any(is_early) {
+                    true => CaptureState::Cancelled.into(),
+                    false => CaptureState::Complete.into(),
+                },
                 notices: self.notices(),
                 ..CaptureInfo::default()
             },
@@ -264,17 +279,39 @@ impl Outcome {
         Ok(written.deliver(&taken, &Clock::local())?.max(code))
     }
 
+    /// What a bundle says of the hosts.
+    fn facts(&self) -> Vec<Fact> {
+        let mut facts = vec![fact("Fleet", "hosts", self.answered())];
+        let bad = |host: &&HostProgress| host.state() != HostState::Done;
+        let failures = self.result.hosts.iter().filter(bad);
+        for host in failures.clone().take(FAILURES_MAX) {
+            let word = state_word(host.state());
+            let why = match host.message.is_empty() {
+                true => word.to_owned(),
+                false => format!("{word}: {}", said(&host.message)),
+            };
+            facts.push(fact("Fleet", name(host), why));
+        }
+        let more = failures.count().saturating_sub(FAILURES_MAX);
+        if more > 0 {
+            facts.push(fact("Fleet", "and", format!("{more} hosts more")));
+        }
+        if !self.result.ended_by.is_empty() {
+            facts.push(fact("Fleet", "ended", &self.result.ended_by));
+        }
+        facts
+    }
+
     /// Partial where a host that was selected is not in the result, or ended early. Hosts beyond `--max-hosts`
     /// are left out on purpose.
     fn code(&self) -> u8 {
-        let early = |host: &HostProgress| host.state() == HostState::Partial;
         let FleetCaptureInfo {
             failed,
             lost,
             hosts,
             ..
         } = &self.result;
-        match *failed > 0 || *lost > 0 || self.plan.absent > 0 || hosts.iter().any(early) {
+        match *failed > 0 || *lost > 0 || self.plan.absent > 0 || hosts.iter().any(is_early) {
             true => exit::PARTIAL,
             false => exit::OK,
         }
@@ -288,7 +325,7 @@ impl Outcome {
             let word = state_word(host.state());
             let why = match host.message.is_empty() {
                 true => String::new(),
-                false => format!(": {}", clean(&host.message)),
+                false => format!(": {}", said(&host.message)),
             };
             note!("{}: {word}{why}", clean(name(host)));
         }
@@ -323,14 +360,24 @@ impl Outcome {
         all
     }
 
-    /// `47 of 50 hosts answered: 2 failed, 1 lost`.
+    /// `47 of 50 hosts answered: 2 failed, 1 lost; 31.4 s`.
     fn summary(&self) -> String {
+        let mut text = self.answered();
+        let elapsed = units::duration(Duration::from_nanos(self.result.elapsed_ns));
+        text.push_str(&format!("; {elapsed}"));
+        if !self.result.ended_by.is_empty() {
+            text.push_str(&format!("; {}", clean(&self.result.ended_by)));
+        }
+        text
+    }
+
+    /// `47 of 50 hosts answered: 2 failed, 1 lost`.
+    fn answered(&self) -> String {
         let FleetCaptureInfo {
             asked,
             answered,
             failed,
             lost,
-            elapsed_ns,
             ..
         } = self.result;
         let parts = [
@@ -347,11 +394,6 @@ impl Outcome {
         let mut text = format!("{answered} of {asked} {hosts} answered");
         if !parts.is_empty() {
             text.push_str(&format!(": {}", parts.join(", ")));
-        }
-        let elapsed = units::duration(Duration::from_nanos(elapsed_ns));
-        text.push_str(&format!("; {elapsed}"));
-        if !self.result.ended_by.is_empty() {
-            text.push_str(&format!("; {}", clean(&self.result.ended_by)));
         }
         text
     }
@@ -372,6 +414,7 @@ impl Outcome {
             ended_by: &result.ended_by,
             notices: result.notices.iter().collect(),
             hosts: result.hosts.iter().map(HostJson::of).collect(),
+            past: self.past.as_ref().map(Covered::of),
             profile: self.profile.as_ref().map(Covered::of),
         }
     }
@@ -393,6 +436,9 @@ struct Json<'a> {
     ended_by: &'a str,
     notices: Vec<&'a String>,
     hosts: Vec<HostJson<'a>>,
+    /// Of the time before; the file has both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    past: Option<Covered>,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<Covered>,
 }
@@ -426,6 +472,11 @@ impl<'a> HostJson<'a> {
             notices: &host.notices,
         }
     }
+}
+
+/// Whether a host ended before its time, with what it had.
+fn is_early(host: &HostProgress) -> bool {
+    host.state() == HostState::Partial
 }
 
 fn take(assembler: &mut Option<ProfileAssembler>, chunk: wire::ProfileChunk) -> Result<()> {

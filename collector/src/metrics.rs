@@ -126,6 +126,8 @@ catalogue! {
     control_late Counter "fleetprof_collector_reports_late_total" "" "Reports of agents that nobody waited for any more.";
     control_malformed Counter "fleetprof_collector_captures_malformed_total" "" "Profiles of captures that could not be put together.";
     control_bytes Gauge "fleetprof_collector_capture_bytes" "" "Memory held for results of captures.";
+    control_refused Counter "fleetprof_collector_captures_too_large_total" "" "Profiles of hosts that found no room in the memory of results.";
+    control_times_shed Counter "fleetprof_collector_capture_times_shed_total" "" "Times of samples left out of results because they found no room.";
     fanouts_running Gauge "fleetprof_collector_fanouts_running" "" "Captures over the fleet that run now.";
     fanouts_refused Counter "fleetprof_collector_fanouts_refused_total" "" "Captures over the fleet refused because too many ran.";
     fanouts_done Counter "fleetprof_collector_fanouts_total" "outcome=\"done\"" "Captures over the fleet by how they ended.";

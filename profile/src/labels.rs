@@ -151,6 +151,11 @@ impl LabelSetTable {
         (0..self.ends.len() as u32).map(|id| slice(&self.pairs, &self.ends, id))
     }
 
+    /// Number of pairs in all sets together.
+    pub fn pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
     /// Heap memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.pairs.capacity() * size_of::<(StrId, StrId)>()

@@ -37,6 +37,19 @@ impl Moments {
         self.duration_ns == 0 && self.list.is_empty()
     }
 
+    /// Leaves out when samples were taken and counts them as dropped: how many these were. The time covered
+    /// stays.
+    pub fn shed(&mut self) -> u64 {
+        let shed = std::mem::take(&mut self.list).len() as u64;
+        self.dropped = self.dropped.saturating_add(shed);
+        shed
+    }
+
+    /// Heap memory held, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.list.capacity() * size_of::<Moment>()
+    }
+
     /// End of the time covered.
     fn end_unix_ns(&self) -> i128 {
         i128::from(self.start_unix_ns) + i128::from(self.duration_ns)

@@ -148,6 +148,11 @@ impl Profile {
             })
     }
 
+    /// Heap memory held, in bytes, without that of the texts in [`Info`].
+    pub fn heap_bytes(&self) -> usize {
+        self.dict.heap_bytes() + self.samples.allocation_size() + self.moments.heap_bytes()
+    }
+
     /// The samples in key order: the same profile gives the same order.
     pub fn sorted(&self) -> Vec<(SampleKey, Value)> {
         let mut all: Vec<_> = self

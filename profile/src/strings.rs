@@ -102,6 +102,11 @@ impl StringTable {
         (0..self.ends.len() as u32).map(|id| slice(&self.text, &self.ends, id))
     }
 
+    /// Length of all strings together. Unit: bytes.
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
     /// Heap memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.text.capacity() + self.ends.capacity() * 4 + self.index.allocation_size()

@@ -282,6 +282,15 @@ impl ProfileAssembler {
         }
     }
 
+    /// Heap memory held, in bytes: of the profile as far as it has come, and of the ids that later chunks may use.
+    pub fn heap_bytes(&self) -> usize {
+        self.profile.heap_bytes()
+            + self.strings.capacity() * size_of::<StrId>()
+            + self.frames.capacity() * size_of::<FrameId>()
+            + self.stacks.capacity() * size_of::<(StackId, u16)>()
+            + self.label_sets.capacity() * size_of::<LabelSetId>()
+    }
+
     /// True once the last chunk was taken.
     pub fn is_complete(&self) -> bool {
         self.state == State::Complete

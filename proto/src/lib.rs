@@ -40,12 +40,14 @@ pub mod convert;
 mod ledger;
 pub mod query;
 mod same;
+mod weight;
 
 pub use convert::{AssembleError, Chunks, ProfileAssembler, TableAssembler};
 pub use fleetprof::agent::v1 as agent;
 pub use fleetprof::collector::v1 as collector;
 pub use fleetprof::profile::v1 as wire;
 pub use ledger::cgroups;
+pub use weight::{Rows, chunk_heap_bytes};
 
 /// Encoded descriptors of every .proto file, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -164,6 +164,43 @@ proptest! {
         prop_assert_eq!(facts(&back.moments), facts(&profile.moments));
     }
 
+    /// What a profile weighs at most is never less than what it does weigh.
+    #[test]
+    fn a_profile_weighs_no_more_than_its_rows_say(
+        samples in prop::collection::vec(any_sample(), 0..40),
+        times in prop::collection::vec((any::<u64>(), any::<prop::sample::Index>()), 0..60),
+        start in any::<i64>(),
+        counter in any::<u64>(),
+    ) {
+        let quality = Quality {
+            taken: counter, idle: counter, lost: counter, throttled: counter, folded: counter,
+            truncated: counter, depth_limit: counter, unnamed: counter, malformed: counter,
+            lost_samples: counter, reduced: counter, lost_late: counter,
+        };
+        let coverage = Coverage {
+            expected_ns: counter, estimated_ns: counter, expected_samples: counter, taken_ns: counter,
+            windows: counter, windows_unmeasured: counter,
+        };
+        let mut profile = build(&samples, Info {
+            start_unix_ns: start, duration_ns: counter, event: "e".repeat(300), unit: "u".repeat(300),
+            period: counter, quality, coverage,
+        });
+        let rows = profile.sorted();
+        profile.moments.duration_ns = counter;
+        profile.moments.dropped = counter;
+        if !rows.is_empty() {
+            profile.moments.list = times.iter().map(|(at_ns, row)| {
+                let (key, value) = *row.get(&rows);
+                profile::Moment { at_ns: *at_ns, key, weight: value.weight }
+            }).collect();
+            profile.moments.list.sort();
+        }
+        let encoded: usize = Chunks::new(&profile).map(|chunk| chunk.encoded_len()).sum();
+        let most = proto::Rows::of(&profile);
+        prop_assert!(encoded <= most.encoded_bytes_max());
+        prop_assert!(most.without_times().encoded_bytes_max() <= most.encoded_bytes_max());
+    }
+
     /// Whatever is damaged in one chunk, the assembler answers; it never panics.
     #[test]
     fn damaged_bytes_are_refused_or_taken_but_never_panic(
@@ -212,6 +249,11 @@ fn chunks_stay_near_their_target() {
     let sizes: Vec<usize> = Chunks::new(&profile)
         .map(|chunk| chunk.encoded_len())
         .collect();
+    let (sum, most) = (
+        sizes.iter().sum::<usize>(),
+        proto::Rows::of(&profile).encoded_bytes_max(),
+    );
+    assert!(sum <= most && most <= 2 * sum, "{sum} and at most {most}");
     assert!(sizes.len() > 10, "{sizes:?}");
     assert!(
         sizes
@@ -219,6 +261,17 @@ fn chunks_stay_near_their_target() {
             .all(|&size| size < CHUNK_BYTES_TARGET + STRING_BYTES_MAX),
         "{sizes:?}"
     );
+}
+
+#[test]
+fn small_rows_weigh_in_memory_what_they_take_there() {
+    let chunk = wire::ProfileChunk {
+        frames: vec![wire::Frame::default(); 1000],
+        moment_weights: vec![1; 1000],
+        ..wire::ProfileChunk::default()
+    };
+    assert_eq!(chunk.encoded_len(), 2 * 1000 + 1000 + 4);
+    assert!(proto::chunk_heap_bytes(&chunk) >= (28 + 8) * 1000);
 }
 
 #[test]

@@ -214,8 +214,12 @@ async fn serve(collector: &str, host: &str, does: Does, ready: oneshot::Sender<(
                     let _ = ready.send(());
                 }
             }
-            Some(Told::Ping(_)) => {
-                let _ = say.send(request(Say::Pong(Pong {}))).await;
+            Some(Told::Ping(ping)) => {
+                let pong = Pong {
+                    number: ping.number,
+                    now_unix_ns: unix_ns(),
+                };
+                let _ = say.send(request(Say::Pong(pong))).await;
             }
             Some(Told::Order(order)) => {
                 if let Some(Order::Capture(_)) = order.what {

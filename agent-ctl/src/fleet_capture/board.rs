@@ -50,8 +50,10 @@ impl Board {
         let ids = self.hosts.iter().enumerate();
         self.by_id = ids.map(|(at, host)| (host.host_id.clone(), at)).collect();
         if !self.terminal && !self.quiet {
-            let count = self.hosts.len();
-            note!("{count} hosts are asked");
+            match self.hosts.len() {
+                1 => note!("1 host is asked"),
+                count => note!("{count} hosts are asked"),
+            }
             for host in self.hosts.iter().filter(|host| is_over(host)) {
                 note!("{}", line(host));
             }
@@ -185,6 +187,13 @@ pub fn name(host: &HostProgress) -> &str {
     }
 }
 
+/// What an agent or the collector says of a host, in one line: hints stand in lines of their own.
+pub fn said(message: &str) -> String {
+    let lines = message.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty()).map(clean);
+    lines.collect::<Vec<_>>().join("; ")
+}
+
 /// A state in a word.
 pub fn state_word(state: HostState) -> &'static str {
     match state {
@@ -223,7 +232,7 @@ fn state(host: &HostProgress) -> String {
         }
     }
     if !host.message.is_empty() {
-        text.push_str(&format!(": {}", clean(&host.message)));
+        text.push_str(&format!(": {}", said(&host.message)));
     }
     text
 }
@@ -258,7 +267,7 @@ mod tests {
         ];
         let hosts = states.into_iter().enumerate();
         let mut hosts: Vec<_> = hosts.map(|(at, state)| host(at, state, 1234)).collect();
-        hosts[2].message = "it left\x1b[2J".to_owned();
+        hosts[2].message = "it left\x1b[2J\n  come again\r\n".to_owned();
         hosts[5].hostname.push_str("\u{202e}moc");
         let mut board = Board::new(false, true);
         board.begin(&hosts);
@@ -272,7 +281,7 @@ mod tests {
         2 of 6 hosts have answered: 1 running, 1 waiting, 1 failed, 1 lost
         web-1             running, 1,234 samples, 3 s
         web-3             waiting, 1,234 samples
-        web-2             lost, 1,234 samples: it left\x1b[2J
+        web-2             lost, 1,234 samples: it left\x1b[2J; come again
         web-5\u{202e}moc  failed, 1,234 samples
         web-4             partial, 1,234 samples
         web-0             done, 1,234 samples

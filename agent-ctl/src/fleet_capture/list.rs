@@ -65,7 +65,7 @@ fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
             format!("{}/{}", info.answered, info.asked),
             row.event.to_owned(),
             row.whom(),
-            row.selector,
+            row.what(),
         ]);
     }
     table
@@ -129,6 +129,17 @@ impl<'a> Row<'a> {
             failed: info.failed,
             lost: info.lost,
         }
+    }
+
+    /// What was captured, why, and how it ended where it did not come to its end.
+    fn what(&self) -> String {
+        let why = match self.reason {
+            "" => String::new(),
+            reason => format!("for {}", clean(reason)),
+        };
+        let parts = [clean(&self.selector), why.into(), clean(self.ended_by)];
+        let parts = parts.iter().filter(|part| !part.is_empty());
+        parts.map(AsRef::as_ref).collect::<Vec<&str>>().join("; ")
     }
 
     fn whom(&self) -> String {

@@ -39,6 +39,18 @@ fn a_capture_of_which_all_hosts_answer_is_a_success() {
         healthy: true,
         ..Behaviour::default()
     });
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("api.json");
+    let args = [
+        "capture",
+        "--before",
+        "5m",
+        "--json",
+        "-o",
+        file.to_str().unwrap(),
+    ];
+    let told = json(&running.ask(&args));
+    assert_eq!(told["past"]["samples"], told["profile"]["samples"]);
     let ended = running.ask(&["capture", "--quiet", "--before", "5m"]);
     assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{}", ended.all());
     assert!(!ended.out.is_empty());
@@ -59,6 +71,7 @@ fn a_capture_for_scripts_has_every_host() {
     assert_eq!(json["hosts"].as_array().unwrap().len(), 5);
     assert_eq!(json["hosts"][3]["state"], "failed");
     assert!(json["profile"]["samples"].as_u64().unwrap() > 0);
+    assert!(json.get("past").is_none());
     assert!(file.exists());
 }
 
@@ -147,6 +160,8 @@ fn a_bundle_of_a_fleet_says_what_was_captured_of_whom() {
         "<dt>event</dt><dd>page-faults</dd>",
         "<dt>asked for</dt><dd>7 s</dd>",
         "<dt>ran</dt><dd>12 s</dd>",
+        "<dt>hosts</dt><dd>3 of 5 hosts answered: 1 failed, 1 lost, 1 not attending</dd>",
+        "<dt>db-3</dt><dd>lost: it left: its connection ended</dd>",
     ] {
         assert_eq!(page.matches(fact).count(), 1, "{fact}");
     }

@@ -4,15 +4,17 @@
 //! agent is kept here. What breaks the protocol ends the stream, and with it the captures of this host alone.
 
 use super::Control;
-use super::attendance::{Addressee, Attendant, Outbox, Ticket};
+use super::attendance::{Addressee, Attendant, Outbox, Reported, Ticket};
+use super::limits::BYTES_PER_ENCODED;
 use crate::ingest::limits::HOST_ID_BYTES_MAX;
 use crate::ingest::stopped;
 use crate::ingest::window::host_facts;
 use crate::store::HostKey;
-use proto::agent::capture_response;
+use prost::Message;
+use proto::agent::capture_response::Body;
 use proto::collector::{
-    AttendRequest, AttendResponse, ControlWelcome, Hello, Ping, Report, attend_request,
-    attend_response, report,
+    AttendRequest, AttendResponse, ControlWelcome, Hello, Report, attend_request, attend_response,
+    report,
 };
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -131,9 +133,7 @@ async fn attend(
                     let text = format!("nothing was heard for {} s", heard.elapsed().as_secs());
                     return Err(End::Cut(Status::deadline_exceeded(text)));
                 }
-                let body = Some(attend_response::Body::Ping(Ping {}));
-                // One that does not read is told by its silence.
-                let _ = out.try_send(Ok(AttendResponse { body }));
+                attendant.ping(&control.0.clock);
             }
             message = requests.message() => {
                 let request = received(message)?;
@@ -147,7 +147,9 @@ async fn attend(
                     Some(attend_request::Body::Facts(facts)) => {
                         attendant.set_facts(host_facts(facts, &control.0.metrics));
                     }
-                    Some(attend_request::Body::Pong(_)) => {}
+                    Some(attend_request::Body::Pong(pong)) => {
+                        attendant.pong(pong, &control.0.clock);
+                    }
                     Some(attend_request::Body::Hello(_)) => return Err(fault("a second Hello")),
                     None => return Err(fault("it has no body this version knows")),
                 }
@@ -167,7 +169,7 @@ async fn take(control: &Control, attendant: &Arc<Attendant>, report: Report) -> 
     let last = match &what {
         report::What::Refusal(_) => true,
         report::What::Response(response) => {
-            matches!(response.body, Some(capture_response::Body::Result(_)))
+            matches!(response.body, Some(Body::Result(_)))
         }
     };
     let waiting = match attendant.addressee(report.number, last) {
@@ -183,8 +185,13 @@ async fn take(control: &Control, attendant: &Arc<Attendant>, report: Report) -> 
             )));
         }
     };
+    // From here on it may wait for its fan-out, and does so with the memory that results have.
+    let mut held = control.0.budget.hold();
+    let has_room = held.grow(heap_bytes(&what));
+    let what = has_room.then_some(what);
+    let reported = Reported { what, held };
     let stuck = control.0.options.timeouts.report;
-    match waiting.send_timeout(what, stuck).await {
+    match waiting.send_timeout(reported, stuck).await {
         Ok(()) => Ok(()),
         // It was dropped this moment.
         Err(SendTimeoutError::Closed(_)) => {
@@ -195,6 +202,20 @@ async fn take(control: &Control, attendant: &Arc<Attendant>, report: Report) -> 
             "a report was not taken within {} s",
             stuck.as_secs()
         )))),
+    }
+}
+
+/// Heap memory of a report, at most about. Unit: bytes.
+fn heap_bytes(what: &report::What) -> usize {
+    match what {
+        report::What::Response(response) => match &response.body {
+            Some(Body::Past(chunk) | Body::Chunk(chunk)) => proto::chunk_heap_bytes(chunk),
+            Some(Body::Accepted(info) | Body::Result(info)) => {
+                info.encoded_len().saturating_mul(BYTES_PER_ENCODED)
+            }
+            Some(Body::Progress(_)) | None => 0,
+        },
+        report::What::Refusal(refusal) => refusal.message.capacity(),
     }
 }
 

@@ -1,17 +1,19 @@
 //! Who attends: agents whose control stream is open, by host id, and the orders they were given.
 //!
-//! Everything here holds a lock for microseconds and never waits. An order is a place in a stream: what the
+//! Everything here holds a lock for microseconds; only [`Attendant::clock_ahead`] waits. An order is a place in a stream: what the
 //! agent reports of it comes to who gave it, and giving it up tells the agent.
 
-use super::limits::{ORDERS_PER_HOST_MAX, ORDERS_QUEUED, REPORTS_QUEUED};
+use super::limits::{CLOCK_WAIT, ORDERS_PER_HOST_MAX, ORDERS_QUEUED, REPORTS_QUEUED};
+use super::memory::Held;
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey};
+use crate::time::Clock;
 use profile::key;
 use proto::agent;
-use proto::collector::{AttendResponse, Order, attend_response, order, report};
+use proto::collector::{AttendResponse, Order, Ping, Pong, attend_response, order, report};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tonic::Status;
 
 /// What an agent's end of the stream gets.
@@ -33,21 +35,42 @@ struct Inner {
 pub struct Attendant {
     /// The host and its boot.
     pub key: HostKey,
-    /// By how much its clock was ahead of the collector's. Unit: nanoseconds.
-    pub clock_ahead_ns: i64,
     /// Notified when its stream must end: another took its place, or it does not read.
     pub end: Notify,
     number: u64,
     facts: Mutex<HostFacts>,
     out: Outbox,
     orders: Mutex<Orders>,
+    pings: Mutex<Pings>,
+    /// The newest ping that was answered; [`NEVER`] once none will be.
+    answered: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct Orders {
     last: u64,
-    open: HashMap<u64, mpsc::Sender<report::What>>,
+    open: HashMap<u64, mpsc::Sender<Reported>>,
     closed: bool,
+}
+
+/// What is known of an agent's clock.
+struct Pings {
+    last: u64,
+    /// When the last was sent, on the collector's clock. Unit: nanoseconds since the Unix epoch.
+    sent_unix_ns: i64,
+    /// By how much the agent's is ahead. Unit: nanoseconds.
+    ahead_ns: i64,
+}
+
+/// Of a ping that will not be answered.
+const NEVER: u64 = u64::MAX;
+
+/// What an agent reported of an order, for who gave it.
+pub struct Reported {
+    /// This; `None` where there was no memory for it.
+    pub what: Option<report::What>,
+    /// The memory it takes as long as it waits.
+    pub held: Held,
 }
 
 /// Why an order cannot be given.
@@ -68,7 +91,7 @@ pub enum OrderError {
 #[derive(Clone, Debug)]
 pub enum Addressee {
     /// One that waits for it.
-    Waiting(mpsc::Sender<report::What>),
+    Waiting(mpsc::Sender<Reported>),
     /// An order that was dropped: the report crossed it.
     Past,
     /// None was ever given with this number.
@@ -101,12 +124,17 @@ impl Attendance {
         let mut inner = lock(&self.inner);
         inner.next += 1;
         let attendant = Arc::new(Attendant {
-            clock_ahead_ns,
             end: Notify::new(),
             number: inner.next,
             facts: Mutex::new(facts),
             out,
             orders: Mutex::default(),
+            pings: Mutex::new(Pings {
+                last: 0,
+                sent_unix_ns: 0,
+                ahead_ns: clock_ahead_ns,
+            }),
+            answered: watch::Sender::new(0),
             key,
         });
         let host_id = attendant.key.host_id.clone();
@@ -218,6 +246,57 @@ impl Attendant {
         let mut orders = lock(&self.orders);
         orders.closed = true;
         orders.open.clear();
+        drop(orders);
+        self.answered.send_replace(NEVER);
+    }
+
+    /// Asks for a sign of life, and what its clock says: the number of the ping. One that does not read is told
+    /// by its silence.
+    pub fn ping(&self, clock: &Clock) -> u64 {
+        let mut pings = lock(&self.pings);
+        pings.last += 1;
+        pings.sent_unix_ns = clock.now_unix_ns();
+        let number = pings.last;
+        let body = Some(attend_response::Body::Ping(Ping { number }));
+        let _ = self.out.try_send(Ok(AttendResponse { body }));
+        number
+    }
+
+    /// It answered. What its clock is ahead is then known but for the time that ping and answer took: what was
+    /// known before stays while it agrees with that.
+    pub fn pong(&self, pong: Pong, clock: &Clock) {
+        let mut pings = lock(&self.pings);
+        let last = pings.last;
+        if pong.number != last && pong.number != 0 {
+            // Of one before: the newer is on its way.
+            return;
+        }
+        if pong.number != 0 && pong.now_unix_ns != 0 {
+            let ahead_of = |time: i64| pong.now_unix_ns.saturating_sub(time);
+            let (a, b) = (ahead_of(clock.now_unix_ns()), ahead_of(pings.sent_unix_ns));
+            // The collector's clock may have been set in between.
+            let (low, high) = (a.min(b), a.max(b));
+            if !(low..=high).contains(&pings.ahead_ns) {
+                pings.ahead_ns = low.midpoint(high);
+            }
+        }
+        drop(pings);
+        self.answered.send_if_modified(|answered| {
+            let newer = *answered < last;
+            *answered = (*answered).max(last);
+            newer
+        });
+    }
+
+    /// By how much its clock is ahead of the collector's now. Unit: nanoseconds. Asks it, and takes what was last
+    /// known where it has left or does not answer within [`CLOCK_WAIT`].
+    pub async fn clock_ahead(&self, clock: &Clock) -> i64 {
+        let mut answered = self.answered.subscribe();
+        let number = self.ping(clock);
+        let told = answered.wait_for(|&answered| answered >= number);
+        // Late or not: what is known is what counts.
+        let _ = tokio::time::timeout(CLOCK_WAIT, told).await;
+        lock(&self.pings).ahead_ns
     }
 
     fn send(&self, number: u64, what: order::What) -> Result<(), OrderError> {
@@ -235,12 +314,12 @@ impl Attendant {
 pub struct Ordered {
     attendant: Arc<Attendant>,
     number: u64,
-    reports: mpsc::Receiver<report::What>,
+    reports: mpsc::Receiver<Reported>,
 }
 
 impl Ordered {
     /// The next report; `None` when none will come: the agent has left, or has said its last.
-    pub async fn next(&mut self) -> Option<report::What> {
+    pub async fn next(&mut self) -> Option<Reported> {
         self.reports.recv().await
     }
 
@@ -287,12 +366,13 @@ pub fn host_label<'a>(
     }
 }
 
-/// Orders that wait for the agent to read them, a Welcome and a Ping.
-pub const OUTBOX: usize = ORDERS_QUEUED + 2;
+/// Orders that wait for the agent to read them, a Welcome, and a Ping of its own and of each capture.
+pub const OUTBOX: usize = ORDERS_QUEUED + ORDERS_PER_HOST_MAX + 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicI64, Ordering};
 
     fn attendance() -> Arc<Attendance> {
         Arc::new(Attendance::new(Arc::default()))
@@ -380,6 +460,77 @@ mod tests {
         );
         drop(first);
         agent.end.notified().await;
+    }
+
+    fn pong(number: u64, now_unix_ns: i64) -> Pong {
+        Pong {
+            number,
+            now_unix_ns,
+        }
+    }
+
+    /// A clock of a collector that a test sets.
+    fn clock() -> (Arc<AtomicI64>, Clock) {
+        let now = Arc::new(AtomicI64::new(1_000_000));
+        let told = now.clone();
+        (now, Clock::new(move || told.load(Ordering::Relaxed)))
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_is_known_with_the_next_answer() {
+        let (now, clock) = clock();
+        let attendance = attendance();
+        let (ticket, _inbox) = attend(&attendance, 1);
+        let agent = &ticket.attendant;
+        for (sent, answered, agents, ahead) in [
+            // What was known agrees with the time that the answer took.
+            (1_000, 1_400, 1_300, 0),
+            (2_000, 2_400, 12_200, 10_000),
+            // An answer that took long says nothing against it.
+            (3_000, 9_000, 13_500, 10_000),
+            (4_000, 4_200, 100, -4_000),
+        ] {
+            now.store(sent, Ordering::Relaxed);
+            let number = agent.ping(&clock);
+            now.store(answered, Ordering::Relaxed);
+            agent.pong(pong(number, agents), &clock);
+            assert_eq!(lock(&agent.pings).ahead_ns, ahead, "asked at {sent}");
+        }
+        // Of a ping that another has followed, of none, of an older version.
+        let number = agent.ping(&clock);
+        for (number, agents) in [(number - 1, 77), (number + 1, 77), (0, 0), (number, 0)] {
+            agent.pong(pong(number, agents), &clock);
+            assert_eq!(lock(&agent.pings).ahead_ns, -4_000);
+        }
+        for (number, agents) in [(number, i64::MIN), (number, i64::MAX)] {
+            agent.pong(pong(number, agents), &clock);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_a_clock_waits_for_an_answer_and_not_for_one_that_left() {
+        let (now, clock) = clock();
+        let attendance = attendance();
+        let (ticket, mut inbox) = attend(&attendance, 1);
+        let agent = ticket.attendant.clone();
+        let answers = tokio::spawn({
+            let (agent, clock) = (agent.clone(), clock.clone());
+            async move {
+                let message = inbox.recv().await.expect("a ping").expect("no error");
+                let Some(attend_response::Body::Ping(ping)) = message.body else {
+                    panic!("no ping");
+                };
+                agent.pong(pong(ping.number, 5_000_000), &clock);
+                inbox
+            }
+        });
+        assert_eq!(agent.clock_ahead(&clock).await, 4_000_000);
+        let _inbox = answers.await.expect("no panic");
+        // Nobody answers this: what was known counts.
+        now.store(0, Ordering::Relaxed);
+        assert_eq!(agent.clock_ahead(&clock).await, 4_000_000);
+        drop(ticket);
+        assert_eq!(agent.clock_ahead(&clock).await, 4_000_000);
     }
 
     #[tokio::test]

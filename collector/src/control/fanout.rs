@@ -4,13 +4,13 @@
 //! A task of its own. It never waits for the client while hosts run: what the client does not read is told
 //! later, and of each host its newest state alone. Merging runs beside it on a blocking thread, one host after the other.
 
+use super::Control;
 use super::history::{CLIENT_LEFT, Slot, count};
 use super::limits::QUIET_MAX;
-use super::merge::{Arrived, Merged, Span};
+use super::merge::{Arrived, Bounds, MergeError, Merged, Span};
 use super::part::{Event, Part};
 use super::select::{Checked, Chosen, Place, Plan, to_wire};
 use super::share::Share;
-use super::{Control, limits};
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT};
 use profile::Profile;
@@ -133,16 +133,23 @@ impl Run {
         let chosen = std::mem::take(&mut fanout.plan.chosen);
         let mut notices = std::mem::take(&mut fanout.plan.notices);
         if fanout.plan.absent > 0 {
+            let match_and_do = match fanout.plan.absent {
+                1 => "1 host matches and does".to_owned(),
+                absent => format!("{absent} hosts match and do"),
+            };
             notices.push(format!(
-                "{} hosts match and do not attend: {}",
-                fanout.plan.absent,
+                "{match_and_do} not attend: {}",
                 fanout.plan.absent_named.join(", ")
             ));
         }
         if fanout.plan.left_out > 0 {
+            let match_beyond = match fanout.plan.left_out {
+                1 => "1 host matches".to_owned(),
+                more => format!("{more} hosts match"),
+            };
             notices.push(format!(
-                "{} hosts match beyond the limit of {}",
-                fanout.plan.left_out, fanout.checked.hosts_max
+                "{match_beyond} beyond the limit of {}",
+                fanout.checked.hosts_max
             ));
         }
         let inner = &fanout.control.0;
@@ -157,7 +164,10 @@ impl Run {
             waiting: VecDeque::new(),
             merging: None,
             merging_hosts: Vec::new(),
-            merged: Some(Merged::new(inner.budget.hold())),
+            merged: Some(Merged::new(
+                inner.budget.hold(),
+                Bounds::of(inner.budget.bytes_max()),
+            )),
             notices,
             before_ns: i64::try_from(fanout.checked.capture.before_ns).unwrap_or(i64::MAX),
             began_unix_ns: inner.clock.now_unix_ns(),
@@ -216,7 +226,8 @@ impl Run {
                     at,
                     progress: progress.clone(),
                     labels,
-                    clock_ahead_ns: attendant.clock_ahead_ns,
+                    attendant,
+                    clock: inner.clock.clone(),
                     budget: inner.budget.clone(),
                     events: events.clone(),
                     cancel: self.fanout.slot.cancel.clone(),
@@ -384,11 +395,14 @@ impl Run {
             before_ns: self.before_ns,
             now_unix_ns: inner.clock.now_unix_ns(),
         };
-        let mib = inner.budget.mib();
+        let metrics = inner.metrics.clone();
         self.merging_hosts = ending.iter().map(|&(at, _)| at).collect();
         self.merging = Some(tokio::task::spawn_blocking(move || {
             let mut notices = Vec::new();
-            let taken = merged.take(*arrived, span, mib, &mut notices);
+            let taken = merged.take(*arrived, span, &mut notices);
+            if let Err(MergeError::Memory { .. } | MergeError::Large { .. }) = &taken {
+                metrics.control_refused.inc();
+            }
             let merged_in =
                 |host: &HostProgress| matches!(host.state(), HostState::Done | HostState::Partial);
             for (_, host) in ending.iter_mut().filter(|(_, host)| merged_in(host)) {
@@ -459,12 +473,12 @@ impl Run {
     /// Sends the result.
     async fn answer(mut self, info: FleetCaptureInfo, client: &Client) {
         let merged = self.merged.take();
-        let (past, own, held, without_times) = match merged {
+        let (past, own, held, times_shed) = match merged {
             Some(merged) => (
                 merged.past,
                 merged.own,
                 Some(merged.held),
-                merged.without_times,
+                merged.times_shed,
             ),
             None => (None, None, None, 0),
         };
@@ -473,13 +487,14 @@ impl Run {
             hosts: std::mem::take(&mut self.hosts),
             ..info
         };
-        if without_times > 0 {
+        let metrics = self.fanout.control.0.metrics.clone();
+        if times_shed > 0 {
+            metrics.control_times_shed.add(times_shed);
             info.notices.push(format!(
-                "the times of {without_times} hosts are left out: a result has {} at most",
-                limits::MOMENTS_MAX
+                "the times of {times_shed} samples are left out: they found no room in the result, which has all \
+                 samples; capture fewer hosts, for a shorter time, or with less of the time before"
             ));
         }
-        let metrics = self.fanout.control.0.metrics.clone();
         // Its place is for another while this one is read.
         drop(self);
         let sending = send(past, own, info, client);

@@ -29,7 +29,7 @@ pub const TOLD_FOR_NS: i64 = 60_000_000_000;
 pub const ELSEWHERE_MAX: usize = 65_536;
 
 /// Largest profile of another collector's share, past and capture each. Unit: encoded bytes.
-pub const SHARE_BYTES_MAX: usize = 128 << 20;
+pub const SHARE_BYTES_MAX: usize = RESULT_BYTES_MAX;
 
 /// Largest message of another collector. Unit: bytes. Its result tells of a thousand hosts, each with up to 9 KiB.
 pub const SHARE_MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -72,13 +72,33 @@ pub const PATIENCE_MAX: Duration = Duration::from_secs(600);
 /// passes it, with which the host counts as failed.
 pub const HOST_BYTES_MAX: usize = 32 << 20;
 
-/// Memory a chunk takes when it is put together, for each encoded byte. Measured on profiles of this
-/// machine: 2 to 3; ids of hash tables are most of it.
-pub const BYTES_PER_ENCODED: usize = 3;
+/// Part of the memory of all results that what one host sends may take, until it is merged. More, and the host
+/// has failed: no agent takes the room of all others.
+pub const HOST_MEMORY_PART: usize = 4;
 
-/// Most times of samples in one result, about 32 bytes each in memory. Of hosts beyond it the times are left
-/// out, which is said.
+/// Memory that a message of an agent other than of a profile may take for each encoded byte: the emptiest
+/// string is two bytes there, and 24 here in a list that has doubled.
+pub const BYTES_PER_ENCODED: usize = 24;
+
+/// Memory of the time of a sample in a result: 32 bytes in the list, and half of it again while two lists are put
+/// in order. Unit: bytes.
+pub const MOMENT_BYTES: usize = 48;
+
+/// Times of a result take at most this part of the memory of all results: those of captures one, and those of
+/// the time before another. So half of the memory stays for samples.
+pub const TIMES_PART: usize = 4;
+
+/// Most times of samples in one result, of captures and of the time before each, however much memory there is.
+/// Of hosts beyond it the times are left out, which is said.
 pub const MOMENTS_MAX: usize = 2_000_000;
+
+/// Largest profile of a result, past and capture each. Unit: encoded bytes; as readers take. Beyond it times are
+/// left out, and then hosts.
+pub const RESULT_BYTES_MAX: usize = proto::convert::PROFILE_BYTES_MAX;
+
+/// How long an agent that has answered is waited for to tell its clock once more. One that does not counts with
+/// what was last known of it.
+pub const CLOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How far the times of a host may lie outside of its capture before its clock is taken to be wrong, and
 /// they are left out. Unit: nanoseconds.

@@ -32,6 +32,11 @@ impl Budget {
         self.bytes_max >> 20
     }
 
+    /// The bound. Unit: bytes.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Nothing yet, of this budget.
     pub fn hold(self: &Arc<Self>) -> Held {
         Held {
@@ -59,18 +64,38 @@ impl Held {
         true
     }
 
-    /// Gives back all beyond `bytes`.
-    pub fn shrink_to(&mut self, bytes: usize) {
-        let less = self.bytes.saturating_sub(bytes);
-        self.bytes -= less;
-        self.budget.used.fetch_sub(less, Ordering::Relaxed);
-        self.budget.metrics.control_bytes.sub(less as u64);
+    /// What is held. Unit: bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether [`Held::grow`] would take so many more, as far as nobody else takes them first.
+    pub fn has_room(&self, more: usize) -> bool {
+        let used = self.budget.used.load(Ordering::Relaxed);
+        used.checked_add(more)
+            .is_some_and(|sum| sum <= self.budget.bytes_max)
+    }
+
+    /// Holds so many, no more and no fewer. What is there is counted even beyond the bound, where it keeps all
+    /// else out until it is given back: tables double when they are full.
+    pub fn settle(&mut self, bytes: usize) {
+        let (used, gauge) = (&self.budget.used, &self.budget.metrics.control_bytes);
+        if bytes > self.bytes {
+            let more = bytes - self.bytes;
+            used.fetch_add(more, Ordering::Relaxed);
+            gauge.add(more as u64);
+        } else {
+            let less = self.bytes - bytes;
+            used.fetch_sub(less, Ordering::Relaxed);
+            gauge.sub(less as u64);
+        }
+        self.bytes = bytes;
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.shrink_to(0);
+        self.settle(0);
     }
 }
 
@@ -85,10 +110,13 @@ mod tests {
         let (mut one, mut other) = (budget.hold(), budget.hold());
         assert!(one.grow(60) && other.grow(40));
         assert!(!one.grow(1) && !other.grow(usize::MAX));
-        one.shrink_to(50);
-        one.shrink_to(70);
+        one.settle(50);
+        assert!(one.has_room(10) && !one.has_room(11));
         assert!(other.grow(10));
         assert_eq!(metrics.control_bytes.get(), 100);
+        one.settle(70);
+        assert_eq!(metrics.control_bytes.get(), 120);
+        assert!(!other.grow(1) && !other.has_room(0));
         drop((one, other));
         assert_eq!(metrics.control_bytes.get(), 0);
         assert!(budget.hold().grow(100));

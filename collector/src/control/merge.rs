@@ -2,11 +2,11 @@
 //!
 //! Merging is work: it runs on a blocking thread, one host after the other, as they come.
 
-use super::limits::{CLOCK_SLACK_NS, MOMENTS_MAX};
+use super::limits::{CLOCK_SLACK_NS, MOMENT_BYTES, MOMENTS_MAX, RESULT_BYTES_MAX, TIMES_PART};
 use super::memory::Held;
 use crate::ingest::limits::CLOCK_WARNING_NS;
-use crate::query::profile_bytes;
-use profile::{LabelSetId, Moment, Moments, Profile};
+use profile::{LabelSetId, Moments, Profile, SampleKey, Value};
+use proto::Rows;
 use std::collections::HashMap;
 
 /// How far windows of a recorder may reach beyond the time that was asked for: its coarsest step, with room to
@@ -38,27 +38,59 @@ pub struct Span {
     pub now_unix_ns: i64,
 }
 
+/// How large a result may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Memory of all results together. Unit: bytes.
+    pub memory_bytes: usize,
+    /// Most times of samples, past and capture each.
+    pub moments: usize,
+    /// Largest profile, past and capture each. Unit: encoded bytes.
+    pub encoded_bytes: usize,
+}
+
+impl Bounds {
+    /// Those of results that have so much memory together.
+    pub fn of(memory_bytes: usize) -> Bounds {
+        Bounds {
+            memory_bytes,
+            moments: (memory_bytes / TIMES_PART / MOMENT_BYTES).min(MOMENTS_MAX),
+            encoded_bytes: RESULT_BYTES_MAX,
+        }
+    }
+}
+
 /// All that came so far.
 pub struct Merged {
     /// Of the flight recorders.
     pub past: Option<Profile>,
     /// Of the captures.
     pub own: Option<Profile>,
-    /// Hosts whose times found no room.
-    pub without_times: usize,
+    /// Samples whose times found no room.
+    pub times_shed: u64,
     /// The memory of it.
     pub held: Held,
+    bounds: Bounds,
 }
 
 /// Why a host's profile is not in the result.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    /// It does not fit.
+    /// There is no memory for it.
     #[error(
         "its profile found no room beside the others: results have {mib} MiB (`query.memory_mib`); capture \
-         fewer hosts, for a shorter time, or without times"
+         fewer hosts, or for a shorter time"
     )]
     Memory {
+        /// The bound.
+        mib: usize,
+    },
+    /// Whoever asked could not take it.
+    #[error(
+        "its profile found no room beside the others: a result has {mib} MiB at most; capture fewer hosts, or \
+         group by fewer labels"
+    )]
+    Large {
         /// The bound.
         mib: usize,
     },
@@ -69,60 +101,123 @@ pub enum MergeError {
 
 impl Merged {
     /// Nothing yet, in memory of `held`.
-    pub fn new(held: Held) -> Merged {
+    pub fn new(held: Held, bounds: Bounds) -> Merged {
         Merged {
             past: None,
             own: None,
-            without_times: 0,
+            times_shed: 0,
             held,
+            bounds,
         }
     }
 
-    /// Takes a host in. What its reader must know is added to `notices`.
+    /// Takes a host in. What its reader must know is added to `notices`. Where there is not room for all, times
+    /// are left out; samples never are.
     ///
     /// # Errors
-    /// When it cannot be; nothing of it is in the result then.
+    /// When it cannot be taken; nothing of it is in the result then.
     pub fn take(
         &mut self,
         mut arrived: Arrived,
         span: Span,
-        mib: usize,
         notices: &mut Vec<String>,
     ) -> Result<(), MergeError> {
-        let ahead = arrived.clock_ahead_ns;
-        let ahead = if ahead.unsigned_abs() >= CLOCK_WARNING_NS.unsigned_abs() {
-            let seconds = ahead.unsigned_abs() as f64 / 1e9;
-            let side = if ahead > 0 { "ahead of" } else { "behind" };
+        set_clock_right(&mut arrived, span, notices);
+        let sides = [&mut arrived.past, &mut arrived.own];
+        for profile in sides.into_iter().flatten() {
+            label(profile, &arrived.labels);
+        }
+        let merged = self.fit(&mut arrived).and_then(|shed| {
+            self.merge(&arrived)?;
+            Ok(shed)
+        });
+        self.settle();
+        let shed = merged?;
+        if shed > 0 {
+            self.times_shed = self.times_shed.saturating_add(shed);
             notices.push(format!(
-                "its clock is {seconds:.1} s {side} the collector's: its times were moved by as much"
+                "the times of {shed} of its samples are left out: they found no room in the result"
             ));
-            ahead
-        } else {
-            0
-        };
-        let begin = span.began_unix_ns;
-        if let Some(own) = &mut arrived.own {
-            let from = begin.saturating_sub(CLOCK_SLACK_NS);
-            set_right(own, ahead, (from, span.now_unix_ns), notices);
-            label(own, &arrived.labels);
         }
-        if let Some(past) = &mut arrived.past {
-            let from = begin
-                .saturating_sub(span.before_ns)
-                .saturating_sub(PAST_SLACK_NS);
-            set_right(past, ahead, (from, span.now_unix_ns), notices);
-            label(past, &arrived.labels);
+        Ok(())
+    }
+
+    /// Makes room for a host, by leaving out times where it takes that: those of the host first, how many of
+    /// which is returned, then those that are there; of each the time before first. Its memory is held then.
+    fn fit(&mut self, arrived: &mut Arrived) -> Result<u64, MergeError> {
+        let shed = self.fit_encoded(arrived)?;
+        if self.reserve(arrived) {
+            return Ok(shed);
         }
-        self.fit(&mut arrived, notices);
-        let bytes = [&arrived.past, &arrived.own].map(|one| one.as_ref().map_or(0, heap_bytes));
-        if !self.held.grow(bytes[0].saturating_add(bytes[1])) {
+        let mut shed = shed + drop_times(&mut arrived.past);
+        if self.reserve(arrived) {
+            return Ok(shed);
+        }
+        shed += drop_times(&mut arrived.own);
+        if self.reserve(arrived) {
+            return Ok(shed);
+        }
+        let mib = self.bounds.memory_bytes >> 20;
+        let mine = (times(&self.past) + times(&self.own)) * MOMENT_BYTES;
+        if !self
+            .held
+            .has_room(arrived.held.bytes().saturating_sub(mine))
+        {
             return Err(MergeError::Memory { mib });
         }
-        let merged = self.merge(&arrived);
-        arrived.held.shrink_to(0);
-        let bytes = [&self.past, &self.own].map(|one| one.as_ref().map_or(0, heap_bytes));
-        self.held.shrink_to(bytes[0].saturating_add(bytes[1]));
-        merged
+        for side in [&mut self.past, &mut self.own] {
+            self.times_shed = self.times_shed.saturating_add(drop_times(side));
+        }
+        self.settle();
+        match self.reserve(arrived) {
+            true => Ok(shed),
+            false => Err(MergeError::Memory { mib }),
+        }
+    }
+
+    /// What readers of the result take, of each side.
+    fn fit_encoded(&mut self, arrived: &mut Arrived) -> Result<u64, MergeError> {
+        let Bounds {
+            moments,
+            encoded_bytes,
+            ..
+        } = self.bounds;
+        let large = |mine: Rows, theirs: &Option<Profile>| {
+            mine.and(rows(theirs)).encoded_bytes_max() > encoded_bytes
+        };
+        let mut shed = 0;
+        let sides = [
+            (&mut self.past, &mut arrived.past),
+            (&mut self.own, &mut arrived.own),
+        ];
+        for (mine, theirs) in sides {
+            if times(mine) + times(theirs) > moments || large(rows(mine), theirs) {
+                shed += drop_times(theirs);
+            }
+            if !large(rows(mine), theirs) {
+                continue;
+            }
+            if large(rows(mine).without_times(), theirs) {
+                let mib = encoded_bytes >> 20;
+                return Err(MergeError::Large { mib });
+            }
+            self.times_shed = self.times_shed.saturating_add(drop_times(mine));
+        }
+        Ok(shed)
+    }
+
+    /// Holds memory for a host beside its own: what is merged grows by as much at most, but for tables that
+    /// double.
+    fn reserve(&mut self, arrived: &mut Arrived) -> bool {
+        let bytes = heap_bytes(&arrived.past) + heap_bytes(&arrived.own);
+        arrived.held.settle(bytes);
+        self.held.grow(bytes)
+    }
+
+    /// Holds what is there.
+    fn settle(&mut self) {
+        let bytes = heap_bytes(&self.past) + heap_bytes(&self.own);
+        self.held.settle(bytes);
     }
 
     /// Both or neither: units are looked at before anything is added.
@@ -138,33 +233,66 @@ impl Merged {
         }
         for (mine, theirs) in sides {
             if let Some(theirs) = theirs {
-                mine.get_or_insert_with(Profile::default).merge(theirs)?;
+                let mine = mine.get_or_insert_with(Profile::default);
+                // Times are the most of it: they do not double.
+                mine.moments.list.reserve_exact(theirs.moments.list.len());
+                mine.merge(theirs)?;
             }
         }
         Ok(())
     }
-
-    /// Leaves the times of a host out that find no room.
-    fn fit(&mut self, arrived: &mut Arrived, notices: &mut Vec<String>) {
-        let Some(own) = &mut arrived.own else {
-            return;
-        };
-        let mine = self.own.as_ref().map_or(0, |own| own.moments.list.len());
-        let theirs = own.moments.list.len();
-        if mine + theirs > MOMENTS_MAX {
-            own.moments.list = Vec::new();
-            own.moments.dropped = own.moments.dropped.saturating_add(theirs as u64);
-            self.without_times += 1;
-            notices.push(format!(
-                "the times of its samples are left out: a result has {MOMENTS_MAX} at most"
-            ));
-        }
-    }
 }
 
-/// Memory of a profile, times included, about. Unit: bytes.
-fn heap_bytes(profile: &Profile) -> usize {
-    profile_bytes(profile) + profile.moments.list.len() * size_of::<Moment>()
+/// Memory of a profile until it is sent, about: a sample stands in its table and once more in the order it is
+/// sent. Unit: bytes.
+fn heap_bytes(profile: &Option<Profile>) -> usize {
+    profile.as_ref().map_or(0, |profile| {
+        let moments = profile.moments.list.capacity();
+        profile.heap_bytes() - profile.moments.heap_bytes()
+            + moments * MOMENT_BYTES
+            + profile.samples.len() * size_of::<(SampleKey, Value)>()
+    })
+}
+
+fn rows(profile: &Option<Profile>) -> Rows {
+    profile.as_ref().map_or_else(Rows::default, Rows::of)
+}
+
+fn times(profile: &Option<Profile>) -> usize {
+    let list = profile.as_ref().map(|profile| &profile.moments.list);
+    list.map_or(0, Vec::len)
+}
+
+/// Leaves out when samples were taken: how many there were.
+fn drop_times(profile: &mut Option<Profile>) -> u64 {
+    let moments = profile.as_mut().map(|profile| &mut profile.moments);
+    moments.map_or(0, Moments::shed)
+}
+
+/// Moves the times of a host to the collector's clock.
+fn set_clock_right(arrived: &mut Arrived, span: Span, notices: &mut Vec<String>) {
+    let ahead = arrived.clock_ahead_ns;
+    let ahead = if ahead.unsigned_abs() >= CLOCK_WARNING_NS.unsigned_abs() {
+        let seconds = ahead.unsigned_abs() as f64 / 1e9;
+        let side = if ahead > 0 { "ahead of" } else { "behind" };
+        notices.push(format!(
+            "its clock is {seconds:.1} s {side} the collector's: its times were moved by as much"
+        ));
+        ahead
+    } else {
+        0
+    };
+    let from = span.began_unix_ns.saturating_sub(CLOCK_SLACK_NS);
+    if let Some(own) = &mut arrived.own {
+        set_right(own, ahead, (from, span.now_unix_ns), notices);
+    }
+    let from = span
+        .began_unix_ns
+        .saturating_sub(span.before_ns)
+        .saturating_sub(PAST_SLACK_NS);
+    if let Some(past) = &mut arrived.past {
+        set_right(past, ahead, (from, span.now_unix_ns), notices);
+    }
 }
 
 /// Moves a profile's times by what the host's clock is ahead. Times that are not of this capture all the same
@@ -237,7 +365,8 @@ fn label(profile: &mut Profile, labels: &[(String, String)]) {
 mod tests {
     use super::*;
     use crate::control::memory::Budget;
-    use profile::{FrameRef, SampleKey, StackEnd, StackId, Value};
+    use profile::{FrameRef, Moment, StackEnd, StackId};
+    use proptest::prelude::*;
     use std::sync::Arc;
 
     const NOW: i64 = 1_700_000_000_000_000_000;
@@ -281,6 +410,10 @@ mod tests {
         profile
     }
 
+    fn merged(budget: &Arc<Budget>) -> Merged {
+        Merged::new(budget.hold(), Bounds::of(budget.bytes_max()))
+    }
+
     fn budget(bytes: usize) -> Arc<Budget> {
         Arc::new(Budget::new(bytes, Arc::default()))
     }
@@ -298,13 +431,13 @@ mod tests {
     #[test]
     fn hosts_become_one_profile_with_their_labels_on_it() {
         let budget = budget(1 << 20);
-        let mut merged = Merged::new(budget.hold());
+        let mut merged = merged(&budget);
         let mut notices = Vec::new();
         let mut lies = host("a", NOW - 9 * SECOND);
         lies.dict.intern_labels([("host", "another")]);
         for one in [lies, host("b", NOW - 10 * SECOND)] {
             merged
-                .take(arrived(one, &budget), SPAN, 1, &mut notices)
+                .take(arrived(one, &budget), SPAN, &mut notices)
                 .expect("room");
         }
         let own = merged.own.expect("a profile");
@@ -320,11 +453,11 @@ mod tests {
     #[test]
     fn a_clock_that_is_known_to_be_wrong_is_set_right() {
         let budget = budget(1 << 20);
-        let mut merged = Merged::new(budget.hold());
+        let mut merged = merged(&budget);
         let mut notices = Vec::new();
         let mut late = arrived(host("a", NOW + 90 * SECOND), &budget);
         late.clock_ahead_ns = 100 * SECOND;
-        merged.take(late, SPAN, 1, &mut notices).expect("room");
+        merged.take(late, SPAN, &mut notices).expect("room");
         let own = merged.own.expect("a profile");
         assert_eq!(own.moments.start_unix_ns, NOW - 10 * SECOND);
         assert_eq!(own.info.start_unix_ns, NOW - 10 * SECOND);
@@ -335,16 +468,15 @@ mod tests {
     fn times_of_another_time_are_left_out_and_the_samples_are_not() {
         for start in [1, i64::MIN, i64::MAX, NOW - 3600 * SECOND] {
             let budget = budget(1 << 20);
-            let mut merged = Merged::new(budget.hold());
+            let mut merged = merged(&budget);
             let mut notices = Vec::new();
             merged
-                .take(arrived(host("a", start), &budget), SPAN, 1, &mut notices)
+                .take(arrived(host("a", start), &budget), SPAN, &mut notices)
                 .expect("room");
             merged
                 .take(
                     arrived(host("b", NOW - 10 * SECOND), &budget),
                     SPAN,
-                    1,
                     &mut notices,
                 )
                 .expect("room");
@@ -358,14 +490,17 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_whole() {
-        let budget = budget(heap_bytes(&host("a", NOW)) * 2);
-        let mut merged = Merged::new(budget.hold());
+        let bare = |function: &str| {
+            let mut bare = host(function, NOW - 10 * SECOND);
+            bare.moments.list = Vec::new();
+            bare
+        };
+        let budget = budget(heap_bytes(&Some(bare("a"))) * 3);
+        let mut merged = merged(&budget);
         let mut notices = Vec::new();
         let mut taken = 0;
-        let mut take = |function: &str| {
-            let one = arrived(host(function, NOW - 10 * SECOND), &budget);
-            merged.take(one, SPAN, 1, &mut notices)
-        };
+        let mut take =
+            |function: &str| merged.take(arrived(bare(function), &budget), SPAN, &mut notices);
         // The first fits; of different ones there is an end.
         for function in ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"] {
             match take(function) {
@@ -381,13 +516,12 @@ mod tests {
     #[test]
     fn another_unit_adds_nothing_of_either_side() {
         let budget = budget(1 << 20);
-        let mut merged = Merged::new(budget.hold());
+        let mut merged = merged(&budget);
         let mut notices = Vec::new();
         merged
             .take(
                 arrived(host("a", NOW - 10 * SECOND), &budget),
                 SPAN,
-                1,
                 &mut notices,
             )
             .expect("room");
@@ -395,9 +529,159 @@ mod tests {
         cycles.info.unit = "cycles".to_owned();
         let mut other = arrived(cycles, &budget);
         other.past = Some(host("c", NOW - 10 * SECOND));
-        let refused = merged.take(other, SPAN, 1, &mut notices);
+        let refused = merged.take(other, SPAN, &mut notices);
         assert!(matches!(refused, Err(MergeError::Units(_))));
         assert!(merged.past.is_none());
         assert_eq!(merged.own.expect("a profile").total().count, 10);
+    }
+
+    /// One of `functions` in order, with times of so many of its samples.
+    fn sampled(functions: &[u8], times: usize) -> Profile {
+        let mut profile = host("main", NOW - 10 * SECOND);
+        for (at, function) in functions.iter().enumerate() {
+            let text = "f".repeat(usize::from(*function) + 1);
+            let frame = profile.dict.intern_frame(FrameRef {
+                function: &text,
+                ..FrameRef::default()
+            });
+            let key = SampleKey {
+                labels: profile.dict.intern_labels([("comm", text.as_str())]),
+                stack: profile.dict.stacks.child(StackId::EMPTY, frame),
+                end: StackEnd::Complete,
+            };
+            let weight = u64::from(*function);
+            profile.add(key, Value { count: 1, weight });
+            if at < times {
+                let at_ns = 10 * SECOND as u64 - 1;
+                profile.moments.list.push(Moment { at_ns, key, weight });
+            }
+        }
+        profile
+    }
+
+    fn encoded(profile: &Profile) -> usize {
+        let chunks = proto::Chunks::new(profile);
+        chunks
+            .map(|chunk| prost::Message::encoded_len(&chunk))
+            .sum()
+    }
+
+    proptest! {
+        /// Whatever comes: what is asked of readers stays within its bounds, of the hosts that are taken no sample
+        /// is missing, and every time is there or counted.
+        #[test]
+        fn times_give_way_and_samples_do_not(
+            hosts in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 0..60), 0usize..60, any::<bool>()),
+                1..8,
+            ),
+            memory_bytes in 1usize << 12..1 << 16,
+            moments in 0usize..120,
+            encoded_bytes in 500usize..12_000,
+        ) {
+            let budget = budget(memory_bytes);
+            let bounds = Bounds { memory_bytes, moments, encoded_bytes };
+            let mut merged = Merged::new(budget.hold(), bounds);
+            let mut expected = [Value::default(); 2];
+            let mut offered = 0;
+            for (functions, times, with_past) in &hosts {
+                let profile = sampled(functions, *times);
+                let (total, list) = (profile.total(), profile.moments.list.len() as u64);
+                let mut one = arrived(profile.clone(), &budget);
+                one.past = with_past.then_some(profile);
+                if merged.take(one, SPAN, &mut Vec::new()).is_ok() {
+                    expected[0] += total;
+                    offered += list;
+                    if *with_past {
+                        expected[1] += total;
+                        offered += list;
+                    }
+                }
+                let bytes = heap_bytes(&merged.past) + heap_bytes(&merged.own);
+                prop_assert_eq!(merged.held.bytes(), bytes);
+                // Tables that doubled may be beyond it once.
+                prop_assert!(bytes <= 2 * memory_bytes, "{bytes} of {memory_bytes}");
+                for side in [&merged.past, &merged.own].into_iter().flatten() {
+                    prop_assert!(side.moments.list.len() <= moments);
+                    prop_assert!(encoded(side) <= encoded_bytes);
+                }
+            }
+            let total = |side: &Option<Profile>| side.as_ref().map(Profile::total).unwrap_or_default();
+            prop_assert_eq!([total(&merged.own), total(&merged.past)], expected);
+            let sides = [&merged.past, &merged.own].into_iter().flatten();
+            let (kept, dropped) = sides.fold((0, 0), |(kept, dropped), side| {
+                (kept + side.moments.list.len() as u64, dropped + side.moments.dropped)
+            });
+            prop_assert_eq!(kept + dropped, offered);
+            prop_assert_eq!(dropped, merged.times_shed);
+        }
+    }
+
+    #[test]
+    fn the_times_of_the_past_are_bounded_as_those_of_the_capture() {
+        let budget = budget(1 << 20);
+        let bounds = Bounds {
+            moments: 15,
+            ..Bounds::of(1 << 20)
+        };
+        let mut merged = Merged::new(budget.hold(), bounds);
+        let mut notices = Vec::new();
+        for function in ["a", "b"] {
+            let mut one = arrived(host(function, NOW - 10 * SECOND), &budget);
+            one.past = Some(host(function, NOW - 10 * SECOND));
+            merged.take(one, SPAN, &mut notices).expect("room");
+        }
+        assert_eq!(merged.times_shed, 20);
+        for side in [merged.past, merged.own] {
+            let side = side.expect("a profile");
+            assert_eq!(side.total().count, 20);
+            let moments = &side.moments;
+            assert_eq!((moments.list.len(), moments.dropped), (10, 10));
+        }
+        assert_eq!(notices.len(), 1, "{notices:?}");
+        assert!(notices[0].contains("20 of its samples"), "{notices:?}");
+    }
+
+    #[test]
+    fn times_that_are_there_give_way_to_a_host_that_comes() {
+        let one = || host("a", NOW - 10 * SECOND);
+        let mut bare = host("b", NOW - 10 * SECOND);
+        bare.moments.list = Vec::new();
+        // Room for one with its times and one without, not for both before they are merged.
+        let bytes = heap_bytes(&Some(one())) + 2 * heap_bytes(&Some(bare.clone())) - MOMENT_BYTES;
+        let budget = budget(bytes);
+        let mut merged = merged(&budget);
+        merged.bounds.moments = 100;
+        let mut notices = Vec::new();
+        let first = arrived(one(), &budget);
+        merged.take(first, SPAN, &mut notices).expect("room");
+        merged
+            .take(arrived(bare, &budget), SPAN, &mut notices)
+            .expect("room for samples");
+        let own = merged.own.as_ref().expect("a profile");
+        assert_eq!((own.total().count, own.moments.list.len()), (20, 0));
+        assert_eq!((own.moments.dropped, merged.times_shed), (10, 10));
+    }
+
+    #[test]
+    fn what_no_reader_would_take_is_refused_and_what_is_there_stays() {
+        let budget = budget(1 << 20);
+        let bare = Rows::of(&host("a", NOW)).without_times();
+        let encoded_bytes = bare.encoded_bytes_max();
+        let bounds = Bounds {
+            encoded_bytes,
+            ..Bounds::of(1 << 20)
+        };
+        let mut merged = Merged::new(budget.hold(), bounds);
+        let mut notices = Vec::new();
+        for function in ["a", "b"] {
+            let mut one = arrived(host(function, NOW - 10 * SECOND), &budget);
+            one.labels = Vec::new();
+            let taken = merged.take(one, SPAN, &mut notices);
+            assert_eq!(taken.is_ok(), function == "a", "{taken:?}");
+        }
+        let own = merged.own.as_ref().expect("a profile");
+        assert_eq!((own.total().count, own.moments.list.len()), (10, 0));
+        assert_eq!(merged.times_shed, 10);
     }
 }

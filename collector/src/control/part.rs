@@ -3,14 +3,14 @@
 //! A task of its own. It takes every report at once and never waits for the client, so that an agent's stream
 //! is not held up; what an agent sends is an attacker's, and costs its own part alone.
 
-use super::attendance::Ordered;
+use super::attendance::{Attendant, Ordered, Reported};
 use super::fanout::cancel_asked;
-use super::limits::{BYTES_PER_ENCODED, HOST_BYTES_MAX, NOTICES_MAX, TEXT_BYTES_MAX};
+use super::limits::{HOST_BYTES_MAX, HOST_MEMORY_PART, NOTICES_MAX, TEXT_BYTES_MAX};
 use super::memory::{Budget, Held};
 use super::merge::Arrived;
 use crate::metrics::Metrics;
+use crate::time::Clock;
 use profile::Profile;
-use prost::Message;
 use proto::agent::{CaptureInfo, CaptureResponse, CaptureState, capture_response};
 use proto::collector::{HostProgress, HostState, report};
 use proto::{AssembleError, ProfileAssembler, wire};
@@ -37,10 +37,16 @@ pub enum PartError {
     Refused(String),
     /// Its chunks are no profile.
     #[error("what it sent cannot be used: {0}")]
-    Malformed(#[from] AssembleError),
-    /// It said that it has ended, before its profile was whole.
-    #[error("what it sent cannot be used: it ended before its profile was whole")]
-    Incomplete,
+    Unusable(IncomingError),
+    /// More than one host has.
+    #[error(
+        "its profile takes more than {mib} MiB, of `query.memory_mib` the most for one host; capture it for a \
+         shorter time, or by fewer labels"
+    )]
+    Large {
+        /// The bound.
+        mib: usize,
+    },
     /// No room.
     #[error(
         "its profile found no room: results have {mib} MiB (`query.memory_mib`) together; capture fewer \
@@ -60,8 +66,10 @@ pub struct Part {
     pub progress: HostProgress,
     /// Labels to put on its samples.
     pub labels: Vec<(String, String)>,
-    /// By how much its clock is ahead.
-    pub clock_ahead_ns: i64,
+    /// Its agent.
+    pub attendant: Arc<Attendant>,
+    /// What the collector's clock says.
+    pub clock: Clock,
     /// Where profiles are put together.
     pub budget: Arc<Budget>,
     /// To the fan-out.
@@ -72,28 +80,45 @@ pub struct Part {
     pub metrics: Arc<Metrics>,
 }
 
-/// Profiles that come.
-struct Incoming {
+/// Profiles that come, of a host or of another collector, in memory that is counted as it is taken.
+pub struct Incoming {
     past: Option<ProfileAssembler>,
     own: Option<ProfileAssembler>,
     held: Held,
-    mib: usize,
+    encoded_max: usize,
+    heap_max: usize,
+}
+
+/// Why what comes is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum IncomingError {
+    /// It is no profile.
+    #[error(transparent)]
+    Malformed(#[from] AssembleError),
+    /// It ended before it was whole.
+    #[error("it ended before its profile was whole")]
+    Incomplete,
+    /// It takes more memory than one sender has.
+    #[error("it takes more than {mib} MiB in memory")]
+    Large {
+        /// The bound.
+        mib: usize,
+    },
+    /// There is no memory for it.
+    #[error("no memory is left for it")]
+    Memory,
 }
 
 impl Part {
     /// Takes what is reported of the order until the last.
     pub async fn run(mut self, mut ordered: Ordered) {
-        let mut incoming = Incoming {
-            past: None,
-            own: None,
-            held: self.budget.hold(),
-            mib: self.budget.mib(),
-        };
+        let heap_max = self.budget.bytes_max() / HOST_MEMORY_PART;
+        let mut incoming = Incoming::new(self.budget.hold(), HOST_BYTES_MAX, heap_max);
         let outcome = self.reports(&mut ordered, &mut incoming).await;
         // Tells the agent where it has not said its last.
         drop(ordered);
         let arrived = match outcome {
-            Ok(info) => self.finish(info, incoming),
+            Ok(info) => self.finish(info, incoming).await,
             Err(error) => {
                 self.failed(&error);
                 None
@@ -111,15 +136,16 @@ impl Part {
     ) -> Result<CaptureInfo, PartError> {
         let mut cancelled = false;
         loop {
-            let what = tokio::select! {
-                what = ordered.next() => what.ok_or(PartError::Left)?,
+            let reported = tokio::select! {
+                reported = ordered.next() => reported.ok_or(PartError::Left)?,
                 () = cancel_asked(&mut self.cancel), if !cancelled => {
                     cancelled = true;
                     ordered.cancel();
                     continue;
                 }
             };
-            match what {
+            let Reported { what, held: _held } = reported;
+            match what.ok_or_else(|| self.no_room())? {
                 report::What::Refusal(refusal) => {
                     return Err(PartError::Refused(refused(refusal.code, &refusal.message)));
                 }
@@ -129,13 +155,30 @@ impl Part {
                         self.progress.progress = Some(progress);
                         self.tell().await;
                     }
-                    Some(capture_response::Body::Past(chunk)) => incoming.past(chunk)?,
-                    Some(capture_response::Body::Chunk(chunk)) => incoming.own(chunk)?,
+                    Some(capture_response::Body::Past(chunk)) => {
+                        incoming.past(chunk).map_err(|error| self.unusable(error))?;
+                    }
+                    Some(capture_response::Body::Chunk(chunk)) => {
+                        incoming.own(chunk).map_err(|error| self.unusable(error))?;
+                    }
                     Some(capture_response::Body::Result(info)) => return Ok(info),
                     // Of a later version.
                     None => {}
                 },
             }
+        }
+    }
+
+    fn no_room(&self) -> PartError {
+        let mib = self.budget.mib();
+        PartError::Memory { mib }
+    }
+
+    fn unusable(&self, error: IncomingError) -> PartError {
+        match error {
+            IncomingError::Memory => self.no_room(),
+            IncomingError::Large { mib } => PartError::Large { mib },
+            error => PartError::Unusable(error),
         }
     }
 
@@ -151,7 +194,7 @@ impl Part {
     }
 
     /// What a capture that has ended is worth.
-    fn finish(&mut self, info: CaptureInfo, incoming: Incoming) -> Option<Box<Arrived>> {
+    async fn finish(&mut self, info: CaptureInfo, incoming: Incoming) -> Option<Box<Arrived>> {
         let state = info.state();
         self.progress.notices = notices(info.notices);
         self.progress.progress = info.progress.or(self.progress.progress.take());
@@ -167,20 +210,26 @@ impl Part {
                 return None;
             }
         };
-        match incoming.whole() {
+        let whole = incoming.whole().and_then(|(past, own, held)| {
+            let own = own.ok_or(IncomingError::Incomplete)?;
+            Ok((past, own, held))
+        });
+        match whole {
             Ok((past, own, held)) => {
                 self.progress.state = host.into();
                 self.progress.message = bounded(&info.error);
+                // A clock may have been set since the agent said who it is.
+                let clock_ahead_ns = self.attendant.clock_ahead(&self.clock).await;
                 Some(Box::new(Arrived {
                     past,
                     own: Some(own),
                     labels: std::mem::take(&mut self.labels),
-                    clock_ahead_ns: self.clock_ahead_ns,
+                    clock_ahead_ns,
                     held,
                 }))
             }
             Err(error) => {
-                self.failed(&error);
+                self.failed(&self.unusable(error));
                 None
             }
         }
@@ -191,8 +240,12 @@ impl Part {
             PartError::Left => HostState::Lost,
             _ => HostState::Failed,
         };
-        if matches!(error, PartError::Malformed(_) | PartError::Incomplete) {
-            self.metrics.control_malformed.inc();
+        match error {
+            PartError::Unusable(_) => self.metrics.control_malformed.inc(),
+            PartError::Memory { .. } | PartError::Large { .. } => {
+                self.metrics.control_refused.inc()
+            }
+            PartError::Left | PartError::Refused(_) => {}
         }
         self.progress.state = state.into();
         self.progress.message = error.to_string();
@@ -200,38 +253,67 @@ impl Part {
 }
 
 impl Incoming {
-    fn past(&mut self, chunk: wire::ProfileChunk) -> Result<(), PartError> {
-        self.weigh(&chunk)?;
-        Ok(assembler(&mut self.past).push(chunk)?)
+    /// Nothing yet: profiles of at most so many encoded bytes each, and so many in memory together.
+    pub fn new(held: Held, encoded_max: usize, heap_max: usize) -> Incoming {
+        Incoming {
+            past: None,
+            own: None,
+            held,
+            encoded_max,
+            heap_max,
+        }
     }
 
-    fn own(&mut self, chunk: wire::ProfileChunk) -> Result<(), PartError> {
+    /// Takes more of the time before.
+    ///
+    /// # Errors
+    /// When it cannot be; nothing can after that.
+    pub fn past(&mut self, chunk: wire::ProfileChunk) -> Result<(), IncomingError> {
+        assembler(&mut self.past, self.encoded_max).push(chunk)?;
+        self.weigh()
+    }
+
+    /// Takes more of the capture, once what came of the time before is whole.
+    ///
+    /// # Errors
+    /// When it cannot be; nothing can after that.
+    pub fn own(&mut self, chunk: wire::ProfileChunk) -> Result<(), IncomingError> {
         if self.past.as_ref().is_some_and(|past| !past.is_complete()) {
-            return Err(PartError::Incomplete);
+            return Err(IncomingError::Incomplete);
         }
-        self.weigh(&chunk)?;
-        Ok(assembler(&mut self.own).push(chunk)?)
+        assembler(&mut self.own, self.encoded_max).push(chunk)?;
+        self.weigh()
     }
 
-    fn weigh(&mut self, chunk: &wire::ProfileChunk) -> Result<(), PartError> {
-        let bytes = chunk.encoded_len().saturating_mul(BYTES_PER_ENCODED);
-        match self.held.grow(bytes) {
+    /// Counts what there is. What a chunk was too much by is given back at once by whoever drops this.
+    fn weigh(&mut self) -> Result<(), IncomingError> {
+        let sides = [&self.past, &self.own].into_iter().flatten();
+        let bytes: usize = sides.map(ProfileAssembler::heap_bytes).sum();
+        if bytes > self.heap_max {
+            let mib = self.heap_max >> 20;
+            return Err(IncomingError::Large { mib });
+        }
+        match self.held.grow(bytes.saturating_sub(self.held.bytes())) {
             true => Ok(()),
-            false => Err(PartError::Memory { mib: self.mib }),
+            false => Err(IncomingError::Memory),
         }
     }
 
-    fn whole(self) -> Result<(Option<Profile>, Profile, Held), PartError> {
+    /// What came, and its memory. None of the capture: nobody captured.
+    ///
+    /// # Errors
+    /// When the last of it is missing.
+    pub fn whole(self) -> Result<(Option<Profile>, Option<Profile>, Held), IncomingError> {
         let whole =
-            |assembler: ProfileAssembler| assembler.finish().map_err(|_| PartError::Incomplete);
+            |assembler: ProfileAssembler| assembler.finish().map_err(|_| IncomingError::Incomplete);
         let past = self.past.map(whole).transpose()?;
-        let own = whole(self.own.ok_or(PartError::Incomplete)?)?;
+        let own = self.own.map(whole).transpose()?;
         Ok((past, own, self.held))
     }
 }
 
-fn assembler(place: &mut Option<ProfileAssembler>) -> &mut ProfileAssembler {
-    place.get_or_insert_with(|| ProfileAssembler::with_limit(HOST_BYTES_MAX))
+fn assembler(place: &mut Option<ProfileAssembler>, encoded_max: usize) -> &mut ProfileAssembler {
+    place.get_or_insert_with(|| ProfileAssembler::with_limit(encoded_max))
 }
 
 /// Text of an agent, within bounds. Whoever shows it escapes it.

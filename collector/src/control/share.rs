@@ -4,19 +4,17 @@
 //! profile comes for all of them, with the labels of hosts on it. It is asked by id and forwards nothing itself.
 
 use super::fanout::cancel_asked;
-use super::limits::{BYTES_PER_ENCODED, CONNECT_TIMEOUT, SHARE_BYTES_MAX, SHARE_MESSAGE_BYTES_MAX};
-use super::memory::{Budget, Held};
+use super::limits::{CONNECT_TIMEOUT, SHARE_BYTES_MAX, SHARE_MESSAGE_BYTES_MAX};
+use super::memory::Budget;
 use super::merge::Arrived;
-use super::part::{Event, bounded, notices};
+use super::part::{Event, Incoming, IncomingError, bounded, notices};
 use crate::metrics::Metrics;
-use prost::Message;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_capture_response::Body;
 use proto::collector::{
     CancelFleetCaptureRequest, FleetCaptureInfo, FleetCaptureRequest, FleetCaptureResponse,
     HostProgress, HostState,
 };
-use proto::{AssembleError, ProfileAssembler, wire};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,16 +58,14 @@ enum ShareError {
     #[error("it has said nothing for {} s", SILENCE_MAX.as_secs())]
     Silent,
     #[error("what it sent cannot be used: {0}")]
-    Malformed(#[from] AssembleError),
+    Unusable(IncomingError),
     #[error("its profile found no room: results have {0} MiB (`query.memory_mib`) together")]
     Memory(usize),
 }
 
 /// What came of it.
 struct Got {
-    past: Option<ProfileAssembler>,
-    own: Option<ProfileAssembler>,
-    held: Held,
+    profiles: Incoming,
     result: Option<FleetCaptureInfo>,
 }
 
@@ -82,8 +78,10 @@ impl Share {
             Err(error) => Err(error),
         };
         let arrived = ended.unwrap_or_else(|error| {
-            if matches!(error, ShareError::Malformed(_)) {
-                self.metrics.control_malformed.inc();
+            match error {
+                ShareError::Unusable(_) => self.metrics.control_malformed.inc(),
+                ShareError::Memory(_) => self.metrics.control_refused.inc(),
+                _ => {}
             }
             let lost = matches!(
                 error,
@@ -136,9 +134,11 @@ impl Share {
         mut stream: Streaming<FleetCaptureResponse>,
     ) -> Result<Got, ShareError> {
         let mut got = Got {
-            past: None,
-            own: None,
-            held: self.budget.hold(),
+            profiles: {
+                // Of many hosts, each of which has its bound there: all memory that is free.
+                let heap_max = self.budget.bytes_max();
+                Incoming::new(self.budget.hold(), SHARE_BYTES_MAX, heap_max)
+            },
             result: None,
         };
         let (mut id, mut cancelled) = (None, false);
@@ -161,8 +161,14 @@ impl Share {
             match message.body {
                 Some(Body::Plan(plan)) => id = Some(plan.id),
                 Some(Body::Host(host)) => self.tell(host).await,
-                Some(Body::Past(chunk)) => self.take(&mut got.held, &mut got.past, chunk)?,
-                Some(Body::Chunk(chunk)) => self.take(&mut got.held, &mut got.own, chunk)?,
+                Some(Body::Past(chunk)) => {
+                    let taken = got.profiles.past(chunk);
+                    taken.map_err(|error| self.unusable(error))?;
+                }
+                Some(Body::Chunk(chunk)) => {
+                    let taken = got.profiles.own(chunk);
+                    taken.map_err(|error| self.unusable(error))?;
+                }
                 Some(Body::Result(result)) => got.result = Some(result),
                 // Of a later version.
                 None => {}
@@ -187,26 +193,25 @@ impl Share {
         }
     }
 
-    fn take(
-        &self,
-        held: &mut Held,
-        assembler: &mut Option<ProfileAssembler>,
-        chunk: wire::ProfileChunk,
-    ) -> Result<(), ShareError> {
-        if !held.grow(chunk.encoded_len().saturating_mul(BYTES_PER_ENCODED)) {
-            return Err(ShareError::Memory(self.budget.mib()));
+    fn unusable(&self, error: IncomingError) -> ShareError {
+        match error {
+            IncomingError::Memory => ShareError::Memory(self.budget.mib()),
+            error => ShareError::Unusable(error),
         }
-        let assembler =
-            assembler.get_or_insert_with(|| ProfileAssembler::with_limit(SHARE_BYTES_MAX));
-        Ok(assembler.push(chunk)?)
     }
 
     /// States of the hosts, and the profile of those that answered.
     fn finish(&mut self, got: Got) -> Result<Option<Box<Arrived>>, ShareError> {
-        let own = got.own.map(ProfileAssembler::finish).transpose()?;
-        let past = got.past.map(ProfileAssembler::finish).transpose()?;
-        let told = got.result.unwrap_or_default().hosts;
-        let mut told: HashMap<String, HostProgress> = told
+        let whole = got.profiles.whole();
+        let (past, own, held) = whole.map_err(|error| self.unusable(error))?;
+        let result = got.result.unwrap_or_default();
+        // Of the whole share, and so of each host of it.
+        let of_all = notices(result.notices).into_iter();
+        let of_all: Vec<_> = of_all
+            .map(|notice| bounded(&format!("collector {}: {notice}", self.collector)))
+            .collect();
+        let mut told: HashMap<String, HostProgress> = result
+            .hosts
             .into_iter()
             .map(|host| (host.host_id.clone(), host))
             .collect();
@@ -222,6 +227,7 @@ impl Share {
             host.progress = told.progress.or(host.progress.take());
             host.message = bounded(&told.message);
             host.notices = notices(told.notices);
+            host.notices.extend_from_slice(&of_all);
             host.state = match HostState::try_from(told.state) {
                 Ok(state @ (HostState::Done | HostState::Partial)) if own.is_some() => state.into(),
                 Ok(state @ (HostState::Failed | HostState::Lost)) => state.into(),
@@ -235,7 +241,7 @@ impl Share {
                 // The other collector has put them on, and set times right.
                 labels: Vec::new(),
                 clock_ahead_ns: 0,
-                held: got.held,
+                held,
             })
         }))
     }

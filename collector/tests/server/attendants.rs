@@ -26,6 +26,8 @@ pub enum Does {
     Answers(u64),
     /// The same with as many of the past.
     AnswersWithPast(u64),
+    /// The same as [`Does::Answers`], by a clock that was set an hour ahead after it attended.
+    Stepped(u64),
     /// Says that it runs, and captures until it is cancelled.
     Runs(u64),
     /// Refuses.
@@ -44,10 +46,22 @@ pub enum Does {
     Stops,
     /// Sends a profile without end.
     Floods,
+    /// Sends chunks of very many very small rows.
+    Bloats,
     /// Sends a report without content.
     Mumbles,
     /// Weighs its samples in another unit.
     Cycles(u64),
+}
+
+impl Does {
+    /// By how much its clock is ahead, once it attends.
+    fn clock_ahead_ns(self) -> i64 {
+        match self {
+            Does::Stepped(_) => 3600 * SECOND,
+            _ => 0,
+        }
+    }
 }
 
 /// Orders that came, by what they say.
@@ -75,8 +89,16 @@ impl Attendant {
 
     /// True when it was told to drop an order.
     pub fn dropped(&self) -> bool {
+        self.drops() > 0
+    }
+
+    /// How many orders it was told to drop.
+    pub fn drops(&self) -> usize {
         let orders = self.orders.lock().expect("no panic");
-        orders.iter().any(|order| matches!(order, Order::Drop(_)))
+        let drops = orders
+            .iter()
+            .filter(|order| matches!(order, Order::Drop(_)));
+        drops.count()
     }
 
     /// What it was asked to capture, in order.
@@ -145,8 +167,12 @@ async fn serve(
             Err(status) => return status,
         };
         match message.body {
-            Some(Told::Ping(_)) => {
-                let body = Some(Say::Pong(Pong {}));
+            Some(Told::Ping(ping)) => {
+                let pong = Pong {
+                    number: ping.number,
+                    now_unix_ns: NOW + does.clock_ahead_ns(),
+                };
+                let body = Some(Say::Pong(pong));
                 let _ = say.send(AttendRequest { body }).await;
             }
             Some(Told::Order(order)) => {
@@ -223,6 +249,15 @@ async fn obey(say: &mpsc::Sender<AttendRequest>, number: u64, what: Order, does:
             }
             result(say, number, CaptureState::Complete, "").await;
         }
+        Does::Stepped(samples) => {
+            let mut profile = profile(samples, "nanoseconds");
+            profile.info.start_unix_ns += does.clock_ahead_ns();
+            profile.moments.start_unix_ns += does.clock_ahead_ns();
+            for chunk in Chunks::new(profile) {
+                respond(say, number, Body::Chunk(chunk)).await;
+            }
+            result(say, number, CaptureState::Complete, "").await;
+        }
         Does::AnswersWithPast(samples) => {
             for chunk in Chunks::new(profile(samples, "nanoseconds")) {
                 respond(say, number, Body::Past(chunk)).await;
@@ -244,6 +279,23 @@ async fn obey(say: &mpsc::Sender<AttendRequest>, number: u64, what: Order, does:
             let chunk = Chunks::with_target(profile(9, "nanoseconds"), 1).next();
             respond(say, number, Body::Chunk(chunk.expect("a chunk"))).await;
             result(say, number, CaptureState::Complete, "").await;
+        }
+        Does::Bloats => {
+            let mut info = Some(proto::wire::Info::default());
+            for _ in 0..3 {
+                let mut strings = Vec::new();
+                if info.is_some() {
+                    strings.push(String::new());
+                }
+                // Two bytes each, and 28 in memory.
+                let chunk = proto::wire::ProfileChunk {
+                    info: info.take(),
+                    strings,
+                    frames: vec![proto::wire::Frame::default(); 500_000],
+                    ..proto::wire::ProfileChunk::default()
+                };
+                respond(say, number, Body::Chunk(chunk)).await;
+            }
         }
         Does::Floods => {
             let mut info = Some(proto::wire::Info::default());

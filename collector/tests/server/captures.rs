@@ -335,7 +335,104 @@ async fn results_have_so_much_memory_and_no_more() {
     assert_eq!(outcome.counts(), (2, 1, 1, 0));
     assert_eq!(outcome.samples(), 3);
     let message = &outcome.host("web-001").message;
+    assert!(message.contains("takes more than"), "{message}");
+}
+
+#[tokio::test]
+async fn what_agents_send_is_weighed_as_it_lies_in_memory() {
+    let mut options = Options::default();
+    options.control.memory_bytes = 8 << 20;
+    let rig = Rig::with(options).await;
+    let _good = rig.host("a", Does::Answers(3)).await;
+    // A message of 1 MB that takes 14 MB.
+    let bad = rig.host("b", Does::Bloats).await;
+    // One within that bound, whose profile takes more than a host has.
+    let large = rig.host("c", Does::Answers(60_000)).await;
+    let outcome = rig.capture(request("", LIMIT)).await;
+    assert_eq!((outcome.counts(), outcome.samples()), ((3, 1, 2, 0), 3));
+    let message = &outcome.host("b").message;
     assert!(message.contains("found no room"), "{message}");
+    let message = &outcome.host("c").message;
+    assert!(message.contains("takes more than 2 MiB"), "{message}");
+    assert_eq!(rig.metrics.control_refused.get(), 2);
+    until("dropped", || bad.dropped() && large.dropped()).await;
+    until("given back", || rig.metrics.control_bytes.get() == 0).await;
+}
+
+#[tokio::test]
+async fn times_that_find_no_room_are_left_out_and_told() {
+    let mut options = Options::default();
+    // Room for 7200 times on each side.
+    options.control.memory_bytes = 1350 << 10;
+    let rig = Rig::with(options).await;
+    let _fleet = fleet(&rig, 3, |_| Does::AnswersWithPast(2500)).await;
+    let outcome = rig.capture(request("", LIMIT)).await;
+    assert_eq!((outcome.counts(), outcome.samples()), ((3, 3, 0, 0), 7500));
+    let notices = &outcome.result.notices;
+    let (past, own) = (outcome.past.expect("a past"), outcome.own.expect("one"));
+    assert_eq!(past.total().count, 7500);
+    let shed = past.moments.dropped + own.moments.dropped;
+    assert!(shed >= 2500, "{shed}");
+    let told = format!("the times of {shed} samples are left out");
+    assert!(notices.iter().any(|one| one.contains(&told)), "{notices:?}");
+    assert_eq!(rig.metrics.control_times_shed.get(), shed);
+    let of_hosts = outcome.result.hosts.iter().flat_map(|host| &host.notices);
+    let told = "of its samples are left out";
+    assert!(of_hosts.into_iter().any(|one| one.contains(told)));
+}
+
+#[tokio::test]
+async fn a_clock_that_was_set_after_its_agent_attended_is_set_right() {
+    let rig = Rig::start().await;
+    let _fleet = fleet(&rig, 2, |at| match at {
+        0 => Does::Stepped(3),
+        _ => Does::Answers(2),
+    })
+    .await;
+    let outcome = rig.capture(request("", LIMIT)).await;
+    assert_eq!((outcome.counts(), outcome.samples()), ((2, 2, 0, 0), 5));
+    let notices = &outcome.host("web-000").notices;
+    let told = "its clock is 3600.0 s ahead of the collector's";
+    assert!(notices.iter().any(|one| one.contains(told)), "{notices:?}");
+    let own = outcome.own.expect("a profile");
+    assert_eq!(own.moments.start_unix_ns, NOW - SECOND);
+    assert_eq!(own.moments.duration_ns, SECOND as u64);
+    assert_eq!(own.moments.list.len(), 5);
+}
+
+#[tokio::test]
+async fn of_two_hundred_captures_asked_for_at_once_a_few_run_and_the_others_may_come_again() {
+    let rig = Rig::start().await;
+    let fleet = fleet(&rig, 3, |_| Does::Runs(5)).await;
+    let mut asked = request("", LIMIT);
+    asked.capture.as_mut().expect("one").duration_ns = 3_600_000_000_000;
+    let captures = rig.captures().await;
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let (mut captures, asked) = (captures.clone(), asked.clone());
+        calls.spawn(async move { captures.capture(asked).await });
+    }
+    let (mut begun, mut refused) = (Vec::new(), 0);
+    while let Some(call) = calls.join_next().await {
+        match call.expect("no panic") {
+            Ok(stream) => begun.push(stream.into_inner()),
+            Err(status) => {
+                assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+                assert!(status.message().contains("8 captures over the fleet run"));
+                assert!(status.metadata().contains_key("retry-after"));
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((begun.len(), refused), (8, 192));
+    assert_eq!(rig.metrics.fanouts_refused.get(), 192);
+    let at_work = || fleet.iter().all(|one| one.captures().len() == 8);
+    until("asked", at_work).await;
+    drop(begun);
+    until("over", || rig.metrics.fanouts_running.get() == 0).await;
+    until("dropped", || fleet.iter().all(|one| one.drops() == 8)).await;
+    let again = rig.begin(asked).await;
+    assert!(again.is_ok(), "there is room again");
 }
 
 #[tokio::test]
@@ -355,7 +452,7 @@ async fn hosts_are_those_with_samples_and_the_labels_that_attend() {
     let plan = &outcome.plan;
     assert_eq!((plan.selected, plan.absent, plan.left_out), (3, 1, 0));
     assert_eq!(plan.absent_hosts, ["away"]);
-    assert!(outcome.result.notices[0].contains("do not attend: away"));
+    assert!(outcome.result.notices[0].contains("does not attend: away"));
     let matchers = &a.captures()[0].matchers;
     assert_eq!((matchers.len(), matchers[0].label.as_str()), (1, "unit"));
 

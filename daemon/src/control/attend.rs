@@ -140,7 +140,7 @@ async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendErro
     let mut orders = Orders::new(control, say.clone());
     let mut heard = Instant::now();
     // What is said beside reports: it must not wait for their room.
-    let (mut pong, mut new_facts) = (false, false);
+    let (mut pong, mut new_facts) = (None, false);
     let mut ends = false;
     loop {
         if ends && orders.is_empty() {
@@ -153,20 +153,22 @@ async fn attend(control: &Control, welcomed: &mut bool) -> Result<(), AttendErro
                 match message.body {
                     // What makes captures refuses those that come while it stops.
                     Some(Told::Order(order)) => orders.take(order)?,
-                    Some(Told::Ping(_)) => {
-                        pong = true;
+                    Some(Told::Ping(ping)) => {
+                        // Of two the newer tells the time as well.
+                        pong = Some(ping.number);
                         new_facts = control.exporter.facts_version() != facts;
                     }
                     // What a later version may say.
                     Some(Told::Welcome(_)) | None => {}
                 }
             }
-            permit = say.reserve(), if pong || new_facts => {
+            permit = say.reserve(), if pong.is_some() || new_facts => {
                 let Ok(permit) = permit else {
                     return Err(AttendError::Ended);
                 };
-                if std::mem::take(&mut pong) {
-                    permit.send(request(Say::Pong(wire::Pong {})));
+                if let Some(number) = pong.take() {
+                    let now_unix_ns = control.exporter.now_unix_ns();
+                    permit.send(request(Say::Pong(wire::Pong { number, now_unix_ns })));
                 } else {
                     new_facts = false;
                     facts = control.exporter.facts_version();

@@ -402,10 +402,16 @@ async fn it_attends_answers_pings_and_comes_again_after_a_restart() {
     assert_eq!(hello.host_id, "id-1");
     let facts = hello.facts.expect("facts");
     assert_eq!((&*facts.hostname, &*facts.labels["zone"]), ("web-1", "a"));
-    stream.tell(Told::Ping(Ping {})).await;
-    assert!(matches!(stream.said().await, Some(Say::Pong(_))));
+    stream.tell(Told::Ping(Ping { number: 5 })).await;
+    match stream.said().await {
+        Some(Say::Pong(pong)) => {
+            assert_eq!(pong.number, 5);
+            assert!(pong.now_unix_ns >= hello.now_unix_ns, "{pong:?}");
+        }
+        other => panic!("no pong but {other:?}"),
+    }
     control.exporter.configure(Settings::default());
-    stream.tell(Told::Ping(Ping {})).await;
+    stream.tell(Told::Ping(Ping::default())).await;
     assert!(matches!(stream.said().await, Some(Say::Pong(_))));
     match stream.said().await {
         Some(Say::Facts(facts)) => assert!(facts.labels.is_empty()),

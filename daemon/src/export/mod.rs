@@ -273,8 +273,13 @@ impl Exporter {
             host_id: self.identity.host_id.clone(),
             boot_id: self.identity.boot_id.to_vec(),
             facts: Some(self.facts()),
-            now_unix_ns: self.clock.to_unix_ns(Mono::now()),
+            now_unix_ns: self.now_unix_ns(),
         }
+    }
+
+    /// The wall clock that profiles are dated by. Unit: nanoseconds since the Unix epoch.
+    pub fn now_unix_ns(&self) -> i64 {
+        self.clock.to_unix_ns(Mono::now())
     }
 
     /// What is known of the host, without what waits for the collector.
