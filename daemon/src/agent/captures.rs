@@ -10,7 +10,7 @@ use crate::capture::offcpu::setup;
 use crate::capture::recorders::Recorders;
 use crate::capture::request::{OFF_CPU, Unwind, Wanted};
 use crate::capture::target::{self, Scope};
-use crate::capture::world::{self, Followed, Started, World};
+use crate::capture::world::{self, Excess, Followed, Started, World};
 use crate::cgroup::containers::Containers;
 use crate::config::{self, Config};
 use crate::control::Control;
@@ -139,8 +139,10 @@ impl AgentWorld {
             rate_hz: 0,
             period: 1,
             stack_bytes: started.stack_bytes,
-            // It has bounds of its own.
-            samples_max: 0,
+            excess: match lock(&agent.config).config.captures.switches_max {
+                0 => Excess::Bounded,
+                most => Excess::Ends(u64::from(most).saturating_mul(started.cpus as u64)),
+            },
             notices: started.notices,
         })
     }
@@ -206,11 +208,11 @@ impl World for AgentWorld {
             keep_times: wanted.times,
         });
         let started = started.map_err(|error| refused(&error))?;
-        let (rate_hz, period, samples_max) = match started.every {
-            Every::Rate(rate) => (rate, 0, 0),
+        let (rate_hz, period, excess) = match started.every {
+            Every::Rate(rate) => (rate, 0, Excess::Bounded),
             Every::Period(period) => {
                 let most = u64::from(rate_max).saturating_mul(started.cpus as u64);
-                (0, period, most)
+                (0, period, Excess::Slows(most))
             }
         };
         Ok(Started {
@@ -219,7 +221,7 @@ impl World for AgentWorld {
             rate_hz,
             period,
             stack_bytes: started.stack_bytes,
-            samples_max,
+            excess,
             notices: started.notices,
         })
     }

@@ -5,7 +5,7 @@
 
 use super::manager::Captures;
 use super::target::{Gone, Presence};
-use super::world::Followed;
+use super::world::{Excess, Followed};
 use crate::ids::CaptureId;
 use crate::time::Mono;
 use std::sync::atomic::Ordering;
@@ -48,16 +48,18 @@ pub(super) struct Course {
     unseen: Option<Duration>,
     /// Why the newest one is not sampled.
     unfollowed: Option<String>,
-    /// Samples a second above which it slows down; 0: never.
-    samples_max: u64,
+    excess: Excess,
+    /// Its events happen so often that it has to end.
+    excessive: bool,
     /// Samples up to a moment.
     counted: (Mono, u64),
     notices: Vec<String>,
 }
 
 impl Course {
-    /// Of a capture that began, and which slows down above so many samples a second.
-    pub fn new(id: CaptureId, began: Mono, presence: Presence, samples_max: u64) -> Course {
+    /// Of a capture that began when its events had brought so many samples.
+    pub fn new(id: CaptureId, counted: (Mono, u64), presence: Presence, excess: Excess) -> Course {
+        let (began, _) = counted;
         Course {
             id,
             began,
@@ -71,8 +73,9 @@ impl Course {
             followed: 0,
             unseen: Some(Duration::ZERO),
             unfollowed: None,
-            samples_max,
-            counted: (began, 0),
+            excess,
+            excessive: false,
+            counted,
             notices: Vec::new(),
         }
     }
@@ -151,18 +154,28 @@ impl Course {
     pub fn count(&mut self, now: Mono, captures: &Captures) -> Option<u32> {
         let (since, before) = self.counted;
         let span = now.since(since);
-        if self.samples_max == 0 || span < RATE_SPAN {
+        let (Excess::Slows(most) | Excess::Ends(most)) = self.excess else {
+            return None;
+        };
+        if span < RATE_SPAN {
             return None;
         }
         // Of another set the count begins anew.
         let samples = captures.world.seen(self.id);
         self.counted = (now, samples);
         let a_second = u128::from(samples.saturating_sub(before)) * 1_000_000_000 / span.as_nanos();
-        if a_second <= u128::from(self.samples_max) {
+        if a_second <= u128::from(most) {
             return None;
         }
         // Once: what does not succeed now would cost as much again each second.
-        let most = std::mem::take(&mut self.samples_max);
+        if let Excess::Ends(_) = std::mem::take(&mut self.excess) {
+            self.excessive = true;
+            self.add(vec![format!(
+                "{a_second} context switches and wake-ups a second are more than the {most} that \
+                 `captures.switches_max` allows on all CPUs: what came until then is here"
+            )]);
+            return None;
+        }
         let found = format!(
             "the event brought {a_second} samples a second, more than the {most} that \
                              `captures.rate_max_hz` allows on all CPUs"
@@ -187,6 +200,11 @@ impl Course {
                 None
             }
         }
+    }
+
+    /// Its events happen so often that it has to end, or it would cost the host too much.
+    pub fn is_excessive(&self) -> bool {
+        self.excessive
     }
 
     /// What the reader of the profile must know.

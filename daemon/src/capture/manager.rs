@@ -299,12 +299,15 @@ impl Captures {
         let (messages, receiver) = mpsc::channel(MESSAGES_MAX);
         // There is room for the first.
         let _ = messages.try_send(message(capture_response::Body::Accepted(info)));
+        // Of rings that others opened it counts from here.
+        let counted = (began, self.world.seen(id));
+        let course = Course::new(id, counted, scope.presence, started.excess);
         let run = Run::new(
             Arc::clone(self),
             slot,
             running,
             wanted,
-            Course::new(id, began, scope.presence, started.samples_max),
+            course,
             began,
             messages,
         );

@@ -58,6 +58,8 @@ enum End {
     Stopping,
     /// The sampler ended it.
     Sampler,
+    /// It would cost too much.
+    Excess,
     /// Nobody reads the answer.
     ClientGone,
 }
@@ -172,6 +174,9 @@ impl Run {
             if now >= deadline {
                 return End::Time;
             }
+            if self.course.is_excessive() {
+                return End::Excess;
+            }
             if !self.course.look(now, &self.captures) {
                 return End::TargetGone;
             }
@@ -245,6 +250,10 @@ impl Run {
             ),
             End::Stopping => (CaptureState::Cancelled, "the daemon was stopped"),
             End::Sampler => (CaptureState::Cancelled, "sampling ended"),
+            End::Excess => (
+                CaptureState::Cancelled,
+                "threads switch more often than `captures.switches_max` allows",
+            ),
             End::Cancelled | End::ClientGone => (CaptureState::Cancelled, "cancelled"),
         };
         self.finish(state, sampled, notices, error);

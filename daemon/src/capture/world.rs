@@ -24,11 +24,22 @@ pub struct Started {
     pub period: u64,
     /// Bytes copied of each stack.
     pub stack_bytes: u32,
-    /// Samples a second of all CPUs together above which the event is to be sampled by rate; 0: it is bounded
-    /// as it is.
-    pub samples_max: u64,
+    /// What is to be done when its events happen too often.
+    pub excess: Excess,
     /// What is less than was asked for.
     pub notices: Vec<String>,
+}
+
+/// What becomes of a capture whose events happen too often: nothing in the kernel bounds what each costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Excess {
+    /// They are bounded as they are.
+    #[default]
+    Bounded,
+    /// Above so many a second, of all CPUs together, the event is sampled by rate.
+    Slows(u64),
+    /// Above so many the capture ends with what it has: it needs each of them.
+    Ends(u64),
 }
 
 /// See the module. All of it may block, for tenths of a second at most.

@@ -395,6 +395,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_int(&mut c.captures.rate_max_hz, &v),
     },
     Key {
+        path: "captures.switches_max",
+        kind: Kind::Int(0, 10_000_000),
+        unit: "context switches and wake-ups a second on each CPU, the mean of all CPUs",
+        reload: Reload::Live,
+        doc: "Above this a capture of `off-cpu` ends with what it has, after a second or two. Each costs the \
+              thread it befalls about 3 microseconds, so the default bounds that to a quarter of the host. \
+              0: no bound.",
+        get: |c| Value::Int(c.captures.switches_max.into()),
+        put: |c, v| put_int(&mut c.captures.switches_max, &v),
+    },
+    Key {
         path: "captures.memory_mib",
         kind: Kind::Int(1, 4096),
         unit: "MiB",

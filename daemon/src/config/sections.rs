@@ -131,6 +131,8 @@ pub struct Captures {
     pub duration_max_s: u32,
     /// Highest rate, samples a second on each CPU.
     pub rate_max_hz: u32,
+    /// Switches and wake-ups a second on each CPU that waits are captured of; 0: any number.
+    pub switches_max: u32,
     /// Memory of all captures together, MiB.
     pub memory_mib: u32,
     /// Captures remembered after their end.
@@ -294,6 +296,7 @@ impl Default for Captures {
             max: 8,
             duration_max_s: 3600,
             rate_max_hz: 9999,
+            switches_max: 75_000,
             memory_mib: 64,
             history: 100,
             remote: true,

@@ -4,7 +4,7 @@ use super::*;
 use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::WindowPart;
 use crate::capture::target::{Presence, Scope, resolve};
-use crate::capture::world::{Asked, Followed, Started};
+use crate::capture::world::{Asked, Excess, Followed, Started};
 use crate::cgroup::containers::Containers;
 use crate::cgroup::{Hierarchy, Mode};
 use profile::{FrameRef, Profile, Quality, SampleKey, Selector, StackEnd, StackId, Value, key};
@@ -23,7 +23,7 @@ struct Fake {
     past: Option<Profile>,
     /// What becomes of the cgroup, look by look; then it is bound to none.
     followed: Mutex<Vec<Result<Followed, Status>>>,
-    samples_max: u64,
+    excess: Excess,
     /// Samples that the event has brought, looked at once a second.
     seen: AtomicU64,
 }
@@ -59,7 +59,7 @@ impl World for FakeWorld {
             event: wanted.event.clone(),
             unit: "nanoseconds".into(),
             rate_hz: 1000,
-            samples_max: self.0.samples_max,
+            excess: self.0.excess,
             ..Started::default()
         })
     }
@@ -118,7 +118,7 @@ impl Rig {
             refusal: None,
             past: None,
             followed: Mutex::default(),
-            samples_max: 0,
+            excess: Excess::Bounded,
             seen: AtomicU64::new(0),
         };
         change(&mut fake);
@@ -434,7 +434,7 @@ fn a_cgroup_that_is_made_again_is_followed_and_told() {
 
 #[test]
 fn an_event_that_happens_too_often_is_sampled_by_rate_from_then_on() {
-    let rig = Rig::with(|fake| fake.samples_max = 10);
+    let rig = Rig::with(|fake| fake.excess = Excess::Slows(10));
     let mut messages = rig.begin(request(HOUR));
     // Nothing is named yet: how often an event happens does not depend on that.
     loop {
@@ -449,6 +449,18 @@ fn an_event_that_happens_too_often_is_sampled_by_rate_from_then_on() {
     let told = &result.notices[0];
     assert!(told.contains("more than the 10 that"), "{told}");
     assert!(told.contains("sampled at 9999 Hz"), "{told}");
+}
+
+#[test]
+fn waits_that_come_too_often_end_their_capture_with_what_there_is() {
+    let rig = Rig::with(|fake| fake.excess = Excess::Ends(10));
+    let mut messages = rig.begin(request(HOUR));
+    let result = all(&mut messages).result.unwrap();
+    assert_eq!(result.state(), CaptureState::Cancelled);
+    let error = "threads switch more often than `captures.switches_max` allows";
+    assert_eq!(result.error, error);
+    let told = &result.notices[0];
+    assert!(told.contains("are more than the 10 that"), "{told}");
 }
 
 #[test]
