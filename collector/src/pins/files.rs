@@ -28,7 +28,7 @@ const MAGIC: &[u8; 8] = b"FPHPIN\0\x01";
 /// Magic, bytes of both parts, length of what follows, checksum of all from the sizes on. Unit: bytes.
 const HEAD: usize = 32;
 
-/// Head of a message: packed, unpacked, checksum of packed, part. Unit: bytes.
+/// Head of a message: packed length, unpacked, part, checksum of these and what follows. Unit: bytes.
 const MESSAGE_HEAD: usize = 16;
 
 /// How hard messages are packed.
@@ -315,7 +315,7 @@ impl Files {
             }
             let mut head = [0; MESSAGE_HEAD];
             file.read_exact(&mut head).map_err(read)?;
-            let [packed_len, raw, sum, of] = words(&head);
+            let [packed_len, raw, of, sum] = words(&head);
             left = left
                 .checked_sub(MESSAGE_HEAD as u64 + u64::from(packed_len))
                 .ok_or_else(|| broken("a message is longer than the file"))?;
@@ -329,7 +329,7 @@ impl Files {
             }
             let mut packed = vec![0; packed_len];
             file.read_exact(&mut packed).map_err(read)?;
-            if crc32fast::hash(&packed) != sum {
+            if message_sum([packed_len as u32, raw as u32, of], &packed) != sum {
                 return Err(broken("a message is damaged"));
             }
             let bytes = zstd::bulk::decompress(&packed, raw).map_err(read)?;
@@ -408,8 +408,9 @@ impl Upload<'_> {
     pub fn push(&mut self, part: Part, chunk: &ProfileChunk) -> io::Result<()> {
         let bytes = chunk.encode_to_vec();
         let packed = zstd::bulk::compress(&bytes, LEVEL)?;
-        let sum = crc32fast::hash(&packed);
-        for word in [packed.len() as u32, bytes.len() as u32, sum, part as u32] {
+        let (len, raw) = (packed.len() as u32, bytes.len() as u32);
+        let sum = message_sum([len, raw, part as u32], &packed);
+        for word in [len, raw, part as u32, sum] {
             self.file.write_all(&word.to_le_bytes())?;
         }
         self.file.write_all(&packed)?;
@@ -516,6 +517,15 @@ fn read_head(file: &mut impl Read) -> io::Result<(HostPin, [u64; 2], usize)> {
     let pin = HostPin::decode(&facts[..]).map_err(|_| damaged("its head is damaged"))?;
     let long = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
     Ok((pin, [long(a, b), long(c, d)], facts.len()))
+}
+
+fn message_sum(head: [u32; 3], packed: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    for word in head {
+        sum.update(&word.to_le_bytes());
+    }
+    sum.update(packed);
+    sum.finalize()
 }
 
 fn read_kept(path: &Path, id: u64) -> io::Result<Kept> {
