@@ -247,7 +247,10 @@ fn table(pins: &[Held], clock: &Clock, with_hosts: bool) -> Table {
             clean(&pin.cause).into_owned(),
         ];
         if let Some((name, id)) = &held.host {
-            row.insert(2, clean(if name.is_empty() { id } else { name }).into_owned());
+            row.insert(
+                2,
+                clean(if name.is_empty() { id } else { name }).into_owned(),
+            );
         }
         table.row(row);
     }
@@ -260,13 +263,7 @@ fn length(pin: &Pin) -> Duration {
     Duration::from_nanos(u64::try_from(length).unwrap_or(0))
 }
 
-async fn show(
-    out: &Out,
-    place: &mut Place,
-    clock: &Clock,
-    peer: &Peer,
-    args: Show,
-) -> Result<u8> {
+async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Show) -> Result<u8> {
     let format = args.output.format(out)?;
     let (pins, _) = place.pins("", "").await?;
     let Some(held) = pins.into_iter().find(|held| held.id == args.id) else {

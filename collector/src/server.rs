@@ -220,7 +220,13 @@ fn pins(
     // Some thousand heads at most are read: a moment, before anything is served.
     let files = Files::open(&config.data_dir.join("pins"), bounds);
     let files = files.map_err(|error| with_causes(&error));
-    Pins::new(files, queries.clone(), clock, metrics.clone(), ending.clone())
+    Pins::new(
+        files,
+        queries.clone(),
+        clock,
+        metrics.clone(),
+        ending.clone(),
+    )
 }
 
 fn with_causes(error: &dyn std::error::Error) -> String {

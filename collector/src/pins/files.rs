@@ -6,14 +6,12 @@
 //!
 //! Blocks on the disk. The index is locked for moments, never across a read or write of a file.
 
-use super::limits::{
-    HEAD_BYTES_MAX, MESSAGE_BYTES_MAX, PART_BYTES_MAX, PINS_MAX,
-};
+use super::limits::{HEAD_BYTES_MAX, MESSAGE_BYTES_MAX, PART_BYTES_MAX, PINS_MAX};
+use profile::Profile;
 use prost::Message;
 use proto::collector::HostPin;
 use proto::wire::ProfileChunk;
 use proto::{AssembleError, ProfileAssembler};
-use profile::Profile;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -248,7 +246,12 @@ impl Files {
     /// What there is, newest first.
     pub fn list(&self) -> Vec<HostPin> {
         let index = self.index();
-        index.pins.values().rev().map(|kept| kept.pin.clone()).collect()
+        index
+            .pins
+            .values()
+            .rev()
+            .map(|kept| kept.pin.clone())
+            .collect()
     }
 
     /// Number of pins, and their bytes.
@@ -434,7 +437,10 @@ impl Upload<'_> {
         file.write_all_at(&encode_head(self.sizes, &facts), 0)?;
         file.sync_all()?;
         let mut index = self.files.index();
-        let same = index.pins.iter().find(|(_, kept)| is_same(&kept.pin, &self.head));
+        let same = index
+            .pins
+            .iter()
+            .find(|(_, kept)| is_same(&kept.pin, &self.head));
         let id = same.map_or(index.next + 1, |(&id, _)| id);
         std::fs::rename(&self.path, self.files.path(id))?;
         self.finished = true;

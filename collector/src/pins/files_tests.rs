@@ -125,7 +125,11 @@ fn what_was_not_finished_leaves_nothing() {
 #[test]
 fn no_byte_of_a_file_can_be_changed_unseen() {
     let dir = tempfile::tempdir().unwrap();
-    let id = put(&open(dir.path()), head("a", 1), &[(Part::Minutes, &profile("f"))]);
+    let id = put(
+        &open(dir.path()),
+        head("a", 1),
+        &[(Part::Minutes, &profile("f"))],
+    );
     let path = dir.path().join(format!("{id:016x}.pin"));
     let whole = std::fs::read(&path).unwrap();
     let expected = open(dir.path()).read(id, Part::Minutes, || false).unwrap();
@@ -195,7 +199,10 @@ fn over_the_disk_the_host_with_most_pays_and_age_removes() {
     // The one of `b` came in second 1.
     assert_eq!(files.prune(102 * SECOND).age, 1);
     assert_eq!(hosts(&files), ["a"]);
-    assert_eq!(std::fs::read_dir(dir.path().join("pins")).unwrap().count(), 2);
+    assert_eq!(
+        std::fs::read_dir(dir.path().join("pins")).unwrap().count(),
+        2
+    );
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub const UPLOAD_MAX: Duration = Duration::from_secs(300);
 /// Most pins in all. Beyond it the host with the most loses its oldest.
 pub const PINS_MAX: usize = 10_000;
 
-/// Pins that one host may bring in a day of UTC. Triggers fire three times a day unless they are told otherwise; more
+/// Pins that one host may bring in a day of UTC. A trigger fires ten times a day unless it is told otherwise; more
 /// are refused until the next day.
 pub const HOST_PINS_PER_DAY_MAX: u32 = 256;
 

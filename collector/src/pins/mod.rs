@@ -69,7 +69,10 @@ impl Pins {
             shutdown,
         }));
         match &pins.0.files {
-            Ok(files) => pins.0.metrics.pins_damaged.add(files.damaged),
+            Ok(files) => {
+                pins.0.metrics.pins_damaged.add(files.damaged);
+                pins.0.measure(files);
+            }
             Err(reason) => tracing::warn!(reason, "pins of agents are not kept"),
         }
         pins
@@ -110,6 +113,10 @@ impl Inner {
         if host + disk > 0 {
             tracing::info!(host, disk, "pins of agents removed: their room is used up");
         }
+        self.measure(files);
+    }
+
+    fn measure(&self, files: &Files) {
         let (pins, bytes) = files.size();
         self.metrics.pins.set(pins);
         self.metrics.pins_bytes.set(bytes);

@@ -2,12 +2,10 @@
 
 use super::Pins;
 use super::files::{Part, ReadError};
-use super::limits::{
-    LIST_BYTES_MAX, LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX,
-};
+use super::limits::{LIST_BYTES_MAX, LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
 use super::take::{Piece, fault, head};
 use crate::ingest::stopped;
-use crate::query::{ANSWER_TIMEOUT, STALL_TIMEOUT, Failed, profile_bytes};
+use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, profile_bytes};
 use profile::{Coverage, GroupBy, Moment, Moments, Profile, Query};
 use prost::Message;
 use proto::collector::evidence_service_server::EvidenceService;

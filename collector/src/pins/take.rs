@@ -2,9 +2,7 @@
 
 use super::Inner;
 use super::files::{KeepError, Part};
-use super::limits::{
-    CAUSE_BYTES_MAX, CGROUP_BYTES_MAX, PART_BYTES_MAX, TRIGGER_BYTES_MAX,
-};
+use super::limits::{CAUSE_BYTES_MAX, CGROUP_BYTES_MAX, PART_BYTES_MAX, TRIGGER_BYTES_MAX};
 use crate::ingest::limits::HOST_ID_BYTES_MAX;
 use crate::ingest::window::host_facts;
 use crate::metrics::Metrics;
@@ -25,8 +23,12 @@ pub(super) enum Piece {
 
 /// What an agent says of a pin, within bounds.
 pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Result<HostPin, Status> {
-    let hello = asked.hello.ok_or_else(|| fault("it does not say whose the pin is"))?;
-    let pin = asked.pin.ok_or_else(|| fault("it does not say what the pin is"))?;
+    let hello = asked
+        .hello
+        .ok_or_else(|| fault("it does not say whose the pin is"))?;
+    let pin = asked
+        .pin
+        .ok_or_else(|| fault("it does not say what the pin is"))?;
     if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
         let bytes = hello.host_id.len();
         return Err(fault(format!(
@@ -35,7 +37,9 @@ pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Resul
     }
     let range = pin.range.unwrap_or_default();
     if range.start_unix_ns < 0 || range.end_unix_ns < range.start_unix_ns || pin.fired_unix_ns < 0 {
-        return Err(fault("its range ends before it begins, or lies before 1970"));
+        return Err(fault(
+            "its range ends before it begins, or lies before 1970",
+        ));
     }
     let facts = host_facts(hello.facts.unwrap_or_default(), metrics);
     let cut = |text: &str, most: usize| text[..text.floor_char_boundary(most)].to_owned();
@@ -67,7 +71,9 @@ impl Inner {
     ) -> Result<(), Status> {
         let host_id = head.host_id.clone();
         let files = self.files()?;
-        let mut upload = files.begin(head).map_err(|error| self.failed(error.into()))?;
+        let mut upload = files
+            .begin(head)
+            .map_err(|error| self.failed(error.into()))?;
         let mut part = Part::Minutes;
         let mut assembler = ProfileAssembler::with_limit(PART_BYTES_MAX);
         loop {
@@ -85,7 +91,9 @@ impl Inner {
                 part = of;
                 let next = ProfileAssembler::with_limit(PART_BYTES_MAX);
                 // Its memory is given back: it has been seen.
-                std::mem::replace(&mut assembler, next).finish().map_err(fault)?;
+                std::mem::replace(&mut assembler, next)
+                    .finish()
+                    .map_err(fault)?;
             }
             self.brought(&host_id, prost::Message::encoded_len(&chunk) as u64);
             upload

@@ -8,9 +8,7 @@ use proto::agent::{LabelMatcher, MatchOp, Pin, TimeRange};
 use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::keep_request::Body;
 use proto::collector::pin_service_client::PinServiceClient;
-use proto::collector::{
-    HostPin, KeepRequest, ListHostPinsRequest, PinHead, PinProfileRequest,
-};
+use proto::collector::{HostPin, KeepRequest, ListHostPinsRequest, PinHead, PinProfileRequest};
 use proto::{Chunks, ProfileAssembler};
 use std::sync::atomic::Ordering;
 use tonic::codec::CompressionEncoding::Zstd;
@@ -69,7 +67,12 @@ fn head(host: &str, pin: Pin, has_capture: bool) -> Body {
 fn all(host: &str, number: u64, capture: Option<&Profile>) -> Vec<Body> {
     let mut bodies = vec![head(host, pin(number), capture.is_some())];
     bodies.extend(Chunks::new(&profile("minutes")).map(Body::Minutes));
-    bodies.extend(capture.into_iter().flat_map(Chunks::new).map(Body::Captured));
+    bodies.extend(
+        capture
+            .into_iter()
+            .flat_map(Chunks::new)
+            .map(Body::Captured),
+    );
     bodies
 }
 
@@ -77,7 +80,9 @@ async fn keep(rig: &Rig, bodies: Vec<Body>) -> Result<bool, Status> {
     let mut client = EvidenceServiceClient::new(rig.channel().await)
         .send_compressed(Zstd)
         .accept_compressed(Zstd);
-    let requests = bodies.into_iter().map(|body| KeepRequest { body: Some(body) });
+    let requests = bodies
+        .into_iter()
+        .map(|body| KeepRequest { body: Some(body) });
     let answer = client.keep(tokio_stream::iter(requests.collect::<Vec<_>>()));
     let answer = tokio::time::timeout(LIMIT, answer).await;
     Ok(answer.expect("an answer in time")?.into_inner().repeated)
@@ -124,7 +129,11 @@ async fn a_pin_is_kept_listed_and_shown_and_outlives_a_restart() {
     let captured = profile("captured");
     let before = {
         let rig = Rig::with(options()).await;
-        assert!(!keep(&rig, all("web-1", 7, Some(&captured))).await.expect("kept"));
+        assert!(
+            !keep(&rig, all("web-1", 7, Some(&captured)))
+                .await
+                .expect("kept")
+        );
         assert!(!keep(&rig, all("web-2", 7, None)).await.expect("kept"));
         let pins = list(&rig, "").await;
         rig.stop.send(true).expect("it listens");
@@ -135,7 +144,10 @@ async fn a_pin_is_kept_listed_and_shown_and_outlives_a_restart() {
     assert_eq!(hosts, ["web-2", "web-1"], "the newest first");
     let first = before[1].pin.as_ref().expect("facts");
     assert_eq!((first.id, first.cgroup.as_str()), (7, "/api.slice"));
-    assert_eq!((first.trigger.as_str(), first.open), ("api-throttled", false));
+    assert_eq!(
+        (first.trigger.as_str(), first.open),
+        ("api-throttled", false)
+    );
     assert!(first.capture_bytes > 0 && first.bytes > first.capture_bytes);
     assert_eq!(before[1].received_unix_ns, NOW);
     let rig = restarted(options).await;
@@ -163,7 +175,10 @@ async fn a_pin_is_kept_listed_and_shown_and_outlives_a_restart() {
 async fn restarted(options: impl Fn() -> Options) -> Rig {
     for _ in 0..200 {
         let rig = Rig::with(options()).await;
-        let asked = people(&rig).await.list(ListHostPinsRequest::default()).await;
+        let asked = people(&rig)
+            .await
+            .list(ListHostPinsRequest::default())
+            .await;
         match asked {
             Ok(_) => return rig,
             Err(status) => assert_eq!(status.code(), Code::Unavailable),
@@ -181,10 +196,21 @@ async fn a_pin_that_comes_again_is_passed_over_unless_it_has_its_capture_now() {
     assert!(!keep(&rig, all("a", 1, None)).await.expect("kept"));
     assert!(keep(&rig, all("a", 1, None)).await.expect("there already"));
     // Nothing is read of it: not even that it makes no sense.
-    let odd = vec![head("a", pin(1), false), Body::Captured(Chunks::new(&captured).next().expect("one"))];
+    let odd = vec![
+        head("a", pin(1), false),
+        Body::Captured(Chunks::new(&captured).next().expect("one")),
+    ];
     assert!(keep(&rig, odd).await.expect("there already"));
-    assert!(!keep(&rig, all("a", 1, Some(&captured))).await.expect("kept"));
-    assert!(keep(&rig, all("a", 1, Some(&captured))).await.expect("there already"));
+    assert!(
+        !keep(&rig, all("a", 1, Some(&captured)))
+            .await
+            .expect("kept")
+    );
+    assert!(
+        keep(&rig, all("a", 1, Some(&captured)))
+            .await
+            .expect("there already")
+    );
     let pins = list(&rig, "").await;
     assert_eq!(pins.len(), 1);
     let asked = PinProfileRequest {
@@ -197,8 +223,16 @@ async fn a_pin_that_comes_again_is_passed_over_unless_it_has_its_capture_now() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_makes_no_sense_is_refused_and_leaves_nothing() {
     let rig = Rig::start().await;
-    let minutes = || Chunks::new(&profile("f")).map(Body::Minutes).collect::<Vec<_>>();
-    let captured = || Chunks::new(&profile("f")).map(Body::Captured).collect::<Vec<_>>();
+    let minutes = || {
+        Chunks::new(&profile("f"))
+            .map(Body::Minutes)
+            .collect::<Vec<_>>()
+    };
+    let captured = || {
+        Chunks::new(&profile("f"))
+            .map(Body::Captured)
+            .collect::<Vec<_>>()
+    };
     let mut odd = minutes();
     if let Body::Minutes(chunk) = &mut odd[0] {
         chunk.sample_stacks = vec![4_000_000; chunk.sample_stacks.len()];
@@ -226,12 +260,24 @@ async fn what_makes_no_sense_is_refused_and_leaves_nothing() {
         ("nothing", Vec::new()),
         ("no profile", with(plain(false), vec![])),
         ("two heads", with(plain(false), vec![vec![plain(false)]])),
-        ("more after the end", with(plain(false), vec![minutes(), minutes()])),
-        ("a capture that was not told", with(plain(false), vec![minutes(), captured()])),
+        (
+            "more after the end",
+            with(plain(false), vec![minutes(), minutes()]),
+        ),
+        (
+            "a capture that was not told",
+            with(plain(false), vec![minutes(), captured()]),
+        ),
         ("no capture though told", with(plain(true), vec![minutes()])),
-        ("the capture first", with(plain(true), vec![captured(), minutes()])),
+        (
+            "the capture first",
+            with(plain(true), vec![captured(), minutes()]),
+        ),
         ("ids of nothing", with(plain(false), vec![odd])),
-        ("a range that ends before it begins", with(head("a", backwards, false), vec![minutes()])),
+        (
+            "a range that ends before it begins",
+            with(head("a", backwards, false), vec![minutes()]),
+        ),
         ("a host id without end", with(nobody, vec![minutes()])),
     ];
     let number = cases.len() as u64;
@@ -258,9 +304,15 @@ async fn an_agent_that_leaves_in_the_middle_leaves_nothing() {
         client.keep(requests).await
     });
     let mut bodies = vec![head("a", pin(1), false)];
-    bodies.extend(Chunks::with_target(&profile("f"), 1).map(Body::Minutes).take(2));
+    bodies.extend(
+        Chunks::with_target(&profile("f"), 1)
+            .map(Body::Minutes)
+            .take(2),
+    );
     for body in bodies {
-        say.send(KeepRequest { body: Some(body) }).await.expect("it reads");
+        say.send(KeepRequest { body: Some(body) })
+            .await
+            .expect("it reads");
     }
     let files = || std::fs::read_dir(dir.path()).expect("a directory").count();
     let until = async |count: usize| {
@@ -285,11 +337,15 @@ async fn a_host_may_bring_so_many_a_day_and_others_go_on() {
     for number in 0..u64::from(HOST_PINS_PER_DAY_MAX) {
         keep(&rig, all("noisy", number, None)).await.expect("kept");
     }
-    let status = keep(&rig, all("noisy", 999, None)).await.expect_err("the limit");
+    let status = keep(&rig, all("noisy", 999, None))
+        .await
+        .expect_err("the limit");
     assert_eq!(status.code(), Code::ResourceExhausted);
     keep(&rig, all("other", 1, None)).await.expect("kept");
     rig.clock.fetch_add(86_400 * SECOND, Ordering::Relaxed);
-    keep(&rig, all("noisy", 999, None)).await.expect("the next day");
+    keep(&rig, all("noisy", 999, None))
+        .await
+        .expect("the next day");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -208,7 +208,10 @@ impl Bringer {
         let feed = async move {
             let minutes = Chunks::new(minutes).map(Body::Minutes);
             let captured = captured.into_iter().map(Body::Captured);
-            for body in std::iter::once(Body::Head(head)).chain(minutes).chain(captured) {
+            for body in std::iter::once(Body::Head(head))
+                .chain(minutes)
+                .chain(captured)
+            {
                 let request = KeepRequest { body: Some(body) };
                 if say.send(request).await.is_err() {
                     // The answer says why it wants no more.

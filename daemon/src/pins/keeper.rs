@@ -73,7 +73,9 @@ pub enum KeepError {
     #[error("its pin was dropped meanwhile")]
     Dropped,
     /// The pins that are open have no room for it beside them.
-    #[error("it has {bytes} bytes, and pins that are still added to leave no room for it in recorder.pins_mib")]
+    #[error(
+        "it has {bytes} bytes, and pins that are still added to leave no room for it in recorder.pins_mib"
+    )]
     Room {
         /// Its size.
         bytes: u64,

@@ -29,9 +29,9 @@ use disk::Disk;
 use proto::agent as wire;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
 
@@ -133,7 +133,10 @@ impl Entry {
             bytes: self.bytes(),
             capture_bytes: self.capture_bytes + self.waiting_capture_bytes(),
             open: self.open,
-            at_collector: self.brought.as_ref().is_some_and(|brought| !brought.refused),
+            at_collector: self
+                .brought
+                .as_ref()
+                .is_some_and(|brought| !brought.refused),
             ..self.pin.clone()
         }
     }
@@ -304,11 +307,7 @@ impl Pins {
         for entry in removed {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             let (pin, trigger) = (entry.pin.id, &entry.pin.trigger);
-            tracing::info!(
-                pin,
-                trigger,
-                "dropped a pin: the budget is used up"
-            );
+            tracing::info!(pin, trigger, "dropped a pin: the budget is used up");
             if let Some(disk) = self.disk.get() {
                 disk.remove(entry.pin.id);
             }

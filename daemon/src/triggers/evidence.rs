@@ -153,8 +153,9 @@ fn collect(
                 outcome.evidence.push(&chunk);
                 if outcome.evidence.bytes() > bytes_max {
                     outcome.complete = false;
-                    outcome.error =
-                        format!("it has more than {bytes_max} bytes, a quarter of recorder.pins_mib");
+                    outcome.error = format!(
+                        "it has more than {bytes_max} bytes, a quarter of recorder.pins_mib"
+                    );
                     return outcome;
                 }
             }

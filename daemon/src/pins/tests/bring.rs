@@ -74,7 +74,9 @@ fn collector(mut answers: Vec<Code>) -> (SocketAddr, Receiver<Got>) {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
+                .await
+                .unwrap();
             at.send(listener.local_addr().unwrap()).unwrap();
             let answers = Mutex::new(answers);
             let service = EvidenceServiceServer::new(Collector { answers, got })
@@ -148,9 +150,15 @@ fn a_pin_is_brought_once_it_has_closed_with_all_that_it_has() {
     host.pass(1);
     let got = got.recv_timeout(LIMIT).unwrap();
     let hello = got.head.hello.unwrap();
-    assert_eq!((hello.host_id.as_str(), got.head.has_capture), ("id-1", false));
+    assert_eq!(
+        (hello.host_id.as_str(), got.head.has_capture),
+        ("id-1", false)
+    );
     let pin = got.head.pin.unwrap();
-    assert_eq!((pin.id, pin.trigger.as_str(), pin.cause.as_str()), (id, "t", "because"));
+    assert_eq!(
+        (pin.id, pin.trigger.as_str(), pin.cause.as_str()),
+        (id, "t", "because")
+    );
     assert_eq!(got.minutes.total().count, 1 + 2 + 3);
     assert_eq!(got.minutes.moments.list.len(), 6, "with their times");
     assert_ne!(got.minutes.info.coverage, profile::Coverage::default());
@@ -174,7 +182,9 @@ fn a_capture_that_comes_later_is_brought_too_and_nothing_twice() {
     host.pins.keep_capture(id, evidence).unwrap();
     let again = got.recv_timeout(LIMIT).unwrap();
     assert_eq!(again.captured.unwrap().total().count, 3);
-    until("it is noted", || dir.path().join(format!("{id:016x}.brought")).exists());
+    until("it is noted", || {
+        dir.path().join(format!("{id:016x}.brought")).exists()
+    });
     let brought = || host.pins.counts.brought.load(Ordering::Relaxed);
     until("both are counted", || brought() == 2);
     until("the second is noted", || {
