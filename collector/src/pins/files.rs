@@ -404,11 +404,11 @@ fn dispensable(pins: &BTreeMap<u64, Kept>, bounds: Bounds) -> Option<(u64, Why)>
 }
 
 impl Upload<'_> {
-    /// Writes a message of a profile.
+    /// Writes a message of a profile; the bytes it takes.
     ///
     /// # Errors
     /// When the disk does not take it.
-    pub fn push(&mut self, part: Part, chunk: &ProfileChunk) -> io::Result<()> {
+    pub fn push(&mut self, part: Part, chunk: &ProfileChunk) -> io::Result<u64> {
         let bytes = chunk.encode_to_vec();
         let packed = zstd::bulk::compress(&bytes, LEVEL)?;
         let (len, raw) = (packed.len() as u32, bytes.len() as u32);
@@ -417,8 +417,9 @@ impl Upload<'_> {
             self.file.write_all(&word.to_le_bytes())?;
         }
         self.file.write_all(&packed)?;
-        self.sizes[part as usize - 1] += (MESSAGE_HEAD + packed.len()) as u64;
-        Ok(())
+        let bytes = (MESSAGE_HEAD + packed.len()) as u64;
+        self.sizes[part as usize - 1] += bytes;
+        Ok(bytes)
     }
 
     /// Makes the pin durable, in the place of the same if it is here; its number.

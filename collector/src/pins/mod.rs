@@ -156,6 +156,14 @@ impl Inner {
         Ok(())
     }
 
+    /// Counts one less.
+    fn give_back(&self, host_id: &str) {
+        let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((pins, _)) = today.hosts.get_mut(host_id) {
+            *pins = pins.saturating_sub(1);
+        }
+    }
+
     /// Counts what a host has brought, whatever came of it.
     fn brought(&self, host_id: &str, more: u64) {
         let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);

@@ -83,7 +83,7 @@ impl Pins {
         };
         self.0.admit(&head.host_id, files.bounds().host_bytes)?;
         let (pieces, mut taken) = mpsc::channel(PIECES_QUEUED);
-        let inner = self.0.clone();
+        let (inner, host_id) = (self.0.clone(), head.host_id.clone());
         let taking = tokio::task::spawn_blocking(move || {
             // Given back when it has ended, whoever waits for it.
             let _place = place;
@@ -93,6 +93,10 @@ impl Pins {
         let taken = taking
             .await
             .map_err(|_| Status::internal("the pin could not be taken"))?;
+        if matches!(&taken, Err(status) if status.code() == Code::Unavailable) {
+            // Not the host's fault.
+            self.0.give_back(&host_id);
+        }
         // Why the taking gave up goes before that it could not be told more.
         match (taken, passed) {
             (Err(status), Err(passed)) if status.code() == Code::Cancelled => Err(passed),

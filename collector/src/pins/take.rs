@@ -95,10 +95,9 @@ impl Inner {
                     .finish()
                     .map_err(fault)?;
             }
-            self.brought(&host_id, prost::Message::encoded_len(&chunk) as u64);
-            upload
-                .push(of, &chunk)
-                .map_err(|error| self.failed(error.into()))?;
+            let written = upload.push(of, &chunk);
+            let bytes = written.map_err(|error| self.failed(error.into()))?;
+            self.brought(&host_id, bytes);
             assembler.push(chunk).map_err(fault)?;
         }
         assembler.finish().map_err(fault)?;
