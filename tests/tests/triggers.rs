@@ -334,3 +334,77 @@ fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs
     assert!(page.contains("nr_throttled"), "the page says why");
     assert!(collector.stop().success());
 }
+
+/// A file system of 256 KiB.
+struct Small<'a>(&'a Path);
+
+impl Small<'_> {
+    fn mounted(at: &Path) -> Option<Small<'_>> {
+        let mut mount = std::process::Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+            .arg(at);
+        mount.status().ok()?.success().then_some(Small(at))
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        let mut unmount = std::process::Command::new("umount");
+        let _ = unmount.arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn on_a_full_disk_pins_wait_in_memory_and_are_written_when_there_is_room_needs_root() {
+    let Some(_live) = live(&[Need::Root, Need::Program("mount")]) else {
+        return;
+    };
+    let place = tempfile::tempdir().unwrap();
+    let Some(_small) = Small::mounted(place.path()) else {
+        return skip("needs the right to mount a file system");
+    };
+    let filler = place.path().join("filler");
+    assert!(
+        std::fs::write(&filler, vec![7; 4 << 20]).is_err(),
+        "it is full"
+    );
+    let config = format!(
+        "windows: {{length_s: 1}}\n\
+         recorder: {{pins_dir: {}}}\n\
+         triggers:\n\
+         - {{name: always, target: host, when: cpus > 0.001, cooldown: 1h, keep_before: 5s,\n\
+         \x20  keep_after: 3s, capture: {{event: cpu-clock, duration: 1s}}}}\n",
+        place.path().join("pins").display()
+    );
+    let daemon = Daemon::with().config(&config).start().sampling();
+    let client = daemon.client();
+    let waits = wait_for(LIMIT, || {
+        let pin = client.pins().unwrap().pop()?;
+        (!pin.open && pin.capture_bytes > 0).then_some(pin)
+    });
+    let pin = waits.unwrap_or_else(|| panic!("{}", daemon.log()));
+    let status = client.status().unwrap();
+    let told = status.degradations.iter().find(|d| d.id == "pins_disk");
+    let told = told.unwrap_or_else(|| panic!("{:?}", status.degradations));
+    assert!(told.message.contains("No space left"), "{}", told.message);
+    let show = |daemon: &Daemon, more: &[&str]| {
+        let id = pin.id.to_string();
+        let mut args = vec!["pins", "show", &id, "--format", "folded", "--quiet"];
+        args.extend(more);
+        daemon.ctl(&args).ok().text()
+    };
+    let before = (show(&daemon, &[]), show(&daemon, &["--captured"]));
+    std::fs::remove_file(&filler).unwrap();
+    let written = wait_for(LIMIT, || {
+        let status = client.status().unwrap();
+        (!status.degradations.iter().any(|d| d.id == "pins_disk")).then_some(())
+    });
+    written.expect("it is written when there is room");
+    daemon.stop();
+    let daemon = Daemon::with().config(&config).start().sampling();
+    let client = daemon.client();
+    assert!(client.pins().unwrap().iter().any(|kept| kept.id == pin.id));
+    assert_eq!((show(&daemon, &[]), show(&daemon, &["--captured"])), before);
+    daemon.stop();
+}
