@@ -14,6 +14,10 @@ use tokio::sync::mpsc::Receiver;
 use tonic::Status;
 
 /// What comes of an agent after the head.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "pieces of a stream: nearly all are chunks, and two wait at most"
+)]
 pub(super) enum Piece {
     /// A chunk of one of its profiles.
     Chunk(Part, ProfileChunk),
