@@ -9,6 +9,7 @@ const FILES: &[&str] = &[
     "fleetprof/collector/v1/ingest.proto",
     "fleetprof/collector/v1/control.proto",
     "fleetprof/collector/v1/query.proto",
+    "fleetprof/collector/v1/pins.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,15 +1,18 @@
-//! The gRPC listener: for agents IngestService and ControlService, for people QueryService and CaptureService;
-//! with health and reflection.
+//! The gRPC listener: for agents IngestService and ControlService, for people QueryService,
+//! CaptureService and PinService; EvidenceService takes pins of agents; with health and reflection.
 
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;
 use crate::ingest::{Ingest, stopped};
 use crate::listen;
 use crate::metrics::Metrics;
+use crate::pins::{Pins, limits::MESSAGE_BYTES_MAX as PIN_BYTES_MAX};
 use crate::query::{Queries, REQUEST_BYTES_MAX};
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::control_service_server::ControlServiceServer;
+use proto::collector::evidence_service_server::EvidenceServiceServer;
 use proto::collector::ingest_service_server::IngestServiceServer;
+use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::QueryServiceServer;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,8 +26,9 @@ use tonic::transport::Server;
 /// connection lingers.
 const SPARE_CONNECTIONS: usize = 512;
 
-/// Connections of an agent: one on which it pushes, one on which it attends.
-const AGENT_CONNECTIONS: usize = 2;
+/// Connections of an agent: one on which it pushes, one on which it attends, and now and then one on which it brings a
+/// pin.
+const AGENT_CONNECTIONS: usize = 3;
 
 /// Requests at a time on one connection. An agent needs one.
 const REQUESTS_PER_CONNECTION_MAX: u32 = 16;
@@ -60,6 +64,8 @@ pub struct Services {
     pub queries: Queries,
     /// Agents that attend, and captures.
     pub control: Control,
+    /// Pins that agents bring, and questions about them.
+    pub pins: Pins,
 }
 
 /// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here are
@@ -79,11 +85,14 @@ pub async fn serve(
         ingest,
         queries,
         control,
+        pins,
     } = services;
     type Agents = IngestServiceServer<Ingest>;
     type Questions = QueryServiceServer<Queries>;
     type Attending = ControlServiceServer<Control>;
     type Captures = CaptureServiceServer<Control>;
+    type Evidence = EvidenceServiceServer<Pins>;
+    type Pinned = PinServiceServer<Pins>;
     let agents = Agents::new(ingest)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .accept_compressed(Zstd)
@@ -100,11 +109,21 @@ pub async fn serve(
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .accept_compressed(Zstd)
         .send_compressed(Zstd);
+    let evidence = Evidence::new(pins.clone())
+        .max_decoding_message_size(PIN_BYTES_MAX)
+        .accept_compressed(Zstd)
+        .send_compressed(Zstd);
+    let pinned = Pinned::new(pins)
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .accept_compressed(Zstd)
+        .send_compressed(Zstd);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<Agents>().await;
     health.set_serving::<Questions>().await;
     health.set_serving::<Attending>().await;
     health.set_serving::<Captures>().await;
+    health.set_serving::<Evidence>().await;
+    health.set_serving::<Pinned>().await;
     let mut ending = shutdown.clone();
     tokio::spawn(async move {
         stopped(&mut ending).await;
@@ -112,6 +131,8 @@ pub async fn serve(
         health.set_not_serving::<Questions>().await;
         health.set_not_serving::<Attending>().await;
         health.set_not_serving::<Captures>().await;
+        health.set_not_serving::<Evidence>().await;
+        health.set_not_serving::<Pinned>().await;
     });
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -131,6 +152,8 @@ pub async fn serve(
         .add_service(questions)
         .add_service(attending)
         .add_service(captures)
+        .add_service(evidence)
+        .add_service(pinned)
         .add_service(v1)
         .add_service(v1alpha)
         .serve_with_incoming_shutdown(incoming, async move {

@@ -7,6 +7,7 @@ pub mod grpc;
 pub mod ingest;
 pub mod listen;
 pub mod metrics;
+pub mod pins;
 pub mod query;
 pub mod server;
 pub mod store;

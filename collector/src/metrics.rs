@@ -137,6 +137,17 @@ catalogue! {
     fanout_answered Counter "fleetprof_collector_fanout_hosts_total" "outcome=\"answered\"" "Hosts that were asked to capture, by what came of it.";
     fanout_failed Counter "fleetprof_collector_fanout_hosts_total" "outcome=\"failed\"" "Hosts that were asked to capture, by what came of it.";
     fanout_lost Counter "fleetprof_collector_fanout_hosts_total" "outcome=\"lost\"" "Hosts that were asked to capture, by what came of it.";
+    pins Gauge "fleetprof_collector_pins" "" "Pins of agents that are kept.";
+    pins_bytes Gauge "fleetprof_collector_pins_bytes" "" "What they take on disk.";
+    pins_kept Counter "fleetprof_collector_pins_total" "outcome=\"kept\"" "Pins that agents brought, by outcome.";
+    pins_repeated Counter "fleetprof_collector_pins_total" "outcome=\"repeated\"" "Pins that agents brought, by outcome.";
+    pins_refused Counter "fleetprof_collector_pins_total" "outcome=\"refused\"" "Pins that agents brought, by outcome.";
+    pins_limited Counter "fleetprof_collector_pins_total" "outcome=\"daily_limit\"" "Pins that agents brought, by outcome.";
+    pins_failed Counter "fleetprof_collector_pins_total" "outcome=\"failed\"" "Pins that agents brought, by outcome.";
+    pins_damaged Counter "fleetprof_collector_pins_dropped_total" "cause=\"damaged\"" "Pins of agents that are gone, by cause.";
+    pins_aged Counter "fleetprof_collector_pins_dropped_total" "cause=\"age\"" "Pins of agents that are gone, by cause.";
+    pins_over_host Counter "fleetprof_collector_pins_dropped_total" "cause=\"host_mib\"" "Pins of agents that are gone, by cause.";
+    pins_over_disk Counter "fleetprof_collector_pins_dropped_total" "cause=\"disk_mib\"" "Pins of agents that are gone, by cause.";
     http_requests Counter "fleetprof_collector_http_requests_total" "" "Requests over HTTP, those refused included.";
     http_refused Counter "fleetprof_collector_http_refused_total" "" "Requests over HTTP for another host's name or from another site's page.";
     connections_grpc Gauge "fleetprof_collector_connections" "listener=\"grpc\"" "Connections that are open, by listener.";

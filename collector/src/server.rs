@@ -10,6 +10,7 @@ use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
+use crate::pins::{Bounds, Files, Pins};
 use crate::query::{Facts, Queries, QueryOptions};
 use crate::store::{Store, StoreError};
 use crate::time::Clock;
@@ -123,10 +124,12 @@ pub async fn serve(
             timeouts: control::limits::Timeouts::default(),
             advertise: config.control.advertise.map(|address| address.to_string()),
         },
-        clock,
+        clock.clone(),
         metrics.clone(),
         ending.clone(),
     );
+    let pins = pins(config, &queries, clock, &metrics, &ending);
+    let bounding = tokio::spawn(pins.clone().keep_bounds());
     let telling = tokio::spawn(control.clone().tell_others());
     let mut grpc = tokio::spawn(grpc::serve(
         grpc,
@@ -134,6 +137,7 @@ pub async fn serve(
             ingest: ingest.clone(),
             queries: queries.clone(),
             control: control.clone(),
+            pins,
         },
         streams,
         addresses.http,
@@ -159,6 +163,7 @@ pub async fn serve(
         drain(&ingest, &mut grpc, &mut http, config.shutdown.grace()).await;
     }
     telling.abort();
+    bounding.abort();
     grpc.abort();
     http.abort();
     upkeep.stop();
@@ -197,6 +202,42 @@ fn queries(
         clock,
         metrics.clone(),
     )
+}
+
+/// Pins of agents: files of the collector, whatever the store is.
+fn pins(
+    config: &Config,
+    queries: &Queries,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Pins {
+    let bounds = Bounds {
+        bytes: config.pins.disk_bytes(),
+        host_bytes: config.pins.host_bytes(),
+        age_ns: config.pins.retention_ns(),
+    };
+    // Some thousand heads at most are read: a moment, before anything is served.
+    let files = Files::open(&config.data_dir.join("pins"), bounds);
+    let files = files.map_err(|error| with_causes(&error));
+    Pins::new(
+        files,
+        queries.clone(),
+        clock,
+        metrics.clone(),
+        ending.clone(),
+    )
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }
 
 fn pushing_failure(ended: Result<Result<(), StorePanicked>, JoinError>) -> ServeError {

@@ -1,9 +1,9 @@
-//! Triggers on the real kernel: a program that is really throttled, and the minutes before and after once the
-//! recorder has forgotten them.
+//! Triggers on the real kernel: a program that is really throttled, the minutes before and after once the recorder
+//! has forgotten them, what was captured then, and all of it at the collector.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::wait_for;
-use fixtures::{Cgroup, Client, Daemon, Need, live, skip};
+use fixtures::process::{Output, run, wait_for};
+use fixtures::{Cgroup, Client, Daemon, Need, ctl, fleet, live, skip};
 use proto::agent::{LabelMatcher, MatchOp, Pin, QueryProfileRequest, TimeRange};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -207,5 +207,204 @@ fn minutes_around_throttling_outlive_the_retention_and_a_restart_needs_root() {
     assert!(shown.lines().any(|line| line.starts_with("sh;")), "{shown}");
     // What fired before the restart counts.
     assert_eq!(throttle(&client, &limited, 3).len(), 2);
+    daemon.stop();
+}
+
+/// Longest wait for a pin to reach a collector that came back: a back-off of up to a minute.
+const ARRIVE: Duration = Duration::from_secs(180);
+
+fn ask(collector: &str, args: &[&str]) -> Output {
+    let mut all = vec!["--collector", collector];
+    all.extend(args);
+    run(&mut ctl::command(all), LIMIT)
+}
+
+/// The pins of a collector, as agent-ctl lists them.
+fn pins_at(collector: &str) -> Vec<serde_json::Value> {
+    let output = ask(collector, &["pins", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&output.text()).unwrap_or_default();
+    listed["pins"].as_array().cloned().unwrap_or_default()
+}
+
+/// Total of folded lines.
+fn folded(text: &str) -> u64 {
+    let counts = text.lines().filter_map(|line| line.rsplit_once(' '));
+    counts
+        .filter_map(|(_, count)| count.parse::<u64>().ok())
+        .sum()
+}
+
+#[test]
+fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs_root() {
+    let Some(_live) = live(&[Need::Root, Need::Cgroup2]) else {
+        return;
+    };
+    let Some(mut limited) = Limited::new() else {
+        return skip("needs a CPU controller that limits");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = limited.cgroup.path().to_owned();
+    let options = fleet::Options::new();
+    let address = options.grpc();
+    let config = format!(
+        "windows: {{length_s: 1}}\n\
+         recorder: {{pins_dir: {pins}}}\n\
+         collector: {{address: {address}, spool: {{dir: {spool}}}}}\n\
+         triggers:\n\
+         - {{name: throttled, target: '{path}', when: nr_throttled > 2/s, for: 2s, clear: 1,\n\
+         \x20  cooldown: 1h, keep_before: 5s, keep_after: 10s,\n\
+         \x20  capture: {{event: cpu-clock, duration: 4s, rate_hz: 499}}}}\n",
+        pins = dir.path().join("pins").display(),
+        spool = dir.path().join("spool").display(),
+    );
+    let daemon = Daemon::with().config(&config).start().sampling();
+    let client = daemon.client();
+    limited.burn();
+    let calm = wait_for(LIMIT, || {
+        let status = client.status().unwrap();
+        let recorder = status.recorder.unwrap_or_default();
+        (recorder.windows >= 6 && samples(&client, (0, 0), &path) > 20).then_some(())
+    });
+    calm.expect("samples before anything is wrong");
+    let pins = throttle(&client, &limited, 1);
+    assert_eq!(pins.len(), 1);
+    let closed = wait_for(LIMIT, || {
+        let pin = client.pins().unwrap().pop().unwrap();
+        (!pin.open && pin.capture_bytes > 0).then_some(pin)
+    });
+    let pin = closed.unwrap_or_else(|| panic!("{}", daemon.log()));
+    let own = pin.id.to_string();
+    let show = |id: &str, more: &[&str]| {
+        let mut args = vec!["pins", "show", id, "--format", "folded", "--quiet"];
+        args.extend(more);
+        args.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let here = |more: &[&str]| {
+        let args = show(&own, more);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        daemon.ctl(&args).ok().text()
+    };
+    let (minutes, captured) = (here(&[]), here(&["--captured"]));
+    assert!(
+        captured.lines().any(|line| line.starts_with("sh;")),
+        "{captured}"
+    );
+    // Of the target alone, which the minutes are not.
+    assert!(
+        captured.lines().all(|line| line.starts_with("sh")),
+        "{captured}"
+    );
+    println!(
+        "pin of {} bytes, its capture {}: weights {} and {}",
+        pin.bytes,
+        pin.capture_bytes,
+        folded(&minutes),
+        folded(&captured)
+    );
+    assert!(!pin.at_collector, "there is none yet");
+
+    let collector = options.start(dir.path());
+    let there = wait_for(ARRIVE, || pins_at(&address).pop());
+    let there = there.unwrap_or_else(|| panic!("{}\n{}", daemon.log(), collector.log()));
+    assert_eq!(there["trigger"], "throttled");
+    assert_eq!(there["cgroup"], path.as_str());
+    assert!(there["capture_bytes"].as_u64().unwrap() > 0, "{there}");
+    let noted = wait_for(LIMIT, || {
+        client.pins().unwrap()[0].at_collector.then_some(())
+    });
+    noted.expect("the agent knows");
+    daemon.stop();
+    assert!(collector.stop().success());
+
+    // The host is gone, the collector starts anew: what the agent said is what the collector says.
+    let collector = options.start(dir.path());
+    let id = pins_at(&address)[0]["id"].to_string();
+    for (more, expected) in [(&[][..], &minutes), (&["--captured"][..], &captured)] {
+        let args = show(&id, more);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        assert_eq!(&ask(&address, &args).ok().text(), expected);
+    }
+    let page = dir.path().join("incident.html");
+    let asked = ask(
+        &address,
+        &["pins", "show", &id, "-o", page.to_str().unwrap()],
+    );
+    assert_eq!(asked.code, Some(0), "{}", asked.stderr);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(!page.is_empty());
+    assert!(collector.stop().success());
+}
+
+/// A file system of 256 KiB.
+struct Small<'a>(&'a Path);
+
+impl Small<'_> {
+    fn mounted(at: &Path) -> Option<Small<'_>> {
+        let mut mount = std::process::Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+            .arg(at);
+        mount.status().ok()?.success().then_some(Small(at))
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        let mut unmount = std::process::Command::new("umount");
+        let _ = unmount.arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn on_a_full_disk_pins_wait_in_memory_and_are_written_when_there_is_room_needs_root() {
+    let Some(_live) = live(&[Need::Root, Need::Program("mount")]) else {
+        return;
+    };
+    let place = tempfile::tempdir().unwrap();
+    let Some(_small) = Small::mounted(place.path()) else {
+        return skip("needs the right to mount a file system");
+    };
+    let filler = place.path().join("filler");
+    assert!(
+        std::fs::write(&filler, vec![7; 4 << 20]).is_err(),
+        "it is full"
+    );
+    let config = format!(
+        "windows: {{length_s: 1}}\n\
+         recorder: {{pins_dir: {}}}\n\
+         triggers:\n\
+         - {{name: always, target: host, when: cpus > 0.001, cooldown: 1h, keep_before: 5s,\n\
+         \x20  keep_after: 3s, capture: {{event: cpu-clock, duration: 1s}}}}\n",
+        place.path().join("pins").display()
+    );
+    let daemon = Daemon::with().config(&config).start().sampling();
+    let client = daemon.client();
+    let waits = wait_for(LIMIT, || {
+        let pin = client.pins().unwrap().pop()?;
+        (!pin.open && pin.capture_bytes > 0).then_some(pin)
+    });
+    let pin = waits.unwrap_or_else(|| panic!("{}", daemon.log()));
+    let status = client.status().unwrap();
+    let told = status.degradations.iter().find(|d| d.id == "pins_disk");
+    let told = told.unwrap_or_else(|| panic!("{:?}", status.degradations));
+    assert!(told.message.contains("No space left"), "{}", told.message);
+    let show = |daemon: &Daemon, more: &[&str]| {
+        let id = pin.id.to_string();
+        let mut args = vec!["pins", "show", &id, "--format", "folded", "--quiet"];
+        args.extend(more);
+        daemon.ctl(&args).ok().text()
+    };
+    let before = (show(&daemon, &[]), show(&daemon, &["--captured"]));
+    std::fs::remove_file(&filler).unwrap();
+    let written = wait_for(LIMIT, || {
+        let status = client.status().unwrap();
+        (!status.degradations.iter().any(|d| d.id == "pins_disk")).then_some(())
+    });
+    written.expect("it is written when there is room");
+    daemon.stop();
+    let daemon = Daemon::with().config(&config).start().sampling();
+    let client = daemon.client();
+    assert!(client.pins().unwrap().iter().any(|kept| kept.id == pin.id));
+    assert_eq!((show(&daemon, &[]), show(&daemon, &["--captured"])), before);
     daemon.stop();
 }

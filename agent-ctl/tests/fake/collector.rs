@@ -5,6 +5,7 @@ use super::{Answers, NOW_NS, PERIOD, S, chunks, select};
 use profile::{Profile, Quality, SampleKey, TopBy, TopSort, Value, key};
 use proto::agent::{Cgroup, Counter, Degradation, Severity, TimeRange};
 use proto::collector::capture_service_server::CaptureServiceServer;
+use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::{QueryService, QueryServiceServer};
 use proto::collector::*;
 use std::collections::BTreeMap;
@@ -451,8 +452,12 @@ pub fn serve(
         };
         let fake = Fake { behaviour, asked };
         let service = QueryServiceServer::with_interceptor(fake.clone(), admitted.clone());
-        let captures = CaptureServiceServer::with_interceptor(fake, admitted);
-        let server = Server::builder().add_service(service).add_service(captures);
+        let captures = CaptureServiceServer::with_interceptor(fake.clone(), admitted.clone());
+        let pins = PinServiceServer::with_interceptor(fake, admitted);
+        let server = Server::builder()
+            .add_service(service)
+            .add_service(captures)
+            .add_service(pins);
         tokio::select! {
             served = server.serve_with_incoming(incoming) => served.expect("to serve"),
             _ = stopped => {}

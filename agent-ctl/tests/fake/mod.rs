@@ -5,6 +5,7 @@
 mod captures;
 pub mod collector;
 mod own_captures;
+mod pins;
 
 use profile::{
     Coverage, FrameFilter, FrameFilterOp, FrameKind, FrameRef, GroupBy, Info, LabelMatcher,

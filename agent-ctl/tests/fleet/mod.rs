@@ -1,6 +1,7 @@
 //! Every command against a fake collector: what it prints, what it asks, how it ends.
 
 mod captures;
+mod pins;
 
 use crate::fake::collector::{self, Asked, Behaviour};
 use crate::{Ended, command, run};

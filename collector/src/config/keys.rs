@@ -26,6 +26,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("ingest", "What agents may take."),
     ("query", "What queries may take."),
     ("control", "Captures over the fleet."),
+    (
+        "pins",
+        "Evidence that triggers of agents pinned: files in the directory pins of data_dir, with every store.",
+    ),
     ("clickhouse", "The server to use with `store: clickhouse`."),
     ("log", "The collector's own log, on standard error."),
     ("shutdown", "The end of the collector."),
@@ -38,8 +42,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Path,
         unit: "",
         reload: Reload::Restart,
-        doc: "Where the embedded store keeps its data. It is made when it is missing; one collector \
-              at a time may use it.",
+        doc: "Where the embedded store keeps its data, and every collector the pins of agents. It is made \
+              when it is missing; one collector at a time may use it.",
         get: |c| Value::Text(c.data_dir.to_string_lossy().into_owned()),
         put: |c, v| {
             if let Some(text) = as_text(&v) {
@@ -222,6 +226,35 @@ pub const KEYS: &[Key<Config>] = &[
             address.map_or(Value::Null, |address| Value::Text(address.to_string()))
         },
         put: |c, v| c.control.advertise = as_text(&v).and_then(socket_address),
+    },
+    Key {
+        path: "pins.retention_days",
+        kind: Kind::Int(1, 3650),
+        unit: "days",
+        reload: Reload::Restart,
+        doc: "How long pins are kept after they came, whatever is left of the windows of their time.",
+        get: |c| Value::Int(c.pins.retention_days.into()),
+        put: |c, v| put_int(&mut c.pins.retention_days, &v),
+    },
+    Key {
+        path: "pins.disk_mib",
+        kind: Kind::Int(1, 1 << 24),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Most that all pins may take, beside retention.disk_gib. At the bound the host whose pins take most \
+              loses its oldest. A pin of some minutes of a busy host takes about 1 MiB.",
+        get: |c| Value::Int(c.pins.disk_mib.into()),
+        put: |c, v| put_int(&mut c.pins.disk_mib, &v),
+    },
+    Key {
+        path: "pins.host_mib",
+        kind: Kind::Int(1, 1 << 20),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Most that the pins of one host may take, and about what it may bring in a day. At the bound its \
+              oldest goes; a larger pin is refused and stays with its agent.",
+        get: |c| Value::Int(c.pins.host_mib.into()),
+        put: |c, v| put_int(&mut c.pins.host_mib, &v),
     },
     Key {
         path: "clickhouse.url",

@@ -7,7 +7,7 @@ mod sections;
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
-pub use sections::{ClickHouse, Control, Engine, Ingest, Listen, Query, Retention, Shutdown};
+pub use sections::{ClickHouse, Control, Engine, Ingest, Listen, Pins, Query, Retention, Shutdown};
 
 use serde::Serialize;
 use std::path::PathBuf;
@@ -31,6 +31,8 @@ pub struct Config {
     pub query: Query,
     /// Captures over the fleet.
     pub control: Control,
+    /// Pins that agents bring.
+    pub pins: Pins,
     /// The ClickHouse to use with `store: clickhouse`.
     pub clickhouse: ClickHouse,
     /// The collector's own log.

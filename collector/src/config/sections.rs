@@ -73,6 +73,17 @@ pub struct Control {
     pub advertise: Option<SocketAddr>,
 }
 
+/// Section `pins`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Pins {
+    /// Age up to which they are kept, days.
+    pub retention_days: u32,
+    /// All of them on disk, MiB.
+    pub disk_mib: u32,
+    /// Those of one host, MiB.
+    pub host_mib: u32,
+}
+
 /// Section `clickhouse`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClickHouse {
@@ -123,6 +134,11 @@ impl Default for Config {
                 nodes_max: 200_000,
             },
             control: Control { advertise: None },
+            pins: Pins {
+                retention_days: 365,
+                disk_mib: 4096,
+                host_mib: 128,
+            },
             clickhouse: ClickHouse {
                 url: "http://127.0.0.1:8123".to_owned(),
                 database: "fleetprof".to_owned(),
@@ -170,6 +186,23 @@ impl Retention {
     /// Bound of everything on disk. Unit: bytes.
     pub fn disk_bytes(&self) -> u64 {
         u64::from(self.disk_gib) << 30
+    }
+}
+
+impl Pins {
+    /// All of them on disk. Unit: bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        u64::from(self.disk_mib) << 20
+    }
+
+    /// Those of one host. Unit: bytes.
+    pub fn host_bytes(&self) -> u64 {
+        u64::from(self.host_mib) << 20
+    }
+
+    /// Age up to which they are kept. Unit: nanoseconds.
+    pub fn retention_ns(&self) -> i64 {
+        i64::from(self.retention_days) * 86_400_000_000_000
     }
 }
 

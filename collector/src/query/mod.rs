@@ -207,6 +207,18 @@ impl Queries {
         .await
     }
 
+    /// What `make` makes of what is not in the store, in a query's place and within its limits.
+    ///
+    /// # Errors
+    /// As every query, and those of `make`.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        make: impl FnOnce(&Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
+        let (nodes, lines) = (self.0.options.nodes, self.0.options.lines);
+        self.run(nodes, lines, move |_, limits| make(limits)).await
+    }
+
     /// Names of the hosts with samples in a scope, ordered, and whether there are more than `most`.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use collector::listen::ListenError;
 use collector::server::{self, Addresses, ServeError};
 use collector::time::Clock;
 use proto::collector::Outcome;
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -18,8 +19,9 @@ struct Running {
     task: JoinHandle<Result<(), ServeError>>,
 }
 
-fn config() -> Config {
+fn config(dir: &Path) -> Config {
     let mut config = Config::default();
+    dir.clone_into(&mut config.data_dir);
     config.listen.grpc.set_port(0);
     config.listen.http.set_port(0);
     config
@@ -33,7 +35,8 @@ async fn start() -> Running {
     let task = tokio::spawn(async move {
         let ready = |at| tell.send(at).expect("the test waits");
         let clock = Clock::new(|| NOW);
-        server::serve(&config(), served, clock, stopping, ready).await
+        let dir = tempfile::tempdir().expect("a directory");
+        server::serve(&config(dir.path()), served, clock, stopping, ready).await
     });
     let at = told.await.expect("it is ready");
     Running {
@@ -86,7 +89,8 @@ async fn addresses_that_others_reach_or_hold_are_refused() {
         let store = Arc::new(Memory::default());
         server::serve(&config, store, clock, stopping, |_| ()).await
     };
-    let mut open = config();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut open = config(dir.path());
     open.listen.http = ([0, 0, 0, 0], 0).into();
     let refused = serve(open).await.expect_err("it is refused");
     assert!(matches!(
@@ -94,7 +98,7 @@ async fn addresses_that_others_reach_or_hold_are_refused() {
         ServeError::Listen(ListenError::NotLoopback { .. })
     ));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let mut same = config();
+    let mut same = config(dir.path());
     same.listen.grpc = taken.local_addr().expect("an address");
     let refused = serve(same).await.expect_err("it is taken");
     assert!(matches!(

@@ -6,6 +6,7 @@ mod ingest;
 mod lifecycle;
 mod memory;
 mod page;
+mod pins;
 mod program;
 mod query;
 mod rig;

@@ -7,6 +7,7 @@ use collector::control::{Control, ControlOptions};
 use collector::ingest::limits::Timeouts;
 use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
+use collector::pins::{Bounds, Files, Pins};
 use collector::query::{Facts, Queries, QueryOptions};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
@@ -16,6 +17,7 @@ use proto::collector::ingest_service_client::IngestServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{push_request, push_response};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -42,6 +44,10 @@ pub struct Options {
     pub query: QueryOptions,
     /// Of captures over the fleet.
     pub control: ControlOptions,
+    /// Where pins are kept; none: in a directory that goes with the rig.
+    pub pins_dir: Option<PathBuf>,
+    /// Of pins.
+    pub pins: Bounds,
 }
 
 impl Default for Options {
@@ -76,6 +82,12 @@ impl Default for Options {
                 },
                 advertise: None,
             },
+            pins_dir: None,
+            pins: Bounds {
+                bytes: 64 << 20,
+                host_bytes: 64 << 20,
+                age_ns: 1000 * SECOND,
+            },
         }
     }
 }
@@ -102,6 +114,7 @@ pub struct Rig {
     pub ingest: Ingest,
     /// The task that calls the store.
     pub pushing: Pushing,
+    _own: tempfile::TempDir,
 }
 
 impl Rig {
@@ -148,6 +161,16 @@ impl Rig {
         let control = Control::new(
             queries.clone(),
             options.control,
+            clock.clone(),
+            metrics.clone(),
+            ending.clone(),
+        );
+        let own = tempfile::tempdir().expect("a directory");
+        let dir = options.pins_dir.unwrap_or_else(|| own.path().to_owned());
+        let files = Files::open(&dir, options.pins).map_err(|error| error.to_string());
+        let pins = Pins::new(
+            files,
+            queries.clone(),
             clock,
             metrics.clone(),
             ending.clone(),
@@ -164,6 +187,7 @@ impl Rig {
                 ingest: ingest.clone(),
                 queries: queries.clone(),
                 control: control.clone(),
+                pins,
             },
             streams,
             http,
@@ -190,6 +214,7 @@ impl Rig {
             control,
             ingest,
             pushing,
+            _own: own,
         }
     }
 

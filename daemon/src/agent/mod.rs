@@ -30,6 +30,7 @@ use crate::perf::event::{EventKind, EventSpec, Features, OpenError};
 use crate::perf::plan::{Limits, Machine, Plan};
 use crate::perf::rings::{Rings, RingsError};
 use crate::pins::Pins;
+use crate::pins::bring::Bringer;
 use crate::sampler;
 use crate::symbolize::SymbolCounters;
 use crate::time::{Mono, WallAnchor};
@@ -271,6 +272,8 @@ pub struct Agent {
     pub triggers: Arc<Triggers>,
     /// The minutes that were pinned.
     pub pins: Arc<Pins>,
+    /// Their way to the collector; none without one.
+    pub bringer: Option<Arc<Bringer>>,
     /// The daemon's own metrics, once they are registered.
     pub registry: OnceLock<Arc<Registry>>,
 }

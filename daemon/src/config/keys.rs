@@ -335,8 +335,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 16_384),
         unit: "MiB on disk",
         reload: Reload::Live,
-        doc: "What the minutes that triggers pinned may take beside the recorder; beyond it the oldest pin \
-              goes. A pin is cut at a quarter of it. A minute of a busy host takes some 100 to 600 KiB.",
+        doc: "What the minutes that triggers pinned may take beside the recorder; beyond it the trigger whose \
+              pins take most loses its oldest. A pin is cut at a quarter of it. A minute of a busy host takes some 100 to 600 KiB.",
         get: |c| Value::Int(c.recorder.pins_mib.into()),
         put: |c, v| put_int(&mut c.recorder.pins_mib, &v),
     },
@@ -629,7 +629,8 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "",
         reload: Reload::Live,
         doc: "Labels that are merged away before a window is sent. Process ids and names of threads \
-              multiply what a fleet stores; on the host itself they can still be asked for.",
+              multiply what a fleet stores; on the host itself they can still be asked for. Pins that are brought to \
+              the collector keep all labels.",
         get: |c| Value::List(c.collector.drop_labels.clone()),
         put: |c, v| {
             if let Value::List(names) = v {

@@ -7,7 +7,7 @@ use crate::aggregate::recorder::{
 };
 use crate::export::record::{DecodeError, Tables};
 use crate::time::Mono;
-use profile::{Account, Profile, Remap, SampleKey};
+use profile::{Account, Profile, Query, Remap, SampleKey};
 use proto::{AssembleError, ProfileAssembler};
 use std::io;
 use std::sync::RwLock;
@@ -115,13 +115,39 @@ impl Pins {
         let Some(entry) = found else {
             return Ok(None);
         };
+        self.answered(&entry, (from, to), asked, cancel).map(Some)
+    }
+
+    /// All of a pin: every sample with all its labels, and its time.
+    pub(super) fn whole(&self, id: u64, cancel: &AtomicBool) -> Result<Profile, PinError> {
+        let found = {
+            let list = lock(&self.list);
+            list.iter().find(|entry| entry.pin.id == id).cloned()
+        };
+        let entry = found.ok_or(PinError::Unknown(id))?;
+        let range = entry.pin.range.unwrap_or_default();
+        let asked = Asked {
+            query: &Query::default(),
+            times: true,
+        };
+        let wall = (range.start_unix_ns, range.end_unix_ns);
+        Ok(self.answered(&entry, wall, asked, cancel)?.profile)
+    }
+
+    fn answered(
+        &self,
+        entry: &Entry,
+        (from, to): (i64, i64),
+        asked: Asked<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<Answer, PinError> {
         let _one = lock(&self.unpacking);
-        let recorder = RwLock::new(self.unpacked(&entry)?);
+        let recorder = RwLock::new(self.unpacked(entry)?);
         let time = |unix: i64| Mono(u64::try_from(unix).unwrap_or(0));
         let span = Span::Time(time(from), time(to));
         let mut answer = query(&recorder, span, asked, cancel)?;
         answer.date(answer.covered.start, |at| at.0 as i64);
-        Ok(Some(answer))
+        Ok(answer)
     }
 
     /// A recorder with the windows of a pin, whose monotonic clock is wall time.
@@ -201,21 +227,29 @@ impl Pins {
         Ok(recorder)
     }
 
+    /// The messages of what was captured with a pin.
+    pub(super) fn captured(&self, id: u64) -> Result<Vec<proto::wire::ProfileChunk>, PinError> {
+        let (known, waiting) = {
+            let list = lock(&self.list);
+            let found = list.iter().find(|entry| entry.pin.id == id);
+            let entry = found.ok_or(PinError::Unknown(id))?;
+            (entry.capture_bytes, entry.waiting_capture.clone())
+        };
+        let messages = match (waiting, self.disk.get()) {
+            (Some(waiting), _) => waiting.messages(),
+            (None, Some(disk)) if known > 0 => disk.capture(id, known),
+            _ => return Err(PinError::Unknown(id)),
+        };
+        messages.map_err(|source| PinError::Read { id, source })
+    }
+
     /// What was captured with a pin.
     ///
     /// # Errors
     /// When there is no such pin, nothing was captured, or it cannot be read.
     pub fn capture(&self, id: u64) -> Result<Profile, PinError> {
-        let known = {
-            let list = lock(&self.list);
-            let found = list.iter().find(|entry| entry.pin.id == id);
-            found.map_or(0, |entry| entry.capture_bytes)
-        };
-        let disk = self.disk.get().filter(|_| known > 0);
-        let disk = disk.ok_or(PinError::Unknown(id))?;
         let _one = lock(&self.unpacking);
-        let messages = disk.capture(id, known);
-        let messages = messages.map_err(|source| PinError::Read { id, source })?;
+        let messages = self.captured(id)?;
         let mut assembler = ProfileAssembler::new();
         let taken = messages
             .into_iter()

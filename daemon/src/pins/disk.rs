@@ -1,4 +1,5 @@
-//! The files of pins: a directory of the daemon alone, a file of chunks for each pin, and one for its capture.
+//! The files of pins: a directory of the daemon alone, a file of chunks for each pin, one for its capture, and one
+//! that notes which collector has it.
 //!
 //! A file of a pin is a head (magic with version, what the pin is about, checksum) and chunks; a chunk is a head
 //! of [`CHUNK_HEAD`] bytes with lengths, times and two checksums, and a zstd frame of one window in the form of
@@ -9,7 +10,7 @@
 //!
 //! All files are reached through the open directory, so its path may not be exchanged under them.
 
-use super::{Chunk, Entry};
+use super::{Brought, Chunk, Entry};
 use crate::export::disk::u32_at;
 use crate::private_dir::{PrivateDir, Trouble, options};
 use prost::Message;
@@ -40,6 +41,9 @@ const FACTS_BYTES_MAX: usize = 16 << 10;
 /// Largest message of a capture's file. Unit: bytes. Twice what `proto` aims at with room to spare.
 const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
+/// Longest note of what a collector said. Unit: bytes.
+const NOTE_BYTES_MAX: u64 = 256;
+
 /// Most chunks of one pin: an hour before and an hour after, by windows of a second.
 const CHUNKS_MAX: usize = 8192;
 
@@ -68,7 +72,7 @@ pub enum DirError {
 }
 
 /// The messages of a capture's profile, as they are kept.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Evidence {
     bytes: Vec<u8>,
 }
@@ -85,6 +89,11 @@ impl Evidence {
     /// Bytes so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.len() as u64
+    }
+
+    /// The messages again.
+    pub(super) fn messages(&self) -> io::Result<Vec<proto::wire::ProfileChunk>> {
+        messages(&self.bytes)
     }
 }
 
@@ -123,6 +132,34 @@ impl Disk {
         self.dir.base().join(format!("{id:016x}.capture"))
     }
 
+    fn brought_path(&self, id: u64) -> PathBuf {
+        self.dir.base().join(format!("{id:016x}.brought"))
+    }
+
+    /// Notes what a collector said of a pin: a checksum, a byte of flags, and the collector's address.
+    pub fn note(&self, id: u64, brought: &Brought) -> io::Result<()> {
+        let flags = u8::from(brought.with_capture) | u8::from(brought.refused) << 1;
+        let said = [&[flags], brought.to.as_bytes()].concat();
+        let bytes = [&crc32fast::hash(&said).to_le_bytes(), &said[..]].concat();
+        self.replace(&self.brought_path(id), &bytes)
+    }
+
+    /// What was noted; of a note that makes no sense nothing, so that the pin goes once more.
+    fn brought(&self, id: u64) -> Option<Brought> {
+        let file = options().read(true).open(self.brought_path(id)).ok()?;
+        let mut bytes = Vec::new();
+        file.take(NOTE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        let (sum, said) = bytes.split_first_chunk::<4>()?;
+        let (&flags, to) = said.split_first()?;
+        let sound = u32::from_le_bytes(*sum) == crc32fast::hash(said);
+        let to = std::str::from_utf8(to).ok()?;
+        sound.then(|| Brought {
+            to: to.to_owned(),
+            with_capture: flags & 1 != 0,
+            refused: flags & 2 != 0,
+        })
+    }
+
     /// The newest pins there are, at most so many, and how many files could not be read to their end. What is
     /// beyond, and what was never whole, is removed.
     pub fn scan(&self, most: usize) -> (Vec<Entry>, u64) {
@@ -134,6 +171,7 @@ impl Disk {
             let number = |end: &str| u64::from_str_radix(name.strip_suffix(end)?, 16).ok();
             ids.extend(number(".pin"));
             captures.extend(number(".capture"));
+            captures.extend(number(".brought"));
             if name.ends_with(".tmp") {
                 // Nobody reads it, and the next one replaces it.
                 let _ = std::fs::remove_file(entry.path());
@@ -203,8 +241,8 @@ impl Disk {
             },
             file_bytes: at,
             capture_bytes,
-            waiting: Vec::new(),
-            open: false,
+            brought: self.brought(id),
+            ..Entry::default()
         };
         Ok((entry, whole))
     }
@@ -245,7 +283,10 @@ impl Disk {
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        let whole = path.with_extension("tmp");
+        // Each file has its own: those of one pin are written by several threads.
+        let mut whole = path.as_os_str().to_owned();
+        whole.push(".tmp");
+        let whole = PathBuf::from(whole);
         let written = (|| {
             let mut file = options()
                 .write(true)
@@ -266,7 +307,11 @@ impl Disk {
 
     /// Removes a pin's files. One that is gone is removed.
     pub fn remove(&self, id: u64) {
-        for path in [self.capture_path(id), self.pin_path(id)] {
+        for path in [
+            self.brought_path(id),
+            self.capture_path(id),
+            self.pin_path(id),
+        ] {
             match std::fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::warn!(pin = id, %error, "failed to remove a pin's file");
@@ -298,26 +343,30 @@ impl Disk {
         let file = options().read(true).open(self.capture_path(id))?;
         let mut bytes = Vec::new();
         file.take(most).read_to_end(&mut bytes)?;
-        let mut rest = bytes
+        let rest = bytes
             .strip_prefix(&CAPTURE_MAGIC[..])
             .ok_or_else(|| damaged("it is no capture"))?;
-        let mut messages = Vec::new();
-        while !rest.is_empty() {
-            let (head, after) = rest
-                .split_at_checked(8)
-                .ok_or_else(|| damaged("it ends early"))?;
-            let (len, sum) = (u32_at(head, 0) as usize, u32_at(head, 4));
-            let fits = len <= MESSAGE_BYTES_MAX;
-            let (message, after) = after
-                .split_at_checked(len)
-                .filter(|(message, _)| fits && crc32fast::hash(message) == sum)
-                .ok_or_else(|| damaged("a message is damaged"))?;
-            let message = proto::wire::ProfileChunk::decode(message);
-            messages.push(message.map_err(|_| damaged("a message is damaged"))?);
-            rest = after;
-        }
-        Ok(messages)
+        messages(rest)
     }
+}
+
+fn messages(mut rest: &[u8]) -> io::Result<Vec<proto::wire::ProfileChunk>> {
+    let mut messages = Vec::new();
+    while !rest.is_empty() {
+        let (head, after) = rest
+            .split_at_checked(8)
+            .ok_or_else(|| damaged("it ends early"))?;
+        let (len, sum) = (u32_at(head, 0) as usize, u32_at(head, 4));
+        let fits = len <= MESSAGE_BYTES_MAX;
+        let (message, after) = after
+            .split_at_checked(len)
+            .filter(|(message, _)| fits && crc32fast::hash(message) == sum)
+            .ok_or_else(|| damaged("a message is damaged"))?;
+        let message = proto::wire::ProfileChunk::decode(message);
+        messages.push(message.map_err(|_| damaged("a message is damaged"))?);
+        rest = after;
+    }
+    Ok(messages)
 }
 
 struct ChunkHead {

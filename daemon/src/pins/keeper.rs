@@ -1,6 +1,7 @@
 //! Opens pins and adds windows to them. `fp-trigger` has it; blocks on the disk.
 
-use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins, disk, moments};
+use super::disk::{self, Disk};
+use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins, moments};
 use crate::agent::lock;
 use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::{ClosedWindow, Cursor, Recorder, Row, read};
@@ -60,11 +61,8 @@ struct Open {
 /// Why what a capture found is not kept with its pin.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    /// Pins have no directory that can be used; why, their degradation says.
-    #[error("the directory of pins cannot be used")]
-    NoDirectory,
-    /// More than the share of one pin.
-    #[error("it has {bytes} bytes, and a pin at most {most}, a quarter of recorder.pins_mib")]
+    /// More than the share of one capture.
+    #[error("it has {bytes} bytes, and a capture at most {most}, a quarter of recorder.pins_mib")]
     TooLarge {
         /// Its size.
         bytes: u64,
@@ -74,9 +72,17 @@ pub enum KeepError {
     /// The pin went meanwhile.
     #[error("its pin was dropped meanwhile")]
     Dropped,
-    /// The disk did not take it.
-    #[error("failed to write it")]
-    Write(#[source] io::Error),
+    /// The pins that are open have no room for it beside them.
+    #[error(
+        "it has {bytes} bytes, and pins that are still added to leave no room for it in recorder.pins_mib"
+    )]
+    Room {
+        /// Its size.
+        bytes: u64,
+    },
+    /// The disk does not take it, nor has memory room for it until it does.
+    #[error("the disk does not take it, and what may wait in memory until it does is used up")]
+    Memory,
 }
 
 /// A window as it was copied; its names are in the pin's dictionary.
@@ -89,6 +95,7 @@ struct Copied {
 /// Why a pin got no further window.
 enum Full {
     Share,
+    Room,
     Memory,
     Event,
 }
@@ -157,7 +164,7 @@ impl Keeper {
 
     /// True while windows are added, or wait to be written.
     pub fn is_busy(&self) -> bool {
-        let waits = |entry: &Entry| !entry.waiting.is_empty();
+        let waits = |entry: &Entry| !entry.is_written();
         !self.open.is_empty() || lock(&self.pins.list).iter().any(waits)
     }
 
@@ -174,6 +181,7 @@ impl Keeper {
             Err(full) => {
                 let why = match full {
                     Full::Share => "it has reached its share of recorder.pins_mib",
+                    Full::Room => "the pins that are open have used up recorder.pins_mib",
                     Full::Memory => "too much waits for the disk",
                     Full::Event => "another event is sampled",
                 };
@@ -280,7 +288,7 @@ impl Keeper {
         }
         let waiting: Vec<Entry> = {
             let list = lock(&self.pins.list);
-            let waits = list.iter().filter(|entry| !entry.waiting.is_empty());
+            let waits = list.iter().filter(|entry| !entry.is_written());
             waits.cloned().collect()
         };
         if waiting.is_empty() {
@@ -291,16 +299,15 @@ impl Keeper {
             return;
         };
         for entry in waiting {
-            let written = match entry.file_bytes {
-                0 => disk.create(&entry.pin, &entry.waiting),
-                len => disk.append(entry.pin.id, len, &entry.waiting),
-            };
-            match written {
-                Ok(len) => {
+            match write_entry(disk, &entry) {
+                Ok((len, capture)) => {
                     self.pins.change(entry.pin.id, |known| {
                         known.file_bytes = len;
                         let written = entry.waiting.len().min(known.waiting.len());
                         known.waiting.drain(..written);
+                        if let Some(bytes) = capture {
+                            (known.capture_bytes, known.waiting_capture) = (bytes, None);
+                        }
                     });
                     self.pins.wrote();
                 }
@@ -316,6 +323,19 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Writes what waits of a pin; the length of its file, and of its capture's if that waited.
+fn write_entry(disk: &Disk, entry: &Entry) -> io::Result<(u64, Option<u64>)> {
+    let id = entry.pin.id;
+    let len = match (entry.file_bytes, entry.waiting.as_slice()) {
+        (0, chunks) => disk.create(&entry.pin, chunks)?,
+        (len, []) => len,
+        (len, chunks) => disk.append(id, len, chunks)?,
+    };
+    let capture = entry.waiting_capture.as_ref();
+    let capture = capture.map(|evidence| disk.keep_capture(id, evidence));
+    Ok((len, capture.transpose()?))
 }
 
 /// A copied window as a chunk of its pin, and its range.
@@ -360,8 +380,13 @@ impl Pins {
         if waiting + chunk.len() as u64 > MEMORY_BYTES_MAX && lock(&self.error).is_some() {
             return Err(Full::Memory);
         }
+        if self.opened_bytes(&list) + chunk.len() as u64 > self.bytes_max() {
+            return Err(Full::Room);
+        }
         if let Some(entry) = list.iter_mut().find(|entry| entry.pin.id == id) {
             entry.waiting.push(chunk);
+            let covered = entry.covered.get_or_insert(range);
+            *covered = (covered.0.min(range.0), covered.1.max(range.1));
             let known = entry.pin.range.get_or_insert_default();
             if first {
                 known.start_unix_ns = range.0;
@@ -371,9 +396,28 @@ impl Pins {
         Ok(())
     }
 
-    /// No more windows come: the pin's range is what is there.
+    fn bytes_max(&self) -> u64 {
+        self.budget_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the pins that are open: those that make room for nobody.
+    fn opened_bytes(&self, list: &[Entry]) -> u64 {
+        let open = list.iter().filter(|entry| entry.open);
+        open.map(Entry::bytes).sum()
+    }
+
+    /// No more windows come: the pin's range is what is there, whatever was planned.
     fn close(&self, id: u64) {
-        self.change(id, |entry| entry.open = false);
+        self.change(id, |entry| {
+            entry.open = false;
+            let fired = entry.pin.fired_unix_ns;
+            let (start_unix_ns, end_unix_ns) = entry.covered.unwrap_or((fired, fired));
+            entry.pin.range = Some(wire::TimeRange {
+                start_unix_ns,
+                end_unix_ns,
+            });
+        });
+        self.closed.notify_one();
     }
 
     /// Says which capture belongs to a pin.
@@ -381,32 +425,58 @@ impl Pins {
         self.change(id, |entry| entry.pin.capture_id = capture_id);
     }
 
-    /// Keeps what a capture found with its pin.
+    /// Keeps what a capture found with its pin: on disk, or in memory until the disk takes it.
     ///
     /// # Errors
-    /// Why it is not on disk.
-    pub fn keep_capture(&self, id: u64, evidence: &super::Evidence) -> Result<(), KeepError> {
-        let disk = self.disk.get().ok_or(KeepError::NoDirectory)?;
-        let (bytes, most) = (
-            evidence.bytes(),
-            self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE,
-        );
+    /// Why it is not kept.
+    pub fn keep_capture(&self, id: u64, evidence: super::Evidence) -> Result<(), KeepError> {
+        let (bytes, most) = (evidence.bytes(), self.evidence_max());
         if bytes > most {
             return Err(KeepError::TooLarge { bytes, most });
         }
-        let bytes = disk.keep_capture(id, evidence).map_err(|source| {
-            self.failed(source.to_string());
-            KeepError::Write(source)
-        })?;
-        let mut known = false;
-        self.change(id, |entry| {
-            entry.capture_bytes = bytes;
-            known = true;
-        });
-        if !known {
+        {
+            let list = lock(&self.list);
+            let entry = list.iter().find(|entry| entry.pin.id == id);
+            let entry = entry.ok_or(KeepError::Dropped)?;
+            if entry.open && self.opened_bytes(&list) + bytes > self.bytes_max() {
+                return Err(KeepError::Room { bytes });
+            }
+        }
+        let written = match self.disk.get() {
+            Some(disk) => disk.keep_capture(id, &evidence).map_err(|source| {
+                self.failed(source.to_string());
+            }),
+            // Why there is none is told already.
+            None => Err(()),
+        };
+        let kept = match written {
+            Ok(bytes) => self.keep(id, |entry| entry.capture_bytes = bytes),
+            Err(()) => self.wait(id, evidence),
+        };
+        if matches!(kept, Err(KeepError::Dropped))
+            && let Some(disk) = self.disk.get()
+        {
             disk.remove(id);
         }
         self.keep_budget();
-        known.then_some(()).ok_or(KeepError::Dropped)
+        self.closed.notify_one();
+        kept
+    }
+
+    fn keep(&self, id: u64, change: impl FnOnce(&mut Entry)) -> Result<(), KeepError> {
+        let mut known = Err(KeepError::Dropped);
+        self.change(id, |entry| {
+            change(entry);
+            known = Ok(());
+        });
+        known
+    }
+
+    fn wait(&self, id: u64, evidence: super::Evidence) -> Result<(), KeepError> {
+        let waiting: u64 = lock(&self.list).iter().map(Entry::waiting_bytes).sum();
+        if waiting + evidence.bytes() > MEMORY_BYTES_MAX {
+            return Err(KeepError::Memory);
+        }
+        self.keep(id, |entry| entry.waiting_capture = Some(Arc::new(evidence)))
     }
 }

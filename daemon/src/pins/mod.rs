@@ -2,14 +2,16 @@
 //!
 //! A pin is a copy. When it is opened the windows before are copied out of the recorder, and those after as they
 //! close, each as a chunk of a file of the pin; so the recorder's own windows may age, coarsen and go as ever,
-//! and the pin survives restarts and reboots. Pins have a disk budget of their own: beyond it the oldest goes.
-//! Where the disk takes nothing chunks wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written
-//! when it does again.
+//! and the pin survives restarts and reboots. Pins have a disk budget of their own: beyond it the trigger that takes
+//! most of it loses its oldest, so that one that fires all the time leaves the pins of others alone. Where the disk
+//! takes nothing chunks and captures wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written when it
+//! does again.
 //!
 //! Threads: `fp-trigger` alone opens pins and adds to them ([`keeper`]); any thread lists and asks. The list is
 //! locked for moments, never across a read or write of a file.
 
 mod answer;
+pub mod bring;
 mod disk;
 pub mod keeper;
 mod moments;
@@ -25,17 +27,22 @@ use crate::perf::environment::{Degradation, Severity};
 use crate::time::WallAnchor;
 use disk::Disk;
 use proto::agent as wire;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use tokio::sync::Notify;
 
 /// Most pins. More have no room in one answer that lists them, and nobody looks at so many.
 pub const PINS_MAX: usize = 512;
 
-/// Most bytes of chunks that wait in memory for a disk that takes nothing. Unit: bytes.
+/// Most bytes of chunks and captures that wait in memory for a disk that takes nothing. Unit: bytes.
 pub const MEMORY_BYTES_MAX: u64 = 8 << 20;
 
-/// A pin may take this part of the budget; then it is cut.
+/// The windows of a pin may take this part of the budget; then it is cut. Its capture may take as much again, or is
+/// not kept.
 const PIN_SHARE: u64 = 4;
 
 /// A chunk: one window, packed. Cheap to hold while it waits.
@@ -48,12 +55,27 @@ pub struct Counts {
     pub opened: AtomicU64,
     /// Removed because the budget was used up.
     pub dropped: AtomicU64,
-    /// Cut because they were larger than their share, or waited for a disk for too long.
+    /// Cut because they were larger than their share, together with others that were open larger than the budget,
+    /// or waited for a disk for too long.
     pub cut: AtomicU64,
     /// Files that could not be read at the start, or not to their end.
     pub damaged: AtomicU64,
     /// Writes that failed.
     pub failed_writes: AtomicU64,
+    /// Brought to the collector.
+    pub brought: AtomicU64,
+    /// That the collector will never take, or that cannot be read.
+    pub refused: AtomicU64,
+    /// Tries to bring one that failed.
+    pub bring_failures: AtomicU64,
+}
+
+/// Which collector has a pin, or has refused it, and whether with its capture.
+#[derive(Clone, Debug, PartialEq)]
+struct Brought {
+    to: String,
+    with_capture: bool,
+    refused: bool,
 }
 
 /// What is known of a pin.
@@ -67,13 +89,39 @@ struct Entry {
     capture_bytes: u64,
     /// Chunks that are not on disk yet, behind those that are.
     waiting: Vec<Chunk>,
+    /// What was captured, when it is not on disk yet.
+    waiting_capture: Option<Arc<Evidence>>,
     /// Windows are still added to it.
     open: bool,
+    /// From the begin of its first window to the end of its last, since it was opened. Unit: nanoseconds since the
+    /// Unix epoch.
+    covered: Option<(i64, i64)>,
+    /// None: no collector has answered for it.
+    brought: Option<Brought>,
 }
 
 impl Entry {
     fn waiting_bytes(&self) -> u64 {
-        self.waiting.iter().map(|chunk| chunk.len() as u64).sum()
+        let windows: u64 = self.waiting.iter().map(|chunk| chunk.len() as u64).sum();
+        windows + self.waiting_capture_bytes()
+    }
+
+    fn waiting_capture_bytes(&self) -> u64 {
+        let capture = self.waiting_capture.as_ref();
+        capture.map_or(0, |capture| capture.bytes())
+    }
+
+    /// There are windows of it, and no more come.
+    fn is_whole(&self) -> bool {
+        !self.open && (self.file_bytes > 0 || !self.waiting.is_empty())
+    }
+
+    fn has_capture(&self) -> bool {
+        self.capture_bytes > 0 || self.waiting_capture.is_some()
+    }
+
+    fn is_written(&self) -> bool {
+        self.waiting.is_empty() && self.waiting_capture.is_none()
     }
 
     fn bytes(&self) -> u64 {
@@ -83,8 +131,12 @@ impl Entry {
     fn seen(&self) -> wire::Pin {
         wire::Pin {
             bytes: self.bytes(),
-            capture_bytes: self.capture_bytes,
+            capture_bytes: self.capture_bytes + self.waiting_capture_bytes(),
             open: self.open,
+            at_collector: self
+                .brought
+                .as_ref()
+                .is_some_and(|brought| !brought.refused),
             ..self.pin.clone()
         }
     }
@@ -100,6 +152,8 @@ pub struct Pins {
     clock: Arc<WallAnchor>,
     /// Why the disk takes nothing now.
     error: Mutex<Option<String>>,
+    /// One has closed, or has its capture.
+    closed: Notify,
     /// One pin is unpacked at a time.
     unpacking: Mutex<()>,
     /// What happened.
@@ -117,6 +171,7 @@ impl Pins {
             budget_bytes: AtomicU64::new(budget_bytes),
             clock,
             error: Mutex::default(),
+            closed: Notify::new(),
             unpacking: Mutex::default(),
             counts: Counts::default(),
         };
@@ -229,8 +284,8 @@ impl Pins {
         }
     }
 
-    /// Removes the oldest pins until all keep to the budget and their number. Pins that are still added to are
-    /// cut before they take more than their share.
+    /// Removes pins until all keep to the budget and their number. Pins that are still added to are cut before
+    /// they take more than that together.
     fn keep_budget(&self) {
         let budget = self.budget_bytes.load(Ordering::Relaxed);
         let mut removed = Vec::new();
@@ -238,11 +293,12 @@ impl Pins {
             let mut list = lock(&self.list);
             loop {
                 let used: u64 = list.iter().map(Entry::bytes).sum();
-                if used <= budget && list.len() <= PINS_MAX || list.is_empty() {
-                    break;
-                }
-                // The newest is what somebody wants to look at now.
-                let Some(at) = list.iter().position(|entry| !entry.open) else {
+                let weight: fn(&Entry) -> u64 = match (used <= budget, list.len() <= PINS_MAX) {
+                    (true, true) => break,
+                    (false, _) => Entry::bytes,
+                    (true, false) => |_| 1,
+                };
+                let Some(at) = dispensable(&list, weight) else {
                     break;
                 };
                 removed.push(list.remove(at));
@@ -251,15 +307,66 @@ impl Pins {
         for entry in removed {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             let (pin, trigger) = (entry.pin.id, &entry.pin.trigger);
-            tracing::info!(
-                pin,
-                trigger,
-                "dropped the oldest pin: the budget is used up"
-            );
+            tracing::info!(pin, trigger, "dropped a pin: the budget is used up");
             if let Some(disk) = self.disk.get() {
                 disk.remove(entry.pin.id);
             }
         }
+    }
+
+    /// The pin that a collector should get next, and whether with its capture: of those that were tried least the
+    /// newest.
+    fn next_to_bring(
+        &self,
+        to: SocketAddr,
+        tries: &HashMap<u64, u32>,
+    ) -> Option<(wire::Pin, bool)> {
+        let to = to.to_string();
+        let list = lock(&self.list);
+        let waits = |entry: &&Entry| {
+            let done = |brought: &Brought| {
+                brought.to == to && (brought.with_capture || !entry.has_capture())
+            };
+            entry.is_whole() && !entry.brought.as_ref().is_some_and(done)
+        };
+        let tried = |entry: &&Entry| tries.get(&entry.pin.id).copied().unwrap_or(0);
+        let next = list.iter().rev().filter(waits).min_by_key(tried)?;
+        Some((next.seen(), next.has_capture()))
+    }
+
+    /// The collector has a pin.
+    fn note_brought(&self, id: u64, to: SocketAddr, with_capture: bool) {
+        self.note(id, to, with_capture, false);
+    }
+
+    /// The collector will never take it.
+    fn note_refused(&self, id: u64, to: SocketAddr, with_capture: bool) {
+        self.note(id, to, with_capture, true);
+    }
+
+    fn note(&self, id: u64, to: SocketAddr, with_capture: bool, refused: bool) {
+        let brought = Brought {
+            to: to.to_string(),
+            with_capture,
+            refused,
+        };
+        self.change(id, |entry| entry.brought = Some(brought.clone()));
+        let noted = self.disk.get().map(|disk| disk.note(id, &brought));
+        if let Some(Err(error)) = noted {
+            // It comes again after the next start, which the collector answers at once.
+            tracing::debug!(pin = id, %error, "failed to note what became of a pin");
+        }
+        if !lock(&self.list).iter().any(|entry| entry.pin.id == id)
+            && let Some(disk) = self.disk.get()
+        {
+            // Dropped meanwhile.
+            disk.remove(id);
+        }
+    }
+
+    /// Most bytes of what one capture found.
+    pub fn evidence_max(&self) -> u64 {
+        self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE
     }
 
     /// Firings of a trigger since a wall time, as far as pins tell: what is known of the time before a restart.
@@ -279,4 +386,22 @@ impl Pins {
             .map(|entry| entry.pin.fired_unix_ns)
             .max()
     }
+}
+
+/// Which pin goes first: the oldest of the trigger that takes most, of those with more than one. Where each has one
+/// alone, the oldest. Never one that is still added to.
+fn dispensable(list: &[Entry], weight: fn(&Entry) -> u64) -> Option<usize> {
+    let mut takes: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    for entry in list {
+        let (pins, sum) = takes.entry(&entry.pin.trigger).or_default();
+        (*pins, *sum) = (*pins + 1, *sum + weight(entry));
+    }
+    let takes = |entry: &Entry| match takes.get(entry.pin.trigger.as_str()) {
+        Some(&(pins, sum)) if pins > 1 => sum,
+        _ => 0,
+    };
+    let closed = list.iter().enumerate().filter(|(_, entry)| !entry.open);
+    closed
+        .max_by_key(|&(at, entry)| (takes(entry), Reverse(at)))
+        .map(|(at, _)| at)
 }

@@ -10,6 +10,8 @@ use std::sync::RwLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+mod bring;
+
 const MIB: u64 = 1 << 20;
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -111,8 +113,12 @@ impl Host {
 
     /// Fires now, keeping so many windows before and after.
     fn fire(&mut self, before: u64, after: u64) -> Option<u64> {
+        self.fire_as("t", before, after)
+    }
+
+    fn fire_as(&mut self, trigger: &str, before: u64, after: u64) -> Option<u64> {
         let wish = Wish {
-            trigger: "t".to_owned(),
+            trigger: trigger.to_owned(),
             cause: "because".to_owned(),
             cgroup: "/a".to_owned(),
             fired: self.at(self.windows),
@@ -120,6 +126,17 @@ impl Host {
             after: Duration::from_secs(after * 10),
         };
         self.keeper.open(&wish, &self.recorder)
+    }
+
+    /// What is pinned of the first two windows, as a capture would have found it.
+    fn evidence(&self) -> Evidence {
+        let captured = self.pins.within(self.wall(0, 2), all(), &NEVER);
+        let captured = captured.unwrap().unwrap().profile;
+        let mut evidence = Evidence::default();
+        for chunk in proto::Chunks::with_target(&captured, 64) {
+            evidence.push(&chunk);
+        }
+        evidence
     }
 
     /// Windows and samples that a pin has of a range of windows.
@@ -278,6 +295,61 @@ fn a_pin_is_cut_at_its_share() {
         !pin.open && pin.bytes > 0 && pin.bytes <= MIB / 32 + 1024,
         "{pin:?}"
     );
+    let range = pin.range.unwrap();
+    assert!(
+        range.start_unix_ns < range.end_unix_ns && range.end_unix_ns <= host.wall(0, 5).1,
+        "what is there, not what was planned: {pin:?}"
+    );
+}
+
+#[test]
+fn pins_that_are_open_keep_to_the_budget_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::with(dir.path(), MIB);
+    host.stacks = 6000;
+    host.pass(1);
+    let ids: Vec<_> = (0..keeper::OPEN_MAX).map(|_| host.fire(1, 5)).collect();
+    assert!(ids.iter().all(Option::is_some));
+    for _ in 0..5 {
+        host.pass(1);
+        let (used, budget) = host.pins.bytes();
+        // Heads of files come on top.
+        assert!(used <= budget + 8 * 1024, "{used}");
+    }
+    assert!(host.pins.counts.cut.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn a_trigger_that_fires_all_the_time_leaves_pins_of_others_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::with(dir.path(), 3 * MIB / 2);
+    host.stacks = 6000;
+    host.pass(2);
+    let rare = host.fire_as("rare", 2, 0).unwrap();
+    while host.pins.counts.dropped.load(Ordering::Relaxed) < 3 {
+        host.pass(2);
+        host.fire_as("noisy", 2, 0).unwrap();
+        assert!(host.windows < 200, "nothing is dropped");
+    }
+    assert!(host.pins.list().iter().any(|pin| pin.id == rare));
+}
+
+#[test]
+fn a_capture_waits_in_memory_while_the_disk_takes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pins");
+    std::fs::write(&path, b"in the way").unwrap();
+    let mut host = Host::new(&path);
+    host.pass(2);
+    let id = host.fire(2, 0).unwrap();
+    let evidence = host.evidence();
+    assert!(host.pins.keep_capture(id, evidence).is_ok());
+    assert!(host.pins.list()[0].capture_bytes > 0);
+    let before = host.pins.capture(id).unwrap().total();
+    std::fs::remove_file(&path).unwrap();
+    host.pass(2);
+    assert!(path.join(format!("{id:016x}.capture")).exists());
+    assert_eq!(host.pins.capture(id).unwrap().total(), before);
 }
 
 #[test]
@@ -436,12 +508,9 @@ fn a_capture_is_kept_with_its_pin_and_goes_with_it() {
     assert!(matches!(host.pins.capture(id), Err(PinError::Unknown(_))));
     let captured = host.pins.within(host.wall(0, 2), all(), &NEVER);
     let captured = captured.unwrap().unwrap().profile;
-    let mut evidence = Evidence::default();
-    for chunk in proto::Chunks::with_target(&captured, 64) {
-        evidence.push(&chunk);
-    }
+    let evidence = host.evidence();
     host.pins.set_capture(id, 12);
-    assert!(host.pins.keep_capture(id, &evidence).is_ok());
+    assert!(host.pins.keep_capture(id, evidence).is_ok());
     let pin = host.pins.list().remove(0);
     assert_eq!(pin.capture_id, 12);
     assert!(pin.capture_bytes > 0 && pin.bytes > pin.capture_bytes);

@@ -28,6 +28,7 @@ use crate::notify::Notifier;
 use crate::perf::environment::Environment;
 use crate::perf::plan::Limits;
 use crate::pins::Pins;
+use crate::pins::bring::Bringer;
 use crate::process::looker::{self, Looker};
 use crate::process::scout::{Handover, Modules, Scout};
 use crate::sampler::{self, Queues, Sampler, Start};
@@ -211,6 +212,11 @@ impl Stages {
             config.recorder.pins_bytes(),
             Arc::clone(&clock),
         );
+        let pins = Arc::new(pins);
+        let bringer = export.as_ref().map(|exporter| {
+            let bringer = Bringer::new(Arc::clone(&pins), Arc::clone(exporter));
+            Arc::new(bringer)
+        });
         let agent = Arc::new(Agent {
             sampler: Arc::clone(&shared),
             recorder: RwLock::new(recorder),
@@ -239,7 +245,8 @@ impl Stages {
             captures: OnceLock::new(),
             control: OnceLock::new(),
             triggers: Arc::default(),
-            pins: Arc::new(pins),
+            pins,
+            bringer: bringer.clone(),
             registry: OnceLock::new(),
         });
         let recorders = Arc::<Recorders>::default();
@@ -364,6 +371,12 @@ impl Stages {
         if let Some(control) = control {
             pushing.push(
                 ends.spawn("fp-control", move || Ok(control.run()?))
+                    .map_err(setup)?,
+            );
+        }
+        if let Some(bringer) = bringer {
+            pushing.push(
+                ends.spawn("fp-pins", move || Ok(bringer.run()?))
                     .map_err(setup)?,
             );
         }
@@ -621,6 +634,9 @@ impl Stages {
         self.end_captures(by(CAPTURES_GRACE_SHARE));
         if let Some(control) = self.agent.control.get() {
             control.stop(by(ORDERS_GRACE_SHARE));
+        }
+        if let Some(bringer) = &self.agent.bringer {
+            bringer.stop();
         }
         self.agent.sampler.stop();
         // What is left to name has the grace and no more.

@@ -90,11 +90,11 @@ impl Captures {
         let thread = std::thread::Builder::new().name("fp-evidence".to_owned());
         let spawned = thread.spawn(move || {
             let _running = running;
-            let most = pins.bytes().1;
+            let most = pins.evidence_max();
             let outcome = collect(messages, most, |id| pins.set_capture(pin, id));
             let kept = match outcome.complete {
                 true => pins
-                    .keep_capture(pin, &outcome.evidence)
+                    .keep_capture(pin, outcome.evidence)
                     .map_err(|error| with_causes(&error)),
                 false => Err(outcome.error),
             };
@@ -153,7 +153,9 @@ fn collect(
                 outcome.evidence.push(&chunk);
                 if outcome.evidence.bytes() > bytes_max {
                     outcome.complete = false;
-                    outcome.error = "it is larger than all pins may be".to_owned();
+                    outcome.error = format!(
+                        "it has more than {bytes_max} bytes, a quarter of recorder.pins_mib"
+                    );
                     return outcome;
                 }
             }
@@ -226,7 +228,10 @@ mod tests {
         let (complete, error) = outcome(vec![chunk(false), chunk(true)], 150);
         assert_eq!(
             (complete, error.as_str()),
-            (false, "it is larger than all pins may be")
+            (
+                false,
+                "it has more than 150 bytes, a quarter of recorder.pins_mib"
+            )
         );
     }
 

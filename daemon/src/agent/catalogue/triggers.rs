@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&Counts) -> &AtomicU64;
-    let counters: [(&str, &str, Pick); 5] = [
+    let counters: [(&str, &str, Pick); 8] = [
         (
             "fleetprof_pins_opened_total",
             "Times that minutes of the recorder were pinned.",
@@ -18,12 +18,12 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
         ),
         (
             "fleetprof_pins_dropped_total",
-            "Pins removed because recorder.pins_mib was used up, the oldest first.",
+            "Pins removed because recorder.pins_mib was used up, the oldest of the trigger that takes most first.",
             |c| &c.dropped,
         ),
         (
             "fleetprof_pins_cut_total",
-            "Pins that ended before their time: over their share, or the disk took nothing for too long.",
+            "Pins that ended before their time: over their share or recorder.pins_mib, or the disk took nothing for too long.",
             |c| &c.cut,
         ),
         (
@@ -35,6 +35,21 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             "fleetprof_pins_failed_writes_total",
             "Writes of pins that failed; what was to be written waits in memory.",
             |c| &c.failed_writes,
+        ),
+        (
+            "fleetprof_pins_brought_total",
+            "Pins that were brought to the collector; one whose capture came later twice.",
+            |c| &c.brought,
+        ),
+        (
+            "fleetprof_pins_refused_total",
+            "Pins that stay on this host alone: the collector refused them, or they cannot be read.",
+            |c| &c.refused,
+        ),
+        (
+            "fleetprof_pins_bring_failures_total",
+            "Tries to bring a pin to the collector that failed; they are repeated.",
+            |c| &c.bring_failures,
         ),
     ];
     for (name, help, pick) in counters {

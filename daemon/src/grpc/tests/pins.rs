@@ -140,7 +140,7 @@ async fn what_was_captured_with_a_pin_is_asked_for_by_its_number() {
             .pins
             .get()
             .expect("pins")
-            .keep_capture(1, &evidence)
+            .keep_capture(1, evidence)
             .is_ok()
     );
     let found = ask(&mut client, request(1)).await;

@@ -1,0 +1,57 @@
+//! The pins of the FAKE collector: those of the fake agent, one of each of two hosts.
+
+use super::collector::{Fake, HOSTS};
+use super::{Answers, NOW_NS, chunks, profile, select};
+use proto::collector::pin_service_server::PinService;
+use proto::collector::*;
+use tonic::{Request, Response, Status};
+
+#[tonic::async_trait]
+impl PinService for Fake {
+    type ProfileStream = Answers<PinProfileResponse>;
+
+    async fn list(
+        &self,
+        request: Request<ListHostPinsRequest>,
+    ) -> Result<Response<ListHostPinsResponse>, Status> {
+        let asked = request.into_inner();
+        let told = format!("host=[{}] trigger=[{}]", asked.host, asked.trigger);
+        self.admit("pins", told).await?;
+        let pins = match self.behaviour.empty {
+            true => Vec::new(),
+            false => super::pins(),
+        };
+        let of_host = |(at, pin): (usize, proto::agent::Pin)| HostPin {
+            id: 40 + at as u64,
+            host_id: format!("id-{at}"),
+            hostname: HOSTS[2 * at].0.to_owned(),
+            pin: Some(pin),
+            received_unix_ns: NOW_NS,
+            clock_ahead_ns: 0,
+        };
+        Ok(Response::new(ListHostPinsResponse {
+            pins: pins.into_iter().enumerate().map(of_host).collect(),
+            left_out: 2 * u64::from(self.behaviour.damaged),
+        }))
+    }
+
+    async fn profile(
+        &self,
+        request: Request<PinProfileRequest>,
+    ) -> Result<Response<Self::ProfileStream>, Status> {
+        let asked = request.into_inner();
+        let told = format!(
+            "{} captured={} times={}",
+            asked.id, asked.captured, asked.times
+        );
+        self.admit("pin", told).await?;
+        let found = select(
+            &profile(1),
+            &asked.matchers,
+            &asked.frame_filters,
+            &asked.group_by,
+        )?;
+        let parts = chunks(found).map(|chunk| Ok(PinProfileResponse { chunk: Some(chunk) }));
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
+    }
+}

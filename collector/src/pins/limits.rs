@@ -1,0 +1,55 @@
+//! What pins of agents may cost: bounds with what happens at each.
+
+use std::time::Duration;
+
+/// Largest message of an agent. Unit: bytes, decompressed. Chunks of profiles are 256 KiB and, where a string is
+/// long, a little more; a larger message ends the call with the transport's own error.
+pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
+
+/// Largest profile of a pin, its minutes and its capture each. Unit: encoded bytes. An agent's pin is cut at 16 MiB
+/// with the defaults, packed; a larger one is refused.
+pub const PART_BYTES_MAX: usize = 64 << 20;
+
+/// Pins that are taken at a time. More wait for [`PLACE_MAX`] and are told to come again. Each is put together once
+/// to see whether it is a profile, which takes about three times its size.
+pub const UPLOADS_MAX: usize = 2;
+
+/// Longest wait for a place.
+pub const PLACE_MAX: Duration = Duration::from_secs(10);
+
+/// Longest silence of an agent that brings a pin.
+pub const MESSAGE_MAX: Duration = Duration::from_secs(30);
+
+/// Longest time for all of one pin: 128 MiB in this time are 0.4 MiB/s.
+pub const UPLOAD_MAX: Duration = Duration::from_secs(300);
+
+/// Most pins in all. Beyond it the host with the most loses its oldest.
+pub const PINS_MAX: usize = 10_000;
+
+/// Pins that one host may bring in a day of UTC. A trigger fires ten times a day unless it is told otherwise; more
+/// are refused until the next day.
+pub const HOST_PINS_PER_DAY_MAX: u32 = 256;
+
+/// Hosts whose pins of the day are counted. Of more none are taken until the next day.
+pub const HOSTS_PER_DAY_MAX: usize = 65_536;
+
+/// Longest name of a trigger. Unit: bytes. Longer texts of agents are cut.
+pub const TRIGGER_BYTES_MAX: usize = 128;
+
+/// Longest cause. Unit: bytes.
+pub const CAUSE_BYTES_MAX: usize = 512;
+
+/// Longest path of a cgroup. Unit: bytes: that of Linux.
+pub const CGROUP_BYTES_MAX: usize = 4096;
+
+/// Longest head of a file. Unit: bytes. The texts above and a host's name and id are less.
+pub const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Pins in a list when the request does not say.
+pub const LIST_DEFAULT: usize = 1000;
+
+/// Largest list. Unit: bytes; gRPC's default for messages is 4 MiB.
+pub const LIST_BYTES_MAX: usize = 3 << 20;
+
+/// How often it is looked whether pins have reached their age.
+pub const PRUNE_INTERVAL: Duration = Duration::from_secs(600);

@@ -1,0 +1,274 @@
+//! The calls: Keep for agents; List and Profile for people.
+
+use super::Pins;
+use super::files::{Part, ReadError};
+use super::limits::{LIST_BYTES_MAX, LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
+use super::take::{Piece, fault, head};
+use crate::ingest::stopped;
+use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, profile_bytes};
+use profile::{Coverage, GroupBy, Moment, Moments, Profile, Query};
+use prost::Message;
+use proto::collector::evidence_service_server::EvidenceService;
+use proto::collector::keep_request::Body;
+use proto::collector::pin_service_server::PinService;
+use proto::collector::{
+    HostPin, KeepRequest, KeepResponse, ListHostPinsRequest, ListHostPinsResponse,
+    PinProfileRequest, PinProfileResponse,
+};
+use proto::convert::Chunks;
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+/// Chunks between the connection and the disk.
+const PIECES_QUEUED: usize = 2;
+
+#[tonic::async_trait]
+impl EvidenceService for Pins {
+    async fn keep(
+        &self,
+        request: Request<Streaming<KeepRequest>>,
+    ) -> Result<Response<KeepResponse>, Status> {
+        let peer = request.remote_addr();
+        let mut requests = request.into_inner();
+        let mut shutdown = self.0.shutdown.clone();
+        let kept = tokio::select! {
+            kept = timeout(UPLOAD_MAX, self.keep_one(&mut requests)) => kept,
+            () = stopped(&mut shutdown) => {
+                return Err(Status::unavailable("the collector is shutting down"));
+            }
+        };
+        let kept = kept.unwrap_or_else(|_| {
+            let seconds = UPLOAD_MAX.as_secs();
+            let text = format!("the pin did not come within {seconds} s");
+            Err(Status::deadline_exceeded(text))
+        });
+        let metrics = &self.0.metrics;
+        match &kept {
+            Ok(true) => metrics.pins_repeated.inc(),
+            Ok(false) => metrics.pins_kept.inc(),
+            Err(status) if status.code() == Code::InvalidArgument => {
+                metrics.pins_refused.inc();
+                tracing::warn!(?peer, "pin of an agent refused: {}", status.message());
+            }
+            Err(status) => {
+                tracing::debug!(?peer, "pin of an agent not taken: {}", status.message());
+            }
+        }
+        kept.map(|repeated| Response::new(KeepResponse { repeated }))
+    }
+}
+
+impl Pins {
+    /// True when it was there already.
+    async fn keep_one(&self, requests: &mut Streaming<KeepRequest>) -> Result<bool, Status> {
+        let files = self.0.files()?;
+        let Some(Body::Head(asked)) = next(requests).await? else {
+            return Err(fault("the first message must be its head"));
+        };
+        let has_capture = asked.has_capture;
+        let head = head(asked, self.0.clock.now_unix_ns(), &self.0.metrics)?;
+        if let Some(known) = files.find(&head) {
+            let known = known.pin.unwrap_or_default();
+            if known.capture_bytes > 0 || !has_capture {
+                return Ok(true);
+            }
+        }
+        let place = timeout(PLACE_MAX, self.0.places.clone().acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            let text = "other agents bring pins; come again in a moment";
+            return Err(Status::unavailable(text));
+        };
+        self.0.admit(&head.host_id, files.bounds().host_bytes)?;
+        let (pieces, mut taken) = mpsc::channel(PIECES_QUEUED);
+        let (inner, host_id) = (self.0.clone(), head.host_id.clone());
+        let taking = tokio::task::spawn_blocking(move || {
+            // Given back when it has ended, whoever waits for it.
+            let _place = place;
+            inner.take(head, has_capture, &mut taken)
+        });
+        let passed = pass_on(requests, pieces).await;
+        let taken = taking
+            .await
+            .map_err(|_| Status::internal("the pin could not be taken"))?;
+        if matches!(&taken, Err(status) if status.code() == Code::Unavailable) {
+            // Not the host's fault.
+            self.0.give_back(&host_id);
+        }
+        // Why the taking gave up goes before that it could not be told more.
+        match (taken, passed) {
+            (Err(status), Err(passed)) if status.code() == Code::Cancelled => Err(passed),
+            (taken, _) => taken.map(|()| false),
+        }
+    }
+}
+
+/// Hands chunks on until the end, or until nobody takes them.
+async fn pass_on(
+    requests: &mut Streaming<KeepRequest>,
+    pieces: mpsc::Sender<Piece>,
+) -> Result<(), Status> {
+    loop {
+        let piece = match next(requests).await? {
+            Some(Body::Minutes(chunk)) => Piece::Chunk(Part::Minutes, chunk),
+            Some(Body::Captured(chunk)) => Piece::Chunk(Part::Captured, chunk),
+            Some(Body::Head(_)) => return Err(fault("it has a second head")),
+            None => Piece::End,
+        };
+        let last = matches!(piece, Piece::End);
+        if pieces.send(piece).await.is_err() || last {
+            return Ok(());
+        }
+    }
+}
+
+/// The next message; none at the end.
+async fn next(requests: &mut Streaming<KeepRequest>) -> Result<Option<Body>, Status> {
+    let message = timeout(MESSAGE_MAX, requests.message()).await;
+    let message = message.map_err(|_| {
+        let seconds = MESSAGE_MAX.as_secs();
+        Status::deadline_exceeded(format!("nothing came for {seconds} s"))
+    })?;
+    let message = message.map_err(|status| match status.code() {
+        // Of the decoder: too large, or no message at all. All else is the connection's.
+        Code::OutOfRange | Code::ResourceExhausted | Code::Internal => fault(status.message()),
+        _ => Status::cancelled("the agent has left"),
+    })?;
+    match message {
+        None => Ok(None),
+        Some(KeepRequest { body: Some(body) }) => Ok(Some(body)),
+        Some(_) => Err(fault("a message has no body this version knows")),
+    }
+}
+
+#[tonic::async_trait]
+impl PinService for Pins {
+    type ProfileStream = ReceiverStream<Result<PinProfileResponse, Status>>;
+
+    async fn list(
+        &self,
+        request: Request<ListHostPinsRequest>,
+    ) -> Result<Response<ListHostPinsResponse>, Status> {
+        let asked = request.into_inner();
+        let limit = match asked.limit {
+            0 => LIST_DEFAULT,
+            limit => (limit as usize).min(PINS_MAX),
+        };
+        let mut pins = self.0.files()?.list();
+        pins.retain(|pin| matches(&asked, pin));
+        let all = pins.len();
+        let mut left = LIST_BYTES_MAX;
+        let fits = |pin: &HostPin| {
+            let rest = left.checked_sub(pin.encoded_len() + 8);
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        let pins: Vec<HostPin> = pins.into_iter().take(limit).take_while(fits).collect();
+        let left_out = (all - pins.len()) as u64;
+        Ok(Response::new(ListHostPinsResponse { pins, left_out }))
+    }
+
+    async fn profile(
+        &self,
+        request: Request<PinProfileRequest>,
+    ) -> Result<Response<Self::ProfileStream>, Status> {
+        let asked = request.into_inner();
+        let query = query(&asked)?;
+        let part = match asked.captured {
+            true => Part::Captured,
+            false => Part::Minutes,
+        };
+        let mut place = self.0.queries.place()?;
+        let inner = self.0.clone();
+        let made = self.0.queries.work(move |limits| {
+            let gone = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
+            let files = inner.files()?;
+            let profile = files.read(asked.id, part, gone).map_err(refused)?;
+            if heap_bytes(&profile) > limits.memory_bytes {
+                return Err(Status::resource_exhausted(format!(
+                    "the pin takes more than {} MiB (`query.memory_mib`)",
+                    limits.memory_bytes >> 20
+                ))
+                .into());
+            }
+            let answer = answer(&profile, &query, asked.times);
+            drop(profile);
+            place.hold(heap_bytes(&answer))?;
+            Ok((Chunks::new(answer), place))
+        });
+        let (chunks, place) = made.await?;
+        let (tx, parts) = mpsc::channel(1);
+        let queries = self.0.queries.clone();
+        tokio::spawn(async move {
+            let sending = timeout(ANSWER_TIMEOUT, send(chunks, tx));
+            if !matches!(sending.await, Ok(true)) {
+                queries.count_stalled();
+            }
+            drop(place);
+        });
+        Ok(Response::new(ReceiverStream::new(parts)))
+    }
+}
+
+fn matches(asked: &ListHostPinsRequest, pin: &HostPin) -> bool {
+    let host = &asked.host;
+    let trigger = pin.pin.as_ref().map_or("", |pin| &pin.trigger);
+    (host.is_empty() || *host == pin.host_id || *host == pin.hostname)
+        && (asked.trigger.is_empty() || asked.trigger == trigger)
+}
+
+fn query(asked: &PinProfileRequest) -> Result<Query, Status> {
+    let invalid = |error: &dyn std::fmt::Display| Status::invalid_argument(error.to_string());
+    let selector = proto::query::selector(asked.matchers.clone()).map_err(|e| invalid(&e))?;
+    let filters = proto::query::frame_filters(asked.frame_filters.clone());
+    let filters = filters.map_err(|e| invalid(&e))?;
+    let count = proto::query::check_count("labels to group by", asked.group_by.len());
+    count.map_err(|e| invalid(&e))?;
+    let group_by = GroupBy::from_keys(&asked.group_by);
+    Query::new(selector, filters, group_by).map_err(|e| invalid(&e))
+}
+
+fn answer(profile: &Profile, query: &Query, times: bool) -> Profile {
+    let mut answer = profile.query(query);
+    if !times {
+        answer.moments = Moments::default();
+    }
+    if !query.selector().is_empty() {
+        // What the kernel accounts is known for all of the pin alone.
+        answer.info.coverage = Coverage::default();
+    }
+    answer
+}
+
+/// Memory of a profile, times included, about. Unit: bytes.
+fn heap_bytes(profile: &Profile) -> usize {
+    profile_bytes(profile) + profile.moments.list.len() * size_of::<Moment>()
+}
+
+fn refused(error: ReadError) -> Failed {
+    let text = error.to_string();
+    Failed::from(match error {
+        ReadError::Unknown(_) => Status::not_found(text),
+        ReadError::Cancelled => Status::deadline_exceeded(text),
+        ReadError::Read { .. } | ReadError::Assemble { .. } => Status::data_loss(text),
+    })
+}
+
+/// False when the client does not read.
+async fn send(
+    chunks: Chunks<Profile>,
+    tx: mpsc::Sender<Result<PinProfileResponse, Status>>,
+) -> bool {
+    for chunk in chunks {
+        let part = PinProfileResponse { chunk: Some(chunk) };
+        match tx.send_timeout(Ok(part), STALL_TIMEOUT).await {
+            Ok(()) => {}
+            // It went away, which is its own affair.
+            Err(mpsc::error::SendTimeoutError::Closed(_)) => return true,
+            Err(mpsc::error::SendTimeoutError::Timeout(_)) => return false,
+        }
+    }
+    true
+}

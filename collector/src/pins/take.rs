@@ -1,0 +1,132 @@
+//! Takes one pin of an agent: checks what it says, writes it, and sees that it is a profile.
+
+use super::Inner;
+use super::files::{KeepError, Part};
+use super::limits::{CAUSE_BYTES_MAX, CGROUP_BYTES_MAX, PART_BYTES_MAX, TRIGGER_BYTES_MAX};
+use crate::ingest::limits::HOST_ID_BYTES_MAX;
+use crate::ingest::window::host_facts;
+use crate::metrics::Metrics;
+use proto::ProfileAssembler;
+use proto::agent;
+use proto::collector::{HostPin, PinHead};
+use proto::wire::ProfileChunk;
+use tokio::sync::mpsc::Receiver;
+use tonic::Status;
+
+/// What comes of an agent after the head.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "pieces of a stream: nearly all are chunks, and two wait at most"
+)]
+pub(super) enum Piece {
+    /// A chunk of one of its profiles.
+    Chunk(Part, ProfileChunk),
+    /// The agent has said all.
+    End,
+}
+
+/// What an agent says of a pin, within bounds.
+pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Result<HostPin, Status> {
+    let hello = asked
+        .hello
+        .ok_or_else(|| fault("it does not say whose the pin is"))?;
+    let pin = asked
+        .pin
+        .ok_or_else(|| fault("it does not say what the pin is"))?;
+    if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
+        let bytes = hello.host_id.len();
+        return Err(fault(format!(
+            "a host id has 1 to {HOST_ID_BYTES_MAX} bytes, not {bytes}"
+        )));
+    }
+    let range = pin.range.unwrap_or_default();
+    if range.start_unix_ns < 0 || range.end_unix_ns < range.start_unix_ns || pin.fired_unix_ns < 0 {
+        return Err(fault(
+            "its range ends before it begins, or lies before 1970",
+        ));
+    }
+    let facts = host_facts(hello.facts.unwrap_or_default(), metrics);
+    let cut = |text: &str, most: usize| text[..text.floor_char_boundary(most)].to_owned();
+    Ok(HostPin {
+        id: 0,
+        hostname: facts.hostname,
+        host_id: hello.host_id,
+        pin: Some(agent::Pin {
+            id: pin.id,
+            trigger: cut(&pin.trigger, TRIGGER_BYTES_MAX),
+            cause: cut(&pin.cause, CAUSE_BYTES_MAX),
+            cgroup: cut(&pin.cgroup, CGROUP_BYTES_MAX),
+            fired_unix_ns: pin.fired_unix_ns,
+            range: Some(range),
+            ..agent::Pin::default()
+        }),
+        received_unix_ns: now_unix_ns,
+        clock_ahead_ns: hello.now_unix_ns.saturating_sub(now_unix_ns),
+    })
+}
+
+impl Inner {
+    /// Writes what comes until its end. Blocks. A pin is there whole or not at all.
+    pub(super) fn take(
+        &self,
+        head: HostPin,
+        has_capture: bool,
+        pieces: &mut Receiver<Piece>,
+    ) -> Result<(), Status> {
+        let host_id = head.host_id.clone();
+        let files = self.files()?;
+        let mut upload = files
+            .begin(head)
+            .map_err(|error| self.failed(error.into()))?;
+        let mut part = Part::Minutes;
+        let mut assembler = ProfileAssembler::with_limit(PART_BYTES_MAX);
+        loop {
+            let Some(piece) = pieces.blocking_recv() else {
+                return Err(Status::cancelled("the pin did not come to its end"));
+            };
+            let (of, chunk) = match piece {
+                Piece::Chunk(of, chunk) => (of, chunk),
+                Piece::End => break,
+            };
+            if of != part {
+                if of == Part::Minutes || !has_capture {
+                    return Err(fault("its chunks are not in the order of its head"));
+                }
+                part = of;
+                let next = ProfileAssembler::with_limit(PART_BYTES_MAX);
+                // Its memory is given back: it has been seen.
+                std::mem::replace(&mut assembler, next)
+                    .finish()
+                    .map_err(fault)?;
+            }
+            let written = upload.push(of, &chunk);
+            let bytes = written.map_err(|error| self.failed(error.into()))?;
+            self.brought(&host_id, bytes);
+            assembler.push(chunk).map_err(fault)?;
+        }
+        assembler.finish().map_err(fault)?;
+        if has_capture != (part == Part::Captured) {
+            return Err(fault("it ends before its capture"));
+        }
+        upload.finish().map_err(|error| self.failed(error))?;
+        self.prune();
+        Ok(())
+    }
+
+    /// What the agent is told of a pin that was not kept.
+    fn failed(&self, error: KeepError) -> Status {
+        match error {
+            KeepError::TooLarge { .. } => fault(error),
+            KeepError::Write(source) => {
+                self.metrics.pins_failed.inc();
+                tracing::warn!(%source, "failed to write a pin of an agent; it will bring it again");
+                Status::unavailable(format!("failed to write the pin: {source}"))
+            }
+        }
+    }
+}
+
+/// The agent's pin cannot be taken, now or later.
+pub(super) fn fault(what: impl std::fmt::Display) -> Status {
+    Status::invalid_argument(format!("failed to take the pin: {what}"))
+}
