@@ -1,0 +1,554 @@
+//! Puts the stages together and starts them: each before those that hand it something, the sampler and the
+//! server last.
+//!
+//! [`Parts`] are opened before any thread runs. Then each function here starts a stage and returns the ends of
+//! the queues that lead to it.
+
+use super::ends::{Ends, RunError, StageError};
+use super::serve::serve;
+use super::{Notifier, Stages};
+use crate::agent::{self, Agent, Budget, ConfigSource, SamplingFacts, SetLogLevel};
+use crate::aggregate::batch::RawBatch;
+use crate::aggregate::namer::Namer;
+use crate::aggregate::recorder::{ClosedSink, Recorder};
+use crate::bounds::CacheBounds;
+use crate::capture::recorders::Recorders;
+use crate::cgroup::CgroupTable;
+use crate::cgroup::containers::{self, Asker, Containers, Source};
+use crate::config::{Config, Loaded};
+use crate::cpus::CpuWatch;
+use crate::export::{self, Exporter};
+use crate::heartbeat::{Heartbeat, Pace};
+use crate::jit::notice::Notice;
+use crate::jit::{self, CodeBook, Watcher};
+use crate::perf::environment::Environment;
+use crate::perf::plan::Limits;
+use crate::perf::rings::Rings;
+use crate::pins::Pins;
+use crate::pins::bring::Bringer;
+use crate::process::looker::{self, Looker};
+use crate::process::scan::ScannedProcess;
+use crate::process::scout::{Handover, Modules, Request, Scanned, Scout};
+use crate::sampler::{self, Queues, Sampler, Start};
+use crate::symbolize::debug_files;
+use crate::symbolize::files::FileStore;
+use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer};
+use crate::sys::WakeFd;
+use crate::time::{Mono, WallAnchor};
+use crate::unwind::generated::Generated;
+use crate::unwind::{Unwinder, generated, look, modules};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use tokio::sync::{oneshot, watch};
+
+/// Batches between sampler and namer. With two the namer may take a whole window to name one while
+/// the sampler fills the next; beyond that windows get longer.
+const BATCHES: usize = 2;
+
+/// Files announced and not yet opened. A start of a large host announces some thousands within a
+/// second; what finds no room is announced again.
+const FILES_QUEUED_MAX: usize = 1024;
+
+/// Modules read and not yet taken by the sampler, which takes all of them once a second.
+const MODULES_QUEUED_MAX: usize = 1024;
+
+/// Threads that run.
+struct Threads {
+    ends: Ends,
+    draining: Vec<JoinHandle<()>>,
+    pushing: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    fn new() -> Result<Threads, RunError> {
+        let ends = Ends {
+            wake: Arc::new(WakeFd::new().map_err(RunError::Setup)?),
+            list: Arc::default(),
+        };
+        Ok(Threads {
+            ends,
+            draining: Vec::new(),
+            pushing: Vec::new(),
+        })
+    }
+
+    /// Starts a stage that has something to bring to its end when the daemon stops.
+    fn drains(
+        &mut self,
+        name: &'static str,
+        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
+    ) -> Result<(), RunError> {
+        let thread = self.ends.spawn(name, body).map_err(RunError::Setup)?;
+        self.draining.push(thread);
+        Ok(())
+    }
+
+    /// Starts a stage that talks to the collector.
+    fn pushes(
+        &mut self,
+        name: &'static str,
+        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
+    ) -> Result<(), RunError> {
+        let thread = self.ends.spawn(name, body).map_err(RunError::Setup)?;
+        self.pushing.push(thread);
+        Ok(())
+    }
+}
+
+/// What stages work with.
+struct Parts {
+    rings: Rings,
+    facts: SamplingFacts,
+    kernel: KernelSymbols,
+    cgroups: CgroupTable,
+    container_counts: Arc<containers::Counts>,
+    asker: Option<Asker>,
+    scout: Scout,
+    /// Found after the rings were opened.
+    processes: Vec<ScannedProcess>,
+    counters: Arc<SymbolCounters>,
+    store: Arc<FileStore>,
+    shared: Arc<sampler::Shared>,
+}
+
+impl Parts {
+    fn open(config: &Config) -> Result<Parts, RunError> {
+        let (rings, facts) = agent::open_sampling(config, Limits::NONE)?;
+        tracing::info!(
+            event = facts.event.name(),
+            rate_hz = facts.plan.rate_hz,
+            cpus = facts.cpus_sampled,
+            "sampling"
+        );
+        if let Some(reason) = &facts.fallback {
+            tracing::warn!(reason, "sampling `{}` instead", facts.event.name());
+        }
+        let mut cgroups = CgroupTable::discover();
+        let container_counts = Arc::new(containers::Counts::default());
+        let asker = containers_asked(config, &container_counts).map(|(containers, asker)| {
+            cgroups.set_containers(containers);
+            asker
+        });
+        let scout = Scout::default();
+        let processes = scout.scan();
+        let counters = Arc::new(SymbolCounters::default());
+        let debug_files = debug_files::Wanted {
+            dirs: config.symbols.debug_dirs.clone(),
+            lines: config.symbols.lines || config.symbols.inlined_frames,
+        };
+        let store = FileStore::new(None, Arc::clone(&counters)).with_debug_files(debug_files);
+        let shared = Arc::new(sampler::Shared::new().map_err(RunError::Setup)?);
+        if let Some(announcer) = cgroups.containers().announcer() {
+            // Nobody else sets it.
+            let _ = shared.containers.set(announcer);
+        }
+        Ok(Parts {
+            rings,
+            facts,
+            kernel: KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none()),
+            cgroups,
+            container_counts,
+            asker,
+            scout,
+            processes,
+            counters,
+            store: Arc::new(store),
+            shared,
+        })
+    }
+
+    /// What all stages share, and the windows that are to be sent, where there is a collector.
+    fn agent(
+        &self,
+        loaded: Loaded,
+        source: ConfigSource,
+        set_log_level: SetLogLevel,
+    ) -> (Arc<Agent>, Option<export::Queue>) {
+        let config = loaded.config.clone();
+        let (facts, clock) = (&self.facts, Arc::new(WallAnchor::new()));
+        let environment = Environment::read();
+        let budget = Budget::new(&config, &environment, &facts.plan);
+        let bounds = budget.memory.bounds();
+        let mut recorder = Recorder::new(agent::recorder_options(&config, bounds));
+        recorder.set_event(facts.event.name(), facts.event.unit());
+        let exporting = exporter(&config, &environment, &clock);
+        let (export, queue) = exporting
+            .map(|(exporter, sink, queue)| {
+                recorder.set_sink(sink);
+                (Arc::new(exporter), queue)
+            })
+            .unzip();
+        let pins = Arc::new(Pins::new(
+            config.recorder.pins_dir.clone(),
+            config.recorder.pins_bytes(),
+            Arc::clone(&clock),
+        ));
+        let bringer = export.as_ref().map(|exporter| {
+            let bringer = Bringer::new(Arc::clone(&pins), Arc::clone(exporter));
+            Arc::new(bringer)
+        });
+        let agent = Agent {
+            sampler: Arc::clone(&self.shared),
+            recorder: RwLock::new(recorder),
+            started_unix_ns: clock.to_unix_ns(Mono::now()),
+            clock,
+            config: Mutex::new(loaded),
+            source,
+            sampling: Mutex::new(facts.clone()),
+            cpus: Mutex::new(CpuWatch::new(Mono::now(), self.rings.cpu_ids())),
+            arrivals: Mutex::default(),
+            budget: Mutex::new(budget),
+            losses: Mutex::default(),
+            bounds: Arc::new(CacheBounds::new(bounds)),
+            symbols: Arc::clone(&self.counters),
+            containers: Arc::clone(&self.container_counts),
+            hierarchy: self.cgroups.hierarchy().clone(),
+            environment,
+            kernel_symbols: !self.kernel.hidden(),
+            namer: Heartbeat::default(),
+            namer_pace: Pace::default(),
+            files: Arc::default(),
+            export,
+            set_log_level,
+            runtimes: Arc::default(),
+            watchers: Arc::default(),
+            captures: OnceLock::new(),
+            control: OnceLock::new(),
+            triggers: Arc::default(),
+            pins,
+            bringer,
+            registry: OnceLock::new(),
+        };
+        (Arc::new(agent), queue)
+    }
+}
+
+impl Stages {
+    /// Starts all of them, and waits until clients are answered.
+    pub(super) fn start(
+        loaded: Loaded,
+        source: ConfigSource,
+        set_log_level: SetLogLevel,
+    ) -> Result<Stages, RunError> {
+        let config = loaded.config.clone();
+        let parts = Parts::open(&config)?;
+        let (agent, unsent) = parts.agent(loaded, source, set_log_level);
+        let recorders = Arc::<Recorders>::default();
+        agent.take_captures(parts.cgroups.containers().clone(), Arc::clone(&recorders));
+        agent.keep_times(&config);
+        let mut threads = Threads::new()?;
+        start_pipeline(&mut threads, &agent, &config, parts, recorders)?;
+        start_pushing(&mut threads, &agent, unsent)?;
+
+        let (stop_serving, stopped) = watch::channel(false);
+        let (ready, is_ready) = oneshot::channel();
+        let served = Arc::clone(&agent);
+        agent.register_metrics();
+        let Threads {
+            ends,
+            draining,
+            pushing,
+        } = threads;
+        let serving = ends.spawn("fp-grpc", move || serve(served, ready, stopped));
+        let serving = serving.map_err(RunError::Setup)?;
+        ends.prepare_triggers(&agent);
+        agent.configure_triggers(&config).map_err(RunError::Setup)?;
+        let stages = Stages {
+            agent,
+            ends,
+            draining,
+            pushing,
+            stop_serving,
+            serving,
+            manager: Notifier::from_env(),
+        };
+        if is_ready.blocking_recv().is_err() {
+            let error = stages.ends.unexpected();
+            stages.stop(error)?;
+            return Err(RunError::Setup(io::Error::other(
+                "the server ended at once",
+            )));
+        }
+        Ok(stages)
+    }
+}
+
+/// Starts what leads from the kernel's samples to the recorder.
+fn start_pipeline(
+    threads: &mut Threads,
+    agent: &Arc<Agent>,
+    config: &Config,
+    parts: Parts,
+    recorders: Arc<Recorders>,
+) -> Result<(), RunError> {
+    let Parts {
+        rings,
+        facts,
+        kernel,
+        cgroups,
+        asker,
+        scout,
+        processes,
+        store,
+        shared,
+        ..
+    } = parts;
+    let idle = match kernel.hidden() {
+        true => Vec::new(),
+        false => kernel.idle_ranges(),
+    };
+    let copies = facts.plan.stack_bytes > 0;
+    let files = start_files(threads, agent, config, scout, &store, copies)?;
+    let (code, generated) = start_jit(threads, agent, config)?;
+    let naming = Naming {
+        symbols: SymbolOptions {
+            lines: config.symbols.lines,
+            inlined_frames: config.symbols.inlined_frames,
+            debug_dirs: config.symbols.debug_dirs.clone(),
+            cache_bytes: config.symbols.cache_bytes(),
+        },
+        kernel,
+        store,
+        cgroups,
+        book: CodeBook::new(code.clone()),
+        recorders,
+    };
+    let (batches, recycled) = start_namer(threads, agent, naming)?;
+    if let Some(asker) = asker {
+        threads.drains("fp-containers", move || {
+            asker.run();
+            Ok(())
+        })?;
+    }
+    let looks = match config.unwind.look {
+        true => Some(start_looker(threads)?),
+        false => None,
+    };
+    let mut unwinder = Unwinder::new(facts.depths, Arc::clone(&agent.bounds));
+    unwinder.looks.on = looks.is_some();
+    let window = config.windows.length();
+    let start = Start {
+        unwinder,
+        period: facts.period(),
+        rings,
+        processes,
+        idle,
+        window,
+        first_window_end: agent.clock.next_multiple(window),
+    };
+    let queues = Queues {
+        batches,
+        recycled,
+        scout: files.wanted,
+        scanned: files.scanned,
+        modules: files.modules,
+        generated,
+        code,
+        looks,
+    };
+    threads.drains("fp-sampler", move || {
+        Ok(Sampler::new(start, queues, shared)?.run()?)
+    })
+}
+
+/// The sampler's ends of the queues of `fp-files`.
+struct Files {
+    wanted: SyncSender<Request>,
+    scanned: Receiver<Scanned>,
+    modules: (Receiver<modules::Loaded>, Arc<Handover>),
+}
+
+/// `copies`: stacks are copied, so unwind tables are wanted.
+fn start_files(
+    threads: &mut Threads,
+    agent: &Agent,
+    config: &Config,
+    scout: Scout,
+    store: &Arc<FileStore>,
+    copies: bool,
+) -> Result<Files, RunError> {
+    let (wanted, requests) = sync_channel(FILES_QUEUED_MAX);
+    let (scans, scanned) = sync_channel(1);
+    let (loaded, modules) = sync_channel(MODULES_QUEUED_MAX);
+    let handover = Arc::new(Handover::default());
+    handover.wanted.store(copies, Ordering::Relaxed);
+    let for_sampler = Modules {
+        loaded,
+        handover: Arc::clone(&handover),
+        debug_dirs: config.symbols.debug_dirs.clone(),
+    };
+    let (store, heartbeat) = (Arc::clone(store), Arc::clone(&agent.files));
+    threads.drains("fp-files", move || {
+        scout.run(&requests, &store, &scans, &for_sampler, &heartbeat);
+        Ok(())
+    })?;
+    Ok(Files {
+        wanted,
+        scanned,
+        modules: (modules, handover),
+    })
+}
+
+/// Starts what follows generated code. Returns where its processes are told of, and where rules for it come from.
+fn start_jit(
+    threads: &mut Threads,
+    agent: &Agent,
+    config: &Config,
+) -> Result<(SyncSender<Notice>, Receiver<Generated>), RunError> {
+    let options = jit::Options {
+        perf_maps: config.jit.perf_maps,
+        jitdumps: config.jit.jitdumps,
+        max_bytes: config.jit.perf_map_max_bytes(),
+    };
+    let (code, notices) = sync_channel(jit::notice::NOTICES_MAX);
+    let (rules, generated) = sync_channel(generated::QUEUED_MAX);
+    let counters = Arc::clone(&agent.symbols);
+    let ask = config.jit.ask_options();
+    let asks = ask.hotspot_attach || ask.dotnet_enable;
+    let asker = jit::ask::Asker::new(ask)
+        .counting(Arc::clone(&counters))
+        .reporting_to(Arc::clone(&agent.runtimes));
+    let body = move || {
+        Watcher::new(options, asker, counters, rules).run(&notices);
+        Ok(())
+    };
+    // It may wait for helpers. All that it leaves behind is what runtimes wrote because they were asked.
+    match asks {
+        true => threads.drains("fp-jit", body)?,
+        false => drop(
+            threads
+                .ends
+                .spawn("fp-jit", body)
+                .map_err(RunError::Setup)?,
+        ),
+    }
+    Ok((code, generated))
+}
+
+/// What the namer works with.
+struct Naming {
+    symbols: SymbolOptions,
+    kernel: KernelSymbols,
+    store: Arc<FileStore>,
+    cgroups: CgroupTable,
+    book: CodeBook,
+    recorders: Arc<Recorders>,
+}
+
+/// Starts the namer. Returns where batches go, and where they come back.
+fn start_namer(
+    threads: &mut Threads,
+    agent: &Arc<Agent>,
+    naming: Naming,
+) -> Result<(SyncSender<RawBatch>, Receiver<RawBatch>), RunError> {
+    let (batches, from_sampler) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
+    let (recycle, recycled) = sync_channel(BATCHES + sampler::CAPTURE_BATCHES);
+    for _ in 0..BATCHES {
+        // The queue has room for all of them.
+        let _ = recycle.try_send(RawBatch::default());
+    }
+    let agent = Arc::clone(agent);
+    threads.drains("fp-namer", move || {
+        naming.run(&agent, &from_sampler, &recycle);
+        Ok(())
+    })?;
+    Ok((batches, recycled))
+}
+
+impl Naming {
+    /// The body of `fp-namer`.
+    fn run(self, agent: &Agent, batches: &Receiver<RawBatch>, recycle: &SyncSender<RawBatch>) {
+        let _lowered = agent.namer_pace.take_thread();
+        let counters = Arc::clone(&agent.symbols);
+        let mut symbolizer = Symbolizer::new(self.symbols, Arc::clone(&self.store), counters);
+        symbolizer.set_kernel_symbols(self.kernel);
+        symbolizer.follow(Arc::clone(&agent.bounds));
+        let namer = Namer::new(symbolizer, self.store, self.book, self.cgroups)
+            .counting_runtimes(Arc::clone(&agent.runtimes))
+            .capturing(self.recorders);
+        namer.run(batches, recycle, &agent.recorder, |busy| {
+            if busy {
+                return agent.namer.begin();
+            }
+            let now = Mono::now();
+            let took = agent.namer.begun().map(|begun| now.since(begun));
+            agent.namer_pace.done(took.unwrap_or_default(), now);
+            agent.namer.end();
+        });
+        let recorder = agent.recorder.write();
+        let mut recorder = recorder.unwrap_or_else(PoisonError::into_inner);
+        recorder.drop_sink();
+        let samples = recorder.totals_of_quality().taken;
+        let windows = recorder.stats().totals.windows_closed;
+        tracing::info!(samples, windows, "closed the last window");
+    }
+}
+
+type Looks = (SyncSender<looker::Request>, Receiver<look::Answer>);
+
+/// Starts what looks into the memory of threads.
+fn start_looker(threads: &mut Threads) -> Result<Looks, RunError> {
+    let (ask, asked) = sync_channel(looker::QUEUED_MAX);
+    let (answer, answers) = sync_channel(looker::QUEUED_MAX);
+    threads.drains("fp-look", move || {
+        Looker::default().run(&asked, &answer);
+        Ok(())
+    })?;
+    Ok((ask, answers))
+}
+
+/// Starts what talks to the collector, where there is one.
+fn start_pushing(
+    threads: &mut Threads,
+    agent: &Agent,
+    unsent: Option<export::Queue>,
+) -> Result<(), RunError> {
+    if let (Some(exporter), Some(queue)) = (&agent.export, unsent) {
+        let (spooler, pusher) = (Arc::clone(exporter), Arc::clone(exporter));
+        threads.drains("fp-spool", move || {
+            spooler.run_spool(&queue);
+            Ok(())
+        })?;
+        threads.pushes("fp-push", move || Ok(pusher.run_push()?))?;
+    }
+    if let Some(control) = agent.take_orders() {
+        threads.pushes("fp-control", move || Ok(control.run()?))?;
+    }
+    if let Some(bringer) = agent.bringer.clone() {
+        threads.pushes("fp-pins", move || Ok(bringer.run()?))?;
+    }
+    Ok(())
+}
+
+/// Who asks runtimes for containers, where the configuration wants it.
+fn containers_asked(
+    config: &Config,
+    counts: &Arc<containers::Counts>,
+) -> Option<(Containers, Asker)> {
+    let wanted = &config.containers;
+    let chosen = wanted.labels.iter().map(|name| name.as_str().into());
+    let sources = Source::of_config(&wanted.sources);
+    wanted
+        .metadata
+        .then(|| Containers::new(sources, &chosen.collect(), Arc::clone(counts)))
+}
+
+/// The way to the collector, where the configuration names one.
+fn exporter(
+    config: &Config,
+    environment: &Environment,
+    clock: &Arc<WallAnchor>,
+) -> Option<(Exporter, Box<dyn ClosedSink>, export::Queue)> {
+    let collector = &config.collector;
+    let options = export::Options {
+        address: collector.address?,
+        dir: collector.spool.dir.clone(),
+        settings: export::Settings::of(collector),
+        identity: export::Identity::of_this_host(collector.host_id.as_deref(), &environment.host),
+        host: export::HostInfo::of(environment),
+    };
+    Some(Exporter::new(options, Arc::clone(clock)))
+}

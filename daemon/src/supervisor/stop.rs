@@ -1,0 +1,88 @@
+//! Ends the stages in the order data flows, within the grace.
+
+use super::{RunError, Stages};
+use crate::agent::lock;
+use crate::time::Mono;
+use sd_notify::NotifyState;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Part of the shutdown's grace in which captures end with what they have. Most take a part of a second; who
+/// does not read what was captured is not waited for longer.
+const CAPTURES_GRACE_SHARE: f64 = 0.3;
+
+/// Part of it in which what came of captures may reach the collector.
+const ORDERS_GRACE_SHARE: f64 = 0.7;
+
+/// Part of the shutdown's grace in which the last windows may reach the collector. What does not is in
+/// the spool.
+const PUSHING_GRACE_SHARE: f64 = 0.8;
+
+impl Stages {
+    /// Has captures end with what they have, and waits until that is with those who asked, and evidence on disk.
+    fn end_captures(&self, deadline: Mono) {
+        let Some(captures) = self.agent.captures.get() else {
+            return;
+        };
+        captures.stop();
+        let answered = captures.wait_until_answered(deadline);
+        while self.agent.triggers.capturing_now() > 0 && Mono::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let unkept = self.agent.triggers.capturing_now();
+        if !answered || unkept > 0 {
+            let running = captures.running();
+            tracing::warn!(
+                running,
+                unkept,
+                "stopping before all captures are answered and kept"
+            );
+        }
+    }
+
+    /// Drains and ends the stages in the order data flows, within the grace.
+    pub(super) fn stop(mut self, cause: Option<RunError>) -> Result<(), RunError> {
+        self.manager.tell(&NotifyState::Stopping);
+        let grace = lock(&self.agent.config).config.shutdown.grace();
+        let begin = Mono::now();
+        let deadline = begin.plus(grace);
+        let by = |share| begin.plus(grace.mul_f64(share));
+        // While there is everything that an answer needs: sampler, namer, and the ways out.
+        self.end_captures(by(CAPTURES_GRACE_SHARE));
+        if let Some(control) = self.agent.control.get() {
+            control.stop(by(ORDERS_GRACE_SHARE));
+        }
+        if let Some(bringer) = &self.agent.bringer {
+            bringer.stop();
+        }
+        self.agent.sampler.stop();
+        // What is left to name has the grace and no more.
+        self.agent.namer_pace.hurry(Mono::now());
+        if let Some(exporter) = &self.agent.export {
+            exporter.stop(by(PUSHING_GRACE_SHARE));
+        }
+        // Both end side by side: receivers may all be gone.
+        let _ = self.stop_serving.send(true);
+        let drained = wait_for(&self.draining, deadline)
+            & wait_for(&self.pushing, deadline)
+            & wait_for(std::slice::from_ref(&self.serving), deadline);
+        // What ended after it was asked to may still have failed.
+        match cause.or_else(|| self.ends.failure()) {
+            Some(error) => Err(error),
+            None if drained => Ok(()),
+            None => Err(RunError::Grace {
+                seconds: grace.as_secs(),
+            }),
+        }
+    }
+}
+
+fn wait_for(threads: &[JoinHandle<()>], deadline: Mono) -> bool {
+    while !threads.iter().all(JoinHandle::is_finished) {
+        if Mono::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
