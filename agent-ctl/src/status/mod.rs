@@ -83,69 +83,27 @@ pub fn own_share(status: &GetStatusResponse) -> f64 {
     units::share(cost, uptime.unsigned_abs())
 }
 
+/// Time since a moment of the agent's clock.
+fn age(status: &GetStatusResponse, unix_ns: i64) -> String {
+    let age = status.now_unix_ns.saturating_sub(unix_ns).max(0);
+    units::duration(Duration::from_secs(age.unsigned_abs() / 1_000_000_000))
+}
+
 fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(
-            text,
-            "{} {value}",
-            out.tone(Tone::Strong, &format!("{name:<10}"))
-        );
+        let name = out.tone(Tone::Strong, &format!("{name:<10}"));
+        let _ = writeln!(text, "{name} {value}");
     };
     let clock = Clock::at(status.now_unix_ns);
-    let age = |ns: i64| {
-        let age = status.now_unix_ns.saturating_sub(ns).max(0);
-        units::duration(Duration::from_secs(age.unsigned_abs() / 1_000_000_000))
-    };
-    line(
-        "agent",
-        format!(
-            "fleetprofd {} on {} (Linux {}), up {}",
-            clean(&status.version),
-            clean(&status.host),
-            clean(&status.kernel),
-            age(status.started_unix_ns)
-        ),
-    );
     let sampling = status.sampling.clone().unwrap_or_default();
-    let asked = if sampling.event == sampling.requested_event {
-        String::new()
-    } else {
-        format!(" ({} was asked for)", clean(&sampling.requested_event))
-    };
-    line(
-        "sampling",
-        format!(
-            "{}{asked} at {} Hz on {} of {} CPUs, {} a ring",
-            clean(&sampling.event),
-            sampling.rate_hz,
-            sampling.cpus_sampled,
-            sampling.cpus_online,
-            units::bytes(sampling.ring_bytes_per_cpu),
-        ),
-    );
+    line("agent", agent(status));
+    line("sampling", sampled(&sampling));
     line("unwinding", unwinding(&sampling));
-    let newest = units::duration(Duration::from_nanos(sampling.last_sample_age_ns));
-    line(
-        "samples",
-        if sampling.samples_arrive {
-            format!(
-                "{}, the newest {newest} ago",
-                out.tone(Tone::Good, "arrive")
-            )
-        } else {
-            out.tone(Tone::Bad, "do not arrive: see agent-ctl doctor")
-        },
-    );
+    line("samples", arrival(out, &sampling));
     let quality = Quality::from(status.quality.unwrap_or_default());
-    line(
-        "quality",
-        format!(
-            "{} taken; {}",
-            units::count(quality.taken),
-            summary::missing(&quality)
-        ),
-    );
+    let (taken, missing) = (units::count(quality.taken), summary::missing(&quality));
+    line("quality", format!("{taken} taken; {missing}"));
     if !status.stack_ends.is_empty() {
         line("stacks", stack_ends(&status.stack_ends));
     }
@@ -153,111 +111,156 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
         line("generated", runtimes::line(&status.runtimes));
     }
     line("coverage", recent(status));
-    let recorder = status.recorder.unwrap_or_default();
-    line(
-        "recorder",
-        format!(
-            "{} of {}, {} windows of {} s ({} coarser), {} dropped",
-            units::bytes(recorder.bytes),
-            units::bytes(recorder.budget_bytes),
-            recorder.windows,
-            recorder.window_seconds,
-            recorder.coarse_windows,
-            recorder.dropped_windows
-        ),
-    );
-    if recorder.windows > 0 {
-        line(
-            "",
-            format!(
-                "from {} ({} ago) to {}",
-                clock.show(recorder.oldest_unix_ns),
-                age(recorder.oldest_unix_ns),
-                clock.show_time(recorder.newest_unix_ns)
-            ),
-        );
+    for (name, text) in recorder_lines(status, &clock) {
+        line(name, text);
     }
     if let Some(export) = &status.export {
-        for (number, text) in export::lines(export, age).into_iter().enumerate() {
+        let lines = export::lines(export, |ns| age(status, ns));
+        for (number, text) in lines.into_iter().enumerate() {
             line(if number == 0 { "collector" } else { "" }, text);
         }
     }
     let cost = status.own_cost.clone().unwrap_or_default();
-    line(
-        "own cost",
-        format!(
-            "{:.2} % of one CPU, {} resident, {} wake-ups",
-            own_share(status) * 100.0,
-            units::bytes(cost.rss_bytes),
-            units::count(cost.wakeups)
-        ),
-    );
+    line("own cost", own_cost(status, &cost));
     if let Some(budget) = &status.budget {
         for (name, text) in budget_lines(budget, &clock) {
             line(name, text);
         }
     }
-    let threads: BTreeMap<_, _> = cost.cpu_ns_by_thread.iter().collect();
-    let threads: Vec<String> = threads
-        .into_iter()
-        .map(|(name, &ns)| format!("{} {:.2} s", clean(name), ns as f64 / 1e9))
-        .collect();
-    if !threads.is_empty() {
-        line("", threads.join(", "));
+    if !cost.cpu_ns_by_thread.is_empty() {
+        line("", threads(&cost));
     }
     if let Some(env) = &status.environment {
-        line(
-            "kernel",
-            format!(
-                "perf_event_paranoid {}, max_stack {}, mlock_kb {}, max_sample_rate {}, \
-                 kptr_restrict {} (symbols {}), cgroups {} at {}",
-                env.perf_event_paranoid,
-                env.perf_event_max_stack,
-                env.perf_event_mlock_kb,
-                env.perf_event_max_sample_rate,
-                env.kptr_restrict,
-                if env.kernel_symbols {
-                    "shown"
-                } else {
-                    "hidden"
-                },
-                clean(&env.cgroup_mode),
-                clean(&env.cgroup_root)
-            ),
-        );
+        line("kernel", kernel(env));
     }
     if !sampling.missing_features.is_empty() {
-        line(
-            "without",
-            clean(&sampling.missing_features.join(", ")).into_owned(),
-        );
+        let missing = sampling.missing_features.join(", ");
+        line("without", clean(&missing).into_owned());
     }
     text.push_str(&degradations(out, &status.degradations));
     if args.cpus {
-        let mut table = Table::new(&[
-            ">CPU",
-            ">SAMPLES",
-            ">MISSED",
-            ">LOST",
-            ">THROTTLED",
-            "PRESENCE",
-        ]);
-        for cpu in &status.cpus {
-            table.row([
-                cpu.cpu.to_string(),
-                units::count(cpu.samples),
-                units::count(cpu.missed_samples),
-                units::count(cpu.lost),
-                units::count(cpu.throttled),
-                presence(cpu.online, cpu.away_ns),
-            ]);
-        }
-        let _ = write!(text, "\n{}", table.show(out));
+        let _ = write!(text, "\n{}", cpus(&status.cpus).show(out));
     }
     if args.counters {
         let _ = write!(text, "\n{}", counters(&status.counters).show(out));
     }
     text
+}
+
+fn agent(status: &GetStatusResponse) -> String {
+    format!(
+        "fleetprofd {} on {} (Linux {}), up {}",
+        clean(&status.version),
+        clean(&status.host),
+        clean(&status.kernel),
+        age(status, status.started_unix_ns)
+    )
+}
+
+fn sampled(sampling: &Sampling) -> String {
+    let asked = if sampling.event == sampling.requested_event {
+        String::new()
+    } else {
+        format!(" ({} was asked for)", clean(&sampling.requested_event))
+    };
+    format!(
+        "{}{asked} at {} Hz on {} of {} CPUs, {} a ring",
+        clean(&sampling.event),
+        sampling.rate_hz,
+        sampling.cpus_sampled,
+        sampling.cpus_online,
+        units::bytes(sampling.ring_bytes_per_cpu),
+    )
+}
+
+fn arrival(out: &Out, sampling: &Sampling) -> String {
+    if !sampling.samples_arrive {
+        return out.tone(Tone::Bad, "do not arrive: see agent-ctl doctor");
+    }
+    let newest = units::duration(Duration::from_nanos(sampling.last_sample_age_ns));
+    let arrive = out.tone(Tone::Good, "arrive");
+    format!("{arrive}, the newest {newest} ago")
+}
+
+fn recorder_lines(status: &GetStatusResponse, clock: &Clock) -> Vec<(&'static str, String)> {
+    let recorder = status.recorder.unwrap_or_default();
+    let size = format!(
+        "{} of {}, {} windows of {} s ({} coarser), {} dropped",
+        units::bytes(recorder.bytes),
+        units::bytes(recorder.budget_bytes),
+        recorder.windows,
+        recorder.window_seconds,
+        recorder.coarse_windows,
+        recorder.dropped_windows
+    );
+    let mut lines = vec![("recorder", size)];
+    if recorder.windows > 0 {
+        let range = format!(
+            "from {} ({} ago) to {}",
+            clock.show(recorder.oldest_unix_ns),
+            age(status, recorder.oldest_unix_ns),
+            clock.show_time(recorder.newest_unix_ns)
+        );
+        lines.push(("", range));
+    }
+    lines
+}
+
+fn own_cost(status: &GetStatusResponse, cost: &OwnCost) -> String {
+    format!(
+        "{:.2} % of one CPU, {} resident, {} wake-ups",
+        own_share(status) * 100.0,
+        units::bytes(cost.rss_bytes),
+        units::count(cost.wakeups)
+    )
+}
+
+fn threads(cost: &OwnCost) -> String {
+    let threads: BTreeMap<_, _> = cost.cpu_ns_by_thread.iter().collect();
+    let threads = threads.into_iter();
+    let threads = threads.map(|(name, &ns)| format!("{} {:.2} s", clean(name), ns as f64 / 1e9));
+    threads.collect::<Vec<String>>().join(", ")
+}
+
+fn kernel(env: &Environment) -> String {
+    format!(
+        "perf_event_paranoid {}, max_stack {}, mlock_kb {}, max_sample_rate {}, \
+         kptr_restrict {} (symbols {}), cgroups {} at {}",
+        env.perf_event_paranoid,
+        env.perf_event_max_stack,
+        env.perf_event_mlock_kb,
+        env.perf_event_max_sample_rate,
+        env.kptr_restrict,
+        if env.kernel_symbols {
+            "shown"
+        } else {
+            "hidden"
+        },
+        clean(&env.cgroup_mode),
+        clean(&env.cgroup_root)
+    )
+}
+
+fn cpus(cpus: &[CpuStatus]) -> Table {
+    let mut table = Table::new(&[
+        ">CPU",
+        ">SAMPLES",
+        ">MISSED",
+        ">LOST",
+        ">THROTTLED",
+        "PRESENCE",
+    ]);
+    for cpu in cpus {
+        table.row([
+            cpu.cpu.to_string(),
+            units::count(cpu.samples),
+            units::count(cpu.missed_samples),
+            units::count(cpu.lost),
+            units::count(cpu.throttled),
+            presence(cpu.online, cpu.away_ns),
+        ]);
+    }
+    table
 }
 
 /// What is degraded, with what mends it.
