@@ -185,10 +185,10 @@ impl Running {
         taken && self.feed(set).is_some_and(|feed| feed.covers(time))
     }
 
-    /// Adds for how long its events were counted, where the processor counts them: at the end, for each is a
-    /// call of the kernel's on each CPU.
-    fn note_times(&mut self, sets: &[RingSet]) {
-        for feed in &self.feeds {
+    /// Adds for how long the events of the feeds that are `over` were counted, where the processor counts them:
+    /// once, before such a feed goes, for each is a call of the kernel's on each CPU.
+    fn note_times(&mut self, sets: &[RingSet], over: impl Fn(&Feed) -> bool) {
+        for feed in self.feeds.iter().filter(|feed| over(feed)) {
             let set = sets.iter().find(|set| set.key == feed.set);
             if let Some((enabled, running)) = set.and_then(RingSet::times) {
                 let (before, ran) = feed.counted_before;
@@ -467,6 +467,9 @@ impl Captures {
     ) -> Result<(), NamerGone> {
         for running in &mut self.list {
             let drained = |feed: &Feed| feed.until.is_some_and(|until| until <= reached);
+            if !running.closed {
+                running.note_times(sets, drained);
+            }
             running.feeds.retain(|feed| !drained(feed));
             if running.unsent.is_none() && !running.closed {
                 let end = running.until.filter(|&until| until <= reached);
@@ -483,7 +486,7 @@ impl Captures {
                 running.next = end.plus(running.window);
                 running.note_waits(running.closed.then_some(end), processes);
                 if running.closed {
-                    running.note_times(sets);
+                    running.note_times(sets, |_| true);
                 }
                 let batch = running.folder.batch();
                 running.losses.take(end, batch);
@@ -545,12 +548,13 @@ impl Captures {
         mut self,
         end: Mono,
         main: &mut Folder,
-        processes: &ProcessTable,
+        (processes, sets): (&ProcessTable, &[RingSet]),
         queues: &Queues,
     ) -> Result<(), NamerGone> {
         for running in &mut self.list {
             let unsent = running.unsent.take();
             let last = (!running.closed).then(|| {
+                running.note_times(sets, |_| true);
                 running.note_waits(Some(end), processes);
                 let batch = running.folder.batch();
                 let end = end.max(running.begin);
