@@ -2,9 +2,10 @@
 //!
 //! A capture has two batches of its own: it folds into one while the other is named. What the namer sends
 //! back is told apart by its tag. When none is back in time, folding goes on in the one there is, as with
-//! the continuous profile. Nothing here allocates but a capture that begins.
+//! the continuous profile. Nothing here allocates but a capture that begins and a cgroup that is made.
 
 use super::drain::{Way, mark_ended};
+use super::recent::Recent;
 use super::waits::Waits;
 use super::{Queues, Shared};
 use crate::aggregate::batch::RawBatch;
@@ -132,6 +133,8 @@ pub(super) struct Captures {
     spare: Vec<RawBatch>,
     /// Sets whose captures have ended and which `fp-files` had no room for.
     closing: Vec<RingSet>,
+    /// For a capture that begins: its list of cgroups is older.
+    made: Recent,
 }
 
 /// A set that a capture takes samples of.
@@ -251,6 +254,14 @@ impl Captures {
         let mut folder = Folder::of_capture(begin.id, start, first);
         folder.batch().period = begin.period;
         folder.keep_moments = begin.keep_times;
+        let mut filter = begin.filter;
+        let made = self.made.of(now);
+        let refused_of_made = made.filter(|&(id, path)| !filter.note_created(id, path));
+        folder.batch().cgroups_refused = refused_of_made.count() as u64;
+        if filter.is_of_cgroups() {
+            // They may have been its own.
+            folder.batch().cgroups_refused += self.made.forgotten();
+        }
         self.list.push(Running {
             id: begin.id,
             feeds: vec![Feed {
@@ -259,7 +270,7 @@ impl Captures {
                 since: Mono(0),
                 until: None,
             }],
-            filter: begin.filter,
+            filter,
             idles,
             losses: Losses::default(),
             waits: begin.waits,
@@ -349,7 +360,8 @@ impl Captures {
     }
 
     /// A cgroup was made.
-    pub(super) fn note_created(&mut self, id: CgroupId, path: &[u8]) {
+    pub(super) fn note_created(&mut self, time: Mono, id: CgroupId, path: &[u8]) {
+        self.made.note(time, id, path);
         for running in &mut self.list {
             let known = running.filter.note_created(id, path);
             running.folder.batch().cgroups_refused += u64::from(!known);

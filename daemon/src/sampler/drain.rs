@@ -135,7 +135,7 @@ impl Sampler {
                     if let Some(containers) = shared.containers.get() {
                         containers.announce(path);
                     }
-                    captures.note_created(id, path);
+                    captures.note_created(time, id, path);
                     folder.batch().cgroups.push((id, path.into()));
                 }
                 Record::KernelCode => {

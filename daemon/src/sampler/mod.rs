@@ -7,6 +7,7 @@
 mod captures;
 mod commands;
 mod drain;
+mod recent;
 mod shared;
 pub mod waits;
 

@@ -209,6 +209,29 @@ fn captures_of_one_set_take_what_each_filter_lets_through() {
 }
 
 #[test]
+fn a_cgroup_made_while_a_capture_was_being_opened_belongs_to_it() {
+    let mut rig = Rig::new();
+    let (time, rings) = (Mono(rig.now.0 + 1), rig.driven.sampler.rings_mut());
+    for (id, path) in [(1000, *b"/a/new\0\0"), (1010, *b"/b/new\0\0")] {
+        let made = synthetic::cgroup(time, id, path);
+        assert!(rings.rings_mut()[0].ring_mut().write(&made));
+    }
+    // Its record is drained before the capture begins, with a list that is older.
+    rig.pass(500);
+    let below = Filter::default().cgroups([CgroupId(1020)], [&b"/a"[..]]);
+    rig.begin(1, set(Pace::Counted), below);
+    for pid in 100..103 {
+        rig.captured(0, pid, 5);
+    }
+    rig.pass(5);
+    rig.command(Command::EndCapture(CaptureId(1)));
+    rig.pass(5);
+    let got = [100, 101, 102].map(|pid| rig.got.of(1, pid));
+    assert_eq!(got, [5, 0, 5]);
+    rig.driven.end();
+}
+
+#[test]
 fn a_capture_without_a_sample_closes_too_and_hands_over_while_it_runs() {
     let mut rig = Rig::new();
     rig.begin(1, set(Pace::Counted), Filter::default());

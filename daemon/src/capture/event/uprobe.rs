@@ -152,6 +152,24 @@ mod tests {
     }
 
     #[test]
+    fn where_all_helpers_are_at_work_nothing_is_said_of_the_file_system() {
+        if !Path::new(KIND).exists() {
+            return eprintln!("skip: the kernel has no uprobes");
+        }
+        let files = Helpers::new("test");
+        let mut held = Vec::new();
+        while !files.is_exhausted() {
+            let (hold, wait) = std::sync::mpsc::sync_channel::<()>(1);
+            let waits = files.begin(move || wait.recv().is_ok());
+            held.push((hold, waits.expect("there are more")));
+        }
+        let own = std::env::current_exe().expect("a path");
+        let refused = source(&own, "main", &files).expect_err("none is free");
+        assert!(matches!(refused, EventError::Busy { .. }), "{refused}");
+        drop(held);
+    }
+
+    #[test]
     fn a_uprobe_wants_a_program_that_has_the_function() {
         let told = |binary: &str, function: &str| {
             let event = Event::parse(&format!("uprobe:{binary}:{function}")).expect("sound");
