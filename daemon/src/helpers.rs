@@ -10,8 +10,9 @@
 //! 2026-11-21): the process has closed its rings and socket by then and answers nobody, a successor
 //! starts beside it, but whoever waits for its exit code waits for that server.
 //!
-//! One thread hands out the work of one set of helpers, so helpers that are busy when it comes with
-//! the next piece are those that are late.
+//! Mostly one thread hands out the work of one set of helpers, so helpers that are busy when it comes with
+//! the next piece are those that are late. Where several do, [`Helpers::ask`] tells what is late from what
+//! found no helper free.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +49,15 @@ struct State {
     idle: usize,
     threads: usize,
     closed: bool,
+}
+
+/// Why there is no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoResult {
+    /// The work was not begun: all helpers are at work, or no thread can be had.
+    Busy,
+    /// It was begun, and has not come back.
+    Late,
 }
 
 /// Work under way.
@@ -148,13 +158,26 @@ impl Helpers {
         Some(Pending(receiver))
     }
 
+    /// The result of work, when it comes within `time`, or why not.
+    ///
+    /// # Errors
+    /// [`NoResult`].
+    pub fn ask<T: Send + 'static>(
+        &self,
+        time: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NoResult> {
+        let pending = self.begin(work).ok_or(NoResult::Busy)?;
+        pending.wait(time).map_err(|_| NoResult::Late)
+    }
+
     /// The result of work, when it comes within `time`.
     pub fn run<T: Send + 'static>(
         &self,
         time: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        self.begin(work)?.wait(time).ok()
+        self.ask(time, work).ok()
     }
 }
 
@@ -233,10 +256,12 @@ mod tests {
         let held: Vec<_> = (0..THREADS_MAX)
             .map(|_| {
                 let (hold, wait) = sync_channel::<()>(1);
-                assert!(helpers.run(SHORT, move || wait.recv()).is_none());
+                let asked = helpers.ask(SHORT, move || wait.recv());
+                assert_eq!(asked, Err(NoResult::Late));
                 hold
             })
             .collect();
+        assert_eq!(helpers.ask(LONG, || ()), Err(NoResult::Busy));
         assert!(helpers.begin(|| ()).is_none());
         drop(held);
     }

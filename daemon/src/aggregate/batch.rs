@@ -217,8 +217,8 @@ pub struct RawBatch {
     pub cpus_changed: u32,
     /// Of a capture: cgroups made below those it is about for which its pre-filter had no room.
     pub cgroups_refused: u64,
-    /// Of a capture of an event of the processor, in its last batch: for how long it was to be counted on all
-    /// CPUs, and was. Unit: nanoseconds.
+    /// Of a capture of an event of the processor, in the batches in which a set of its rings ends: for how long
+    /// it was to be counted on all CPUs, and was. Unit: nanoseconds.
     pub counted_ns: (u64, u64),
     /// Of a capture of waits: what was seen, and what could not be.
     pub waits: WaitCounts,

@@ -8,15 +8,19 @@
 //! What a capture took comes as batches tagged with its id, the last one with `closes`, whatever happened:
 //! also after a refusal by the sampler, and when the daemon stops.
 
+mod bound;
 mod error;
 mod follow;
+#[cfg(test)]
+mod tests;
 
 pub use error::{EngineError, Fault};
 pub use follow::Followed;
 
+use self::bound::{Bound, gone, identity, open_cgroup};
 use super::event::{Event, RATE_HZ};
 use super::filter::Filter;
-use crate::helpers::Helpers;
+use crate::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
 use crate::ids::{CaptureId, CpuId};
 use crate::perf::environment;
 use crate::perf::event::OpenError;
@@ -28,7 +32,6 @@ use crate::sampler::{Begin, CAPTURES_MAX, Command, SetOf, Shared};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -108,14 +111,6 @@ struct Spec {
     cgroup: Option<Bound>,
 }
 
-/// The one cgroup that a set is of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Bound {
-    directory: PathBuf,
-    /// Its device and inode: a path may be used again.
-    identity: (u64, u64),
-}
-
 struct OpenSet {
     key: SetKey,
     spec: Spec,
@@ -172,13 +167,13 @@ impl Sets {
         self.list.retain(|set| !set.users.is_empty());
     }
 
-    /// Gives a capture the rings that are open for the same, if there are any.
+    /// Gives a capture the rings that are open for the same, if there are any. No set: it has them already.
     fn join(
         &mut self,
         id: CaptureId,
         entry: Entry,
         spec: &Spec,
-    ) -> Result<Option<(SetOf, Started)>, EngineError> {
+    ) -> Result<Option<(Option<SetOf>, Started)>, EngineError> {
         if entry == Entry::Begin {
             if self.captures().count() >= CAPTURES_MAX {
                 return Err(EngineError::Captures);
@@ -190,19 +185,18 @@ impl Sets {
         let Some(at) = self.list.iter().position(|open| open.spec == *spec) else {
             return Ok(None);
         };
-        let key = self.list[at].key;
-        if !self.list[at].users.contains(&id) {
-            self.list[at].users.push(id);
-            self.leave_others(id, key);
-        }
-        let Some(open) = self.list.iter().find(|open| open.key == key) else {
-            return Ok(None);
-        };
+        let open = &mut self.list[at];
+        let (key, started) = (open.key, open.started.clone());
         let started = Started {
             shared: true,
-            ..open.started.clone()
+            ..started
         };
-        Ok(Some((SetOf::Open(open.key), started)))
+        if open.users.contains(&id) {
+            return Ok(Some((None, started)));
+        }
+        open.users.push(id);
+        self.leave_others(id, key);
+        Ok(Some((Some(SetOf::Open(key)), started)))
     }
 }
 
@@ -215,6 +209,8 @@ pub struct Engine {
     counters_deliver: OnceLock<bool>,
     /// Look into programs that uprobes are set in.
     files: Helpers,
+    /// Memory of all rings that are not closed yet, also of captures that have ended. Unit: bytes.
+    memory: Arc<AtomicU64>,
 }
 
 impl Engine {
@@ -226,6 +222,7 @@ impl Engine {
             sets: Mutex::default(),
             counters_deliver: OnceLock::new(),
             files: Helpers::new("fp-probe"),
+            memory: Arc::default(),
         }
     }
 
@@ -307,12 +304,15 @@ impl Engine {
         let (key, used) = {
             let mut sets = self.lock();
             if let Some((set, started)) = sets.join(id, entry, &spec)? {
-                // Under the lock: a set ends after all captures that were begun with it.
-                self.sampler.command(command(set, &started));
+                if let Some(set) = set {
+                    // Under the lock: a set ends after all captures that were begun with it.
+                    self.sampler.command(command(set, &started));
+                }
                 return Ok(started);
             }
             sets.last_key += 1;
-            let used = sets.ring_bytes() - sets.bytes_left_by(id);
+            let used = self.memory.load(Ordering::Relaxed);
+            let used = used.saturating_sub(sets.bytes_left_by(id));
             (SetKey(sets.last_key), used)
         };
         let cpus = online();
@@ -324,7 +324,9 @@ impl Engine {
         let mut sets = self.lock();
         // Somebody may have opened the same meanwhile.
         if let Some((open, started)) = sets.join(id, entry, &spec)? {
-            self.sampler.command(command(open, &started));
+            if let Some(open) = open {
+                self.sampler.command(command(open, &started));
+            }
             return Ok(started);
         }
         let first = &probes[0];
@@ -361,8 +363,12 @@ impl Engine {
     ) -> Result<RingSet, EngineError> {
         let (directory, bound) = cgroup.unzip();
         let (ring_bytes, watermark_bytes) = (plan.ring_bytes, plan.watermark_bytes);
-        let hangs = probes.iter().find(|probe| probe.source.uprobe.is_some());
-        let late = hangs.map(|probe| probe.name.clone());
+        let mut files = probes.iter().filter_map(|probe| {
+            let uprobe = probe.source.uprobe.as_ref()?;
+            Some((probe.name.clone(), uprobe.is_remote))
+        });
+        let hangs = files.next();
+        let memory = Arc::clone(&self.memory);
         let probes = probes.to_vec();
         let open = move || {
             let place = Placement {
@@ -370,13 +376,21 @@ impl Engine {
                 ring_bytes,
                 watermark_bytes,
             };
-            RingSet::open(key, &cpus, &probes, &place)
+            let mut set = RingSet::open(key, &cpus, &probes, &place)?;
+            set.charge(memory);
+            Ok(set)
         };
-        let opened = match late {
+        let opened: Result<RingSet, RingsError> = match hangs {
             None => open(),
-            Some(event) => {
-                let opened = self.files.run(FILE_WAIT, open);
-                opened.ok_or(EngineError::Late { event })?
+            Some((event, true)) if self.files.late() >= REMOTE_LATE_MAX => {
+                return Err(EngineError::Busy { event });
+            }
+            Some((event, _)) => {
+                let opened = self.files.ask(FILE_WAIT, open);
+                opened.map_err(|error| match error {
+                    NoResult::Busy => EngineError::Busy { event },
+                    NoResult::Late => EngineError::Late { event },
+                })?
             }
         };
         opened.map_err(|error| match bound {
@@ -432,7 +446,7 @@ impl Engine {
         self.lock().captures().count()
     }
 
-    /// Memory of the rings of all captures. Unit: bytes.
+    /// Memory of the rings of all captures that run. Unit: bytes.
     pub fn ring_bytes(&self) -> u64 {
         self.lock().ring_bytes()
     }
@@ -556,32 +570,4 @@ fn per_second(probe: &Probe) -> u64 {
 
 fn bytes_per_second(probe: &Probe) -> u64 {
     per_second(probe) * (1024 + u64::from(probe.stack_bytes))
-}
-
-fn open_cgroup(path: &Path) -> Result<(File, Bound), EngineError> {
-    let open = || {
-        let mut options = File::options();
-        options.read(true).custom_flags(libc::O_DIRECTORY);
-        let directory = options.open(path)?;
-        let meta = directory.metadata()?;
-        let bound = Bound {
-            directory: path.to_path_buf(),
-            identity: (meta.dev(), meta.ino()),
-        };
-        Ok((directory, bound))
-    };
-    open().map_err(|source| gone(path, source))
-}
-
-/// Device and inode of a directory.
-fn identity(directory: &Path) -> io::Result<(u64, u64)> {
-    let meta = directory.metadata()?;
-    Ok((meta.dev(), meta.ino()))
-}
-
-fn gone(directory: &Path, source: io::Error) -> EngineError {
-    EngineError::Cgroup {
-        path: directory.display().to_string(),
-        source,
-    }
 }

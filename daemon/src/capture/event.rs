@@ -67,6 +67,14 @@ pub enum EventError {
         /// The file.
         path: String,
     },
+    /// Too much else is looked at, or does not answer.
+    #[error(
+        "failed to set a uprobe in `{path}`: all that look into programs are busy with others\n  try again in a moment"
+    )]
+    Busy {
+        /// The file.
+        path: String,
+    },
     /// It is no executable.
     #[error("failed to look for functions in `{path}`")]
     Image {

@@ -69,6 +69,11 @@ impl Filter {
         *self == Filter::default()
     }
 
+    /// True when it takes the samples of some cgroups alone.
+    pub(crate) fn is_of_cgroups(&self) -> bool {
+        self.cgroups.is_some()
+    }
+
     /// True when a sample of this process, thread name, process name and cgroup passes.
     pub(crate) fn passes(&self, pid: Pid, names: [Comm; 2], cgroup: CgroupId) -> bool {
         (self.pids.is_empty() || self.pids.binary_search(&pid).is_ok())

@@ -93,6 +93,8 @@ pub struct CpuRing {
     counts_losses: bool,
     /// The event says for how long it was counted.
     counts_times: bool,
+    /// What a ring that no kernel fills says in its place.
+    told_times: Option<(u64, u64)>,
     /// What each sample stands for, where samples do not say; else 0.
     fixed_period: u64,
     /// After the records given back, and after those of the look.
@@ -206,6 +208,7 @@ impl CpuRing {
             ring,
             counts_losses: false,
             counts_times: false,
+            told_times: None,
             fixed_period: 0,
             known,
             seen: known,
@@ -366,8 +369,16 @@ impl CpuRing {
 
     /// For how long the event was to be counted, and was, where it is one that says so. Unit: nanoseconds.
     pub(super) fn times(&self) -> Option<(u64, u64)> {
-        let counter = self.counter.as_ref().filter(|_| self.counts_times)?;
+        let Some(counter) = &self.counter else {
+            return self.told_times;
+        };
+        let counter = Some(counter).filter(|_| self.counts_times)?;
         event::read_counts(counter.as_raw_fd(), self.counts_losses, true)?.times
+    }
+
+    /// Has a ring that no kernel fills say for how long its event was counted: tests.
+    pub fn tell_times(&mut self, enabled_ns: u64, running_ns: u64) {
+        self.told_times = Some((enabled_ns, running_ns));
     }
 
     /// A record the look found. One that wraps is copied to `scratch`.

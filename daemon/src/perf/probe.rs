@@ -48,6 +48,8 @@ pub struct Uprobe {
     /// Device and inode.
     identity: (u64, u64),
     offset: u64,
+    /// Its file system depends on another process or machine: a read of it may never end.
+    pub is_remote: bool,
 }
 
 impl Uprobe {
@@ -63,6 +65,7 @@ impl Uprobe {
             path: CString::new(path)?,
             identity: (meta.dev(), meta.ino()),
             offset,
+            is_remote: false,
         })
     }
 

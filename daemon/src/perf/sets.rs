@@ -14,7 +14,7 @@ use crate::perf::rings::{Drained, News, RingsError, is_offline};
 use crate::time::Mono;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most events of a set: what its samples' `event` counts.
 pub const EVENTS_MAX: usize = 8;
@@ -38,6 +38,20 @@ pub struct RingSet {
     pub news: News,
     /// Samples that its events brought, lost ones too: whoever opened it sees how often they happen.
     pub seen: Arc<AtomicU64>,
+    /// Behind the rings, which go first.
+    charge: Option<Charge>,
+}
+
+/// Memory that stands in an account until the set is closed.
+struct Charge {
+    account: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// A ring of a set.
@@ -113,6 +127,7 @@ impl RingSet {
             begin: Mono::now(),
             news: News::default(),
             seen: Arc::default(),
+            charge: None,
         })
     }
 
@@ -124,6 +139,13 @@ impl RingSet {
     /// Memory shared with the kernel. Unit: bytes.
     pub fn ring_bytes(&self) -> usize {
         self.rings.iter().map(|it| it.ring.ring.size()).sum()
+    }
+
+    /// Adds the memory of its rings to an account of bytes, which gets it back when the set is closed.
+    pub fn charge(&mut self, account: Arc<AtomicU64>) {
+        let bytes = self.ring_bytes() as u64;
+        account.fetch_add(bytes, Ordering::Relaxed);
+        self.charge = Some(Charge { account, bytes });
     }
 
     /// Number of CPUs with a ring.
@@ -198,5 +220,26 @@ pub(super) fn each_of_set(
         // Losses and throttling were counted by the look.
         Ok(_) => {}
         Err(record::Malformed) => it.ring.malformed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::loss::Pace;
+    use crate::perf::ring::Ring;
+
+    #[test]
+    fn memory_stands_in_its_account_until_the_set_is_closed() {
+        let ring = Ring::in_memory(1 << 16).expect("maps");
+        let rings = [(0, CpuRing::over(CpuId(0), ring, Pace::Counted))];
+        let set = RingSet::over(SetKey(1), rings.into_iter(), Vec::new(), true);
+        let mut set = set.expect("it has a ring");
+        let account = Arc::new(AtomicU64::new(7));
+        set.charge(Arc::clone(&account));
+        assert_eq!(account.load(Ordering::Relaxed), 7 + set.ring_bytes() as u64);
+        assert!(set.ring_bytes() > 0);
+        drop(set);
+        assert_eq!(account.load(Ordering::Relaxed), 7);
     }
 }

@@ -88,6 +88,12 @@ pub fn exit(time: Mono, pid: u32) -> Vec<u8> {
     with_trailer(sys::PERF_RECORD_EXIT, &body, time)
 }
 
+/// A cgroup that was made: with eight bytes of its path, the unused ones NUL.
+pub fn cgroup(time: Mono, id: u64, path: [u8; 8]) -> Vec<u8> {
+    let body = [id, u64::from_ne_bytes(path), 0];
+    with_trailer(sys::PERF_RECORD_CGROUP, &body, time)
+}
+
 /// Records that found no room.
 pub fn lost(time: Mono, records: u64) -> Vec<u8> {
     with_trailer(sys::PERF_RECORD_LOST, &[1, records], time)

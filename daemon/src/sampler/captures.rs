@@ -2,9 +2,10 @@
 //!
 //! A capture has two batches of its own: it folds into one while the other is named. What the namer sends
 //! back is told apart by its tag. When none is back in time, folding goes on in the one there is, as with
-//! the continuous profile. Nothing here allocates but a capture that begins.
+//! the continuous profile. Nothing here allocates but a capture that begins and a cgroup that is made.
 
 use super::drain::{Way, mark_ended};
+use super::recent::Recent;
 use super::waits::Waits;
 use super::{Queues, Shared};
 use crate::aggregate::batch::RawBatch;
@@ -132,6 +133,8 @@ pub(super) struct Captures {
     spare: Vec<RawBatch>,
     /// Sets whose captures have ended and which `fp-files` had no room for.
     closing: Vec<RingSet>,
+    /// For a capture that begins: its list of cgroups is older.
+    made: Recent,
 }
 
 /// A set that a capture takes samples of.
@@ -185,10 +188,10 @@ impl Running {
         taken && self.feed(set).is_some_and(|feed| feed.covers(time))
     }
 
-    /// Adds for how long its events were counted, where the processor counts them: at the end, for each is a
-    /// call of the kernel's on each CPU.
-    fn note_times(&mut self, sets: &[RingSet]) {
-        for feed in &self.feeds {
+    /// Adds for how long the events of the feeds that are `over` were counted, where the processor counts them:
+    /// once, before such a feed goes, for each is a call of the kernel's on each CPU.
+    fn note_times(&mut self, sets: &[RingSet], over: impl Fn(&Feed) -> bool) {
+        for feed in self.feeds.iter().filter(|feed| over(feed)) {
             let set = sets.iter().find(|set| set.key == feed.set);
             if let Some((enabled, running)) = set.and_then(RingSet::times) {
                 let (before, ran) = feed.counted_before;
@@ -251,6 +254,14 @@ impl Captures {
         let mut folder = Folder::of_capture(begin.id, start, first);
         folder.batch().period = begin.period;
         folder.keep_moments = begin.keep_times;
+        let mut filter = begin.filter;
+        let made = self.made.of(now);
+        let refused_of_made = made.filter(|&(id, path)| !filter.note_created(id, path));
+        folder.batch().cgroups_refused = refused_of_made.count() as u64;
+        if filter.is_of_cgroups() {
+            // They may have been its own.
+            folder.batch().cgroups_refused += self.made.forgotten();
+        }
         self.list.push(Running {
             id: begin.id,
             feeds: vec![Feed {
@@ -259,7 +270,7 @@ impl Captures {
                 since: Mono(0),
                 until: None,
             }],
-            filter: begin.filter,
+            filter,
             idles,
             losses: Losses::default(),
             waits: begin.waits,
@@ -349,7 +360,8 @@ impl Captures {
     }
 
     /// A cgroup was made.
-    pub(super) fn note_created(&mut self, id: CgroupId, path: &[u8]) {
+    pub(super) fn note_created(&mut self, time: Mono, id: CgroupId, path: &[u8]) {
+        self.made.note(time, id, path);
         for running in &mut self.list {
             let known = running.filter.note_created(id, path);
             running.folder.batch().cgroups_refused += u64::from(!known);
@@ -467,6 +479,9 @@ impl Captures {
     ) -> Result<(), NamerGone> {
         for running in &mut self.list {
             let drained = |feed: &Feed| feed.until.is_some_and(|until| until <= reached);
+            if !running.closed {
+                running.note_times(sets, drained);
+            }
             running.feeds.retain(|feed| !drained(feed));
             if running.unsent.is_none() && !running.closed {
                 let end = running.until.filter(|&until| until <= reached);
@@ -483,7 +498,7 @@ impl Captures {
                 running.next = end.plus(running.window);
                 running.note_waits(running.closed.then_some(end), processes);
                 if running.closed {
-                    running.note_times(sets);
+                    running.note_times(sets, |_| true);
                 }
                 let batch = running.folder.batch();
                 running.losses.take(end, batch);
@@ -545,12 +560,13 @@ impl Captures {
         mut self,
         end: Mono,
         main: &mut Folder,
-        processes: &ProcessTable,
+        (processes, sets): (&ProcessTable, &[RingSet]),
         queues: &Queues,
     ) -> Result<(), NamerGone> {
         for running in &mut self.list {
             let unsent = running.unsent.take();
             let last = (!running.closed).then(|| {
+                running.note_times(sets, |_| true);
                 running.note_waits(Some(end), processes);
                 let batch = running.folder.batch();
                 let end = end.max(running.begin);

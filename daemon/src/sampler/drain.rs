@@ -135,7 +135,7 @@ impl Sampler {
                     if let Some(containers) = shared.containers.get() {
                         containers.announce(path);
                     }
-                    captures.note_created(id, path);
+                    captures.note_created(time, id, path);
                     folder.batch().cgroups.push((id, path.into()));
                 }
                 Record::KernelCode => {
@@ -215,7 +215,8 @@ impl Sampler {
         } = self;
         // Also when none runs: their batches come back after they have ended.
         captures.take_back(queues)?;
-        if captures.is_empty() {
+        // A set may have come for a capture that had ended.
+        if captures.is_empty() && rings.sets().is_empty() {
             return Ok(());
         }
         let known = (&*processes, rings.sets());

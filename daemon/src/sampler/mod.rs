@@ -7,6 +7,7 @@
 mod captures;
 mod commands;
 mod drain;
+mod recent;
 mod shared;
 pub mod waits;
 
@@ -378,8 +379,9 @@ impl Sampler {
                 self.obey(command, end, now)?;
             }
         }
+        let known = (&self.processes, self.rings.sets());
         self.captures
-            .finish(end, &mut self.folder, &self.processes, &self.queues)?;
+            .finish(end, &mut self.folder, known, &self.queues)?;
         let batch = self.folder.batch();
         self.losses.take(end, batch);
         let batch = self.folder.take(end, true, RawBatch::default());

@@ -26,6 +26,8 @@ pub struct Got {
     pub quality: BTreeMap<u64, profile::Quality>,
     pub passed_over: BTreeMap<u64, u64>,
     pub lost: BTreeMap<u64, u64>,
+    /// For how long events were to be counted, and were. Unit: nanoseconds.
+    pub counted: BTreeMap<u64, (u64, u64)>,
     /// Time that batches cover. Unit: nanoseconds.
     pub covered: BTreeMap<u64, u64>,
     pub shed: u64,
@@ -46,6 +48,9 @@ impl Got {
         *self.passed_over.entry(id).or_default() += batch.passed_over;
         *self.lost.entry(id).or_default() += batch.losses.iter().map(|it| it.samples).sum::<u64>();
         *self.covered.entry(id).or_default() += batch.end.0 - batch.start.0;
+        let counted = self.counted.entry(id).or_default();
+        counted.0 += batch.counted_ns.0;
+        counted.1 += batch.counted_ns.1;
         self.shed += batch.shed;
         let moments = batch.moments.iter();
         self.moments.extend(moments.map(|it| (id, it.time.0)));

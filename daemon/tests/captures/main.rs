@@ -209,6 +209,29 @@ fn captures_of_one_set_take_what_each_filter_lets_through() {
 }
 
 #[test]
+fn a_cgroup_made_while_a_capture_was_being_opened_belongs_to_it() {
+    let mut rig = Rig::new();
+    let (time, rings) = (Mono(rig.now.0 + 1), rig.driven.sampler.rings_mut());
+    for (id, path) in [(1000, *b"/a/new\0\0"), (1010, *b"/b/new\0\0")] {
+        let made = synthetic::cgroup(time, id, path);
+        assert!(rings.rings_mut()[0].ring_mut().write(&made));
+    }
+    // Its record is drained before the capture begins, with a list that is older.
+    rig.pass(500);
+    let below = Filter::default().cgroups([CgroupId(1020)], [&b"/a"[..]]);
+    rig.begin(1, set(Pace::Counted), below);
+    for pid in 100..103 {
+        rig.captured(0, pid, 5);
+    }
+    rig.pass(5);
+    rig.command(Command::EndCapture(CaptureId(1)));
+    rig.pass(5);
+    let got = [100, 101, 102].map(|pid| rig.got.of(1, pid));
+    assert_eq!(got, [5, 0, 5]);
+    rig.driven.end();
+}
+
+#[test]
 fn a_capture_without_a_sample_closes_too_and_hands_over_while_it_runs() {
     let mut rig = Rig::new();
     rig.begin(1, set(Pace::Counted), Filter::default());
@@ -268,18 +291,26 @@ fn followed(seam: Seam) -> Rig {
     const NEXT: SetKey = SetKey(2);
     let mut rig = Rig::new();
     rig.begin(1, set(Pace::Counted), Filter::default());
+    let SetOf::New(mut next) = set_of(NEXT, Pace::Counted) else {
+        panic!("a new one");
+    };
+    // Of both, before the change and after it.
     rig.captured(0, 100, 5);
+    let (_, ring) = next.rings_mut().next().expect("there");
+    assert_eq!(write(ring, rig.now, 101, 4), 4);
     let follow = Follow {
         id: CaptureId(1),
-        set: set_of(NEXT, Pace::Counted),
+        set: SetOf::New(next),
         period: 0,
         seam,
     };
     rig.shared.command(Command::FollowCapture(Box::new(follow)));
     rig.pass(1);
-    // Of both, before the change and after it.
-    rig.captured(0, 101, 7);
-    rig.captured_by(NEXT, 0, 102, 9);
+    if seam == Seam::Cut {
+        // Otherwise the first has come to its end.
+        rig.captured(0, 102, 7);
+    }
+    rig.captured_by(NEXT, 0, 103, 9);
     rig.pass(10);
     rig
 }
@@ -287,21 +318,77 @@ fn followed(seam: Seam) -> Rig {
 #[test]
 fn a_capture_goes_on_with_another_set_at_one_instant() {
     let mut rig = followed(Seam::Cut);
-    let got = |rig: &Rig| [100, 101, 102].map(|pid| rig.got.of(1, pid));
+    let got = |rig: &Rig| [100, 101, 102, 103].map(|pid| rig.got.of(1, pid));
     assert_eq!(got(&rig)[0], 5);
     assert_eq!(
         rig.driven.sampler.rings_mut().sets().len(),
         1,
         "the first is closed"
     );
-    rig.captured_by(SetKey(2), 1, 103, 3);
+    rig.captured_by(SetKey(2), 1, 104, 3);
     rig.command(Command::EndCapture(CaptureId(1)));
     rig.pass(5);
-    assert_eq!(got(&rig), [5, 0, 9], "what is younger is the second's");
-    assert_eq!(rig.got.of(1, 103), 3);
+    assert_eq!(got(&rig), [5, 0, 0, 9], "what is younger is the second's");
+    assert_eq!(rig.got.of(1, 104), 3);
     assert_eq!(rig.got.closed, [1]);
     assert!(rig.driven.sampler.rings_mut().sets().is_empty());
     rig.driven.end();
+}
+
+#[test]
+fn sets_that_sample_different_things_are_each_taken_whole() {
+    let mut rig = followed(Seam::Apart);
+    rig.captured_by(SetKey(2), 1, 104, 3);
+    rig.command(Command::EndCapture(CaptureId(1)));
+    rig.pass(5);
+    let got = [100, 101, 103, 104].map(|pid| rig.got.of(1, pid));
+    assert_eq!(got, [5, 4, 9, 3], "nothing lost, nothing twice");
+    assert_eq!(rig.got.quality[&1].taken, 21);
+    assert_eq!(rig.got.closed, [1]);
+    assert!(rig.driven.sampler.rings_mut().sets().is_empty());
+    rig.driven.end();
+}
+
+#[test]
+fn for_how_long_each_set_was_counted_adds_up() {
+    let counted = |key, enabled, running| {
+        let SetOf::New(mut set) = set_of(key, Pace::Counted) else {
+            panic!("a new one");
+        };
+        for (_, ring) in set.rings_mut() {
+            ring.tell_times(enabled, running);
+        }
+        SetOf::New(set)
+    };
+    for ended in [true, false] {
+        let mut rig = Rig::new();
+        rig.begin(1, counted(KEY, 100, 40), Filter::default());
+        let follow = Follow {
+            id: CaptureId(1),
+            set: counted(SetKey(2), 1000, 300),
+            period: 0,
+            seam: Seam::Cut,
+        };
+        rig.command(Command::FollowCapture(Box::new(follow)));
+        rig.pass(10);
+        if ended {
+            rig.command(Command::EndCapture(CaptureId(1)));
+            rig.pass(5);
+        }
+        let (mut enabled, mut running) = rig.got.counted[&1];
+        // Also where it is the sampler that ends.
+        rig.shared.stop();
+        rig.driven.sampler.run().expect("it ends");
+        for batch in rig.driven.batches.try_iter() {
+            enabled += batch.counted_ns.0;
+            running += batch.counted_ns.1;
+        }
+        assert_eq!(
+            (enabled, running),
+            (2200, 680),
+            "of two rings each; ended: {ended}"
+        );
+    }
 }
 
 #[test]
@@ -332,8 +419,7 @@ fn a_set_for_a_capture_that_has_ended_is_closed() {
         seam: Seam::Apart,
     };
     rig.command(Command::FollowCapture(Box::new(follow)));
-    rig.begin(1, set_of(SetKey(2), Pace::Counted), Filter::default());
     rig.pass(5);
-    assert_eq!(rig.driven.sampler.rings_mut().sets().len(), 1);
+    assert!(rig.driven.sampler.rings_mut().sets().is_empty());
     rig.driven.end();
 }

@@ -18,7 +18,7 @@ pub enum Fault {
     Machine,
     /// What was asked for is not there any more.
     Gone,
-    /// Of the moment: captures that run have what it takes.
+    /// Of the moment: captures that run or begin have what it takes.
     Moment,
 }
 
@@ -91,6 +91,14 @@ pub enum EngineError {
         /// The event.
         event: String,
     },
+    /// Too much else is looked at, or does not answer.
+    #[error(
+        "failed to open `{event}`: all that look into programs are busy with others\n  try again in a moment"
+    )]
+    Busy {
+        /// The event.
+        event: String,
+    },
     /// The event or its rings.
     #[error(transparent)]
     Rings(#[from] RingsError),
@@ -136,6 +144,7 @@ impl EngineError {
             | EngineError::Filter { .. }
             | EngineError::Running(_)
             | EngineError::Rings(RingsError::Open(OpenError::Filter { .. })) => Fault::Request,
+            EngineError::Event(EventError::Busy { .. }) | EngineError::Busy { .. } => Fault::Moment,
             EngineError::Cgroup { source, .. } if is_gone(source) => Fault::Gone,
             EngineError::Event(_)
             | EngineError::Late { .. }

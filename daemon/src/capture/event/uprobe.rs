@@ -5,9 +5,10 @@
 
 use super::EventError;
 use crate::capture::engine::FILE_WAIT;
-use crate::helpers::Helpers;
+use crate::helpers::{Helpers, NoResult, REMOTE_LATE_MAX};
 use crate::perf::probe::{Source, Uprobe};
 use crate::symbolize::functions::{self, Place};
+use crate::symbolize::mounts;
 use crate::symbolize::open::{self, Links, Root};
 use std::fs::File;
 use std::io;
@@ -26,12 +27,16 @@ pub(super) fn source(binary: &Path, function: &str, files: &Helpers) -> Result<S
     let kind = kind.map_err(EventError::NoUprobes)?;
     let path = binary.display().to_string();
     let (own, called) = (binary.to_path_buf(), function.to_owned());
+    if files.late() >= REMOTE_LATE_MAX && is_remote(binary) {
+        return Err(EventError::Busy { path });
+    }
     // Its file system may be anybody's, who need not answer.
-    let looked = files.run(FILE_WAIT, move || look(&own, &called));
-    let Some(looked) = looked else {
-        return Err(EventError::Late { path });
-    };
-    let hint = match looked? {
+    let looked = files.ask(FILE_WAIT, move || look(&own, &called));
+    let looked = looked.map_err(|error| match error {
+        NoResult::Busy => EventError::Busy { path: path.clone() },
+        NoResult::Late => EventError::Late { path: path.clone() },
+    });
+    let hint = match looked?? {
         Looked::At(uprobe) => {
             return Ok(Source {
                 kind,
@@ -46,6 +51,14 @@ pub(super) fn source(binary: &Path, function: &str, files: &Helpers) -> Result<S
         function: function.chars().take(256).collect(),
         hint,
     })
+}
+
+/// True when a path is on a file system that depends on another process or machine, as far as the tables of
+/// mounts tell, which always answer.
+fn is_remote(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    let (pid, below) = in_process(bytes).unwrap_or((std::process::id(), bytes));
+    mounts::is_remote_path(pid, below)
 }
 
 /// What a look into a program finds of a function.
@@ -66,8 +79,11 @@ fn look(binary: &Path, function: &str) -> Result<Looked, EventError> {
     let file = open_program(binary).map_err(failed)?;
     Ok(match functions::place_of(&file, function.as_bytes()) {
         Ok(Place::At(offset)) => {
+            let is_remote = mounts::is_remote(&file);
             let uprobe = Uprobe::new(file, offset);
-            Looked::At(uprobe.map_err(|error| failed(error.into()))?)
+            let mut uprobe = uprobe.map_err(|error| failed(error.into()))?;
+            uprobe.is_remote = is_remote;
+            Looked::At(uprobe)
         }
         Ok(Place::NotThere) => Looked::Nowhere(""),
         Ok(Place::Stripped) => Looked::Nowhere(": its names of functions are stripped"),
@@ -133,6 +149,24 @@ mod tests {
         std::fs::rename(&other, &path).expect("swapped");
         let place = functions::place_of(uprobe.file(), b"main").expect("sound");
         assert_eq!(place, Place::At(uprobe.offset()));
+    }
+
+    #[test]
+    fn where_all_helpers_are_at_work_nothing_is_said_of_the_file_system() {
+        if !Path::new(KIND).exists() {
+            return eprintln!("skip: the kernel has no uprobes");
+        }
+        let files = Helpers::new("test");
+        let mut held = Vec::new();
+        while !files.is_exhausted() {
+            let (hold, wait) = std::sync::mpsc::sync_channel::<()>(1);
+            let waits = files.begin(move || wait.recv().is_ok());
+            held.push((hold, waits.expect("there are more")));
+        }
+        let own = std::env::current_exe().expect("a path");
+        let refused = source(&own, "main", &files).expect_err("none is free");
+        assert!(matches!(refused, EventError::Busy { .. }), "{refused}");
+        drop(held);
     }
 
     #[test]

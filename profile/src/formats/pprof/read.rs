@@ -106,6 +106,9 @@ struct Reader<'m> {
     strings: Vec<Option<StrId>>,
     /// Frames by location id, root first.
     locations: HashMap<u64, Vec<FrameId>>,
+    /// The frame of locations without a line by file and kind of their mapping, of which it is made: mappings
+    /// of a few bytes each may all name the same long file.
+    unnamed: HashMap<(Option<i64>, FrameKind), FrameId>,
 }
 
 /// What a location has from its mapping.
@@ -113,8 +116,6 @@ struct Module {
     /// Its file as an index of the message's strings; `None` where it has none.
     file: Option<i64>,
     kind: FrameKind,
-    /// The frame of locations without a line, once there is one.
-    unnamed: Option<FrameId>,
 }
 
 impl<'m> Reader<'m> {
@@ -127,12 +128,12 @@ impl<'m> Reader<'m> {
             functions: HashMap::new(),
             strings: vec![None; message.string_table.len()],
             locations: HashMap::new(),
+            unnamed: HashMap::new(),
         };
         // Locations may be of no mapping.
         let none = Module {
             file: None,
             kind: FrameKind::Native,
-            unnamed: None,
         };
         reader.mappings.insert(0, none);
         reader.read_comments()?;
@@ -143,7 +144,6 @@ impl<'m> Reader<'m> {
             let module = Module {
                 file: (!without_file).then_some(mapping.filename),
                 kind,
-                unnamed: None,
             };
             reader.mappings.insert(mapping.id, module);
         }
@@ -301,17 +301,9 @@ impl<'m> Reader<'m> {
             what: "mapping",
             id: id.into(),
         };
-        let Module {
-            file: module,
-            kind,
-            unnamed,
-        } = *self.mappings.get(&id).ok_or(missing)?;
+        let Module { file: module, kind } = *self.mappings.get(&id).ok_or(missing)?;
         if location.line.is_empty() {
-            let frame = match unnamed {
-                Some(frame) => frame,
-                None => self.unnamed(id, module, kind)?,
-            };
-            return Ok(vec![frame]);
+            return Ok(vec![self.unnamed(module, kind)?]);
         }
         let last = location.line.len() - 1;
         let mut frames = Vec::with_capacity(location.line.len());
@@ -346,13 +338,11 @@ impl<'m> Reader<'m> {
         Ok(frames)
     }
 
-    /// The frame of locations of a mapping that have no line, as it stands for all of them.
-    fn unnamed(
-        &mut self,
-        id: u64,
-        file: Option<i64>,
-        kind: FrameKind,
-    ) -> Result<FrameId, DecodeError> {
+    /// The frame of locations that have no line, as it stands for all of a file and kind.
+    fn unnamed(&mut self, file: Option<i64>, kind: FrameKind) -> Result<FrameId, DecodeError> {
+        if let Some(&frame) = self.unnamed.get(&(file, kind)) {
+            return Ok(frame);
+        }
         let module = file.map_or(Ok(""), |file| self.string(file))?;
         let function = match module {
             "" => "[unknown]".to_owned(),
@@ -366,9 +356,7 @@ impl<'m> Reader<'m> {
             module,
             ..FrameRef::default()
         });
-        if let Some(module) = self.mappings.get_mut(&id) {
-            module.unnamed = Some(frame);
-        }
+        self.unnamed.insert((file, kind), frame);
         Ok(frame)
     }
 
@@ -456,7 +444,8 @@ mod tests {
         ];
         let location = |id: u64| Location {
             id,
-            mapping_id: 1,
+            // Each of a mapping of its own, all of the same file.
+            mapping_id: id,
             line: match id % 2 {
                 0 => Vec::new(),
                 _ => vec![Line {
@@ -465,6 +454,11 @@ mod tests {
                 }],
             },
             ..Location::default()
+        };
+        let mapping = |id: u64| Mapping {
+            id,
+            filename: 1,
+            ..Mapping::default()
         };
         let label = Label {
             key: 1,
@@ -479,11 +473,7 @@ mod tests {
         let message = Message {
             sample_type: vec![ValueType { r#type: 1, unit: 1 }],
             sample: (1..=TIMES).map(sample).collect(),
-            mapping: vec![Mapping {
-                id: 1,
-                filename: 1,
-                ..Mapping::default()
-            }],
+            mapping: (1..=TIMES).map(mapping).collect(),
             location: (1..=TIMES).map(location).collect(),
             function: vec![Function {
                 id: 1,

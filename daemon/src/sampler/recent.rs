@@ -1,0 +1,117 @@
+//! cgroups that were made a moment ago: those of a capture that begins may be among them.
+//!
+//! Whoever asks for a capture lists the cgroups there are, then opens the events, and has the sampler begin. What
+//! is made in between is in no list, and the record of it may be drained before the capture is there to see it.
+
+use crate::ids::CgroupId;
+use crate::time::Mono;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How long a capture may take from the list of cgroups to its begin: two waits of 5 s for a program, and then
+/// the opening of events on all CPUs.
+pub(super) const KEPT: Duration = Duration::from_secs(20);
+
+/// Most that are kept: what a host that starts a few hundred containers at once makes.
+pub(super) const KEPT_MAX: usize = 1024;
+
+/// Most bytes of their paths together: 1 KiB each, four times what those of containers in pods have.
+const PATH_BYTES_MAX: usize = 1 << 20;
+
+struct Made {
+    at: Mono,
+    id: CgroupId,
+    path: Box<[u8]>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Recent {
+    /// The oldest first.
+    list: VecDeque<Made>,
+    /// Of their paths.
+    bytes: usize,
+    /// Of those that are young enough, how many went for want of room, and when the last of them was made.
+    forgotten: (u64, Mono),
+}
+
+impl Recent {
+    /// Keeps one for a while.
+    pub(super) fn note(&mut self, at: Mono, id: CgroupId, path: &[u8]) {
+        self.expire(at);
+        self.bytes += path.len();
+        let path = path.into();
+        self.list.push_back(Made { at, id, path });
+        while self.list.len() > KEPT_MAX || self.bytes > PATH_BYTES_MAX {
+            if let Some(made) = self.pop() {
+                self.forgotten = (self.forgotten.0 + 1, made.at);
+            }
+        }
+    }
+
+    /// Those that were made shortly before `now`.
+    pub(super) fn of(&mut self, now: Mono) -> impl Iterator<Item = (CgroupId, &[u8])> {
+        self.expire(now);
+        self.list.iter().map(|made| (made.id, &made.path[..]))
+    }
+
+    /// How many of these had no room.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten.0
+    }
+
+    fn expire(&mut self, now: Mono) {
+        let is_old = |at: Mono| at.plus(KEPT) < now;
+        while self.list.front().is_some_and(|made| is_old(made.at)) {
+            self.pop();
+        }
+        if is_old(self.forgotten.1) {
+            self.forgotten.0 = 0;
+        }
+    }
+
+    fn pop(&mut self) -> Option<Made> {
+        let made = self.list.pop_front()?;
+        self.bytes -= made.path.len();
+        Some(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Mono = Mono(1_000_000_000);
+
+    fn kept(recent: &mut Recent, now: Mono) -> Vec<u64> {
+        recent.of(now).map(|(id, _)| id.0).collect()
+    }
+
+    #[test]
+    fn they_are_kept_for_a_while() {
+        let mut recent = Recent::default();
+        recent.note(SOON, CgroupId(1), b"/a");
+        let later = SOON.plus(KEPT);
+        recent.note(later, CgroupId(2), b"/b");
+        assert_eq!(kept(&mut recent, later), [1, 2]);
+        assert_eq!(kept(&mut recent, Mono(later.0 + 1)), [2]);
+        assert!(kept(&mut recent, later.plus(2 * KEPT)).is_empty());
+        assert_eq!((recent.bytes, recent.forgotten()), (0, 0));
+    }
+
+    #[test]
+    fn beyond_the_bounds_the_oldest_goes_and_is_counted() {
+        let mut recent = Recent::default();
+        for id in 0..KEPT_MAX as u64 + 2 {
+            recent.note(SOON, CgroupId(id), b"/a");
+        }
+        assert_eq!(kept(&mut recent, SOON)[0], 2);
+        assert_eq!(recent.forgotten(), 2);
+        let long = vec![b'x'; PATH_BYTES_MAX];
+        recent.note(SOON, CgroupId(9), &long);
+        assert_eq!(kept(&mut recent, SOON), [9]);
+        assert_eq!(recent.forgotten(), 2 + KEPT_MAX as u64);
+        assert!(kept(&mut recent, SOON.plus(2 * KEPT)).is_empty());
+        assert_eq!(recent.forgotten(), 0, "it was long ago");
+    }
+}
