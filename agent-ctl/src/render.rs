@@ -99,8 +99,8 @@ pub enum DiffFormat {
 /// How a profile is to be written.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Look {
-    /// What widths and counts stand for: samples, or their weight (CPU nanoseconds). Left out: samples, and
-    /// of `off-cpu` the time waited
+    /// What widths and counts stand for: samples, or their weight (CPU nanoseconds). Left out: samples; of
+    /// `off-cpu` the time waited, of other events by rate their number
     #[arg(long, value_enum, help_heading = "Output")]
     pub measure: Option<MeasureBy>,
     /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks
@@ -117,8 +117,9 @@ pub struct Look {
 impl Look {
     /// What widths stand for in a profile of this kind.
     pub fn measure(&self, info: &Info) -> MeasureBy {
-        let left_out = match info.is_waiting() {
-            // A wait of a second and one of a microsecond are one sample each.
+        // A wait of a second and one of a microsecond are one sample each; a sample of an event by rate stands
+        // for as many as there were.
+        let left_out = match info.is_waiting() || info.weighs_apart() {
             true => MeasureBy::Weight,
             false => MeasureBy::Count,
         };
@@ -296,25 +297,24 @@ mod tests {
 
     #[test]
     fn the_event_says_the_heading_and_what_widths_stand_for() {
-        for (event, unit, title, measure) in [
-            ("cpu-clock", "nanoseconds", "CPU profile", MeasureBy::Count),
-            (
-                "off-cpu",
-                "nanoseconds",
-                "Time off the CPU",
-                MeasureBy::Weight,
-            ),
+        use MeasureBy::{Count, Weight};
+        for (event, unit, period, title, measure) in [
+            ("cpu-clock", "nanoseconds", 1, "CPU profile", Count),
+            ("off-cpu", "nanoseconds", 1, "Time off the CPU", Weight),
             (
                 "page-faults",
                 "page-faults",
+                1,
                 "Profile of page-faults",
-                MeasureBy::Count,
+                Count,
             ),
-            ("", "", "CPU profile", MeasureBy::Count),
+            ("cycles", "cycles", 0, "Profile of cycles", Weight),
+            ("", "", 0, "CPU profile", Count),
         ] {
             let info = Info {
                 event: event.to_owned(),
                 unit: unit.to_owned(),
+                period,
                 ..Info::default()
             };
             let look = Look::default();

@@ -96,6 +96,12 @@ impl Info {
         self.event == OFF_CPU
     }
 
+    /// True when samples stand for different numbers of what happened, as those of an event by rate do: counts
+    /// of samples then have no meaning of their own.
+    pub fn weighs_apart(&self) -> bool {
+        self.period == 0 && !matches!(self.unit.as_str(), "" | "nanoseconds" | "samples")
+    }
+
     /// What the weight is in words: `CPU time`, `Time waited`, or its unit.
     pub fn weighs(&self) -> &str {
         match self.unit.as_str() {

@@ -83,7 +83,7 @@ fn heat_map(daemon: &Daemon, cgroup: &Cgroup, more: &[&str]) -> String {
     let args = [
         "heatmap",
         "--since",
-        "2m",
+        "10m",
         "--cgroup",
         cgroup.path(),
         "--quiet",

@@ -335,15 +335,13 @@ fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs
     assert!(collector.stop().success());
 }
 
-/// A file system of 256 KiB.
+/// A file system of 4 MiB.
 struct Small<'a>(&'a Path);
 
 impl Small<'_> {
     fn mounted(at: &Path) -> Option<Small<'_>> {
         let mut mount = std::process::Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", "size=256k", "none"])
-            .arg(at);
+        mount.args(["-t", "tmpfs", "-o", "size=4m", "none"]).arg(at);
         mount.status().ok()?.success().then_some(Small(at))
     }
 }
@@ -366,7 +364,7 @@ fn on_a_full_disk_pins_wait_in_memory_and_are_written_when_there_is_room_needs_r
     };
     let filler = place.path().join("filler");
     assert!(
-        std::fs::write(&filler, vec![7; 4 << 20]).is_err(),
+        std::fs::write(&filler, vec![7; 8 << 20]).is_err(),
         "it is full"
     );
     let config = format!(

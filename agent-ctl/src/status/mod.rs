@@ -15,7 +15,10 @@ use crate::when::Clock;
 use crate::{exit, runtimes, summary, units};
 use anyhow::Result;
 use profile::{Coverage, Quality};
-use proto::agent::{Budget, GetStatusResponse, Governed, Outcome, Severity};
+use proto::agent::{
+    Budget, CpuStatus, Environment, GetStatusResponse, Governed, Outcome, OwnCost, Sampling,
+    Severity,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -97,7 +100,7 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     };
     let clock = Clock::at(status.now_unix_ns);
     let sampling = status.sampling.clone().unwrap_or_default();
-    line("agent", agent(status));
+    line("agent", running(status));
     line("sampling", sampled(&sampling));
     line("unwinding", unwinding(&sampling));
     line("samples", arrival(out, &sampling));
@@ -147,7 +150,7 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     text
 }
 
-fn agent(status: &GetStatusResponse) -> String {
+fn running(status: &GetStatusResponse) -> String {
     format!(
         "fleetprofd {} on {} (Linux {}), up {}",
         clean(&status.version),
@@ -299,7 +302,7 @@ fn counters(counters: &[proto::agent::Counter]) -> Table {
 }
 
 /// How user stacks are walked, and why by less than what is configured.
-fn unwinding(sampling: &proto::agent::Sampling) -> String {
+fn unwinding(sampling: &Sampling) -> String {
     let mut text = clean(&sampling.unwind).into_owned();
     if sampling.stack_bytes > 0 {
         let _ = write!(

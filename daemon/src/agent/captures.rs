@@ -10,7 +10,7 @@ use crate::capture::offcpu::setup;
 use crate::capture::recorders::Recorders;
 use crate::capture::request::{OFF_CPU, Unwind, Wanted};
 use crate::capture::target::{self, Scope};
-use crate::capture::world::{self, Excess, Followed, Started, World};
+use crate::capture::world::{self, Excess, Followed, Slowed, Started, World};
 use crate::cgroup::containers::Containers;
 use crate::config::{self, Config};
 use crate::control::Control;
@@ -235,11 +235,17 @@ impl World for AgentWorld {
         self.engine.seen(id)
     }
 
-    fn slow_down(&self, id: CaptureId) -> Result<Option<u32>, Status> {
+    fn slow_down(&self, id: CaptureId) -> Result<Option<Slowed>, Status> {
         let rate = self.limits().rate_max_hz;
         let slowed = self.engine.slow_down(id, rate);
         let slowed = slowed.map_err(|error| refused(&error))?;
-        Ok(slowed.then_some(rate))
+        Ok(slowed.map(|started| Slowed {
+            rate_hz: match started.every {
+                Every::Rate(rate) => rate,
+                Every::Period(_) => rate,
+            },
+            notices: started.notices,
+        }))
     }
 
     fn end(&self, id: CaptureId) {

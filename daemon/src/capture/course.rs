@@ -5,7 +5,7 @@
 
 use super::manager::Captures;
 use super::target::{Gone, Presence};
-use super::world::{Excess, Followed};
+use super::world::{Excess, Followed, Slowed};
 use crate::ids::CaptureId;
 use crate::time::Mono;
 use std::sync::atomic::Ordering;
@@ -24,6 +24,9 @@ const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time over which it is told whether an event happens too often.
 const RATE_SPAN: Duration = Duration::from_secs(1);
+
+/// Longest pause between two tries to slow down: each opens events.
+const SLOW_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Most notices on what a change of rings brought: of a cgroup made again all the time there would be no end.
 const NOTICES_MAX: usize = 8;
@@ -51,8 +54,12 @@ pub(super) struct Course {
     excess: Excess,
     /// Its events happen so often that it has to end.
     excessive: bool,
-    /// Samples up to a moment.
-    counted: (Mono, u64),
+    /// Samples up to a moment: less than none where that was of rings that others had opened later.
+    counted: (Mono, i128),
+    /// Over which time they are counted next.
+    span: Duration,
+    /// Why it was not slowed down.
+    unslowed: Option<String>,
     notices: Vec<String>,
 }
 
@@ -75,7 +82,9 @@ impl Course {
             unfollowed: None,
             excess,
             excessive: false,
-            counted,
+            counted: (began, counted.1.into()),
+            span: RATE_SPAN,
+            unslowed: None,
             notices: Vec::new(),
         }
     }
@@ -111,14 +120,17 @@ impl Course {
     fn follow(&mut self, now: Mono, captures: &Captures) {
         let mut pause = FOLLOW_INTERVAL;
         let counts = &captures.counts;
-        let followed = captures.world.follow(self.id);
-        self.unfollowed = None;
-        match followed {
+        let seen = captures.world.seen(self.id);
+        match captures.world.follow(self.id) {
             Ok(Followed::Unbound) => self.bound = false,
             Ok(Followed::Same) => self.note(false, now),
             Ok(Followed::Gone) => self.note(true, now),
             Ok(Followed::Again { unseen, notices }) => {
                 self.note(false, now);
+                self.unfollowed = None;
+                // The new rings count from their own begin.
+                let (_, before) = &mut self.counted;
+                *before += i128::from(captures.world.seen(self.id)) - i128::from(seen);
                 self.followed += 1;
                 counts.followed.fetch_add(1, Ordering::Relaxed);
                 self.unseen = self.unseen.zip(unseen).map(|(all, more)| all + more);
@@ -126,6 +138,7 @@ impl Course {
                 pause = FOLLOW_PAUSE;
             }
             Err(status) => {
+                self.note(false, now);
                 self.unfollowed = Some(status.message().to_owned());
                 pause = FOLLOW_PAUSE;
             }
@@ -157,18 +170,17 @@ impl Course {
         let (Excess::Slows(most) | Excess::Ends(most)) = self.excess else {
             return None;
         };
-        if span < RATE_SPAN {
+        if span < self.span {
             return None;
         }
-        // Of another set the count begins anew.
-        let samples = captures.world.seen(self.id);
+        let samples = i128::from(captures.world.seen(self.id));
         self.counted = (now, samples);
-        let a_second = u128::from(samples.saturating_sub(before)) * 1_000_000_000 / span.as_nanos();
-        if a_second <= u128::from(most) {
+        let a_second = (samples - before).max(0) * 1_000_000_000 / span.as_nanos() as i128;
+        if a_second <= i128::from(most) {
             return None;
         }
-        // Once: what does not succeed now would cost as much again each second.
-        if let Excess::Ends(_) = std::mem::take(&mut self.excess) {
+        if let Excess::Ends(_) = self.excess {
+            self.excess = Excess::Bounded;
             self.excessive = true;
             self.add(vec![format!(
                 "{a_second} context switches and wake-ups a second are more than the {most} that \
@@ -181,7 +193,9 @@ impl Course {
                              `captures.rate_max_hz` allows on all CPUs"
         );
         match captures.world.slow_down(self.id) {
-            Ok(Some(rate_hz)) => {
+            Ok(Some(Slowed { rate_hz, notices })) => {
+                (self.excess, self.unslowed) = (Excess::Bounded, None);
+                self.counted = (now, captures.world.seen(self.id).into());
                 captures.counts.slowed.fetch_add(1, Ordering::Relaxed);
                 let after = now.since(self.began).as_secs_f64();
                 let notice = format!(
@@ -189,14 +203,18 @@ impl Course {
                                       weights are estimates"
                 );
                 self.add(vec![notice]);
+                self.add(notices);
                 Some(rate_hz)
             }
-            Ok(None) => None,
+            Ok(None) => {
+                self.excess = Excess::Bounded;
+                None
+            }
             Err(status) => {
+                // A cgroup that is just made again, room that others have: it may succeed later.
+                self.span = (self.span * 2).min(SLOW_PAUSE_MAX);
                 let why = status.message();
-                self.add(vec![format!(
-                    "{found}, and could not be sampled by rate: {why}"
-                )]);
+                self.unslowed = Some(format!("{found}, and could not be sampled by rate: {why}"));
                 None
             }
         }
@@ -207,14 +225,22 @@ impl Course {
         self.excessive
     }
 
+    /// Its events are of one cgroup alone.
+    pub fn is_bound(&self) -> bool {
+        self.bound
+    }
+
     /// What the reader of the profile must know.
     pub fn notices(&self) -> Vec<String> {
         let mut notices = self.notices.clone();
+        notices.extend(self.unslowed.clone());
         if self.followed > 0 {
             let unseen = match self.unseen {
                 Some(used) => {
                     let used = used.as_secs_f64() * 1e3;
-                    format!("{used:.0} ms of CPU time that the new one used before are missing")
+                    format!(
+                        "at least {used:.0} ms of CPU time that the new one used before are missing"
+                    )
                 }
                 None => "what the new one did before is missing".to_owned(),
             };

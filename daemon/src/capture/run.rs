@@ -38,12 +38,12 @@ const PAST_POLL: Duration = Duration::from_millis(10);
 /// waits for a disk takes longer, and what is not there then is left out, which a notice says.
 const LAST_BATCH_MAX: Duration = Duration::from_secs(10);
 
+/// The same while the daemon stops.
+const LAST_BATCH_STOPPING: Duration = Duration::from_secs(2);
+
 /// An event of the processor that was not counted for one part in so many of the time, or less, was counted all
 /// the time: events are not all switched on and off at one instant.
 const COUNTED_PART: u64 = 50;
-
-/// The same while the daemon stops.
-const LAST_BATCH_STOPPING: Duration = Duration::from_secs(2);
 
 /// Why a capture is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,7 +333,7 @@ impl Run {
         let (all, totals) = (recorder.totals_of_quality(), stats.totals);
         drop(recorder);
         notices.extend(self.course.notices());
-        notices.extend(quality_notices(&all));
+        notices.extend(quality_notices(&all, self.course.is_bound()));
         notices.extend(beside_notices(&self.running.taken.beside()));
         if totals.dropped_by_budget > 0 {
             notices.push(format!(
@@ -408,13 +408,19 @@ impl Drop for Run {
 }
 
 /// What was missed while sampling, for people.
-fn quality_notices(all: &Quality) -> Vec<String> {
+///
+/// `is_bound`: the events were of one cgroup alone. These tick while it runs and no clock tells how often they
+/// should have.
+fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if all.throttled > 0 {
+        let missing = match all.lost_samples == 0 || is_bound {
+            true => "and nothing tells how many",
+            false => "and stand under [lost]",
+        };
         notices.push(format!(
-            "the kernel throttled sampling {} times: samples are missing where it was busiest, and \
-             stand under [lost]; kernel.perf_event_max_sample_rate and perf_cpu_time_max_percent \
-             bound the rate",
+            "the kernel throttled sampling {} times: samples are missing where it was busiest, {missing}; \
+             kernel.perf_event_max_sample_rate and perf_cpu_time_max_percent bound the rate",
             all.throttled
         ));
     }

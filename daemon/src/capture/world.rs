@@ -42,7 +42,17 @@ pub enum Excess {
     Ends(u64),
 }
 
-/// See the module. All of it may block, for tenths of a second at most.
+/// A capture that is sampled by rate from now on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slowed {
+    /// The rate that the kernel took, samples a second on each CPU.
+    pub rate_hz: u32,
+    /// What is less than it was.
+    pub notices: Vec<String>,
+}
+
+/// See the module. All of it may block for tenths of a second; [`World::begin`] for seconds, where a file that it
+/// needs is on a file system that does not answer.
 pub trait World: Send + Sync + 'static {
     /// The limits in force.
     fn limits(&self) -> config::Captures;
@@ -74,12 +84,12 @@ pub trait World: Send + Sync + 'static {
     /// and whether they are named by now.
     fn seen(&self, id: CaptureId) -> u64;
 
-    /// Has the event of a capture sampled by the highest rate there may be. Returns that; `None` when it is
-    /// sampled by rate already.
+    /// Has the event of a capture sampled by the highest rate there may be; `None` when it is sampled by rate
+    /// already.
     ///
     /// # Errors
     /// Why it goes on as it was.
-    fn slow_down(&self, id: CaptureId) -> Result<Option<u32>, Status>;
+    fn slow_down(&self, id: CaptureId) -> Result<Option<Slowed>, Status>;
 
     /// Ends the sampling of a capture. Nothing when it has ended.
     fn end(&self, id: CaptureId);

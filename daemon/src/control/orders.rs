@@ -15,8 +15,8 @@ use proto::collector::{AttendRequest, Order, Refusal, Report, order, report};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, Id, JoinSet};
-use tonic::{Code, Status};
+use tokio::task::{AbortHandle, Id, JoinSet, spawn_blocking};
+use tonic::Status;
 
 /// Captures of a collector at a time. More are refused; what makes captures has a bound of its own over all
 /// who ask.
@@ -126,13 +126,11 @@ impl<'c> Orders<'c> {
     }
 
     fn capture(&mut self, number: u64, request: CaptureRequest) {
-        let begun = self.begin(request);
-        let messages = match begun {
-            Ok(messages) => messages,
+        let peer = match self.admit(&request) {
+            Ok(peer) => peer,
             Err(status) => return self.refuse(number, status),
         };
         let counts = self.control.counts.clone();
-        counts.captures.inc();
         let (cancel, cancelled) = watch::channel(false);
         let pump = Pump {
             number,
@@ -141,11 +139,12 @@ impl<'c> Orders<'c> {
             counts,
             cancelled,
         };
-        let task = self.tasks.spawn(pump.run(messages));
+        let task = self.tasks.spawn(pump.begin(request, peer));
         self.running.insert(number, Running { cancel, task });
     }
 
-    fn begin(&self, request: CaptureRequest) -> Result<mpsc::Receiver<CaptureResponse>, Status> {
+    /// Who asks, when they may.
+    fn admit(&self, request: &CaptureRequest) -> Result<String, Status> {
         if !self.control.is_allowed() {
             return Err(Status::permission_denied(
                 "captures through a collector are switched off on this host (`captures.remote`)",
@@ -157,21 +156,16 @@ impl<'c> Orders<'c> {
             )));
         }
         let address = self.control.exporter.address();
-        let peer = match who(&request.who) {
+        Ok(match who(&request.who) {
             who if who.is_empty() => format!("collector {address}"),
             who => format!("collector {address} for {who}"),
-        };
-        self.control.capturing.begin(request, peer)
+        })
     }
 
     /// Says that an order will come to nothing.
     fn refuse(&mut self, number: u64, status: Status) {
         self.control.counts.refused.inc();
-        let what = report::What::Refusal(Refusal {
-            code: status.code().into(),
-            message: status.message().to_owned(),
-        });
-        let (out, message) = (self.out.clone(), report(number, what));
+        let (out, message) = (self.out.clone(), refusal(number, status));
         // Behind what the stream is slow with.
         self.tasks.spawn(async move {
             let _ = out.send(message).await;
@@ -196,6 +190,14 @@ fn report(number: u64, what: report::What) -> AttendRequest {
     request(Say::Report(Report { number, what }))
 }
 
+fn refusal(number: u64, status: Status) -> AttendRequest {
+    let what = report::What::Refusal(Refusal {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+    });
+    report(number, what)
+}
+
 /// Takes the messages of one capture to the stream.
 struct Pump {
     number: u64,
@@ -206,6 +208,23 @@ struct Pump {
 }
 
 impl Pump {
+    /// Begins the capture where blocking is allowed: a file that it needs may not answer, and others go on.
+    async fn begin(self, request: CaptureRequest, peer: String) {
+        let capturing = Arc::clone(&self.capturing);
+        let begun = spawn_blocking(move || capturing.begin(request, peer)).await;
+        let begun = begun.unwrap_or_else(|_| Err(Status::internal("the capture could not begin")));
+        match begun {
+            Ok(messages) => {
+                self.counts.captures.inc();
+                self.run(messages).await;
+            }
+            Err(status) => {
+                self.counts.refused.inc();
+                let _ = self.out.send(refusal(self.number, status)).await;
+            }
+        }
+    }
+
     async fn run(mut self, mut messages: mpsc::Receiver<CaptureResponse>) {
         let mut id = None;
         let mut asked = false;
@@ -239,11 +258,8 @@ impl Pump {
             }
         };
         if !ended {
-            let what = report::What::Refusal(Refusal {
-                code: Code::Internal.into(),
-                message: "the capture ended without a result".to_owned(),
-            });
-            let _ = self.out.send(report(self.number, what)).await;
+            let status = Status::internal("the capture ended without a result");
+            let _ = self.out.send(refusal(self.number, status)).await;
         }
     }
 

@@ -61,6 +61,11 @@ impl Capturing for Fake {
 }
 
 impl Fake {
+    /// Waits for so many: they begin on threads that may block.
+    async fn begun(&self, count: usize) {
+        until("begun", || self.begun.lock().unwrap().len() == count).await;
+    }
+
     fn sender(&self, at: usize) -> mpsc::Sender<CaptureResponse> {
         self.begun.lock().unwrap()[at].messages.clone()
     }
@@ -175,6 +180,7 @@ async fn a_capture_is_begun_in_the_name_of_who_asks_and_reported_in_order() {
     let (out, mut reports) = mpsc::channel(8);
     let mut orders = Orders::new(&control, out);
     orders.take(capture(3, "ada\x1b[2J\n at 10.0.0.1")).unwrap();
+    fake.begun(1).await;
     assert_eq!(
         fake.begun.lock().unwrap()[0].peer,
         "collector 127.0.0.1:7600 for ada[2J at 10.0.0.1"
@@ -234,6 +240,7 @@ async fn a_cancel_waits_for_the_id_and_a_drop_gives_up() {
     // Of no order, or one that has ended: nothing.
     orders.take(cancel(3, 77)).unwrap();
     assert!(fake.cancelled.lock().unwrap().is_empty());
+    fake.begun(1).await;
     fake.sender(0).send(accepted(9)).await.unwrap();
     reported(&mut orders, &mut reports).await;
     until("cancelled", || *fake.cancelled.lock().unwrap() == [9]).await;
@@ -257,6 +264,7 @@ async fn a_stream_that_ends_gives_up_all_it_asked_for() {
     for number in 1..=3 {
         orders.take(capture(number, "")).unwrap();
     }
+    fake.begun(3).await;
     drop(orders);
     for at in 0..3 {
         let closed = tokio::time::timeout(LIMIT, async { fake.sender(at).closed().await });
@@ -272,6 +280,7 @@ async fn a_collector_that_does_not_read_gets_the_profile_later_and_no_progress()
     let (out, mut reports) = mpsc::channel(1);
     let mut orders = Orders::new(&control, out);
     orders.take(capture(1, "")).unwrap();
+    fake.begun(1).await;
     let messages = fake.sender(0);
     messages.send(accepted(9)).await.unwrap();
     for _ in 0..10 {
@@ -298,6 +307,7 @@ async fn a_capture_without_a_result_is_told_as_failed() {
     let (out, mut reports) = mpsc::channel(8);
     let mut orders = Orders::new(&control, out);
     orders.take(capture(1, "")).unwrap();
+    fake.begun(1).await;
     fake.begun.lock().unwrap().clear();
     let (_, what) = reported(&mut orders, &mut reports).await;
     assert_eq!(refusal(what).code, Code::Internal as i32);
@@ -418,7 +428,7 @@ async fn it_attends_answers_pings_and_comes_again_after_a_restart() {
         other => panic!("no facts but {other:?}"),
     }
     stream.tell(Told::Order(capture(1, "ada"))).await;
-    until("begun", || fake.begun.lock().unwrap().len() == 1).await;
+    fake.begun(1).await;
     // The collector restarts: what it asked for ends, and the agent comes again.
     drop(stream);
     let closed = tokio::time::timeout(LIMIT, async { fake.sender(0).closed().await });
@@ -426,7 +436,7 @@ async fn it_attends_answers_pings_and_comes_again_after_a_restart() {
     let mut stream = next(&mut attending).await;
     stream.welcome().await;
     stream.tell(Told::Order(capture(1, ""))).await;
-    until("begun", || fake.begun.lock().unwrap().len() == 2).await;
+    fake.begun(2).await;
     assert_eq!(control.counts().connections.get(), 2);
     // Orders that make no sense end the stream.
     stream.tell(Told::Order(capture(1, ""))).await;
@@ -450,7 +460,7 @@ async fn what_captures_have_left_is_sent_before_the_end() {
     let mut stream = next(&mut attending).await;
     stream.welcome().await;
     stream.tell(Told::Order(capture(1, ""))).await;
-    until("begun", || fake.begun.lock().unwrap().len() == 1).await;
+    fake.begun(1).await;
     control.stop(soon());
     // The capture ends meanwhile with what it has.
     let messages = fake.sender(0);
@@ -490,7 +500,7 @@ async fn a_capture_that_does_not_end_is_given_up_at_the_deadline() {
     let mut stream = next(&mut attending).await;
     stream.welcome().await;
     stream.tell(Told::Order(capture(1, ""))).await;
-    until("begun", || fake.begun.lock().unwrap().len() == 1).await;
+    fake.begun(1).await;
     control.stop(Mono::now());
     until("ended", || thread.is_finished()).await;
     thread.join().unwrap().unwrap();

@@ -249,8 +249,9 @@ fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_
     // Each one, until it is told to be sampled by rate.
     begin(2, 1);
     run(&mut driven, &mut got, |got| got.batches.contains_key(&2));
-    assert!(engine.slow_down(CaptureId(2), 99).expect("slower"));
-    assert!(!engine.slow_down(CaptureId(2), 99).expect("already"));
+    let slowed = engine.slow_down(CaptureId(2), 99).expect("slower");
+    assert_eq!(slowed.map(|started| started.every), Some(Every::Rate(99)));
+    assert_eq!(engine.slow_down(CaptureId(2), 99).expect("already"), None);
     let before = got.of(2, own);
     let batches = got.batches[&2];
     run(&mut driven, &mut got, |got| got.batches[&2] > batches + 1);

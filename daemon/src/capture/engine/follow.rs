@@ -6,7 +6,7 @@
 //!
 //! Called by the thread of the capture. Blocks as a begin does.
 
-use super::{Engine, EngineError, Entry, checked, identity, open_cgroup};
+use super::{Engine, EngineError, Entry, Started, checked, identity, open_cgroup};
 use crate::cgroup::usage;
 use crate::ids::CaptureId;
 use crate::perf::probe::Every;
@@ -73,36 +73,37 @@ impl Engine {
         })
     }
 
-    /// Has the event of a capture sampled by rate, whatever it was before. False: it is by rate already, or
-    /// none of this id runs.
+    /// Has the event of a capture sampled by rate, whatever it was before, and says how it is set up then.
+    /// `None`: it is by rate already, or none of this id runs.
     ///
     /// # Errors
     /// [`EngineError`]: the capture keeps what it has.
-    pub fn slow_down(&self, id: CaptureId, rate_hz: u32) -> Result<bool, EngineError> {
+    pub fn slow_down(&self, id: CaptureId, rate_hz: u32) -> Result<Option<Started>, EngineError> {
         let spec = {
             let sets = self.lock();
             let set = sets.list.iter().find(|set| set.users.contains(&id));
             set.map(|set| set.spec.clone())
         };
         let Some(spec) = spec else {
-            return Ok(false);
+            return Ok(None);
         };
         let [probe] = &spec.probes[..] else {
-            return Ok(false);
+            return Ok(None);
         };
         // A clock with a period is at most as fast as the highest rate.
         if matches!(probe.every, Every::Rate(_)) || probe.source.is_clock() {
-            return Ok(false);
+            return Ok(None);
         }
-        let mut probe = probe.clone();
+        let (mut probe, mut notices) = (probe.clone(), Vec::new());
         let rate = Every::Rate(rate_hz);
-        probe.every = checked(rate, &probe.name, &probe.source, &mut Vec::new())?;
+        probe.every = checked(rate, &probe.name, &probe.source, &mut notices)?;
         let cgroup = spec.cgroup.map(|bound| open_cgroup(&bound.directory));
         let cgroup = cgroup.transpose()?;
-        self.enter(id, Entry::Change, vec![probe], cgroup, |set, started| {
+        let mut started = self.enter(id, Entry::Change, vec![probe], cgroup, |set, started| {
             follow(id, set, started.period, Seam::Cut)
         })?;
-        Ok(true)
+        started.notices.append(&mut notices);
+        Ok(Some(started))
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::aggregate::batch::RawMoment;
 use crate::aggregate::recorder::WindowPart;
 use crate::capture::target::{Presence, Scope, resolve};
-use crate::capture::world::{Asked, Excess, Followed, Started};
+use crate::capture::world::{Asked, Excess, Followed, Slowed, Started};
 use crate::cgroup::containers::Containers;
 use crate::cgroup::{Hierarchy, Mode};
 use profile::{FrameRef, Profile, Quality, SampleKey, Selector, StackEnd, StackId, Value, key};
@@ -24,6 +24,8 @@ struct Fake {
     /// What becomes of the cgroup, look by look; then it is bound to none.
     followed: Mutex<Vec<Result<Followed, Status>>>,
     excess: Excess,
+    /// What becomes of slowing down, try by try.
+    slowed: Mutex<Vec<Result<Slowed, Status>>>,
     /// Samples that the event has brought, looked at once a second.
     seen: AtomicU64,
 }
@@ -76,8 +78,12 @@ impl World for FakeWorld {
         self.0.seen.fetch_add(1_000_000, Ordering::Relaxed)
     }
 
-    fn slow_down(&self, _: CaptureId) -> Result<Option<u32>, Status> {
-        Ok(Some(9999))
+    fn slow_down(&self, _: CaptureId) -> Result<Option<Slowed>, Status> {
+        let mut slowed = lock(&self.0.slowed);
+        match slowed.is_empty() {
+            true => Ok(None),
+            false => slowed.remove(0).map(Some),
+        }
     }
 
     fn end(&self, id: CaptureId) {
@@ -119,6 +125,7 @@ impl Rig {
             past: None,
             followed: Mutex::default(),
             excess: Excess::Bounded,
+            slowed: Mutex::default(),
             seen: AtomicU64::new(0),
         };
         change(&mut fake);
@@ -426,7 +433,7 @@ fn a_cgroup_that_is_made_again_is_followed_and_told() {
         panic!("{:?}", result.notices);
     };
     assert_eq!(rings, "rings are small", "once");
-    let expected = "the cgroup was removed and made again 2 times: it was followed, and 42 ms of CPU time \
+    let expected = "the cgroup was removed and made again 2 times: it was followed, and at least 42 ms of CPU time \
                     that the new one used before are missing";
     assert_eq!(followed, expected);
     assert!(gone.starts_with("the target was gone after "), "{gone}");
@@ -434,12 +441,22 @@ fn a_cgroup_that_is_made_again_is_followed_and_told() {
 
 #[test]
 fn an_event_that_happens_too_often_is_sampled_by_rate_from_then_on() {
-    let rig = Rig::with(|fake| fake.excess = Excess::Slows(10));
+    let rig = Rig::with(|fake| {
+        fake.excess = Excess::Slows(10);
+        *lock(&fake.slowed) = vec![
+            // Its cgroup is just made again.
+            Err(Status::not_found("no such cgroup")),
+            Ok(Slowed {
+                rate_hz: 3000,
+                notices: vec!["sampled at 3000 Hz instead of 9999".into()],
+            }),
+        ];
+    });
     let mut messages = rig.begin(request(HOUR));
     // Nothing is named yet: how often an event happens does not depend on that.
     loop {
         let info = rig.captures.list().remove(0);
-        if (info.rate_hz, info.period) == (9999, 0) {
+        if (info.rate_hz, info.period) == (3000, 0) {
             break;
         }
         std::thread::yield_now();
@@ -448,7 +465,8 @@ fn an_event_that_happens_too_often_is_sampled_by_rate_from_then_on() {
     let result = all(&mut messages).result.unwrap();
     let told = &result.notices[0];
     assert!(told.contains("more than the 10 that"), "{told}");
-    assert!(told.contains("sampled at 9999 Hz"), "{told}");
+    assert!(told.contains("sampled at 3000 Hz"), "{told}");
+    assert_eq!(result.notices[1], "sampled at 3000 Hz instead of 9999");
 }
 
 #[test]
