@@ -137,12 +137,14 @@ impl Place {
         Ok((Place::Collector(service, route), clock))
     }
 
-    /// Newest first, and how many more there are.
-    async fn pins(&mut self, host: &str, trigger: &str) -> Result<(Vec<Held>, u64)> {
+    /// Newest first, and how many more there are. `id` 0: all numbers.
+    async fn pins(&mut self, id: u64, host: &str, trigger: &str) -> Result<(Vec<Held>, u64)> {
         match self {
             Place::Agent(client) => {
                 let mut pins = client.pins().await?;
-                pins.retain(|pin| trigger.is_empty() || pin.trigger == trigger);
+                pins.retain(|pin| {
+                    (id == 0 || pin.id == id) && (trigger.is_empty() || pin.trigger == trigger)
+                });
                 let own = |pin: Pin| Held {
                     id: pin.id,
                     host: None,
@@ -155,6 +157,7 @@ impl Place {
                     host: host.to_owned(),
                     trigger: trigger.to_owned(),
                     limit: u32::MAX,
+                    id,
                 };
                 let answer = route.answer("list pins", service.list(request)).await?;
                 let of_host = |found: proto::collector::HostPin| Held {
@@ -193,14 +196,14 @@ impl Place {
 
 async fn list(out: &Out, place: &mut Place, clock: &Clock, args: &Args) -> Result<u8> {
     let (host, trigger) = (args.host.as_deref(), args.trigger.as_deref());
-    let asked = place.pins(host.unwrap_or(""), trigger.unwrap_or(""));
+    let asked = place.pins(0, host.unwrap_or(""), trigger.unwrap_or(""));
     let (pins, left_out) = asked.await?;
     if left_out > 0 {
         note!("agent-ctl: {left_out} older pins are not listed: narrow by --host or --trigger");
     }
     if args.form.is_json() {
         let pins = pins.iter().map(Json::of).collect();
-        out.write_json(&All { pins })?;
+        out.write_json(&All { pins, left_out })?;
         return Ok(exit::OK);
     }
     if pins.is_empty() {
@@ -265,7 +268,8 @@ fn length(pin: &Pin) -> Duration {
 
 async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Show) -> Result<u8> {
     let format = args.output.format(out)?;
-    let (pins, _) = place.pins("", "").await?;
+    // A list may be cut, so it is asked for by its number; a collector of an older version lists all.
+    let (pins, _) = place.pins(args.id, "", "").await?;
     let Some(held) = pins.into_iter().find(|held| held.id == args.id) else {
         let message = format!(
             "failed to show pin `{}`: there is none of this number\n`agent-ctl pins` lists them",
@@ -341,6 +345,8 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
 #[derive(Serialize)]
 struct All<'a> {
     pins: Vec<Json<'a>>,
+    /// Older ones of a collector's that found no room in its answer.
+    left_out: u64,
 }
 
 #[derive(Serialize)]

@@ -15,7 +15,10 @@ impl PinService for Fake {
         request: Request<ListHostPinsRequest>,
     ) -> Result<Response<ListHostPinsResponse>, Status> {
         let asked = request.into_inner();
-        let told = format!("host=[{}] trigger=[{}]", asked.host, asked.trigger);
+        let told = match asked.id {
+            0 => format!("host=[{}] trigger=[{}]", asked.host, asked.trigger),
+            id => format!("id={id}"),
+        };
         self.admit("pins", told).await?;
         let pins = match self.behaviour.empty {
             true => Vec::new(),
@@ -30,7 +33,12 @@ impl PinService for Fake {
             clock_ahead_ns: 0,
         };
         Ok(Response::new(ListHostPinsResponse {
-            pins: pins.into_iter().enumerate().map(of_host).collect(),
+            pins: pins
+                .into_iter()
+                .enumerate()
+                .map(of_host)
+                .filter(|pin| asked.id == 0 || pin.id == asked.id)
+                .collect(),
             left_out: 2 * u64::from(self.behaviour.damaged),
         }))
     }

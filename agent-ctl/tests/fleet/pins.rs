@@ -35,6 +35,8 @@ fn a_list_that_is_cut_says_so() {
         "{}",
         ended.err
     );
+    let listed = json(&damaged().ask(&["pins", "--json"]));
+    assert_eq!(listed["left_out"], 2);
 }
 
 #[test]
@@ -47,6 +49,8 @@ fn a_pin_of_a_collector_is_shown_as_an_agents_is() {
         "{}",
         ended.out
     );
+    // By its number: a list may be cut.
+    assert_eq!(running.asked("pins"), ["id=41"]);
     assert_eq!(running.asked("pin"), ["41 captured=true times=false"]);
     let ended = running.ask(&["pins", "show", "3"]);
     refused(&ended, 1, "there is none of this number");

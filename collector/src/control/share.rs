@@ -195,7 +195,10 @@ impl Share {
 
     fn unusable(&self, error: IncomingError) -> ShareError {
         match error {
-            IncomingError::Memory => ShareError::Memory(self.budget.mib()),
+            // One share may have all of the room, so that too large is that there is no room.
+            IncomingError::Memory | IncomingError::Large { .. } => {
+                ShareError::Memory(self.budget.mib())
+            }
             error => ShareError::Unusable(error),
         }
     }

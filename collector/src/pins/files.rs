@@ -4,14 +4,17 @@
 //! profiles, each with its part, lengths and checksum and packed by zstd. It is written beside and appears whole, by a
 //! rename. What is in a file is an agent's, so it is read as an attacker's though its checksums are right.
 //!
-//! Blocks on the disk. The index is locked for moments, never across a read or write of a file.
+//! Blocks on the disk. The index is locked for moments, never across a read or write of a file: threads that must not
+//! block look into it. Whoever changes which files there are is alone in that by a lock of its own.
 
-use super::limits::{HEAD_BYTES_MAX, MESSAGE_BYTES_MAX, PART_BYTES_MAX, PINS_MAX};
+use super::format::{HEAD, MESSAGE_HEAD, damaged, encode_head, message_sum, read_head, words};
+use super::limits::{LIST_BYTES_MAX, MESSAGE_BYTES_MAX, PART_BYTES_MAX, PINS_MAX};
 use profile::Profile;
 use prost::Message;
 use proto::collector::HostPin;
 use proto::wire::ProfileChunk;
 use proto::{AssembleError, ProfileAssembler};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -20,14 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Begin of every file; the last byte is the version.
-const MAGIC: &[u8; 8] = b"FPHPIN\0\x01";
-
-/// Magic, bytes of both parts, length of what follows, checksum of all from the sizes on. Unit: bytes.
-const HEAD: usize = 32;
-
-/// Head of a message: packed length, unpacked, part, checksum of these and what follows. Unit: bytes.
-const MESSAGE_HEAD: usize = 16;
+/// Tag and length of a pin in a list. Unit: bytes.
+const LIST_ROW: usize = 8;
 
 /// How hard messages are packed.
 const LEVEL: i32 = 6;
@@ -101,6 +98,14 @@ pub enum ReadError {
         /// Why.
         source: AssembleError,
     },
+    /// It does not fit.
+    #[error("pin `{id}` takes more than {mib} MiB (`query.memory_mib`)")]
+    Memory {
+        /// The pin.
+        id: u64,
+        /// The bound.
+        mib: usize,
+    },
     /// Nobody waits for it any more.
     #[error("the query was given up")]
     Cancelled,
@@ -113,9 +118,11 @@ pub enum KeepError {
     #[error("failed to write the pin")]
     Write(#[from] io::Error),
     /// More than one host may have.
-    #[error("it takes {bytes} bytes, and pins of one host {most} at most (`pins.host_mib`)")]
+    #[error(
+        "it takes at least {bytes} bytes, and pins of one host {most} at most (`pins.host_mib`)"
+    )]
     TooLarge {
-        /// Its size.
+        /// What came of it.
         bytes: u64,
         /// The bound.
         most: u64,
@@ -135,12 +142,23 @@ struct Kept {
     bytes: u64,
 }
 
+impl Kept {
+    /// By when it fired: agents bring their newest first, so numbers of this collector say nothing of age.
+    fn order(&self) -> (i64, u64) {
+        let fired = self.pin.pin.as_ref().map_or(0, |pin| pin.fired_unix_ns);
+        (fired, self.pin.id)
+    }
+}
+
 /// See the module.
 pub struct Files {
     dir: PathBuf,
     handle: File,
     _lock: File,
     index: Mutex<Index>,
+    /// Locked before the index by those who rename and remove files: a number that one has chosen nobody else
+    /// removes or takes.
+    changing: Mutex<()>,
     bounds: Bounds,
     uploads: AtomicU64,
     /// Files that could not be read when they were found.
@@ -153,13 +171,10 @@ pub struct Upload<'f> {
     path: PathBuf,
     file: BufWriter<File>,
     head: HostPin,
+    facts: Vec<u8>,
     /// Packed, of both parts.
     sizes: [u64; 2],
     finished: bool,
-}
-
-fn damaged(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 impl Files {
@@ -189,6 +204,7 @@ impl Files {
             handle,
             _lock: lock,
             index: Mutex::default(),
+            changing: Mutex::default(),
             bounds,
             uploads: AtomicU64::new(0),
             damaged: 0,
@@ -199,6 +215,10 @@ impl Files {
 
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, id: u64) -> PathBuf {
@@ -243,15 +263,22 @@ impl Files {
         self.bounds
     }
 
-    /// What there is, newest first.
-    pub fn list(&self) -> Vec<HostPin> {
+    /// Those that are wanted, the last that fired first, as many as an answer has room for; how many more there are.
+    pub fn list(&self, limit: usize, wanted: impl Fn(&HostPin) -> bool) -> (Vec<HostPin>, u64) {
         let index = self.index();
-        index
-            .pins
-            .values()
-            .rev()
-            .map(|kept| kept.pin.clone())
-            .collect()
+        let all = index.pins.values().filter(|kept| wanted(&kept.pin));
+        let mut all: Vec<&Kept> = all.collect();
+        all.sort_unstable_by_key(|kept| Reverse(kept.order()));
+        let mut room = LIST_BYTES_MAX;
+        let fits = |kept: &&&Kept| {
+            let rest = room.checked_sub(kept.pin.encoded_len() + LIST_ROW);
+            room = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        let listed = all.iter().take(limit).take_while(fits);
+        let listed: Vec<HostPin> = listed.map(|kept| kept.pin.clone()).collect();
+        let left_out = (all.len() - listed.len()) as u64;
+        (listed, left_out)
     }
 
     /// Number of pins, and their bytes.
@@ -268,6 +295,18 @@ impl Files {
         found.map(|kept| kept.pin.clone())
     }
 
+    /// The number of the same pin, or the next, which is used up then.
+    fn number(&self, pin: &HostPin) -> u64 {
+        let mut index = self.index();
+        let mut all = index.pins.iter();
+        let same = all.find(|(_, kept)| is_same(&kept.pin, pin));
+        let same = same.map(|(&id, _)| id);
+        same.unwrap_or_else(|| {
+            index.next += 1;
+            index.next
+        })
+    }
+
     /// Begins to write a pin.
     ///
     /// # Errors
@@ -280,37 +319,45 @@ impl Files {
             .create(true)
             .truncate(true)
             .open(&path)?;
+        let facts = head.encode_to_vec();
         let mut upload = Upload {
             files: self,
             path,
             file: BufWriter::new(file),
             head,
+            facts,
             sizes: [0, 0],
             finished: false,
         };
-        let facts = upload.head.encode_to_vec();
         // Sizes and checksum are known at the end.
         upload.file.write_all(&[0; HEAD])?;
-        upload.file.write_all(&facts)?;
+        upload.file.write_all(&upload.facts)?;
         Ok(upload)
     }
 
-    /// One profile of a pin. Given up when `gone` says so.
+    /// One profile of a pin, of so many bytes in memory at most. Given up when `gone` says so.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read.
-    pub fn read(&self, id: u64, part: Part, gone: impl Fn() -> bool) -> Result<Profile, ReadError> {
-        let kept = self.index().pins.get(&id).cloned();
-        let kept = kept.ok_or(ReadError::Unknown(id))?;
-        let pin = kept.pin.pin.unwrap_or_default();
-        if part == Part::Captured && pin.capture_bytes == 0 {
+    /// When there is none, it cannot be read, or does not fit.
+    pub fn read(
+        &self,
+        id: u64,
+        part: Part,
+        memory_bytes: usize,
+        gone: impl Fn() -> bool,
+    ) -> Result<Profile, ReadError> {
+        if !self.index().pins.contains_key(&id) {
             return Err(ReadError::Unknown(id));
         }
         let read = |source| ReadError::Read { id, source };
         let broken = |what| read(damaged(what));
         let mut file = BufReader::new(File::open(self.path(id)).map_err(read)?);
-        let (_, _, len) = read_head(&mut file).map_err(read)?;
-        let mut left = kept.bytes.saturating_sub((HEAD + len) as u64);
+        // Of this file, whatever the index says by now: it may have been replaced.
+        let (_, sizes, _) = read_head(&mut file).map_err(read)?;
+        if sizes[part as usize - 1] == 0 {
+            return Err(ReadError::Unknown(id));
+        }
+        let mut left = sizes[0].saturating_add(sizes[1]);
         let mut assembler = ProfileAssembler::with_limit(PART_BYTES_MAX);
         while left > 0 && !assembler.is_complete() {
             if gone() {
@@ -340,6 +387,10 @@ impl Files {
             let chunk = chunk.map_err(|_| broken("a message is damaged"))?;
             let assemble = |source| ReadError::Assemble { id, source };
             assembler.push(chunk).map_err(assemble)?;
+            if assembler.heap_bytes() > memory_bytes {
+                let mib = memory_bytes >> 20;
+                return Err(ReadError::Memory { id, mib });
+            }
         }
         let assemble = |source| ReadError::Assemble { id, source };
         assembler.finish().map_err(assemble)
@@ -349,6 +400,7 @@ impl Files {
     /// the most loses its oldest.
     pub fn prune(&self, now_unix_ns: i64) -> Removed {
         let (mut removed, mut gone) = (Removed::default(), Vec::new());
+        let _alone = self.changing();
         {
             let mut index = self.index();
             let aged = now_unix_ns.saturating_sub(self.bounds.age_ns);
@@ -399,26 +451,38 @@ fn dispensable(pins: &BTreeMap<u64, Kept>, bounds: Bounds) -> Option<(u64, Why)>
         (_, Some((host, _))) if pins.len() > PINS_MAX => (host, Why::Disk),
         _ => return None,
     };
-    let mut theirs = pins.iter().filter(|(_, kept)| kept.pin.host_id == **host);
-    theirs.next().map(|(&id, _)| (id, why))
+    let theirs = pins.iter().filter(|(_, kept)| kept.pin.host_id == **host);
+    let oldest = theirs.min_by_key(|(_, kept)| kept.order());
+    oldest.map(|(&id, _)| (id, why))
 }
 
 impl Upload<'_> {
+    /// What it takes by now.
+    fn bytes(&self) -> Result<u64, KeepError> {
+        let bytes = (HEAD + self.facts.len()) as u64 + self.sizes[0] + self.sizes[1];
+        let most = self.files.bounds.host_bytes.min(self.files.bounds.bytes);
+        match bytes > most {
+            true => Err(KeepError::TooLarge { bytes, most }),
+            false => Ok(bytes),
+        }
+    }
+
     /// Writes a message of a profile; the bytes it takes.
     ///
     /// # Errors
-    /// When the disk does not take it.
-    pub fn push(&mut self, part: Part, chunk: &ProfileChunk) -> io::Result<u64> {
+    /// When the disk does not take it, or a host may not have so much.
+    pub fn push(&mut self, part: Part, chunk: &ProfileChunk) -> Result<u64, KeepError> {
         let bytes = chunk.encode_to_vec();
         let packed = zstd::bulk::compress(&bytes, LEVEL)?;
         let (len, raw) = (packed.len() as u32, bytes.len() as u32);
         let sum = message_sum([len, raw, part as u32], &packed);
+        let bytes = (MESSAGE_HEAD + packed.len()) as u64;
+        self.sizes[part as usize - 1] += bytes;
+        self.bytes()?;
         for word in [len, raw, part as u32, sum] {
             self.file.write_all(&word.to_le_bytes())?;
         }
         self.file.write_all(&packed)?;
-        let bytes = (MESSAGE_HEAD + packed.len()) as u64;
-        self.sizes[part as usize - 1] += bytes;
         Ok(bytes)
     }
 
@@ -427,28 +491,18 @@ impl Upload<'_> {
     /// # Errors
     /// When it is not.
     pub fn finish(mut self) -> Result<u64, KeepError> {
-        let facts = self.head.encode_to_vec();
-        let bytes = (HEAD + facts.len()) as u64 + self.sizes[0] + self.sizes[1];
-        let most = self.files.bounds.host_bytes.min(self.files.bounds.bytes);
-        if bytes > most {
-            return Err(KeepError::TooLarge { bytes, most });
-        }
+        let bytes = self.bytes()?;
         self.file.flush()?;
         let file = self.file.get_ref();
-        file.write_all_at(&encode_head(self.sizes, &facts), 0)?;
+        file.write_all_at(&encode_head(self.sizes, &self.facts), 0)?;
         file.sync_all()?;
-        let mut index = self.files.index();
-        let same = index
-            .pins
-            .iter()
-            .find(|(_, kept)| is_same(&kept.pin, &self.head));
-        let id = same.map_or(index.next + 1, |(&id, _)| id);
+        let alone = self.files.changing();
+        let id = self.files.number(&self.head);
         std::fs::rename(&self.path, self.files.path(id))?;
         self.finished = true;
-        index.next = index.next.max(id);
         let kept = kept(id, std::mem::take(&mut self.head), self.sizes, bytes);
-        index.pins.insert(id, kept);
-        drop(index);
+        self.files.index().pins.insert(id, kept);
+        drop(alone);
         self.files.handle.sync_all()?;
         Ok(id)
     }
@@ -486,55 +540,6 @@ fn kept(id: u64, head: HostPin, [_, captured]: [u64; 2], bytes: u64) -> Kept {
     Kept { pin, bytes }
 }
 
-fn encode_head(sizes: [u64; 2], facts: &[u8]) -> [u8; HEAD] {
-    let mut head = [0; HEAD];
-    head[..8].copy_from_slice(MAGIC);
-    head[8..16].copy_from_slice(&sizes[0].to_le_bytes());
-    head[16..24].copy_from_slice(&sizes[1].to_le_bytes());
-    head[24..28].copy_from_slice(&(facts.len() as u32).to_le_bytes());
-    let sum = head_sum(&head, facts);
-    head[28..].copy_from_slice(&sum.to_le_bytes());
-    head
-}
-
-fn head_sum(head: &[u8; HEAD], facts: &[u8]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    sum.update(&head[8..28]);
-    sum.update(facts);
-    sum.finalize()
-}
-
-/// What the pin is about, the sizes of its parts, and the length of what was read behind the fixed head.
-fn read_head(file: &mut impl Read) -> io::Result<(HostPin, [u64; 2], usize)> {
-    let mut head = [0; HEAD];
-    let short = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => damaged("it ends early"),
-        _ => error,
-    };
-    file.read_exact(&mut head).map_err(short)?;
-    let [_, _, a, b, c, d, len, sum] = words::<8>(&head);
-    if &head[..8] != MAGIC || len as usize > HEAD_BYTES_MAX {
-        return Err(damaged("it is no pin"));
-    }
-    let mut facts = vec![0; len as usize];
-    file.read_exact(&mut facts).map_err(short)?;
-    if head_sum(&head, &facts) != sum {
-        return Err(damaged("its head is damaged"));
-    }
-    let pin = HostPin::decode(&facts[..]).map_err(|_| damaged("its head is damaged"))?;
-    let long = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
-    Ok((pin, [long(a, b), long(c, d)], facts.len()))
-}
-
-fn message_sum(head: [u32; 3], packed: &[u8]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    for word in head {
-        sum.update(&word.to_le_bytes());
-    }
-    sum.update(packed);
-    sum.finalize()
-}
-
 fn read_kept(path: &Path, id: u64) -> io::Result<Kept> {
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();
@@ -545,14 +550,6 @@ fn read_kept(path: &Path, id: u64) -> io::Result<Kept> {
         return Err(damaged("its length is not what it says"));
     }
     Ok(kept(id, head, sizes, len))
-}
-
-fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
-    let mut words = [0; N];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
-        *word = u32::from_le_bytes(*bytes);
-    }
-    words
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use super::*;
 use proto::agent;
 
+/// More than any profile here.
+const MEMORY: usize = 16 << 20;
 const SECOND: i64 = 1_000_000_000;
 const BOUNDS: Bounds = Bounds {
     bytes: 1 << 20,
@@ -60,8 +62,12 @@ fn open(dir: &Path) -> Files {
     Files::open(dir, BOUNDS).unwrap()
 }
 
+fn all(files: &Files) -> Vec<HostPin> {
+    files.list(PINS_MAX, |_| true).0
+}
+
 fn read(files: &Files, id: u64, part: Part) -> Result<u64, ReadError> {
-    let profile = files.read(id, part, || false)?;
+    let profile = files.read(id, part, MEMORY, || false)?;
     Ok(profile.total().count)
 }
 
@@ -72,13 +78,13 @@ fn both_profiles_come_back_after_a_restart() {
     let (minutes, captured) = (profile("minutes"), profile("captured"));
     let parts = [(Part::Minutes, &minutes), (Part::Captured, &captured)];
     let id = put(&files, head("a", 1), &parts);
-    let before = files.list();
+    let before = all(&files);
     drop(files);
     let files = open(dir.path());
     assert_eq!(files.damaged, 0);
-    assert_eq!(files.list(), before);
+    assert_eq!(all(&files), before);
     assert!(before[0].pin.as_ref().unwrap().capture_bytes > 0);
-    let found = files.read(id, Part::Captured, || false).unwrap();
+    let found = files.read(id, Part::Captured, MEMORY, || false).unwrap();
     assert_eq!(found.samples.len(), captured.samples.len());
     assert_eq!(read(&files, id, Part::Minutes).unwrap(), 210);
     assert_eq!(put(&files, head("b", 1), &parts), id + 1, "numbers go on");
@@ -117,7 +123,7 @@ fn what_was_not_finished_leaves_nothing() {
     std::fs::write(dir.path().join("7.tmp"), b"of a collector that was killed").unwrap();
     drop(files);
     let files = open(dir.path());
-    assert!(files.list().is_empty());
+    assert!(all(&files).is_empty());
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "the lock: {left:?}");
 }
@@ -132,14 +138,16 @@ fn no_byte_of_a_file_can_be_changed_unseen() {
     );
     let path = dir.path().join(format!("{id:016x}.pin"));
     let whole = std::fs::read(&path).unwrap();
-    let expected = open(dir.path()).read(id, Part::Minutes, || false).unwrap();
+    let expected = open(dir.path())
+        .read(id, Part::Minutes, MEMORY, || false)
+        .unwrap();
     for at in 0..whole.len() {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x40;
         std::fs::write(&path, &bytes).unwrap();
         let files = open(dir.path());
         // A message that claims to be of another part is missing, which the profile's own end tells.
-        let found = files.read(id, Part::Minutes, || false);
+        let found = files.read(id, Part::Minutes, MEMORY, || false);
         let same = found.is_ok_and(|found| found.total() == expected.total());
         assert!(!same, "byte {at}");
     }
@@ -164,13 +172,13 @@ fn over_its_share_a_host_loses_its_own_oldest() {
     };
     let files = Files::open(&dir.path().join("pins"), bounds).unwrap();
     put(&files, head("b", 1), &[(Part::Minutes, &one)]);
-    for number in 1..6 {
+    // Agents bring their newest first.
+    for number in [5, 4, 3, 2, 1] {
         put(&files, head("a", number), &[(Part::Minutes, &one)]);
     }
     let removed = files.prune(0);
     assert_eq!((removed.age, removed.host, removed.disk), (0, 2, 0));
-    let left: Vec<(String, u64)> = files
-        .list()
+    let left: Vec<(String, u64)> = all(&files)
         .into_iter()
         .map(|pin| (pin.host_id, pin.pin.unwrap_or_default().id))
         .collect();
@@ -192,9 +200,8 @@ fn over_the_disk_the_host_with_most_pays_and_age_removes() {
     drop(files);
     let files = Files::open(&dir.path().join("pins"), bounds).unwrap();
     assert_eq!(files.prune(0).disk, 3);
-    let hosts = |files: &Files| -> Vec<String> {
-        files.list().into_iter().map(|pin| pin.host_id).collect()
-    };
+    let hosts =
+        |files: &Files| -> Vec<String> { all(files).into_iter().map(|pin| pin.host_id).collect() };
     assert_eq!(hosts(&files), ["a", "b"]);
     // The one of `b` came in second 1.
     assert_eq!(files.prune(102 * SECOND).age, 1);
@@ -214,12 +221,36 @@ fn one_larger_than_its_share_is_refused_and_a_second_collector_too() {
     };
     let files = Files::open(dir.path(), bounds).unwrap();
     let mut upload = files.begin(head("a", 1)).unwrap();
-    for chunk in proto::Chunks::new(&profile("one")) {
-        upload.push(Part::Minutes, &chunk).unwrap();
-    }
-    assert!(matches!(upload.finish(), Err(KeepError::TooLarge { .. })));
+    let one = profile("one");
+    let chunk = proto::Chunks::new(&one).next().unwrap();
+    // Nothing more is written of it than fits.
+    let refused = upload.push(Part::Minutes, &chunk);
+    assert!(matches!(refused, Err(KeepError::TooLarge { .. })));
     assert!(matches!(
         Files::open(dir.path(), bounds),
         Err(OpenError::Locked(_))
     ));
+}
+
+#[test]
+fn a_profile_that_does_not_fit_in_memory_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = open(dir.path());
+    let id = put(&files, head("a", 1), &[(Part::Minutes, &profile("one"))]);
+    let refused = files.read(id, Part::Minutes, 64, || false);
+    assert!(matches!(refused, Err(ReadError::Memory { .. })));
+}
+
+#[test]
+fn a_list_is_of_what_is_wanted_the_last_that_fired_first_and_tells_what_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = open(dir.path());
+    for number in [3, 1, 2] {
+        put(&files, head("a", number), &[]);
+        put(&files, head("b", number), &[]);
+    }
+    let (listed, left_out) = files.list(2, |pin| pin.host_id == "a");
+    let own = |pin: HostPin| pin.pin.unwrap_or_default().id;
+    let listed: Vec<u64> = listed.into_iter().map(own).collect();
+    assert_eq!((listed, left_out), (vec![3, 2], 1));
 }

@@ -8,10 +8,14 @@ pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 
 /// Largest profile of a pin, its minutes and its capture each. Unit: encoded bytes. An agent's pin is cut at 16 MiB
 /// with the defaults, packed; a larger one is refused.
-pub const PART_BYTES_MAX: usize = 64 << 20;
+pub const PART_BYTES_MAX: usize = proto::PIN_PART_BYTES_MAX;
+
+/// Largest profile of a pin in memory, while it is put together to see whether it is one. Unit: bytes. Times of
+/// samples take five bytes encoded and 32 here; agents leave them out where it would be more.
+pub const HEAP_BYTES_MAX: usize = proto::PIN_HEAP_BYTES_MAX;
 
 /// Pins that are taken at a time. More wait for [`PLACE_MAX`] and are told to come again. Each is put together once
-/// to see whether it is a profile, which takes about three times its size.
+/// to see whether it is a profile, which takes [`HEAP_BYTES_MAX`] at most.
 pub const UPLOADS_MAX: usize = 2;
 
 /// Longest wait for a place.

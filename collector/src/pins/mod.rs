@@ -6,7 +6,9 @@
 //! its capture came later (`service.rs`); `files.rs` has them on the collector's own disk, with every engine of the
 //! store. Every bound is in `limits.rs`.
 
+mod admission;
 mod files;
+mod format;
 pub mod limits;
 mod service;
 mod take;
@@ -17,16 +19,13 @@ use crate::ingest::stopped;
 use crate::metrics::Metrics;
 use crate::query::Queries;
 use crate::time::Clock;
+use admission::Admission;
 use files::Removed;
-use limits::{HOST_PINS_PER_DAY_MAX, HOSTS_PER_DAY_MAX, PRUNE_INTERVAL, UPLOADS_MAX};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use limits::{PRUNE_INTERVAL, UPLOADS_MAX};
+use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 use tonic::Status;
-
-/// Nanoseconds of a day.
-const DAY_NS: i64 = 86_400_000_000_000;
 
 /// Answers agents and people; clones share everything.
 #[derive(Clone)]
@@ -37,17 +36,10 @@ struct Inner {
     files: Result<Files, String>,
     queries: Queries,
     places: Arc<Semaphore>,
-    today: Mutex<Today>,
+    admission: Arc<Admission>,
     clock: Clock,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
-}
-
-/// What each host brought on one day.
-#[derive(Default)]
-struct Today {
-    day: i64,
-    hosts: HashMap<String, (u32, u64)>,
 }
 
 impl Pins {
@@ -63,7 +55,7 @@ impl Pins {
             files,
             queries,
             places: Arc::new(Semaphore::new(UPLOADS_MAX)),
-            today: Mutex::default(),
+            admission: Arc::new(Admission::new(clock.clone(), metrics.clone())),
             clock,
             metrics,
             shutdown,
@@ -120,55 +112,5 @@ impl Inner {
         let (pins, bytes) = files.size();
         self.metrics.pins.set(pins);
         self.metrics.pins_bytes.set(bytes);
-    }
-
-    /// Counts a pin of a host, when it may bring one more today.
-    fn admit(&self, host_id: &str, host_bytes: u64) -> Result<(), Status> {
-        let day = self.clock.now_unix_ns().div_euclid(DAY_NS);
-        let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);
-        if today.day != day {
-            *today = Today {
-                day,
-                hosts: HashMap::new(),
-            };
-        }
-        let refused = |text: String| {
-            self.metrics.pins_limited.inc();
-            Err(Status::resource_exhausted(text))
-        };
-        if today.hosts.len() >= HOSTS_PER_DAY_MAX && !today.hosts.contains_key(host_id) {
-            let text = "too many hosts have brought pins today; come again tomorrow";
-            return refused(text.to_owned());
-        }
-        let (pins, bytes) = today.hosts.entry(host_id.to_owned()).or_default();
-        if *pins >= HOST_PINS_PER_DAY_MAX {
-            return refused(format!(
-                "the host has brought {pins} pins today, which is the limit; come again tomorrow"
-            ));
-        }
-        if *bytes > host_bytes {
-            return refused(format!(
-                "the host has brought {bytes} bytes of pins today, more than it may keep \
-                 (`pins.host_mib`); come again tomorrow"
-            ));
-        }
-        *pins += 1;
-        Ok(())
-    }
-
-    /// Counts one less.
-    fn give_back(&self, host_id: &str) {
-        let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((pins, _)) = today.hosts.get_mut(host_id) {
-            *pins = pins.saturating_sub(1);
-        }
-    }
-
-    /// Counts what a host has brought, whatever came of it.
-    fn brought(&self, host_id: &str, more: u64) {
-        let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, bytes)) = today.hosts.get_mut(host_id) {
-            *bytes = bytes.saturating_add(more);
-        }
     }
 }

@@ -2,12 +2,11 @@
 
 use super::Pins;
 use super::files::{Part, ReadError};
-use super::limits::{LIST_BYTES_MAX, LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
+use super::limits::{LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
 use super::take::{Piece, fault, head};
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, profile_bytes};
 use profile::{Coverage, GroupBy, Moment, Moments, Profile, Query};
-use prost::Message;
 use proto::collector::evidence_service_server::EvidenceService;
 use proto::collector::keep_request::Body;
 use proto::collector::pin_service_server::PinService;
@@ -81,22 +80,24 @@ impl Pins {
             let text = "other agents bring pins; come again in a moment";
             return Err(Status::unavailable(text));
         };
-        self.0.admit(&head.host_id, files.bounds().host_bytes)?;
+        let host_bytes = files.bounds().host_bytes;
+        let mut admitted = self.0.admission.admit(&head.host_id, host_bytes)?;
         let (pieces, mut taken) = mpsc::channel(PIECES_QUEUED);
-        let (inner, host_id) = (self.0.clone(), head.host_id.clone());
+        let inner = self.0.clone();
         let taking = tokio::task::spawn_blocking(move || {
             // Given back when it has ended, whoever waits for it.
             let _place = place;
-            inner.take(head, has_capture, &mut taken)
+            let taken = inner.take(head, has_capture, &mut admitted, &mut taken);
+            match &taken {
+                Err(status) if status.code() != Code::InvalidArgument => {}
+                _ => admitted.counts(),
+            }
+            taken
         });
         let passed = pass_on(requests, pieces).await;
         let taken = taking
             .await
             .map_err(|_| Status::internal("the pin could not be taken"))?;
-        if matches!(&taken, Err(status) if status.code() == Code::Unavailable) {
-            // Not the host's fault.
-            self.0.give_back(&host_id);
-        }
         // Why the taking gave up goes before that it could not be told more.
         match (taken, passed) {
             (Err(status), Err(passed)) if status.code() == Code::Cancelled => Err(passed),
@@ -156,17 +157,8 @@ impl PinService for Pins {
             0 => LIST_DEFAULT,
             limit => (limit as usize).min(PINS_MAX),
         };
-        let mut pins = self.0.files()?.list();
-        pins.retain(|pin| matches(&asked, pin));
-        let all = pins.len();
-        let mut left = LIST_BYTES_MAX;
-        let fits = |pin: &HostPin| {
-            let rest = left.checked_sub(pin.encoded_len() + 8);
-            left = rest.unwrap_or(0);
-            rest.is_some()
-        };
-        let pins: Vec<HostPin> = pins.into_iter().take(limit).take_while(fits).collect();
-        let left_out = (all - pins.len()) as u64;
+        let files = self.0.files()?;
+        let (pins, left_out) = files.list(limit, |pin| matches(&asked, pin));
         Ok(Response::new(ListHostPinsResponse { pins, left_out }))
     }
 
@@ -185,14 +177,8 @@ impl PinService for Pins {
         let made = self.0.queries.work(move |limits| {
             let gone = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
             let files = inner.files()?;
-            let profile = files.read(asked.id, part, gone).map_err(refused)?;
-            if heap_bytes(&profile) > limits.memory_bytes {
-                return Err(Status::resource_exhausted(format!(
-                    "the pin takes more than {} MiB (`query.memory_mib`)",
-                    limits.memory_bytes >> 20
-                ))
-                .into());
-            }
+            let profile = files.read(asked.id, part, limits.memory_bytes, gone);
+            let profile = profile.map_err(refused)?;
             let answer = answer(&profile, &query, asked.times);
             drop(profile);
             place.hold(heap_bytes(&answer))?;
@@ -215,7 +201,8 @@ impl PinService for Pins {
 fn matches(asked: &ListHostPinsRequest, pin: &HostPin) -> bool {
     let host = &asked.host;
     let trigger = pin.pin.as_ref().map_or("", |pin| &pin.trigger);
-    (host.is_empty() || *host == pin.host_id || *host == pin.hostname)
+    (asked.id == 0 || asked.id == pin.id)
+        && (host.is_empty() || *host == pin.host_id || *host == pin.hostname)
         && (asked.trigger.is_empty() || asked.trigger == trigger)
 }
 
@@ -251,6 +238,7 @@ fn refused(error: ReadError) -> Failed {
     let text = error.to_string();
     Failed::from(match error {
         ReadError::Unknown(_) => Status::not_found(text),
+        ReadError::Memory { .. } => Status::resource_exhausted(text),
         ReadError::Cancelled => Status::deadline_exceeded(text),
         ReadError::Read { .. } | ReadError::Assemble { .. } => Status::data_loss(text),
     })

@@ -1,8 +1,12 @@
 //! Takes one pin of an agent: checks what it says, writes it, and sees that it is a profile.
 
 use super::Inner;
+use super::admission::Admitted;
 use super::files::{KeepError, Part};
-use super::limits::{CAUSE_BYTES_MAX, CGROUP_BYTES_MAX, PART_BYTES_MAX, TRIGGER_BYTES_MAX};
+use super::limits::{
+    CAUSE_BYTES_MAX, CGROUP_BYTES_MAX, HEAP_BYTES_MAX, PART_BYTES_MAX, TRIGGER_BYTES_MAX,
+};
+
 use crate::ingest::limits::HOST_ID_BYTES_MAX;
 use crate::ingest::window::host_facts;
 use crate::metrics::Metrics;
@@ -71,9 +75,9 @@ impl Inner {
         &self,
         head: HostPin,
         has_capture: bool,
+        admitted: &mut Admitted,
         pieces: &mut Receiver<Piece>,
     ) -> Result<(), Status> {
-        let host_id = head.host_id.clone();
         let files = self.files()?;
         let mut upload = files
             .begin(head)
@@ -100,9 +104,13 @@ impl Inner {
                     .map_err(fault)?;
             }
             let written = upload.push(of, &chunk);
-            let bytes = written.map_err(|error| self.failed(error.into()))?;
-            self.brought(&host_id, bytes);
+            let bytes = written.map_err(|error| self.failed(error))?;
+            admitted.brought(bytes);
             assembler.push(chunk).map_err(fault)?;
+            if assembler.heap_bytes() > HEAP_BYTES_MAX {
+                let mib = HEAP_BYTES_MAX >> 20;
+                return Err(fault(format!("it takes more than {mib} MiB in memory")));
+            }
         }
         assembler.finish().map_err(fault)?;
         if has_capture != (part == Part::Captured) {

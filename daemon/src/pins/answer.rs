@@ -177,7 +177,8 @@ impl Pins {
             }
             bytes += payload.len();
             if bytes > READ_BYTES_MAX {
-                return Err(read(io::Error::other(
+                return Err(read(io::Error::new(
+                    io::ErrorKind::InvalidData,
                     "it unpacks to more than a pin may have",
                 )));
             }

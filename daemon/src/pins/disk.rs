@@ -136,9 +136,10 @@ impl Disk {
         self.dir.base().join(format!("{id:016x}.brought"))
     }
 
-    /// Notes what a collector said of a pin: a checksum, a byte of flags, and the collector's address.
+    /// Notes which collector has a pin: a checksum, a byte that tells whether with its capture, and the collector's
+    /// address.
     pub fn note(&self, id: u64, brought: &Brought) -> io::Result<()> {
-        let flags = u8::from(brought.with_capture) | u8::from(brought.refused) << 1;
+        let flags = u8::from(brought.with_capture);
         let said = [&[flags], brought.to.as_bytes()].concat();
         let bytes = [&crc32fast::hash(&said).to_le_bytes(), &said[..]].concat();
         self.replace(&self.brought_path(id), &bytes)
@@ -151,12 +152,12 @@ impl Disk {
         file.take(NOTE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
         let (sum, said) = bytes.split_first_chunk::<4>()?;
         let (&flags, to) = said.split_first()?;
-        let sound = u32::from_le_bytes(*sum) == crc32fast::hash(said);
+        let sound = u32::from_le_bytes(*sum) == crc32fast::hash(said) && flags <= 1;
         let to = std::str::from_utf8(to).ok()?;
         sound.then(|| Brought {
             to: to.to_owned(),
-            with_capture: flags & 1 != 0,
-            refused: flags & 2 != 0,
+            with_capture: flags == 1,
+            refused: false,
         })
     }
 

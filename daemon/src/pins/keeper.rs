@@ -299,7 +299,11 @@ impl Keeper {
             return;
         };
         for entry in waiting {
-            match write_entry(disk, &entry) {
+            let written = write_entry(disk, &entry);
+            if self.pins.remove_dropped(disk, entry.pin.id) {
+                continue;
+            }
+            match written {
                 Ok((len, capture)) => {
                     self.pins.change(entry.pin.id, |known| {
                         known.file_bytes = len;
@@ -312,7 +316,7 @@ impl Keeper {
                     self.pins.wrote();
                 }
                 Err(error) if entry.file_bytes > 0 && error.kind() == ErrorKind::NotFound => {
-                    // Dropped meanwhile, or removed by somebody else: what goes on from it is worth nothing.
+                    // Removed by somebody else: what goes on from it is worth nothing.
                     self.pins.forget(entry.pin.id);
                     self.open.retain(|open| open.id != entry.pin.id);
                 }
@@ -358,6 +362,16 @@ fn encode(pin: &mut Open, copied: &Copied) -> Result<(Chunk, (i64, i64)), Full> 
 }
 
 impl Pins {
+    /// Removes the files of a pin that was dropped while they were written: what was removed then is here again. True
+    /// when it was.
+    pub(super) fn remove_dropped(&self, disk: &Disk, id: u64) -> bool {
+        let dropped = !lock(&self.list).iter().any(|entry| entry.pin.id == id);
+        if dropped {
+            disk.remove(id);
+        }
+        dropped
+    }
+
     fn forget(&self, id: u64) {
         let mut list = lock(&self.list);
         let before = list.len();

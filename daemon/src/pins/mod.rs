@@ -334,16 +334,7 @@ impl Pins {
         Some((next.seen(), next.has_capture()))
     }
 
-    /// The collector has a pin.
-    fn note_brought(&self, id: u64, to: SocketAddr, with_capture: bool) {
-        self.note(id, to, with_capture, false);
-    }
-
-    /// The collector will never take it.
-    fn note_refused(&self, id: u64, to: SocketAddr, with_capture: bool) {
-        self.note(id, to, with_capture, true);
-    }
-
+    /// The collector has a pin, or will never take it.
     fn note(&self, id: u64, to: SocketAddr, with_capture: bool, refused: bool) {
         let brought = Brought {
             to: to.to_string(),
@@ -351,16 +342,17 @@ impl Pins {
             refused,
         };
         self.change(id, |entry| entry.brought = Some(brought.clone()));
+        if refused {
+            // Of this run alone: another version may take it, and a start asks once.
+            return;
+        }
         let noted = self.disk.get().map(|disk| disk.note(id, &brought));
         if let Some(Err(error)) = noted {
             // It comes again after the next start, which the collector answers at once.
             tracing::debug!(pin = id, %error, "failed to note what became of a pin");
         }
-        if !lock(&self.list).iter().any(|entry| entry.pin.id == id)
-            && let Some(disk) = self.disk.get()
-        {
-            // Dropped meanwhile.
-            disk.remove(id);
+        if let Some(disk) = self.disk.get() {
+            self.remove_dropped(disk, id);
         }
     }
 

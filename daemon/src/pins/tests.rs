@@ -532,3 +532,19 @@ fn nothing_is_made_where_there_are_no_triggers() {
     assert!(pins.is_empty() && !path.exists());
     assert_eq!(pins.degradation(), None);
 }
+
+#[test]
+fn a_pin_dropped_while_its_file_is_written_leaves_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut host = Host::new(dir.path());
+    host.pass(2);
+    let id = host.fire(2, 0).unwrap();
+    host.pass(1);
+    let disk = host.pins.disk.get().unwrap();
+    assert!(!host.pins.remove_dropped(disk, id), "it is known");
+    assert!(file(dir.path(), id).exists());
+    // As the budget does, before there was a file.
+    lock(&host.pins.list).clear();
+    assert!(host.pins.remove_dropped(disk, id));
+    assert!(!file(dir.path(), id).exists());
+}

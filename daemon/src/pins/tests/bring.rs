@@ -234,7 +234,7 @@ fn one_that_is_refused_stays_and_does_not_hold_up_others() {
     host.pass(1);
     let second = host.fire(2, 0).unwrap();
     host.pass(1);
-    let _bringing = Bringing::new(&host, address);
+    let bringing = Bringing::new(&host, address);
     let pin = got.recv_timeout(LIMIT).unwrap().head.pin.unwrap();
     assert_eq!(pin.id, first, "the newest was refused");
     until("it is told", || {
@@ -242,6 +242,12 @@ fn one_that_is_refused_stays_and_does_not_hold_up_others() {
         list[0].id == second && !list[0].at_collector && list[1].at_collector
     });
     assert_eq!(host.pins.counts.refused.load(Ordering::Relaxed), 1);
+    drop(bringing);
+    drop(host);
+    let host = Host::new(dir.path());
+    let _bringing = Bringing::new(&host, address);
+    let pin = got.recv_timeout(LIMIT).unwrap().head.pin.unwrap();
+    assert_eq!(pin.id, second, "a start asks once more");
 }
 
 #[test]
