@@ -17,11 +17,12 @@ down: ## Stops what `make up` started, from elsewhere.
 test: check-tools ## Runs all tests. As root also those that sample the machine; others report skips.
 	$(CARGO) test --workspace
 
-bench: check-tools ## Measures cost and accuracy beside other profilers (about 35 minutes; as root).
+bench: check-tools ## Measures cost and accuracy beside other profilers (about 40 minutes; as root).
 	$(CARGO) build --release -p fleetprof-daemon -p fleetprof-collector -p agent-ctl -p fleetprof-benches
 	$(CARGO) run --release -p fleetprof-benches -- micro
 	$(CARGO) run --release -p fleetprof-benches -- accuracy
 	$(CARGO) run --release -p fleetprof-benches -- overhead
+	$(CARGO) run --release -p fleetprof-benches -- offcpu
 	$(CARGO) run --release -p fleetprof-benches -- fleet
 	$(CARGO) run --release -p fleetprof-benches -- queries
 
