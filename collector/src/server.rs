@@ -10,7 +10,7 @@ use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
-use crate::pins::{Bounds, Files, Pins};
+use crate::pins::{Bounds, Pins};
 use crate::query::{Facts, Queries, QueryOptions};
 use crate::store::{Store, StoreError};
 use crate::time::Clock;
@@ -217,27 +217,13 @@ fn pins(
         host_bytes: config.pins.host_bytes(),
         age_ns: config.pins.retention_ns(),
     };
-    // Some thousand heads at most are read: a moment, before anything is served.
-    let files = Files::open(&config.data_dir.join("pins"), bounds);
-    let files = files.map_err(|error| with_causes(&error));
     Pins::new(
-        files,
+        (config.data_dir.join("pins"), bounds),
         queries.clone(),
         clock,
         metrics.clone(),
         ending.clone(),
     )
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 fn pushing_failure(ended: Result<Result<(), StorePanicked>, JoinError>) -> ServeError {

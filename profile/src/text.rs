@@ -23,6 +23,18 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+/// The error and what caused it, each once.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
 /// True for characters that no output may carry as they are: control characters (C0, DEL, C1), line
 /// and paragraph separators, bidirectional controls, the byte order mark, and non-characters, which
 /// XML forbids.

@@ -22,8 +22,11 @@ use crate::time::Clock;
 use admission::Admission;
 use files::Removed;
 use limits::{PRUNE_INTERVAL, UPLOADS_MAX};
+use profile::text::with_causes;
+use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::MissedTickBehavior;
 use tonic::Status;
 
@@ -32,8 +35,9 @@ use tonic::Status;
 pub struct Pins(Arc<Inner>);
 
 struct Inner {
-    /// Or why there are none.
-    files: Result<Files, String>,
+    dir: (PathBuf, Bounds),
+    /// Opened when they are first wanted, and tried again until they can be.
+    files: OnceCell<Files>,
     queries: Queries,
     places: Arc<Semaphore>,
     admission: Arc<Admission>,
@@ -43,31 +47,24 @@ struct Inner {
 }
 
 impl Pins {
-    /// Pins of a directory. Where it cannot be used agents keep theirs and are told to come again.
+    /// Pins of a directory, within bounds. While it cannot be used agents keep theirs and are told to come again.
     pub fn new(
-        files: Result<Files, String>,
+        dir: (PathBuf, Bounds),
         queries: Queries,
         clock: Clock,
         metrics: Arc<Metrics>,
         shutdown: watch::Receiver<bool>,
     ) -> Pins {
-        let pins = Pins(Arc::new(Inner {
-            files,
+        Pins(Arc::new(Inner {
+            dir,
+            files: OnceCell::new(),
             queries,
             places: Arc::new(Semaphore::new(UPLOADS_MAX)),
             admission: Arc::new(Admission::new(clock.clone(), metrics.clone())),
             clock,
             metrics,
             shutdown,
-        }));
-        match &pins.0.files {
-            Ok(files) => {
-                pins.0.metrics.pins_damaged.add(files.damaged);
-                pins.0.measure(files);
-            }
-            Err(reason) => tracing::warn!(reason, "pins of agents are not kept"),
-        }
-        pins
+        }))
     }
 
     /// Removes what is over its age, now and then, until the end.
@@ -80,22 +77,44 @@ impl Pins {
                 () = stopped(&mut shutdown) => return,
                 _ = tick.tick() => {}
             }
+            if let Err(status) = self.0.open().await {
+                tracing::warn!(reason = status.message(), "pins of agents are not kept");
+                continue;
+            }
             let pins = self.clone();
             // A panic was told when it happened; the next round tries again.
-            let _ = tokio::task::spawn_blocking(move || pins.0.prune()).await;
+            let _ = spawn_blocking(move || pins.0.prune()).await;
         }
     }
 }
 
 impl Inner {
+    /// The files, which are opened where they are not yet.
+    async fn open(&self) -> Result<&Files, Status> {
+        let open = || async {
+            let (dir, bounds) = self.dir.clone();
+            // Some thousand heads at most are read.
+            let opened = spawn_blocking(move || Files::open(&dir, bounds)).await;
+            let opened = opened.map_err(|_| Status::internal("pins could not be opened"))?;
+            let files = opened.map_err(|error| {
+                let reason = with_causes(&error);
+                Status::unavailable(format!("pins are not kept here: {reason}"))
+            })?;
+            self.metrics.pins_damaged.add(files.damaged);
+            self.measure(&files);
+            Ok(files)
+        };
+        self.files.get_or_try_init(open).await
+    }
+
+    /// The files, for those that block: after [`Inner::open`].
     fn files(&self) -> Result<&Files, Status> {
-        self.files
-            .as_ref()
-            .map_err(|reason| Status::unavailable(format!("pins are not kept here: {reason}")))
+        let opened = self.files.get();
+        opened.ok_or_else(|| Status::unavailable("pins are not opened yet"))
     }
 
     fn prune(&self) {
-        let Ok(files) = &self.files else {
+        let Ok(files) = self.files() else {
             return;
         };
         let Removed { age, host, disk } = files.prune(self.clock.now_unix_ns());

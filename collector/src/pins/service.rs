@@ -63,7 +63,7 @@ impl EvidenceService for Pins {
 impl Pins {
     /// True when it was there already.
     async fn keep_one(&self, requests: &mut Streaming<KeepRequest>) -> Result<bool, Status> {
-        let files = self.0.files()?;
+        let files = self.0.open().await?;
         let Some(Body::Head(asked)) = next(requests).await? else {
             return Err(fault("the first message must be its head"));
         };
@@ -157,7 +157,7 @@ impl PinService for Pins {
             0 => LIST_DEFAULT,
             limit => (limit as usize).min(PINS_MAX),
         };
-        let files = self.0.files()?;
+        let files = self.0.open().await?;
         let (pins, left_out) = files.list(limit, |pin| matches(&asked, pin));
         Ok(Response::new(ListHostPinsResponse { pins, left_out }))
     }
@@ -174,6 +174,7 @@ impl PinService for Pins {
         };
         let mut place = self.0.queries.place()?;
         let inner = self.0.clone();
+        inner.open().await?;
         let made = self.0.queries.work(move |limits| {
             let gone = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
             let files = inner.files()?;

@@ -7,7 +7,7 @@ use collector::control::{Control, ControlOptions};
 use collector::ingest::limits::Timeouts;
 use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
-use collector::pins::{Bounds, Files, Pins};
+use collector::pins::{Bounds, Pins};
 use collector::query::{Facts, Queries, QueryOptions};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
@@ -167,9 +167,8 @@ impl Rig {
         );
         let own = tempfile::tempdir().expect("a directory");
         let dir = options.pins_dir.unwrap_or_else(|| own.path().to_owned());
-        let files = Files::open(&dir, options.pins).map_err(|error| error.to_string());
         let pins = Pins::new(
-            files,
+            (dir, options.pins),
             queries.clone(),
             clock,
             metrics.clone(),

@@ -45,6 +45,7 @@ use std::time::Duration;
 pub use budget::Budget;
 pub use coverage::RecentLosses;
 pub use host::Watchers;
+pub use profile::text::with_causes;
 
 /// A sampler that has not passed its loop for this long is stuck: it wakes every second.
 pub const SAMPLER_STUCK: Duration = Duration::from_secs(30);
@@ -296,18 +297,6 @@ pub enum ReloadError {
     /// Sampling as it asks for.
     #[error("failed to sample as the new configuration asks")]
     Sampling(#[source] RingsError),
-}
-
-/// The error and what caused it, each once.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// Locks a mutex whose value stays sound when a holder panics: plain data, replaced whole.

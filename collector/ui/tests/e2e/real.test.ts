@@ -136,7 +136,7 @@ describe.skipIf(SEEDED)('a real collector', () => {
         await page.waitForSelector('.capture-view');
         await drawn(page);
         expect(await page.locator('.capture-hosts strong').textContent()).toContain('1 of 2 hosts answered: 1 failed');
-        expect(await page.locator('.capture-hosts').textContent()).toContain('do not attend: db-1');
+        expect(await page.locator('.capture-hosts').textContent()).toContain('1 host matches and does not attend: db-1');
         expect(await page.locator('.heat-box canvas').getAttribute('data-columns').then(Number)).toBeGreaterThan(1);
         await page.locator('.top tbody .cell-name', { hasText: 'metrics::flush' }).first().waitFor();
         await page.getByRole('button', { name: 'Hosts', exact: true }).click();
