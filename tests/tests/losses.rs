@@ -53,6 +53,11 @@ fn is_lost(view: &View) -> View {
     view.only(|sample| sample.end == StackEnd::Lost)
 }
 
+/// Hardly anything: a hypervisor takes single ticks at any time.
+fn few_lost(view: &View) -> bool {
+    is_lost(view).count() * 20 <= view.count()
+}
+
 /// Largest distance of a count of busy samples from `expected`, of `ticks` of the clock.
 fn bound(expected: f64, ticks: f64) -> f64 {
     let share = (expected / ticks).min(1.0);
@@ -141,10 +146,10 @@ fn a_daemon_that_stood_still_says_what_it_missed_and_whose_it_was_needs_root() {
     let before = between(&client, begin, stopped - window_ns);
     // A daemon that is behind with naming makes windows longer.
     if span(&before).1 <= stopped {
-        assert_eq!(is_lost(&before).count(), 0, "{}", before.dump());
+        assert!(few_lost(&before), "{}", before.dump());
     }
     assert!(span(&after).0 >= resumed, "{:?}", after.info);
-    assert_eq!(is_lost(&after).count(), 0, "{}", after.dump());
+    assert!(few_lost(&after), "{}", after.dump());
     let coverage = Coverage::from(after.info.coverage.unwrap_or_default());
     eprintln!("afterwards: {coverage:?}, {:?}", coverage.share());
     assert!(
