@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::{Output, run, wait_for};
-use fixtures::{Cgroup, Client, Daemon, Need, ctl, fleet, live, skip};
+use fixtures::{Cgroup, Client, Daemon, Need, ctl, fleet, live, met, skip};
 use proto::agent::{LabelMatcher, MatchOp, Pin, QueryProfileRequest, TimeRange};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -136,6 +136,9 @@ fn throttle(client: &Client, limited: &Limited, pins: usize) -> Vec<Pin> {
 
 #[test]
 fn minutes_around_throttling_outlive_the_retention_and_a_restart_needs_root() {
+    if !met(&[Need::Patience]) {
+        return;
+    }
     let Some(_live) = live(&[Need::Root, Need::Cgroup2]) else {
         return;
     };
