@@ -182,6 +182,7 @@ impl Course {
         if let Excess::Ends(_) = self.excess {
             self.excess = Excess::Bounded;
             self.excessive = true;
+            captures.counts.excessive.fetch_add(1, Ordering::Relaxed);
             self.add(vec![format!(
                 "{a_second} context switches and wake-ups a second are more than the {most} that \
                  `captures.switches_max` allows on all CPUs: what came until then is here"

@@ -75,6 +75,8 @@ pub struct Counts {
     pub followed: AtomicU64,
     /// Captures whose event happened too often and went on by rate.
     pub slowed: AtomicU64,
+    /// Captures of waits that ended because threads switched too often.
+    pub excessive: AtomicU64,
     /// Samples taken.
     pub samples: AtomicU64,
     /// CPU time of sampler and namer for captures that ended. Unit: nanoseconds.

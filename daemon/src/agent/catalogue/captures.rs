@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     type Read = fn(&Agent) -> u64;
-    let metrics: [(&str, &str, Kind, Read); 6] = [
+    let metrics: [(&str, &str, Kind, Read); 7] = [
         (
             "fleetprof_captures_running",
             "Captures that run now.",
@@ -33,6 +33,12 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             "Captures whose event happened too often for its period and went on by rate.",
             Kind::Counter,
             |agent| count(agent, |counts| &counts.slowed),
+        ),
+        (
+            "fleetprof_captures_excessive_total",
+            "Captures of waits that ended because threads switched more often than captures.switches_max allows.",
+            Kind::Counter,
+            |agent| count(agent, |counts| &counts.excessive),
         ),
         (
             "fleetprof_captures_samples_total",
