@@ -6,7 +6,7 @@ use super::limits::{LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
 use super::take::{Piece, fault, head};
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, Failed, STALL_TIMEOUT, profile_bytes};
-use profile::{Coverage, GroupBy, Moment, Moments, Profile, Query};
+use profile::{Coverage, GroupBy, Moments, Profile, Query};
 use proto::collector::evidence_service_server::EvidenceService;
 use proto::collector::keep_request::Body;
 use proto::collector::pin_service_server::PinService;
@@ -182,7 +182,7 @@ impl PinService for Pins {
             let profile = profile.map_err(refused)?;
             let answer = answer(&profile, &query, asked.times);
             drop(profile);
-            place.hold(heap_bytes(&answer))?;
+            place.hold(profile_bytes(&answer))?;
             Ok((Chunks::new(answer), place))
         });
         let (chunks, place) = made.await?;
@@ -228,11 +228,6 @@ fn answer(profile: &Profile, query: &Query, times: bool) -> Profile {
         answer.info.coverage = Coverage::default();
     }
     answer
-}
-
-/// Memory of a profile, times included, about. Unit: bytes.
-fn heap_bytes(profile: &Profile) -> usize {
-    profile_bytes(profile) + profile.moments.list.len() * size_of::<Moment>()
 }
 
 fn refused(error: ReadError) -> Failed {

@@ -135,9 +135,10 @@ impl Drop for Place {
     }
 }
 
-/// What a profile takes in memory, about. Unit: bytes.
+/// What a profile takes in memory until it is sent, the times of its samples included, about. Unit: bytes.
 pub(crate) fn profile_bytes(profile: &Profile) -> usize {
-    profile.dict.heap_bytes() + profile.samples.len() * SAMPLE_BYTES
+    let samples = profile.samples.len() * SAMPLE_BYTES;
+    profile.dict.heap_bytes() + samples + profile.moments.heap_bytes()
 }
 
 /// A refusal that does not last.
