@@ -144,6 +144,17 @@ fn answered(collector: &str, file: &Path) -> Value {
     json(&last)
 }
 
+/// A daemon of this machine that attends there.
+fn host(address: &str, dir: &Path) -> Daemon {
+    let spool = dir.join("spool");
+    Daemon::with()
+        .set("windows.length_s=2")
+        .set(&format!("collector.address={address}"))
+        .set(&format!("collector.spool.dir={}", spool.display()))
+        .start()
+        .sampling()
+}
+
 #[test]
 fn a_daemon_captures_for_its_collector_and_again_after_a_restart_needs_root() {
     let Some(_live) = live(&[Need::Root]) else {
@@ -154,15 +165,7 @@ fn a_daemon_captures_for_its_collector_and_again_after_a_restart_needs_root() {
     let collector = options.start(dir.path());
     let address = options.grpc();
     let _busy = Workload::spawn(Command::new("sh").args(["-c", "while :; do :; done"]));
-    let daemon = Daemon::with()
-        .set("windows.length_s=2")
-        .set(&format!("collector.address={address}"))
-        .set(&format!(
-            "collector.spool.dir={}",
-            dir.path().join("spool").display()
-        ))
-        .start()
-        .sampling();
+    let daemon = host(&address, dir.path());
     let file = dir.path().join("host.folded");
     let told = answered(&address, &file);
     assert_eq!((&told["asked"], &told["answered"]), (&1.into(), &1.into()));
@@ -228,15 +231,7 @@ fn a_daemon_that_is_stopped_in_the_middle_answers_its_collector_with_what_there_
     let collector = options.start(dir.path());
     let address = options.grpc();
     let _busy = Workload::spawn(Command::new("sh").args(["-c", "while :; do :; done"]));
-    let mut daemon = Daemon::with()
-        .set("windows.length_s=2")
-        .set(&format!("collector.address={address}"))
-        .set(&format!(
-            "collector.spool.dir={}",
-            dir.path().join("spool").display()
-        ))
-        .start()
-        .sampling();
+    let mut daemon = host(&address, dir.path());
     let file = dir.path().join("host.folded");
     answered(&address, &file);
     std::fs::remove_file(&file).unwrap();

@@ -134,6 +134,16 @@ fn throttle(client: &Client, limited: &Limited, pins: usize) -> Vec<Pin> {
     found.expect("the trigger fires")
 }
 
+/// Until there are minutes before anything is wrong.
+fn wait_while_calm(client: &Client, path: &str) {
+    let calm = wait_for(LIMIT, || {
+        let status = client.status().unwrap();
+        let recorder = status.recorder.unwrap_or_default();
+        (recorder.windows >= 6 && samples(client, (0, 0), path) > 20).then_some(())
+    });
+    calm.expect("samples before anything is wrong");
+}
+
 #[test]
 fn minutes_around_throttling_outlive_the_retention_and_a_restart_needs_root() {
     if !met(&[Need::Patience]) {
@@ -150,12 +160,7 @@ fn minutes_around_throttling_outlive_the_retention_and_a_restart_needs_root() {
     let daemon = start(dir.path(), &path);
     let client = daemon.client();
     limited.burn();
-    let calm = wait_for(LIMIT, || {
-        let status = client.status().unwrap();
-        let recorder = status.recorder.unwrap_or_default();
-        (recorder.windows >= 6 && samples(&client, (0, 0), &path) > 20).then_some(())
-    });
-    calm.expect("samples before anything is wrong");
+    wait_while_calm(&client, &path);
 
     let pins = throttle(&client, &limited, 1);
     assert_eq!((pins.len(), pins[0].cgroup.as_str()), (1, path.as_str()));
@@ -263,12 +268,7 @@ fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs
     let daemon = Daemon::with().config(&config).start().sampling();
     let client = daemon.client();
     limited.burn();
-    let calm = wait_for(LIMIT, || {
-        let status = client.status().unwrap();
-        let recorder = status.recorder.unwrap_or_default();
-        (recorder.windows >= 6 && samples(&client, (0, 0), &path) > 20).then_some(())
-    });
-    calm.expect("samples before anything is wrong");
+    wait_while_calm(&client, &path);
     let pins = throttle(&client, &limited, 1);
     assert_eq!(pins.len(), 1);
     let closed = wait_for(LIMIT, || {

@@ -15,6 +15,7 @@ use proto::collector::{
 };
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -163,6 +164,17 @@ fn refusal(what: report::What) -> Refusal {
         report::What::Refusal(refusal) => refusal,
         other => panic!("no refusal but {other:?}"),
     }
+}
+
+/// Attends on a thread, as the supervisor has it do.
+fn run(control: &Arc<Control>) -> JoinHandle<std::io::Result<()>> {
+    let control = Arc::clone(control);
+    std::thread::spawn(move || control.run())
+}
+
+async fn ended(thread: JoinHandle<std::io::Result<()>>) {
+    until("ended", || thread.is_finished()).await;
+    thread.join().unwrap().unwrap();
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -403,10 +415,7 @@ async fn it_attends_answers_pings_and_comes_again_after_a_restart() {
     let (address, mut attending) = collector().await;
     let fake = Arc::new(Fake::default());
     let control = control(address, &fake);
-    let thread = {
-        let control = control.clone();
-        std::thread::spawn(move || control.run())
-    };
+    let thread = run(&control);
     let mut stream = next(&mut attending).await;
     let hello = stream.welcome().await;
     assert_eq!(hello.host_id, "id-1");
@@ -443,8 +452,7 @@ async fn it_attends_answers_pings_and_comes_again_after_a_restart() {
     let mut stream = next(&mut attending).await;
     stream.welcome().await;
     control.stop(soon());
-    until("ended", || thread.is_finished()).await;
-    thread.join().unwrap().unwrap();
+    ended(thread).await;
     assert_eq!(control.counts().attending.get(), 0);
 }
 
@@ -453,10 +461,7 @@ async fn what_captures_have_left_is_sent_before_the_end() {
     let (address, mut attending) = collector().await;
     let fake = Arc::new(Fake::default());
     let control = control(address, &fake);
-    let thread = {
-        let control = control.clone();
-        std::thread::spawn(move || control.run())
-    };
+    let thread = run(&control);
     let mut stream = next(&mut attending).await;
     stream.welcome().await;
     stream.tell(Told::Order(capture(1, ""))).await;
@@ -483,8 +488,7 @@ async fn what_captures_have_left_is_sent_before_the_end() {
     );
     assert!(is_result);
     drop(stream);
-    until("ended", || thread.is_finished()).await;
-    thread.join().unwrap().unwrap();
+    ended(thread).await;
     assert_eq!(control.counts().given_up.get(), 0);
 }
 
@@ -493,17 +497,13 @@ async fn a_capture_that_does_not_end_is_given_up_at_the_deadline() {
     let (address, mut attending) = collector().await;
     let fake = Arc::new(Fake::default());
     let control = control(address, &fake);
-    let thread = {
-        let control = control.clone();
-        std::thread::spawn(move || control.run())
-    };
+    let thread = run(&control);
     let mut stream = next(&mut attending).await;
     stream.welcome().await;
     stream.tell(Told::Order(capture(1, ""))).await;
     fake.begun(1).await;
     control.stop(Mono::now());
-    until("ended", || thread.is_finished()).await;
-    thread.join().unwrap().unwrap();
+    ended(thread).await;
     assert_eq!(control.counts().given_up.get(), 1);
 }
 
@@ -512,11 +512,7 @@ async fn the_end_does_not_wait_for_a_collector_that_is_away() {
     let fake = Arc::new(Fake::default());
     // Nobody listens there.
     let control = control(([127, 0, 0, 1], 1).into(), &fake);
-    let thread = {
-        let control = control.clone();
-        std::thread::spawn(move || control.run())
-    };
+    let thread = run(&control);
     control.stop(soon());
-    until("ended", || thread.is_finished()).await;
-    thread.join().unwrap().unwrap();
+    ended(thread).await;
 }
