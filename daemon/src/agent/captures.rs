@@ -1,6 +1,6 @@
 //! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they cost.
 
-use super::{Agent, lock, sampling_plan, with_causes};
+use super::{Agent, lock, sampling_plan};
 use crate::aggregate::recorder::{self, Asked, Span, read};
 use crate::capture::engine::{self, Engine, EngineError, Fault};
 use crate::capture::event::Event;
@@ -21,6 +21,7 @@ use crate::perf::probe::Every;
 use crate::perf::rings::HORIZON;
 use crate::sampler::Command;
 use crate::time::Mono;
+use profile::text::with_causes;
 use profile::{Profile, Selector};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

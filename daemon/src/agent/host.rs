@@ -1,12 +1,13 @@
 //! The agent as the gRPC server's host: fresh data, live watching, configuration.
 
-use super::{Agent, lock, with_causes};
+use super::{Agent, lock};
 use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
 use crate::config::Configuration;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};
 use crate::pins::Pins;
 use crate::time::{Mono, WallAnchor};
+use profile::text::with_causes;
 use proto::agent as wire;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;

@@ -45,7 +45,7 @@ use std::time::Duration;
 pub use budget::Budget;
 pub use coverage::RecentLosses;
 pub use host::Watchers;
-pub use profile::text::with_causes;
+use profile::text::with_causes;
 
 /// A sampler that has not passed its loop for this long is stuck: it wakes every second.
 pub const SAMPLER_STUCK: Duration = Duration::from_secs(30);

@@ -2,9 +2,9 @@
 
 use super::Control;
 use super::orders::{OrderError, Orders};
-use crate::agent::with_causes;
 use crate::export::connect::{self, ConnectError, backoff};
 use crate::time::Mono;
+use profile::text::with_causes;
 use proto::collector as wire;
 use proto::collector::attend_request::Body as Say;
 use proto::collector::attend_response::Body as Told;

@@ -6,8 +6,8 @@
 use super::connect::{self, BACKOFF_MAX, ConnectError, backoff};
 use super::session::{Session, SessionError};
 use super::{Exporter, lock};
-use crate::agent::with_causes;
 use crate::time::Mono;
+use profile::text::with_causes;
 use tokio::time::sleep;
 use tonic::transport::Channel;
 

@@ -2,10 +2,10 @@
 
 use super::Host;
 use super::service::{Service, answer, blocking, status};
-use crate::agent::with_causes;
 use crate::aggregate::recorder::{Asked, Span, read};
 use crate::pins::PinError;
 use crate::time::Mono;
+use profile::text::with_causes;
 use profile::{Coverage, Profile, Query, QueryRunner};
 use proto::agent::TimeRange;
 use proto::convert::Chunks;

@@ -26,6 +26,7 @@ use hashbrown::HashMap;
 use hotspot::{Attempt, LeftOver, Wanted};
 use nets::Nets;
 use place::Mark;
+use profile::text::with_causes;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -246,7 +247,7 @@ impl Asker {
                 jvm.closed = error.is_final();
                 jvm.due = now.plus(pause(refresh, jvm.failures));
                 if !matches!(error, hotspot::AttachError::NotHotSpot) {
-                    let (pid, reason) = (jvm.process.pid.0, crate::agent::with_causes(&error));
+                    let (pid, reason) = (jvm.process.pid.0, with_causes(&error));
                     if jvm.failures == 1 {
                         tracing::info!(pid, reason, "no map was had from a JVM");
                     }

@@ -10,10 +10,10 @@
 //! Without a collector in the configuration it does not exist.
 
 use super::{PinError, Pins};
-use crate::agent::with_causes;
 use crate::export::Exporter;
 use crate::export::connect::{self, ConnectError, backoff};
 use profile::Profile;
+use profile::text::with_causes;
 use prost::Message;
 use proto::agent as wire;
 use proto::collector::evidence_service_client::EvidenceServiceClient;

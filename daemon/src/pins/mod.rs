@@ -26,6 +26,7 @@ use crate::agent::lock;
 use crate::perf::environment::{Degradation, Severity};
 use crate::time::WallAnchor;
 use disk::Disk;
+use profile::text::with_causes;
 use proto::agent as wire;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -235,7 +236,7 @@ impl Pins {
                 Some(self.disk.get_or_init(|| disk))
             }
             Err(error) => {
-                self.failed(crate::agent::with_causes(&error));
+                self.failed(with_causes(&error));
                 None
             }
         }

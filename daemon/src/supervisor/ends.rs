@@ -1,11 +1,12 @@
 //! How the process and its threads end: errors, exit codes, and what a thread left behind.
 
-use crate::agent::{Agent, lock, with_causes};
+use crate::agent::{Agent, lock};
 use crate::grpc::ServeError;
 use crate::perf::event::OpenError;
 use crate::perf::rings::RingsError;
 use crate::sys::WakeFd;
 use crate::triggers::Stage;
+use profile::text::with_causes;
 use std::any::Any;
 use std::error::Error;
 use std::io;

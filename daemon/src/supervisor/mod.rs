@@ -10,9 +10,7 @@ mod serve;
 mod start;
 mod stop;
 
-use crate::agent::{
-    Agent, ConfigSource, NAMER_LATE, SAMPLER_STUCK, SetLogLevel, lock, with_causes,
-};
+use crate::agent::{Agent, ConfigSource, NAMER_LATE, SAMPLER_STUCK, SetLogLevel, lock};
 use crate::config::Loaded;
 use crate::cpus::Notice;
 use crate::notify::Notifier;
@@ -21,6 +19,7 @@ use crate::sys::{keep_heap_small, raise_descriptor_limit};
 use crate::time::Mono;
 use ends::Ends;
 pub use ends::{Exit, RunError};
+use profile::text::with_causes;
 use sd_notify::NotifyState;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

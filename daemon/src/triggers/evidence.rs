@@ -2,11 +2,11 @@
 //! that with the pin.
 
 use super::Triggers;
-use crate::agent::with_causes;
 use crate::capture::Capturing;
 use crate::capture::request::TEXT_BYTES_MAX;
 use crate::config::Wanted;
 use crate::pins::{Evidence, Pins};
+use profile::text::with_causes;
 use proto::agent::{self as wire, capture_response::Body};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

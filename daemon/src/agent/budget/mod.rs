@@ -8,7 +8,7 @@ pub mod cpu;
 pub mod memory;
 mod meter;
 
-use super::{Agent, lock, open_sampling, recorder_options, with_causes};
+use super::{Agent, lock, open_sampling, recorder_options};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::metrics::OwnCost;
@@ -19,6 +19,7 @@ use crate::time::Mono;
 use cpu::CpuGovernor;
 use memory::{Action, MemoryGovernor};
 use meter::{Apart, Meter};
+use profile::text::with_causes;
 use proto::agent as wire;
 use std::collections::VecDeque;
 use std::sync::PoisonError;

@@ -8,6 +8,7 @@ use super::cache::{CONTAINERS_MAX, Cache, Want};
 use super::{ASK_MAX, Chosen, Counts, Error, Metadata, Runtime, Source, is_id};
 use crate::cgroup::Labels;
 use crate::time::Mono;
+use profile::text::with_causes;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -419,7 +420,7 @@ fn note_failure(counts: &Counts, asked: &Asked, error: &Error) {
     if !of_one && gate(asked).fail(error, Instant::now()) {
         tracing::warn!(
             source = %asked.source,
-            error = crate::agent::with_causes(error),
+            error = with_causes(error),
             "containers of this runtime have no names for now"
         );
     }

@@ -11,6 +11,7 @@ use crate::helpers::{self, Pending};
 use crate::ids::ProcessId;
 use crate::time::Mono;
 use hashbrown::HashMap;
+use profile::text::with_causes;
 use std::time::Duration;
 
 /// Most processes known. Those beyond it are not asked, and counted.
@@ -85,7 +86,7 @@ impl Nets {
                 }
                 Some(Err(DotNetError::NotDotNet)) | None => {}
                 Some(Err(error)) => {
-                    let reason = crate::agent::with_causes(&error);
+                    let reason = with_causes(&error);
                     reports.push((id, AskReport::failed(reason)));
                 }
             }
@@ -145,7 +146,7 @@ impl Nets {
                     ..
                 }) => again.push(*writing),
                 Err(NotEnded { again: None, error }) => {
-                    let reason = crate::agent::with_causes(&error);
+                    let reason = with_causes(&error);
                     tracing::warn!(reason, "a .NET process does not stop writing its perf map");
                 }
             }
