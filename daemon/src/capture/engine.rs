@@ -436,9 +436,16 @@ impl Engine {
 
     /// Samples that the events of a capture brought since they were opened, lost ones too, whoever they are of.
     pub fn seen(&self, id: CaptureId) -> u64 {
+        let seen = self.of(id, |set| set.seen.load(Ordering::Relaxed));
+        seen.unwrap_or(0)
+    }
+
+    /// Something of the set that a capture samples; nothing when it does not run. Nobody waits for the kernel
+    /// while the list is locked.
+    fn of<T>(&self, id: CaptureId, pick: impl FnOnce(&OpenSet) -> T) -> Option<T> {
         let sets = self.lock();
         let set = sets.list.iter().find(|set| set.users.contains(&id));
-        set.map_or(0, |set| set.seen.load(Ordering::Relaxed))
+        set.map(pick)
     }
 
     /// Captures that run.

@@ -38,25 +38,18 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] when the new one cannot be sampled: the capture keeps what it has.
     pub fn follow(&self, id: CaptureId) -> Result<Followed, EngineError> {
-        let spec = {
-            let sets = self.lock();
-            let set = sets.list.iter().find(|set| set.users.contains(&id));
-            // Copied only where something is to be done.
-            let bound = set.and_then(|set| set.spec.cgroup.as_ref());
-            let (Some(set), Some(bound)) = (set, bound) else {
-                return Ok(Followed::Unbound);
-            };
-            match identity(&bound.directory) {
-                Ok(found) if found == bound.identity => return Ok(Followed::Same),
-                Ok(_) => set.spec.clone(),
-                Err(_) => return Ok(Followed::Gone),
-            }
+        let Some(Some(bound)) = self.of(id, |set| set.spec.cgroup.clone()) else {
+            return Ok(Followed::Unbound);
         };
-        let Some(bound) = spec.cgroup else {
+        match identity(&bound.directory) {
+            Ok(found) if found == bound.identity => return Ok(Followed::Same),
+            Ok(_) => {}
+            Err(_) => return Ok(Followed::Gone),
+        }
+        let Some(mut probes) = self.of(id, |set| set.spec.probes.clone()) else {
             return Ok(Followed::Unbound);
         };
         let cgroup = open_cgroup(&bound.directory)?;
-        let mut probes = spec.probes;
         let mut notices = Vec::new();
         for probe in &mut probes {
             // The kernel may have lowered its limit since the begin.
@@ -79,12 +72,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: the capture keeps what it has.
     pub fn slow_down(&self, id: CaptureId, rate_hz: u32) -> Result<Option<Started>, EngineError> {
-        let spec = {
-            let sets = self.lock();
-            let set = sets.list.iter().find(|set| set.users.contains(&id));
-            set.map(|set| set.spec.clone())
-        };
-        let Some(spec) = spec else {
+        let Some(spec) = self.of(id, |set| set.spec.clone()) else {
             return Ok(None);
         };
         let [probe] = &spec.probes[..] else {
