@@ -5,7 +5,7 @@ use fixtures::process::wait_for;
 use fixtures::stats::SIGMAS;
 use fixtures::sysctl::Sysctl;
 use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, live};
+use fixtures::{Cgroup, Client, Daemon, Need, live};
 use profile::key;
 use proto::agent::{CaptureState, QueryProfileRequest};
 use std::time::Duration;
@@ -19,6 +19,16 @@ const SOON: Duration = Duration::from_secs(20);
 /// no more than as if each tick met it by chance, and a tick at both ends.
 fn bound(expected: f64) -> f64 {
     SIGMAS * expected.sqrt() + 2.0
+}
+
+/// Until a capture has some.
+fn wait_for_samples(client: &Client, id: u64) {
+    let sampled = wait_for(SOON, || {
+        let listed = client.captures();
+        let progress = listed.iter().find(|info| info.id == id)?.progress?;
+        (progress.samples > 0).then_some(())
+    });
+    sampled.expect("samples of a busy host");
 }
 
 #[test]
@@ -145,12 +155,7 @@ fn cancelling_leaving_and_too_many_needs_root() {
     // Cancelled, with what there is.
     let capture = client.capture(request(SOON * 60)).expect("accepted");
     let id = capture.accepted.id;
-    let sampled = wait_for(SOON, || {
-        let listed = client.captures();
-        let progress = listed.iter().find(|info| info.id == id)?.progress?;
-        (progress.samples > 0).then_some(())
-    });
-    sampled.expect("samples of a whole host");
+    wait_for_samples(&client, id);
     client.cancel_capture(id).expect("it runs");
     let captured = capture.finish().expect("captured");
     assert_eq!(captured.result.state(), CaptureState::Cancelled);
@@ -204,12 +209,7 @@ fn a_fast_capture_that_the_kernel_throttles_says_so_needs_root() {
     fast.rate_hz = 9999;
     let capture = client.capture(fast.clone()).expect("accepted");
     let id = capture.accepted.id;
-    let sampled = wait_for(SOON, || {
-        let listed = client.captures();
-        let progress = listed.iter().find(|info| info.id == id)?.progress?;
-        (progress.samples > 0).then_some(())
-    });
-    sampled.expect("samples of busy CPUs");
+    wait_for_samples(&client, id);
     // What the kernel does by itself when samples take it long.
     let lowered = Sysctl::set(rate, 2000).expect("as before");
     std::thread::sleep(Duration::from_secs(2));

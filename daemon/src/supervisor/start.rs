@@ -75,14 +75,22 @@ impl Threads {
         })
     }
 
+    /// Starts a stage.
+    fn start(
+        &self,
+        name: &'static str,
+        body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
+    ) -> Result<JoinHandle<()>, RunError> {
+        self.ends.spawn(name, body).map_err(RunError::Setup)
+    }
+
     /// Starts a stage that has something to bring to its end when the daemon stops.
     fn drains(
         &mut self,
         name: &'static str,
         body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
     ) -> Result<(), RunError> {
-        let thread = self.ends.spawn(name, body).map_err(RunError::Setup)?;
-        self.draining.push(thread);
+        self.draining.push(self.start(name, body)?);
         Ok(())
     }
 
@@ -92,8 +100,7 @@ impl Threads {
         name: &'static str,
         body: impl FnOnce() -> Result<(), StageError> + Send + 'static,
     ) -> Result<(), RunError> {
-        let thread = self.ends.spawn(name, body).map_err(RunError::Setup)?;
-        self.pushing.push(thread);
+        self.pushing.push(self.start(name, body)?);
         Ok(())
     }
 }
@@ -418,12 +425,7 @@ fn start_jit(
     // It may wait for helpers. All that it leaves behind is what runtimes wrote because they were asked.
     match asks {
         true => threads.drains("fp-jit", body)?,
-        false => drop(
-            threads
-                .ends
-                .spawn("fp-jit", body)
-                .map_err(RunError::Setup)?,
-        ),
+        false => drop(threads.start("fp-jit", body)?),
     }
     Ok((code, generated))
 }
