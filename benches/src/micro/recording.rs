@@ -74,6 +74,7 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
         recorder.add(WindowPart {
             moments: &[],
             moments_refused: 0,
+            timeless: 0,
             accounts: &[],
             start: Mono(window * WINDOW_NS),
             end: Mono((window + 1) * WINDOW_NS),

@@ -238,6 +238,7 @@ mod tests {
         recorder.add(WindowPart {
             moments: &[],
             moments_refused: 0,
+            timeless: 0,
             start: Mono(0),
             end: Mono(1),
             closes: true,

@@ -310,6 +310,7 @@ impl Namer {
             accounts: &accounts,
             moments: &batch.moments,
             moments_refused: batch.moments_refused,
+            timeless: batch.waits.ongoing,
         });
         drop(recorder);
         // Runtimes are counted by the continuous profile, in which all of them are.

@@ -223,6 +223,7 @@ impl Pins {
                 accounts: &accounts,
                 moments: &moments,
                 moments_refused,
+                timeless: 0,
             });
         }
         Ok(recorder)

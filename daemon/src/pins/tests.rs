@@ -104,6 +104,7 @@ impl Host {
                 accounts: &accounts,
                 moments: &moments,
                 moments_refused: 0,
+                timeless: 0,
             });
             drop(recorder);
             self.windows += 1;

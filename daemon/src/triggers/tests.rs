@@ -62,6 +62,7 @@ fn recorder() -> RwLock<Recorder> {
         accounts: &[],
         moments: &[],
         moments_refused: 0,
+        timeless: 0,
     });
     RwLock::new(recorder)
 }

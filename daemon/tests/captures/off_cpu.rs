@@ -4,7 +4,7 @@
 use crate::got::live;
 use daemon::aggregate::batch::RawBatch;
 use daemon::aggregate::namer::Namer;
-use daemon::aggregate::recorder::{Recorder, RecorderOptions, Span};
+use daemon::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
 use daemon::capture::filter::Filter;
 use daemon::capture::offcpu::WaitCounts;
 use daemon::capture::offcpu::setup::{self, Options, Wanted};
@@ -197,8 +197,11 @@ fn capture(stack_bytes: u32, load: impl FnOnce() + Send + 'static) -> Option<Cap
     }
     let span = Span::Time(Mono(0), Mono(u64::MAX));
     let never = AtomicBool::new(false);
-    let answer = recorder.read().expect("not poisoned");
-    let answer = answer.query(span, &Query::default(), &never);
+    let asked = Asked {
+        query: &Query::default(),
+        times: true,
+    };
+    let answer = query(&recorder, span, asked, &never);
     driven.end();
     Some(Captured {
         profile: answer.expect("not cancelled").profile,
@@ -304,6 +307,8 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
     assert!(whole || cfg!(not(target_arch = "x86_64")), "{}", shown());
     let ended = captured.waits.waits - captured.waits.ongoing;
     assert_eq!(captured.moments as u64, ended, "{}", shown());
+    let times = &captured.profile.moments;
+    assert_eq!((times.list.len() as u64, times.dropped), (ended, 0));
     let sum: u64 = rows.iter().map(|(.., weight)| weight).sum();
     assert_eq!(sum, captured.waits.waits_ns, "{}", shown());
     // Threads of which the kernel tells nothing exist: who runs after one of them came unseen.

@@ -67,6 +67,7 @@ fn add(recorder: &mut Recorder, number: u64, window: &Window) {
     recorder.add(WindowPart {
         moments: &[],
         moments_refused: 0,
+        timeless: 0,
         start: Mono(number * 10 * SECOND),
         end: Mono((number + 1) * 10 * SECOND),
         closes: true,
@@ -223,6 +224,7 @@ fn accounts_are_part_of_the_memory_that_is_bounded() {
         recorder.add(WindowPart {
             moments: &[],
             moments_refused: 0,
+            timeless: 0,
             start: Mono(number * 10 * SECOND),
             end: Mono((number + 1) * 10 * SECOND),
             closes: true,

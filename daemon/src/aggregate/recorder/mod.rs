@@ -115,10 +115,12 @@ pub struct WindowPart<'a> {
     /// that closes it. Empty when nothing was measured.
     pub accounts: &'a [Account],
     /// When the samples were taken; rows are places in `rows` as it was given. Either all samples are
-    /// here or among those refused, or no times are kept of the part.
+    /// here, among those refused or timeless, or no times are kept of the part.
     pub moments: &'a [RawMoment],
     /// Samples whose moment found no room before.
     pub moments_refused: u64,
+    /// Samples that have no moment: what goes on when a capture ends.
+    pub timeless: u64,
 }
 
 /// How far the recorder has come. Sequence numbers start at 1 and never skip.
@@ -341,9 +343,10 @@ impl Recorder {
             accounts,
             moments,
             moments_refused,
+            timeless,
         } = part;
         self.outcomes.add(rows, &self.dict);
-        let known = moments.len() as u64 + moments_refused >= quality.taken;
+        let known = moments.len() as u64 + moments_refused + timeless >= quality.taken;
         let keeps_times = known && self.options.times_bytes > 0;
         let given: Vec<SampleKey> = match keeps_times {
             true => rows.iter().map(|row| row.0).collect(),

@@ -59,6 +59,7 @@ fn add(recorder: &mut Recorder, start_s: u64, length_s: u64, closes: bool, mut r
     recorder.add(WindowPart {
         moments: &[],
         moments_refused: 0,
+        timeless: 0,
         start: Mono(start_s * SECOND),
         end: Mono((start_s + length_s) * SECOND),
         closes,

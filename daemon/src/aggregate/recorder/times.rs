@@ -237,6 +237,7 @@ mod tests {
             accounts: &[],
             moments: &moments,
             moments_refused: 0,
+            timeless: 0,
         });
     }
 
@@ -354,6 +355,7 @@ mod tests {
             accounts: &[],
             moments: &[],
             moments_refused: 0,
+            timeless: 0,
         });
         add(&mut recorder, 30, true, &[(MS, "b")]);
         assert_eq!(shown(recorder), (Some(30), owned(&[(1, "b")])));

@@ -184,6 +184,7 @@ impl Rig {
             accounts: &[],
             moments: &moments,
             moments_refused: 0,
+            timeless: 0,
         });
     }
 }

@@ -128,6 +128,7 @@ impl Run {
         self.recorder.add(WindowPart {
             moments: &[],
             moments_refused: 0,
+            timeless: 0,
             start,
             end: Mono(self.at),
             closes: true,

@@ -175,6 +175,7 @@ impl FakeHost {
         recorder.add(WindowPart {
             moments: &[],
             moments_refused: 0,
+            timeless: 0,
             start,
             end: Mono(start.0 + SECOND),
             closes,

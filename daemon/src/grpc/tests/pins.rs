@@ -42,6 +42,7 @@ async fn forgetful() -> (tempfile::TempDir, Running, Client) {
         accounts: &[],
         moments: &[],
         moments_refused: 0,
+        timeless: 0,
     });
     drop(recorder);
     (directory, running, client)
