@@ -85,7 +85,7 @@ if have python3 && python3 -c 'import yaml' 2>/dev/null; then
 import sys, yaml
 services = yaml.safe_load(open(sys.argv[1]))["services"]
 known = """build cap_add cap_drop cgroup container_name healthcheck image mem_limit network_mode pid
-pids_limit read_only restart security_opt stop_grace_period ulimits volumes""".split()
+cpu_shares pids_limit read_only restart security_opt stop_grace_period ulimits volumes""".split()
 for name, service in services.items():
     for key in service:
         if key not in known:

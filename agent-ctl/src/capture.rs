@@ -16,7 +16,7 @@ use crate::select::{self, Frames, Labels};
 use crate::source::Source;
 use crate::terminal::{Out, clean, json, write_stdout};
 use crate::when::Clock;
-use crate::{captures, fleet_capture, summary, units};
+use crate::{captures, fleet_capture, loss, summary, units};
 use anyhow::Result;
 use profile::Profile;
 use profile::formats::Fact;
@@ -52,13 +52,13 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub event: String,
-    /// Samples a second on each CPU, 1 to 9999; left out: as the event is best sampled
+    /// Samples a second on each CPU, 1 to 9999 [default: as the event is best sampled]
     #[arg(
         short,
         long,
         value_name = "HZ",
         conflicts_with = "period",
-        value_parser = clap::value_parser!(u32).range(1..=9999),
+        value_parser = crate::number::whole::<u32>(1, 9_999),
         help_heading = "Capture"
     )]
     pub rate: Option<u32>,
@@ -66,20 +66,25 @@ pub struct Sampling {
     #[arg(
         long,
         value_name = "EVENTS",
-        value_parser = clap::value_parser!(u64).range(1..),
+        value_parser = crate::number::whole::<u64>(1, u64::MAX),
         help_heading = "Capture"
     )]
     pub period: Option<u64>,
-    /// Of a tracepoint only what this expression takes, in the kernel's words: `prev_state != 0`
+    /// Kernel filter for a tracepoint: `prev_state != 0`
     #[arg(long, value_name = "EXPRESSION", help_heading = "Capture")]
     pub filter: Option<String>,
-    /// How stacks are walked: `stack-copy` or `frame-pointer`; left out: as the agent is configured
+    /// How stacks are walked: `stack-copy` or `frame-pointer` [default: as the agent is configured]
     #[arg(long, value_name = "MODE", help_heading = "Capture")]
     pub unwind: Option<String>,
-    /// Bytes of user stack to copy with each sample; left out: as the agent is configured
-    #[arg(long, value_name = "BYTES", help_heading = "Capture")]
+    /// Bytes of user stack to copy with each sample [default: as the agent is configured]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = crate::number::any::<u32>(),
+        help_heading = "Capture"
+    )]
     pub stack_bytes: Option<u32>,
-    /// Of `off-cpu`: leave out waits shorter than this
+    /// Leave out waits shorter than this (`off-cpu`)
     #[arg(
         long,
         value_name = "DURATION",
@@ -154,8 +159,8 @@ const WHO_CHARS_MAX: usize = 64;
 /// Captures on one host, or on many of a fleet.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What it covers, misses and costs goes to standard error. Ctrl-C ends it with what there is. Exit code 6: it
-was ended before its time, or there are no samples, and then nothing is written; of a fleet also: not all hosts
+What it covers, misses and costs goes to standard error. Ctrl-C ends it with what there is. Exit code 6: it \
+was ended before its time, or there are no samples, and then nothing is written, or most was lost; of a fleet also: not all hosts \
 that were selected are in the profile.
 
 Examples:
@@ -181,13 +186,13 @@ pub struct Args {
         help_heading = "Output"
     )]
     group_by: Vec<String>,
-    /// Format; left out, the file name says it, or else folded
+    /// Format [default: by the file name, or folded]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
-    /// Say what the capture was as JSON on standard output; the profile goes to the file of -o
+    /// Print capture metadata as JSON; the profile goes to the file of -o
     #[arg(long, help_heading = "Output", requires = "output")]
     json: bool,
-    /// File to write, `-` for standard output
+    /// File to write, `-` for standard output [default: -]
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -421,7 +426,7 @@ fn cost_text(progress: &CaptureProgress) -> String {
     let all = progress.samples_all;
     if all > progress.samples {
         let (all, own) = (units::count(all), units::count(progress.samples));
-        text.push_str(&format!("; {all} samples were taken to find {own}"));
+        text.push_str(&format!("; {own} of {all} samples matched"));
     }
     text
 }
@@ -491,7 +496,13 @@ impl Written<'_> {
         }
         match whole.samples.is_empty() {
             true => {
-                note!("agent-ctl: no samples: nothing written");
+                // An agent says it in a notice, with the reason.
+                let is_told = |notice: &String| {
+                    notice == "nothing was sampled" || notice.starts_with("none of the ")
+                };
+                if !taken.result.notices.iter().any(is_told) {
+                    note!("agent-ctl: no samples: nothing written");
+                }
                 code = exit::PARTIAL;
             }
             false => self.write(&whole, self.output, &look, (clock, &taken.result))?,
@@ -500,6 +511,10 @@ impl Written<'_> {
             code = self.write_apart(past, (clock, &taken.result))?.max(code);
         }
         self.tell(&taken.result);
+        if let Some(why) = loss::of_profile(&whole) {
+            loss::note(&why);
+            code = exit::PARTIAL;
+        }
         Ok(code)
     }
 
@@ -532,8 +547,7 @@ impl Written<'_> {
         look: &Look,
         (clock, result): (&Clock, &CaptureInfo),
     ) -> Result<()> {
-        let mut labels = self.labels.clone();
-        labels.retain(|label| label != "*");
+        let labels = render::root_labels(&self.labels, profile);
         let mut facts = self.facts.clone();
         facts.extend(facts::of_capture(result));
         let extra = render::Extra {
@@ -628,7 +642,7 @@ mod tests {
         assert_eq!(
             cost_text(&progress),
             "cost 50 ms of CPU time (0.4 % of a CPU) and 310 KiB in the agent; \
-             20,000 samples were taken to find 11,964"
+             11,964 of 20,000 samples matched"
         );
     }
 }

@@ -6,7 +6,7 @@ use crate::fleet_capture::list as fleet;
 use crate::form::Form;
 use crate::peer::Connection;
 use crate::select;
-use crate::terminal::{Out, clean, fit, json};
+use crate::terminal::{Out, Table, clean, fit, hang, json};
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use anyhow::Result;
@@ -34,6 +34,7 @@ enum Action {
     /// End a capture with what there is; whoever started it gets that
     Cancel {
         /// Its id
+        #[arg(value_parser = crate::number::any::<u64>())]
         id: u64,
     },
 }
@@ -60,22 +61,51 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         return Ok(exit::OK);
     }
     let clock = client.clock().await?;
-    out.write(&table(&captures, &clock))?;
+    out.write(&show(out, &captures, &clock))?;
     Ok(exit::OK)
 }
 
 /// Cells of texts from outside in a line.
 const TARGET_CELLS: usize = 40;
 const WHO_CELLS: usize = 32;
+const EVENT_CELLS: usize = 16;
 
-fn table(captures: &[CaptureInfo], clock: &Clock) -> String {
+/// Columns by which what else is known of a capture is indented.
+const DETAIL_INDENT: usize = 5;
+
+fn show(out: &Out, captures: &[CaptureInfo], clock: &Clock) -> String {
     if captures.is_empty() {
         return "no captures since the agent started\n".to_owned();
     }
-    let mut text = format!(
-        "{:>4} {:10} {:20} {:>9} {:16} {:>9} {:WHO_CELLS$} {}\n",
-        "ID", "STATE", "BEGAN", "LASTED", "EVENT", "SAMPLES", "WHO", "TARGET"
-    );
+    let mut lines = table(captures, clock).lines(out).into_iter();
+    let mut text = String::new();
+    let mut line = |line: &str| {
+        text.push_str(line);
+        text.push('\n');
+    };
+    line(&lines.next().unwrap_or_default());
+    for (capture, row) in captures.iter().zip(lines) {
+        line(&row);
+        let reason = capture.request.as_ref().map_or("", |of| &of.reason);
+        let mut detail = |what: &str, said: &str| {
+            if !said.is_empty() {
+                let said = format!("{:DETAIL_INDENT$}{what}{}", "", clean(said));
+                line(&hang(&said, out.columns(), DETAIL_INDENT));
+            }
+        };
+        detail("reason: ", reason);
+        detail("", &capture.error);
+        for notice in &capture.notices {
+            detail("", notice);
+        }
+    }
+    text
+}
+
+fn table(captures: &[CaptureInfo], clock: &Clock) -> Table {
+    let mut table = Table::new(&[
+        ">ID", "STATE", "BEGAN", ">LASTED", "EVENT", ">SAMPLES", "WHO", "TARGET",
+    ]);
     for capture in captures {
         let request = capture.request.clone().unwrap_or_default();
         let samples = capture.progress.map_or(0, |progress| progress.samples);
@@ -83,29 +113,18 @@ fn table(captures: &[CaptureInfo], clock: &Clock) -> String {
             "" => clean(&capture.peer).into_owned(),
             who => format!("{} ({})", clean(who), clean(&capture.peer)),
         };
-        text.push_str(&format!(
-            "{:>4} {:10} {:20} {:>9} {:16} {:>9} {:WHO_CELLS$} {}\n",
-            capture.id,
-            word(capture.state()),
+        table.row([
+            capture.id.to_string(),
+            word(capture.state()).to_owned(),
             clock.show(capture.started_unix_ns),
             units::duration(Duration::from_nanos(capture.elapsed_ns)),
-            fit(&clean(event(&request.event)), 16),
+            fit(&clean(event(&request.event)), EVENT_CELLS).into_owned(),
             units::count(samples),
-            fit(&who, WHO_CELLS),
-            fit(&clean(&target(&request.matchers)), TARGET_CELLS),
-        ));
-        let mut detail = |what: &str, said: &str| {
-            if !said.is_empty() {
-                text.push_str(&format!("     {what}{}\n", clean(said)));
-            }
-        };
-        detail("reason: ", &request.reason);
-        detail("", &capture.error);
-        for notice in &capture.notices {
-            detail("", notice);
-        }
+            fit(&who, WHO_CELLS).into_owned(),
+            fit(&clean(&target(&request.matchers)), TARGET_CELLS).into_owned(),
+        ]);
     }
-    text
+    table.sparing(&["WHO", "LASTED", "BEGAN", "EVENT", "SAMPLES"])
 }
 
 /// The event of a request; where it names none, that of an agent.

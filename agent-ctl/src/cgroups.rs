@@ -8,7 +8,7 @@ use crate::select::{self, Hosts, When, fleet_option};
 use crate::source::{Source, Tree};
 use crate::terminal::{Out, Table, clean};
 use crate::when::rfc3339;
-use crate::{summary, units};
+use crate::{exit, loss, summary, units};
 use anyhow::Result;
 use profile::{Coverage, Expected, LedgerRow, Quality, Tally};
 use proto::agent::{Cgroup, GetLedgerRequest, GetLedgerResponse};
@@ -18,8 +18,9 @@ use std::collections::HashMap;
 /// Shows the tree of cgroups with their CPU time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Shares are of all CPU time sampled in the range. A collector adds the trees of its hosts up by path.
-JSON has every cgroup, whatever --depth and --limit say. Exit code 6: there is none, or a collector misses part of what it should have.
+Shares are of all CPU time sampled in the range. A collector adds the trees of its hosts up by path. \
+JSON has every cgroup, whatever --depth and --limit say. Exit code 6: there is none, most \
+was lost, or a collector misses part of what it should have.
 
 Examples:
   agent-ctl cgroups --since 10m
@@ -41,10 +42,10 @@ pub struct Args {
     #[arg(long)]
     flat: bool,
     /// Most levels of the tree, the root's included
-    #[arg(long, value_name = "LEVELS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, value_name = "LEVELS", value_parser = crate::number::whole::<usize>(1, u64::MAX))]
     depth: Option<usize>,
     /// Most rows
-    #[arg(long, value_name = "ROWS")]
+    #[arg(long, value_name = "ROWS", value_parser = crate::number::any::<usize>())]
     limit: Option<usize>,
     #[command(flatten)]
     form: Form,
@@ -69,7 +70,18 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let clock = source.clock().await?;
     let range = args.when.range(&clock)?;
     let answer = source.cgroups(range, &samples).await?;
-    let code = fleet::code(answer.total_weight == 0, answer.fleet.as_ref());
+    let late = match &source {
+        Source::Agent(_) => loss::of_time(range, answer.covered.end_unix_ns, &clock),
+        Source::Collector(_) => None,
+    };
+    let missing = answer.loss().or(late);
+    if let Some(why) = &missing {
+        loss::note(why);
+    }
+    let code = match missing {
+        Some(_) => exit::PARTIAL,
+        None => fleet::code(answer.total_weight == 0, answer.fleet.as_ref()),
+    };
     if args.form.is_json() {
         let ledger = match &mut source {
             Source::Agent(client) => {
@@ -82,16 +94,19 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         out.write_json(&Json::of(&answer, ledger))?;
         return Ok(code);
     }
+    let covered = (answer.covered.start_unix_ns, answer.covered.end_unix_ns);
+    if let Some(widened) = summary::widened(range, covered, &clock) {
+        note!("{widened}");
+    }
     if answer.total_weight == 0 {
         note!("agent-ctl: no samples in the range");
     } else {
         out.write(&table(&answer, &args).show(out))?;
         note!(
-            "{} samples, {} CPU, {} to {}; {}",
+            "{} samples, {} CPU, {}; {}",
             units::count(answer.samples),
             units::weight(answer.total_weight, &answer.unit),
-            clock.show(answer.covered.start_unix_ns),
-            clock.show_time(answer.covered.end_unix_ns),
+            clock.show_range(answer.covered.start_unix_ns, answer.covered.end_unix_ns),
             summary::missing(&answer.quality)
         );
     }
@@ -148,7 +163,7 @@ fn table(answer: &Tree, args: &Args) -> Table {
             container(cgroup),
         ]);
     }
-    table
+    table.sparing(&["CONTAINER", "UNIT", "SELF", "CPU", "COVERAGE"])
 }
 
 /// Who the container is: its runtime, its pod, and its name, or the begin of its id where that is all

@@ -1,14 +1,15 @@
 //! The command line.
 
-use crate::peer::Connection;
+use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
     capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts, import,
     man, pins, profile_cmd, status, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use proto::COLLECTOR_PORT;
 use std::ffi::OsString;
 
-/// Asks the Fleetprof agent of a host, or the collector of a fleet, what CPUs did.
+/// Query a Fleetprof agent (one host) or collector (a fleet).
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-ctl",
@@ -55,9 +56,15 @@ Examples:
   agent-ctl --collector c1 profile --since 1h --host web-1 -o web-1.svg
   agent-ctl --collector c1 capture --select unit=api.service,zone=a --duration 30s -o api.html
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture and captures; the other
+Whom to ask:
+  the agent of this host    nothing to give: {DEFAULT_TARGET}
+  the agent of another      --agent HOST:PORT, most often with --tls-ca FILE and --token-file FILE
+  the collector of a fleet  --collector HOST, at port {COLLECTOR_PORT} unless given
+Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not; \
+NO_COLOR turns colour off.
+
+A collector answers status, hosts, cgroups, top, profile, diff, capture, captures and pins; the other \
 commands ask an agent.
-FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not.
 
 {}",
         exit::HELP
@@ -69,7 +76,7 @@ FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line 
 pub enum Command {
     /// Show what the agent or collector is doing, what it costs and what is degraded
     Status(status::Args),
-    /// Prove that samples arrive and name whatever is degraded, with the command that mends it
+    /// Check that sampling works; show what is degraded and how to fix it
     Doctor(doctor::Args),
     /// List the hosts of a fleet: when they were heard of, their CPU time, what is missing of them
     Hosts(hosts::Args),
@@ -77,9 +84,9 @@ pub enum Command {
     Cgroups(cgroups::Args),
     /// Watch functions, cgroups and processes live, or those of a fleet and its hosts
     Top(top::Args),
-    /// Save or print a profile of a time in the past
+    /// Export a profile of a past time range
     Profile(profile_cmd::Args),
-    /// Sample anew for a while: at another rate, by another event, with the minutes before
+    /// Record a new profile: any rate or event, optionally with the minutes before it
     Capture(Box<capture::Args>),
     /// List captures that run and those that ended, or end one
     Captures(captures::Args),
@@ -93,7 +100,7 @@ pub enum Command {
     Pins(pins::Args),
     /// Print a line for each window as it closes
     Tail(tail::Args),
-    /// Check, show or reload the agent's configuration
+    /// Check a configuration file; show or reload the agent's
     Config(config::Args),
     /// Print completions for a shell
     Completions(completions::Args),

@@ -1,6 +1,7 @@
 //! What an agent is asked.
 
 use crate::connection::{self, Route, Transport};
+use crate::exit;
 use crate::peer::{Connection, Peer, Target};
 use crate::when::Clock;
 use anyhow::Result;
@@ -15,7 +16,7 @@ use proto::agent::{
     QueryProfileRequest, ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest,
     StreamProfilesResponse,
 };
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Streaming};
 
 /// An open connection to an agent.
 #[derive(Clone)]
@@ -35,12 +36,11 @@ impl Client {
         Ok(Client { service, route })
     }
 
-    /// The clock that relative times count from: the agent's own when it is another machine.
+    /// The clock that relative times count from: the agent's own.
     pub async fn clock(&mut self) -> Result<Clock> {
-        match self.route.peer.target {
-            Target::Unix(_) => Ok(Clock::local()),
-            Target::Tcp(_) => Ok(Clock::at(self.status().await?.now_unix_ns)),
-        }
+        let call = self.service.get_status(GetStatusRequest {});
+        let status = self.route.answer("ask the agent", call).await?;
+        Ok(Clock::at(status.now_unix_ns))
     }
 
     /// True when the agent may be on another machine.
@@ -81,8 +81,16 @@ impl Client {
 
     /// `ReloadConfig`.
     pub async fn reload(&mut self) -> Result<ReloadConfigResponse> {
+        const WHAT: &str = "reload configuration";
         let call = self.service.reload_config(ReloadConfigRequest {});
-        self.route.answer("reload configuration", call).await
+        match self.route.within(WHAT, call).await? {
+            // Its file is at fault, and not what was asked for.
+            Err(status) if status.code() == Code::FailedPrecondition => {
+                let refused = self.route.refused(WHAT, &status);
+                Err(exit::said(exit::CONFIG, refused.to_string()))
+            }
+            answer => self.route.answer(WHAT, async { answer }).await,
+        }
     }
 
     /// `QueryProfile`, put together.
@@ -100,8 +108,6 @@ impl Client {
     /// `Capture`.
     pub async fn capture(&mut self, request: CaptureRequest) -> Result<CaptureStream> {
         let call = self.service.capture(request);
-        // An event that the machine does not have is no fault of the agent's configuration.
-        let call = async { call.await.map_err(no_precondition) };
         let stream = self.route.answer(CaptureStream::WHAT, call).await?;
         Ok(CaptureStream {
             stream,
@@ -130,13 +136,6 @@ impl Client {
             stream,
             route: self.route.clone(),
         })
-    }
-}
-
-fn no_precondition(status: Status) -> Status {
-    match status.code() {
-        Code::FailedPrecondition => Status::aborted(status.message()),
-        _ => status,
     }
 }
 

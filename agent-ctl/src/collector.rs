@@ -7,11 +7,11 @@ use crate::when::{Clock, Range};
 use anyhow::{Result, anyhow};
 use profile::Profile;
 use proto::ProfileAssembler;
-use proto::agent::{Cgroup, FrameFilter, LabelMatcher};
+use proto::agent::{Cgroup, FrameFilter, LabelMatcher, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
-    CgroupsRequest, Host, HostsRequest, LabelNamesRequest, ProfileRequest, Selection,
-    StatusRequest, StatusResponse, TopRequest, TopRow,
+    CgroupsRequest, DataQuality, DiffRequest, DiffResponse, Host, HostsRequest, LabelNamesRequest,
+    ProfileRequest, Selection, StatusRequest, StatusResponse, TopRequest, TopRow,
 };
 
 /// Largest message taken. Unit: bytes. The host table of ten thousand hosts with long labels is
@@ -23,6 +23,8 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 pub struct Collector {
     service: QueryServiceClient<Transport>,
     route: Route,
+    /// The time of what is kept, as the clock was told; `None`: not known.
+    kept: Option<TimeRange>,
 }
 
 /// Which samples.
@@ -55,12 +57,19 @@ impl Collector {
         let (transport, route) = connection::open(connection, collector).await?;
         let service =
             QueryServiceClient::new(transport).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        Ok(Collector { service, route })
+        Ok(Collector {
+            service,
+            route,
+            kept: None,
+        })
     }
 
     /// The clock that relative times count from: the collector's own.
     pub async fn clock(&mut self) -> Result<Clock> {
-        Ok(Clock::at(self.status().await?.now_unix_ns))
+        let call = self.service.status(StatusRequest {});
+        let status = self.route.answer("ask the collector", call).await?;
+        self.kept = status.kept;
+        Ok(Clock::at(status.now_unix_ns))
     }
 
     /// `Status`.
@@ -69,13 +78,19 @@ impl Collector {
         self.route.answer("get status", call).await
     }
 
+    /// What an answer is made of. The time it covers is what was asked for: that from before anything was kept
+    /// is no part of it, nor that after the newest window.
+    fn told(&self, what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
+        Ok(Fleet::told(what, quality)?.kept(self.kept))
+    }
+
     /// `Hosts`, how many more there are, and what it is made of.
     pub async fn hosts(&mut self, range: Range) -> Result<(Vec<Host>, u64, Fleet)> {
         const WHAT: &str = "list hosts";
         let range = Some(range.into());
         let call = self.service.hosts(HostsRequest { range });
         let answer = self.route.answer(WHAT, call).await?;
-        let fleet = Fleet::told(WHAT, answer.quality)?;
+        let fleet = self.told(WHAT, answer.quality)?;
         Ok((answer.hosts, answer.hosts_left_out, fleet))
     }
 
@@ -85,7 +100,7 @@ impl Collector {
         let selection = Some(selection);
         let call = self.service.cgroups(CgroupsRequest { selection });
         let answer = self.route.answer(WHAT, call).await?;
-        let fleet = Fleet::told(WHAT, answer.quality)?;
+        let fleet = self.told(WHAT, answer.quality)?;
         Ok((answer.cgroups, answer.rows_left_out, fleet))
     }
 
@@ -94,7 +109,7 @@ impl Collector {
         const WHAT: &str = "get top";
         let call = self.service.top(request);
         let answer = self.route.answer(WHAT, call).await?;
-        let fleet = Fleet::told(WHAT, answer.quality)?;
+        let fleet = self.told(WHAT, answer.quality)?;
         Ok((answer.rows, answer.rows_left_out, fleet))
     }
 
@@ -103,6 +118,12 @@ impl Collector {
         let selection = Some(Samples::default().selection(range));
         let call = self.service.label_names(LabelNamesRequest { selection });
         Ok(self.route.answer("list labels", call).await?.names)
+    }
+
+    /// `Diff`.
+    pub async fn diff(&mut self, request: DiffRequest) -> Result<DiffResponse> {
+        let call = self.service.diff(request);
+        self.route.answer("compare", call).await
     }
 
     /// `Profile`, put together, and what it is made of. The facts about the profile are those of its
@@ -129,7 +150,7 @@ impl Collector {
             }
         }
         let mut profile = assembler.finish()?;
-        let fleet = Fleet::told(WHAT, quality)?;
+        let fleet = self.told(WHAT, quality)?;
         fleet.describe(&mut profile.info);
         Ok((profile, fleet))
     }

@@ -1,7 +1,7 @@
 //! `agent-ctl config`: check a file, show what is in force, have it read again.
 //!
-//! What a valid configuration is only the daemon knows, so `check` runs the daemon's own check and
-//! passes its words and its exit code on.
+//! What a valid configuration is only the program knows that reads it, so `check` runs its own
+//! check and passes its words and its exit code on: `fleetprofd`, or `fleetprof-collector`.
 
 use crate::client::Client;
 use crate::exit::{self, fail};
@@ -11,10 +11,35 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name of the daemon's program.
-const DAEMON: &str = "fleetprofd";
+/// Whose configuration a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Of {
+    /// fleetprofd
+    Agent,
+    /// fleetprof-collector
+    Collector,
+}
 
-/// Checks, shows or reloads the agent's configuration.
+impl Of {
+    /// Whose a file is by its name.
+    fn by_name(file: &Path) -> Of {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        match name.contains("collector") {
+            true => Of::Collector,
+            false => Of::Agent,
+        }
+    }
+
+    /// Name of the program.
+    fn program(self) -> &'static str {
+        match self {
+            Of::Agent => "fleetprofd",
+            Of::Collector => "fleetprof-collector",
+        }
+    }
+}
+
+/// Checks a configuration file; shows or reloads the agent's.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,15 +52,21 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum ConfigCommand {
-    /// Check a file with the daemon installed here; exit code 3 when it is invalid
+    /// Check a file with the daemon or collector installed here; exit code 3 when it is invalid
     #[command(after_help = "\
-Runs `fleetprofd --check-config FILE`, found beside agent-ctl or in PATH.
+Runs `fleetprofd --check-config FILE`, or the same of `fleetprof-collector`, found next to agent-ctl or in \
+PATH: all that is wrong with it in one run, with the lines.
 
-Example:
-  agent-ctl config check config/agent.yaml")]
+Examples:
+  agent-ctl config check config/agent.yaml
+  agent-ctl config check config/collector.yaml
+  agent-ctl config check --of collector /tmp/new.yaml")]
     Check {
         /// The file
         file: PathBuf,
+        /// Whose configuration it is [default: by the file name, or agent]
+        #[arg(long, value_enum)]
+        of: Option<Of>,
     },
     /// Print the configuration in force as YAML, defaults filled in
     #[command(after_help = "Example:\n  agent-ctl config show")]
@@ -51,12 +82,16 @@ Example:
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let instead = "a collector shows and checks its own: `fleetprof-collector --help`";
-    let agent = connection.agent_only("config", instead)?;
+    let client = async || {
+        let instead = "a collector reads its file again at SIGHUP: `fleetprof-collector --help`";
+        let agent = connection.agent_only("config", instead)?;
+        Client::connect(connection, &agent).await
+    };
     match args.command {
-        ConfigCommand::Check { file } => check(&daemon(), &file),
+        // A file is checked here, whoever is asked for anything else.
+        ConfigCommand::Check { file, of } => check(of.unwrap_or_else(|| Of::by_name(&file)), &file),
         ConfigCommand::Show => {
-            let config = Client::connect(connection, &agent).await?.config().await?;
+            let config = client().await?.config().await?;
             let path = if config.path.is_empty() {
                 "# no file: defaults, environment and flags".to_owned()
             } else {
@@ -67,7 +102,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             Ok(exit::OK)
         }
         ConfigCommand::Reload => {
-            let answer = Client::connect(connection, &agent).await?.reload().await?;
+            let answer = client().await?.reload().await?;
             let mut text = String::new();
             if answer.changed.is_empty() && answer.needs_restart.is_empty() {
                 text.push_str("nothing changed\n");
@@ -93,25 +128,27 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     }
 }
 
-/// The daemon beside this program, or else the one in PATH.
-fn daemon() -> PathBuf {
+/// The program next to this one, or else the one in PATH.
+fn installed(program: &str) -> PathBuf {
     let here = std::env::current_exe()
         .ok()
-        .map(|path| path.with_file_name(DAEMON));
+        .map(|path| path.with_file_name(program));
     here.filter(|path| path.is_file())
-        .unwrap_or_else(|| DAEMON.into())
+        .unwrap_or_else(|| program.into())
 }
 
-fn check(daemon: &Path, file: &Path) -> Result<u8> {
-    let status = Command::new(daemon)
+fn check(of: Of, file: &Path) -> Result<u8> {
+    let daemon = installed(of.program());
+    let status = Command::new(&daemon)
         .arg("--check-config")
         .arg(file)
         .status();
     let status = match status {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!(
-                "failed to check `{}`: no {DAEMON} beside agent-ctl nor in PATH",
-                file.display()
+                "failed to check `{}`: no {} next to agent-ctl nor in PATH",
+                file.display(),
+                of.program()
             );
             return Err(fail(exit::FAILURE, message));
         }

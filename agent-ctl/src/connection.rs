@@ -8,6 +8,10 @@ use crate::exit::{self, fail};
 use crate::peer::{Connection, Kind, Peer, Target};
 use crate::terminal::{clean, clean_lines};
 use anyhow::{Context, Result};
+use proto::agent::GetStatusRequest;
+use proto::agent::agent_service_client::AgentServiceClient;
+use proto::collector::StatusRequest;
+use proto::collector::query_service_client::QueryServiceClient;
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -47,11 +51,12 @@ impl Interceptor for Token {
 pub type Transport = InterceptedService<Channel, Token>;
 
 /// Whom calls go to and how long they may take.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Route {
     /// Who is asked.
     pub peer: Peer,
     timeout: Duration,
+    transport: Transport,
 }
 
 /// Connects.
@@ -69,11 +74,13 @@ pub async fn open(connection: &Connection, peer: &Peer) -> Result<(Transport, Ro
         Ok(Err(error)) => return Err(connect_error(peer, &error)),
         Err(_) => return Err(unreachable(peer, "no answer in time")),
     };
+    let transport = InterceptedService::new(channel, token);
     let route = Route {
         peer: peer.clone(),
         timeout: connection.timeout,
+        transport: transport.clone(),
     };
-    Ok((InterceptedService::new(channel, token), route))
+    Ok((transport, route))
 }
 
 impl Route {
@@ -88,8 +95,35 @@ impl Route {
     ) -> Result<T> {
         match self.within(what, call).await? {
             Ok(response) => Ok(response.into_inner()),
+            Err(status) if status.code() == Code::Unimplemented => {
+                let mistaken = self.mistaken(what).await;
+                Err(mistaken.unwrap_or_else(|| self.refused(what, &status)))
+            }
             Err(status) => Err(self.refused(what, &status)),
         }
+    }
+
+    /// The error where an agent is taken for a collector or the other way round: whoever knows none of the
+    /// calls of the one is asked as the other.
+    async fn mistaken(&self, what: &str) -> Option<anyhow::Error> {
+        let Peer { kind, target } = &self.peer;
+        let (is_other, other) = match kind {
+            Kind::Agent => {
+                let mut service = QueryServiceClient::new(self.transport.clone());
+                let call = service.status(StatusRequest {});
+                let answer = tokio::time::timeout(self.timeout, call).await;
+                (answer.is_ok_and(|answer| answer.is_ok()), Kind::Collector)
+            }
+            Kind::Collector => {
+                let mut service = AgentServiceClient::new(self.transport.clone());
+                let call = service.get_status(GetStatusRequest {});
+                let answer = tokio::time::timeout(self.timeout, call).await;
+                (answer.is_ok_and(|answer| answer.is_ok()), Kind::Agent)
+            }
+        };
+        let message =
+            format!("failed to {what} at `{target}`: this is {other:#}\nuse --{other} {target}");
+        is_other.then(|| fail(exit::USAGE, message))
     }
 
     /// Waits for the next message of a stream; `None` when it ends.
@@ -105,7 +139,11 @@ impl Route {
         part.map_err(|status| self.refused(what, &status))
     }
 
-    async fn within<T>(&self, what: &str, call: impl Future<Output = T>) -> Result<T> {
+    /// Waits for a call no longer than the time limit.
+    ///
+    /// # Errors
+    /// When it takes longer.
+    pub async fn within<T>(&self, what: &str, call: impl Future<Output = T>) -> Result<T> {
         tokio::time::timeout(self.timeout, call).await.map_err(|_| {
             let limit = crate::units::duration(self.timeout);
             fail(
@@ -127,8 +165,11 @@ impl Route {
             Code::Unavailable | Code::DeadlineExceeded => exit::UNREACHABLE,
             Code::Unknown | Code::Internal if is_gone(status) => exit::UNREACHABLE,
             Code::PermissionDenied | Code::Unauthenticated => exit::PERMISSION,
-            Code::InvalidArgument | Code::OutOfRange => exit::USAGE,
-            Code::FailedPrecondition => exit::CONFIG,
+            // What was asked for is not known there, or not possible.
+            Code::InvalidArgument
+            | Code::OutOfRange
+            | Code::NotFound
+            | Code::FailedPrecondition => exit::USAGE,
             _ => exit::FAILURE,
         };
         let busy = status.metadata().get(RETRY_AFTER);
@@ -136,19 +177,16 @@ impl Route {
         let hint = match status.code() {
             // The question is none of its troubles.
             Code::ResourceExhausted if let Some(seconds) = busy => {
-                format!("\ntry again in {seconds} s")
+                format!("try again in {seconds} s")
             }
-            Code::Unauthenticated => format!("\ngive the {kind}'s token with --token-file"),
-            Code::Unimplemented if fleet => format!(
-                "\nwhat listens there is no collector, or one of another version than this agent-ctl \
-                 ({})",
+            Code::Unauthenticated => format!("give the {kind}'s token with --token-file"),
+            Code::Unimplemented => format!(
+                "look at address and version: what listens there is no {kind}, or one of another version \
+                 than this agent-ctl ({})",
                 env!("CARGO_PKG_VERSION")
             ),
-            Code::Unimplemented => {
-                "\nis it an agent of this version? `agent-ctl status` shows it".to_owned()
-            }
             Code::ResourceExhausted | Code::DeadlineExceeded | Code::OutOfRange if fleet => {
-                "\nwhere the question is the cause, ask for less: a shorter time (--since), fewer hosts \
+                "where the question is the cause, ask for less: a shorter time (--since), fewer hosts \
                  (--host), or part of the samples (--unit, --selector)"
                     .to_owned()
             }
@@ -161,7 +199,12 @@ impl Route {
             _ if message.is_empty() => format!("{:?}", status.code()),
             _ => message,
         };
-        fail(code, format!("failed to {what} at `{target}`: {why}{hint}"))
+        let mut message = format!("failed to {what} at `{target}`: {why}");
+        if !hint.is_empty() {
+            message = format!("{message}\n{}{hint}", exit::REMEDY);
+        }
+        // What the other side says below its first line need not be a remedy.
+        exit::said(code, message)
     }
 }
 

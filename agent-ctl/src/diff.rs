@@ -2,32 +2,38 @@
 
 use crate::collector::Samples;
 use crate::exit::{self, fail};
-use crate::output::{OutputFile, deliver};
+use crate::loss;
+use crate::output::{OutputFile, by_name, deliver};
 use crate::peer::Connection;
 use crate::render::{self, DiffFormat};
 use crate::select::{self, Frames, Labels};
 use crate::source::{Answer, Question, Source};
+use crate::spread::{self, Spread, Verdict};
 use crate::summary::{self, Covered};
-use crate::terminal::{Out, Table};
+use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, Range};
 use anyhow::Result;
-use profile::{Change, Diff, FunctionChange, GroupBy, ShareChange};
+use profile::formats::{Import, Known};
+use profile::{Change, Diff, FunctionChange, GroupBy, Info, Profile};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Compares two times, two selections or two files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A side is a range `FROM..TO` (either end may be left out) or a file of any kind that
-`agent-ctl import` reads: pprof, JSON, folded stacks, perf script text, speedscope. Deltas are of
-shares, in percentage points, with their 95 % statistical error; `*` marks those beyond it. Of a
-hundred functions about five are marked by chance alone.
-Exit code 6: a side has no samples, or a collector misses part of what it should have.
+A side is a range `FROM..TO` (either end may be left out) or a file of any kind that \
+`agent-ctl import` reads: pprof, JSON, folded stacks, perf script text, speedscope. Deltas are of \
+shares, in percentage points, with their 95 % error; `*` marks those beyond it. Where a collector is \
+asked for both sides, the error is from how much shares of self time move between parts of the ranges, \
+as on its page. Elsewhere, and with --total, it is that of sampling alone: real spread between hosts \
+and minutes is larger, and of a hundred functions about five are marked by chance.
+Exit code 6: a side has no samples, most of it was lost, or a collector misses part of what it should \
+have.
 
 Examples:
   agent-ctl diff --before -1h..-30m --after -5m.. --unit nginx
   agent-ctl diff --before-selector 'container=~\"a1.*\"' --after-selector 'container=~\"b2.*\"'
-  agent-ctl diff --before monday.pb.gz --after -5m.. --format svg -o diff.svg
+  agent-ctl diff --before monday.pb.gz --after -5m.. -o diff.html
   agent-ctl --collector c1 diff --before-selector 'host!=\"web-1\"' --after-selector 'host=\"web-1\"'")]
 pub struct Args {
     /// The first side; left out, the same as the second
@@ -59,7 +65,7 @@ pub struct Args {
     /// Order by change of the share with callees, not of the function's own
     #[arg(long, help_heading = "Output")]
     total: bool,
-    /// Only changes beyond their statistical error
+    /// Only changes beyond their error
     #[arg(long, help_heading = "Output")]
     significant: bool,
     /// Most rows of the table
@@ -67,13 +73,14 @@ pub struct Args {
         long,
         value_name = "ROWS",
         default_value_t = 30,
+        value_parser = crate::number::any::<usize>(),
         help_heading = "Output"
     )]
     limit: usize,
-    /// Format: the table, as text or JSON, or stacks with both values
-    #[arg(long, value_enum, default_value_t = DiffFormat::Text, help_heading = "Output")]
-    format: DiffFormat,
-    /// Do not scale the first side to the second's total (folded, svg)
+    /// Format [default: by the file name, or text]
+    #[arg(long, value_enum, help_heading = "Output")]
+    format: Option<DiffFormat>,
+    /// Do not scale the first side to the second's total (folded, svg, html)
     #[arg(long, help_heading = "Output")]
     absolute: bool,
     #[command(flatten)]
@@ -105,9 +112,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
              give --before, --before-selector or --after-selector",
         ));
     }
-    let format = match args.json {
-        true => DiffFormat::Json,
-        false => args.format,
+    let format = match args.json.then_some(DiffFormat::Json).or(args.format) {
+        Some(format) => format,
+        None => by_name(&args.to.path, DiffFormat::of_path, render::DIFF_ENDINGS)?
+            .unwrap_or(DiffFormat::Text),
     };
     let after_text = args.after.as_deref().unwrap_or(DEFAULT_RANGE);
     let before_text = args.before.as_deref().unwrap_or(after_text);
@@ -129,24 +137,63 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         clock = source.clock().await?;
     }
     let mut sides = Vec::with_capacity(2);
-    for (name, text, selector) in [
-        ("before", before_text, &args.before_selector),
-        ("after", after_text, &args.after_selector),
+    let mut asked = [None, None];
+    for (at, name, text, selector) in [
+        (0, "before", before_text, &args.before_selector),
+        (1, "after", after_text, &args.after_selector),
     ] {
+        let mut known = Known::ALL;
+        let mut widened = None;
         let answer = match (side(text, &clock)?, &mut source) {
-            (Side::File(path), _) => from_file(&path, &args, selector.as_deref())?,
+            (Side::File(path), _) => {
+                let (answer, found) = from_file(&path, &args, selector.as_deref())?;
+                known = found;
+                answer
+            }
             (Side::Range(range), Some(source)) => {
                 let samples = samples(&args, selector.as_deref())?;
-                source.profile(question(range, samples)).await?
+                asked[at] = Some((range, samples.clone()));
+                let answer = source.profile(question(range, samples)).await?;
+                let Info { start_unix_ns, .. } = answer.profile.info;
+                let covered = (start_unix_ns, summary::end_ns(&answer.profile.info));
+                widened = summary::widened(range, covered, &clock);
+                answer
             }
             (Side::Range(_), None) => unreachable!("a range always has a source"),
         };
-        note!("{name}: {}", summary::line(&answer.profile, &clock));
+        match answer.profile.samples.is_empty() {
+            true => note!("{name}: no samples in {}", clean(text)),
+            false => note!(
+                "{name}: {}",
+                summary::line_of_file(&answer.profile, known, &clock)
+            ),
+        }
+        if let Some(widened) = widened {
+            note!("{name}: {widened}");
+        }
+        if let Some(why) = loss::of_profile(&answer.profile) {
+            note!("agent-ctl: {name}: {why}: what is left misleads");
+        }
         if let Some(fleet) = &answer.fleet {
             note!("{name}: fleet {}", fleet.line());
             fleet.note_damage();
         }
         sides.push(answer);
+    }
+    let lost = sides
+        .iter()
+        .any(|side| loss::of_profile(&side.profile).is_some());
+    let mut spread = Spread::default();
+    if let [before, after] = &mut sides[..] {
+        by_name_alone(&mut before.profile, &mut after.profile);
+        let ask = matches!(format, DiffFormat::Text | DiffFormat::Json) && !args.total;
+        if let (true, Some(source), [Some(first), Some(second)]) = (ask, &mut source, asked) {
+            spread = Spread::ask(source, [first, second]).await;
+        }
+        if spread.is_known() {
+            spread::without_lost(&mut before.profile);
+            spread::without_lost(&mut after.profile);
+        }
     }
     let [before_side, after_side] = &sides[..] else {
         unreachable!("two sides were taken")
@@ -169,26 +216,49 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     }
     let diff = Diff::new(before, after, &GroupBy::Keys(Vec::new()))
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
+    let judged = Judged {
+        diff: &diff,
+        spread: &spread,
+    };
     let text = match format {
-        DiffFormat::Text => table(&diff, &args).show(out).into_bytes(),
         DiffFormat::Json => {
-            let json = Json::of(&diff, before_side, after_side, &args);
+            let json = Json::of(&judged, before_side, after_side, &args);
             (crate::terminal::json(&json, true)? + "\n").into_bytes()
         }
         _ if empty => {
-            note!("agent-ctl: a side has no samples: nothing written");
+            note!("agent-ctl: a side has no samples: nothing to compare, nothing written");
             return Ok(exit::PARTIAL);
+        }
+        DiffFormat::Text => {
+            note!("± is of {}", judged.error(args.total).sentence());
+            table(&judged, &args).show(out).into_bytes()
         }
         format => render::write_diff(&diff, format, !args.absolute)?,
     };
     deliver(&args.to.path, &text)?;
     let partial = sides.iter().filter_map(|side| side.fleet.as_ref());
     let partial = partial.into_iter().any(|fleet| fleet.is_partial());
-    Ok(if empty || overlapping || partial {
+    Ok(if empty || overlapping || partial || lost {
         exit::PARTIAL
     } else {
         exit::OK
     })
+}
+
+/// Leaves the names of functions alone where one side has no modules, as folded stacks have none: every
+/// function would be new in one side and vanished in the other.
+fn by_name_alone(before: &mut Profile, after: &mut Profile) {
+    if before.samples.is_empty() || after.samples.is_empty() {
+        return;
+    }
+    let side = match (before.has_modules(), after.has_modules()) {
+        (false, true) => "before",
+        (true, false) => "after",
+        _ => return,
+    };
+    note!("agent-ctl: `{side}` has no modules: functions are compared by name alone");
+    *before = before.by_name_alone();
+    *after = after.by_name_alone();
 }
 
 /// How long both sides cover the same time.
@@ -207,10 +277,10 @@ fn side(text: &str, clock: &Clock) -> Result<Side> {
     if is_file(text) {
         return Ok(Side::File(text.into()));
     }
-    let range = clock
+    let found = clock
         .parse_range(text)
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
-    Ok(Side::Range(range))
+    Ok(Side::Range(found.told()))
 }
 
 fn labels(args: &Args, selector: Option<&str>) -> Labels {
@@ -238,46 +308,85 @@ fn question(range: Range, samples: Samples) -> Question {
 }
 
 /// Reads a file and selects in it what the agent would have selected.
-fn from_file(path: &Path, args: &Args, selector: Option<&str>) -> Result<Answer> {
-    let profile = render::read(path)?;
+fn from_file(path: &Path, args: &Args, selector: Option<&str>) -> Result<(Answer, Known)> {
+    let Import { profile, known, .. } = render::read(path)?;
     let Samples { matchers, filters } = samples(args, selector)?;
     let query = render::query(&matchers, &filters, GroupBy::Keys(Vec::new()))?;
-    Ok(Answer {
+    let answer = Answer {
         profile: profile.query(&query),
         fleet: None,
-    })
+    };
+    Ok((answer, known))
 }
 
-fn rows<'a>(
+/// A comparison and how sure its changes are.
+struct Judged<'a> {
     diff: &'a Diff,
-    args: &Args,
-) -> impl Iterator<Item = (&'a FunctionChange, ShareChange, ShareChange)> {
-    let by_total = args.total;
-    let of = move |row: &FunctionChange| if by_total { row.total } else { row.own };
-    let mut rows: Vec<&FunctionChange> = diff.functions.iter().collect();
-    if by_total {
-        let moved = |row: &FunctionChange| diff.share(row.total).delta.abs();
-        rows.sort_by(|left, right| moved(right).total_cmp(&moved(left)));
-    }
-    let significant = args.significant;
-    rows.into_iter()
-        .filter(move |row| of(row) != Change::default())
-        .map(|row| (row, diff.share(row.own), diff.share(row.total)))
-        .filter(move |(_, own, total)| {
-            !significant || if by_total { total } else { own }.is_significant()
-        })
+    spread: &'a Spread,
 }
 
-fn table(diff: &Diff, args: &Args) -> Table {
+/// What errors are of.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Of {
+    Sampling,
+    Spread,
+}
+
+impl Of {
+    fn sentence(self) -> &'static str {
+        match self {
+            Of::Sampling => "sampling alone: real spread between hosts and minutes is larger",
+            Of::Spread => "how much shares move between parts of the ranges",
+        }
+    }
+}
+
+impl Judged<'_> {
+    /// What the errors of own shares, or of those with callees, are of.
+    fn error(&self, total: bool) -> Of {
+        match self.spread.is_known() && !total {
+            true => Of::Spread,
+            false => Of::Sampling,
+        }
+    }
+
+    fn rows(&self, args: &Args) -> impl Iterator<Item = (&FunctionChange, Verdict, Verdict)> {
+        let Judged { diff, spread } = *self;
+        let by_total = args.total;
+        let of = move |row: &FunctionChange| if by_total { row.total } else { row.own };
+        let mut rows: Vec<&FunctionChange> = diff.functions.iter().collect();
+        if by_total {
+            let moved = |row: &FunctionChange| diff.share(row.total).delta.abs();
+            rows.sort_by(|left, right| moved(right).total_cmp(&moved(left)));
+        }
+        let significant = args.significant;
+        rows.into_iter()
+            .filter(move |row| of(row) != Change::default())
+            .map(|row| {
+                let own = spread.judge(row, diff.share(row.own));
+                (row, own, Verdict::of_sampling(diff.share(row.total)))
+            })
+            .filter(move |(_, own, total)| {
+                !significant || if by_total { total } else { own }.is_significant
+            })
+    }
+}
+
+fn table(judged: &Judged<'_>, args: &Args) -> Table {
     let heading = if args.total {
         ">TOTAL BEFORE"
     } else {
         ">SELF BEFORE"
     };
     let mut table = Table::new(&[heading, ">AFTER", ">DELTA", ">±", "", "FUNCTION", "MODULE"]);
-    for (row, own, total) in rows(diff, args).take(args.limit) {
-        let share = if args.total { total } else { own };
-        let note = match (row.is_new(), row.is_vanished(), share.is_significant()) {
+    for (row, own, total) in judged.rows(args).take(args.limit) {
+        let Verdict {
+            share,
+            error_95,
+            is_significant,
+        } = if args.total { total } else { own };
+        let note = match (row.is_new(), row.is_vanished(), is_significant) {
             (true, ..) => "new",
             (_, true, _) => "vanished",
             (.., true) => "*",
@@ -287,24 +396,21 @@ fn table(diff: &Diff, args: &Args) -> Table {
             format!("{:.1} %", share.before * 100.0),
             format!("{:.1} %", share.after * 100.0),
             format!("{:+.1}", share.delta * 100.0),
-            format!("{:.1}", error_95(share) * 100.0),
+            format!("{:.1}", error_95 * 100.0),
             note.to_owned(),
             row.function.clone(),
             row.module.clone(),
         ]);
     }
-    table
-}
-
-/// Half the width of the 95 % interval of a delta.
-fn error_95(share: ShareChange) -> f64 {
-    share.std_error * profile::SIGNIFICANT_ERRORS
+    table.sparing(&["MODULE", "±", "AFTER"])
 }
 
 #[derive(Serialize)]
 struct Json {
     before: Covered,
     after: Covered,
+    /// What the errors of own shares are of; those of totals are of sampling alone.
+    errors: Of,
     functions: Vec<JsonRow>,
 }
 
@@ -332,22 +438,23 @@ struct JsonShare {
 }
 
 impl JsonShare {
-    fn of(change: Change, share: ShareChange) -> JsonShare {
+    fn of(change: Change, verdict: Verdict) -> JsonShare {
+        let share = verdict.share;
         JsonShare {
             before_count: change.before.count,
             after_count: change.after.count,
             before: share.before,
             after: share.after,
             delta: share.delta,
-            error_95: error_95(share),
-            significant: share.is_significant(),
+            error_95: verdict.error_95,
+            significant: verdict.is_significant,
         }
     }
 }
 
 impl Json {
-    fn of(diff: &Diff, before: &Answer, after: &Answer, args: &Args) -> Json {
-        let row = |(row, own, total): (&FunctionChange, ShareChange, ShareChange)| JsonRow {
+    fn of(judged: &Judged<'_>, before: &Answer, after: &Answer, args: &Args) -> Json {
+        let row = |(row, own, total): (&FunctionChange, Verdict, Verdict)| JsonRow {
             function: row.function.clone(),
             module: row.module.clone(),
             kind: row.kind.word(),
@@ -359,7 +466,8 @@ impl Json {
         Json {
             before: Covered::of(&before.profile).with(before.fleet.as_ref()),
             after: Covered::of(&after.profile).with(after.fleet.as_ref()),
-            functions: rows(diff, args).map(row).collect(),
+            errors: judged.error(false),
+            functions: judged.rows(args).map(row).collect(),
         }
     }
 }

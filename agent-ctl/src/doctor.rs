@@ -1,4 +1,4 @@
-//! `agent-ctl doctor`: proves that samples arrive, names what is degraded, says what mends it.
+//! `agent-ctl doctor`: proves that samples arrive, names what is degraded, says how to fix it.
 //!
 //! The proof: this process burns CPU and looks itself up in the agent's answer. Works without an
 //! agent too: then it says how to start one and checks what the agent would need of this machine.
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Proves that samples arrive and names whatever is degraded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Burns one CPU for a second and looks for itself in the agent's samples. Exit codes: 0 all is well,
+Burns one CPU for a second and looks for itself in the agent's samples. Exit codes: 0 all is well, \
 5 no agent answers (this machine is checked instead), 6 something is degraded.
 
 Examples:
@@ -60,7 +60,7 @@ pub struct Finding {
     pub id: String,
     /// What is so and what it means.
     pub message: String,
-    /// Command that mends it; may be empty.
+    /// Command that fixes it; may be empty.
     pub remedy: String,
     /// How bad.
     pub severity: Severity,
@@ -282,7 +282,8 @@ async fn own_samples(client: &mut Client, start_ns: i64) -> Result<u64> {
 }
 
 /// True when this process does not see the host's pids. `/proc/1/sched`-like tricks lie; what does
-/// not is the inode of the initial pid namespace, a constant of the kernel (include/linux/proc_ns.h).
+/// not is the inode of the initial pid namespace, a constant of the kernel
+/// (include/linux/proc_ns.h).
 fn in_pid_namespace() -> bool {
     std::fs::read_link("/proc/self/ns/pid")
         .is_ok_and(|link| link.to_string_lossy() != "pid:[4026531836]")
@@ -343,7 +344,9 @@ fn not_arriving(proof: &Proof) -> Finding {
     Finding {
         id: "samples".to_owned(),
         message,
-        remedy: "journalctl -u fleetprofd".to_owned(),
+        remedy: "systemctl restart fleetprofd; if it comes back, report it with the output of \
+                 agent-ctl status --json"
+            .to_owned(),
         severity,
     }
 }
@@ -501,7 +504,7 @@ fn show_findings(out: &Out, text: &mut String, findings: &[Finding]) {
             clean(&found.message)
         );
         if !found.remedy.is_empty() {
-            let _ = writeln!(text, "        mend it: {}", clean(&found.remedy));
+            let _ = writeln!(text, "        {}{}", exit::REMEDY, clean(&found.remedy));
         }
     }
 }
@@ -514,7 +517,7 @@ fn without_agent(
     args: &Args,
 ) -> Result<u8> {
     let code = exit::code_of(error);
-    // Anything but an absent agent is the caller's to mend: a wrong option, a socket not for them.
+    // Anything but an absent agent is the caller's to fix: a wrong option, a socket not for them.
     if code != exit::UNREACHABLE {
         return Err(exit::fail(code, format!("{error:#}")));
     }

@@ -6,7 +6,9 @@ use std::error::Error;
 pub const OK: u8 = 0;
 /// Failed for a reason that has no code of its own.
 pub const FAILURE: u8 = 1;
-/// The command line cannot be understood, or asks for what cannot be (a bad selector, range, file).
+/// The command line cannot be understood, or asks for what is not there or cannot be: a bad
+/// selector, range or file; an event, function, field, unit, process, pin or capture that whoever
+/// is asked does not know.
 pub const USAGE: u8 = 2;
 /// A configuration is invalid.
 pub const CONFIG: u8 = 3;
@@ -14,10 +16,12 @@ pub const CONFIG: u8 = 3;
 pub const PERMISSION: u8 = 4;
 /// No agent or collector answers.
 pub const UNREACHABLE: u8 = 5;
-/// There is a result, but it misses something: `doctor` found problems, a range holds no samples. Of a
-/// fleet: partitions are damaged, more than a tenth of the time of its hosts has no data (the newest
-/// windows are always on their way, so not any gap), or a host is silent or has warnings. What a bound
-/// pruned is no part of it: its weight is in the answer, under the callers.
+/// There is a result, but it misses something: `doctor` found problems, a range holds no samples,
+/// or more was lost of it than taken. The status of an agent has an error, that of a collector
+/// warnings or hosts without samples. Of a fleet: partitions are damaged, more than a tenth of the
+/// time of its hosts has no data (the newest windows are always on their way, so not any gap), or a
+/// host is silent or has warnings. What a bound pruned is no part of it: its weight is in the
+/// answer, under the callers.
 pub const PARTIAL: u8 = 6;
 /// Ended by SIGINT, as shells count it.
 pub const INTERRUPTED: u8 = 130;
@@ -29,11 +33,11 @@ pub const HELP: &str = "\
 Exit codes:
   0  done
   1  failed
-  2  usage: the command line, a selector, a time or a file name is wrong
+  2  usage: the command line is wrong, or names what is not there (an event, unit, process, pin)
   3  configuration invalid
   4  permission denied
   5  no agent or collector answers
-  6  partial: there is an answer, but it is empty or something is degraded";
+  6  partial: there is an answer, but it is empty, most of it was lost, or something is degraded";
 
 /// An error that says with which code the command ends.
 #[derive(Debug, thiserror::Error)]
@@ -41,17 +45,25 @@ Exit codes:
 pub struct Exit {
     /// One of the constants of this file.
     pub code: u8,
-    /// What failed, lowercase; further lines say what to do.
+    /// What failed, lowercase; a line that starts with [`REMEDY`] says what to do.
     pub message: String,
 }
 
-/// An error with this code.
+/// What stands before the remedy of an error, as of a degradation.
+pub const REMEDY: &str = "fix: ";
+
+/// An error with this code. What is below the first line of `message` is the remedy.
 pub fn fail(code: u8, message: impl Into<String>) -> anyhow::Error {
-    Exit {
-        code,
-        message: message.into(),
+    let message = message.into();
+    match message.split_once('\n') {
+        Some((what, remedy)) => said(code, format!("{what}\n{REMEDY}{remedy}")),
+        None => said(code, message),
     }
-    .into()
+}
+
+/// An error with this code in these words, which may be those of another program.
+pub fn said(code: u8, message: String) -> anyhow::Error {
+    Exit { code, message }.into()
 }
 
 /// The exit code of an error: the one it names, or what its causes say.
@@ -98,6 +110,13 @@ mod tests {
             PERMISSION
         );
         assert_eq!(code_of(&anyhow::anyhow!("x")), FAILURE);
+    }
+
+    #[test]
+    fn the_remedy_of_an_error_says_that_it_is_one() {
+        let error = fail(USAGE, "failed to x\nuse y");
+        assert_eq!(error.to_string(), "failed to x\nfix: use y");
+        assert_eq!(fail(USAGE, "failed to x").to_string(), "failed to x");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::terminal::clean;
 use crate::when::rfc3339;
-use crate::{exit, units};
+use crate::{exit, loss, units};
 use anyhow::{Context, Result};
 use profile::{Coverage, Info, Quality, Value};
 use proto::agent::TimeRange;
@@ -38,6 +38,20 @@ impl Fleet {
         quality.map(Fleet).with_context(|| {
             format!("failed to {what}: the collector did not say what its answer is made of")
         })
+    }
+
+    /// The same, but that it covers no time from before the start of what is kept, and none from
+    /// after the end of the newest window; `None`: that is not known.
+    pub fn kept(mut self, kept: Option<TimeRange>) -> Fleet {
+        let (Some(covered), Some(kept)) = (&mut self.0.covered, kept) else {
+            return self;
+        };
+        let start = covered.start_unix_ns.max(kept.start_unix_ns);
+        let end = covered.end_unix_ns.min(kept.end_unix_ns);
+        if start < end {
+            (covered.start_unix_ns, covered.end_unix_ns) = (start, end);
+        }
+        self
     }
 
     /// The time the answer covers.
@@ -112,10 +126,17 @@ impl Fleet {
         units::share(self.0.gap_ns_total, hosts_ns)
     }
 
-    /// True when stored data is missing, or too much time of the hosts. Pruned weight is in the
-    /// answer, under the callers of what was pruned, so it does not count.
+    /// Why most of what was selected is missing, because it was lost while sampling.
+    pub fn loss(&self) -> Option<String> {
+        loss::of_sums(&self.sampling(), &self.coverage())
+    }
+
+    /// True when most was lost, when stored data is missing, or too much time of the hosts. Pruned
+    /// weight is in the answer, under the callers of what was pruned, so it does not count.
     pub fn is_partial(&self) -> bool {
-        !self.0.damaged.is_empty() || self.gap_share() > 1.0 / GAP_PART_MAX as f64
+        self.loss().is_some()
+            || !self.0.damaged.is_empty()
+            || self.gap_share() > 1.0 / GAP_PART_MAX as f64
     }
 
     /// The line that goes with every answer.
@@ -301,6 +322,27 @@ mod tests {
             "4 of 5 hosts, steps of 10 s, no gaps, pruned 0.0 %"
         );
         assert_eq!((fleet.is_partial(), fleet.damage()), (false, None));
+    }
+
+    #[test]
+    fn time_of_which_nothing_is_kept_is_not_covered() {
+        let covered = |start: u64, end: u64| {
+            let kept = TimeRange {
+                start_unix_ns: (start * S) as i64,
+                end_unix_ns: (end * S) as i64,
+            };
+            let TimeRange {
+                start_unix_ns: start,
+                end_unix_ns: end,
+            } = Fleet::of(sound()).kept(Some(kept)).covered();
+            (start / S as i64, end / S as i64)
+        };
+        assert_eq!(covered(0, 900), (0, 300));
+        assert_eq!(covered(260, 900), (260, 300));
+        // The newest window is not closed yet.
+        assert_eq!(covered(0, 290), (0, 290));
+        // Of a range before that there is nothing to tell.
+        assert_eq!(covered(800, 900), (0, 300));
     }
 
     #[test]

@@ -51,15 +51,15 @@ pub struct Fleet {
     /// `unit="api.service",zone="a"`; labels of hosts and of samples (with --collector)
     #[arg(long, value_name = "MATCHERS", help_heading = "Fleet")]
     pub select: Vec<String>,
-    /// Most hosts that capture at once (with --collector); left out: 50
+    /// Most hosts that capture at once (with --collector) [default: 50]
     #[arg(
         long,
         value_name = "HOSTS",
-        value_parser = clap::value_parser!(u32).range(1..=1000),
+        value_parser = crate::number::whole::<u32>(1, 1_000),
         help_heading = "Fleet"
     )]
     pub max_hosts: Option<u32>,
-    /// How long hosts are waited for beyond the duration (with --collector); left out: 15s
+    /// How long hosts are waited for beyond the duration (with --collector) [default: 15s]
     #[arg(
         long,
         value_name = "DURATION",

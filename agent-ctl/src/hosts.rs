@@ -5,11 +5,13 @@ use crate::fleet::{self, Fleet};
 use crate::form::Form;
 use crate::peer::Connection;
 use crate::select::When;
+use crate::status::Degradation;
 use crate::terminal::{Out, Table};
 use crate::when::{Clock, rfc3339};
 use crate::{exit, units};
 use anyhow::Result;
 use profile::Coverage;
+use proto::agent::Severity;
 use proto::collector::{Host, HostFacts};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -18,11 +20,12 @@ use std::time::Duration;
 /// Lists the hosts of a fleet.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Only a collector knows hosts: --collector, or FLEETPROF_COLLECTOR. CPU is the mean number of CPUs in use
-over the range, or of cycles a second where a host counts those, COVERAGE the part of the kernel's accounting that was sampled, GAPS the time without data
-while the host was alive, SPOOL what waits on the host's disk. A host that was not heard of for three
-minutes is silent; after --gone-after it is gone, and no longer counts as trouble. JSON has every host,
-whatever --limit says. Exit code 6: a host is silent or has warnings, or data of the range is missing.
+Only a collector knows hosts: --collector, or FLEETPROF_COLLECTOR. CPU is the mean number of CPUs in use \
+over the range, or of cycles a second where a host counts those, COVERAGE the part of the kernel's accounting that was sampled, GAPS the time without data \
+while the host was alive, SPOOL what waits on the host's disk. A host that was not heard of for three \
+minutes is silent; after --gone-after it is gone, and no longer counts as trouble. JSON has every host, \
+whatever --limit says. WARNINGS has what the agent says of itself too: the worst in full, others by name. \
+Exit code 6: a host is silent, sends no samples or has warnings, or data of the range is missing.
 
 Examples:
   agent-ctl --collector c1 hosts
@@ -42,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::when::duration)]
     gone_after: Duration,
     /// Most rows
-    #[arg(long, value_name = "ROWS")]
+    #[arg(long, value_name = "ROWS", value_parser = crate::number::any::<usize>())]
     limit: Option<usize>,
     #[command(flatten)]
     form: Form,
@@ -58,12 +61,20 @@ enum Sort {
     Seen,
 }
 
-/// A host that was not heard of for so long is silent. Agents send a window each ten seconds and the
-/// collector notes that it heard of them at least once a minute, so three minutes are no hiccup.
+/// A host that was not heard of for so long is silent. Agents send a window each ten seconds and
+/// the collector notes that it heard of them at least once a minute, so three minutes are no
+/// hiccup.
 const SILENT_AFTER: Duration = Duration::from_secs(180);
 
 /// A clock that is wrong by less is not worth a word. Unit: nanoseconds.
 const CLOCK_AHEAD_NS: u64 = 1_000_000_000;
+
+/// What the collector calls it when a host is not heard of, and when its agent said that it stops.
+const SILENT: &str = "host_silent";
+const STOPPED: &str = "agent_stopped";
+
+/// What the collector finds out itself, in words that nobody else has.
+const COLLECTOR_SEES: [&str; 3] = ["clock", "twins", "namesakes"];
 
 /// Unit of weights that are CPU time.
 const CPU_TIME: &str = "nanoseconds";
@@ -116,6 +127,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 enum State {
     Alive,
     Silent,
+    /// Its agent said that it ends because it was told to.
+    Stopped,
     Gone,
 }
 
@@ -132,20 +145,40 @@ struct Row {
 impl Row {
     fn is_troubled(&self) -> bool {
         match self.state {
-            State::Alive => !self.host.warnings.is_empty(),
+            State::Alive | State::Stopped => self.host.blind || !self.host.warnings.is_empty(),
             State::Silent => true,
             State::Gone => false,
         }
     }
 
-    /// Warnings of the collector, after what is seen here.
+    /// Warnings, after what is seen here: the worst in full, of others that the agent tells of
+    /// itself the names. JSON has all sentences.
     fn warnings(&self) -> String {
         let mut all: Vec<&str> = match self.state {
             State::Alive => Vec::new(),
             State::Silent => vec!["silent"],
+            State::Stopped => vec!["stopped"],
             State::Gone => vec!["gone"],
         };
-        all.extend(self.host.warnings.iter().map(String::as_str));
+        let host = &self.host;
+        if host.degradations.is_empty() {
+            // A collector of an older version.
+            all.extend(host.warnings.iter().map(String::as_str));
+            return all.join("; ");
+        }
+        let mut in_full = self.state == State::Alive;
+        for found in &host.degradations {
+            let is_state = [SILENT, STOPPED].contains(&found.id.as_str());
+            if found.severity() < Severity::Warning || (is_state && self.state != State::Alive) {
+                continue;
+            }
+            let of_collector = COLLECTOR_SEES.contains(&found.id.as_str());
+            all.push(match in_full || of_collector {
+                true => &found.message,
+                false => &found.id,
+            });
+            in_full = false;
+        }
         all.join("; ")
     }
 }
@@ -211,7 +244,22 @@ impl Known {
         self.rows.iter().filter(|row| row.state == state).count() as u64
     }
 
-    /// CPUs in use on the mean over the range; another unit than time has none.
+    /// CPUs in use on the mean over the range; another unit than time has none, nor has a host of
+    /// which no window came: nobody knows what it did.
+    fn cpus_of(&self, host: &Host) -> Option<f64> {
+        (host.windows > 0)
+            .then(|| self.cpus(host.weight, &host.unit))
+            .flatten()
+    }
+
+    /// What a host used on the mean over the range; `-`: not known, since no window of it came.
+    fn used_by(&self, host: &Host) -> String {
+        match host.windows {
+            0 => "-".to_owned(),
+            _ => self.used(host.weight, &host.unit),
+        }
+    }
+
     fn cpus(&self, weight: u64, unit: &str) -> Option<f64> {
         let covered_ns = self.fleet.covered_ns();
         // Nothing is nothing in any unit.
@@ -219,7 +267,7 @@ impl Known {
         (is_time && covered_ns > 0).then(|| units::share(weight, covered_ns))
     }
 
-    /// What was used on the mean over the range: CPUs as a bare number, other units by the second.
+    /// A mean over the range: CPUs as a bare number, other units by the second.
     fn used(&self, weight: u64, unit: &str) -> String {
         let covered_ns = self.fleet.covered_ns();
         match self.cpus(weight, unit) {
@@ -262,7 +310,7 @@ impl Known {
             table.row([
                 name,
                 format!("{} ago", units::duration(row.age)),
-                self.used(row.host.weight, &row.host.unit),
+                self.used_by(&row.host),
                 coverage.unwrap_or_else(dash),
                 match row.host.gap_ns {
                     0 => dash(),
@@ -274,7 +322,16 @@ impl Known {
                 row.warnings(),
             ]);
         }
-        table
+        // Who it is, whether it is sampled and what is wrong with it go last.
+        table.sparing(&[
+            "VERSION",
+            "CLOCK",
+            "SPOOL",
+            "GAPS",
+            "CPU",
+            "LAST SEEN",
+            "COVERAGE",
+        ])
     }
 
     fn line(&self) -> String {
@@ -286,7 +343,9 @@ impl Known {
         // CPU time first, and alone where there is nothing else.
         let time = sums.remove(CPU_TIME).unwrap_or(0);
         let mut used = Vec::new();
-        if time > 0 || sums.is_empty() {
+        if self.rows.iter().all(|row| row.host.windows == 0) {
+            used.push("CPU use unknown: no complete window in the range".to_owned());
+        } else if time > 0 || sums.is_empty() {
             used.push(format!("{} CPUs in use", self.used(time, CPU_TIME)));
         }
         used.extend(sums.iter().map(|(unit, sum)| match self.used(*sum, unit) {
@@ -294,9 +353,16 @@ impl Known {
             sum => sum,
         }));
         let used = used.join(" and ");
+        let named = |count: u64, word: &str| match count {
+            0 => String::new(),
+            count => format!("{} {word}, ", units::count(count)),
+        };
+        let stopped = named(self.count(State::Stopped), "stopped");
+        let blind = self.rows.iter().filter(|row| row.host.blind).count();
+        let blind = named(blind as u64, "without samples");
         let warned = self.rows.iter().filter(|row| !row.host.warnings.is_empty());
         format!(
-            "{} {}, {used}, {} silent, {} gone, {} with warnings",
+            "{} {}, {used}, {} silent, {stopped}{} gone, {blind}{} with warnings",
             units::count(self.rows.len() as u64),
             if self.rows.len() == 1 {
                 "host"
@@ -323,7 +389,7 @@ impl Known {
             windows: row.host.windows,
             weight: row.host.weight,
             unit: &row.host.unit,
-            cpus_used: self.cpus(row.host.weight, &row.host.unit),
+            cpus_used: self.cpus_of(&row.host),
             coverage: row.coverage,
             coverage_share: row.coverage.share(),
             gap_ns: row.host.gap_ns,
@@ -341,6 +407,9 @@ impl Known {
                 dropped_windows: spool.dropped_windows,
             }),
             warnings: &row.host.warnings,
+            blind: row.host.blind,
+            lost_weight: row.host.lost_weight,
+            degradations: row.host.degradations.iter().map(Degradation::of).collect(),
         };
         Json {
             now: rfc3339(clock.now_ns()),
@@ -362,8 +431,10 @@ fn row(mut host: Host, clock: &Clock, gone_after: Duration) -> Row {
     let age_ns = clock.now_ns().saturating_sub(host.last_seen_unix_ns);
     // Whole seconds: a heartbeat is no stop-watch.
     let age = Duration::from_secs(age_ns.max(0).unsigned_abs() / 1_000_000_000);
+    let stopped = host.degradations.iter().any(|found| found.id == STOPPED);
     let state = match age {
         age if age > gone_after.max(SILENT_AFTER) => State::Gone,
+        _ if stopped => State::Stopped,
         age if age > SILENT_AFTER => State::Silent,
         _ => State::Alive,
     };
@@ -377,8 +448,8 @@ fn row(mut host: Host, clock: &Clock, gone_after: Duration) -> Row {
     }
 }
 
-/// Adds another boot of the same host: what was counted is added up, the rest is of the boot that was
-/// heard of last.
+/// Adds another boot of the same host: what was counted is added up, the rest is of the boot that
+/// was heard of last.
 fn merge(row: &mut Row, mut other: Row) {
     if other.host.last_seen_unix_ns > row.host.last_seen_unix_ns {
         std::mem::swap(row, &mut other);
@@ -395,6 +466,12 @@ fn merge(row: &mut Row, mut other: Row) {
     }
     host.gap_ns = host.gap_ns.saturating_add(more.gap_ns);
     host.first_seen_unix_ns = host.first_seen_unix_ns.min(more.first_seen_unix_ns);
+    host.lost_weight = host.lost_weight.saturating_add(more.lost_weight);
+    for found in &more.degradations {
+        if !host.degradations.iter().any(|own| own.id == found.id) {
+            host.degradations.push(found.clone());
+        }
+    }
     for warning in other.host.warnings {
         if !host.warnings.contains(&warning) {
             host.warnings.push(warning);
@@ -467,6 +544,9 @@ struct JsonHost<'a> {
     labels: BTreeMap<&'a str, &'a str>,
     spool: Option<Spool>,
     warnings: &'a [String],
+    blind: bool,
+    lost_weight: u64,
+    degradations: Vec<Degradation<'a>>,
 }
 
 #[derive(Serialize)]
@@ -489,6 +569,7 @@ mod tests {
         Host {
             host_id: id.to_owned(),
             last_seen_unix_ns: NOW - seen_s * S,
+            windows: 1,
             weight,
             unit: CPU_TIME.to_owned(),
             facts: Some(HostFacts {
@@ -536,6 +617,27 @@ mod tests {
         let expected = [State::Alive, State::Silent, State::Gone, State::Alive];
         assert_eq!(states, expected);
         assert_eq!(known.troubled(), 1);
+    }
+
+    #[test]
+    fn an_agent_that_was_stopped_is_trouble_once_the_collector_warns() {
+        let stopped = |id: &str, severity: Severity, warnings: &[&str]| Host {
+            degradations: vec![proto::agent::Degradation {
+                id: STOPPED.to_owned(),
+                severity: severity.into(),
+                ..Default::default()
+            }],
+            warnings: warnings.iter().map(|&text| text.to_owned()).collect(),
+            ..host(id, id, 1000, 0)
+        };
+        let hosts = vec![
+            stopped("1", Severity::Info, &[]),
+            stopped("2", Severity::Warning, &["not back"]),
+        ];
+        let known = known(hosts, Sort::Name);
+        let troubled: Vec<bool> = known.rows.iter().map(Row::is_troubled).collect();
+        assert_eq!(troubled, [false, true]);
+        assert_eq!(known.rows[1].state, State::Stopped);
     }
 
     #[test]
@@ -588,13 +690,34 @@ mod tests {
         let known = known(hosts.clone(), Sort::Cpu);
         assert_eq!(names(&known), ["time", "cycles", "unknown", "idle"]);
         let used = known.rows.iter();
-        let used: Vec<_> = used
-            .map(|row| known.used(row.host.weight, &row.host.unit))
-            .collect();
+        let used: Vec<_> = used.map(|row| known.used_by(&row.host)).collect();
         assert_eq!(used, ["2.00", "7.00 Gc/s", "9,000", "0.00"]);
         let line = known.line();
         let all = "2.00 CPUs in use and 9,000 in a unit that is not known and 7.00 Gc/s,";
         assert!(line.contains(all), "{line}");
+    }
+
+    #[test]
+    fn what_a_host_did_without_a_window_is_not_known() {
+        let silent = |id: &str| Host {
+            windows: 0,
+            ..host(id, id, 1, 0)
+        };
+        let none = known(vec![silent("1"), silent("2")], Sort::Name);
+        let row = &none.rows[0].host;
+        assert_eq!((none.used_by(row).as_str(), none.cpus_of(row)), ("-", None));
+        let line = none.line();
+        assert!(line.contains("CPU use unknown"), "{line}");
+        assert!(!line.contains("0.00"), "{line}");
+        // A window without samples is an idle host.
+        let idle = known(vec![silent("1"), host("2", "idle", 1, 0)], Sort::Name);
+        let used: Vec<_> = idle
+            .rows
+            .iter()
+            .map(|row| idle.used_by(&row.host))
+            .collect();
+        assert_eq!(used, ["-", "0.00"]);
+        assert!(idle.line().contains("0.00 CPUs in use"), "{}", idle.line());
     }
 
     #[test]

@@ -9,14 +9,15 @@ use crate::summary;
 use crate::terminal::{Out, clean};
 use crate::when::Clock;
 use anyhow::Result;
+use profile::formats::Known;
 use profile::{GroupBy, Profile, key};
 use std::path::PathBuf;
 
 /// Reads a profile of another tool and writes it in any format.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What a file is, is told by what is in it: text of perf script, folded stacks, pprof, speedscope or
-the JSON of agent-ctl; gzip is unpacked. Times of samples are kept where the file has them. What was
+What a file is, is told by what is in it: text of perf script, folded stacks, pprof, speedscope or \
+the JSON of agent-ctl; gzip is unpacked. Times of samples are kept where the file has them. What was \
 left out or assumed is said on standard error. `diff` and `heatmap` take the same files.
 
 Examples:
@@ -28,15 +29,20 @@ pub struct Args {
     /// File to read, `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Which profile of a file of several, from 1 (speedscope). Left out: all of them together
-    #[arg(long, value_name = "N", help_heading = "Samples")]
+    /// Which profile of a file of several, from 1 (speedscope) [default: all of them together]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = crate::number::any::<usize>(),
+        help_heading = "Samples"
+    )]
     profile: Option<usize>,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
     /// Labels to tell samples apart by, `*` for all, `none` for none; in text and flame graphs they
-    /// become root frames. Left out: `comm` there, where samples have it, and all in pprof and JSON
+    /// become root frames [default: `comm` there, where samples have it; all in pprof and JSON]
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -57,15 +63,21 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
     let matchers = args.labels.matchers()?;
     let filters = args.frames.filters()?;
     // On a thread of its own, so that Ctrl-C is heard while a large file is read or drawn.
-    let work = move || -> Result<(Args, Vec<u8>, Profile)> {
+    let work = move || -> Result<(Args, Vec<u8>, Profile, Known)> {
         let (import, source) = render::read_one(&args.file, args.profile)?;
         let group_by = group_by(&args.group_by, format, &import.profile);
         let group = match group_by.as_slice() {
             [all] if all == "*" => GroupBy::All,
             labels => GroupBy::Keys(labels.to_vec()),
         };
-        let query = render::query(&matchers, &filters, group)?;
-        let profile = import.profile.query(&query);
+        // What a file says it misses is of all its samples: a part of them says what it says itself.
+        let profile = match matchers.is_empty() && filters.is_empty() {
+            true => import.profile.group_by(&group),
+            false => {
+                let query = render::query(&matchers, &filters, group)?;
+                import.profile.query(&query)
+            }
+        };
         let shown = args.file.to_string_lossy().into_owned();
         if !args.quiet {
             note!("{}: {}", clean(&shown), source.name());
@@ -79,7 +91,7 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
         let notes = import.notes.iter();
         facts.extend(notes.map(|note| facts::fact("Query", "note", note)));
         let extra = render::Extra {
-            root_labels: group_by.into_iter().filter(|label| label != "*").collect(),
+            root_labels: render::root_labels(&group_by, &profile),
             fleet: None,
             facts,
         };
@@ -87,16 +99,19 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
             true => Vec::new(),
             false => render::write_with(&profile, format, &args.output.look, extra)?,
         };
-        Ok((args, bytes, profile))
+        Ok((args, bytes, profile, import.known))
     };
-    let (args, bytes, profile) = tokio::task::spawn_blocking(work).await??;
+    let (args, bytes, profile, known) = tokio::task::spawn_blocking(work).await??;
     if profile.samples.is_empty() {
         note!("agent-ctl: the file has no such samples: nothing written");
         return Ok(exit::PARTIAL);
     }
     args.output.deliver(&bytes)?;
     if !args.quiet {
-        note!("{}", summary::line(&profile, &Clock::local()));
+        note!(
+            "{}",
+            summary::line_of_file(&profile, known, &Clock::local())
+        );
     }
     Ok(exit::OK)
 }

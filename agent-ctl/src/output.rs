@@ -25,7 +25,7 @@ pub struct OutputFile {
 /// The options of commands that write a profile in any format.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Output {
-    /// Format; left out, the file name says it, or else folded
+    /// Format [default: by the file name, or folded]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
     /// Where it goes.
@@ -61,17 +61,7 @@ impl Output {
 pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format> {
     let format = match format {
         Some(format) => format,
-        // The name of a device or pipe says nothing.
-        None if is_stdout(output) || is_special(output) => Format::Folded,
-        None => Format::of_path(output).ok_or_else(|| {
-            let output = output.display();
-            let message = format!(
-                "failed to tell the format of `{output}` by its name\n\
-                 give --format, or one of .folded .pb.gz .speedscope.json .svg .html .json .firefox.json \
-                 .perf.txt .bundle.html"
-            );
-            fail(exit::USAGE, message)
-        })?,
+        None => by_name(output, Format::of_path, ENDINGS)?.unwrap_or(Format::Folded),
     };
     if format.is_binary() && is_stdout(output) && out.is_terminal() {
         return Err(fail(
@@ -81,6 +71,34 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format
         ));
     }
     Ok(format)
+}
+
+/// Endings of the formats of a profile.
+const ENDINGS: &str = ".folded .pb.gz .speedscope.json .svg .html .json .firefox.json .perf.txt \
+                       .bundle.html";
+
+/// The format that a file's name asks for, as `of_path` reads it; `None` for standard output, a device or a
+/// pipe, whose names say nothing.
+///
+/// # Errors
+/// When the name has none of the `endings`.
+pub fn by_name<F>(
+    output: &Path,
+    of_path: impl Fn(&Path) -> Option<F>,
+    endings: &str,
+) -> Result<Option<F>> {
+    if is_stdout(output) || is_special(output) {
+        return Ok(None);
+    }
+    let found = of_path(output).ok_or_else(|| {
+        let output = output.display();
+        let message = format!(
+            "failed to tell the format of `{output}` by its name\n\
+             give --format, or one of {endings}"
+        );
+        fail(exit::USAGE, message)
+    });
+    found.map(Some)
 }
 
 /// True for `-`.

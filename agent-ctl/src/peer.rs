@@ -85,11 +85,14 @@ pub enum Kind {
     Collector,
 }
 
+/// With `#` it has its article.
 impl std::fmt::Display for Kind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Kind::Agent => "agent",
-            Kind::Collector => "collector",
+        f.write_str(match (self, f.alternate()) {
+            (Kind::Agent, false) => "agent",
+            (Kind::Agent, true) => "an agent",
+            (Kind::Collector, false) => "collector",
+            (Kind::Collector, true) => "a collector",
         })
     }
 }

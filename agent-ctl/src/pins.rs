@@ -1,4 +1,5 @@
-//! `agent-ctl pins`: the minutes that triggers pinned, and their profiles, of one agent or of all that a collector keeps.
+//! `agent-ctl pins`: the minutes that triggers pinned, and their profiles, of one agent or of all
+//! that a collector keeps.
 
 use crate::client::Client;
 use crate::collector::Collector;
@@ -20,6 +21,8 @@ use proto::agent::{Pin, QueryProfileRequest};
 use proto::collector::pin_service_client::PinServiceClient;
 use proto::collector::{ListHostPinsRequest, PinProfileRequest};
 use serde::Serialize;
+use std::collections::BTreeSet;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Lists the minutes that triggers pinned, or shows the profile of one.
@@ -27,15 +30,16 @@ use std::time::Duration;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-A trigger of the agent's configuration pins the recorder's minutes around the moment it fires; they
-outlive the retention, restarts and reboots. Agents bring them to their collector, where they outlive the
-host; a collector numbers them anew.
+A trigger of the agent's configuration pins the recorder's minutes around the moment it fires; they \
+outlive the retention, restarts and reboots. Agents bring them to their collector, where they outlive the \
+host. A pin is HOST/NUMBER everywhere: at its agent, where the number is enough, and at the collector.
 
 Examples:
   agent-ctl pins
   agent-ctl pins --collector c1 --host web-1 --trigger api-throttled
   agent-ctl pins --json | jq '.pins[] | select(.trigger == \"api-throttled\")'
-  agent-ctl pins show 12 -o incident.html"
+  agent-ctl pins show 12 -o incident.html
+  agent-ctl --collector c1 pins show web-1/12 -o incident.html"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -60,15 +64,15 @@ Examples:
   agent-ctl pins show 12 -o incident.html
   agent-ctl pins show 12 --unit api.service --format folded
   agent-ctl pins show 12 --captured -o off-cpu.svg
-  agent-ctl --collector c1 pins show 3 -o incident.html")]
+  agent-ctl --collector c1 pins show web-1/12 -o incident.html")]
     Show(Box<Show>),
 }
 
 #[derive(Debug, clap::Args)]
 struct Show {
-    /// Its number in the list
-    #[arg(value_name = "PIN", value_parser = clap::value_parser!(u64).range(1..))]
-    id: u64,
+    /// Its name in the list: HOST/NUMBER, or the number where that is enough
+    #[arg(value_name = "PIN")]
+    pin: Name,
     /// What the trigger's capture found instead of the recorder's minutes
     #[arg(long)]
     captured: bool,
@@ -106,9 +110,42 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     }
 }
 
+/// What a pin is called: the same at its agent and at every collector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Name {
+    /// Name or id; `None`: whoever is asked has one such pin.
+    host: Option<String>,
+    /// Its number on the host.
+    number: u64,
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Name, String> {
+        let (host, number) = match text.rsplit_once('/') {
+            Some((host, number)) if !host.is_empty() => (Some(host.to_owned()), number),
+            _ => (None, text),
+        };
+        let number = number.parse().ok().filter(|&number| number > 0);
+        let number = number.ok_or("expected a pin as `agent-ctl pins` lists it: HOST/NUMBER")?;
+        Ok(Name { host, number })
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.host {
+            Some(host) => write!(f, "{host}/{}", self.number),
+            None => write!(f, "{}", self.number),
+        }
+    }
+}
+
 /// Where pins are kept.
 enum Place {
-    Agent(Client),
+    /// With the name of its host.
+    Agent(Client, String),
     Collector(PinServiceClient<Transport>, Route),
 }
 
@@ -116,9 +153,30 @@ enum Place {
 struct Held {
     /// Its number there.
     id: u64,
-    /// Name and id, of a collector's.
-    host: Option<(String, String)>,
+    /// Name of its host.
+    hostname: String,
+    /// Id of the host, of a collector's.
+    host_id: Option<String>,
     pin: Pin,
+}
+
+impl Held {
+    /// What it is called everywhere.
+    fn name(&self) -> Name {
+        let host = match (self.hostname.as_str(), &self.host_id) {
+            ("", Some(id)) => id,
+            (name, _) => name,
+        };
+        Name {
+            host: Some(host.to_owned()).filter(|host| !host.is_empty()),
+            number: self.pin.id,
+        }
+    }
+
+    fn is_called(&self, name: &Name) -> bool {
+        let known = |host: &String| *host == self.hostname || Some(host) == self.host_id.as_ref();
+        name.number == self.pin.id && name.host.as_ref().is_none_or(known)
+    }
 }
 
 /// Largest message taken. Unit: bytes. A list is cut at 3 MiB.
@@ -128,8 +186,9 @@ impl Place {
     async fn connect(connection: &Connection, peer: &Peer) -> Result<(Place, Clock)> {
         if !peer.is_collector() {
             let mut client = Client::connect(connection, peer).await?;
-            let clock = client.clock().await?;
-            return Ok((Place::Agent(client), clock));
+            let status = client.status().await?;
+            let clock = Clock::at(status.now_unix_ns);
+            return Ok((Place::Agent(client, status.host), clock));
         }
         let clock = Collector::connect(connection, peer).await?.clock().await?;
         let (transport, route) = connection::open(connection, peer).await?;
@@ -137,17 +196,16 @@ impl Place {
         Ok((Place::Collector(service, route), clock))
     }
 
-    /// Newest first, and how many more there are. `id` 0: all numbers.
-    async fn pins(&mut self, id: u64, host: &str, trigger: &str) -> Result<(Vec<Held>, u64)> {
+    /// Newest first, and how many more there are.
+    async fn pins(&mut self, host: &str, trigger: &str) -> Result<(Vec<Held>, u64)> {
         match self {
-            Place::Agent(client) => {
+            Place::Agent(client, hostname) => {
                 let mut pins = client.pins().await?;
-                pins.retain(|pin| {
-                    (id == 0 || pin.id == id) && (trigger.is_empty() || pin.trigger == trigger)
-                });
+                pins.retain(|pin| trigger.is_empty() || pin.trigger == trigger);
                 let own = |pin: Pin| Held {
                     id: pin.id,
-                    host: None,
+                    hostname: hostname.clone(),
+                    host_id: None,
                     pin,
                 };
                 Ok((pins.into_iter().map(own).collect(), 0))
@@ -157,12 +215,13 @@ impl Place {
                     host: host.to_owned(),
                     trigger: trigger.to_owned(),
                     limit: u32::MAX,
-                    id,
+                    id: 0,
                 };
                 let answer = route.answer("list pins", service.list(request)).await?;
                 let of_host = |found: proto::collector::HostPin| Held {
                     id: found.id,
-                    host: Some((found.hostname, found.host_id)),
+                    hostname: found.hostname,
+                    host_id: Some(found.host_id),
                     pin: found.pin.unwrap_or_default(),
                 };
                 let pins = answer.pins.into_iter().map(of_host).collect();
@@ -174,7 +233,7 @@ impl Place {
     async fn profile(&mut self, held: &Held, request: QueryProfileRequest) -> Result<Profile> {
         const WHAT: &str = "show the pin";
         let (service, route) = match self {
-            Place::Agent(client) => return client.query(request).await,
+            Place::Agent(client, _) => return client.query(request).await,
             Place::Collector(service, route) => (service, route),
         };
         let call = service.profile(PinProfileRequest {
@@ -196,10 +255,13 @@ impl Place {
 
 async fn list(out: &Out, place: &mut Place, clock: &Clock, args: &Args) -> Result<u8> {
     let (host, trigger) = (args.host.as_deref(), args.trigger.as_deref());
-    let asked = place.pins(0, host.unwrap_or(""), trigger.unwrap_or(""));
+    let asked = place.pins(host.unwrap_or(""), trigger.unwrap_or(""));
     let (pins, left_out) = asked.await?;
     if left_out > 0 {
-        note!("agent-ctl: {left_out} older pins are not listed: narrow by --host or --trigger");
+        note!(
+            "agent-ctl: {} older pins are not listed: narrow by --host or --trigger",
+            units::count(left_out)
+        );
     }
     if args.form.is_json() {
         let pins = pins.iter().map(Json::of).collect();
@@ -210,19 +272,14 @@ async fn list(out: &Out, place: &mut Place, clock: &Clock, args: &Args) -> Resul
         note!("agent-ctl: no minutes are pinned: no trigger has fired, or there is none");
         return Ok(exit::OK);
     }
-    let with_hosts = matches!(place, Place::Collector(..));
-    out.write(&table(&pins, clock, with_hosts).show(out))?;
+    out.write(&table(&pins, clock).show(out))?;
     Ok(exit::OK)
 }
 
-fn table(pins: &[Held], clock: &Clock, with_hosts: bool) -> Table {
-    let mut headings = vec![
-        ">PIN", "FIRED", "TRIGGER", ">MINUTES", ">SIZE", "CAPTURE", "CGROUP", "WHY",
-    ];
-    if with_hosts {
-        headings.insert(2, "HOST");
-    }
-    let mut table = Table::new(&headings);
+fn table(pins: &[Held], clock: &Clock) -> Table {
+    let mut table = Table::new(&[
+        "PIN", "FIRED", "TRIGGER", ">SPAN", ">SIZE", "CAPTURE", "CGROUP", "WHY",
+    ]);
     for held in pins {
         let pin = &held.pin;
         let cgroup = match pin.cgroup.as_str() {
@@ -239,8 +296,8 @@ fn table(pins: &[Held], clock: &Clock, with_hosts: bool) -> Table {
             (_, 0) => "none kept".to_owned(),
             (_, bytes) => units::bytes(bytes),
         };
-        let mut row = vec![
-            held.id.to_string(),
+        table.row([
+            held.name().to_string(),
             clock.show(pin.fired_unix_ns),
             clean(&pin.trigger).into_owned(),
             length,
@@ -248,16 +305,9 @@ fn table(pins: &[Held], clock: &Clock, with_hosts: bool) -> Table {
             capture,
             cgroup.into_owned(),
             clean(&pin.cause).into_owned(),
-        ];
-        if let Some((name, id)) = &held.host {
-            row.insert(
-                2,
-                clean(if name.is_empty() { id } else { name }).into_owned(),
-            );
-        }
-        table.row(row);
+        ]);
     }
-    table
+    table.sparing(&["CAPTURE", "SIZE", "SPAN", "CGROUP", "FIRED"])
 }
 
 fn length(pin: &Pin) -> Duration {
@@ -266,25 +316,49 @@ fn length(pin: &Pin) -> Duration {
     Duration::from_nanos(u64::try_from(length).unwrap_or(0))
 }
 
+/// The pin of this name. The one that fired last, where a host has counted from 1 again.
+async fn find(place: &mut Place, name: &Name) -> Result<Held> {
+    let host = match place {
+        Place::Agent(..) => "",
+        Place::Collector(..) => name.host.as_deref().unwrap_or(""),
+    };
+    let (pins, left_out) = place.pins(host, "").await?;
+    let mut found: Vec<Held> = pins.into_iter().filter(|pin| pin.is_called(name)).collect();
+    // Two hosts may share a name: it is their ids that tell them apart.
+    let ids: BTreeSet<_> = found.iter().map(|pin| pin.host_id.clone()).collect();
+    let names: BTreeSet<_> = found.iter().map(|pin| pin.name().to_string()).collect();
+    let hosts: Vec<String> = match names.len() == ids.len() {
+        true => names.into_iter().collect(),
+        false => ids
+            .iter()
+            .flatten()
+            .map(|id| format!("{id}/{}", name.number))
+            .collect(),
+    };
+    let hint = match left_out {
+        0 => "`agent-ctl pins` lists them",
+        _ => "the list of pins is cut: name its host as in HOST/NUMBER",
+    };
+    let why = match hosts.as_slice() {
+        [] => format!("there is none of this name\n{hint}"),
+        [_] => return Ok(found.swap_remove(0)),
+        several => format!("several hosts have one\nsay which: {}", several.join(", ")),
+    };
+    let message = format!("failed to show pin `{name}`: {why}");
+    Err(fail(exit::USAGE, message))
+}
+
 async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Show) -> Result<u8> {
     let format = args.output.format(out)?;
-    // A list may be cut, so it is asked for by its number; a collector of an older version lists all.
-    let (pins, _) = place.pins(args.id, "", "").await?;
-    let Some(held) = pins.into_iter().find(|held| held.id == args.id) else {
-        let message = format!(
-            "failed to show pin `{}`: there is none of this number\n`agent-ctl pins` lists them",
-            args.id
-        );
-        return Err(fail(exit::FAILURE, message));
-    };
+    let held = find(place, &args.pin).await?;
     let pin = &held.pin;
     if args.captured && pin.capture_bytes == 0 {
         let message = format!(
             "failed to show what was captured with pin `{}`: nothing is kept of a capture\n\
              leave --captured out for the recorder's minutes",
-            args.id
+            args.pin
         );
-        return Err(fail(exit::FAILURE, message));
+        return Err(fail(exit::USAGE, message));
     }
     // A pin is of one host, whoever keeps it.
     let one = Peer {
@@ -298,7 +372,7 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
         frame_filters: args.frames.filters()?,
         group_by: group_by.clone(),
         times: format.needs_times(),
-        pin_capture: if args.captured { args.id } else { 0 },
+        pin_capture: if args.captured { held.id } else { 0 },
         ..QueryProfileRequest::default()
     };
     let profile = place.profile(&held, request).await?;
@@ -308,8 +382,7 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
     }
     let summary = summary::line(&profile, clock);
     let coverage = summary::coverage(&profile.info.coverage);
-    let mut labels = group_by;
-    labels.retain(|label| label != "*");
+    let labels = render::root_labels(&group_by, &profile);
     let look = args.output.look.clone();
     let mut facts = vec![
         facts::fact("Pin", "trigger", &pin.trigger),
@@ -317,9 +390,10 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
         facts::fact("Pin", "cgroup", &pin.cgroup),
         facts::fact("Pin", "fired", rfc3339(pin.fired_unix_ns)),
     ];
-    if let Some((name, id)) = &held.host {
-        facts.insert(0, facts::fact("Pin", "host", name));
-        facts.insert(1, facts::fact("Pin", "host id", id));
+    facts.insert(0, facts::fact("Pin", "name", held.name().to_string()));
+    if let Some(id) = &held.host_id {
+        facts.insert(1, facts::fact("Pin", "host", &held.hostname));
+        facts.insert(2, facts::fact("Pin", "host id", id));
     }
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
     let written = move || {
@@ -351,6 +425,9 @@ struct All<'a> {
 
 #[derive(Serialize)]
 struct Json<'a> {
+    /// What it is called at its agent and at every collector: `HOST/NUMBER`.
+    pin: String,
+    /// Its number where it was asked for.
     id: u64,
     /// Of a collector's pin; absent of an agent's.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -376,12 +453,13 @@ struct Json<'a> {
 
 impl<'a> Json<'a> {
     fn of(held: &'a Held) -> Json<'a> {
-        let (pin, host) = (&held.pin, held.host.as_ref());
+        let (pin, host_id) = (&held.pin, held.host_id.as_deref());
         let range = pin.range.unwrap_or_default();
         Json {
+            pin: held.name().to_string(),
             id: held.id,
-            host: host.map(|(name, _)| name.as_str()),
-            host_id: host.map(|(_, id)| id.as_str()),
+            host: Some(held.hostname.as_str()).filter(|_| host_id.is_some()),
+            host_id,
             trigger: &pin.trigger,
             cause: &pin.cause,
             cgroup: Some(pin.cgroup.as_str()).filter(|path| !path.is_empty()),
@@ -392,7 +470,44 @@ impl<'a> Json<'a> {
             open: pin.open,
             capture_id: Some(pin.capture_id).filter(|id| *id != 0),
             capture_bytes: pin.capture_bytes,
-            at_collector: host.is_none().then_some(pin.at_collector),
+            at_collector: host_id.is_none().then_some(pin.at_collector),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(hostname: &str, host_id: Option<&str>, number: u64) -> Held {
+        Held {
+            id: number + 40,
+            hostname: hostname.to_owned(),
+            host_id: host_id.map(str::to_owned),
+            pin: Pin {
+                id: number,
+                ..Pin::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_pin_has_one_name_wherever_it_is_asked_for() {
+        let (of_agent, of_collector) = (held("web-1", None, 4), held("web-1", Some("id-1"), 4));
+        assert_eq!(of_agent.name(), of_collector.name());
+        assert_eq!(of_agent.name().to_string(), "web-1/4");
+        for (text, expected) in [
+            ("4", true),
+            ("web-1/4", true),
+            ("id-1/4", true),
+            ("web-2/4", false),
+            ("44", false),
+        ] {
+            let name: Name = text.parse().unwrap();
+            assert_eq!(of_collector.is_called(&name), expected, "{text}");
+        }
+        for text in ["", "0", "web-1", "web-1/", "web-1/x", "-1"] {
+            assert!(text.parse::<Name>().is_err(), "{text}");
         }
     }
 }

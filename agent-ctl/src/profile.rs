@@ -4,6 +4,8 @@ use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::fleet::{self, Fleet};
+use crate::loss;
+use crate::nothing;
 use crate::output::{OutputFile, choose, deliver, is_stdout};
 use crate::peer::{Connection, Peer};
 use crate::render::{self, Format, Look};
@@ -18,8 +20,9 @@ use std::path::Path;
 /// Saves or prints a profile of a time in the past.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Lines about what the profile covers and misses go to standard error. Exit code 6: there are no
-samples in the range and nothing is written, or a collector misses part of what it should have.
+Lines about what the profile covers and misses go to standard error. Exit code 6: there are no \
+samples in the range and nothing is written, most was lost, or a collector misses part of what it \
+should have.
 
 Examples:
   agent-ctl profile --since 5m -o cpu.svg
@@ -37,8 +40,8 @@ pub struct Args {
     #[command(flatten)]
     frames: Frames,
     /// Labels to tell samples apart by, `*` for all, `none` for none; in text and flame graphs they
-    /// become root frames. Left out: `comm` there, and cgroup, unit, container, comm and thread in
-    /// pprof and JSON; host, unit, container and comm of a collector
+    /// become root frames [default: `comm` there; in pprof and JSON cgroup, unit, container, comm and
+    /// thread; from a collector host, unit, container and comm]
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -46,16 +49,16 @@ pub struct Args {
         help_heading = "Output"
     )]
     group_by: Vec<String>,
-    /// Most stacks in the answer of a collector; the lightest beyond are added to their callers.
-    /// Left out: 200,000
+    /// Most stacks in the answer of a collector; the lightest beyond are added to their callers
+    /// [default: 200,000]
     #[arg(
         long,
         value_name = "STACKS",
-        value_parser = clap::value_parser!(u32).range(1..),
+        value_parser = crate::number::whole::<u32>(1, u32::MAX.into()),
         help_heading = "Output"
     )]
     max_nodes: Option<u32>,
-    /// Format; left out, the file name says it, or else folded
+    /// Format [default: by the file name, or folded]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
     /// The same as --format json
@@ -112,14 +115,29 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         facts.extend(source.facts().await?);
     }
     let timed = question.times;
-    let Answer { profile, fleet } = source.profile(question).await?;
+    let asked_now = (!peer.is_collector() && question.fresh).then_some(range);
+    let Answer { profile, fleet } = source.profile(question.clone()).await?;
     let summary = summary::line(&profile, &clock);
     let coverage = summary::coverage(&profile.info.coverage);
-    let code = fleet::code(profile.samples.is_empty(), fleet.as_ref());
+    let end_ns = summary::end_ns(&profile.info);
+    let covered = (profile.info.start_unix_ns, end_ns);
+    let widened = summary::widened(range, covered, &clock);
+    let late = asked_now.and_then(|asked| loss::of_time(asked, end_ns, &clock));
+    let of_fleet = fleet.as_ref().and_then(Fleet::loss);
+    let missing = loss::of_profile(&profile).or(of_fleet).or(late);
+    let code = match missing {
+        Some(_) => exit::PARTIAL,
+        None => fleet::code(profile.samples.is_empty(), fleet.as_ref()),
+    };
     if profile.samples.is_empty() {
-        note!("agent-ctl: no samples in the range: nothing written");
+        let why = nothing::why(&mut source, &question).await?;
+        let why = why.unwrap_or_else(|| "no samples in the range".to_owned());
+        note!("agent-ctl: {why}: nothing written");
         if let Some(fleet) = fleet {
             fleet.note();
+        }
+        if let Some(why) = &missing {
+            loss::note(why);
         }
         return Ok(code);
     }
@@ -127,8 +145,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         note!("agent-ctl: no times of that range: the agent keeps those of the last minutes");
     }
     // On a thread of its own, so that Ctrl-C is heard while a large flame graph is laid out.
-    let mut labels = group_by;
-    labels.retain(|label| label != "*");
+    let labels = render::root_labels(&group_by, &profile);
     let look = args.look;
     let told = fleet.clone();
     if let Some(fleet) = &fleet {
@@ -145,7 +162,14 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let bytes = tokio::task::spawn_blocking(written).await??;
     deliver(&args.to.path, &bytes)?;
     if !args.quiet {
+        if let Some(widened) = widened {
+            note!("{widened}");
+        }
         tell(&args.to.path, &summary, coverage.as_deref(), fleet.as_ref());
+    }
+    // An answer of which most is missing says so even when it is to be quiet.
+    if let Some(why) = &missing {
+        loss::note(why);
     }
     Ok(code)
 }
@@ -201,18 +225,18 @@ pub fn known_to_agent(asked: &[String]) -> Result<()> {
     known(asked, &LABELS.map(str::to_owned))
 }
 
-/// Labels that agents give samples.
-const LABELS: [&str; 14] = [
+/// Labels that agents give samples; what holds others before what it holds.
+pub const LABELS: [&str; 14] = [
     key::CGROUP,
     key::SLICE,
     key::UNIT,
-    key::CONTAINER,
-    key::RUNTIME,
-    key::POD_UID,
-    key::CONTAINER_NAME,
-    key::IMAGE,
-    key::POD,
     key::NAMESPACE,
+    key::POD,
+    key::POD_UID,
+    key::RUNTIME,
+    key::IMAGE,
+    key::CONTAINER_NAME,
+    key::CONTAINER,
     key::COMM,
     key::THREAD,
     key::PID,

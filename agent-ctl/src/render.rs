@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Measure, Options, Source};
 use profile::{Diff, GroupBy, Info, Profile, Query};
 use proto::{agent, query};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
@@ -92,15 +93,38 @@ pub enum DiffFormat {
     Folded,
     /// Flame graph of the second side, coloured by what changed
     Svg,
+    /// The same as one HTML file, with a table
+    Html,
     /// Functions with shares, deltas and errors as JSON
     Json,
 }
 
+impl DiffFormat {
+    /// The format that a file name asks for.
+    pub fn of_path(path: &Path) -> Option<DiffFormat> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        match name.rsplit_once('.')?.1 {
+            "txt" => Some(DiffFormat::Text),
+            "folded" | "collapsed" => Some(DiffFormat::Folded),
+            "svg" => Some(DiffFormat::Svg),
+            "html" | "htm" => Some(DiffFormat::Html),
+            // Not those of another kind of JSON: a comparison has none of them.
+            "json" if !name.ends_with(".speedscope.json") && !name.ends_with(".firefox.json") => {
+                Some(DiffFormat::Json)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Endings of the formats of a comparison.
+pub const DIFF_ENDINGS: &str = ".txt .folded .svg .html .json";
+
 /// How a profile is to be written.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Look {
-    /// What widths and counts stand for: samples, or their weight (CPU nanoseconds). Left out: samples; of
-    /// `off-cpu` the time waited, of other events by rate their number
+    /// Unit of widths and counts: samples, or their weight [default: count; for `off-cpu` and
+    /// events by rate: weight]
     #[arg(long, value_enum, help_heading = "Output")]
     pub measure: Option<MeasureBy>,
     /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks
@@ -109,7 +133,7 @@ pub struct Look {
     /// Root at the top of a flame graph
     #[arg(long, help_heading = "Output")]
     pub icicle: bool,
-    /// Heading of a flame graph. Left out, the event says it
+    /// Heading of a flame graph [default: by the event]
     #[arg(long, value_name = "TEXT", help_heading = "Output")]
     pub title: Option<String>,
 }
@@ -117,8 +141,8 @@ pub struct Look {
 impl Look {
     /// What widths stand for in a profile of this kind.
     pub fn measure(&self, info: &Info) -> MeasureBy {
-        // A wait of a second and one of a microsecond are one sample each; a sample of an event by rate stands
-        // for as many as there were.
+        // A wait of a second and one of a microsecond are one sample each; a sample of an event by
+        // rate stands for as many as there were.
         let left_out = match info.is_waiting() || info.weighs_apart() {
             true => MeasureBy::Weight,
             false => MeasureBy::Count,
@@ -145,6 +169,30 @@ pub enum MeasureBy {
     Count,
     /// Their weight: CPU time, time waited, or what the event counts
     Weight,
+}
+
+/// Labels that stand as frames below the root, for samples grouped by `group_by`: those, or with
+/// `*` every label that a sample has, what holds others before what it holds.
+pub fn root_labels(group_by: &[String], profile: &Profile) -> Vec<String> {
+    if !group_by.iter().any(|label| label == "*") {
+        return group_by.to_vec();
+    }
+    let mut sets: Vec<_> = profile.samples.keys().map(|key| key.labels).collect();
+    sets.sort_unstable();
+    sets.dedup();
+    let mut found = BTreeSet::new();
+    for labels in sets {
+        found.extend(profile.dict.labels(labels).map(|(key, _)| key.to_owned()));
+    }
+    // What an agent does not give is of its host: its name, its service, its zone.
+    let rank = |label: &String| {
+        crate::profile_cmd::LABELS
+            .iter()
+            .position(|known| known == label)
+    };
+    let mut labels: Vec<String> = found.into_iter().collect();
+    labels.sort_by_key(rank);
+    labels
 }
 
 /// What belongs to a profile that is written.
@@ -225,22 +273,23 @@ pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Ve
     match format {
         DiffFormat::Folded => formats::folded::write_diff(diff, normalise, &options, &mut bytes)?,
         DiffFormat::Svg => formats::svg::write_diff(diff, normalise, &options, &mut bytes)?,
+        DiffFormat::Html => formats::html::write_diff(diff, normalise, &options, &mut bytes)?,
         DiffFormat::Text | DiffFormat::Json => anyhow::bail!("failed to write a table here"),
     }
     Ok(bytes)
 }
 
-/// Reads a profile from a file of any kind that is known; `-` is standard input. What was left out of it
-/// is said.
+/// Reads a profile from a file of any kind that is known; `-` is standard input. What was left out
+/// of it is said.
 ///
 /// # Errors
 /// When it cannot be read, is too large, or no profile.
-pub fn read(path: &Path) -> Result<Profile> {
+pub fn read(path: &Path) -> Result<Import> {
     let (import, _) = read_one(path, None)?;
     for note in &import.notes {
         note!("{}: {}", clean(&path.to_string_lossy()), clean(note));
     }
-    Ok(import.profile)
+    Ok(import)
 }
 
 /// The same with what it was found to be; of several profiles in a file, `which` is taken.
@@ -267,12 +316,10 @@ pub fn read_one(path: &Path, which: Option<usize>) -> Result<(Import, Source)> {
         profile: which,
     };
     formats::import(&bytes, options).map_err(|error| {
-        let causes =
-            std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-        let causes: String = causes.map(|cause| format!(": {cause}")).collect();
+        let text = profile::text::with_causes(&error);
         fail(
             exit::USAGE,
-            format!("failed to read `{shown}` as a profile: {error}{causes}"),
+            format!("failed to read `{shown}` as a profile: {text}"),
         )
     })
 }
@@ -353,6 +400,22 @@ mod tests {
             ("a.gz", None),
         ] {
             assert_eq!(Format::of_path(Path::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn file_names_tell_the_format_of_a_comparison() {
+        for (name, expected) in [
+            ("d.svg", Some(DiffFormat::Svg)),
+            ("D.HTML", Some(DiffFormat::Html)),
+            ("d.json", Some(DiffFormat::Json)),
+            ("d.folded", Some(DiffFormat::Folded)),
+            ("d.txt", Some(DiffFormat::Text)),
+            ("d.pb.gz", None),
+            ("d.speedscope.json", None),
+            ("d", None),
+        ] {
+            assert_eq!(DiffFormat::of_path(Path::new(name)), expected, "{name}");
         }
     }
 }

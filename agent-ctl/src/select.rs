@@ -2,7 +2,7 @@
 
 use crate::exit::{self, fail};
 use crate::peer::Peer;
-use crate::when::{Clock, Range, WhenError};
+use crate::when::{Clock, Range, Resolved, WhenError};
 use anyhow::Result;
 use clap::builder::TypedValueParser as _;
 use profile::key;
@@ -13,10 +13,16 @@ use std::time::Duration;
 /// Which time. Without any of these: the last five minutes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct When {
-    /// This long ago until now
-    #[arg(long, value_name = "DURATION", value_parser = crate::when::duration, help_heading = "Time")]
+    /// This long ago until now [default: 5m]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = crate::when::age,
+        allow_hyphen_values = true,
+        help_heading = "Time"
+    )]
     pub since: Option<Duration>,
-    /// Begin: `now`, an age (`10m`), `14:03`, `2026-11-21T14:03:00Z` or Unix seconds
+    /// Start: an age (`10m`), `14:03`, `2026-11-21T14:03:00Z` or Unix seconds
     #[arg(
         long,
         value_name = "TIME",
@@ -25,7 +31,7 @@ pub struct When {
         help_heading = "Time"
     )]
     pub from: Option<String>,
-    /// End, written like the begin; left out: now
+    /// End, in the same forms [default: now]
     #[arg(
         long,
         value_name = "TIME",
@@ -39,33 +45,35 @@ pub struct When {
 pub const DEFAULT_SINCE: Duration = Duration::from_secs(300);
 
 impl When {
-    /// The range on the clock of the agent or collector.
+    /// The range on the clock of the agent or collector. How times were taken that can be understood in two
+    /// ways is said on standard error.
     ///
     /// # Errors
-    /// When a time cannot be read, or the range ends before it begins.
+    /// When a time cannot be read, the start is in the future, or the range ends before it starts.
     pub fn range(&self, clock: &Clock) -> Result<Range> {
-        self.read(clock)
-            .map_err(|error| fail(exit::USAGE, error.to_string()))
+        let found = self.read(clock);
+        let found = found.map_err(|error| fail(exit::USAGE, error.to_string()))?;
+        Ok(found.told())
     }
 
-    fn read(&self, clock: &Clock) -> Result<Range, WhenError> {
-        let end_ns = match &self.to {
-            Some(to) => clock.parse(to)?,
-            None => 0,
-        };
+    fn read(&self, clock: &Clock) -> Result<Resolved, WhenError> {
+        let mut notes = Vec::new();
         let start_ns = match (&self.from, self.since) {
-            (Some(from), _) => clock.parse(from)?,
+            (Some(from), _) => clock.start(from, &mut notes)?,
             (None, Some(since)) => clock.ago_ns(since),
             // `--to` alone: everything up to then.
-            (None, None) if end_ns != 0 => 0,
+            (None, None) if self.to.is_some() => 0,
             (None, None) => clock.ago_ns(DEFAULT_SINCE),
         };
-        let shown = || {
-            let since = self.since.map(crate::units::duration);
-            let from = self.from.clone().or(since).unwrap_or_default();
-            format!("{from}..{}", self.to.as_deref().unwrap_or("now"))
+        let since = self.since.map(crate::units::duration);
+        let from = self.from.clone().or(since).unwrap_or_default();
+        let shown = format!("{from}..{}", self.to.as_deref().unwrap_or("now"));
+        let end_ns = match &self.to {
+            Some(to) => clock.end(start_ns, to, &shown, &mut notes)?,
+            None => 0,
         };
-        Range { start_ns, end_ns }.check(&shown())
+        let range = Range { start_ns, end_ns }.check(&shown)?;
+        Ok(Resolved { range, notes })
     }
 }
 
@@ -131,14 +139,19 @@ pub struct Labels {
     /// systemd slice; `.slice` may be left out
     #[arg(long, value_name = "SLICE", help_heading = "Samples")]
     pub slice: Vec<String>,
-    /// Container, by its id or the begin of it
+    /// Container id or id prefix
     #[arg(long, value_name = "ID", help_heading = "Samples")]
     pub container: Vec<String>,
     /// Process name
     #[arg(long, value_name = "NAME", help_heading = "Samples")]
     pub comm: Vec<String>,
     /// Process id, as its host sees it
-    #[arg(long, value_name = "PID", help_heading = "Samples")]
+    #[arg(
+        long,
+        value_name = "PID",
+        value_parser = crate::number::any::<u32>(),
+        help_heading = "Samples"
+    )]
     pub pid: Vec<u32>,
     /// Thread name
     #[arg(long, value_name = "NAME", help_heading = "Samples")]

@@ -5,11 +5,12 @@ use crate::client::Client;
 use crate::collector::{Collector, Samples};
 use crate::facts;
 use crate::fleet::Fleet;
+use crate::loss;
 use crate::peer::{Connection, Kind, Peer};
 use crate::when::{Clock, Range};
 use anyhow::Result;
 use profile::formats::Fact;
-use profile::{Profile, Quality};
+use profile::{Coverage, Profile, Quality};
 use proto::agent::{Cgroup, ListCgroupsRequest, QueryProfileRequest, TimeRange};
 use proto::collector::ProfileRequest;
 
@@ -65,6 +66,16 @@ pub struct Tree {
     pub rows_left_out: u64,
     /// What it is made of; `None` of an agent.
     pub fleet: Option<Fleet>,
+}
+
+impl Tree {
+    /// Why most of it is missing; `None` when it is not.
+    pub fn loss(&self) -> Option<String> {
+        match &self.fleet {
+            Some(fleet) => fleet.loss(),
+            None => loss::of_sums(&self.quality, &Coverage::default()),
+        }
+    }
 }
 
 impl Source {

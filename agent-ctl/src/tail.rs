@@ -27,7 +27,12 @@ pub struct Args {
     #[command(flatten)]
     frames: Frames,
     /// End after this many windows
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "COUNT",
+        value_parser = crate::number::any::<u64>()
+    )]
     count: Option<u64>,
     #[command(flatten)]
     form: Form,

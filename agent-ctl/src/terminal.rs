@@ -76,10 +76,84 @@ pub fn json(value: &impl serde::Serialize, pretty: bool) -> serde_json::Result<S
     Ok(out)
 }
 
-/// The work of `note!`.
+/// The work of `note!`. Lines wider than the terminal go on below, indented.
 pub fn note(text: std::fmt::Arguments<'_>) {
+    let mut text = text.to_string();
+    if std::io::stderr().is_terminal() {
+        text = hang(&text, columns(), NOTE_INDENT);
+    }
     // One write a line, so that those of several processes do not mix.
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Columns by which the rest of a long note is indented.
+const NOTE_INDENT: usize = 2;
+
+/// Fewest columns that text is wrapped to: in less it is easier to read as the terminal breaks it.
+const HANG_COLUMNS_MIN: usize = 40;
+
+/// Columns of the terminal that this process has; `None` when it has none.
+fn columns() -> Option<usize> {
+    let size = crossterm::terminal::size().ok();
+    size.map(|(columns, _)| usize::from(columns))
+        .filter(|&columns| columns > 0)
+}
+
+/// The text with lines no wider than `columns`: what is too long goes on below, `indent` columns in. Lines break
+/// between words, after a comma or the like where that is not far.
+pub fn hang(text: &str, columns: Option<usize>, indent: usize) -> String {
+    let Some(columns) = columns.filter(|&columns| columns >= HANG_COLUMNS_MIN) else {
+        return text.to_owned();
+    };
+    let lines: Vec<String> = text
+        .split('\n')
+        .map(|line| hang_line(line, columns, indent))
+        .collect();
+    lines.join("\n")
+}
+
+fn hang_line(line: &str, columns: usize, indent: usize) -> String {
+    let mut out = String::with_capacity(line.len() + 16);
+    let (mut rest, mut room, mut from) = (line, columns, indent);
+    while let Some(at) = break_at(rest, room, from) {
+        out.push_str(rest[..at].trim_end());
+        out.push('\n');
+        out.extend(std::iter::repeat_n(' ', indent));
+        rest = rest[at..].trim_start();
+        (room, from) = (columns - indent, 0);
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Where a text that is wider than `room` is to be broken: at a space, none of the first `from` cells.
+fn break_at(text: &str, room: usize, from: usize) -> Option<usize> {
+    let (mut cells, mut in_escape) = (0, false);
+    let (mut word, mut phrase) = (None, None);
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        // What colours it takes no room.
+        in_escape |= c == '\x1b';
+        if in_escape {
+            in_escape = c != 'm';
+            continue;
+        }
+        if c == ' ' && cells >= from.max(1) {
+            if cells > room {
+                return word.or(Some(at));
+            }
+            word = Some(at);
+            if matches!(before, ',' | ';' | ':' | ')') && cells > room / 3 * 2 {
+                phrase = Some(at);
+            }
+        }
+        before = c;
+        cells += unicode_width::UnicodeWidthChar::width(c).unwrap_or(0);
+        if cells > room && word.is_some() {
+            return phrase.or(word);
+        }
+    }
+    None
 }
 
 /// Writes to standard output at once.
@@ -198,18 +272,24 @@ impl Out {
         if !self.terminal {
             return None;
         }
-        crossterm::terminal::size()
-            .ok()
-            .map(|(columns, _)| usize::from(columns))
-            .filter(|&c| c > 0)
+        columns()
     }
 }
 
-/// A table of text: columns as wide as their content, the last one cut to the terminal.
+/// A table of text: columns as wide as their content. Where the terminal has too few, those that matter
+/// least are left out, and the last one is cut.
 pub struct Table {
     right: Vec<bool>,
     rows: Vec<Vec<String>>,
+    /// Columns that may be left out, what matters least first.
+    spare: Vec<usize>,
 }
+
+/// Columns between those of a table.
+const GAP: usize = 2;
+
+/// Fewest cells that the last column of a table is cut to before others are left out.
+const LAST_CELLS_MIN: usize = 16;
 
 impl Table {
     /// A table with these headings; those that begin with `>` are aligned right.
@@ -225,7 +305,16 @@ impl Table {
         Table {
             right,
             rows: vec![heading],
+            spare: Vec::new(),
         }
+    }
+
+    /// The same table; where the terminal is too narrow for all columns, those with these headings are
+    /// left out, the first one first.
+    pub fn sparing(mut self, headings: &[&str]) -> Table {
+        let at = |name: &&str| self.rows[0].iter().position(|heading| heading == name);
+        self.spare = headings.iter().filter_map(at).collect();
+        self
     }
 
     /// Adds a row; every cell is cleaned.
@@ -238,43 +327,71 @@ impl Table {
         );
     }
 
-    /// The table as lines, headings in strong tone.
+    /// The table as text, headings in strong tone.
     pub fn show(&self, out: &Out) -> String {
+        let mut text = String::new();
+        for line in self.lines(out) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The table as lines: headings in strong tone, then one of each row.
+    pub fn lines(&self, out: &Out) -> Vec<String> {
+        let columns = out.columns();
+        let mut lines = self.plain(columns);
+        lines[0] = out.tone(Tone::Strong, &lines[0]);
+        lines
+    }
+
+    /// The lines without colour, none wider than `columns`.
+    fn plain(&self, columns: Option<usize>) -> Vec<String> {
         let mut widths = vec![0; self.right.len()];
         for row in &self.rows {
             for (column, cell) in widths.iter_mut().zip(row) {
                 *column = width(cell).max(*column);
             }
         }
-        let mut text = String::new();
-        for (at, row) in self.rows.iter().enumerate() {
+        let shown = self.columns_shown(&widths, columns);
+        let line = |row: &Vec<String>| {
             let mut line = String::new();
-            for (column, cell) in row.iter().enumerate() {
+            for &column in &shown {
+                let cell = row.get(column).map_or("", String::as_str);
                 let pad = widths[column].saturating_sub(width(cell));
-                if column > 0 {
-                    line.push_str("  ");
+                if column != shown[0] {
+                    line.extend(std::iter::repeat_n(' ', GAP));
                 }
                 if self.right[column] {
                     line.extend(std::iter::repeat_n(' ', pad));
                 }
                 line.push_str(cell);
-                if !self.right[column] && column + 1 < row.len() {
+                if !self.right[column] {
                     line.extend(std::iter::repeat_n(' ', pad));
                 }
             }
             let line = line.trim_end();
-            let line = match out.columns() {
-                Some(columns) => fit(line, columns),
-                None => Cow::Borrowed(line),
-            };
-            if at == 0 {
-                text.push_str(&out.tone(Tone::Strong, &line))
-            } else {
-                text.push_str(&line)
+            match columns {
+                Some(columns) => fit(line, columns).into_owned(),
+                None => line.to_owned(),
             }
-            text.push('\n');
+        };
+        self.rows.iter().map(line).collect()
+    }
+
+    /// The columns for which there is room, with some of the last one.
+    fn columns_shown(&self, widths: &[usize], room: Option<usize>) -> Vec<usize> {
+        let mut shown: Vec<usize> = (0..widths.len()).collect();
+        let mut spare = self.spare.iter();
+        while let (Some(room), Some((&last, rest))) = (room, shown.split_last()) {
+            let taken: usize = rest.iter().map(|&column| widths[column] + GAP).sum();
+            if taken + widths[last].min(LAST_CELLS_MIN) <= room {
+                break;
+            }
+            let Some(gone) = spare.next() else { break };
+            shown.retain(|column| column != gone);
         }
-        text
+        shown
     }
 }
 
@@ -323,6 +440,42 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_terminal_has_the_columns_that_matter() {
+        let mut table = Table::new(&["HOST", ">CPU", "VERSION", "WARNINGS"]);
+        table.row([
+            "web-1",
+            "1.25",
+            "0.1.0",
+            "coverage is low, records were lost",
+        ]);
+        table.row(["database-12", "0.50", "0.1.0", ""]);
+        let table = table.sparing(&["VERSION", "CPU"]);
+        let shown = |columns| table.plain(columns).join("\n");
+        assert_eq!(
+            shown(None),
+            "HOST          CPU  VERSION  WARNINGS\n\
+             web-1        1.25  0.1.0    coverage is low, records were lost\n\
+             database-12  0.50  0.1.0"
+        );
+        assert_eq!(
+            shown(Some(40)),
+            "HOST          CPU  WARNINGS\n\
+             web-1        1.25  coverage is low, rec…\n\
+             database-12  0.50"
+        );
+        assert_eq!(
+            shown(Some(30)),
+            "HOST         WARNINGS\n\
+             web-1        coverage is low,…\n\
+             database-12"
+        );
+        for columns in 1..60 {
+            let lines = table.plain(Some(columns));
+            assert!(lines.iter().all(|line| width(line) <= columns), "{columns}");
+        }
+    }
+
+    #[test]
     fn tables_align_and_escape() {
         let mut table = Table::new(&[">CPU", "NAME", "NOTE"]);
         table.row(["7 %", "日本", "x"]);
@@ -331,6 +484,36 @@ mod tests {
             table.show(&PLAIN),
             "  CPU  NAME  NOTE\n  7 %  日本  x\n100 %  a\\nb\n"
         );
+    }
+
+    #[test]
+    fn long_lines_go_on_below_between_words() {
+        let wrapped = |text: &str, columns, indent| hang(text, Some(columns), indent);
+        let text = "samples    one two three, four five six seven eight nine";
+        assert_eq!(
+            wrapped(text, 40, 11),
+            "samples    one two three, four five six\n           seven eight nine"
+        );
+        // After a comma where that is near the end: numbers stay with their units.
+        let text = "0 lost (0.0 %), truncated 72.5 %, unnamed 0.1 %";
+        assert_eq!(
+            wrapped(text, 41, 2),
+            "0 lost (0.0 %), truncated 72.5 %,\n  unnamed 0.1 %"
+        );
+        // What has no space stays whole; colours take no room.
+        let long = "x".repeat(50);
+        assert_eq!(wrapped(&long, 40, 2), long);
+        assert_eq!(wrapped(&format!("{long} y"), 40, 2), format!("{long}\n  y"));
+        let coloured = "\x1b[1msampling  \x1b[0m cpu-clock at 99 Hz on two";
+        assert_eq!(wrapped(coloured, 40, 11), coloured);
+        for columns in 40..120 {
+            let text = "alpha beta, gamma delta; ".repeat(20);
+            let lines = wrapped(text.trim_end(), columns, 4);
+            assert!(lines.lines().all(|line| width(line) <= columns), "{lines}");
+            let words = |text: &str| text.split_whitespace().count();
+            assert_eq!(words(&lines), words(&text));
+        }
+        assert_eq!(hang("a b", None, 2), "a b");
     }
 
     #[test]

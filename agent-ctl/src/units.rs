@@ -1,5 +1,6 @@
 //! Numbers as people read them.
 
+pub use profile::text::grouped as count;
 use std::time::Duration;
 
 /// `412 B`, `1.4 KiB`, `64 MiB`.
@@ -74,19 +75,6 @@ pub fn weight(weight: u64, unit: &str) -> String {
     }
 }
 
-/// `1,234,567`.
-pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,10 +123,6 @@ mod tests {
 
     #[test]
     fn numbers() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(count),
-            ["0", "999", "1,000", "1,234,567"]
-        );
         assert_eq!(
             (percent(1, 3), percent(1, 0)),
             ("33.3 %".into(), "-".into())

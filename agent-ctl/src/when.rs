@@ -1,12 +1,17 @@
 //! Times and durations as people write them, and the only place that reads the wall clock.
 //!
 //! A time is `now`, `5m` or `-5m` (ago), `14:03` (the last time it was), `2026-11-21`,
-//! `2026-11-21T14:03[:05]` in local time or with `Z` or an offset, or Unix seconds (`@1763733780` or
-//! bare). A range is `A..B` with either side left out.
+//! `2026-11-21T14:03[:05]` in local time or with `Z` or an offset, or Unix seconds (`@1763733780`
+//! or bare). A range is `A..B` with either side left out. A time of day that ends a range is the
+//! first one after its start; an end in the future is now.
+//!
+//! What is printed carries the offset of its zone. A file may count its times from the start of a
+//! machine or a program: those are printed as seconds, since they have no date.
 
-use jiff::civil::{DateTime, Time};
-use jiff::tz::TimeZone;
-use jiff::{Timestamp, Unit, Zoned};
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{SignedDuration, Timestamp, Unit, Zoned};
+use profile::formats::is_dateless;
 use std::time::Duration;
 
 /// A time or duration that cannot be read.
@@ -14,7 +19,7 @@ use std::time::Duration;
 pub enum WhenError {
     /// Not a duration.
     #[error(
-        "failed to read duration `{0}`: expected a number with ms, s, m, h, d, w or y, as in `2d12h`"
+        "failed to read duration `{0}`: expected a number with us, ms, s, m, h, d, w or y, as in `2d12h`"
     )]
     Duration(String),
     /// A duration that no agent can look back.
@@ -29,9 +34,17 @@ pub enum WhenError {
     /// Not a range.
     #[error("failed to read range `{0}`: expected `FROM..TO`, as in `-1h..-30m`")]
     Range(String),
-    /// The end is not after the begin.
-    #[error("failed to use range `{0}`: it ends before it begins")]
+    /// The end is not after the start.
+    #[error("failed to use range `{0}`: it ends before it starts")]
     Backwards(String),
+    /// The start is still to come.
+    #[error("failed to use time `{time}`: it is in the future (it is {now} now)")]
+    Future {
+        /// As it was written.
+        time: String,
+        /// Now.
+        now: String,
+    },
 }
 
 /// What relative times and times of day are counted from.
@@ -95,17 +108,9 @@ impl Clock {
         if let Ok(time) = text.parse::<Timestamp>() {
             return Ok(nanoseconds(time));
         }
-        // With a fraction of a second a time of day is longer; a date has no `.` without one.
-        let of_day = text.split('.').next().unwrap_or(text);
-        if of_day.len() <= 8
-            && let Ok(time) = text.parse::<Time>()
-        {
-            let here = self.now.to_zoned(self.zone.clone());
-            let mut day = here.date();
-            if time > here.time() {
-                day = day.yesterday().map_err(|_| error())?;
-            }
-            return self.civil(day.to_datetime(time)).ok_or_else(error);
+        if let Some(time) = time_of_day(text) {
+            let found = self.last(time).ok_or_else(error)?;
+            return Ok(nanoseconds(found.timestamp()));
         }
         text.parse::<DateTime>()
             .ok()
@@ -119,38 +124,187 @@ impl Clock {
             .map(|zoned| nanoseconds(zoned.timestamp()))
     }
 
+    /// Every moment of a day at which clocks show `time`, in order: two where clocks go back; where
+    /// they skip it, the moment that they show instead.
+    fn moments(&self, day: Date, time: Time) -> Vec<Zoned> {
+        let ambiguous = self.zone.to_ambiguous_zoned(day.to_datetime(time));
+        let both = match ambiguous.offset() {
+            AmbiguousOffset::Fold { .. } => vec![ambiguous.clone().earlier(), ambiguous.later()],
+            _ => vec![ambiguous.compatible()],
+        };
+        both.into_iter().filter_map(Result::ok).collect()
+    }
+
+    /// The last time that clocks showed `time`.
+    fn last(&self, time: Time) -> Option<Zoned> {
+        let today = self.now.to_zoned(self.zone.clone()).date();
+        let days = [today.yesterday().ok(), Some(today)];
+        let moments = days.into_iter().flatten();
+        let mut moments = moments.flat_map(|day| self.moments(day, time));
+        moments.rfind(|found| found.timestamp() <= self.now)
+    }
+
+    /// The first time after `from` that clocks show `time`: on the same day, or on the next one
+    /// where that is no later than today.
+    fn next(&self, from: Timestamp, time: Time) -> Option<Timestamp> {
+        let day = from.to_zoned(self.zone.clone()).date();
+        let today = self.now.to_zoned(self.zone.clone()).date();
+        let after = |found: &Zoned| found.timestamp() > from;
+        // Nearly a day that is not over: an end before the start, or a start in an hour that clocks
+        // skip.
+        let is_mistaken = |found: &Zoned| {
+            let length = found.timestamp().duration_since(from);
+            found.timestamp() > self.now && length > SignedDuration::from_hours(23)
+        };
+        let same = self.moments(day, time).into_iter().find(after);
+        let next = || {
+            let moments = self.moments(day.tomorrow().ok()?, time);
+            moments
+                .into_iter()
+                .find(|found| after(found) && found.date() <= today && !is_mistaken(found))
+        };
+        same.or_else(next).map(|found| found.timestamp())
+    }
+
+    /// Reads the start of a range; what its writer should know of it is added to `notes`.
+    ///
+    /// # Errors
+    /// When it is no time, or in the future.
+    pub fn start(&self, text: &str, notes: &mut Vec<String>) -> Result<i64, WhenError> {
+        let start_ns = self.parse(text)?;
+        if start_ns > self.now_ns() {
+            return Err(WhenError::Future {
+                time: text.trim().to_owned(),
+                now: self.show(self.now_ns()),
+            });
+        }
+        let today = self.now.to_zoned(self.zone.clone()).date();
+        if time_of_day(text).is_some() && self.zoned(start_ns).date() != today {
+            notes.push(format!(
+                "`{}` is {}, yesterday: today it is still to come",
+                text.trim(),
+                self.show(start_ns)
+            ));
+        }
+        Ok(start_ns)
+    }
+
+    /// Reads the end of a range that starts at `start_ns`, 0 if that is not known; 0 is now.
+    /// `range` is the range as errors show it.
+    ///
+    /// # Errors
+    /// When it is no time, or before the start.
+    pub fn end(
+        &self,
+        start_ns: i64,
+        text: &str,
+        range: &str,
+        notes: &mut Vec<String>,
+    ) -> Result<i64, WhenError> {
+        let end_ns = match time_of_day(text) {
+            Some(time) if start_ns != 0 => {
+                let next = self.next(timestamp(start_ns), time);
+                let next = next.ok_or_else(|| WhenError::Backwards(range.to_owned()))?;
+                nanoseconds(next)
+            }
+            // Nearly everybody who says 14:05 at 14:04:30 means now, and not yesterday.
+            Some(time) if self.is_soon(time) => return Ok(0),
+            _ => self.parse(text)?,
+        };
+        let ahead_ns = end_ns.saturating_sub(self.now_ns());
+        if ahead_ns <= 0 {
+            return Ok(end_ns);
+        }
+        if ahead_ns > SOON_NS {
+            notes.push(format!(
+                "`{}` is {}, which is in the future: the range ends now",
+                text.trim(),
+                self.show(end_ns)
+            ));
+        }
+        Ok(0)
+    }
+
+    /// True for a time of day that is less than [`SOON_NS`] ahead.
+    fn is_soon(&self, time: Time) -> bool {
+        let soon = self.now_ns().saturating_add(SOON_NS);
+        let day = timestamp(soon).to_zoned(self.zone.clone()).date();
+        self.moments(day, time)
+            .iter()
+            .map(|found| nanoseconds(found.timestamp()))
+            .any(|found| found > self.now_ns() && found <= soon)
+    }
+
     /// Reads `A..B`. A side left out is the oldest time kept, or now.
     ///
     /// # Errors
-    /// When a side is no time, or the range ends before it begins.
-    pub fn parse_range(&self, text: &str) -> Result<Range, WhenError> {
+    /// When a side is no time, the start is in the future, or the range ends before it starts.
+    pub fn parse_range(&self, text: &str) -> Result<Resolved, WhenError> {
         let (from, to) = text
             .split_once("..")
             .ok_or_else(|| WhenError::Range(text.to_owned()))?;
-        let side = |text: &str| {
-            if text.trim().is_empty() {
-                Ok(0)
-            } else {
-                self.parse(text)
-            }
+        let mut notes = Vec::new();
+        let start_ns = match from.trim() {
+            "" => 0,
+            from => self.start(from, &mut notes)?,
         };
-        Range {
-            start_ns: side(from)?,
-            end_ns: side(to)?,
-        }
-        .check(text)
+        let end_ns = match to.trim() {
+            "" => 0,
+            to => self.end(start_ns, to, text, &mut notes)?,
+        };
+        let range = Range { start_ns, end_ns }.check(text)?;
+        Ok(Resolved { range, notes })
     }
 
-    /// Date and time to the second, in local time: `2026-11-21 14:03:05`.
+    /// Date, time to the second and zone, in local time: `2026-11-21 14:03:05 +01:00`, or `UTC`
+    /// there. A time without a date is seconds: `2454.100 s`.
     pub fn show(&self, unix_ns: i64) -> String {
-        self.zoned(unix_ns)
-            .strftime("%Y-%m-%d %H:%M:%S")
-            .to_string()
+        self.format(unix_ns, "%Y-%m-%d %H:%M:%S")
     }
 
-    /// Time of day to the second, in local time: `14:03:05`.
+    /// Time of day to the second without its zone, for an axis that says it once.
+    pub fn show_bare_time(&self, unix_ns: i64) -> String {
+        match is_dateless(unix_ns) {
+            true => format!("{:.1} s", unix_ns as f64 / 1e9),
+            false => self.zoned(unix_ns).strftime("%H:%M:%S").to_string(),
+        }
+    }
+
+    /// The zone of a time: `+01:00`, or `UTC` there; nothing for a time without a date.
+    pub fn zone(&self, unix_ns: i64) -> String {
+        let offset = self.zoned(unix_ns).offset();
+        match (is_dateless(unix_ns), offset.is_zero()) {
+            (true, _) => String::new(),
+            (false, true) => "UTC".to_owned(),
+            (false, false) => self.zoned(unix_ns).strftime("%:z").to_string(),
+        }
+    }
+
+    /// The same without the date.
     pub fn show_time(&self, unix_ns: i64) -> String {
-        self.zoned(unix_ns).strftime("%H:%M:%S").to_string()
+        self.format(unix_ns, "%H:%M:%S")
+    }
+
+    /// Both ends of a range, with the date and the zone once where they are the same:
+    /// `2026-11-21 14:03:05 to 14:08:05 +01:00`.
+    pub fn show_range(&self, start_ns: i64, end_ns: i64) -> String {
+        let (start, end) = (self.zoned(start_ns), self.zoned(end_ns));
+        if is_dateless(start_ns) || start.offset() != end.offset() {
+            return format!("{} to {}", self.show(start_ns), self.show(end_ns));
+        }
+        let start_text = start.strftime("%Y-%m-%d %H:%M:%S");
+        match start.date() == end.date() {
+            true => format!("{start_text} to {}", self.show_time(end_ns)),
+            false => format!("{start_text} to {}", self.show(end_ns)),
+        }
+    }
+
+    fn format(&self, unix_ns: i64, format: &str) -> String {
+        if is_dateless(unix_ns) {
+            return format!("{:.3} s", unix_ns as f64 / 1e9);
+        }
+        let shown = self.zoned(unix_ns).strftime(format).to_string();
+        format!("{shown} {}", self.zone(unix_ns))
     }
 
     fn zoned(&self, unix_ns: i64) -> Zoned {
@@ -164,18 +318,41 @@ pub fn rfc3339(unix_ns: i64) -> String {
     time.round(Unit::Millisecond).unwrap_or(time).to_string()
 }
 
-/// A range of wall time. Unit: nanoseconds since the Unix epoch; begin 0 is the oldest kept, end 0
+/// A range that was read, and what its writer should know of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// It.
+    pub range: Range,
+    /// How times were taken that can be understood in two ways; a sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Resolved {
+    /// The range; says the notes on standard error.
+    pub fn told(self) -> Range {
+        for note in &self.notes {
+            note!("agent-ctl: {note}");
+        }
+        self.range
+    }
+}
+
+/// An end of a range that is ahead of the clock by no more is taken for now without a word: a time
+/// of day is rounded to the minute by whoever writes it. Unit: nanoseconds.
+const SOON_NS: i64 = 60 * 1_000_000_000;
+
+/// A range of wall time. Unit: nanoseconds since the Unix epoch; start 0 is the oldest kept, end 0
 /// is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Begin, included.
+    /// Start, included.
     pub start_ns: i64,
     /// End, not included.
     pub end_ns: i64,
 }
 
 impl Range {
-    /// Refuses a range that ends before it begins.
+    /// Refuses a range that ends before it starts.
     ///
     /// # Errors
     /// When it does; `text` is what the user wrote.
@@ -196,8 +373,28 @@ impl From<Range> for proto::agent::TimeRange {
     }
 }
 
-/// Reads a duration: numbers with units, largest first or not: `90s`, `1h30m`, `1.5h`, `2d12h`, `1w`,
-/// `250ms`. A year has 365 days.
+/// Reads how long ago something was: a duration, with or without a minus before it.
+///
+/// # Errors
+/// As [`duration`].
+pub fn age(text: &str) -> Result<Duration, WhenError> {
+    let text = text.trim();
+    duration(text.strip_prefix('-').unwrap_or(text))
+}
+
+/// A time of day: `14:03`, `14:03:05`, `14:03:05.25`.
+fn time_of_day(text: &str) -> Option<Time> {
+    let text = text.trim();
+    // With a fraction of a second a time of day is longer; a date has no `.` without one.
+    let whole = text.split('.').next().unwrap_or(text);
+    match whole.len() <= 8 && whole.contains(':') {
+        true => text.parse().ok(),
+        false => None,
+    }
+}
+
+/// Reads a duration: numbers with units, largest first or not: `90s`, `1h30m`, `1.5h`, `2d12h`,
+/// `1w`, `250ms`, `100us`. A year has 365 days.
 ///
 /// # Errors
 /// When there is no number, no unit, something else, or more than 100 years.
@@ -214,10 +411,11 @@ pub fn duration(text: &str) -> Result<Duration, WhenError> {
             .ok_or_else(error)?;
         let (number, after) = rest.split_at(digits);
         let letters = after
-            .find(|c: char| !c.is_ascii_lowercase())
+            .find(|c: char| !c.is_ascii_lowercase() && c != 'µ')
             .unwrap_or(after.len());
         let (unit, after) = after.split_at(letters);
         let scale = match unit {
+            "us" | "µs" => 1e-6,
             "ms" => 0.001,
             "s" | "sec" => 1.0,
             "m" | "min" => 60.0,
@@ -267,131 +465,4 @@ fn nanoseconds(time: Timestamp) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const S: i64 = 1_000_000_000;
-
-    /// 2026-11-21 12:00:00 UTC, seen from two hours east.
-    fn clock() -> Clock {
-        Clock {
-            now: "2026-11-21T12:00:00Z".parse().unwrap(),
-            zone: TimeZone::fixed(jiff::tz::offset(2)),
-        }
-    }
-
-    #[track_caller]
-    fn check(text: &str, expected: &str) {
-        assert_eq!(
-            clock().parse(text).map(rfc3339).as_deref(),
-            Ok(expected),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn every_form_of_time_is_read() {
-        check("now", "2026-11-21T12:00:00Z");
-        check("1w", "2026-11-14T12:00:00Z");
-        check("-1y", "2025-11-21T12:00:00Z");
-        check("2d12h", "2026-11-19T00:00:00Z");
-        check("99y", "1970-01-01T00:00:00Z");
-        check("5m", "2026-11-21T11:55:00Z");
-        check("-1h30m", "2026-11-21T10:30:00Z");
-        check("90.5s", "2026-11-21T11:58:29.5Z");
-        check("-1.5m", "2026-11-21T11:58:30Z");
-        check("13:30:05.25", "2026-11-21T11:30:05.25Z");
-        check("2026-11-21T11:03:00.125Z", "2026-11-21T11:03:00.125Z");
-        check("2026-11-21 11:03:07.5", "2026-11-21T09:03:07.5Z");
-        check("14:00", "2026-11-21T12:00:00Z");
-        check("13:30:05", "2026-11-21T11:30:05Z");
-        check("2026-11-21T11:03:00Z", "2026-11-21T11:03:00Z");
-        check("2026-11-21T11:03:00+01:00", "2026-11-21T10:03:00Z");
-        check("2026-11-21T11:03", "2026-11-21T09:03:00Z");
-        check("2026-11-21 11:03:07", "2026-11-21T09:03:07Z");
-        check("2026-11-21", "2026-11-20T22:00:00Z");
-        check("@1763733780", "2025-11-21T14:03:00Z");
-        check("1763733780.5", "2025-11-21T14:03:00.5Z");
-    }
-
-    #[test]
-    fn a_time_of_day_that_is_not_yet_was_yesterday() {
-        check("14:01", "2026-11-20T12:01:00Z");
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        for text in [
-            "",
-            "soon",
-            "5",
-            "5 parsecs",
-            "25:00",
-            "2026-13-01",
-            "@",
-            "@1.2.3",
-            "--5m",
-            "1.5",
-            "14:00.5",
-            "1.2.3s",
-        ] {
-            assert!(clock().parse(text).is_err(), "{text}");
-        }
-        for text in [
-            "",
-            "m",
-            "5",
-            "1h 30m x",
-            "-5m",
-            "1..2s",
-            "9999999999d",
-            "inf",
-            "1e9s",
-        ] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn ranges_may_be_open() {
-        let now = clock().now_ns();
-        let range = |text| clock().parse_range(text);
-        let expected = Range {
-            start_ns: now - 3600 * S,
-            end_ns: now - 1800 * S,
-        };
-        assert_eq!(range("-1h..-30m"), Ok(expected));
-        assert_eq!(
-            range("-5m.."),
-            Ok(Range {
-                start_ns: now - 300 * S,
-                end_ns: 0
-            })
-        );
-        assert_eq!(
-            range("..10m"),
-            Ok(Range {
-                start_ns: 0,
-                end_ns: now - 600 * S
-            })
-        );
-        assert_eq!(range("1m..5m"), Err(WhenError::Backwards("1m..5m".into())));
-        assert_eq!(range("5m"), Err(WhenError::Range("5m".into())));
-    }
-
-    #[test]
-    fn a_duration_beyond_all_use_is_said_to_be_too_long() {
-        let text = "99999999d";
-        assert_eq!(duration(text), Err(WhenError::TooLong(text.into())));
-    }
-
-    #[test]
-    fn durations_add_up() {
-        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(duration("2d12h"), Ok(Duration::from_secs(60 * 3600)));
-        assert_eq!(duration("1w"), Ok(Duration::from_secs(7 * 86_400)));
-        assert_eq!(duration("1y"), Ok(Duration::from_secs(365 * 86_400)));
-        assert_eq!(duration("1y2w"), Ok(Duration::from_secs(379 * 86_400)));
-        assert_eq!(duration("1.5s250ms"), Ok(Duration::from_millis(1750)));
-    }
-}
+mod tests;

@@ -2,9 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod capture;
+mod completions;
 mod doctor;
 mod fake;
 mod fleet;
+mod meant;
+mod pins;
+mod profile;
 
 use fake::Behaviour;
 use std::io::{BufRead, BufReader, Read};
@@ -256,210 +260,6 @@ fn an_empty_range_is_partial() {
 }
 
 #[test]
-fn pins_as_a_table() {
-    let ended = ask(&sound(), &["pins"]);
-    assert_eq!(ended.code, 0, "{}", ended.all());
-    let rows: Vec<&str> = ended.out.lines().collect();
-    assert_eq!(rows.len(), 3, "{}", ended.out);
-    assert!(rows[0].contains("FIRED"), "{}", rows[0]);
-    // Newest first; a name from outside is escaped.
-    assert!(
-        rows[1].contains("pressure") && rows[1].contains("it was 51.2"),
-        "{}",
-        rows[1]
-    );
-    assert!(!ended.out.contains('\u{202e}'), "{}", ended.out);
-    assert!(
-        rows[2].contains("api-throttled") && rows[2].contains("host"),
-        "{}",
-        rows[2]
-    );
-    let ended = ask(&empty(), &["pins"]);
-    assert_eq!((ended.code, ended.out.as_str()), (0, ""));
-    assert!(ended.err.contains("no minutes are pinned"), "{}", ended.err);
-}
-
-#[test]
-fn pins_for_scripts() {
-    let ended = ask(&sound(), &["pins", "--json"]);
-    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
-    let (first, second) = (&json["pins"][0], &json["pins"][1]);
-    assert_eq!(first["cgroup"], "/user.slice/a\u{202e}b\n");
-    assert_eq!(first["open"], true);
-    assert_eq!(second["cgroup"], serde_json::Value::Null);
-    assert_eq!(second["fired"], "2026-11-20T14:00:00Z");
-    assert_eq!(second["capture_bytes"], 1_200_000);
-}
-
-#[test]
-fn a_pin_is_shown_as_a_profile_is() {
-    let ended = ask(&sound(), &["pins", "show", "3", "--unit", "nginx"]);
-    assert_eq!(ended.code, 0, "{}", ended.all());
-    assert!(
-        ended.out.contains("nginx;main;ngx_worker_process_cycle"),
-        "{}",
-        ended.out
-    );
-    assert!(
-        ended
-            .err
-            .starts_with("api-throttled: nr_throttled > 5/s: it was 9.8\n"),
-        "{}",
-        ended.err
-    );
-    let check = |args: &[&str], expected: &str| {
-        let ended = ask(&sound(), args);
-        assert_eq!((ended.code, ended.out.as_str()), (1, ""));
-        assert!(ended.err.contains(expected), "{}", ended.err);
-    };
-    check(&["pins", "show", "4"], "there is none of this number");
-    check(
-        &["pins", "show", "12", "--captured"],
-        "nothing is kept of a capture",
-    );
-}
-
-#[test]
-fn folded_stacks_go_to_standard_output() {
-    let args = [
-        "profile",
-        "--from",
-        "-1h",
-        "--to",
-        "now",
-        "--group-by",
-        "comm",
-        "--annotate",
-    ];
-    insta::assert_snapshot!(ask(&sound(), &args).all());
-}
-
-#[test]
-fn a_profile_is_selected_and_filtered() {
-    let args = [
-        "profile", "--unit", "nginx", "--drop", "epoll", "--focus", "^ngx", "--to", "now", "-q",
-    ];
-    let ended = ask(&sound(), &args);
-    let expected = "nginx;ngx_worker_process_cycle;do_syscall_64;tcp_sendmsg 200\n";
-    assert_eq!(
-        (ended.code, ended.out.as_str(), ended.err.as_str()),
-        (0, expected, "")
-    );
-    let ended = ask(
-        &sound(),
-        &["profile", "--container", "3f", "--to", "now", "-q"],
-    );
-    assert_eq!(ended.out.lines().count(), 1, "{}", ended.all());
-}
-
-#[test]
-fn files_get_the_format_of_their_name_and_appear_whole() {
-    let running = sound();
-    for (name, begins) in [
-        ("cpu.svg", b"<?xml" as &[u8]),
-        ("cpu.pb.gz", &[0x1f, 0x8b]),
-        ("cpu.html", b"<!"),
-        ("cpu.speedscope.json", b"{"),
-        ("cpu.json", b"{"),
-        ("cpu.folded", b""),
-    ] {
-        let path = running.dir().join(name);
-        std::fs::write(&path, "the file before").unwrap();
-        let ended = ask(&running, &["profile", "-o", path.to_str().unwrap()]);
-        assert_eq!(ended.code, 0, "{name}: {}", ended.all());
-        assert!(
-            ended.err.contains("1,900 samples") && ended.err.contains(name),
-            "{}",
-            ended.err
-        );
-        let bytes = std::fs::read(&path).unwrap();
-        assert!(
-            bytes.starts_with(begins) && bytes != b"the file before",
-            "{name}"
-        );
-    }
-    let left: Vec<_> = std::fs::read_dir(running.dir())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.starts_with('.'))
-        .collect();
-    assert_eq!(left, [""; 0]);
-}
-
-#[test]
-fn a_device_takes_folded_stacks() {
-    let ended = ask(&sound(), &["profile", "-o", "/dev/null"]);
-    assert_eq!(ended.code, 0, "{}", ended.all());
-}
-
-#[test]
-fn a_place_that_cannot_be_written_to_is_named_and_nothing_else() {
-    let ended = ask(&sound(), &["profile", "-o", "/proc/no/cpu.svg"]);
-    assert!(ended.err.contains("`/proc/no/cpu.svg`"), "{}", ended.err);
-    assert!(!ended.err.contains(".agent-ctl-"), "{}", ended.err);
-    let why = ended.err.contains(": No such file or directory");
-    assert!(why, "{}", ended.err);
-}
-
-#[test]
-fn a_label_that_nobody_gives_is_refused_with_the_nearest() {
-    for (asked, nearest) in [
-        ("comm,contaner", "container"),
-        ("unti", "unit"),
-        ("PID", "pid"),
-    ] {
-        let ended = ask(&sound(), &["profile", "--group-by", asked]);
-        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{}", ended.all());
-        let said = format!("the nearest is `{nearest}`");
-        assert!(ended.err.contains(&said), "{}", ended.err);
-    }
-    let ended = ask(&sound(), &["profile", "--group-by", "pod_uid,context"]);
-    assert_eq!(ended.code, 0, "{}", ended.all());
-}
-
-#[test]
-fn times_may_have_fractions() {
-    for range in [
-        ["--from=90.5s", "--to=1.25m"],
-        ["--from=@1763733780.25", "--to=1763733781.5"],
-        ["--from=-1.5h", "--to=now"],
-    ] {
-        let [from, to] = range;
-        let ended = ask(&sound(), &["profile", from, to]);
-        assert_eq!(ended.code, 0, "{range:?}: {}", ended.all());
-    }
-}
-
-#[test]
-fn a_full_disk_is_named_with_what_was_to_be_written() {
-    let running = sound();
-    let ended = ask(&running, &["profile", "-o", "/dev/full"]);
-    let expected =
-        "agent-ctl: failed to write `/dev/full`: No space left on device (os error 28)\n";
-    assert_eq!((ended.code, ended.err.as_str()), (1, expected));
-    let expected =
-        "agent-ctl: failed to write to standard output: No space left on device (os error 28)\n";
-    for args in [
-        &["profile"] as &[&str],
-        &["status"],
-        &["status", "--json"],
-        &["tail"],
-        &["--help"],
-        &["completions", "bash"],
-    ] {
-        let mut command = command(&agent(&running), args);
-        let full = std::fs::File::options().write(true).open("/dev/full");
-        let output = command.stdout(full.unwrap()).output().unwrap();
-        let err = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(
-            (output.status.code(), err.as_str()),
-            (Some(1), expected),
-            "{args:?}"
-        );
-    }
-}
-
-#[test]
 fn what_cannot_be_meant_is_a_usage_error() {
     for args in [
         &["cgroups", "--depth", "0"] as &[&str],
@@ -473,7 +273,7 @@ fn what_cannot_be_meant_is_a_usage_error() {
         &["profile", "--from", "soon"],
         &["diff"],
         &["diff", "--before", "1m..5m"],
-        &["top", "--once", "--range", "2h"],
+        &["top", "--once", "--range", "10ms"],
         &["--agent", "nonsense", "status"],
         &[
             "--agent",
@@ -682,6 +482,18 @@ fn config_check_passes_the_daemon_on() {
         (ended.code, ended.err.as_str()),
         (3, "stand-in: --check-config a b.yaml\n")
     );
+    std::fs::rename(&daemon, dir.path().join("fleetprof-collector")).unwrap();
+    for args in [
+        &["config", "check", "collector.yaml"] as &[&str],
+        &["config", "check", "--of", "collector", "new.yaml"],
+    ] {
+        let mut command = Command::new(&here);
+        command.args(args);
+        let ended = run(command);
+        let file = args.last().unwrap();
+        let expected = format!("stand-in: --check-config {file}\n");
+        assert_eq!((ended.code, ended.err), (3, expected));
+    }
 }
 
 #[test]
@@ -691,6 +503,8 @@ fn refusals_have_their_codes() {
         (Code::Unauthenticated, 4),
         (Code::Unavailable, 5),
         (Code::InvalidArgument, 2),
+        (Code::NotFound, 2),
+        (Code::FailedPrecondition, 2),
         (Code::Internal, 1),
     ] {
         let running = Running::start(Behaviour {

@@ -148,8 +148,91 @@ fn what_a_heat_map_cannot_be_asked_is_refused() {
 }
 
 #[test]
+fn a_file_is_not_said_to_know_what_it_does_not() {
+    let summary = |args: &[&str], text: &str| {
+        let Ended(code, _, err) = alone(args, text.as_bytes());
+        assert_eq!(code, 0, "{err}");
+        err.lines().last().unwrap().to_owned()
+    };
+    assert_eq!(
+        summary(&["import", "-"], "main;f 3\nmain;g 1\n"),
+        "4 in total, no times; - lost, truncated -, unnamed -"
+    );
+    assert_eq!(
+        summary(&["import", "-"], PERF),
+        "3 samples, 0.03 s CPU, over 2 s (5.100 s to 7.100 s); - lost, truncated -, unnamed 0.0 %"
+    );
+    let Ended(_, _, err) = alone(&["import", "-"], PERF.as_bytes());
+    assert!(
+        err.contains("times count from the start of the machine"),
+        "{err}"
+    );
+}
+
+/// What `profile` says of the fake's samples, and what `import` says of a file of them.
+fn told_of(name: &str) -> (String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (agent, _stop) = agent(dir.path());
+    let path = dir.path().join(name);
+    let path = path.to_str().unwrap();
+    let Ended(code, _, written) = run(&agent, &["profile", "--since", "5m", "-o", path], b"");
+    assert_eq!(code, 0, "{written}");
+    let Ended(code, _, read) = alone(&["import", path, "--format", "folded"], b"");
+    assert_eq!(code, 0, "{read}");
+    let written = written.lines().next().unwrap();
+    let (_, written) = written.split_once(": ").unwrap();
+    (written.to_owned(), read.lines().last().unwrap().to_owned())
+}
+
+#[test]
+fn our_own_files_are_read_back_with_all_that_was_said_of_them() {
+    for name in ["a.json", "a.pb.gz", "a.html", "a.bundle.html"] {
+        let (written, read) = told_of(name);
+        assert_eq!(written, read, "{name}");
+    }
+    let (written, read) = told_of("a.speedscope.json");
+    let samples = |line: &str| line.split(',').take(2).collect::<String>();
+    assert_eq!(samples(&written), samples(&read));
+    let unnamed = |line: &str| line.split("unnamed ").nth(1).unwrap()[..5].to_owned();
+    assert_eq!(unnamed(&written), unnamed(&read));
+}
+
+#[test]
+fn stacks_without_modules_are_compared_by_the_names_of_functions() {
+    let dir = tempfile::tempdir().unwrap();
+    let (agent, _stop) = agent(dir.path());
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (pprof, folded) = (at("a.pb.gz"), at("a.folded"));
+    for path in [&pprof, &folded] {
+        let args = ["profile", "--group-by", "none", "-o", path];
+        let Ended(code, _, err) = run(&agent, &args, b"");
+        assert_eq!(code, 0, "{err}");
+    }
+    let args = ["diff", "--before", &pprof, "--after", &folded, "--json"];
+    let Ended(code, out, err) = alone(&args, b"");
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("compared by name alone"), "{err}");
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let functions = json["functions"].as_array().unwrap();
+    assert!(!functions.is_empty());
+    for function in functions {
+        // The folded file has a frame more over stacks that are cut.
+        let is_mark = function["function"] == "[truncated]";
+        assert!(is_mark || function["is_new"] == false, "{function}");
+        assert_eq!(function["is_vanished"], false, "{function}");
+    }
+}
+
+#[test]
 fn files_that_are_no_profile_are_refused_with_a_hint() {
+    let firefox = r#"{"meta":{"version":1},"libs":[],"threads":[]}"#;
     for (text, expected) in [
+        (
+            firefox,
+            "it is a profile of the Firefox Profiler, which is not read",
+        ),
+        ("{\"a\":1}", "of neither fleetprof nor speedscope"),
+        ("<!DOCTYPE html><p>", "there is no profile in it"),
         ("a;b 1 2\n", "leave one column"),
         ("PERFILE2", "perf script -i FILE"),
         ("hello\n", "none of pprof"),

@@ -277,6 +277,7 @@ impl Rig {
             max_stack_depth: 127,
             watermark_bytes: 128 << 10,
             stack_bytes: 0,
+            side_band_bytes: 0,
         };
         let rings = Rings::open(&environment.cpus_online, &spec, 256 << 10)?;
         let window = Duration::from_secs(10);
@@ -293,7 +294,8 @@ impl Rig {
             rings,
             unwinder: Unwinder::new(depths, Arc::new(CacheBounds::new(bounds))),
             period: 1_000_000_000 / 99,
-            processes: scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)),
+            processes: scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end))
+                .processes,
             idle: vec![(1, 2)],
             window,
             first_window_end: Mono::now().plus(window),
@@ -342,6 +344,7 @@ impl Rig {
             let wanted = Wanted {
                 id,
                 options: Options {
+                    copy_all: false,
                     max_stack_depth: 127,
                     stack_bytes: if copies { 16 << 10 } else { 0 },
                     min_wait: Duration::ZERO,

@@ -8,6 +8,7 @@ use crate::listen;
 use crate::metrics::Metrics;
 use crate::pins::{Pins, limits::MESSAGE_BYTES_MAX as PIN_BYTES_MAX};
 use crate::query::{Queries, REQUEST_BYTES_MAX};
+use proto::calls::{CountCalls, Patience};
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::control_service_server::ControlServiceServer;
 use proto::collector::evidence_service_server::EvidenceServiceServer;
@@ -69,14 +70,14 @@ pub struct Services {
 }
 
 /// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here are
-/// told that the page is at `page`.
+/// told that the page is at `page`. A connection without a call is closed after `patience`.
 ///
 /// # Errors
 /// When the transport fails.
 pub async fn serve(
     listener: TcpListener,
     services: Services,
-    streams_max: usize,
+    (streams_max, patience): (usize, Patience),
     page: SocketAddr,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
@@ -145,8 +146,9 @@ pub async fn serve(
         .map_err(GrpcError::Reflection)?;
     let mut stop = shutdown;
     let connections = streams_max * AGENT_CONNECTIONS + SPARE_CONNECTIONS;
-    let incoming = listen::accept(listener, connections, page, metrics);
+    let incoming = listen::accept(listener, connections, patience, page, metrics);
     builder()
+        .layer(CountCalls::<listen::Peer>::new())
         .add_service(health_service)
         .add_service(agents)
         .add_service(questions)

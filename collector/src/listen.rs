@@ -2,6 +2,7 @@
 //! or takes the port for another.
 
 use crate::metrics::Metrics;
+use proto::calls::{Caller, Calls, Patience};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -12,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::http::Extensions;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Bytes of the HTTP/2 connection preface; until these have come a connection is a stranger's.
@@ -69,6 +71,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
 pub fn accept(
     listener: TcpListener,
     places: usize,
+    patience: Patience,
     page: SocketAddr,
     metrics: Arc<Metrics>,
 ) -> ReceiverStream<io::Result<Conn>> {
@@ -88,7 +91,7 @@ pub fn accept(
             match accepted.and_then(|(stream, _)| stream.set_nodelay(true).map(|()| stream)) {
                 Ok(stream) => {
                     trouble.over();
-                    let conn = Conn::new(stream, place, page, metrics.clone());
+                    let conn = Conn::new(stream, place, patience, page, metrics.clone());
                     if tx.send(Ok(conn)).await.is_err() {
                         return;
                     }
@@ -132,6 +135,9 @@ pub struct Conn {
     /// Ends a connection that sends no preface; `None` once it has come.
     silence: Option<Pin<Box<tokio::time::Sleep>>>,
     read: usize,
+    calls: Arc<Calls>,
+    /// Looks whether there has been a call: a peer can answer pings for ever.
+    idle: Pin<Box<tokio::time::Sleep>>,
     begin: Begin,
     page: SocketAddr,
     metrics: Arc<Metrics>,
@@ -153,6 +159,7 @@ impl Conn {
     fn new(
         stream: TcpStream,
         place: OwnedSemaphorePermit,
+        patience: Patience,
         page: SocketAddr,
         metrics: Arc<Metrics>,
     ) -> Conn {
@@ -161,6 +168,8 @@ impl Conn {
             stream,
             silence: Some(Box::pin(tokio::time::sleep(PREFACE_TIMEOUT))),
             read: 0,
+            calls: Calls::new(patience),
+            idle: Box::pin(tokio::time::sleep(patience.first_call.min(patience.idle))),
             begin: Begin::Open,
             page,
             metrics,
@@ -190,6 +199,20 @@ impl Conn {
         Poll::Ready(Ok(self.begin == Begin::Other))
     }
 
+    /// Ready when the connection has had no call for too long.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.idle.as_mut().poll(cx));
+            let now = tokio::time::Instant::now();
+            let deadline = self.calls.deadline();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Poll::Ready(());
+            }
+            let next = deadline.unwrap_or(now + self.calls.patience().idle);
+            self.idle.as_mut().reset(next);
+        }
+    }
+
     /// Says where the page is. A connection that does not take so little at once gets nothing.
     fn answer_http1(&self) {
         let text = format!(
@@ -214,11 +237,32 @@ impl Drop for Conn {
     }
 }
 
-impl Connected for Conn {
-    type ConnectInfo = TcpConnectInfo;
+/// Who is at the other end.
+#[derive(Clone)]
+pub struct Peer {
+    tcp: TcpConnectInfo,
+    calls: Arc<Calls>,
+}
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
+impl Caller for Peer {
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    /// Its address is found where that of plain TCP is.
+    fn note(&self, extensions: &mut Extensions) {
+        extensions.insert(self.tcp.clone());
+    }
+}
+
+impl Connected for Conn {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        Peer {
+            tcp: self.stream.connect_info(),
+            calls: Arc::clone(&self.calls),
+        }
     }
 }
 
@@ -236,6 +280,10 @@ impl AsyncRead for Conn {
         if let Some(silence) = &mut conn.silence
             && silence.as_mut().poll(cx).is_ready()
         {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        if conn.poll_idle(cx).is_ready() {
+            conn.metrics.connections_silent.inc();
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let before = buf.filled().len();

@@ -28,7 +28,7 @@ Examples:
   fleetprof-collector                                   serve from /var/lib/fleetprof/collector
   fleetprof-collector --data-dir /tmp/fleet             keep the data elsewhere
   fleetprof-collector --set retention.disk_gib=100      override one key of the configuration
-  fleetprof-collector --check --config collector.yaml   tell whether a configuration is right
+  fleetprof-collector --check-config collector.yaml     tell whether a configuration is right
 
 Agents push to --listen-grpc, and `agent-ctl --collector` asks there; the page is at --listen-http.
 
@@ -56,6 +56,9 @@ struct Args {
     /// Check the configuration and end: exit code 0 when it is valid, 3 when it is not
     #[arg(long)]
     check: bool,
+    /// The same of this file
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    check_config: Option<PathBuf>,
 }
 
 /// Exit codes.
@@ -95,7 +98,7 @@ type SetLogLevel = Box<dyn Fn(&Config) + Send>;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let check = args.check;
+    let check = args.check || args.check_config.is_some();
     let source = match source(args) {
         Ok(source) => source,
         Err(text) => {
@@ -105,7 +108,19 @@ fn main() -> ExitCode {
     };
     let loaded = match source.load() {
         Ok(loaded) => loaded,
-        Err(error) => return fail(&error, Exit::Config),
+        Err(error) => {
+            let file = source.path.as_deref().filter(|_| check);
+            // All that is wrong with the file, where that is what is wrong.
+            return match file.map(|file| Config::check(file, effective_uid())) {
+                Some(Err(errors)) => {
+                    for error in &errors {
+                        fail(error, Exit::Config);
+                    }
+                    ExitCode::from(Exit::Config as u8)
+                }
+                _ => fail(&error, Exit::Config),
+            };
+        }
     };
     if check {
         for warning in &loaded.warnings {
@@ -137,7 +152,7 @@ fn source(args: Args) -> Result<Source, String> {
         sets.extend(address.map(|address| format!("listen.{name}={address}")));
     }
     Ok(Source {
-        path: args.config,
+        path: args.config.or(args.check_config),
         sets,
     })
 }

@@ -82,6 +82,10 @@ macro_rules! catalogue {
 
 catalogue! {
     streams Gauge "fleetprof_collector_streams" "" "Streams of agents that are open.";
+    push_failing Gauge "fleetprof_collector_push_failing" "" "1 while the store does not take what agents push.";
+    survey_ended Gauge "fleetprof_collector_survey_ended" "" "1 when the thread that looks for hosts in trouble panicked: no host is found blind.";
+    hosts_blind Gauge "fleetprof_collector_hosts_blind" "" "Hosts from which no usable samples come now.";
+    hosts_warned Gauge "fleetprof_collector_hosts_warned" "" "Hosts with warnings or errors, blind ones among them.";
     streams_begun Counter "fleetprof_collector_streams_begun_total" "" "Streams that said who they are.";
     cut_protocol Counter "fleetprof_collector_streams_cut_total" "cause=\"protocol\"" "Streams of agents that were ended from here, by cause.";
     cut_unavailable Counter "fleetprof_collector_streams_cut_total" "cause=\"store_unavailable\"" "Streams of agents that were ended from here, by cause.";
@@ -107,6 +111,7 @@ catalogue! {
     queue_windows Gauge "fleetprof_collector_queue_windows" "" "Windows that wait for the store.";
     ingest_bytes Gauge "fleetprof_collector_ingest_bytes" "" "Memory held for streams and their windows.";
     hosts_dropped Counter "fleetprof_collector_hosts_dropped_total" "" "Hosts of which nothing is remembered, because there are too many.";
+    health_dropped Counter "fleetprof_collector_health_dropped_total" "" "Times that the reasons of a host in trouble were not kept, because all together take too much.";
     hosts_failed Counter "fleetprof_collector_hosts_failed_total" "" "Times that facts of a host could not be stored; they are tried again.";
     maintain_failed Counter "fleetprof_collector_maintain_failed_total" "" "Rounds of the store's upkeep that left something undone.";
     queries_running Gauge "fleetprof_collector_queries_running" "" "Queries that run now.";
@@ -153,6 +158,7 @@ catalogue! {
     connections_grpc Gauge "fleetprof_collector_connections" "listener=\"grpc\"" "Connections that are open, by listener.";
     connections_http Gauge "fleetprof_collector_connections" "listener=\"http\"" "Connections that are open, by listener.";
     connections_evicted Counter "fleetprof_collector_connections_evicted_total" "" "Connections over HTTP closed to make room for others.";
+    connections_silent Counter "fleetprof_collector_connections_silent_total" "" "Connections over gRPC closed because no call came for long.";
     misplaced_grpc Counter "fleetprof_collector_connections_misplaced_total" "listener=\"grpc\"" "Connections told that they want the other port, by listener.";
     misplaced_http Counter "fleetprof_collector_connections_misplaced_total" "listener=\"http\"" "Connections told that they want the other port, by listener.";
 }
@@ -245,6 +251,10 @@ const STORE_HELP: &[(&str, &str)] = &[
     (
         "rows_folded_total",
         "Rows put under `[other]` because a dictionary is full.",
+    ),
+    (
+        "partitions_read_total",
+        "Partitions that queries read, counted each time; it does not grow with how long data is kept.",
     ),
     ("series", "Label sets known, over the partitions in memory."),
     ("stacks", "Stacks known, over the partitions in memory."),

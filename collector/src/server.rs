@@ -1,7 +1,8 @@
 //! The collector as a whole: what is started, in which order it ends, and what ends it.
 //!
 //! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for queries;
-//! `fp-store`, which stores windows; and `fp-upkeep`, which calls [`Store::maintain`].
+//! `fp-store`, which stores windows; `fp-upkeep`, which calls [`Store::maintain`]; and `fp-survey`, which
+//! looks for hosts in trouble.
 
 use crate::config::Config;
 use crate::control::{self, Control, ControlOptions};
@@ -16,6 +17,7 @@ use crate::store::{Store, StoreError};
 use crate::time::Clock;
 use crate::upkeep::Upkeep;
 use crate::web;
+use proto::calls::Patience;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,7 +141,7 @@ pub async fn serve(
             control: control.clone(),
             pins,
         },
-        streams,
+        (streams, Patience::default()),
         addresses.http,
         metrics.clone(),
         ending.clone(),

@@ -1,4 +1,8 @@
-//! The thread that keeps the store in order, and tells it about hosts.
+//! The thread that keeps the store in order, and tells it about hosts (`fp-upkeep`); and one that looks
+//! for hosts in trouble, which waits for neither (`fp-survey`).
+//!
+//! When `fp-upkeep` ends on its own the collector ends. When `fp-survey` panics, agents are still
+//! served: it is a trouble in the log, a metric, and `/healthz` is 503 until a restart.
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
@@ -7,7 +11,7 @@ use crate::time::Clock;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -19,17 +23,17 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// is told of again.
 const TOLD_MAX: usize = 256;
 
-/// The running thread; stopped and joined when told to, or when dropped.
+/// The running threads; stopped and joined when told to, or when dropped.
 pub struct Upkeep {
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
+    stop: Vec<SyncSender<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Upkeep {
-    /// Starts it. The receiver is done when the thread ends, on its own or not.
+    /// Starts them. The receiver is done when the store's thread ends, on its own or not.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// When a thread cannot be started.
     pub fn start(
         store: Arc<dyn Store>,
         hosts: Arc<Hosts>,
@@ -38,32 +42,41 @@ impl Upkeep {
     ) -> io::Result<(Upkeep, oneshot::Receiver<()>)> {
         let (stop, stopped) = sync_channel(1);
         let (alive, ended) = oneshot::channel();
+        let (stop_looking, no_more) = sync_channel::<()>(1);
+        let looked = Arc::clone(&hosts);
+        let surveyed = metrics.clone();
+        let look = move || survey(&no_more, INTERVAL, &surveyed, || looked.look());
         let run = move || {
             // Dropped however the thread ends, which is what the receiver waits for.
             let _alive: oneshot::Sender<()> = alive;
             let mut troubles = Troubles::default();
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                troubles.tell(round(&*store, &hosts, &clock, &metrics));
+                let mut found = round(&*store, &hosts, &clock, &metrics);
+                found.extend(survey_trouble(&metrics));
+                troubles.tell(found);
             }
         };
-        let thread = std::thread::Builder::new()
-            .name("fp-upkeep".to_owned())
-            .spawn(run)?;
+        let start = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        // One that is started before the other fails ends when its sender is dropped.
+        let threads = vec![
+            start("fp-survey").spawn(look)?,
+            start("fp-upkeep").spawn(run)?,
+        ];
         let upkeep = Upkeep {
-            stop: Some(stop),
-            thread: Some(thread),
+            stop: vec![stop_looking, stop],
+            threads,
         };
         Ok((upkeep, ended))
     }
 
-    /// Ends the thread, after the round it may be in.
+    /// Ends the threads, after the round it may be in.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        self.stop.clear();
+        for thread in self.threads.drain(..) {
             // A panic was told when it happened.
             let _ = thread.join();
         }
@@ -74,6 +87,33 @@ impl Drop for Upkeep {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Looks every `interval` until told to stop, or until a look panics.
+fn survey(no_more: &Receiver<()>, interval: Duration, metrics: &Metrics, mut look: impl FnMut()) {
+    let _ended = SurveyEnded(metrics);
+    while no_more.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+        look();
+    }
+}
+
+/// Makes it known when the survey ends by a panic.
+struct SurveyEnded<'a>(&'a Metrics);
+
+impl Drop for SurveyEnded<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.survey_ended.set(1);
+        }
+    }
+}
+
+fn survey_trouble(metrics: &Metrics) -> Option<String> {
+    let ended = metrics.survey_ended.get() != 0;
+    ended.then(|| {
+        "nobody looks for hosts in trouble: thread `fp-survey` panicked\n  restart the collector"
+            .to_owned()
+    })
 }
 
 /// One round; what is wrong, in sentences.
@@ -106,5 +146,35 @@ impl Troubles {
             tracing::info!("over: {trouble}");
         }
         self.told = found.into_iter().take(TOLD_MAX).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a survey whose look panics, or that is told to stop.
+    fn surveyed(panics: bool) -> Option<String> {
+        let metrics = Arc::new(Metrics::default());
+        let (stop, no_more) = sync_channel::<()>(1);
+        let (looked, looks) = sync_channel(1);
+        let of_thread = metrics.clone();
+        let thread = std::thread::spawn(move || {
+            survey(&no_more, Duration::ZERO, &of_thread, || {
+                let _ = looked.try_send(());
+                assert!(!panics, "as the test asks");
+            });
+        });
+        looks.recv().expect("it looks");
+        drop(stop);
+        assert_eq!(thread.join().is_err(), panics);
+        survey_trouble(&metrics)
+    }
+
+    #[test]
+    fn a_survey_that_panics_is_a_trouble_and_one_that_is_stopped_is_none() {
+        let trouble = surveyed(true).expect("a trouble");
+        assert!(trouble.contains("fp-survey"), "{trouble}");
+        assert_eq!(surveyed(false), None);
     }
 }

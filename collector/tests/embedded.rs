@@ -13,6 +13,7 @@ use collector::store::{
     Answer, Cancel, HostFacts, HostRecord, Limits, NewWindow, Scope, Store, StoreError, Taken,
     TimeRange,
 };
+use durability::counter;
 use fleet::{Fleet, Shape, WINDOW_NS};
 use profile::{Dictionary, GroupBy, Profile, Query, Selector};
 use std::collections::BTreeMap;
@@ -329,7 +330,7 @@ fn a_new_partition_asks_for_no_stack_that_another_has() {
     let store = open(folder.path(), &quick_flushes());
     let mut window = fleet.window(0, 0, BEGIN);
     assert_eq!(push(&store, &fleet, window.clone()).unwrap(), Taken::Stored);
-    window.origin.sequence = 1;
+    window.origin.sequence += HOUR as u64;
     window.range.start_unix_ns += HOUR;
     window.range.end_unix_ns += HOUR;
     let now = window.range.end_unix_ns;
@@ -351,7 +352,7 @@ fn hosts_survive_a_crash_and_a_close() {
         clock_ahead_ns: -5,
     };
     let store = open(folder.path(), &Options::default());
-    store.put_host(&record).unwrap();
+    store.put_hosts(std::slice::from_ref(&record)).unwrap();
     drop(store);
     for _ in 0..2 {
         let store = open(folder.path(), &Options::default());
@@ -441,4 +442,42 @@ fn a_full_disk_refuses_for_now_and_recovers_needs_root() {
     store.maintain(BEGIN + HOUR).unwrap();
     assert_eq!(total(&store), samples);
     assert_eq!(store.degraded(), Vec::<String>::new());
+}
+
+#[test]
+fn a_query_reads_the_partitions_of_its_range_and_is_told_of_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let options = quick_flushes();
+    let store = open(folder.path(), &options);
+    // Ten partitions of 20 minutes; the second host is not there in the middle of it.
+    for window in (0..1200).step_by(30) {
+        for host in 0..2 {
+            if host == 0 || !(400..800).contains(&window) {
+                let taken = push(&store, &fleet, fleet.window(host, window, BEGIN));
+                assert_eq!(taken.unwrap(), Taken::Stored);
+            }
+        }
+    }
+    let range = TimeRange {
+        start_unix_ns: BEGIN + 6000 * SECOND,
+        end_unix_ns: BEGIN + 6300 * SECOND,
+    };
+    let query = Query::new(Selector::default(), Vec::new(), GroupBy::All).unwrap();
+    let check = |store: &EmbeddedStore| {
+        let before = counter(store, "fleetprof_store_partitions_read_total");
+        let quality = store.profile(range, &query, &ample()).unwrap().quality;
+        let read = counter(store, "fleetprof_store_partitions_read_total") - before;
+        // For samples one, for gaps that and the next.
+        assert_eq!(read, 3);
+        assert_eq!((quality.hosts, quality.hosts_alive), (1, 2));
+        let longest = quality.gaps.first().unwrap();
+        assert_eq!(longest.0.host_id, "host-0001");
+        assert_eq!(longest.1.range, range);
+    };
+    check(&store);
+    flush(&store);
+    check(&store);
+    drop(store);
+    check(&open(folder.path(), &options));
 }

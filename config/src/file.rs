@@ -9,6 +9,7 @@ use crate::key::{Key, nearest_path};
 use crate::value::{Kind, Value, shown};
 use crate::{ConfigError, Configuration, FILE_BYTES_MAX, Place};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -87,24 +88,82 @@ fn distrust(uid: u32, gid: u32, mode: u32, euid: u32) -> Option<String> {
     }
 }
 
+/// Most errors that are told of one file. Each is found by reading the file once more.
+const ERRORS_MAX: usize = 50;
+
 /// Sets in `config` what `text` says. `path` is for messages.
 pub(crate) fn apply<C: Configuration>(
     config: &mut C,
     text: &str,
     path: &Path,
 ) -> Result<(), ConfigError> {
-    let mut problem = None;
-    let root = Section {
-        path: "",
-        config,
-        problem: &mut problem,
-    };
-    let Err(error) = root.deserialize(serde_yaml::Deserializer::from_str(text)) else {
-        return Ok(());
-    };
-    let line = error.location().map(|location| location.line());
-    let place = Place::File(path.to_path_buf(), line);
-    Err(match problem {
+    let (mut errors, _) = apply_all(config, text, path, 1);
+    errors.pop().map_or(Ok(()), Err)
+}
+
+/// The same, with all that is wrong, and the paths of it; what is right is set.
+pub(crate) fn apply_any<C: Configuration>(
+    config: &mut C,
+    text: &str,
+    path: &Path,
+) -> (Vec<ConfigError>, BTreeSet<String>) {
+    apply_all(config, text, path, ERRORS_MAX)
+}
+
+fn apply_all<C: Configuration>(
+    config: &mut C,
+    text: &str,
+    path: &Path,
+    most: usize,
+) -> (Vec<ConfigError>, BTreeSet<String>) {
+    // What is no YAML is told as that, and not by the first key before the place.
+    if let Err(error) = serde_yaml::from_str::<de::IgnoredAny>(text) {
+        let line = error.location().map(|location| location.line());
+        let error = ConfigError::Syntax {
+            place: Place::File(path.to_path_buf(), line),
+            message: shown_whole(&error.to_string()),
+        };
+        return (vec![error], BTreeSet::new());
+    }
+    let mut errors = Vec::new();
+    let mut found = Found::default();
+    loop {
+        let mut read = C::default();
+        let root = Section {
+            path: "",
+            config: &mut read,
+            found: &mut found,
+        };
+        let Err(error) = root.deserialize(serde_yaml::Deserializer::from_str(text)) else {
+            *config = read;
+            return (errors, found.told);
+        };
+        let problem = found.problem.take();
+        // Within a list the parser tells where the list or the entry starts.
+        let line = match &problem {
+            Some(Problem::Item(problem)) if !problem.is_duplicate() => {
+                line_of(text, problem.path())
+            }
+            _ => None,
+        };
+        let line = line.or_else(|| error.location().map(|location| location.line()));
+        let place = Place::File(path.to_path_buf(), line);
+        let about = problem.as_ref().map(Problem::path).unwrap_or_default();
+        let is_new = !about.is_empty() && found.told.insert(about.to_owned());
+        errors.push(told::<C>(problem, place, &error));
+        if !is_new || errors.len() >= most {
+            return (errors, found.told);
+        }
+    }
+}
+
+/// The error for what is wrong.
+fn told<C: Configuration>(
+    problem: Option<Problem<C>>,
+    place: Place,
+    error: &serde_yaml::Error,
+) -> ConfigError {
+    match problem {
         Some(Problem::Unknown(key)) => ConfigError::UnknownKey {
             nearest: nearest_path::<C>(&key),
             key: shown(&key),
@@ -134,7 +193,7 @@ pub(crate) fn apply<C: Configuration>(
             place,
             message: shown_whole(&error.to_string()),
         },
-    })
+    }
 }
 
 /// The parser's own words; they quote the file, so control characters are escaped.
@@ -155,11 +214,38 @@ enum Problem<C: 'static> {
     NotASection(&'static str),
 }
 
+impl<C> Problem<C> {
+    /// What it is about.
+    fn path(&self) -> &str {
+        match self {
+            Problem::Unknown(path) | Problem::Duplicate(path) => path,
+            Problem::Value(key, _) => key.path,
+            Problem::Item(problem) => problem.path(),
+            Problem::NotASection(path) => path,
+        }
+    }
+}
+
+/// What was found wrong, and what of it is passed over because it was told already.
+struct Found<C: 'static> {
+    problem: Option<Problem<C>>,
+    told: BTreeSet<String>,
+}
+
+impl<C> Default for Found<C> {
+    fn default() -> Found<C> {
+        Found {
+            problem: None,
+            told: BTreeSet::new(),
+        }
+    }
+}
+
 /// Reads one section, its sections included.
 struct Section<'a, C: 'static> {
     path: &'static str,
     config: &'a mut C,
-    problem: &'a mut Option<Problem<C>>,
+    found: &'a mut Found<C>,
 }
 
 impl<'de, C: Configuration> DeserializeSeed<'de> for Section<'_, C> {
@@ -176,14 +262,17 @@ impl<C: Configuration> Section<'_, C> {
         let Some(key) = Key::<C>::short_for(self.path) else {
             return self.not_a_section();
         };
-        let problem = self.problem;
-        let value = Checked { key, problem }.check(value)?;
+        if self.found.told.contains(key.path) {
+            return Ok(());
+        }
+        let found = self.found;
+        let value = Checked { key, found }.check(value)?;
         (key.put)(self.config, value);
         Ok(())
     }
 
     fn not_a_section<E: de::Error>(self) -> Result<(), E> {
-        *self.problem = Some(Problem::NotASection(self.path));
+        self.found.problem = Some(Problem::NotASection(self.path));
         Err(E::custom("not a section"))
     }
 }
@@ -209,13 +298,13 @@ impl<'de, C: Configuration> Visitor<'de> for Section<'_, C> {
         let Section {
             path,
             config,
-            problem,
+            found,
         } = self;
         let mut seen = Vec::new();
         while let Some(entry) = map.next_key_seed(Name {
             path,
             seen: &seen,
-            problem,
+            found,
         })? {
             match entry {
                 Entry::Section(path) => {
@@ -223,14 +312,15 @@ impl<'de, C: Configuration> Visitor<'de> for Section<'_, C> {
                     map.next_value_seed(Section {
                         path,
                         config,
-                        problem,
+                        found,
                     })?;
                 }
                 Entry::Key(key) => {
                     seen.push(key.path);
-                    let value = map.next_value_seed(Checked { key, problem })?;
+                    let value = map.next_value_seed(Checked { key, found })?;
                     (key.put)(config, value);
                 }
+                Entry::Told => map.next_value::<de::IgnoredAny>().map(|_| ())?,
             }
         }
         Ok(())
@@ -256,13 +346,15 @@ impl<'de, C: Configuration> Visitor<'de> for Section<'_, C> {
 enum Entry<C: 'static> {
     Section(&'static str),
     Key(&'static Key<C>),
+    /// What is wrong with it was told already.
+    Told,
 }
 
 /// Reads the name of a key or section within the section `path`.
 struct Name<'a, C: 'static> {
     path: &'static str,
     seen: &'a [&'static str],
-    problem: &'a mut Option<Problem<C>>,
+    found: &'a mut Found<C>,
 }
 
 impl<'de, C: Configuration> DeserializeSeed<'de> for Name<'_, C> {
@@ -290,13 +382,16 @@ impl<C: Configuration> Visitor<'_> for Name<'_, C> {
         let plain = !name.contains('.');
         let key = C::KEYS.iter().find(|key| plain && key.path == full);
         let section = C::SECTIONS.iter().find(|(path, _)| plain && *path == full);
+        if self.found.told.contains(&full) {
+            return Ok(Entry::Told);
+        }
         let problem = match (key, section) {
             _ if self.seen.contains(&full.as_str()) => Problem::Duplicate(full),
             (Some(key), _) => return Ok(Entry::Key(key)),
             (None, Some((path, _))) => return Ok(Entry::Section(path)),
             (None, None) => Problem::Unknown(full),
         };
-        *self.problem = Some(problem);
+        self.found.problem = Some(problem);
         Err(E::custom("refused name"))
     }
 }
@@ -304,7 +399,7 @@ impl<C: Configuration> Visitor<'_> for Name<'_, C> {
 /// Reads the value of a key and checks it.
 struct Checked<'a, C: 'static> {
     key: &'static Key<C>,
-    problem: &'a mut Option<Problem<C>>,
+    found: &'a mut Found<C>,
 }
 
 impl<'de, C: Configuration> DeserializeSeed<'de> for Checked<'_, C> {
@@ -324,7 +419,7 @@ impl<C: Configuration> Checked<'_, C> {
     }
 
     fn refuse<T, E: de::Error>(self, shown: String) -> Result<T, E> {
-        *self.problem = Some(Problem::Value(self.key, shown));
+        self.found.problem = Some(Problem::Value(self.key, shown));
         Err(E::custom("refused value"))
     }
 }
@@ -370,9 +465,13 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         if let Kind::Items(kind) = self.key.kind {
-            let mut problem = None;
-            let read = kind.read_seq(self.key.path, items, &mut problem);
-            *self.problem = problem.map(Problem::Item);
+            let mut found = items::Found {
+                problem: None,
+                told: std::mem::take(&mut self.found.told),
+            };
+            let read = kind.read_seq(self.key.path, items, &mut found);
+            self.found.told = found.told;
+            self.found.problem = found.problem.map(Problem::Item);
             return read.map(Value::Items);
         }
         let mut list = Vec::new();
@@ -389,7 +488,11 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
         let mut labels: Vec<(String, String)> = Vec::new();
         while let Some((name, value)) = map.next_entry::<String, String>()? {
             if labels.iter().any(|(known, _)| *known == name) {
-                *self.problem = Some(Problem::Duplicate(format!("{}.{name}", self.key.path)));
+                let path = format!("{}.{name}", self.key.path);
+                if self.found.told.contains(&path) {
+                    continue;
+                }
+                self.found.problem = Some(Problem::Duplicate(path));
                 return Err(de::Error::custom("given twice"));
             }
             // What is over the bound is refused whole, not kept.
@@ -402,9 +505,126 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
     }
 }
 
+/// The line (from 1) on which the value at `path` starts (`triggers[1].when`), or that of the nearest map
+/// or list around it that is there.
+pub(crate) fn line_of(text: &str, path: &str) -> Option<usize> {
+    let dotted = path.replace('[', ".").replace(']', "");
+    let names: Vec<&str> = dotted.split('.').collect();
+    (1..=names.len()).rev().find_map(|depth| {
+        let walk = Walk(&names[..depth]);
+        let found = walk.deserialize(serde_yaml::Deserializer::from_str(text));
+        let location = found.err()?.location()?;
+        Some(location.line())
+    })
+}
+
+/// Goes to a value and fails there: only errors say where they are.
+struct Walk<'a>(&'a [&'a str]);
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Walk<'_> {
+    fn end<E: de::Error>(self) -> Result<(), E> {
+        match self.0 {
+            [] => Err(E::custom("here")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some((name, rest)) = self.0.split_first() else {
+            return self.end();
+        };
+        while let Some(found) = map.next_key::<String>()? {
+            match found == *name {
+                true => map.next_value_seed(Walk(rest))?,
+                false => map.next_value::<de::IgnoredAny>().map(|_| ())?,
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let Some((at, rest)) = self.0.split_first() else {
+            return self.end();
+        };
+        let at = at.parse().unwrap_or(usize::MAX);
+        for index in 0.. {
+            let more = match index == at {
+                true => items.next_element_seed(Walk(rest))?.is_some(),
+                false => items.next_element::<de::IgnoredAny>()?.is_some(),
+            };
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<(), E> {
+        self.end()
+    }
+
+    fn visit_none<E: de::Error>(self) -> Result<(), E> {
+        self.end()
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<(), E> {
+        self.end()
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<(), E> {
+        self.end()
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<(), E> {
+        self.end()
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<(), E> {
+        self.end()
+    }
+
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<(), E> {
+        self.end()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::distrust;
+    use super::{distrust, line_of};
+
+    #[test]
+    fn a_value_is_found_by_its_path() {
+        let text = "a: 1\nb:\n  c: x\n  d: [1, 2]\nt:\n- n: 1\n  w: 2\n- {n: 3,\n   w: 4}\n";
+        for (path, line) in [
+            ("a", Some(1)),
+            ("b.c", Some(3)),
+            ("b.d", Some(4)),
+            ("b.none", Some(3)),
+            ("t[0].w", Some(7)),
+            ("t[1]", Some(8)),
+            ("t[1].w", Some(9)),
+            ("t[1].none", Some(8)),
+            ("none.at.all", None),
+        ] {
+            assert_eq!(line_of(text, path), line, "{path}");
+        }
+    }
 
     #[test]
     fn root_trusts_only_files_that_root_alone_can_write() {

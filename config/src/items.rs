@@ -6,7 +6,9 @@
 use crate::key::nearest_word;
 use crate::value::{Kind, Value, shown};
 use crate::{ConfigError, Place};
+use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A key of an entry.
@@ -46,10 +48,34 @@ pub(crate) enum Problem {
     Unknown(String, Option<&'static str>),
     Duplicate(String),
     Value(String, String, String),
-    Shape(String),
+    /// Where, and what.
+    Shape(String, String),
+}
+
+/// What was found wrong, and what of it is passed over because it was told already.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub problem: Option<Problem>,
+    /// Paths: `triggers[1].when`.
+    pub told: BTreeSet<String>,
 }
 
 impl Problem {
+    /// What it is about.
+    pub(crate) fn path(&self) -> &str {
+        match self {
+            Problem::Unknown(path, _)
+            | Problem::Duplicate(path)
+            | Problem::Value(path, ..)
+            | Problem::Shape(path, _) => path,
+        }
+    }
+
+    /// True when it is about the second of two.
+    pub(crate) fn is_duplicate(&self) -> bool {
+        matches!(self, Problem::Duplicate(_))
+    }
+
     pub(crate) fn at(self, place: Place) -> ConfigError {
         match self {
             Problem::Unknown(key, nearest) => ConfigError::UnknownKey {
@@ -64,7 +90,7 @@ impl Problem {
                 expected,
                 place,
             },
-            Problem::Shape(message) => ConfigError::Syntax { place, message },
+            Problem::Shape(_, message) => ConfigError::Syntax { place, message },
         }
     }
 }
@@ -82,11 +108,13 @@ impl Items {
         let once = |(at, (name, _)): (usize, &(String, Value))| {
             !item[..at].iter().any(|(before, _)| before == name)
         };
-        item.iter().all(known) && item.iter().enumerate().all(once) && self.missing(item).is_none()
+        item.iter().all(known)
+            && item.iter().enumerate().all(once)
+            && self.missing(item, &|_| false).is_none()
     }
 
-    /// A key that the entry has to have and has not.
-    fn missing(&self, item: &Item) -> Option<&'static str> {
+    /// A key that the entry has to have and has not, and that is not passed over.
+    fn missing(&self, item: &Item, passed: &dyn Fn(&str) -> bool) -> Option<&'static str> {
         let has = |name: &str| item.iter().any(|(known, _)| known == name);
         let needed = |field: &&Field| {
             let section = field.name.split_once('.').map(|(section, _)| section);
@@ -94,7 +122,7 @@ impl Items {
                 let inside = |name: &str| name.split_once('.').is_some_and(|(of, _)| of == section);
                 item.iter().any(|(name, _)| inside(name))
             });
-            field.required && begun && !has(field.name)
+            field.required && begun && !has(field.name) && !passed(field.name)
         };
         self.fields.iter().find(needed).map(|field| field.name)
     }
@@ -104,14 +132,14 @@ impl Items {
         if text.is_empty() {
             return Ok(Value::Items(Vec::new()));
         }
-        let mut problem = None;
+        let mut found = Found::default();
         let list = ListSeed {
             items: self,
             key,
-            problem: &mut problem,
+            found: &mut found,
         };
         let read = list.deserialize(serde_yaml::Deserializer::from_str(text));
-        match (read, problem) {
+        match (read, found.problem) {
             (Ok(list), None) => Ok(Value::Items(list)),
             (_, Some(problem)) => Err(problem),
             (Err(_), None) => Err(self.not_a_list(key)),
@@ -119,7 +147,8 @@ impl Items {
     }
 
     fn not_a_list(&'static self, key: &str) -> Problem {
-        Problem::Shape(format!("`{key}` must be {}", Kind::Items(self).expected()))
+        let message = format!("`{key}` must be {}", Kind::Items(self).expected());
+        Problem::Shape(key.to_owned(), message)
     }
 
     /// Reads the entries of a sequence.
@@ -127,7 +156,7 @@ impl Items {
         &'static self,
         key: &str,
         mut entries: A,
-        problem: &mut Option<Problem>,
+        found: &mut Found,
     ) -> Result<Vec<Item>, A::Error> {
         let mut list: Vec<Item> = Vec::new();
         loop {
@@ -138,21 +167,24 @@ impl Items {
                 path: &path,
                 within: "",
                 item: &mut item,
-                problem,
+                found,
             };
             if entries.next_element_seed(seed)?.is_none() {
                 return Ok(list);
             }
             if list.len() == self.max {
                 let (what, max) = (self.what, self.max);
-                *problem = Some(Problem::Shape(format!(
-                    "`{key}` has more than {max} {what}s"
-                )));
+                let message = format!("`{key}` has more than {max} {what}s");
+                found.problem = Some(Problem::Shape(key.to_owned(), message));
                 return Err(A::Error::custom("too many"));
             }
-            if let Some(name) = self.missing(&item) {
+            let passed = |name: &str| {
+                let is_told = |path: &str| found.told.contains(path);
+                is_told(&path) || is_told(&format!("{path}.{name}"))
+            };
+            if let Some(name) = self.missing(&item, &passed) {
                 let message = format!("`{path}` has no `{name}`, which every {} has", self.what);
-                *problem = Some(Problem::Shape(message));
+                found.problem = Some(Problem::Shape(format!("{path}.{name}"), message));
                 return Err(A::Error::custom("a key is missing"));
             }
             list.push(item);
@@ -163,7 +195,7 @@ impl Items {
 struct ListSeed<'a> {
     items: &'static Items,
     key: &'a str,
-    problem: &'a mut Option<Problem>,
+    found: &'a mut Found,
 }
 
 impl<'de> DeserializeSeed<'de> for ListSeed<'_> {
@@ -182,7 +214,7 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, entries: A) -> Result<Vec<Item>, A::Error> {
-        self.items.read_seq(self.key, entries, self.problem)
+        self.items.read_seq(self.key, entries, self.found)
     }
 }
 
@@ -194,7 +226,7 @@ struct ItemSeed<'a> {
     /// Name of the map in the entry; empty for the entry itself.
     within: &'a str,
     item: &'a mut Item,
-    problem: &'a mut Option<Problem>,
+    found: &'a mut Found,
 }
 
 impl ItemSeed<'_> {
@@ -203,7 +235,8 @@ impl ItemSeed<'_> {
             "" => self.path.to_owned(),
             within => format!("{}.{within}", self.path),
         };
-        *self.problem = Some(Problem::Shape(format!("`{place}` must be a map of keys")));
+        let message = format!("`{place}` must be a map of keys");
+        self.found.problem = Some(Problem::Shape(place, message));
         Err(E::custom("not a map"))
     }
 }
@@ -212,6 +245,9 @@ impl<'de> DeserializeSeed<'de> for ItemSeed<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.found.told.contains(self.path) {
+            return de::IgnoredAny::deserialize(deserializer).map(|_| ());
+        }
         deserializer.deserialize_any(self)
     }
 }
@@ -236,18 +272,22 @@ impl<'de> Visitor<'de> for ItemSeed<'_> {
             let fields = self.items.fields.iter();
             let field = fields.clone().find(|field| plain && field.name == full);
             let of = |field: &&Field| field.name.split_once('.').is_some_and(|(of, _)| of == full);
+            if self.found.told.contains(&path) {
+                map.next_value::<de::IgnoredAny>()?;
+                continue;
+            }
             let twice =
                 self.item.iter().any(|(known, _)| *known == full) || sections.contains(&full);
             if twice {
-                *self.problem = Some(Problem::Duplicate(path));
+                self.found.problem = Some(Problem::Duplicate(path));
                 return Err(A::Error::custom("given twice"));
             }
             if let Some(field) = field {
-                let problem = &mut *self.problem;
+                let found = &mut *self.found;
                 let value = map.next_value_seed(FieldSeed {
                     field,
                     path: &path,
-                    problem,
+                    found,
                 })?;
                 self.item.push((full, value));
             } else if plain && self.within.is_empty() && fields.clone().any(|f| of(&f)) {
@@ -256,12 +296,12 @@ impl<'de> Visitor<'de> for ItemSeed<'_> {
                     path: self.path,
                     within: &full,
                     item: &mut *self.item,
-                    problem: &mut *self.problem,
+                    found: &mut *self.found,
                 })?;
                 sections.push(full);
             } else {
                 let near = nearest_word(&self.items.names(self.within), &name);
-                *self.problem = Some(Problem::Unknown(path, near));
+                self.found.problem = Some(Problem::Unknown(path, near));
                 return Err(A::Error::custom("unknown name"));
             }
         }
@@ -314,7 +354,7 @@ impl Items {
 struct FieldSeed<'a> {
     field: &'static Field,
     path: &'a str,
-    problem: &'a mut Option<Problem>,
+    found: &'a mut Found,
 }
 
 impl FieldSeed<'_> {
@@ -333,7 +373,7 @@ impl FieldSeed<'_> {
 
     fn refuse<T, E: de::Error>(self, value: String) -> Result<T, E> {
         let expected = self.field.kind.expected();
-        *self.problem = Some(Problem::Value(self.path.to_owned(), value, expected));
+        self.found.problem = Some(Problem::Value(self.path.to_owned(), value, expected));
         Err(E::custom("refused value"))
     }
 }

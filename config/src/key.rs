@@ -142,7 +142,12 @@ pub(crate) fn nearest_path<C: Configuration>(path: &str) -> Option<&'static str>
         .find(|key| key.split().1 == name)
         .map(|key| key.path);
     elsewhere.or_else(|| {
-        let all: Vec<&'static str> = names().collect();
+        // The section that it is in is no better name for it.
+        let is_around = |known: &str| {
+            path.strip_prefix(known)
+                .is_some_and(|rest| rest.starts_with('.'))
+        };
+        let all: Vec<&'static str> = names().filter(|known| !is_around(known)).collect();
         nearest(all.iter().map(|known| (*known).to_owned()), path).map(|at| all[at])
     })
 }

@@ -1,11 +1,11 @@
-//! Configuration from a table of keys: one row says what a key means, its unit, its range and whether a
-//! reload takes it, and files, variables, flags and the sample file all go by it.
+//! Configuration from a table of keys: one row says what a key means, its unit, its range and
+//! whether a reload takes it, and files, variables, flags and the sample file all go by it.
 //!
 //! Precedence: built-in defaults < file < environment (`FLEETPROF_SAMPLING_RATE_HZ`) < flags
 //! (`--set sampling.rate_hz=49`). Whatever the source, a value passes the same check, the one of
 //! its row in [`Configuration::KEYS`]; what one key says about another is checked last, in
-//! [`Configuration::load`]. A configuration is taken whole or not at all. Reading the file blocks: call
-//! it at start and on a thread that may.
+//! [`Configuration::load`]. A configuration is taken whole or not at all. Reading the file blocks:
+//! call it at start and on a thread that may.
 #![forbid(unsafe_code)]
 
 mod file;
@@ -34,7 +34,7 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 pub trait Configuration: Default + Clone + serde::Serialize + 'static {
     /// File that is read when none is named. It need not exist.
     const DEFAULT_PATH: &'static str;
-    /// Begin of every environment variable that names a key.
+    /// Prefix of every environment variable that names a key.
     const ENV_PREFIX: &'static str;
     /// Comment at the top of the sample file.
     const HEAD: &'static str;
@@ -45,11 +45,8 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
     /// Sections for which one value may stand instead of a map, each with the key that it sets.
     const SHORT: &'static [(&'static str, &'static str)] = &[];
 
-    /// Checks what one key says about another.
-    ///
-    /// # Errors
-    /// Names the key to change, and how: [`ConfigError::Conflict`].
-    fn settle(&mut self) -> Result<(), ConfigError>;
+    /// Checks what one key says about another: all that is wrong.
+    fn settle(&mut self) -> Vec<Conflict>;
 
     /// What is admitted, but should be meant.
     fn dangers(&self) -> Vec<String> {
@@ -73,13 +70,18 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
             None => Some(PathBuf::from(Self::DEFAULT_PATH)).filter(|path| path.exists()),
         };
         let mut config = Self::default();
+        let text = match &path {
+            Some(path) => file::read(path, euid)?,
+            None => String::new(),
+        };
         if let Some(path) = &path {
-            let text = file::read(path, euid)?;
             file::apply(&mut config, &text, path)?;
         }
         let mut warnings = apply_env(&mut config, env)?;
         apply_sets(&mut config, sets)?;
-        config.settle()?;
+        if let Some(conflict) = config.settle().into_iter().next() {
+            return Err(conflict.at(path.as_deref().map(|path| (path, &*text))));
+        }
         warnings.extend(config.dangers());
         Ok(Loaded {
             config,
@@ -95,8 +97,35 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         file::apply(&mut config, text, path)?;
-        config.settle()?;
-        Ok(config)
+        match config.settle().into_iter().next() {
+            Some(conflict) => Err(conflict.at(Some((path, text)))),
+            None => Ok(config),
+        }
+    }
+
+    /// Checks the file at `path` alone, and says what is admitted but should be meant.
+    ///
+    /// # Errors
+    /// All that is wrong with it, in the order of the file; what one key says about another comes
+    /// last.
+    fn check(path: &Path, euid: u32) -> Result<Vec<String>, Vec<ConfigError>> {
+        let text = file::read(path, euid).map_err(|error| vec![error])?;
+        let mut config = Self::default();
+        let (mut errors, told) = file::apply_any(&mut config, &text, path);
+        let conflicts = config.settle().into_iter();
+        // What hangs on a key that is wrong itself may be right once it is fixed.
+        let conflicts = conflicts.filter(|conflict| {
+            let about = &conflict.about;
+            errors.is_empty() || (!about.is_empty() && !about.iter().any(|of| told.contains(of)))
+        });
+        let conflicts: Vec<_> = conflicts.collect();
+        let conflicts = conflicts.into_iter();
+        errors.extend(conflicts.map(|conflict| conflict.at(Some((path, &*text)))));
+        errors.dedup_by_key(|error| error.to_string());
+        match errors.is_empty() {
+            true => Ok(config.dangers()),
+            false => Err(errors),
+        }
     }
 
     /// The configuration as YAML, defaults filled in. [`Configuration::parse`] reads it back.
@@ -174,7 +203,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// What is wrong with it.
         why: String,
-        /// How to mend it.
+        /// How to fix it.
         remedy: String,
     },
     /// Not YAML, or not of the right shape.
@@ -216,13 +245,53 @@ pub enum ConfigError {
         place: Place,
     },
     /// Keys that are well each by itself, but not together.
-    #[error("`{key}` {message}")]
+    #[error("`{key}` {message}{}", place.as_ref().map(|place| format!(" (in {place})")).unwrap_or_default())]
     Conflict {
         /// The key to change.
         key: &'static str,
-        /// What is wrong, and how to mend it.
+        /// What is wrong, and how to fix it.
         message: String,
+        /// Where the key is, or the section that it is missing from.
+        place: Option<Place>,
     },
+}
+
+/// What one key says about another that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The key to change.
+    pub key: &'static str,
+    /// Where that is in the file: `triggers[1].when`.
+    pub path: String,
+    /// What is wrong, and how to fix it.
+    pub message: String,
+    /// Paths of all keys that have to do with it; empty: any may.
+    pub about: Vec<String>,
+}
+
+impl Conflict {
+    /// Of a key and others.
+    pub fn new(key: &'static str, message: String) -> Conflict {
+        Conflict {
+            key,
+            path: key.to_owned(),
+            message,
+            about: Vec::new(),
+        }
+    }
+
+    /// The error, of a file with this text.
+    fn at(self, file: Option<(&Path, &str)>) -> ConfigError {
+        let place = file.and_then(|(path, text)| {
+            let line = file::line_of(text, &self.path)?;
+            Some(Place::File(path.to_path_buf(), Some(line)))
+        });
+        ConfigError::Conflict {
+            key: self.key,
+            message: self.message,
+            place,
+        }
+    }
 }
 
 /// Where a value came from.

@@ -48,16 +48,20 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(path) = &args.check_config {
-        return match Config::load(Some(path), [], &[], effective_uid()) {
-            Ok(loaded) => {
-                loaded
-                    .warnings
+        return match Config::check(path, effective_uid()) {
+            Ok(warnings) => {
+                warnings
                     .iter()
                     .for_each(|warning| eprintln!("warning: {warning}"));
                 println!("{}: valid", path.display());
                 ExitCode::SUCCESS
             }
-            Err(error) => fail(&error, Exit::Config),
+            Err(errors) => {
+                for error in &errors {
+                    fail(error, Exit::Config);
+                }
+                ExitCode::from(Exit::Config as u8)
+            }
         };
     }
     let mut sets = args.sets;

@@ -311,12 +311,16 @@ impl Priority {
     /// without CAP_SYS_NICE and RLIMIT_NICE. Such a thread is left where it is: lowered for good it
     /// would not run at all on a machine that has no CPU to spare.
     pub fn of_this_thread() -> Option<Priority> {
-        // SAFETY: no argument, and it cannot fail.
-        let tid = unsafe { libc::syscall(libc::SYS_gettid) } as libc::id_t;
-        let priority = Priority { tid };
+        let priority = Priority::calling();
         priority.set_nice(1).ok()?;
         priority.set_nice(0).ok()?;
         Some(priority)
+    }
+
+    fn calling() -> Priority {
+        // SAFETY: no argument, and it cannot fail.
+        let tid = unsafe { libc::syscall(libc::SYS_gettid) } as libc::id_t;
+        Priority { tid }
     }
 
     /// That of a thread which is not there.
@@ -332,6 +336,13 @@ impl Priority {
         const IDLE: libc::c_int = 3 << 13;
         let _ = self.set_nice(nice);
         self.set_io(IDLE);
+    }
+
+    /// Has the calling thread go before others by this nice value, where the daemon may: as root, or with
+    /// CAP_SYS_NICE or RLIMIT_NICE. Returns whether it does.
+    pub fn prefer_this_thread(nice: i32) -> bool {
+        let priority = Priority::calling();
+        priority.set_nice(nice).is_ok()
     }
 
     /// Back to what every thread has.
@@ -404,5 +415,15 @@ mod tests {
         let other = std::thread::spawn(move || priority.raise());
         other.join().expect("no panic");
         assert_eq!(nice_of(priority.tid), 0);
+    }
+
+    #[test]
+    fn a_thread_that_is_preferred_is_the_only_one_needs_root() {
+        if !Priority::prefer_this_thread(-10) {
+            eprintln!("skip: this user may not raise priorities");
+            return;
+        }
+        assert_eq!(nice_of(Priority::calling().tid), -10);
+        assert_eq!(nice_of(std::process::id()), 0);
     }
 }

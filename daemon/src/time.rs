@@ -26,6 +26,11 @@ impl Mono {
     }
 }
 
+/// CPU time that the calling thread has used.
+pub fn thread_cpu() -> Duration {
+    Duration::from_nanos(clock(libc::CLOCK_THREAD_CPUTIME_ID))
+}
+
 /// Suspends remembered. A laptop that sleeps every few minutes for an hour makes fewer; beyond it the
 /// oldest goes, and windows older than it show the wall time they would have had without it.
 const SUSPENDS_MAX: usize = 64;

@@ -129,11 +129,13 @@ impl Rig {
             max_stack_depth: 127,
             watermark_bytes: 1 << 20,
             stack_bytes: 16 << 10,
+            side_band_bytes: 0,
         };
         let cpus = std::thread::available_parallelism().ok()?.get() as u32;
         let cpus: Vec<CpuId> = (0..cpus).map(CpuId).collect();
         let rings = Rings::open(&cpus, &spec, 8 << 20).ok()?;
-        let mut processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
+        let mut processes =
+            scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes;
         processes.retain(|process| process.pid == pid);
         let start = Start {
             rings,

@@ -65,6 +65,8 @@ fn runtime() -> ScannedProcess {
             private: true,
             path: b"//anon"[..].into(),
         }],
+        threads_cut: false,
+        main_ended: false,
         threads: Vec::new(),
     }
 }
@@ -107,6 +109,7 @@ fn recorded() -> Option<Vec<Vec<u8>>> {
         max_stack_depth: 127,
         watermark_bytes: 2 << 20,
         stack_bytes: COPY_BYTES as u32,
+        side_band_bytes: 0,
     };
     let cpus: Vec<CpuId> = (0..std::thread::available_parallelism().ok()?.get() as u32)
         .map(CpuId)
@@ -199,7 +202,8 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     }
 
     let own = Pid(std::process::id());
-    let mut processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
+    let mut processes =
+        scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes;
     processes.retain(|process| process.pid == own);
     processes.push(runtime());
     let rings = (0..CPUS)

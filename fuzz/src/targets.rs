@@ -16,6 +16,7 @@ use daemon::jit::{map::MapReader, target};
 use daemon::perf::environment::parse_cpu_list;
 use daemon::perf::record::{self, Layout, Record};
 use daemon::process::maps;
+use daemon::symbolize::budget::{FILE_CPU_MAX, FileBudget};
 use daemon::symbolize::elf::{self, SymbolTable};
 use daemon::symbolize::{KernelSymbols, functions, inflate, names};
 use daemon::time::Mono;
@@ -109,7 +110,8 @@ pub fn perf_records(data: &[u8]) {
 
 /// ELF images: headers, symbol tables, names, compressed sections, look-ups of every offset.
 pub fn elf_images(data: &[u8]) {
-    let _ = inflate::mini_debug_info(data, BYTES_MAX);
+    let budget = || FileBudget::new(64 * BYTES_MAX, FILE_CPU_MAX);
+    let _ = inflate::mini_debug_info(data, BYTES_MAX, &budget());
     let _ = elf::find_build_id(data, 4);
     let _ = elf::find_build_id(data, 8);
     let Ok(headers) = elf::read_headers(data) else {
@@ -122,12 +124,15 @@ pub fn elf_images(data: &[u8]) {
     headers.debug_link(data);
     let _ = functions::place_of(data, b"main");
     for section in headers.sections.iter().filter(|section| section.compressed) {
-        if let Ok(content) = inflate::content(data, section, headers.is_64, BYTES_MAX) {
+        let budget = budget();
+        let content = inflate::content(data, section, headers.is_64, BYTES_MAX, &budget);
+        if let Ok(content) = content {
             assert!(content.len() <= BYTES_MAX);
         }
     }
     for name in [&b".symtab"[..], b".dynsym"] {
-        let table = SymbolTable::read(data, &headers, name, &headers.segments, BYTES_MAX);
+        let budget = FileBudget::new(BYTES_MAX, FILE_CPU_MAX);
+        let table = SymbolTable::read(data, &headers, name, &headers.segments, &budget);
         let Ok(Some(table)) = table else { continue };
         assert!(table.heap_bytes() <= BYTES_MAX && !table.is_empty());
         let mut hint = 0;

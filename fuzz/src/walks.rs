@@ -5,6 +5,7 @@ use daemon::ids::{Avma, CgroupId, CpuId, Pid, Tid};
 use daemon::perf::record::{Callchain, CpuMode, MapFile, Mmap, Sample, UserState};
 use daemon::process::ProcessTable;
 use daemon::process::space::Backing;
+use daemon::symbolize::budget::FileBudget;
 use daemon::symbolize::elf;
 use daemon::time::Mono;
 use daemon::unwind::module::Module;
@@ -24,9 +25,11 @@ pub fn unwinding(data: &[u8]) {
     let Ok(headers) = elf::read_headers(data) else {
         return;
     };
-    let Some(module) = Module::of(data, &headers) else {
+    let budget = FileBudget::default();
+    let Ok(Some(module)) = Module::of(data, &headers, &budget) else {
         return;
     };
+    assert!(budget.most_held() <= 64 * data.len() + BYTES_MAX);
     assert!(module.heap_bytes() <= 16 * data.len() + BYTES_MAX);
     let mut processes = ProcessTable::new();
     let pid = Pid(7);
@@ -57,7 +60,7 @@ pub fn unwinding(data: &[u8]) {
     let mut unwinder = Unwinder::new(depths, Arc::new(CacheBounds::new(bounds)));
     unwinder.install(Loaded {
         file,
-        module: Some(Box::new(module)),
+        module: Ok(Some(Box::new(module))),
     });
     let stack = &data[data.len().saturating_sub(512)..];
     let mut out = StackBuffer::default();

@@ -1,4 +1,7 @@
 //! What each function or module cost: the sum that tables and diffs are made of.
+//!
+//! The stack of a wait goes on beyond the thread that waits: `[woken by NAME]` and the waker's frames. What
+//! counts as its own is where the thread itself waits, the last frame before these.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{Frame, FrameId, FrameKind};
@@ -15,7 +18,7 @@ pub(crate) struct FunctionCost<const N: usize> {
     pub module: StrId,
     /// Lowest kind seen: a function that also was inlined counts as what it is elsewhere.
     pub kind: FrameKind,
-    /// Samples with the function as leaf.
+    /// Samples with the function as leaf; of waits: as the last frame of the thread that waits.
     pub own: [Value; N],
     /// Samples with the function anywhere; a stack where it stands twice counts once.
     pub total: [Value; N],
@@ -25,6 +28,8 @@ pub(crate) struct FunctionCost<const N: usize> {
 pub struct Shape<'d> {
     stacks: Cow<'d, [(StackId, FrameId)]>,
     frames: Cow<'d, [Frame]>,
+    /// Frames that say of a wait who ended it and how it was, in order.
+    marks: Vec<FrameId>,
 }
 
 impl Shape<'_> {
@@ -33,6 +38,7 @@ impl Shape<'_> {
         Shape {
             stacks: Cow::Borrowed(dict.stacks.nodes()),
             frames: Cow::Borrowed(dict.frames.as_slice()),
+            marks: marks(dict),
         }
     }
 
@@ -41,13 +47,59 @@ impl Shape<'_> {
         Shape {
             stacks: Cow::Owned(self.stacks.into_owned()),
             frames: Cow::Owned(self.frames.into_owned()),
+            marks: self.marks,
         }
     }
 
     /// Size of stacks and frames. Unit: bytes.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.stacks) + size_of_val(&*self.frames)
+        size_of_val(&*self.stacks) + size_of_val(&*self.frames) + size_of_val(&self.marks[..])
     }
+
+    /// By stack: the stack up to the frame that what it costs is of. `None`: each to its own leaf.
+    fn owners(&self) -> Option<Vec<StackId>> {
+        if self.marks.is_empty() {
+            return None;
+        }
+        let mut owners: Vec<StackId> = Vec::with_capacity(self.stacks.len());
+        let mut marked = vec![false; self.stacks.len()];
+        for (id, &(parent, frame)) in self.stacks.iter().enumerate() {
+            // A caller has a smaller id than what it called.
+            let at = parent.0 as usize;
+            let beyond = id > 0 && (marked[at] || self.marks.binary_search(&frame).is_ok());
+            marked[id] = beyond;
+            owners.push(if beyond {
+                owners[at]
+            } else {
+                StackId(id as u32)
+            });
+        }
+        Some(owners)
+    }
+}
+
+/// The frames of a dictionary that are marks of waits, in order.
+fn marks(dict: &Dictionary) -> Vec<FrameId> {
+    let all = dict.frames.as_slice().iter().enumerate();
+    let marks = all.filter(|(_, frame)| is_mark(dict, **frame));
+    marks.map(|(at, _)| FrameId(at as u32)).collect()
+}
+
+/// True for a frame that says of a wait who ended it or how it was: what lies beyond is not of the thread
+/// that waits.
+pub(crate) fn is_mark(dict: &Dictionary, frame: Frame) -> bool {
+    frame.kind == FrameKind::Synthetic && is_mark_text(dict.strings.get(frame.function))
+}
+
+/// Marks as the daemon writes them.
+fn is_mark_text(text: &str) -> bool {
+    let marks = [
+        "[waker unseen]",
+        "[still waiting]",
+        "[uninterruptible]",
+        "[stopped]",
+    ];
+    text.starts_with("[woken by ") || marks.contains(&text)
 }
 
 /// Sums costs by (function, module), in no particular order.
@@ -98,8 +150,13 @@ fn sum<const N: usize>(
         let (_, frame) = shape.stacks[stack.0 as usize];
         row_of_frame.get(frame.0 as usize).copied()
     };
+    let owners = shape.owners();
     let tree = Tree::new(&shape.stacks, stacks, |stack, values| {
-        if let Some(row) = row_of_stack(stack) {
+        let owner = match &owners {
+            Some(owners) => owners[stack.0 as usize],
+            None => stack,
+        };
+        if let Some(row) = row_of_stack(owner) {
             add(&mut costs[row].own, values);
         }
     });
@@ -196,5 +253,75 @@ impl<const N: usize> Tree<N> {
 fn add<const N: usize>(sums: &mut [Value; N], values: &[Value; N]) {
     for (sum, &value) in sums.iter_mut().zip(values) {
         *sum += value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::FrameRef;
+
+    /// Own and total weight by function, of stacks root first.
+    fn costs(stacks: &[(&[&str], u64)]) -> Vec<(String, u64, u64)> {
+        let mut dict = Dictionary::default();
+        let mut samples = Vec::new();
+        for &(frames, weight) in stacks {
+            let frames: Vec<FrameId> = frames
+                .iter()
+                .map(|&function| {
+                    let kind = match function.starts_with('[') {
+                        true => FrameKind::Synthetic,
+                        false => FrameKind::Native,
+                    };
+                    dict.intern_frame(FrameRef {
+                        kind,
+                        function,
+                        ..FrameRef::default()
+                    })
+                })
+                .collect();
+            let value = Value { count: 1, weight };
+            samples.push((dict.stacks.intern(frames), [value]));
+        }
+        let sums = sum_functions(&Shape::of(&dict), samples);
+        let mut rows: Vec<_> = sums
+            .iter()
+            .map(|row| {
+                let name = dict.strings.get(row.function).to_owned();
+                (name, row.own[0].weight, row.total[0].weight)
+            })
+            .collect();
+        rows.sort();
+        rows
+    }
+
+    fn row<'a>(rows: &'a [(String, u64, u64)], name: &str) -> &'a (String, u64, u64) {
+        let row = rows.iter().find(|(found, ..)| found == name);
+        row.expect("there is a row")
+    }
+
+    #[test]
+    fn a_wait_is_of_where_the_thread_waits_not_of_who_woke_it() {
+        let rows = costs(&[
+            (&["main", "poll", "[woken by b]", "write", "entry"], 5),
+            (&["main", "poll", "[uninterruptible]", "[waker unseen]"], 2),
+            (&["main", "read", "[still waiting]"], 3),
+        ]);
+        let of = |name| {
+            let (_, own, total) = row(&rows, name);
+            (*own, *total)
+        };
+        assert_eq!(of("poll"), (7, 7));
+        assert_eq!(of("read"), (3, 3));
+        assert_eq!((of("entry"), of("write")), ((0, 5), (0, 5)));
+        assert_eq!(of("[woken by b]"), (0, 5));
+        assert_eq!(rows.iter().map(|(_, own, _)| own).sum::<u64>(), 10);
+    }
+
+    #[test]
+    fn frames_that_stand_for_others_are_no_marks_of_waits() {
+        let rows = costs(&[(&["main", "[other]"], 4), (&["[lost]"], 1)]);
+        assert_eq!(row(&rows, "[other]").1, 4);
+        assert_eq!(row(&rows, "[lost]").1, 1);
     }
 }

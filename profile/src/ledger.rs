@@ -57,6 +57,10 @@ counters! {
     }
 }
 
+/// CPU time below which nothing is concluded from what of it was sampled. Unit: nanoseconds. A second is 99
+/// samples at the default rate, of which chance never leaves out half.
+const MEASURED_NS_MIN: u64 = 1_000_000_000;
+
 impl Coverage {
     /// The part of the CPU time the kernel accounts that was sampled; `None` when nothing was measured.
     ///
@@ -65,10 +69,24 @@ impl Coverage {
         share(self.taken_ns, self.expected_ns, self.estimated_ns)
     }
 
+    /// True when more than half of what was measured was not sampled, for whatever cause. Never of less than
+    /// a second: on an idle machine the kernel's accounting is as coarse as the sampling.
+    pub fn misses_most(&self) -> bool {
+        self.measured_ns() >= MEASURED_NS_MIN && self.share().is_some_and(|share| share < 0.5)
+    }
+
     /// CPU time that was really measured. Unit: nanoseconds.
     pub fn measured_ns(&self) -> u64 {
         self.expected_ns.saturating_sub(self.estimated_ns)
     }
+}
+
+/// True when more was lost than taken, in samples or any other unit: what is left misleads, because nothing
+/// says that losses fall on all functions alike.
+///
+/// This is what makes a host blind, an answer partial and a command end with the code for it.
+pub fn is_mostly_lost(taken: u64, lost: u64) -> bool {
+    lost > taken
 }
 
 fn share(taken_ns: u64, expected_ns: u64, estimated_ns: u64) -> Option<f64> {
@@ -243,8 +261,9 @@ struct Node {
     own: Tally,
     /// Accounts of the subtree.
     accounts: Sums,
-    /// Time of samples of windows without accounts: expected because they were taken.
-    unmeasured: Sums,
+    /// What is expected of the cgroup alone beside the accounts; of samples of windows without accounts
+    /// because they were taken.
+    alone: Sums,
 }
 
 const UNSEEN: u32 = u32::MAX;
@@ -308,7 +327,7 @@ impl<'s> LedgerBuilder<'s> {
         }
         let (node, selected) = self.node(dict, sample.labels);
         if selected {
-            self.nodes[node as usize].unmeasured.add(Sums {
+            self.nodes[node as usize].alone.add(Sums {
                 ns: value.weight.into(),
                 estimated_ns: value.weight.into(),
                 thousandths: i128::from(value.count) * 1000,
@@ -328,6 +347,29 @@ impl<'s> LedgerBuilder<'s> {
             estimated_ns: account.estimated_ns.into(),
             thousandths: ns * 1000 * i128::from(per.count) / i128::from(per.weight.max(1)),
         });
+    }
+
+    /// Adds what is expected of a cgroup alone, without those below it, and the part of it that was not
+    /// measured, where `per.count` samples weighed `per.weight`. Unit: nanoseconds.
+    ///
+    /// # Panics
+    /// See [`LedgerBuilder::add`].
+    pub fn add_alone(
+        &mut self,
+        dict: &Dictionary,
+        labels: LabelSetId,
+        (ns, estimated_ns): (i64, i64),
+        per: Value,
+    ) {
+        let (node, selected) = self.node(dict, labels);
+        if selected {
+            self.nodes[node as usize].alone.add(Sums {
+                ns: ns.into(),
+                estimated_ns: estimated_ns.into(),
+                thousandths: i128::from(ns) * 1000 * i128::from(per.count)
+                    / i128::from(per.weight.max(1)),
+            });
+        }
     }
 
     fn node(&mut self, dict: &Dictionary, labels: LabelSetId) -> (u32, bool) {
@@ -384,7 +426,7 @@ impl<'s> LedgerBuilder<'s> {
                 continue;
             }
             let mut sums = alone[at as usize];
-            sums.add(node.unmeasured);
+            sums.add(node.alone);
             host.add(sums);
             ledger.host += node.own;
             for path in ancestors(&path) {

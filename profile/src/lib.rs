@@ -41,12 +41,14 @@ pub use frame::{Frame, FrameId, FrameKind, FrameRef, FrameTable};
 pub use functions::Shape;
 pub use identity::{ContentId, ContentIds};
 pub use labels::{LabelSetId, LabelSetTable, key};
-pub use ledger::{Account, Coverage, Expected, Ledger, LedgerBuilder, LedgerRow, Tally, ancestors};
+pub use ledger::{
+    Account, Coverage, Expected, Ledger, LedgerBuilder, LedgerRow, Tally, ancestors, is_mostly_lost,
+};
 pub use merge::{GroupBy, MIXED_EVENTS, MergeError};
 pub use moments::{Moment, Moments};
 pub use outcome::{StackEnd, Unnamed};
 pub use query::{LOST_FRAME, OTHER_FRAME, Query, QueryRunner};
-pub use sample::{Info, OFF_CPU, Profile, Quality, SampleKey, Value};
+pub use sample::{Info, OFF_CPU, Profile, Quality, SampleKey, Value, Waits};
 pub use selector::{SELECTOR_LEN_MAX, SelectorError};
 pub use stack::{StackId, StackTrie};
 pub use strings::{StrId, StringTable};

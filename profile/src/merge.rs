@@ -10,6 +10,22 @@ use crate::sample::{Info, Profile, SampleKey};
 /// What [`Info::event`] says once profiles of different events were merged.
 pub const MIXED_EVENTS: &str = "mixed";
 
+/// Most causes that a merged profile tells; of thousands of hosts the first in order of text.
+const CAUSES_MAX: usize = 8;
+
+/// The causes of both, each once.
+fn causes(left: &str, right: &str) -> String {
+    let all = left
+        .split(CAUSES_BETWEEN)
+        .chain(right.split(CAUSES_BETWEEN));
+    let all: std::collections::BTreeSet<&str> = all.filter(|cause| !cause.is_empty()).collect();
+    let kept: Vec<&str> = all.into_iter().take(CAUSES_MAX).collect();
+    kept.join(CAUSES_BETWEEN)
+}
+
+/// What stands between causes.
+const CAUSES_BETWEEN: &str = "; ";
+
 /// Why two profiles cannot become one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
@@ -70,6 +86,8 @@ impl Info {
         }
         self.quality += other.quality;
         self.coverage += other.coverage;
+        self.waits += other.waits;
+        self.waits_cause = causes(&self.waits_cause, &other.waits_cause);
         Ok(())
     }
 

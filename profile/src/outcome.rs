@@ -47,15 +47,20 @@ table! {
         ModuleLoading = 11, "module_loading", "the unwind information of a file on the way was not in memory: its first samples, or no room for the files of all that runs";
         NoProgress = 12, "no_progress", "the unwinder met a frame that does not lead further up the stack: damaged stack or wrong unwind information";
         Stitched = 13, "stitched", "complete: the outer part was read from the thread's memory while a watch proved that the call still ran";
-        ModuleRefused = 14, "module_refused", "the unwind information of a file on the way is too large for the memory it may take";
+        ModuleRefused = 14, "module_refused", "the unwind information of a file on the way takes more memory, or more time to read, than it may";
         GeneratedCode = 15, "generated_code", "the stack breaks off in generated code: its runtime keeps no frame pointers there and tells no unwinding information, for which it may have a switch";
+        WorkLimit = 16, "work_limit", "the unwind information on the way is written so that one stack would take more work than any may";
+        Alike = 17, "alike", "complete by an estimate: the outer part is that of a larger copy of the same thread's stack, with the same registers and the same words as far as both were copied";
     }
 }
 
 impl StackEnd {
     /// True when the stack is there up to its start function.
     pub fn is_complete(self) -> bool {
-        matches!(self, StackEnd::Complete | StackEnd::Stitched)
+        matches!(
+            self,
+            StackEnd::Complete | StackEnd::Stitched | StackEnd::Alike
+        )
     }
 
     /// True when callers are known to be missing, for whatever cause: the one definition of a truncated
@@ -86,6 +91,7 @@ table! {
         JitProcessGone = 14, "jit_process_gone", "generated code of a process that ended before its perf map was read";
         JitMapLate = 15, "jit_map_late", "generated code whose perf map could not be read in time; it is taken when it can be";
         JitReused = 16, "jit_reused", "generated code: the address was used again around that time, and the perf map does not say when";
+        OverBudget = 17, "over_budget", "reading the symbols would take more memory or time than one file, or all files of its owner, may take";
     }
 }
 

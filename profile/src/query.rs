@@ -30,7 +30,8 @@
 
 use crate::dictionary::{Dictionary, Remap};
 use crate::filter::{FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, Selector};
-use crate::frame::{FrameId, FrameKind};
+use crate::frame::{Frame, FrameId, FrameKind};
+use crate::functions::is_mark;
 use crate::labels::LabelSetId;
 use crate::merge::GroupBy;
 use crate::moments::{Moment, Moments};
@@ -380,16 +381,31 @@ pub(crate) fn count_quality(
     if key.end == StackEnd::DepthLimit {
         add(&mut quality.depth_limit);
     }
-    let Some((_, leaf)) = source.stacks.node(key.stack) else {
+    let Some(leaf) = own_leaf(source, key.stack) else {
         return;
     };
-    let leaf = source.frames.get(leaf);
     if leaf.unnamed != Unnamed::No {
         add(&mut quality.unnamed);
     }
     if leaf.kind == FrameKind::Synthetic && source.strings.get(leaf.function) == OTHER_FRAME {
         add(&mut quality.folded);
     }
+}
+
+/// The leaf frame; of a wait the last frame of the thread that waits.
+fn own_leaf(source: &Dictionary, stack: StackId) -> Option<Frame> {
+    let (_, leaf) = source.stacks.node(stack)?;
+    let mut leaf = source.frames.get(leaf);
+    let mut beyond = false;
+    for frame in source.stacks.leaf_first(stack) {
+        let frame = source.frames.get(frame);
+        if is_mark(source, frame) {
+            beyond = true;
+        } else if std::mem::take(&mut beyond) {
+            leaf = frame;
+        }
+    }
+    Some(leaf)
 }
 
 fn slot<T: Copy>(table: &mut Vec<T>, id: u32, unseen: T) -> &mut T {

@@ -2,11 +2,13 @@
 
 use crate::counters::counters;
 use crate::dictionary::{Dictionary, Remap};
+use crate::frame::{FrameKind, FrameRef};
 use crate::labels::LabelSetId;
 use crate::ledger::Coverage;
 use crate::moments::Moments;
 use crate::outcome::StackEnd;
 use crate::stack::StackId;
+use crate::strings::StrId;
 use hashbrown::HashMap;
 
 /// What was counted under one key.
@@ -68,6 +70,56 @@ counters! {
     }
 }
 
+counters! {
+    /// What is known of the waits that a profile of [`OFF_CPU`] is made of. Lengths are in nanoseconds.
+    pub struct Waits {
+        /// Waits whose begin and end were seen.
+        pub complete: u64,
+        /// Their length.
+        pub complete_ns: u64,
+        /// Waits that end with their wake-up, because no record says when the thread ran again.
+        pub estimated: u64,
+        /// Their length up to the wake-up.
+        pub estimated_ns: u64,
+        /// Waits that had not ended when the capture did.
+        pub ongoing: u64,
+        /// Their length up to then.
+        pub ongoing_ns: u64,
+        /// Waits left out because no record says when they ended.
+        pub dropped: u64,
+        /// The most that they can have lasted.
+        pub dropped_ns: u64,
+        /// Waits in the profile whose outer callers are estimated: [`StackEnd::Alike`].
+        pub alike: u64,
+        /// Their length.
+        pub alike_ns: u64,
+        /// Waits in the profile whose stack is not known to be complete.
+        pub cut: u64,
+        /// Their length.
+        pub cut_ns: u64,
+        /// Estimates of outer callers that a larger copy of the same wait could check.
+        pub alike_checked: u64,
+        /// Of those: wrong.
+        pub alike_wrong: u64,
+    }
+}
+
+impl Waits {
+    /// Waits in the profile.
+    pub fn taken(&self) -> u64 {
+        self.complete
+            .saturating_add(self.estimated)
+            .saturating_add(self.ongoing)
+    }
+
+    /// Time of the waits in the profile. Unit: nanoseconds.
+    pub fn taken_ns(&self) -> u64 {
+        self.complete_ns
+            .saturating_add(self.estimated_ns)
+            .saturating_add(self.ongoing_ns)
+    }
+}
+
 /// Facts about a profile as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Info {
@@ -85,6 +137,10 @@ pub struct Info {
     pub quality: Quality,
     /// What the kernel's own accounting says of the same CPU time.
     pub coverage: Coverage,
+    /// Of a profile of waits: what is known of them; else zero.
+    pub waits: Waits,
+    /// Why the ends of some waits were not seen, and on which CPUs; empty when all were.
+    pub waits_cause: String,
 }
 
 /// The event whose samples are waits. Their weight is time, but no CPU time.
@@ -152,6 +208,46 @@ impl Profile {
                 sum += value;
                 sum
             })
+    }
+
+    /// True when a frame of a sample says which module it is of.
+    pub fn has_modules(&self) -> bool {
+        let mut frames = self.dict.frames.as_slice().iter();
+        frames.any(|frame| frame.module != StrId::EMPTY)
+    }
+
+    /// The same profile with frames that have nothing but their names; only what stands for something else
+    /// than code keeps its kind.
+    pub fn by_name_alone(&self) -> Profile {
+        let mut bare = Profile {
+            info: self.info.clone(),
+            ..Profile::default()
+        };
+        let mut path = Vec::new();
+        for (key, value) in self.sorted() {
+            self.dict.stacks.root_first(key.stack, &mut path);
+            let mut stack = StackId::EMPTY;
+            for &frame in &path {
+                let FrameRef { kind, function, .. } = self.dict.frame(frame);
+                let frame = bare.dict.intern_frame(FrameRef {
+                    kind: match kind {
+                        FrameKind::Synthetic => kind,
+                        _ => FrameKind::Native,
+                    },
+                    function,
+                    ..FrameRef::default()
+                });
+                stack = bare.dict.stacks.child(stack, frame);
+            }
+            let labels = bare.dict.intern_labels(self.dict.labels(key.labels));
+            let key = SampleKey {
+                labels,
+                stack,
+                end: key.end,
+            };
+            bare.add(key, value);
+        }
+        bare
     }
 
     /// Heap memory held, in bytes, without that of the texts in [`Info`].

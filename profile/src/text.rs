@@ -23,13 +23,30 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+/// The number with commas between thousands: `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// The error and what caused it, each once.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
+        let words = cause.to_string();
+        // Some errors say what their cause says.
+        if !text.ends_with(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
         source = cause.source();
     }
     text
@@ -184,6 +201,51 @@ mod tests {
     fn check(text: &str, expected: &str) {
         assert_eq!(escape_folded(text), expected);
         assert_eq!(unescape_folded(expected), text);
+    }
+
+    #[derive(Debug)]
+    struct Chain(&'static [&'static str], Option<Box<Chain>>);
+
+    impl Chain {
+        fn of(words: &'static [&'static str]) -> Chain {
+            let rest = (words.len() > 1).then(|| Box::new(Chain::of(&words[1..])));
+            Chain(words, rest)
+        }
+    }
+
+    impl std::fmt::Display for Chain {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0[0])
+        }
+    }
+
+    impl std::error::Error for Chain {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.1.as_deref().map(|it| it as _)
+        }
+    }
+
+    #[test]
+    fn a_cause_that_was_said_is_not_said_again() {
+        let told = with_causes(&Chain::of(&[
+            "transport error",
+            "tcp connect error",
+            "tcp connect error",
+            "Connection refused (os error 111)",
+        ]));
+        assert_eq!(
+            told,
+            "transport error: tcp connect error: Connection refused (os error 111)"
+        );
+    }
+
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
     }
 
     #[test]

@@ -7,8 +7,8 @@
 mod support;
 
 use profile::formats::pprof::{self, DECODE_BYTES_MAX, DecodeError};
-use profile::formats::{Annotations, Options, folded};
-use profile::{FrameKind, Profile, Quality, StackEnd};
+use profile::formats::{self, Annotations, Format, Import, ImportOptions, Known, Options, folded};
+use profile::{FrameKind, FrameRef, Profile, Quality, Query, SampleKey, StackEnd, Unnamed, Value};
 use proptest::prelude::*;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -51,6 +51,136 @@ fn folded_text(profile: &Profile) -> String {
     let mut out = Vec::new();
     folded::write(profile, &options, &mut out).unwrap();
     String::from_utf8(out).unwrap()
+}
+
+/// A profile of one stack whose leaf has no symbol, and one whose callers are cut.
+fn degraded() -> Profile {
+    let mut profile = Profile {
+        info: info(),
+        ..Profile::default()
+    };
+    for (reason, end) in [
+        (Unnamed::NoSymbols, StackEnd::Complete),
+        (Unnamed::FileGone, StackEnd::Complete),
+        (Unnamed::No, StackEnd::Unmapped),
+    ] {
+        let frames = [Unnamed::No, reason].map(|unnamed| {
+            profile.dict.intern_frame(FrameRef {
+                function: if unnamed == Unnamed::No {
+                    "main"
+                } else {
+                    "[app]"
+                },
+                module: "app",
+                unnamed,
+                ..FrameRef::default()
+            })
+        });
+        let key = SampleKey {
+            labels: Default::default(),
+            stack: profile.dict.stacks.intern(frames),
+            end,
+        };
+        let value = Value {
+            count: 2,
+            weight: 20,
+        };
+        profile.add(key, value);
+    }
+    profile.query(&Query::default())
+}
+
+fn imported(profile: &Profile, format: Format) -> Import {
+    let mut bytes = Vec::new();
+    formats::write(profile, format, &Options::default(), &mut bytes).unwrap();
+    let options = ImportOptions {
+        bytes_max: 1 << 20,
+        profile: None,
+    };
+    formats::import(&bytes, options).unwrap().0
+}
+
+#[test]
+fn why_a_frame_has_no_symbol_comes_back_from_pprof() {
+    let profile = degraded();
+    assert_eq!(profile.info.quality.unnamed, 4);
+    let back = through_pprof(&profile);
+    let reasons = |profile: &Profile| {
+        let mut found: Vec<Unnamed> = profile
+            .samples
+            .keys()
+            .filter_map(|key| profile.dict.stacks.leaf_first(key.stack).next())
+            .map(|frame| profile.dict.frame(frame).unnamed)
+            .collect();
+        found.sort_unstable();
+        found
+    };
+    assert_eq!(reasons(&back), reasons(&profile));
+    // Of a part of it the same is counted.
+    assert_eq!(back.query(&Query::default()).info.quality.unnamed, 4);
+}
+
+#[test]
+fn a_file_says_what_it_knows_of_its_quality() {
+    let profile = degraded();
+    for (format, known) in [
+        (Format::Json, Known::ALL),
+        (Format::Pprof, Known::ALL),
+        (Format::Html, Known::ALL),
+        (Format::Bundle, Known::ALL),
+        (
+            Format::Speedscope,
+            Known {
+                lost: false,
+                ..Known::ALL
+            },
+        ),
+        (
+            Format::PerfScript,
+            Known {
+                unnamed: true,
+                ..Known::SAMPLES
+            },
+        ),
+        (Format::Folded, Known::default()),
+    ] {
+        let Import {
+            profile: back,
+            known: found,
+            ..
+        } = imported(&profile, format);
+        assert_eq!(found, known, "{format}");
+        assert_eq!(back.total().count, profile.total().count, "{format}");
+        let (asked, told) = (profile.info.quality, back.info.quality);
+        if known.truncated || format == Format::Folded {
+            assert_eq!(told.truncated, asked.truncated, "{format}");
+        }
+        if known.unnamed {
+            assert_eq!(told.unnamed, asked.unnamed, "{format}");
+        }
+    }
+}
+
+#[test]
+fn a_page_gives_back_its_stacks() {
+    let profile = hostile();
+    let page = imported(&profile, Format::Html).profile;
+    // As stacks of text: a page has labels and marks as frames.
+    assert_eq!(folded_text(&page).lines().count(), {
+        let plain = Options::default();
+        let mut out = Vec::new();
+        folded::write(&profile, &plain, &mut out).unwrap();
+        String::from_utf8(out).unwrap().lines().count()
+    });
+    assert_eq!(page.total(), profile.total());
+    for damage in ["\"depth\":[0,9", "\"depth\":[0,1,1,1,1,1,1,1"] {
+        let mut bytes = Vec::new();
+        formats::write(&profile, Format::Html, &Options::default(), &mut bytes).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let (begin, _) = text.split_once("\"depth\":[").unwrap();
+        let cut = format!("{begin}{damage}]}}</script>");
+        assert!(formats::html::read(cut.as_bytes()).is_err());
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use crate::wire;
 use profile::{
     Coverage, Dictionary, Frame, FrameId, FrameKind, Info, LabelSetId, Moment, Moments, Profile,
-    SampleKey, StackEnd, StackId, StrId, Unnamed, Value,
+    SampleKey, StackEnd, StackId, StrId, Unnamed, Value, Waits,
 };
 use prost::Message;
 use std::borrow::Borrow;
@@ -86,8 +86,8 @@ const VARINT32: usize = 5;
 const SAMPLE_BYTES: usize = 3 * VARINT32 + 2 * 10;
 /// Most bytes of one packed moment: three 32-bit and two 64-bit columns.
 const MOMENT_BYTES: usize = SAMPLE_BYTES;
-/// Most bytes of one frame: six fields with their tags, the message's tag and length.
-const FRAME_BYTES: usize = 6 * (VARINT32 + 1) + 2;
+/// Most bytes of one frame: seven fields with their tags, the message's tag and length.
+const FRAME_BYTES: usize = 7 * (VARINT32 + 1) + 2;
 
 impl<P: Borrow<Profile>> Iterator for Chunks<P> {
     type Item = wire::ProfileChunk;
@@ -591,6 +591,8 @@ impl From<&Info> for wire::Info {
             coverage: (info.coverage != Coverage::default()).then(|| info.coverage.into()),
             // Of the moments, which stand beside the info.
             times: None,
+            waits: (info.waits != Waits::default()).then(|| info.waits.into()),
+            waits_cause: info.waits_cause.clone(),
         }
     }
 }
@@ -605,6 +607,8 @@ impl From<wire::Info> for Info {
             period: info.period,
             quality: info.quality.unwrap_or_default().into(),
             coverage: info.coverage.unwrap_or_default().into(),
+            waits: info.waits.unwrap_or_default().into(),
+            waits_cause: info.waits_cause,
         }
     }
 }

@@ -36,6 +36,7 @@ pub mod fleetprof {
     }
 }
 
+pub mod calls;
 pub mod convert;
 mod ledger;
 pub mod query;

@@ -1,7 +1,7 @@
 //! Structs of [`profile`] whose message has the same fields: both ways, one list of fields each.
 
 use crate::{agent, wire};
-use profile::{Coverage, Expected, Quality, Tally};
+use profile::{Coverage, Expected, Quality, Tally, Waits};
 
 /// Both are taken apart by name, so a field that only one of them has does not compile.
 macro_rules! same_fields {
@@ -36,6 +36,25 @@ same_fields!(
         lost_samples,
         reduced,
         lost_late,
+    }
+);
+
+same_fields!(
+    Waits = wire::Waits {
+        complete,
+        complete_ns,
+        estimated,
+        estimated_ns,
+        ongoing,
+        ongoing_ns,
+        dropped,
+        dropped_ns,
+        alike,
+        alike_ns,
+        cut,
+        cut_ns,
+        alike_checked,
+        alike_wrong,
     }
 );
 

@@ -15,7 +15,7 @@ const LABEL_SET_HEAD: usize = 2 * (1 + 5);
 /// Heads of the columns of one chunk and its end mark.
 const CHUNK_HEAD: usize = 13 * (2 + 5) + 2;
 /// Facts and counters of the first chunk, without their texts.
-const INFO_BYTES: usize = 512;
+const INFO_BYTES: usize = 768;
 
 /// How many rows each table of a profile has: enough to say what it weighs at most, encoded, whatever stands in
 /// them. Those of two profiles together are never fewer than those of the two merged.
@@ -37,7 +37,7 @@ impl Rows {
     pub fn of(profile: &Profile) -> Rows {
         let (dict, info) = (&profile.dict, &profile.info);
         Rows {
-            info_bytes: info.event.len() + info.unit.len(),
+            info_bytes: info.event.len() + info.unit.len() + info.waits_cause.len(),
             text_bytes: dict.strings.text_bytes(),
             strings: dict.strings.len(),
             frames: dict.frames.len(),

@@ -3,6 +3,7 @@
 
 use profile::{
     Coverage, FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, Unnamed, Value,
+    Waits,
 };
 use proptest::prelude::*;
 use prost::Message;
@@ -119,6 +120,8 @@ proptest! {
             period: 10_101_010,
             quality: Quality { taken, lost: 3, malformed: 9, ..Quality::default() },
             coverage: Coverage { expected_ns: taken, windows: 7, ..Coverage::default() },
+            waits: Waits { estimated: taken, alike_wrong: 2, ..Waits::default() },
+            waits_cause: "its switch was lost".into(),
         };
         let profile = build(&samples, info);
         let encoded: Vec<Vec<u8>> =
@@ -181,9 +184,15 @@ proptest! {
             expected_ns: counter, estimated_ns: counter, expected_samples: counter, taken_ns: counter,
             windows: counter, windows_unmeasured: counter,
         };
+        let waits = Waits {
+            complete: counter, complete_ns: counter, estimated: counter, estimated_ns: counter,
+            ongoing: counter, ongoing_ns: counter, dropped: counter, dropped_ns: counter,
+            alike: counter, alike_ns: counter, cut: counter, cut_ns: counter,
+            alike_checked: counter, alike_wrong: counter,
+        };
         let mut profile = build(&samples, Info {
             start_unix_ns: start, duration_ns: counter, event: "e".repeat(300), unit: "u".repeat(300),
-            period: counter, quality, coverage,
+            period: counter, quality, coverage, waits, waits_cause: "c".repeat(300),
         });
         let rows = profile.sorted();
         profile.moments.duration_ns = counter;

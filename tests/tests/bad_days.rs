@@ -491,10 +491,13 @@ fn without_descriptors_it_goes_on_sampling_and_answers_when_there_are_some_needs
         .map_while(|_| UnixStream::connect(daemon.socket()).ok())
         .collect();
     assert!(held.len() > 64, "{}", held.len());
-    let before = cpu_s(daemon.pid());
-    std::thread::sleep(Duration::from_secs(3));
-    let spent = cpu_s(daemon.pid()) - before;
-    assert!(spent < 1.5, "{spent} s of CPU in 3 s: it spins");
+    // At first it reads what runs here: seconds, where that is a compiler.
+    let calm = wait_for(LIMIT, || {
+        let before = cpu_s(daemon.pid());
+        std::thread::sleep(Duration::from_secs(2));
+        (cpu_s(daemon.pid()) - before < 0.5).then_some(())
+    });
+    assert!(calm.is_some(), "it spins: {}", daemon.log());
     drop(held);
     let answered = wait_for(LIMIT, || daemon.client().status().ok()).is_some();
     assert!(answered, "{}", daemon.log());

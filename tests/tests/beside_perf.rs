@@ -3,7 +3,7 @@
 use fixtures::perf::{KernelAliases, PerfRecord, PerfSample};
 use fixtures::recording::Shared;
 use fixtures::stats::difference_bound;
-use fixtures::workload::c;
+use fixtures::workload::{Workload, c};
 use fixtures::{Cgroup, Client, Daemon, Need, View, clock};
 use proto::agent::{QueryProfileRequest, TimeRange};
 use proto::wire::{Info, Quality};
@@ -28,6 +28,9 @@ struct Recording {
     ours: View,
     /// Without idle samples, within the time that `ours` covers.
     theirs: Vec<PerfSample>,
+    /// Path and processes of the cgroup whose programs keep frame pointers, as perf needs them.
+    cgroup: String,
+    pids: Vec<u32>,
 }
 
 static RECORDING: Shared<Recording> = Shared::new();
@@ -47,6 +50,7 @@ fn recording() -> Option<&'static Recording> {
         std::thread::sleep(Duration::from_secs(RUN_S));
         let offset = clock::wall_minus_mono();
         let end = clock::unix_ns();
+        let pids = [&split, &kernel, &threads].map(Workload::pid).to_vec();
         split.finish("split");
         kernel.finish("times");
         threads.finish("threads");
@@ -68,6 +72,8 @@ fn recording() -> Option<&'static Recording> {
         Recording {
             ours: sum(windows),
             theirs,
+            cgroup: cgroup.path().to_owned(),
+            pids,
         }
     })
 }
@@ -128,14 +134,25 @@ fn sum(windows: Vec<View>) -> View {
     all
 }
 
-/// Samples by leaf function, kernel functions under one of their names.
+impl Recording {
+    /// The samples of the cgroup: whatever else the machine does makes its shares no smaller, and perf sees
+    /// no callers of programs that are built without frame pointers.
+    fn own(&self) -> (View, Vec<&PerfSample>) {
+        let theirs = self.theirs.iter();
+        let theirs = theirs.filter(|sample| self.pids.contains(&sample.pid));
+        (self.ours.in_cgroup(&self.cgroup), theirs.collect())
+    }
+}
+
+/// Samples of the cgroup by leaf function, kernel functions under one of their names.
 fn leaves(recording: &Recording) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
     let aliases = KernelAliases::load();
     let (mut ours, mut theirs) = (BTreeMap::new(), BTreeMap::new());
-    for (name, count) in recording.ours.by_leaf() {
+    let (here, there) = recording.own();
+    for (name, count) in here.by_leaf() {
         *ours.entry(aliases.one(&name).to_owned()).or_default() += count;
     }
-    for sample in &recording.theirs {
+    for sample in there {
         *theirs
             .entry(aliases.one(sample.leaf()).to_owned())
             .or_default() += 1;
@@ -202,12 +219,12 @@ fn both_see_the_same_top_functions_with_the_same_shares_needs_root() {
 #[test]
 fn both_see_the_same_callers_needs_root() {
     let Some(recording) = recording() else { return };
-    let our_total = recording.ours.count();
-    let their_total = recording.theirs.len() as u64;
+    let (ours, theirs) = recording.own();
+    let (our_total, their_total) = (ours.count(), theirs.len() as u64);
     for function in ["main", "run_part", "start_thread", "ksys_read"] {
-        let here = recording.ours.count_with(function);
-        let has = |sample: &&PerfSample| sample.frames.iter().any(|(name, _)| name == function);
-        let there = recording.theirs.iter().filter(has).count() as u64;
+        let here = ours.count_with(function);
+        let has = |sample: &&&PerfSample| sample.frames.iter().any(|(name, _)| name == function);
+        let there = theirs.iter().filter(has).count() as u64;
         let both = (here + there) as f64 / (our_total + their_total) as f64;
         let difference = here as f64 / our_total as f64 - there as f64 / their_total as f64;
         let bound = difference_bound(our_total, their_total, both);

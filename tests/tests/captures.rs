@@ -220,7 +220,7 @@ fn a_fast_capture_that_the_kernel_throttles_says_so_needs_root() {
     let quality = captured.view.info.quality.unwrap_or_default();
     assert!(quality.throttled > 0, "{quality:?}");
     // What was not taken has its place: all of the time is accounted for.
-    assert!(quality.lost > 0, "{quality:?}");
+    assert!(quality.lost_samples > 0, "{quality:?}");
     // The next one is told before it begins.
     fast.duration_ns = 200_000_000;
     let next = client.capture(fast).expect("accepted").finish();

@@ -47,13 +47,14 @@ fn export(daemon: &Daemon) -> Export {
     status.export.expect("it exports")
 }
 
-/// Waits until so many more windows closed.
-fn windows_pass(daemon: &Daemon, windows: u64) {
+/// Waits until so many more windows closed; the last one did so about when this says.
+fn windows_pass(daemon: &Daemon, windows: u64) -> Instant {
     let until = export(daemon).taken_windows + windows;
     let passed = wait_for(ARRIVE, || {
-        (export(daemon).taken_windows >= until).then_some(())
+        let asked = Instant::now();
+        (export(daemon).taken_windows >= until).then_some(asked)
     });
-    assert!(passed.is_some(), "no windows close: {}", daemon.log());
+    passed.unwrap_or_else(|| panic!("no windows close: {}", daemon.log()))
 }
 
 /// Ends the daemon; the samples of all windows of its life.
@@ -75,10 +76,17 @@ fn stop(mut daemon: Daemon) -> u64 {
 
 /// Kills the daemon between two windows; the samples of those that had closed.
 fn kill(mut daemon: Daemon) -> u64 {
-    windows_pass(&daemon, 1);
-    // On disk by now, and the next one not over.
-    std::thread::sleep(WINDOW / 4);
-    let before = export(&daemon);
+    let before = loop {
+        let closed = windows_pass(&daemon, 1);
+        // On disk by now, and the next one not over, unless this machine is too busy: then once more.
+        std::thread::sleep(WINDOW / 4);
+        let before = export(&daemon);
+        daemon.signal(Signal::STOP);
+        if closed.elapsed() < WINDOW * 3 / 4 {
+            break before;
+        }
+        daemon.signal(Signal::CONT);
+    };
     daemon.signal(Signal::KILL);
     daemon.wait(GRACE).expect("SIGKILL ends a process");
     before.taken_samples

@@ -105,7 +105,7 @@ fn of_two_hundred_hosts_a_tenth_fails_and_a_tenth_is_slow() {
         (&10.into(), &190.into())
     );
     let none = ask(&address, &["capture", "--select", "unit=nobody"]);
-    assert_eq!(none.code, Some(1), "{}", none.stderr);
+    assert_eq!(none.code, Some(2), "{}", none.stderr);
     assert!(
         none.stderr.contains("no host has samples"),
         "{}",

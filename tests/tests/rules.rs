@@ -216,3 +216,30 @@ fn scripts_can_be_run() {
         }
     }
 }
+
+/// The words of a list of single-quoted texts in a TypeScript source.
+fn words_of<'a>(source: &'a str, list: &str) -> Vec<&'a str> {
+    let start = source.find(list).expect("the list is there");
+    let from = start + source[start..].find("= [").expect("it is a list");
+    let until = from + source[from..].find("];").expect("it ends");
+    source[from..until].split('\'').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_page_knows_every_stack_end_and_every_reason_for_a_missing_name() {
+    use profile::{StackEnd, Unnamed};
+    let path = root().join("collector/ui/src/query/outcome.ts");
+    let source = std::fs::read_to_string(path).expect("failed to read the page's tables");
+    let ends: Vec<_> = StackEnd::ALL.iter().map(|end| end.word()).collect();
+    assert_eq!(words_of(&source, "END_WORDS"), ends);
+    let reasons: Vec<_> = Unnamed::ALL.iter().map(|reason| reason.word()).collect();
+    assert_eq!(words_of(&source, "UNNAMED_WORDS"), reasons);
+    assert_eq!(words_of(&source, "UNNAMED: ").len(), reasons.len());
+    let complete: Vec<_> = StackEnd::ALL
+        .iter()
+        .filter(|end| end.is_complete())
+        .map(|&end| (end as u8).to_string())
+        .collect();
+    let listed = format!("const COMPLETE = [{}];", complete.join(", "));
+    assert!(source.contains(&listed), "the page lacks `{listed}`");
+}

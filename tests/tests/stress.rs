@@ -183,7 +183,8 @@ fn more_files_in_use_than_can_be_known_are_told_and_counted_needs_root() {
     });
     let told = told.expect("files were refused and nobody says so");
     assert!(told.message.contains("[other]"), "{}", told.message);
-    // What comes now is counted where it belongs, without a stack.
+    // What comes now has names: who maps most gave way. Where its own records were lost among all those
+    // of the others it has them once /proc was read.
     let newcomer = c("split.c").prefixed("late_").start_in(&late, &[]);
     std::thread::sleep(length());
     let spent = newcomer.finish("split");
@@ -200,8 +201,12 @@ fn more_files_in_use_than_can_be_known_are_told_and_counted_needs_root() {
     let view = all.in_cgroup(late.path());
     let expected = spent.iter().sum::<u64>() as f64 * 1e-9 * 99.0;
     assert!(view.count() as f64 > expected / 2.0, "{}", view.dump());
-    let other = view.count_with("[other]");
-    assert!(other * 2 > view.count(), "{}", view.dump());
+    let named = ["late_spend_seventy", "late_spend_twenty"].map(|name| view.count_with(name));
+    assert!(
+        named.iter().sum::<u64>() * 4 > view.count(),
+        "{}",
+        view.dump()
+    );
 }
 
 #[test]

@@ -321,7 +321,8 @@ fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs
 
     // The host is gone, the collector starts anew: what the agent said is what the collector says.
     let collector = options.start(dir.path());
-    let id = pins_at(&address)[0]["id"].to_string();
+    let pin = &pins_at(&address)[0]["pin"];
+    let id = pin.as_str().expect("its name").to_owned();
     for (more, expected) in [(&[][..], &minutes), (&["--captured"][..], &captured)] {
         let args = show(&id, more);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();

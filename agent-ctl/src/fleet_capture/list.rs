@@ -47,6 +47,10 @@ pub async fn print(out: &Out, connection: &Connection, peer: &Peer, json: bool) 
         let rows: Vec<_> = captures.iter().map(Row::of).collect();
         return out.write_json(&rows);
     }
+    if captures.is_empty() {
+        note!("agent-ctl: the collector knows of no captures");
+        return Ok(());
+    }
     out.write(&table(&captures, &Clock::local()).show(out))
 }
 
@@ -68,7 +72,7 @@ fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
             row.what(),
         ]);
     }
-    table
+    table.sparing(&["WHO", "TOOK", "STARTED", "EVENT", "HOSTS"])
 }
 
 #[derive(Serialize)]

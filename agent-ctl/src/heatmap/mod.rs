@@ -8,7 +8,8 @@ use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::import::not_of_file;
-use crate::output::{OutputFile, choose, deliver};
+use crate::loss;
+use crate::output::{OutputFile, by_name, choose, deliver};
 use crate::peer::Connection;
 use crate::render::{self, Format, Look};
 use crate::select::{self, Frames, Labels, When};
@@ -20,7 +21,7 @@ use anyhow::Result;
 use profile::formats::{Fact, heatmap, html};
 use profile::heatmap::{Grid, HeatMap};
 use profile::{GroupBy, Profile, key};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Forms of a heat map.
@@ -32,16 +33,29 @@ enum MapFormat {
     Json,
 }
 
+impl MapFormat {
+    /// The format that a file name asks for.
+    fn of_path(path: &Path) -> Option<MapFormat> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "txt" => Some(MapFormat::Text),
+            "svg" => Some(MapFormat::Svg),
+            "html" | "htm" => Some(MapFormat::Html),
+            "json" => Some(MapFormat::Json),
+            _ => None,
+        }
+    }
+}
+
 /// Draws when samples were taken.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A column is a second, a row a part of it: what happens for some milliseconds now and then, which a
-flame graph of minutes hides, is a spot. In the HTML two clicks show the flame graph of the time
-between them; --pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either
-end left out, each a time (`14:03:05.2`), an offset from the begin (`+12.5s`) or a cell
-(`COLUMN,ROW` from 0, as in the JSON). An agent knows times of the last minutes; of files those
+A column is a second, a row a part of it: what happens for some milliseconds now and then, which a \
+flame graph of minutes hides, is a spot. In the HTML two clicks show the flame graph of the time \
+between them; --pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either \
+end left out, each a time (`14:03:05.2`), an offset from the begin (`+12.5s`) or a cell \
+(`COLUMN,ROW` from 0, as in the JSON). An agent knows times of the last minutes; of files those \
 that say them: JSON of agent-ctl, perf script text, speedscope.
-Exit code 6: there are no samples with times.
+Exit code 6: there are no samples with times, or most was lost.
 
 Examples:
   agent-ctl heatmap --since 5m
@@ -67,14 +81,19 @@ pub struct Args {
         help_heading = "Time"
     )]
     pick: Option<String>,
-    /// Rows of a column. Left out: 50, or 20 as text
-    #[arg(long, value_name = "ROWS", help_heading = "Output")]
+    /// Rows of a column [default: 50, or 20 as text]
+    #[arg(
+        long,
+        value_name = "ROWS",
+        value_parser = crate::number::any::<u32>(),
+        help_heading = "Output"
+    )]
     rows: Option<u32>,
-    /// Time of a column. Left out: a second, or more where the time is long
+    /// Time of a column [default: a second, or more where the time is long]
     #[arg(long, value_name = "DURATION", value_parser = crate::when::duration, help_heading = "Output")]
     column: Option<Duration>,
-    /// Format of the map: text, svg, html or json; of what --pick writes: as of `profile`. Left out, the
-    /// file name says it, or else text, and folded stacks of what is picked
+    /// Format of the map: text, svg, html or json; of what --pick writes: as of `profile` [default: by the
+    /// file name, or text, and folded stacks of what is picked]
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     format: Option<String>,
     /// Characters that every terminal has
@@ -110,7 +129,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             }
             let query = render::query(&samples.matchers, &samples.filters, group(&what))?;
             let path = file.clone();
-            let read = move || -> Result<Profile> { Ok(render::read(&path)?.query(&query)) };
+            let read =
+                move || -> Result<Profile> { Ok(render::read(&path)?.profile.query(&query)) };
             let profile = tokio::task::spawn_blocking(read).await??;
             let mut facts = facts::of_selection(&args.labels, &args.frames, &samples.matchers);
             facts.push(facts::fact("Query", "file", file.to_string_lossy()));
@@ -198,7 +218,13 @@ fn write(
     if !args.quiet {
         note!("{}", crate::terminal::clean(&told));
     }
-    Ok(exit::OK)
+    Ok(match loss::of_profile(&profile) {
+        Some(why) => {
+            loss::note(&why);
+            exit::PARTIAL
+        }
+        None => exit::OK,
+    })
 }
 
 /// Asks an agent for the samples with their times.
@@ -299,15 +325,10 @@ fn what(out: &Out, args: &Args) -> Result<What> {
         };
         return Ok(What::Picked(choose(out, format, &args.to.path)?));
     }
-    let by_name = || {
-        let name = args.to.path.to_string_lossy().to_ascii_lowercase();
-        let extension = name.rsplit_once('.').map(|(_, extension)| extension);
-        match extension {
-            Some("svg" | "json" | "html" | "htm") => extension.unwrap_or("text").to_owned(),
-            _ => "text".to_owned(),
-        }
+    let Some(name) = &args.format else {
+        let found = by_name(&args.to.path, MapFormat::of_path, ".txt .svg .html .json")?;
+        return Ok(What::Map(found.unwrap_or(MapFormat::Text)));
     };
-    let name = args.format.clone().unwrap_or_else(by_name);
     Ok(What::Map(match name.as_str() {
         "text" => MapFormat::Text,
         "svg" => MapFormat::Svg,

@@ -109,9 +109,11 @@ pub fn draw(map: &HeatMap, look: &Look, measure: Measure, unit: &str, clock: &Cl
     text.push('\n');
     let mut times = String::new();
     for at in (0..shown).step_by(every as usize) {
-        let time = clock.show_time(map.column_unix_ns(at * each));
+        let time = clock.show_bare_time(map.column_unix_ns(at * each));
         let _ = write!(times, "{time:<width$}", width = every as usize);
     }
+    let zone = clock.zone(map.column_unix_ns(0));
+    let times = format!("{} {zone}", times.trim_end());
     let _ = writeln!(text, "{:LEFT$} {}", "", times.trim_end(), LEFT = LEFT);
     let column = length(map.column_ns as f64 * f64::from(each));
     let _ = write!(text, "{:LEFT$} a column is {column}", "", LEFT = LEFT);

@@ -1,11 +1,11 @@
 //! The status of a collector: version, store, what is kept, what is degraded.
 
 use super::json::Counter;
-use super::{Args, Degradation, counters, degradations};
+use super::{Args, Degradation, VALUE_COLUMN, counters, degradations};
 use crate::collector::Collector;
 use crate::exit::{self, fail};
 use crate::peer::{Connection, Peer};
-use crate::terminal::{Out, Tone, clean};
+use crate::terminal::{Out, Tone, clean, hang};
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use anyhow::Result;
@@ -14,6 +14,9 @@ use proto::collector::StatusResponse;
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
+
+/// Hosts without samples named in the line. JSON has more.
+const BLIND_NAMED: usize = 3;
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, peer: &Peer, args: Args) -> Result<u8> {
@@ -31,7 +34,10 @@ pub async fn run(out: &Out, connection: &Connection, peer: &Peer, args: Args) ->
     }
     let mut severities = status.degradations.iter().map(|found| found.severity());
     Ok(
-        if severities.any(|severity| severity >= Severity::Warning) {
+        if status.hosts_blind > 0
+            || status.hosts_warned > 0
+            || severities.any(|severity| severity >= Severity::Warning)
+        {
             exit::PARTIAL
         } else {
             exit::OK
@@ -67,20 +73,48 @@ fn show(out: &Out, status: &StatusResponse, args: &Args) -> String {
     let kept = match kept(status) {
         None => "nothing yet".to_owned(),
         Some(kept) => format!(
-            "from {} ({} ago) to {}",
-            clock.show(kept.start_unix_ns),
+            "{} ({} ago)",
+            clock.show_range(kept.start_unix_ns, kept.end_unix_ns),
             age(kept.start_unix_ns),
-            clock.show(kept.end_unix_ns)
         ),
     };
     line("kept", kept);
     let streams = units::count(status.streams);
     line("agents", format!("{streams} connected"));
+    if let Some(hosts) = hosts(out, status) {
+        line("hosts", hosts);
+    }
     text.push_str(&degradations(out, &status.degradations));
+    text = hang(&text, out.columns(), VALUE_COLUMN);
     if args.counters {
         let _ = write!(text, "\n{}", counters(&status.counters).show(out));
     }
     text
+}
+
+/// Hosts in trouble, in a line; `None` when there are none.
+fn hosts(out: &Out, status: &StatusResponse) -> Option<String> {
+    let word = |count: u64| if count == 1 { "host" } else { "hosts" };
+    let warned = status.hosts_warned.saturating_sub(status.hosts_blind);
+    let warned = (warned > 0).then(|| format!("{} with warnings", units::count(warned)));
+    let blind = (status.hosts_blind > 0).then(|| {
+        let count = status.hosts_blind;
+        let named = status.blind_hosts.iter().take(BLIND_NAMED);
+        let named: Vec<_> = named.map(|host| clean(&host.hostname)).collect();
+        let more = match count.saturating_sub(named.len() as u64) {
+            0 => String::new(),
+            more => format!(" and {} more", units::count(more)),
+        };
+        let names = named.join(", ");
+        let text = format!(
+            "{} {} without samples: {names}{more}",
+            units::count(count),
+            word(count)
+        );
+        out.tone(Tone::Bad, &text)
+    });
+    let all: Vec<_> = blind.into_iter().chain(warned).collect();
+    (!all.is_empty()).then(|| format!("{}; see agent-ctl hosts --trouble", all.join(", ")))
 }
 
 /// Time that can be asked for; `None` while the store is empty.
@@ -102,8 +136,28 @@ struct Json<'a> {
     /// `null`: there is no bound.
     store_bytes_max: Option<u64>,
     streams: u64,
+    hosts_blind: u64,
+    hosts_warned: u64,
+    blind_hosts: Vec<BlindHost<'a>>,
     degradations: Vec<Degradation<'a>>,
     counters: Vec<Counter<'a>>,
+}
+
+#[derive(Serialize)]
+struct BlindHost<'a> {
+    host: &'a str,
+    host_id: &'a str,
+    why: Option<Degradation<'a>>,
+}
+
+impl<'a> BlindHost<'a> {
+    fn of(host: &'a proto::collector::BlindHost) -> BlindHost<'a> {
+        BlindHost {
+            host: &host.hostname,
+            host_id: &host.host_id,
+            why: host.why.as_ref().map(Degradation::of),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -127,6 +181,9 @@ impl<'a> Json<'a> {
             store_bytes: status.store_bytes,
             store_bytes_max: (status.store_bytes_max > 0).then_some(status.store_bytes_max),
             streams: status.streams,
+            hosts_blind: status.hosts_blind,
+            hosts_warned: status.hosts_warned,
+            blind_hosts: status.blind_hosts.iter().map(BlindHost::of).collect(),
             degradations: status.degradations.iter().map(Degradation::of).collect(),
             counters: status.counters.iter().map(Counter::of).collect(),
         }

@@ -142,12 +142,19 @@ pub struct Degradation<'a> {
     severity: &'static str,
     message: &'a str,
     remedy: &'a str,
+    /// Since when it holds, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
 }
 
 impl<'a> Degradation<'a> {
     /// One of the status.
     pub fn of(found: &'a proto::agent::Degradation) -> Degradation<'a> {
-        Degradation::new(&found.id, found.severity(), &found.message, &found.remedy)
+        let since = found.since_unix_ns;
+        Degradation {
+            since: (since != 0).then(|| rfc3339(since)),
+            ..Degradation::new(&found.id, found.severity(), &found.message, &found.remedy)
+        }
     }
 
     /// One from its parts.
@@ -157,6 +164,7 @@ impl<'a> Degradation<'a> {
             severity: severity(found).0,
             message,
             remedy,
+            since: None,
         }
     }
 }

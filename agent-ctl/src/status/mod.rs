@@ -10,7 +10,7 @@ pub use json::Degradation;
 use crate::client::Client;
 use crate::form::Form;
 use crate::peer::{Connection, Peer};
-use crate::terminal::{Out, Table, Tone, clean};
+use crate::terminal::{Out, Table, Tone, clean, hang};
 use crate::when::Clock;
 use crate::{exit, runtimes, summary, units};
 use anyhow::Result;
@@ -30,7 +30,7 @@ Exit code 6: the agent answers, but no samples arrive; a collector has a warning
 
 Examples:
   agent-ctl status
-  agent-ctl status --cpus --counters
+  agent-ctl status --cpus --counters --verbose
   agent-ctl status --json | jq .own_cost.rss_bytes
   agent-ctl --collector c1 status")]
 pub struct Args {
@@ -40,6 +40,9 @@ pub struct Args {
     /// Add the counters of everything dropped or bounded that are not zero
     #[arg(long)]
     counters: bool,
+    /// Add the CPU time of each thread of an agent
+    #[arg(short, long)]
+    verbose: bool,
     #[command(flatten)]
     form: Form,
 }
@@ -64,7 +67,9 @@ async fn agent(out: &Out, connection: &Connection, peer: &Peer, args: Args) -> R
         .sampling
         .as_ref()
         .is_some_and(|sampling| sampling.samples_arrive);
-    Ok(if arrive { exit::OK } else { exit::PARTIAL })
+    let mut found = status.degradations.iter();
+    let is_well = arrive && !found.any(|found| found.severity() == Severity::Error);
+    Ok(if is_well { exit::OK } else { exit::PARTIAL })
 }
 
 /// The word and tone of a severity.
@@ -91,6 +96,17 @@ fn age(status: &GetStatusResponse, unix_ns: i64) -> String {
     let age = status.now_unix_ns.saturating_sub(unix_ns).max(0);
     units::duration(Duration::from_secs(age.unsigned_abs() / 1_000_000_000))
 }
+
+/// Column at which values start, and go on where they are long.
+const VALUE_COLUMN: usize = 11;
+
+/// What the columns of CPUs count, which is not what `quality` does.
+const CPUS_LEGEND: &str = "\
+SAMPLES counts those of idle CPUs too, which `quality` leaves out. MISSED: samples that should have come by the CPU's clock and did not, lost or throttled. LOST: records of any kind that found no room in the ring.
+";
+
+/// Smallest share of an end of stacks that is shown: below it would be `0.0 %`.
+const END_SHARE_MIN: f64 = 0.0005;
 
 fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
     let mut text = String::new();
@@ -130,8 +146,8 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
             line(name, text);
         }
     }
-    if !cost.cpu_ns_by_thread.is_empty() {
-        line("", threads(&cost));
+    if args.verbose && !cost.cpu_ns_by_thread.is_empty() {
+        line("threads", threads(&cost));
     }
     if let Some(env) = &status.environment {
         line("kernel", kernel(env));
@@ -141,8 +157,10 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
         line("without", clean(&missing).into_owned());
     }
     text.push_str(&degradations(out, &status.degradations));
+    text = hang(&text, out.columns(), VALUE_COLUMN);
     if args.cpus {
         let _ = write!(text, "\n{}", cpus(&status.cpus).show(out));
+        text.push_str(&hang(CPUS_LEGEND, out.columns(), 0));
     }
     if args.counters {
         let _ = write!(text, "\n{}", counters(&status.counters).show(out));
@@ -191,18 +209,17 @@ fn recorder_lines(status: &GetStatusResponse, clock: &Clock) -> Vec<(&'static st
         "{} of {}, {} windows of {} s ({} coarser), {} dropped",
         units::bytes(recorder.bytes),
         units::bytes(recorder.budget_bytes),
-        recorder.windows,
+        units::count(recorder.windows.into()),
         recorder.window_seconds,
-        recorder.coarse_windows,
-        recorder.dropped_windows
+        units::count(recorder.coarse_windows.into()),
+        units::count(recorder.dropped_windows)
     );
     let mut lines = vec![("recorder", size)];
     if recorder.windows > 0 {
         let range = format!(
-            "from {} ({} ago) to {}",
-            clock.show(recorder.oldest_unix_ns),
+            "{} ({} ago)",
+            clock.show_range(recorder.oldest_unix_ns, recorder.newest_unix_ns),
             age(status, recorder.oldest_unix_ns),
-            clock.show_time(recorder.newest_unix_ns)
         );
         lines.push(("", range));
     }
@@ -266,7 +283,7 @@ fn cpus(cpus: &[CpuStatus]) -> Table {
     table
 }
 
-/// What is degraded, with what mends it.
+/// What is degraded, with how to fix it.
 fn degradations(out: &Out, degradations: &[proto::agent::Degradation]) -> String {
     let mut text = String::new();
     for degradation in degradations {
@@ -279,7 +296,13 @@ fn degradations(out: &Out, degradations: &[proto::agent::Degradation]) -> String
             clean(&degradation.message)
         );
         if !degradation.remedy.is_empty() {
-            let _ = writeln!(text, "{:<10} mend it: {}", "", clean(&degradation.remedy));
+            let _ = writeln!(
+                text,
+                "{:<10} {}{}",
+                "",
+                exit::REMEDY,
+                clean(&degradation.remedy)
+            );
         }
     }
     text
@@ -323,6 +346,7 @@ fn unwinding(sampling: &Sampling) -> String {
 fn stack_ends(ends: &[Outcome]) -> String {
     let total = ends.iter().map(|end| end.samples).sum();
     let mut ends: Vec<&Outcome> = ends.iter().collect();
+    ends.retain(|end| units::share(end.samples, total) >= END_SHARE_MIN);
     ends.sort_by_key(|end| std::cmp::Reverse(end.samples));
     let share = |end: &&Outcome| {
         format!(

@@ -18,7 +18,7 @@ use crate::select::{self, Frames, Labels, fleet_option};
 use crate::source::{Answer, Source};
 use crate::summary::{self, Covered};
 use crate::terminal::{Out, Table};
-use crate::{exit, units};
+use crate::{exit, loss, units};
 use anyhow::Result;
 use model::{Row, Rows, View};
 use proto::agent::StreamProfilesRequest;
@@ -28,10 +28,10 @@ use std::time::Duration;
 /// Watches functions, cgroups and processes live.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Keys: Tab or 1 2 3 view, / filter, s sort by self or total, p pause, arrows and Page keys scroll,
-q quit. Where standard output is no terminal, or JSON is asked for, one table is printed. A collector is asked again each ten
-seconds, when a window has closed; the fourth view is its hosts, and processes are told apart by name
-alone. Exit code 6: no samples, or a collector misses part of what it should have.
+Keys: Tab or 1 2 3 view, / filter, s sort by self or total, p pause, arrows and Page keys scroll, \
+q quit. Where standard output is no terminal, or JSON is asked for, one table is printed. A collector is asked again each ten \
+seconds, when a window has closed; the fourth view is its hosts, and processes are told apart by name \
+alone. Exit code 6: no samples, most was lost, or a collector misses part of what it should have.
 
 Examples:
   agent-ctl top
@@ -40,10 +40,16 @@ Examples:
   agent-ctl --collector c1 top --view hosts
   agent-ctl --collector c1 top --once --range 1h --service checkout")]
 pub struct Args {
-    /// How much of the past the view covers, up to now; left out: 10s, and 1m of a collector
-    #[arg(long, value_name = "DURATION", value_parser = crate::when::duration)]
+    /// How much of the past the view covers, up to now [default: 10s; 1m with --collector]
+    #[arg(
+        long,
+        visible_alias = "since",
+        value_name = "DURATION",
+        value_parser = crate::when::age,
+        allow_hyphen_values = true
+    )]
     range: Option<Duration>,
-    /// View to begin with
+    /// View to start with
     #[arg(long, value_enum, default_value_t = View::Functions)]
     view: View,
     /// Column to sort by
@@ -53,7 +59,12 @@ pub struct Args {
     #[arg(long)]
     once: bool,
     /// Rows of the one table
-    #[arg(long, value_name = "ROWS", default_value_t = 30)]
+    #[arg(
+        long,
+        value_name = "ROWS",
+        default_value_t = 30,
+        value_parser = crate::number::any::<usize>()
+    )]
     limit: usize,
     #[command(flatten)]
     form: Form,
@@ -86,15 +97,15 @@ impl Sort {
     }
 }
 
-/// Longest range of the view: what is kept of the stream grows with it.
+/// Longest range of a view that is live, of an agent or a fleet: what is kept of an agent's stream grows with
+/// it, and so does what a collector adds up for each window. One table may be of any time.
 const RANGE_MAX: Duration = Duration::from_secs(600);
+
+/// Shortest range of a view: a second's profile of the stream.
+const RANGE_MIN: Duration = Duration::from_secs(1);
 
 /// Time between profiles of the stream. Unit: milliseconds.
 const INTERVAL_MS: u32 = 1000;
-
-/// Longest range of a view of a fleet that is asked for again each window: what it costs the
-/// collector grows with it. One table may be of any time.
-const FLEET_RANGE_MAX: Duration = Duration::from_secs(3600);
 
 /// Range of the view that nobody asked for otherwise. The windows of a fleet come ten to twenty
 /// seconds late, so a range of ten would often be empty.
@@ -150,21 +161,21 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 
 /// The range asked for, or the one that suits who is asked.
 fn range(args: &Args, kind: Kind, once: bool) -> Result<Duration> {
-    let (default, most) = match (kind, once) {
-        (Kind::Agent, _) => (RANGE.0, RANGE_MAX),
-        (Kind::Collector, true) => (RANGE.1, Duration::MAX),
-        (Kind::Collector, false) => (RANGE.1, FLEET_RANGE_MAX),
+    let default = match kind {
+        Kind::Agent => RANGE.0,
+        Kind::Collector => RANGE.1,
     };
     let range = args.range.unwrap_or(default);
-    if range > most || range < Duration::from_secs(1) {
-        let bounds = match most {
-            Duration::MAX => "at least 1 s".to_owned(),
-            most => format!("between 1 s and {}", units::duration(most)),
-        };
-        let message = format!("failed to use --range: it must be {bounds}");
-        return Err(exit::fail(exit::USAGE, message));
-    }
-    Ok(range)
+    let bounds = match once {
+        true if range < RANGE_MIN => "it must be at least 1 s".to_owned(),
+        false if range > RANGE_MAX || range < RANGE_MIN => format!(
+            "a live view covers 1 s to {}\n--once prints a table of any time",
+            units::duration(RANGE_MAX)
+        ),
+        _ => return Ok(range),
+    };
+    let message = format!("failed to use --range: {bounds}");
+    Err(exit::fail(exit::USAGE, message))
 }
 
 async fn agent_once(
@@ -188,8 +199,11 @@ async fn agent_once(
         max_nodes: 0,
         times: false,
     };
+    let asked = question.range;
     let Answer { profile, .. } = source.profile(question).await?;
     let rows = Rows::of(&profile);
+    let end_ns = summary::end_ns(&profile.info);
+    let missing = loss::of_profile(&profile).or_else(|| loss::of_time(asked, end_ns, &clock));
     if args.form.is_json() {
         let covered = Covered::of(&profile);
         out.write_json(&Json::of(covered, &rows, 0, args))?;
@@ -197,7 +211,10 @@ async fn agent_once(
         out.write(&plain(&rows, args.view.detail(), args, out))?;
         note!("{}", summary::line(&profile, &clock));
     }
-    Ok(if profile.samples.is_empty() {
+    if let Some(why) = &missing {
+        loss::note(why);
+    }
+    Ok(if profile.samples.is_empty() || missing.is_some() {
         exit::PARTIAL
     } else {
         exit::OK
@@ -227,6 +244,9 @@ async fn fleet_once(
         note!("{}", summary::fleet_line(&made_of, &clock));
         made_of.note();
     }
+    if let Some(why) = made_of.loss() {
+        loss::note(&why);
+    }
     Ok(crate::fleet::code(
         made_of.total_weight() == 0,
         Some(&made_of),
@@ -250,7 +270,7 @@ fn plain(rows: &Rows, detail: &str, args: &Args, out: &Out) -> String {
             row.detail.clone(),
         ]);
     }
-    table.show(out)
+    table.sparing(&[detail]).show(out)
 }
 
 #[derive(Serialize)]

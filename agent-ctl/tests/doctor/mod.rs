@@ -39,9 +39,7 @@ fn doctor_names_what_is_degraded() {
     let ended = ask(&running, &["doctor", "--burn", "50ms"]);
     assert_eq!(ended.code, 6, "{}", ended.all());
     assert!(
-        ended
-            .out
-            .contains("mend it: sysctl -w kernel.kptr_restrict=1"),
+        ended.out.contains("fix: sysctl -w kernel.kptr_restrict=1"),
         "{}",
         ended.all()
     );
@@ -98,7 +96,7 @@ fn doctor_says_which_switch_gives_generated_code_names() {
     assert_eq!(ended.code, 0, "advice is no failure: {}", ended.all());
     for told in [
         "(pid 4711): this JVM keeps no frame pointers",
-        "mend it: start it with -XX:+PreserveFramePointer",
+        "fix: start it with -XX:+PreserveFramePointer",
         "\nGenerated code\n",
         "jit_no_map",
         "100.0 %",

@@ -2,7 +2,7 @@
 //! up of three hosts with the samples of the fake agent, and of hosts that are silent or gone.
 
 use super::{Answers, NOW_NS, PERIOD, S, chunks, select};
-use profile::{Profile, Quality, SampleKey, TopBy, TopSort, Value, key};
+use profile::{GroupBy, Profile, Quality, SampleKey, TopBy, TopSort, Value, key};
 use proto::agent::{Cgroup, Counter, Degradation, Severity, TimeRange};
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
@@ -168,6 +168,7 @@ fn host(id: &str, name: &str, age_s: i64) -> Host {
             agent_version: "0.1.0".into(),
             labels: [("region".to_owned(), "eu\x1b]0;x\x07".to_owned())].into(),
             spool: Some(SpoolState::default()),
+            health: None,
         }),
         first_seen_unix_ns: NOW_NS - 86_400 * S,
         last_seen_unix_ns: NOW_NS - age_s * S,
@@ -320,8 +321,38 @@ impl QueryService for Fake {
         }))
     }
 
-    async fn diff(&self, _: Request<DiffRequest>) -> Result<Response<DiffResponse>, Status> {
-        Err(Status::unimplemented("not needed"))
+    /// Shares move by ten percentage points between the parts of its ranges.
+    async fn diff(&self, request: Request<DiffRequest>) -> Result<Response<DiffResponse>, Status> {
+        let request = request.into_inner();
+        let details = format!("[{}] [{}]", shown(&request.before), shown(&request.after));
+        self.admit("diff", details).await?;
+        let side = |selection| self.selected(selection, &[]);
+        let (before, after) = (side(&request.before)?, side(&request.after)?);
+        let diff = profile::Diff::new(&before, &after, &GroupBy::Keys(Vec::new()));
+        let diff = diff.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let row = |row: &profile::FunctionChange| {
+            let delta = diff.share(row.own).delta;
+            DiffRow {
+                name: row.function.clone(),
+                module: row.module.clone(),
+                share_change: delta,
+                share_error: 0.1,
+                significant: delta.abs() > 0.4,
+                ..DiffRow::default()
+            }
+        };
+        let sampled = Sampled {
+            parts: 6,
+            ..Sampled::default()
+        };
+        Ok(Response::new(DiffResponse {
+            rows: diff.functions.iter().map(row).collect(),
+            rows_left_out: 0,
+            before: self.told(&before),
+            after: self.told(&after),
+            before_sampled: Some(sampled),
+            after_sampled: Some(sampled),
+        }))
     }
 
     async fn hosts(&self, _: Request<HostsRequest>) -> Result<Response<HostsResponse>, Status> {
@@ -387,6 +418,7 @@ impl QueryService for Fake {
                 message: "partition 2026-11-20 is damaged\x1b[2J".into(),
                 remedy: "restore it from a backup".into(),
                 severity: Severity::Warning.into(),
+                ..Degradation::default()
             }],
         };
         Ok(Response::new(StatusResponse {
@@ -397,7 +429,7 @@ impl QueryService for Fake {
             now_unix_ns: NOW_NS,
             kept: (!self.behaviour.empty).then_some(TimeRange {
                 start_unix_ns: NOW_NS - 86_400 * S,
-                end_unix_ns: NOW_NS - 10 * S,
+                end_unix_ns: NOW_NS,
             }),
             store_bytes: 3 << 30,
             store_bytes_max: 20 << 30,
@@ -408,6 +440,7 @@ impl QueryService for Fake {
                 labels: "cause=\"future\"".into(),
                 value: 12,
             }],
+            ..StatusResponse::default()
         }))
     }
 }

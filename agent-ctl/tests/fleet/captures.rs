@@ -132,7 +132,7 @@ fn captures_over_the_fleet_are_listed_and_ended() {
     assert_eq!(running.ask(&["captures", "cancel", "7"]).code, 0);
     refused(
         &running.ask(&["captures", "cancel", "9"]),
-        1,
+        2,
         "none with id 9 runs",
     );
     assert_eq!(running.asked("cancel"), ["7", "9"]);

@@ -10,16 +10,14 @@ fn pins_of_a_collector_say_whose_they_are() {
     assert_eq!(ended.code, 0, "{}", ended.all());
     let rows: Vec<&str> = ended.out.lines().collect();
     assert_eq!(rows.len(), 3, "{}", ended.out);
-    assert!(rows[0].contains("HOST"), "{}", rows[0]);
-    let first = rows[1].trim_start();
-    assert!(
-        first.starts_with("40 ") && first.contains("web-1"),
-        "{first}"
-    );
+    // As its agent calls it: a ticket that names it means one incident.
+    assert!(rows[1].starts_with("web-1/12 "), "{}", rows[1]);
     // Names from outside are escaped.
     assert!(!ended.out.contains(['\u{202e}', '\x1b']), "{}", ended.out);
     assert_eq!(running.asked("pins"), ["host=[web-1] trigger=[]"]);
     let listed = json(&running.ask(&["pins", "--json"]));
+    assert_eq!(listed["pins"][0]["pin"], "web-1/12");
+    assert_eq!(listed["pins"][0]["id"], 40);
     assert_eq!(listed["pins"][0]["host"], "web-1");
     assert_eq!(listed["pins"][1]["host_id"], "id-1");
     assert_eq!(listed["pins"][0].get("at_collector"), None);
@@ -42,18 +40,24 @@ fn a_list_that_is_cut_says_so() {
 #[test]
 fn a_pin_of_a_collector_is_shown_as_an_agents_is() {
     let running = sound();
-    let ended = running.ask(&["pins", "show", "41", "--captured", "--unit", "nginx"]);
-    assert_eq!(ended.code, 0, "{}", ended.all());
-    assert!(
-        ended.out.contains("nginx;main;ngx_worker_process_cycle"),
-        "{}",
-        ended.out
-    );
-    // By its number: a list may be cut.
-    assert_eq!(running.asked("pins"), ["id=41"]);
-    assert_eq!(running.asked("pin"), ["41 captured=true times=false"]);
-    let ended = running.ask(&["pins", "show", "3"]);
-    refused(&ended, 1, "there is none of this number");
+    // The number is enough where one host has it, and the id of the host is a name too.
+    for name in ["3", "id-1/3"] {
+        let ended = running.ask(&["pins", "show", name, "--captured", "--unit", "nginx"]);
+        assert_eq!(ended.code, 0, "{}", ended.all());
+        assert!(
+            ended.out.contains("nginx;main;ngx_worker_process_cycle"),
+            "{}",
+            ended.out
+        );
+    }
+    // Its list may be cut: that of one host is shorter.
+    let asked = ["host=[] trigger=[]", "host=[id-1] trigger=[]"];
+    assert_eq!(running.asked("pins"), asked);
+    let asked = ["41 captured=true times=false"; 2];
+    assert_eq!(running.asked("pin"), asked);
+    // The collector's own numbers are nobody's names.
+    let ended = running.ask(&["pins", "show", "41"]);
+    refused(&ended, 2, "there is none of this name");
 }
 
 #[test]

@@ -37,6 +37,12 @@ pub struct Acked {
     pub bytes: usize,
 }
 
+/// The sequence number that an agent gives a window: the time since the host's boot at which it begins.
+/// Unit: nanoseconds.
+fn sequence(host: usize, window: u64) -> u64 {
+    (host as u64 + 1) * 86_400_000_000_123 + window * WINDOW_S * 1_000_000_000
+}
+
 /// One host's stream.
 pub struct Agent {
     host: usize,
@@ -69,6 +75,7 @@ impl Agent {
             agent_version: "simulated".to_owned(),
             labels: [("zone".to_owned(), fleet.hosts[host].zone.to_owned())].into(),
             spool: None,
+            health: None,
         };
         let hello = Hello {
             host_id: format!("simulated-{host:05}"),
@@ -117,7 +124,8 @@ impl Agent {
             match next(&mut self.answers).await? {
                 push_response::Body::Ack(ack) => {
                     ensure!(
-                        ack.sequence == window && ack.outcome() == Outcome::Stored,
+                        ack.sequence == sequence(self.host, window)
+                            && ack.outcome() == Outcome::Stored,
                         "window {window} was not stored: {ack:?}"
                     );
                     return Ok(Acked {
@@ -142,7 +150,7 @@ impl Agent {
     ) -> WindowPart {
         let host = &fleet.hosts[self.host];
         let mut part = WindowPart {
-            sequence: window,
+            sequence: sequence(self.host, window),
             last: true,
             ..WindowPart::default()
         };

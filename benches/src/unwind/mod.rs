@@ -12,6 +12,7 @@ use daemon::perf::record::{Callchain, CpuMode, Record, Sample, UserState};
 use daemon::perf::rings::{Drained, Rings, horizon_at};
 use daemon::process::{ProcessTable, scan};
 use daemon::symbolize::SymbolCounters;
+use daemon::symbolize::budget::FileBudget;
 use daemon::symbolize::files::{FileStore, identity_of_mapping};
 use daemon::time::Mono;
 use daemon::unwind::module::Module;
@@ -100,10 +101,12 @@ fn record(time: Duration) -> anyhow::Result<(ProcessTable, Vec<Kept>)> {
         max_stack_depth: 127,
         watermark_bytes: 2 << 20,
         stack_bytes: STACK_BYTES,
+        side_band_bytes: 0,
     };
     let mut rings = Rings::open(&cpus, &spec, 8 << 20)?;
     let mut processes = ProcessTable::new();
-    for scanned in &scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)) {
+    for scanned in &scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes
+    {
         processes.adopt(scanned);
     }
     let own = Pid(std::process::id());
@@ -168,13 +171,13 @@ fn unwinder(store: &FileStore, files: &BTreeSet<u32>) -> Unwinder {
         let file = FileId(id);
         let found = store.get(file);
         let dirs = [PathBuf::from("/usr/lib/debug")];
-        let module = found
-            .image
-            .ok()
-            .and_then(|image| Module::read(&image, None, &found.path, &dirs));
+        let module = found.image.map_or(Ok(None), |image| {
+            let budget = FileBudget::default();
+            Module::read(&image, None, &found.path, &dirs, &budget)
+        });
         unwinder.install(Loaded {
             file,
-            module: module.map(Box::new),
+            module: module.map(|module| module.map(Box::new)),
         });
     }
     unwinder

@@ -6,6 +6,7 @@ use daemon::ids::Pid;
 use daemon::perf::record::CpuMode;
 use daemon::process::ProcessTable;
 use daemon::process::space::Backing;
+use daemon::symbolize::budget::FileBudget;
 use daemon::symbolize::elf;
 use daemon::symbolize::files::FileStore;
 use daemon::symbolize::inflate;
@@ -14,7 +15,7 @@ use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Longest section read, as for the daemon's unwinder. Unit: bytes.
 const SECTION_BYTES_MAX: usize = 64 << 20;
@@ -46,13 +47,16 @@ impl Sections {
             let range = segment.offset..segment.offset + segment.file_size;
             (range, segment.address.wrapping_sub(segment.offset))
         });
+        let budget = FileBudget::new(usize::MAX, Duration::MAX);
         let named = NAMES.iter().filter_map(|&name| {
             let section = headers.section(name.as_bytes())?;
             let range = section.address..section.address + section.size;
             // The text is only for guesses about prologues, which nothing here needs.
             let bytes = match name {
                 ".text" => Vec::new(),
-                _ => inflate::content(&image, section, true, SECTION_BYTES_MAX).ok()?,
+                _ => inflate::content(&image, section, true, SECTION_BYTES_MAX, &budget)
+                    .ok()?
+                    .keep(),
             };
             Some((name, (range, bytes.into())))
         });

@@ -5,7 +5,7 @@ mod keys;
 mod sections;
 
 pub use config::log::{Log, LogFormat, LogLevel};
-pub use config::{ConfigError, Configuration, Diff, Key, Place, Value, sample_yaml};
+pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
 pub use sections::{ClickHouse, Control, Engine, Ingest, Listen, Pins, Query, Retention, Shutdown};
 
@@ -72,8 +72,9 @@ impl Configuration for Config {
     const SECTIONS: &'static [(&'static str, &'static str)] = keys::SECTIONS;
     const KEYS: &'static [Key<Config>] = KEYS;
 
-    fn settle(&mut self) -> Result<(), ConfigError> {
-        let conflict = |key, message: String| Err(ConfigError::Conflict { key, message });
+    fn settle(&mut self) -> Vec<Conflict> {
+        let mut found = Vec::new();
+        let mut conflict = |key, message: String| found.push(Conflict::new(key, message));
         for (key, address) in [
             ("listen.grpc", self.listen.grpc),
             ("listen.http", self.listen.http),
@@ -84,13 +85,13 @@ impl Configuration for Config {
                      users, so it listens on loopback only. Listen on 127.0.0.1 and let agents come \
                      through a tunnel that you trust"
                 );
-                return conflict(key, message);
+                conflict(key, message);
             }
         }
         let port = self.listen.grpc.port();
         if self.listen.grpc == self.listen.http && port != 0 {
             let message = format!("is {}, as `listen.grpc` is", self.listen.http);
-            return conflict("listen.http", message);
+            conflict("listen.http", message);
         }
         for pair in self.retention.ages().windows(2) {
             let ((finer, finer_days), (key, days)) = (pair[0], pair[1]);
@@ -100,16 +101,16 @@ impl Configuration for Config {
                      each age is at least the one before. Raise this one, or lower the other; equal ages \
                      leave a level out"
                 );
-                return conflict(key, message);
+                conflict(key, message);
             }
         }
         let url = &self.clickhouse.url;
         if !url.starts_with("http://") && !url.starts_with("https://") {
             let url = config::shown(url);
             let message = format!("is `{url}`: it must begin with http:// or https://");
-            return conflict("clickhouse.url", message);
+            conflict("clickhouse.url", message);
         }
-        Ok(())
+        found
     }
 }
 

@@ -7,7 +7,7 @@ use crate::store::{NewWindow, Store, StoreError, Taken};
 use crate::time::Clock;
 use profile::{Dictionary, Remap, StackId};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// A window for the store.
@@ -34,7 +34,20 @@ pub struct Answered {
 pub struct StorePanicked;
 
 /// A batch for the store's thread, and where it says what failed.
-type Call = (Vec<Job>, oneshot::Sender<Option<String>>);
+type Call = (Vec<Job>, oneshot::Sender<Failure>);
+
+/// What failed of a batch.
+struct Failure {
+    /// The first or, of windows pushed one by one, the last; for the log.
+    text: Option<String>,
+    /// No window of the batch was taken.
+    is_complete: bool,
+}
+
+/// For how long the store counts as failing after the last push that failed. Agents come again within a
+/// minute or so; with less, a store that is away looks well between their attempts, with more, one window
+/// that the store refuses keeps a collector with few agents from being ready.
+const FAILING_FOR: Duration = Duration::from_secs(180);
 
 /// The thread that calls the store, and nothing else: whatever queries, downloads and metrics take of
 /// the runtime's threads, an acknowledgement does not wait for one. It ends when this is dropped.
@@ -63,7 +76,7 @@ impl Pusher {
         Ok(Pusher(batches))
     }
 
-    async fn push(&self, batch: Vec<Job>) -> Result<Option<String>, StorePanicked> {
+    async fn push(&self, batch: Vec<Job>) -> Result<Failure, StorePanicked> {
         let (tell, told) = oneshot::channel();
         // Both ends are gone only when the thread panicked.
         let sent = self.0.send((batch, tell)).await;
@@ -85,12 +98,26 @@ pub async fn run(
     metrics: Arc<Metrics>,
 ) -> Result<(), StorePanicked> {
     let mut trouble = Trouble::default();
-    while let Some(first) = jobs.recv().await {
+    loop {
+        let next = match metrics.push_failing.get() {
+            0 => jobs.recv().await,
+            _ => match tokio::time::timeout(FAILING_FOR, jobs.recv()).await {
+                Ok(next) => next,
+                Err(_) => {
+                    metrics.push_failing.set(0);
+                    continue;
+                }
+            },
+        };
+        let Some(first) = next else {
+            return Ok(());
+        };
         let batch = collect(first, &mut jobs).await;
         metrics.queue_windows.set(jobs.len() as u64);
-        trouble.tell(pusher.push(batch).await?);
+        let failure = pusher.push(batch).await?;
+        metrics.push_failing.set(u64::from(failure.is_complete));
+        trouble.tell(failure.text);
     }
-    Ok(())
 }
 
 /// What waits, and what comes within the linger, up to the bounds of a batch.
@@ -115,8 +142,8 @@ async fn collect(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
     batch
 }
 
-/// Pushes a batch and answers all of it. Returns what failed, for the log.
-fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Option<String> {
+/// Pushes a batch and answers all of it. Returns what failed.
+fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Failure {
     let definitions = merged(&batch);
     let (windows, mut rest): (Vec<NewWindow>, Vec<Job>) = batch
         .into_iter()
@@ -142,8 +169,12 @@ fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Opti
             job.pending.window = window;
             each.push(outcome);
         }
+        let is_complete = each.iter().all(Result::is_err);
         answer(rest, each, metrics);
-        return failure;
+        return Failure {
+            text: failure,
+            is_complete,
+        };
     }
     for (window, job) in windows.into_iter().zip(&mut rest) {
         job.pending.window = window;
@@ -162,7 +193,10 @@ fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Opti
         }
     };
     answer(rest, outcomes, metrics);
-    failure
+    Failure {
+        is_complete: failure.is_some(),
+        text: failure,
+    }
 }
 
 fn call(

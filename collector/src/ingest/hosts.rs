@@ -3,10 +3,15 @@
 //! Streams tell at once, under a lock that is held for microseconds; the store is told by
 //! [`Hosts::flush`] from the upkeep's thread, which may block.
 
-use super::limits::{CLOCK_WARNING_NS, HOST_INTERVAL, HOSTS_MAX, TWINS_FOR};
+use super::judge::{self, LastWindow, Listening, Seen, Verdict, Windows};
+use super::limits::{
+    BLIND_HOSTS_MAX, HEALTH_BYTES_MAX, HOST_INTERVAL, HOSTS_MAX, HOSTS_TOGETHER, OTHERS_INTERVAL,
+    SILENT_FOR_NS, SURVEY_INTERVAL, TWINS_FOR,
+};
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey, HostRecord, Limits, Store, StoreError, TimeRange};
 use crate::time::Clock;
+use proto::agent::Degradation;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,33 +28,65 @@ pub struct Hosts {
     inner: Mutex<Inner>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    /// Nothing was heard of anybody before. On the collector's clock.
+    started_unix_ns: i64,
+    survey: Mutex<Arc<Survey>>,
+}
+
+/// A blind host, by its name, and why it is blind.
+type Blind = (HostKey, String, Degradation);
+
+/// The trouble of all hosts at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// Hosts that are blind, those that are so the longest first; at most [`BLIND_HOSTS_MAX`].
+    pub blind: Vec<Blind>,
+    /// All that are blind.
+    pub blind_total: u64,
+    /// Hosts with warnings or errors, blind ones among them.
+    pub warned: u64,
+    taken: Option<Instant>,
 }
 
 #[derive(Default)]
 struct Inner {
     /// What is known of each, as it is or will be in the store.
     known: HashMap<HostKey, Known>,
-    /// Streams by host id. More than one while an old one lingers, or when two machines have one id.
+    /// Streams by host id. More than one while an old one lingers, or when two machines have one
+    /// id.
     open: HashMap<String, Vec<OpenStream>>,
     /// What the store has not been told.
     unsaved: BTreeSet<HostKey>,
-    /// What the store knew at the start has been read.
-    loaded: bool,
+    /// When what the store knows was last read.
+    loaded: Option<Instant>,
     next: u64,
+    /// What all of `known` takes for health. Unit: bytes.
+    health_bytes: usize,
     /// Ids in use by two at once, and when that was last seen.
     twins: HashMap<String, Twins>,
 }
 
 struct Known {
-    record: HostRecord,
+    /// Shared with those that judge it without the lock.
+    record: Arc<HostRecord>,
     saved: Option<Instant>,
     /// Unit of the weights of its last window; empty until one came.
     unit: String,
+    windows: Windows,
+}
+
+/// What is seen of a host at one time, taken out of the lock.
+struct View {
+    /// What it said last; `None` when only the store knows it.
+    record: Option<Arc<HostRecord>>,
+    seen: Seen,
+    twins: Option<TwinKind>,
 }
 
 struct OpenStream {
     number: u64,
     boot_id: [u8; 16],
+    listening: Listening,
     superseded: Arc<Notify>,
 }
 
@@ -97,8 +134,10 @@ impl Hosts {
     pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Hosts {
         Hosts {
             inner: Mutex::default(),
+            started_unix_ns: clock.now_unix_ns(),
             clock,
             metrics,
+            survey: Mutex::default(),
         }
     }
 
@@ -107,13 +146,14 @@ impl Hosts {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream of `key` begins. An older one of the same boot is told to end: its connection is most
-    /// likely gone without a word.
+    /// A stream of `key` begins. An older one of the same boot is told to end: its connection is
+    /// most likely gone without a word.
     pub fn open(self: &Arc<Self>, key: &HostKey, facts: HostFacts, clock_ahead_ns: i64) -> Ticket {
         let superseded = Arc::new(Notify::new());
         let mut inner = self.lock();
         let number = inner.next;
         inner.next += 1;
+        let now = self.clock.now_unix_ns();
         let streams = inner.open.entry(key.host_id.clone()).or_default();
         for older in streams.iter().filter(|open| open.boot_id == key.boot_id) {
             older.superseded.notify_one();
@@ -121,6 +161,10 @@ impl Hosts {
         streams.push(OpenStream {
             number,
             boot_id: key.boot_id,
+            listening: Listening {
+                open_since_unix_ns: now,
+                answered_unix_ns: Some(now),
+            },
             superseded: superseded.clone(),
         });
         self.note(&mut inner, key, Some(facts), Some(clock_ahead_ns));
@@ -158,26 +202,28 @@ impl Hosts {
                 clock_ahead_ns: 0,
             };
             let known = Known {
-                record,
+                record: Arc::new(record),
                 saved: None,
                 unit: String::new(),
+                windows: Windows::default(),
             };
             inner.known.insert(key.clone(), known);
         }
         let Some(known) = inner.known.get_mut(key) else {
             return;
         };
-        known.record.last_seen_unix_ns = now;
+        let record = Arc::make_mut(&mut known.record);
+        record.last_seen_unix_ns = now;
         let mut changed = false;
-        if let Some(facts) = facts
-            && known.record.facts != facts
-        {
-            known.record.facts = facts;
-            changed = true;
+        if let Some(mut facts) = facts {
+            let before = record.facts.health.len();
+            self.fit(&mut inner.health_bytes, before, &mut facts);
+            changed = record.facts != facts;
+            record.facts = facts;
         }
         if let Some(ahead) = clock_ahead_ns {
-            changed |= known.record.clock_ahead_ns != ahead;
-            known.record.clock_ahead_ns = ahead;
+            changed |= record.clock_ahead_ns != ahead;
+            record.clock_ahead_ns = ahead;
         }
         if changed
             || known
@@ -188,35 +234,46 @@ impl Hosts {
         }
     }
 
+    /// Charges the health of a host, which took `before` bytes of `total`; drops its reasons when
+    /// all hosts together take too much.
+    fn fit(&self, total: &mut usize, before: usize, facts: &mut HostFacts) {
+        *total = total.saturating_sub(before);
+        if *total + facts.health.len() > HEALTH_BYTES_MAX {
+            facts.health = judge::without_degradations(&facts.health);
+            self.metrics.health_dropped.inc();
+        }
+        *total += facts.health.len();
+    }
+
     /// Tells the store what it has not been told. Blocks.
     ///
     /// # Errors
-    /// The first failure; what was not told is told next time.
+    /// A failure; what was not told is told next time.
     pub fn flush(&self, store: &dyn Store) -> Result<(), StoreError> {
-        self.load(store)?;
+        let loaded = self.load(store);
+        if loaded.is_err() && self.lock().loaded.is_none() {
+            // What is told before it would change the day that hosts were first seen.
+            return loaded;
+        }
         loop {
-            let record = {
-                let mut inner = self.lock();
-                let Some(key) = inner.unsaved.pop_first() else {
-                    return Ok(());
-                };
-                let Some(known) = inner.known.get_mut(&key) else {
-                    continue;
-                };
-                known.saved = Some(Instant::now());
-                known.record.clone()
-            };
-            if let Err(error) = store.put_host(&record) {
-                self.metrics.hosts_failed.inc();
-                self.lock().unsaved.insert(record.key);
+            let records = self.lock().take_unsaved(HOSTS_TOGETHER);
+            if records.is_empty() {
+                return loaded;
+            }
+            if let Err(error) = store.put_hosts(&records) {
+                self.metrics.hosts_failed.add(records.len() as u64);
+                let keys = records.into_iter().map(|record| record.key);
+                self.lock().unsaved.extend(keys);
                 return Err(error);
             }
         }
     }
 
-    /// Reads once what the store knows, so that hosts keep the day they were first seen.
+    /// Reads what the store knows: once, so that hosts keep the day they were first seen, and again
+    /// and again where other collectors tell it of their hosts.
     fn load(&self, store: &dyn Store) -> Result<(), StoreError> {
-        if self.lock().loaded {
+        let due = |read: Instant| store.is_shared() && read.elapsed() >= OTHERS_INTERVAL;
+        if self.lock().loaded.is_some_and(|read| !due(read)) {
             return Ok(());
         }
         let now = self.clock.now_unix_ns();
@@ -233,20 +290,31 @@ impl Hosts {
         };
         let found = store.hosts(range, &limits)?;
         let mut inner = self.lock();
-        for (record, _) in found {
+        let inner = &mut *inner;
+        for (mut record, _) in found {
+            let total = &mut inner.health_bytes;
             if let Some(known) = inner.known.get_mut(&record.key) {
-                let first = &mut known.record.first_seen_unix_ns;
-                *first = record.first_seen_unix_ns.min(*first);
+                let first = record.first_seen_unix_ns;
+                let first = first.min(known.record.first_seen_unix_ns);
+                if record.last_seen_unix_ns > known.record.last_seen_unix_ns {
+                    self.fit(total, known.record.facts.health.len(), &mut record.facts);
+                    known.record = Arc::new(record);
+                }
+                if known.record.first_seen_unix_ns != first {
+                    Arc::make_mut(&mut known.record).first_seen_unix_ns = first;
+                }
             } else if inner.known.len() < HOSTS_MAX {
+                self.fit(total, 0, &mut record.facts);
                 let known = Known {
-                    record,
+                    record: Arc::new(record),
                     saved: Some(Instant::now()),
                     unit: String::new(),
+                    windows: Windows::default(),
                 };
                 inner.known.insert(known.record.key.clone(), known);
             }
         }
-        inner.loaded = true;
+        inner.loaded = Some(Instant::now());
         Ok(())
     }
 
@@ -278,34 +346,171 @@ impl Hosts {
         streams.is_some_and(|open| open.iter().any(|one| one.boot_id == key.boot_id))
     }
 
-    /// What an operator should know of a host, in sentences. `namesakes` are hosts, by id, that have
-    /// the same name.
-    pub fn warnings(&self, record: &HostRecord, namesakes: usize) -> Vec<String> {
-        let mut warnings = Vec::new();
-        let ahead = record.clock_ahead_ns;
-        if ahead.unsigned_abs() >= CLOCK_WARNING_NS.unsigned_abs() {
-            let seconds = ahead.unsigned_abs() as f64 / 1e9;
-            let side = if ahead > 0 { "ahead of" } else { "behind" };
-            warnings.push(format!(
-                "its clock is {seconds:.1} s {side} the collector's: its windows stand at the wrong \
-                 time"
-            ));
+    /// What is wrong with a host. `namesakes` are hosts, by id, that have the same name; one that
+    /// `is_superseded` has booted again since.
+    pub fn verdict(&self, record: &HostRecord, namesakes: usize, is_superseded: bool) -> Verdict {
+        let mut view = self.lock().view(record, self.started_unix_ns);
+        view.seen.is_superseded = is_superseded;
+        // What it said last may not be in the store yet.
+        let said = view.record.clone();
+        let record = said.as_deref().unwrap_or(record);
+        view.verdict(record, namesakes, self.clock.now_unix_ns())
+    }
+
+    /// The trouble of all hosts, as it was some seconds ago at most.
+    pub fn survey(&self) -> Arc<Survey> {
+        let survey = self.survey.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&survey)
+    }
+
+    /// Judges all hosts, when that is due, and logs which are blind and which are so no longer.
+    pub fn look(&self) {
+        let before = self.survey();
+        let recent = |taken: Instant| taken.elapsed() < SURVEY_INTERVAL;
+        if before.taken.is_some_and(recent) {
+            return;
         }
-        let twins = self.lock().twins.get(&record.key.host_id).copied();
-        if let Some(twins) = twins.filter(|twins| twins.seen.elapsed() < TWINS_FOR) {
-            warnings.push(twins.kind.sentence().to_owned());
+        let new = Arc::new(self.survey_now());
+        let now = self.clock.now_unix_ns();
+        self.metrics.hosts_blind.set(new.blind_total);
+        self.metrics.hosts_warned.set(new.warned);
+        let inner = self.lock();
+        let over = new.over(&before);
+        let over: Vec<_> = over.map(|of| (of, inner.is_heard(of, now))).collect();
+        drop(inner);
+        new.log_after(&before, &over);
+        *self.survey.lock().unwrap_or_else(PoisonError::into_inner) = new;
+    }
+
+    fn survey_now(&self) -> Survey {
+        let now = self.clock.now_unix_ns();
+        let inner = self.lock();
+        let mut newest: HashMap<&str, &Arc<HostRecord>> = HashMap::new();
+        for known in inner.known.values() {
+            let record = &known.record;
+            let of_host = newest.entry(&record.key.host_id).or_insert(record);
+            if record.last_seen_unix_ns > of_host.last_seen_unix_ns {
+                *of_host = record;
+            }
         }
-        if namesakes > 1 {
-            warnings.push(format!(
-                "{namesakes} hosts with different ids have this name: the label `host` does not \
-                 tell them apart"
-            ));
+        let newest = newest.into_values();
+        let views: Vec<_> = newest
+            .map(|record| (Arc::clone(record), inner.view(record, self.started_unix_ns)))
+            .collect();
+        // Streams wait for the lock; what agents said is read without it.
+        drop(inner);
+        let mut survey = Survey {
+            taken: Some(Instant::now()),
+            ..Survey::default()
+        };
+        for (record, view) in views {
+            // How many have one name is in the list of hosts: nobody has to act on it at once.
+            let verdict = view.verdict(&record, 1, now);
+            survey.warned += u64::from(verdict.is_warning());
+            let why = verdict.degradations.into_iter().next();
+            if let (true, Some(why)) = (verdict.is_blind, why) {
+                let name = record.facts.name(&record.key.host_id).to_owned();
+                survey.blind.push((record.key.clone(), name, why));
+            }
         }
-        warnings
+        survey.blind_total = survey.blind.len() as u64;
+        let order =
+            |(key, _, why): &Blind| (why.since_unix_ns == 0, why.since_unix_ns, key.clone());
+        survey.blind.sort_by_cached_key(order);
+        survey.blind.truncate(BLIND_HOSTS_MAX);
+        survey
+    }
+}
+
+impl Survey {
+    fn has(&self, key: &HostKey) -> bool {
+        self.blind.iter().any(|(blind, ..)| blind == key)
+    }
+
+    /// Hosts that were blind before and are so no longer. Of hosts beyond the bound nothing is
+    /// known.
+    fn over<'a>(&'a self, before: &'a Survey) -> impl Iterator<Item = &'a Blind> {
+        let all_told = self.blind_total <= BLIND_HOSTS_MAX as u64;
+        let over = before.blind.iter().filter(|(key, ..)| !self.has(key));
+        over.filter(move |_| all_told)
+    }
+
+    /// Of hosts beyond the bound nothing is logged one by one: the number says enough. `over` are
+    /// those that are blind no longer, and whether they are heard of.
+    fn log_after(&self, before: &Survey, over: &[(&Blind, bool)]) {
+        for (key, host, why) in self.blind.iter().filter(|(key, ..)| !before.has(key)) {
+            let (host_id, reason) = (&key.host_id, &why.message);
+            tracing::warn!(host, host_id, reason, "the host sends no usable samples");
+        }
+        for ((key, host, _), is_heard) in over {
+            let host_id = &key.host_id;
+            match is_heard {
+                true => tracing::info!(host, host_id, "the host sends usable samples again"),
+                false => tracing::warn!(
+                    host,
+                    host_id,
+                    "the host, which sent no usable samples, is no longer heard of"
+                ),
+            }
+        }
+        if self.blind_total > BLIND_HOSTS_MAX as u64 && before.blind_total != self.blind_total {
+            let hosts = self.blind_total;
+            tracing::warn!(hosts, "many hosts send no usable samples");
+        }
     }
 }
 
 impl Inner {
+    /// Some of what the store has not been told, which counts as told.
+    fn take_unsaved(&mut self, most: usize) -> Vec<HostRecord> {
+        let mut records = Vec::new();
+        while records.len() < most
+            && let Some(key) = self.unsaved.pop_first()
+        {
+            if let Some(known) = self.known.get_mut(&key) {
+                known.saved = Some(Instant::now());
+                records.push(HostRecord::clone(&known.record));
+            }
+        }
+        records
+    }
+
+    /// What it takes to judge a host, out of the lock.
+    fn view(&self, record: &HostRecord, started_unix_ns: i64) -> View {
+        let key = &record.key;
+        let known = self.known.get(key);
+        let heard = known.map_or(i64::MIN, |known| known.record.last_seen_unix_ns);
+        let twins = self.twins.get(&key.host_id);
+        let twins = twins.filter(|twins| twins.seen.elapsed() < TWINS_FOR);
+        View {
+            record: known.map(|known| Arc::clone(&known.record)),
+            seen: Seen {
+                stream: self.newest(key).map(|open| open.listening),
+                windows: known.map(|known| known.windows).unwrap_or_default(),
+                heard_unix_ns: heard.max(record.last_seen_unix_ns).max(started_unix_ns),
+                is_superseded: false,
+            },
+            twins: twins.map(|twins| twins.kind),
+        }
+    }
+
+    /// The stream of a host that began last; older ones were told to end.
+    fn newest(&self, key: &HostKey) -> Option<&OpenStream> {
+        let streams = self.open.get(&key.host_id)?.iter();
+        let of_boot = streams.filter(|open| open.boot_id == key.boot_id);
+        of_boot.max_by_key(|open| open.number)
+    }
+
+    /// Whether a host that is blind no longer is there. That no windows come ends with the stream.
+    fn is_heard(&self, (key, _, why): &Blind, now_unix_ns: i64) -> bool {
+        let recent = |known: &Known| {
+            let silent_ns = now_unix_ns.saturating_sub(known.record.last_seen_unix_ns);
+            let stopping = judge::health(&known.record.facts).is_some_and(|health| health.stopping);
+            silent_ns < SILENT_FOR_NS && !stopping && why.id != judge::NO_WINDOWS
+        };
+        self.open.contains_key(&key.host_id) || self.known.get(key).is_some_and(recent)
+    }
+
     /// Forgets the host that was silent the longest, unless it has a stream; true when one went.
     fn forget_one(&mut self) -> bool {
         let open = &self.open;
@@ -319,7 +524,10 @@ impl Inner {
             return false;
         };
         self.unsaved.remove(&key);
-        self.known.remove(&key).is_some()
+        let gone = self.known.remove(&key);
+        let bytes = gone.as_ref().map_or(0, |of| of.record.facts.health.len());
+        self.health_bytes = self.health_bytes.saturating_sub(bytes);
+        gone.is_some()
     }
 
     fn mark_twins(&mut self, host_id: &str, kind: TwinKind) {
@@ -336,18 +544,50 @@ impl Inner {
     }
 }
 
+impl View {
+    fn verdict(&self, record: &HostRecord, namesakes: usize, now_unix_ns: i64) -> Verdict {
+        let mut verdict = judge::judge(record, &self.seen, now_unix_ns);
+        verdict.add(judge::clock(record.clock_ahead_ns));
+        let twins = self.twins.map(TwinKind::sentence);
+        verdict.add(twins.map(|sentence| judge::warning("twins", sentence.to_owned())));
+        verdict.add((namesakes > 1).then(|| {
+            let message = format!(
+                "{namesakes} hosts with different ids have this name: the label `host` does not \
+                 tell them apart"
+            );
+            judge::warning("namesakes", message)
+        }));
+        verdict
+    }
+}
+
 impl Ticket {
-    /// The host sent a window with weights in `unit`.
-    pub fn seen(&self, unit: &str) {
+    /// The host sent a window of this time, with weights in `unit` and so many samples taken and
+    /// lost. An answer is owed until [`Ticket::answered`].
+    pub fn seen(&self, unit: &str, range: TimeRange, (taken, lost): (u64, u64)) {
+        let received_unix_ns = self.hosts.clock.now_unix_ns();
         let mut inner = self.hosts.lock();
         self.hosts.note(&mut inner, &self.key, None, None);
-        if let Some(known) = inner.known.get_mut(&self.key)
-            && known.unit != unit
-        {
-            unit.clone_into(&mut known.unit);
+        let listening = inner.newest(&self.key).map(|open| open.listening);
+        if let Some(known) = inner.known.get_mut(&self.key) {
+            if known.unit != unit {
+                unit.clone_into(&mut known.unit);
+            }
+            let ahead_ns = known.record.clock_ahead_ns;
+            let window = LastWindow {
+                received_unix_ns,
+                end_unix_ns: range.end_unix_ns.saturating_sub(ahead_ns),
+                length_ns: range.end_unix_ns.abs_diff(range.start_unix_ns),
+                taken,
+                lost,
+            };
+            if let Some(listening) = listening {
+                known.windows.came(window, listening);
+            }
         }
-        // An older stream of another boot that still sends, after a newer one began, is no leftover of
-        // a reboot.
+        self.note_answered(&mut inner, None);
+        // An older stream of another boot that still sends, after a newer one began, is no leftover
+        // of a reboot.
         let streams = inner.open.get(&self.key.host_id);
         let twins = streams.is_some_and(|streams| {
             let newer = |one: &OpenStream| one.number > self.number;
@@ -357,6 +597,19 @@ impl Ticket {
         });
         if twins {
             inner.mark_twins(&self.key.host_id, TwinKind::Boots);
+        }
+    }
+
+    /// All windows that came over this stream have their answer.
+    pub fn answered(&self) {
+        let now = self.hosts.clock.now_unix_ns();
+        self.note_answered(&mut self.hosts.lock(), Some(now));
+    }
+
+    fn note_answered(&self, inner: &mut Inner, answered_unix_ns: Option<i64>) {
+        let streams = inner.open.get_mut(&self.key.host_id).into_iter().flatten();
+        for own in streams.filter(|open| open.number == self.number) {
+            own.listening.answered_unix_ns = answered_unix_ns;
         }
     }
 

@@ -1,18 +1,20 @@
 //! IngestService: takes the windows of agents and acknowledges them when they are durable.
 //!
-//! [`Ingest`] is what all streams share. A stream is a task (`stream.rs`); windows go over one bounded
-//! queue to one thread that calls the store (`batch.rs`). Every bound is in `limits.rs`; all that comes
-//! from an agent is checked in `window/` and, for frames, in `proto`.
+//! [`Ingest`] is what all streams share. A stream is a task (`stream.rs`); windows go over one
+//! bounded queue to one thread that calls the store (`batch.rs`). Every bound is in `limits.rs`;
+//! all that comes from an agent is checked in `window/` and, for frames, in `proto`.
 
 mod batch;
 mod hosts;
+mod judge;
 pub mod limits;
 mod memory;
 mod stream;
 pub mod window;
 
 pub use batch::{StorePanicked, THREAD};
-pub use hosts::Hosts;
+pub use hosts::{Hosts, Survey};
+pub use judge::Verdict;
 pub use memory::Held;
 
 use crate::metrics::Metrics;
@@ -55,8 +57,8 @@ pub struct Ingest {
 pub type Pushing = JoinHandle<Result<(), StorePanicked>>;
 
 impl Ingest {
-    /// Begins to push into `store`, from a thread of its own. Streams end when `shutdown` becomes true, with the answers to what
-    /// they had sent.
+    /// Begins to push into `store`, from a thread of its own. Streams end when `shutdown` becomes
+    /// true, with the answers to what they had sent.
     pub fn start(
         store: Arc<dyn Store>,
         hosts: Arc<Hosts>,

@@ -4,8 +4,8 @@
 //! writes answers. It does not read on while the queue is full, memory is short or too many windows
 //! wait for an answer, which is what slows an agent down.
 //!
-//! While frames of one window are asked for, the windows behind it wait here: most of what they miss
-//! comes with the same answer.
+//! While frames of one window are asked for, the windows behind it wait here: most of what they
+//! miss comes with the same answer.
 
 use super::Ingest;
 use super::batch::{Answered, Job};
@@ -235,8 +235,13 @@ impl<'s> Session<'s> {
         let superseded = self.ticket.superseded.clone();
         // The agent has ended its side, or the collector stops: what came is brought to its end.
         let (mut finished, mut draining) = (false, false);
+        let mut owes_answer = false;
         loop {
             self.submit().await?;
+            let owed_answer = std::mem::replace(&mut owes_answer, self.waiting() > 0);
+            if owed_answer && !owes_answer {
+                self.ticket.answered();
+            }
             let idle = self.in_store == 0 && (self.ready.is_empty() || self.needing.is_some());
             if idle && draining {
                 return Err(shutting_down());
@@ -346,7 +351,9 @@ impl<'s> Session<'s> {
             }
             Decoded::Whole(pending) => {
                 self.parts_deadline = None;
-                self.ticket.seen(&pending.window.unit);
+                let window = &pending.window;
+                self.ticket
+                    .seen(&window.unit, window.range, window.counts());
                 let definitions = None;
                 self.ready.push_back(Ready {
                     pending,
@@ -419,8 +426,8 @@ impl<'s> Session<'s> {
                 self.need(pending, missing).await
             }
             Ok(Taken::Missing(_)) => {
-                // Stacks are on their way, from the agent or to the store: most likely these too. It
-                // comes to the store after them.
+                // Stacks are on their way, from the agent or to the store: most likely these too.
+                // It comes to the store after them.
                 let at = self.ready.partition_point(|ready| {
                     ready.pending.window.range.start_unix_ns <= pending.window.range.start_unix_ns
                 });
@@ -457,8 +464,8 @@ impl<'s> Session<'s> {
             .map(|(row, &id)| (row.stack, id))
             .collect();
         if pending.needs > NEEDS_PER_WINDOW_MAX || ids.len() != missing.len() || ids.is_empty() {
-            // Nothing the agent could mend: the store asks for what the window does not have, or for
-            // the same again and again.
+            // Nothing the agent could fix: the store asks for what the window does not have, or
+            // for the same again and again.
             let text = format!("the store does not take the stacks of window {sequence}");
             return Err(self
                 .ingest
@@ -482,8 +489,8 @@ impl<'s> Session<'s> {
     /// Takes frames the agent was asked for. Nothing waits for memory here: a window that waits for
     /// its frames holds memory that others may wait for.
     ///
-    /// Frames that cannot be used make the window refused, not the stream: the agent would come back
-    /// with the same window for ever.
+    /// Frames that cannot be used make the window refused, not the stream: the agent would come
+    /// back with the same window for ever.
     async fn define(&mut self, definitions: Definitions) -> Result<(), End> {
         let (sequence, parts) = (definitions.sequence, self.timeouts().parts);
         let asked = |needing: &&mut Needing| needing.pending.window.origin.sequence == sequence;

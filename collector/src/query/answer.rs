@@ -1,7 +1,8 @@
 //! Answers of the store as messages, within the size that clients take.
 
-use crate::ingest::Hosts;
-use crate::store::{HostFacts, HostRange, HostRecord, StoreQuality, TimeRange};
+use super::spread::Certainty;
+use crate::ingest::{Hosts, Verdict};
+use crate::store::{HostFacts, HostRange, HostRecord, Step, StoreQuality, TimeRange};
 use profile::{Coverage, Diff, FunctionChange, TopRow, Value};
 use proto::{agent, collector as wire};
 
@@ -80,6 +81,16 @@ pub fn fitting<T>(rows: Vec<T>, bytes: impl Fn(&T) -> usize) -> (Vec<T>, usize) 
     (kept, left_out)
 }
 
+/// What a step of a series is made of.
+pub fn step(step: Step) -> wire::SeriesStep {
+    wire::SeriesStep {
+        covered_ns: step.covered_ns,
+        hosts: step.hosts,
+        weight: step.weight,
+        lost_weight: step.lost_weight,
+    }
+}
+
 /// A row of a table of functions or modules.
 pub fn top_row(row: TopRow) -> wire::TopRow {
     wire::TopRow {
@@ -106,8 +117,17 @@ pub fn label_row(name: String, value: Value) -> wire::TopRow {
     }
 }
 
+/// What one side of a diff is made of.
+pub fn sampled(total: Value, parts: usize) -> wire::Sampled {
+    wire::Sampled {
+        count: total.count,
+        weight: total.weight,
+        parts: parts as u32,
+    }
+}
+
 /// A function in two selections.
-pub fn diff_row(diff: &Diff, row: &FunctionChange) -> wire::DiffRow {
+pub fn diff_row(diff: &Diff, row: &FunctionChange, certainty: &Certainty) -> wire::DiffRow {
     let share = diff.share(row.own);
     wire::DiffRow {
         name: row.function.clone(),
@@ -118,8 +138,8 @@ pub fn diff_row(diff: &Diff, row: &FunctionChange) -> wire::DiffRow {
         before_total_weight: row.total.before.weight,
         after_total_weight: row.total.after.weight,
         share_change: share.delta,
-        share_error: share.std_error,
-        significant: share.is_significant(),
+        share_error: certainty.std_error,
+        significant: certainty.is_significant,
         appeared: row.is_new(),
         vanished: row.is_vanished(),
     }
@@ -129,22 +149,14 @@ pub fn diff_row(diff: &Diff, row: &FunctionChange) -> wire::DiffRow {
 pub fn host(
     record: HostRecord,
     did: &HostRange,
-    unit: String,
+    (unit, coverage): (String, Option<Coverage>),
     hosts: &Hosts,
-    namesakes: usize,
+    verdict: Verdict,
 ) -> wire::Host {
-    let warnings = hosts.warnings(&record, namesakes);
     let connected = hosts.is_connected(&record.key);
     let heard = hosts.last_seen_unix_ns(&record.key);
     let last_seen_unix_ns = record.last_seen_unix_ns.max(heard.unwrap_or(i64::MIN));
     let boot_id = record.key.boot_id.iter();
-    let coverage = Coverage {
-        expected_ns: did.expected_ns,
-        estimated_ns: did.estimated_ns,
-        taken_ns: did.total.weight,
-        windows: did.windows,
-        ..Coverage::default()
-    };
     wire::Host {
         host_id: record.key.host_id,
         boot_id: boot_id.map(|byte| format!("{byte:02x}")).collect(),
@@ -154,11 +166,14 @@ pub fn host(
         connected,
         clock_ahead_ns: record.clock_ahead_ns,
         windows: did.windows,
-        weight: did.total.weight,
-        coverage: Some(coverage.into()),
+        weight: did.total().weight,
+        coverage: coverage.map(Into::into),
         gap_ns: did.gap_ns,
-        warnings,
+        warnings: verdict.warnings(),
         unit,
+        blind: verdict.is_blind,
+        degradations: verdict.degradations,
+        lost_weight: did.lost.weight,
     }
 }
 
@@ -178,5 +193,7 @@ fn facts(facts: HostFacts) -> wire::HostFacts {
             oldest_unix_ns: facts.spool_oldest_unix_ns,
             dropped_windows: facts.dropped_windows,
         }),
+        // What holds of it now is in the host's degradations.
+        health: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::store::{LabelSet, Labelled};
 use profile::{
-    Account, Coverage, Dictionary, LabelSetId, Ledger, LedgerBuilder, Profile, SampleKey, Selector,
+    Coverage, Dictionary, LabelSetId, Ledger, LedgerBuilder, Profile, SampleKey, Selector,
     StackEnd, StackId, Value, key,
 };
 use std::collections::HashMap;
@@ -56,13 +56,8 @@ pub(super) fn ledger(totals: &[Labelled], accountable: bool) -> Ledger {
                 builder.add(&dict, SampleKey { labels, stack, end }, value);
             }
         }
-        if accountable && row.expected_ns > 0 {
-            let account = Account {
-                labels,
-                ns: row.expected_ns,
-                estimated_ns: row.estimated_ns,
-            };
-            builder.add_account(&dict, account, sum);
+        if accountable {
+            builder.add_alone(&dict, labels, (row.expected_ns, row.estimated_ns), sum);
         }
     }
     builder.finish()
@@ -81,7 +76,7 @@ pub(super) fn coverage(ledger: &Ledger, windows: u64, windows_unmeasured: u64) -
 mod tests {
     use super::*;
 
-    fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: u64) -> Labelled {
+    fn row(cgroup: &str, taken: u64, lost: u64, expected_ns: i64) -> Labelled {
         let value = |count: u64| Value {
             count,
             weight: count * 10,
@@ -98,7 +93,7 @@ mod tests {
     #[test]
     fn parents_have_what_is_below_them() {
         let totals = [
-            row("/", 1, 0, 100),
+            row("/", 1, 0, 20),
             row("/a/b", 4, 1, 50),
             row("/a/c", 3, 0, 30),
         ];

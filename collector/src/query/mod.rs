@@ -10,6 +10,7 @@ mod cgroups;
 mod held;
 mod request;
 mod service;
+mod spread;
 mod units;
 
 pub(crate) use held::{Place, RETRY_AFTER, busy, profile_bytes};

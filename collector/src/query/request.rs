@@ -162,6 +162,22 @@ pub fn step(range: TimeRange, asked_ns: u64, lines: usize) -> Result<u64, Status
     Ok(step)
 }
 
+/// A range widened to whole steps, which begin at multiples of their length since the epoch.
+pub fn whole_steps(range: TimeRange, step_ns: u64) -> TimeRange {
+    let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
+    let (start, end) = (range.start_unix_ns, range.end_unix_ns);
+    if start >= end {
+        return range;
+    }
+    TimeRange {
+        start_unix_ns: start - start.rem_euclid(step),
+        end_unix_ns: match end.rem_euclid(step) {
+            0 => end,
+            into => end.saturating_add(step - into),
+        },
+    }
+}
+
 /// The number asked for, or its default, up to its limit.
 pub fn limit(asked: u32, default: usize, max: usize) -> usize {
     match asked {
@@ -235,6 +251,23 @@ mod tests {
         assert!(seconds(hours(24 * 365), 10).is_err());
         assert!(step(hours(1), u64::MAX, 20).is_ok());
         assert!(step(hours(2_000_000), 0, 20).is_ok());
+    }
+
+    #[test]
+    fn series_are_read_in_whole_steps() {
+        let whole = |start_unix_ns, end_unix_ns, step| {
+            let range = TimeRange {
+                start_unix_ns,
+                end_unix_ns,
+            };
+            let found = whole_steps(range, step);
+            (found.start_unix_ns, found.end_unix_ns)
+        };
+        assert_eq!(whole(13, 27, 10), (10, 30));
+        assert_eq!(whole(20, 30, 10), (20, 30));
+        assert_eq!(whole(7, 7, 10), (7, 7), "nothing stays nothing");
+        assert_eq!(whole(5, i64::MAX, 10), (0, i64::MAX));
+        assert_eq!(whole(5, 9, u64::MAX), (0, i64::MAX));
     }
 
     #[test]

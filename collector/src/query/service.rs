@@ -3,10 +3,12 @@
 use super::request::{Selected, check, invalid, limit, step};
 use super::{
     ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
-    resolved, units,
+    resolved, spread, units,
 };
 use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
-use profile::{CostBy, Coverage, Diff, GroupBy, Profile, TopBy, TopSort, Value, key};
+use profile::{
+    CostBy, Coverage, Diff, GroupBy, Profile, Quality, StackEnd, TopBy, TopSort, Value, key,
+};
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
 use proto::{agent, collector as wire};
@@ -20,6 +22,10 @@ const CGROUPS_MAX: usize = 8000;
 
 /// Most hosts of one answer. About 500 bytes each.
 const HOSTS_MAX: usize = 6000;
+
+/// Most text of what is wrong with the hosts of one answer, twice of which is sent. Unit: bytes. Beyond it
+/// hosts have the names of what is wrong without the sentences. Some 2500 hosts in trouble have room.
+const HEALTH_BYTES_MAX: usize = 500_000;
 
 /// Most rows of tables and values of labels.
 const ROWS_MAX: usize = 10_000;
@@ -100,8 +106,10 @@ impl QueryService for Queries {
         let now = self.0.clock.now_unix_ns();
         let found = self
             .run(0, lines, move |store, limits| {
-                let scope = scope(store, &selected, now)?;
+                let mut scope = scope(store, &selected, now)?;
                 let step = step(scope.range, asked.step_ns, lines)?;
+                // A part of a step would look like less.
+                scope.range = request::whole_steps(scope.range, step);
                 Ok(store.series(&scope, &group_by, step, limits)?)
             })
             .await?;
@@ -130,6 +138,7 @@ impl QueryService for Queries {
             lines,
             quality: Some(answer::quality(quality, None, &self.0.hosts)),
             rest_lines: data.rest_lines,
+            steps: data.steps.into_iter().map(answer::step).collect(),
         }))
     }
 
@@ -210,30 +219,56 @@ impl QueryService for Queries {
         let limit = limit(asked.limit, DIFF_LIMIT, ROWS_MAX);
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         let lines = self.0.options.lines;
-        let (rows, left_out, before, after) = self
+        let compared = self
             .run(nodes, lines, move |store, limits| {
-                let ask = |side: usize| -> Result<Answer<Profile>, Failed> {
+                let ask = |side: usize, limits: &Limits| -> Result<Side, Failed> {
                     let range = resolved(store, sides[side].range(), now)?;
-                    Ok(store.profile(range, &queries[side], limits)?)
+                    let Answer { mut data, quality } =
+                        store.profile(range, &queries[side], limits)?;
+                    let coverage = covered(&data);
+                    // Nobody knows what was lost: shares are of what was sampled.
+                    data.samples.retain(|key, _| key.end != StackEnd::Lost);
+                    Ok(Side {
+                        data,
+                        parts: None,
+                        quality: (quality, coverage),
+                    })
                 };
-                let (before, after) = (ask(0)?, ask(1)?);
+                // Both sides are the answer. How far they spread takes what time and memory is left.
+                let mut before = ask(0, limits)?;
+                let mut rest = limits.clone();
+                let held = |side: &Side| side.data.heap_bytes();
+                rest.memory_bytes = rest.memory_bytes.saturating_sub(held(&before));
+                let mut after = ask(1, &rest)?;
+                let mut bytes_left = rest.memory_bytes.saturating_sub(held(&after));
+                for (side, query) in [&mut before, &mut after].into_iter().zip(&queries) {
+                    let of = (side.quality.0.covered, side.quality.0.rollup.step_ns);
+                    if !side.data.samples.is_empty() {
+                        side.parts =
+                            spread::Parts::read(store, of, query, limits, &mut bytes_left)?;
+                    }
+                }
                 let none = GroupBy::Keys(Vec::new());
                 let diff = Diff::new(&before.data, &after.data, &none).map_err(invalid)?;
+                let verdicts = spread::judge(&diff, before.parts.as_ref(), after.parts.as_ref());
                 let left_out = diff.functions.len().saturating_sub(limit);
-                let functions = diff.functions.iter().take(limit);
-                let rows: Vec<_> = functions.map(|row| answer::diff_row(&diff, row)).collect();
-                let quality = |side: Answer<Profile>| (side.quality, covered(&side.data));
-                Ok((rows, left_out, quality(before), quality(after)))
+                let functions = diff.functions.iter().zip(&verdicts).take(limit);
+                let rows = functions.map(|(row, verdict)| answer::diff_row(&diff, row, verdict));
+                let rows: Vec<_> = rows.collect();
+                Ok((rows, left_out, diff.totals, before.told(), after.told()))
             })
             .await?;
+        let (rows, left_out, totals, before, after) = compared;
         let bytes = |row: &wire::DiffRow| row.name.len() + row.module.len() + 80;
         let (rows, too_long) = answer::fitting(rows, bytes);
         let quality = |(quality, coverage)| Some(answer::quality(quality, coverage, &self.0.hosts));
         Ok(Response::new(wire::DiffResponse {
             rows,
             rows_left_out: (left_out + too_long) as u64,
-            before: quality(before),
-            after: quality(after),
+            before_sampled: Some(answer::sampled(totals.before, before.1)),
+            after_sampled: Some(answer::sampled(totals.after, after.1)),
+            before: quality(before.0),
+            after: quality(after.0),
         }))
     }
 
@@ -256,14 +291,22 @@ impl QueryService for Queries {
             .await?;
         let mut quality = answer::covered(range);
         quality.unit = units.common();
-        for (_, did) in &found {
+        let (mut sampling, mut coverage) = (Quality::default(), Coverage::default());
+        for (record, did) in &found {
             quality.hosts += u64::from(did.windows > 0);
             quality.hosts_alive += u64::from(did.windows > 0 || did.gap_ns > 0);
             quality.windows += did.windows;
             quality.gap_ns_total = quality.gap_ns_total.saturating_add(did.gap_ns);
-            quality.total_count = quality.total_count.saturating_add(did.total.count);
-            quality.total_weight = quality.total_weight.saturating_add(did.total.weight);
+            let total = did.total();
+            quality.total_count = quality.total_count.saturating_add(total.count);
+            quality.total_weight = quality.total_weight.saturating_add(total.weight);
+            sampling += did.sampling;
+            if let Some(of_host) = units.coverage(&record.key, did) {
+                coverage += of_host;
+            }
         }
+        quality.sampling = Some(sampling.into());
+        quality.coverage = Some(coverage.into());
         let namesakes = namesakes(&found);
         let left_out = found.len().saturating_sub(HOSTS_MAX);
         if left_out > 0 {
@@ -271,10 +314,17 @@ impl QueryService for Queries {
             found.truncate(HOSTS_MAX);
             found.sort_by(|(a, _), (b, _)| a.key.cmp(&b.key));
         }
+        let newest = newest_boots(&found);
+        let mut text_left = HEALTH_BYTES_MAX;
         let hosts = found.into_iter().map(|(record, did)| {
             let same = namesakes.get(&record.facts.hostname).copied();
             let unit = units.of(&record.key);
-            answer::host(record, &did, unit, &self.0.hosts, same.unwrap_or(1))
+            let covered = units.coverage(&record.key, &did);
+            let superseded = newest.get(&record.key.host_id) != Some(&record.key.boot_id);
+            let hosts = &self.0.hosts;
+            let verdict = hosts.verdict(&record, same.unwrap_or(1), superseded);
+            let verdict = verdict.within(&mut text_left);
+            answer::host(record, &did, (unit, covered), hosts, verdict)
         });
         Ok(Response::new(wire::HostsResponse {
             hosts: hosts.collect(),
@@ -353,6 +403,15 @@ impl QueryService for Queries {
             degradations.push(degradation(error.to_string()));
             None
         });
+        let survey = self.0.hosts.survey();
+        let blind = survey.blind.iter().cloned();
+        let blind_hosts: Vec<_> = blind
+            .map(|(key, hostname, why)| wire::BlindHost {
+                host_id: key.host_id,
+                hostname,
+                why: Some(why),
+            })
+            .collect();
         let (store, store_version) = self.0.store.engine();
         Ok(Response::new(wire::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -366,7 +425,25 @@ impl QueryService for Queries {
             streams: self.0.metrics.streams.get(),
             degradations,
             counters,
+            blind_hosts,
+            hosts_blind: survey.blind_total,
+            hosts_warned: survey.warned,
         }))
+    }
+}
+
+/// One side of a diff.
+struct Side {
+    data: Profile,
+    parts: Option<spread::Parts>,
+    quality: (StoreQuality, Option<Coverage>),
+}
+
+impl Side {
+    /// What is told of it: its quality, and how many parts its spread is of.
+    fn told(self) -> ((StoreQuality, Option<Coverage>), usize) {
+        let parts = self.parts.as_ref().map_or(0, spread::Parts::len);
+        (self.quality, parts)
     }
 }
 
@@ -539,12 +616,27 @@ fn namesakes(hosts: &[(HostRecord, HostRange)]) -> HashMap<String, usize> {
         .collect()
 }
 
+/// The boot of each host that was heard of last.
+fn newest_boots(hosts: &[(HostRecord, HostRange)]) -> HashMap<String, [u8; 16]> {
+    let mut newest: HashMap<String, &HostRecord> = HashMap::new();
+    for (record, _) in hosts {
+        let of_host = newest.entry(record.key.host_id.clone()).or_insert(record);
+        if record.last_seen_unix_ns >= of_host.last_seen_unix_ns {
+            *of_host = record;
+        }
+    }
+    let boots = newest.into_iter();
+    boots
+        .map(|(host_id, record)| (host_id, record.key.boot_id))
+        .collect()
+}
+
 fn degradation(message: String) -> agent::Degradation {
     agent::Degradation {
         id: "store".to_owned(),
         message,
-        remedy: String::new(),
         severity: agent::Severity::Warning.into(),
+        ..agent::Degradation::default()
     }
 }
 

@@ -6,7 +6,7 @@
 use super::Failed;
 use crate::ingest::Hosts;
 use crate::store::{HostKey, HostRange, HostRecord, Limits, Scope, Store, StoreError, TimeRange};
-use profile::Selector;
+use profile::{Coverage, Selector};
 use std::collections::HashMap;
 
 /// What nearly all hosts send.
@@ -24,6 +24,12 @@ impl Units {
     pub fn of(&self, key: &HostKey) -> String {
         let each = || self.each.get(key).cloned().unwrap_or_default();
         self.all.clone().unwrap_or_else(each)
+    }
+
+    /// What of the CPU time of a host was sampled; `None` where its weights are not known to be time.
+    pub fn coverage(&self, key: &HostKey, did: &HostRange) -> Option<Coverage> {
+        let is_time = did.total().weight == 0 || self.of(key) == CPU_TIME;
+        is_time.then(|| did.coverage())
     }
 
     /// The unit that all have; empty when they differ, or one is not known.
@@ -51,7 +57,7 @@ pub fn of_hosts(
     hosts: &Hosts,
     limits: &Limits,
 ) -> Result<Units, Failed> {
-    let active = found.iter().filter(|(_, did)| did.total.weight > 0);
+    let active = found.iter().filter(|(_, did)| did.total().weight > 0);
     let each: HashMap<HostKey, String> = active
         .map(|(record, _)| (record.key.clone(), hosts.unit(&record.key)))
         .collect();

@@ -1,7 +1,7 @@
 //! What a store answers with, and the limits an answer is held to.
 
 use super::{HostKey, LabelSet, TimeRange};
-use profile::{Quality, Selector, Value};
+use profile::{Coverage, Quality, Selector, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -128,6 +128,22 @@ pub struct Line {
     pub weights: Vec<u64>,
 }
 
+/// What one step of a series is made of: the windows of the selected hosts, whatever the selector
+/// takes of their samples. Hosts are selected as for [`StoreQuality`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Step {
+    /// Length of the windows that begin in the step, over all hosts. 0 beside `hosts`: a longer window
+    /// that began before covers the step, and has its samples. Unit: nanoseconds.
+    pub covered_ns: u64,
+    /// Hosts with a window that covers some of the step; 0: there is no data, which is not 0 cores.
+    pub hosts: u64,
+    /// All that these windows weigh, lost samples included.
+    pub weight: u64,
+    /// What of it was lost. A lost sample is known by its host, rarely by its cgroup, never by its
+    /// thread: a selection of those may miss any part of it.
+    pub lost_weight: u64,
+}
+
 /// Lines over one time axis, heaviest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lines {
@@ -141,6 +157,8 @@ pub struct Lines {
     pub rest: Vec<u64>,
     /// Lines left out.
     pub rest_lines: u64,
+    /// What each step is made of.
+    pub steps: Vec<Step>,
 }
 
 /// Totals of one label set.
@@ -152,11 +170,12 @@ pub struct Labelled {
     pub taken: Value,
     /// Lost, an estimate.
     pub lost: Value,
-    /// The kernel's accounting: of label sets of cgroups, with all below them; 0 when not known.
-    /// Unit: nanoseconds.
-    pub expected_ns: u64,
+    /// What should have been taken: what the kernel accounts for these cgroups alone, without those below
+    /// them, and what was taken in windows without accounts. Readings a moment apart can take it below
+    /// zero; sums over a host are exact. Unit: nanoseconds.
+    pub expected_ns: i64,
     /// The part of it that was not measured. Unit: nanoseconds.
-    pub estimated_ns: u64,
+    pub estimated_ns: i64,
 }
 
 /// What a host did in a range.
@@ -164,12 +183,40 @@ pub struct Labelled {
 pub struct HostRange {
     /// Windows.
     pub windows: u64,
-    /// Samples in them, lost ones included.
-    pub total: Value,
-    /// The kernel's accounting of the whole host. Unit: nanoseconds.
+    /// Of those: without any accounting.
+    pub windows_unmeasured: u64,
+    /// Samples taken in them.
+    pub taken: Value,
+    /// Samples lost in them, an estimate.
+    pub lost: Value,
+    /// What was missed while sampling; of stacks and names nothing is known here.
+    pub sampling: Quality,
+    /// The kernel's accounting of the whole host, and what was taken in windows without any. Unit:
+    /// nanoseconds.
     pub expected_ns: u64,
     /// The part of it that was not measured. Unit: nanoseconds.
     pub estimated_ns: u64,
     /// Time without windows while it was alive. Unit: nanoseconds.
     pub gap_ns: u64,
+}
+
+impl HostRange {
+    /// Samples taken and lost together.
+    pub fn total(&self) -> Value {
+        let mut total = self.taken;
+        total += self.lost;
+        total
+    }
+
+    /// The kernel's accounting next to what was taken.
+    pub fn coverage(&self) -> Coverage {
+        Coverage {
+            expected_ns: self.expected_ns,
+            estimated_ns: self.estimated_ns,
+            expected_samples: 0,
+            taken_ns: self.taken.weight,
+            windows: self.windows,
+            windows_unmeasured: self.windows_unmeasured,
+        }
+    }
 }

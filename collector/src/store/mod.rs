@@ -12,7 +12,7 @@ pub mod open;
 mod window;
 
 pub use answer::{
-    Answer, Cancel, GAPS_MAX, Gap, HostRange, Labelled, Limits, Line, Lines, Rollup, Scope,
+    Answer, Cancel, GAPS_MAX, Gap, HostRange, Labelled, Limits, Line, Lines, Rollup, Scope, Step,
     StoreQuality,
 };
 pub use attending::Attending;
@@ -70,11 +70,12 @@ pub trait Store: Send + Sync + 'static {
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError>;
 
-    /// Remembers what is known of a host, replacing what was.
+    /// Remembers what is known of hosts, replacing what was: in one write, so many of them should come
+    /// together.
     ///
     /// # Errors
     /// When it could not be made durable.
-    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError>;
+    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError>;
 
     /// Tells other collectors on this store which hosts attend at this one. An engine that nobody shares has
     /// nobody to tell.
@@ -95,6 +96,11 @@ pub trait Store: Send + Sync + 'static {
         _limits: &Limits,
     ) -> Result<Vec<Attending>, StoreError> {
         Ok(Vec::new())
+    }
+
+    /// True when other collectors may use the same store, and tell it of their hosts.
+    fn is_shared(&self) -> bool {
+        false
     }
 
     /// Every host heard of within the retention, by id; what it did in `range` beside it.
@@ -159,7 +165,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Answer<Profile>, StoreError>;
 
     /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the same
-    /// samples as [`Store::profile`]'s answer, but an engine need not build it, nor prune.
+    /// samples as [`Store::profile`]'s answer, but an engine need not build it, and must not prune: what is
+    /// cut off would be charged to callers.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -170,7 +177,11 @@ pub trait Store: Send + Sync + 'static {
         by: CostBy,
         limits: &Limits,
     ) -> Result<Answer<Costs>, StoreError> {
-        let Answer { data, quality } = self.profile(range, query, limits)?;
+        let unpruned = Limits {
+            nodes: usize::MAX,
+            ..limits.clone()
+        };
+        let Answer { data, quality } = self.profile(range, query, &unpruned)?;
         Ok(Answer {
             data: Costs::of(&data, by),
             quality,
@@ -178,8 +189,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// What is taken, lost and expected by label set: totals in `range` without stacks, for trees of
-    /// cgroups and coverage. Label sets keep `group_by` of their labels; where `cgroup` is not among
-    /// them, expected is what each selected cgroup has alone, so that nothing is counted twice.
+    /// cgroups and coverage. Label sets keep `group_by` of their labels.
     ///
     /// # Errors
     /// See [`StoreError`].

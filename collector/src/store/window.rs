@@ -115,6 +115,21 @@ pub struct NewWindow {
     pub stream: Option<StreamStacks>,
 }
 
+impl NewWindow {
+    /// Samples taken and lost in it.
+    pub fn counts(&self) -> (u64, u64) {
+        let (mut taken, mut lost) = (0u64, 0u64);
+        for row in &self.rows {
+            let sum = match row.end {
+                StackEnd::Lost => &mut lost,
+                _ => &mut taken,
+            };
+            *sum = sum.saturating_add(row.value.count);
+        }
+        (taken, lost)
+    }
+}
+
 /// Numbers of stacks that stay the same from window to window, with room for what an engine knows of
 /// them: it need not find each stack of each window by its content again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,6 +237,9 @@ pub struct HostFacts {
     pub spool_oldest_unix_ns: i64,
     /// Windows given up since the boot.
     pub dropped_windows: u64,
+    /// What the agent says of its own work: an encoded message `HostFacts` with nothing but its
+    /// `health`. Empty: the agent says nothing, as those of older versions. Engines keep it as it is.
+    pub health: Vec<u8>,
 }
 
 impl HostFacts {

@@ -1,4 +1,5 @@
-//! The HTTP listener: the page, QueryService and CaptureService over gRPC-Web, downloads, `/metrics` and `/healthz`.
+//! The HTTP listener: the page, QueryService and CaptureService over gRPC-Web, downloads,
+//! `/metrics` and `/healthz`.
 //!
 //! HTTP/1.1 on loopback only. No answer goes to pages of other sites (`guard.rs`); connections are
 //! bounded, and the oldest makes room when there are too many.
@@ -58,8 +59,8 @@ struct Site {
     shutdown: watch::Receiver<bool>,
 }
 
-/// Serves until `shutdown` is true, and then until every request under way has its answer. Clients of
-/// gRPC that come here are told that it is at `grpc`.
+/// Serves until `shutdown` is true, and then until every request under way has its answer. Clients
+/// of gRPC that come here are told that it is at `grpc`.
 pub async fn serve(
     listener: TcpListener,
     queries: Queries,
@@ -199,11 +200,20 @@ async fn metrics_text(State(site): State<Site>) -> Response {
     ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
+/// Whether the collector does its work: it takes what agents push, and notices hosts in trouble. A
+/// restart fixes no store that does not take it (a full disk), so this is for readiness and alerts,
+/// not for liveness.
 async fn health(State(site): State<Site>) -> Response {
-    match *site.shutdown.borrow() {
-        true => plain(StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").map(Body::from),
-        false => plain(StatusCode::OK, "ok\n").map(Body::from),
-    }
+    let sick = if *site.shutdown.borrow() {
+        "shutting down\n"
+    } else if site.metrics.push_failing.get() != 0 {
+        "the store does not take what agents push: the log says why\n"
+    } else if site.metrics.survey_ended.get() != 0 {
+        "nobody looks for hosts in trouble: a restart of the collector fixes it\n"
+    } else {
+        return plain(StatusCode::OK, "ok\n").map(Body::from);
+    };
+    plain(StatusCode::SERVICE_UNAVAILABLE, sick).map(Body::from)
 }
 
 async fn file(

@@ -24,7 +24,7 @@ fn files_ending(folder: &Path, end: &str) -> Vec<PathBuf> {
     files
 }
 
-fn counter(store: &EmbeddedStore, name: &str) -> u64 {
+pub fn counter(store: &EmbeddedStore, name: &str) -> u64 {
     let all = store.counters().into_iter();
     let found = all.filter(|(own, _)| own.contains(name));
     found.map(|(_, value)| value).sum()

@@ -1,26 +1,24 @@
-//! IngestService: what is taken, what is refused, and what ends a stream.
+//! IngestService: what is taken, and what is refused.
 
+use crate::faults::short;
 use crate::memory::Trouble;
 use crate::rig::{
     Agent, NOW, Options, Rig, SECOND, begin, facts, hash, hello, labels, tables, until, window,
 };
-use collector::ingest::limits::{
-    LABEL_VALUE_BYTES_MAX, MESSAGE_BYTES_MAX, ROWS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
-};
-use collector::store::{HostKey, LabelSet};
+use collector::ingest::limits::{LABEL_VALUE_BYTES_MAX, ROWS_PER_WINDOW_MAX, WINDOWS_IN_FLIGHT};
+use collector::store::LabelSet;
 use profile::StackEnd;
 use proto::collector as wire;
 use proto::collector::{Outcome, push_request, push_response};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tonic::Code;
 
-const STORED: i32 = Outcome::Stored as i32;
-const REFUSED: i32 = Outcome::Refused as i32;
-const REPEATED: i32 = Outcome::Repeated as i32;
+pub const STORED: i32 = Outcome::Stored as i32;
+pub const REFUSED: i32 = Outcome::Refused as i32;
+pub const REPEATED: i32 = Outcome::Repeated as i32;
 
 /// Short enough for a test that waits for it to come.
-const SOON: Duration = Duration::from_millis(200);
+pub const SOON: Duration = Duration::from_millis(200);
 
 #[tokio::test]
 async fn a_window_is_stored_once_its_stacks_are_defined() {
@@ -248,141 +246,6 @@ async fn a_window_of_too_many_rows_is_refused_whole() {
     .await;
 }
 
-/// Sends `body` after a Hello; the stream must end with INVALID_ARGUMENT, and `what` in its text.
-async fn faulty(rig: &Rig, body: push_request::Body, what: &str) {
-    let mut agent = rig.agent("a").await;
-    agent.send(body).await;
-    let status = agent.end().await;
-    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
-    assert!(status.message().contains(what), "{status:?}");
-}
-
-#[tokio::test]
-async fn breaches_of_the_protocol_end_the_stream_and_store_nothing() {
-    let rig = Rig::start().await;
-    let part = |change: &dyn Fn(&mut wire::WindowPart)| {
-        let mut part = window(1, &["x"]);
-        change(&mut part);
-        push_request::Body::Part(part)
-    };
-    let cases: [(push_request::Body, &str); 13] = [
-        (
-            part(&|p| p.sample_stacks = vec![2]),
-            "`stacks` has no row `2`",
-        ),
-        (part(&|p| p.sample_stacks = vec![u32::MAX]), "`stacks`"),
-        (
-            part(&|p| p.sample_label_sets = vec![9]),
-            "`label sets` has no row `9`",
-        ),
-        (part(&|p| p.sample_ends = vec![200]), "`stack ends`"),
-        (part(&|p| p.sample_ends = vec![70_000]), "`stack ends`"),
-        (
-            part(&|p| p.sample_counts = vec![1, 2]),
-            "columns of `samples`",
-        ),
-        (
-            part(&|p| p.sample_weights = vec![1, 2]),
-            "columns of `samples`",
-        ),
-        (part(&|p| p.stack_hashes.truncate(15)), "no multiple of 16"),
-        (
-            part(&|p| p.label_sets[0].names_values.truncate(3)),
-            "a name without a value",
-        ),
-        (part(&|p| p.facts = None), "facts in its last part"),
-        (part(&|p| p.last = false), "facts in its last part"),
-        (
-            part(&|p| {
-                if let Some(facts) = &mut p.facts {
-                    facts.account_ns.push(1);
-                }
-            }),
-            "columns of `accounts`",
-        ),
-        (push_request::Body::Hello(hello("a", 1)), "a second Hello"),
-    ];
-    for (body, what) in cases {
-        faulty(&rig, body, what).await;
-    }
-    let unasked = wire::Definitions {
-        sequence: 5,
-        ..wire::Definitions::default()
-    };
-    faulty(
-        &rig,
-        push_request::Body::Definitions(unasked),
-        "were not asked for",
-    )
-    .await;
-    assert!(rig.store.windows().is_empty());
-    assert_eq!(rig.metrics.cut_protocol.get(), 14);
-    until("all streams are closed", || rig.metrics.streams.get() == 0).await;
-}
-
-#[tokio::test]
-async fn windows_do_not_interleave_and_keep_their_dictionary() {
-    let rig = Rig::start().await;
-    let open = |sequence| wire::WindowPart {
-        last: false,
-        facts: None,
-        ..window(sequence, &["x"])
-    };
-    for second in [window(2, &["x"]), window(1, &["x"])] {
-        let mut agent = rig.agent("a").await;
-        agent.part(open(1)).await;
-        agent.part(second).await;
-        assert_eq!(agent.end().await.code(), Code::InvalidArgument);
-    }
-}
-
-#[tokio::test]
-async fn more_windows_than_may_be_unanswered_end_the_stream() {
-    let rig = Rig::start().await;
-    let mut agent = rig.agent("a").await;
-    for sequence in 0..=u64::from(WINDOWS_IN_FLIGHT) {
-        agent.part(window(sequence, &["x"])).await;
-    }
-    agent.need().await;
-    let status = agent.end().await;
-    assert_eq!(status.code(), Code::InvalidArgument);
-    assert!(status.message().contains("without an answer"), "{status:?}");
-}
-
-#[tokio::test]
-async fn who_one_is_comes_first_and_is_checked() {
-    let rig = Rig::start().await;
-    let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
-    agent.part(window(1, &["x"])).await;
-    assert_eq!(agent.end().await.code(), Code::InvalidArgument);
-    for (host_id, boot_id) in [
-        (String::new(), vec![1; 16]),
-        ("x".repeat(129), vec![1; 16]),
-        ("x".to_owned(), vec![1; 15]),
-    ] {
-        let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
-        let hello = wire::Hello {
-            host_id,
-            boot_id,
-            ..hello("x", 1)
-        };
-        agent.send(push_request::Body::Hello(hello)).await;
-        assert_eq!(agent.end().await.code(), Code::InvalidArgument);
-    }
-    assert!(rig.store.host_records().is_empty());
-}
-
-#[tokio::test]
-async fn an_oversized_message_ends_the_stream() {
-    let rig = Rig::start().await;
-    let mut agent = rig.agent("a").await;
-    let mut part = window(1, &["x"]);
-    part.stack_hashes = vec![0; MESSAGE_BYTES_MAX + 16];
-    agent.part(part).await;
-    // Zeros compress well: it is the size of the message that counts, not what it took to send.
-    assert_eq!(agent.end().await.code(), Code::InvalidArgument);
-}
-
 #[tokio::test]
 async fn definitions_that_are_of_no_use_make_the_window_refused() {
     let rig = Rig::start().await;
@@ -413,82 +276,6 @@ async fn definitions_that_are_of_no_use_make_the_window_refused() {
     assert!(ack.reason.contains("`stacks` has no row `7`"), "{ack:?}");
     assert_eq!(rig.store.stacks(), 1, "nothing of it was kept");
     assert_eq!(agent.store(4, &["x"]).await.outcome, STORED);
-}
-
-fn short(change: impl Fn(&mut Timeouts)) -> Options {
-    let mut options = Options::default();
-    change(&mut options.ingest.timeouts);
-    options
-}
-
-#[tokio::test]
-async fn agents_that_say_nothing_are_cut_off() {
-    let rig = Rig::with(short(|timeouts| timeouts.hello = SOON)).await;
-    let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
-    assert_eq!(agent.end().await.code(), Code::DeadlineExceeded);
-    assert_eq!(rig.metrics.cut_silent.get(), 1);
-}
-
-#[tokio::test]
-async fn parts_without_an_end_are_cut_off() {
-    let rig = Rig::with(short(|timeouts| timeouts.parts = SOON)).await;
-    let mut agent = rig.agent("a").await;
-    let mut part = window(1, &["x"]);
-    (part.last, part.facts) = (false, None);
-    agent.part(part).await;
-    assert_eq!(agent.end().await.code(), Code::DeadlineExceeded);
-    assert_eq!(rig.metrics.cut_part.get(), 1);
-    until("memory is given back", || {
-        rig.metrics.ingest_bytes.get() == 0
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_need_that_is_never_answered_ends_the_stream() {
-    let rig = Rig::with(short(|timeouts| timeouts.need = SOON)).await;
-    let mut agent = rig.agent("a").await;
-    agent.part(window(1, &["x"])).await;
-    agent.need().await;
-    let status = agent.end().await;
-    assert_eq!(status.code(), Code::DeadlineExceeded);
-    assert!(status.message().contains("window 1"), "{status:?}");
-    assert_eq!(rig.metrics.cut_need.get(), 1);
-    until("memory is given back", || {
-        rig.metrics.ingest_bytes.get() == 0
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn an_agent_that_does_not_read_its_answers_is_cut_off() {
-    let rig = Rig::with(short(|timeouts| timeouts.stall = SOON)).await;
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", rig.grpc));
-    let channel = endpoint
-        .expect("an address")
-        .initial_stream_window_size(1024)
-        .connect()
-        .await
-        .expect("a connection");
-    let mut agent = Agent::connect(channel).await.expect("a stream");
-    agent.hello(hello("a", 1)).await;
-    // Each is refused at once, so that nothing but the answers is in the way.
-    let sending = async {
-        for sequence in 0..100_000 {
-            let mut part = window(sequence, &[]);
-            part.facts.as_mut().expect("facts").duration_ns = 0;
-            let body = push_request::Body::Part(part);
-            let request = wire::PushRequest { body: Some(body) };
-            if agent.requests.send(request).await.is_err() {
-                break;
-            }
-        }
-    };
-    let cut = until("it is cut off", || rig.metrics.cut_stalled.get() == 1);
-    tokio::select! {
-        () = async { sending.await; std::future::pending().await } => {}
-        () = cut => {}
-    }
 }
 
 #[tokio::test]
@@ -610,80 +397,6 @@ async fn more_agents_than_places_come_again_later() {
     until("the place is free", || rig.metrics.streams.get() == 0).await;
     let again = Agent::connect(rig.channel().await).await;
     assert!(again.is_ok());
-}
-
-fn warnings(rig: &Rig) -> Vec<String> {
-    rig.hosts.flush(&*rig.store).expect("stored");
-    let records = rig.store.host_records();
-    let warnings = records
-        .iter()
-        .flat_map(|record| rig.hosts.warnings(record, 1));
-    warnings.collect()
-}
-
-#[tokio::test]
-async fn a_second_stream_of_a_boot_takes_over_from_the_first() {
-    let rig = Rig::start().await;
-    let mut first = rig.agent("a").await;
-    assert_eq!(first.store(1, &["x"]).await.outcome, STORED);
-    let mut second = rig.agent("a").await;
-    assert_eq!(first.end().await.code(), Code::Aborted);
-    assert_eq!(second.store(1, &["x"]).await.outcome, REPEATED);
-    assert_eq!(rig.metrics.cut_superseded.get(), 1);
-    // The first had just sent something: it is no leftover of a connection.
-    let found = warnings(&rig);
-    assert!(
-        found.iter().any(|text| text.contains("two agents")),
-        "{found:?}"
-    );
-}
-
-#[tokio::test]
-async fn two_boots_of_one_id_at_once_are_told() {
-    let rig = Rig::start().await;
-    let mut first = rig.agent("a").await;
-    first.store(1, &["x"]).await;
-    let mut second = Agent::connect(rig.channel().await).await.expect("a stream");
-    second.hello(hello("a", 2)).await;
-    second.store(1, &["x"]).await;
-    assert!(warnings(&rig).is_empty(), "a reboot looks like this");
-    first.store(2, &["x"]).await;
-    let found = warnings(&rig);
-    assert!(
-        found.iter().any(|text| text.contains("two boots")),
-        "{found:?}"
-    );
-    assert_eq!(rig.store.windows().len(), 3, "all of them are kept");
-}
-
-#[tokio::test]
-async fn hosts_are_remembered_with_their_clock_and_the_day_they_came() {
-    let rig = Rig::start().await;
-    let mut agent = Agent::connect(rig.channel().await).await.expect("a stream");
-    let late = wire::Hello {
-        now_unix_ns: NOW - 90 * SECOND,
-        ..hello("a", 1)
-    };
-    agent.hello(late).await;
-    let found = warnings(&rig);
-    assert!(found[0].contains("90.0 s behind"), "{found:?}");
-    let key = HostKey {
-        host_id: "id-a".to_owned(),
-        boot_id: [1; 16],
-    };
-    assert!(rig.hosts.is_connected(&key));
-    let record = rig.store.host_records().remove(0);
-    assert_eq!(record.key, key);
-    assert_eq!(record.facts.hostname, "a");
-    assert_eq!(record.clock_ahead_ns, -90 * SECOND);
-    rig.clock.store(NOW + SECOND, Ordering::Relaxed);
-    agent.store(1, &["x"]).await;
-    drop(agent);
-    until("it is gone", || !rig.hosts.is_connected(&key)).await;
-    rig.hosts.flush(&*rig.store).expect("stored");
-    let record = rig.store.host_records().remove(0);
-    assert_eq!(record.first_seen_unix_ns, NOW);
-    assert_eq!(record.last_seen_unix_ns, NOW + SECOND);
 }
 
 #[tokio::test]

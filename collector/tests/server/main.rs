@@ -2,6 +2,9 @@
 
 mod attendants;
 mod captures;
+mod connections;
+mod faults;
+mod hosts;
 mod ingest;
 mod lifecycle;
 mod memory;

@@ -3,7 +3,7 @@
 
 use collector::store::{
     Answer, Attending, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, NewWindow,
-    Origin, Rollup, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
 };
 use profile::{
     ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
@@ -249,12 +249,13 @@ impl Store for Memory {
         Ok(taken)
     }
 
-    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError> {
+    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         let mut state = self.lock();
         if state.trouble == Some(Trouble::Unavailable) {
             return Err(StoreError::Unavailable("the disk is full".to_owned()));
         }
-        state.hosts.insert(host.key.clone(), host.clone());
+        let hosts = hosts.iter().map(|host| (host.key.clone(), host.clone()));
+        state.hosts.extend(hosts);
         Ok(())
     }
 
@@ -270,7 +271,10 @@ impl Store for Memory {
                 if window.origin.host == record.key && meets(range, window) {
                     did.windows += 1;
                     for row in &window.rows {
-                        did.total += row.value;
+                        match row.end {
+                            StackEnd::Lost => did.lost += row.value,
+                            _ => did.taken += row.value,
+                        }
                     }
                 }
             }
@@ -361,13 +365,22 @@ impl Store for Memory {
         let steps = (scope.range.end_unix_ns.abs_diff(start)).div_ceil(step_ns) as usize;
         let mut lines: BTreeMap<LabelSet, Vec<u64>> = BTreeMap::new();
         let mut total = Value::default();
+        let mut made = vec![Step::default(); steps];
         for window in &windows {
+            let at = window.range.start_unix_ns.max(start).abs_diff(start) / step_ns;
+            let step = &mut made[at as usize];
+            step.hosts += 1;
+            for row in &window.rows {
+                step.weight += row.value.weight;
+                if row.end == StackEnd::Lost {
+                    step.lost_weight += row.value.weight;
+                }
+            }
             for row in &window.rows {
                 let labels = &window.label_sets[row.labels as usize];
                 if selects(&scope.selector, labels) {
                     let line = lines.entry(project(labels, group_by));
                     let line = line.or_insert_with(|| vec![0; steps]);
-                    let at = window.range.start_unix_ns.max(start).abs_diff(start) / step_ns;
                     line[at as usize] += row.value.weight;
                     total += row.value;
                 }
@@ -396,6 +409,7 @@ impl Store for Memory {
                 lines,
                 rest,
                 rest_lines: over.len() as u64,
+                steps: made,
             },
             quality: quality(scope.range, &windows, total),
         })
@@ -499,8 +513,8 @@ impl Store for Memory {
                     continue;
                 };
                 let sums = rows.entry(labels.clone()).or_insert_with(|| empty(&labels));
-                sums.expected_ns += account.ns;
-                sums.estimated_ns += account.estimated_ns;
+                sums.expected_ns += account.ns as i64;
+                sums.estimated_ns += account.estimated_ns as i64;
             }
         }
         let mut units = windows.iter().map(|window| window.unit.as_str());

@@ -12,6 +12,7 @@ use collector::query::{Facts, Queries, QueryOptions};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
 use profile::{ContentId, Dictionary, FrameRef};
+use proto::calls::Patience;
 use proto::collector as wire;
 use proto::collector::ingest_service_client::IngestServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
@@ -46,6 +47,8 @@ pub struct Options {
     pub control: ControlOptions,
     /// Where pins are kept; none: in a directory that goes with the rig.
     pub pins_dir: Option<PathBuf>,
+    /// For how long connections may be without a call.
+    pub patience: Patience,
     /// Of pins.
     pub pins: Bounds,
 }
@@ -82,6 +85,7 @@ impl Default for Options {
                 },
                 advertise: None,
             },
+            patience: Patience::default(),
             pins_dir: None,
             pins: Bounds {
                 bytes: 64 << 20,
@@ -188,7 +192,7 @@ impl Rig {
                 control: control.clone(),
                 pins,
             },
-            streams,
+            (streams, options.patience),
             http,
             metrics.clone(),
             ending.clone(),

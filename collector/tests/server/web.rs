@@ -1,6 +1,7 @@
 //! The HTTP listener: the page, its guard, gRPC-Web, downloads and metrics.
 
-use crate::rig::{Agent, Options, Rig, channel, until};
+use crate::memory::Trouble;
+use crate::rig::{Agent, Options, Rig, channel, until, window};
 use prost::Message;
 use proto::collector as wire;
 use proto::collector::query_service_client::QueryServiceClient;
@@ -482,6 +483,37 @@ async fn metrics_and_health_are_there() {
     }
     let health = get(&rig, "/healthz").await;
     assert_eq!((health.status, health.text().as_str()), (200, "ok\n"));
+}
+
+#[tokio::test]
+async fn a_store_that_takes_nothing_is_not_healthy_until_it_does() {
+    let rig = Rig::start().await;
+    let mut agent = rig.agent("a").await;
+    rig.store.set_trouble(Some(Trouble::Unavailable));
+    agent.part(window(1, &[])).await;
+    agent.end().await;
+    until("it is known", || rig.metrics.push_failing.get() == 1).await;
+    let health = get(&rig, "/healthz").await;
+    assert_eq!(health.status, 503);
+    assert!(health.text().contains("does not take"), "{}", health.text());
+    rig.store.set_trouble(None);
+    rig.agent("a").await.store(1, &["x"]).await;
+    until("it is over", || rig.metrics.push_failing.get() == 0).await;
+    let health = get(&rig, "/healthz").await;
+    assert_eq!((health.status, health.text().as_str()), (200, "ok\n"));
+}
+
+#[tokio::test]
+async fn a_survey_that_ended_is_not_healthy() {
+    let rig = Rig::start().await;
+    rig.metrics.survey_ended.set(1);
+    let health = get(&rig, "/healthz").await;
+    assert_eq!(health.status, 503);
+    assert!(
+        health.text().contains("hosts in trouble"),
+        "{}",
+        health.text()
+    );
 }
 
 #[tokio::test]

@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// Weight of a sample. Unit: nanoseconds.
 pub const PERIOD: u64 = 10_101_010;
 
+/// How long hosts are up when the tests' time begins. Unit: nanoseconds.
+const UPTIME_NS: u64 = 86_400_000_000_123;
+
 /// A window and the frames of its stacks.
 #[derive(Clone)]
 pub struct Draft {
@@ -26,8 +29,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// A window of 10 s that begins `start_s` seconds after the begin of the tests' time.
-    pub fn new(host: &str, sequence: u64, start_s: i64) -> Draft {
+    /// Window `number` of a host, of 10 s, that begins `start_s` seconds after the begin of the tests' time.
+    pub fn new(host: &str, number: u64, start_s: i64) -> Draft {
         let start_unix_ns = BEGIN_NS + start_s * SECOND;
         Draft {
             window: NewWindow {
@@ -36,7 +39,8 @@ impl Draft {
                         host_id: format!("id-of-{host}"),
                         boot_id: [1; 16],
                     },
-                    sequence,
+                    // As agents do: by nanoseconds since the host's boot.
+                    sequence: UPTIME_NS + number * 10 * SECOND as u64,
                 },
                 range: TimeRange {
                     start_unix_ns,

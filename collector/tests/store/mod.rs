@@ -162,8 +162,12 @@ macro_rules! suite {
                     lines_beyond_the_limit_are_added_up, totals_have_taken_lost_and_expected,
                     totals_and_stacks_add_up_to_the_same, labels_are_those_of_the_selection,
                     values_are_found_by_prefix, hosts_are_remembered,
+                    hosts_and_totals_agree_on_what_was_covered,
+                    windows_without_accounts_neither_raise_nor_lower_coverage,
                     kept_is_from_the_first_window_to_the_last, units_do_not_mix,
                     an_empty_store_answers_with_nothing, ranges_that_make_no_sense_are_empty;
+                series: steps_say_for_how_long_hosts_sent_windows, steps_say_what_their_hosts_lost,
+                    a_host_without_windows_has_no_data;
                 quality: a_gap_is_what_the_agent_gave_up, a_gap_is_where_windows_are_absent,
                     a_reboot_is_no_gap, hosts_alive_are_those_before_and_after,
                     unmeasured_windows_are_counted, sampling_quality_is_added_up,

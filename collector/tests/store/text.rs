@@ -57,7 +57,7 @@ fn owned((name, value): (&str, &str)) -> (String, String) {
 }
 
 /// Taken (count, weight), lost (count, weight), expected, estimated.
-pub type Figures = ((u64, u64), (u64, u64), u64, u64);
+pub type Figures = ((u64, u64), (u64, u64), i64, i64);
 
 /// The figures of label sets, without rows of nothing.
 pub fn totals(rows: &[Labelled]) -> BTreeMap<LabelSet, Figures> {

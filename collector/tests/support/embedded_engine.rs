@@ -62,8 +62,8 @@ impl Store for Flushed {
         Ok(taken)
     }
 
-    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError> {
-        self.0.put_host(host)
+    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
+        self.0.put_hosts(hosts)
     }
 
     fn hosts(

@@ -145,11 +145,17 @@ impl Fleet {
         Random::new(self.seed ^ host << 20 ^ container).below(self.shape.services)
     }
 
-    /// A window of a host: the same whenever it is asked for. Its time follows from its number.
-    pub fn window(&self, host: u64, sequence: u64, begin_unix_ns: i64) -> NewWindow {
+    /// The sequence number that an agent gives a window: the time since the host's boot at which it
+    /// begins. Unit: nanoseconds.
+    pub fn sequence(host: u64, window: u64) -> u64 {
+        (host + 1) * 86_400_000_000_123 + window * WINDOW_NS as u64
+    }
+
+    /// A window of a host, by how many there were before: the same whenever it is asked for.
+    pub fn window(&self, host: u64, window: u64, begin_unix_ns: i64) -> NewWindow {
         debug_assert!(host < self.shape.hosts);
-        let mut random = Random::new(self.seed ^ (host << 40) ^ sequence.wrapping_mul(0x1_0001));
-        let start = begin_unix_ns + sequence as i64 * WINDOW_NS;
+        let mut random = Random::new(self.seed ^ (host << 40) ^ window.wrapping_mul(0x1_0001));
+        let start = begin_unix_ns + window as i64 * WINDOW_NS;
         let mut rows = Vec::new();
         let mut label_sets = Vec::new();
         let mut accounts = Vec::new();
@@ -193,7 +199,7 @@ impl Fleet {
         NewWindow {
             origin: Origin {
                 host: Fleet::host(host),
-                sequence,
+                sequence: Fleet::sequence(host, window),
             },
             range: TimeRange {
                 start_unix_ns: start,

@@ -35,6 +35,14 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// How often the recorder is looked at meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(5);
 
+/// Samples a second on each CPU of an event that may happen a million times a second, where nobody asked for
+/// more: a hundredth of a CPU. Less, and a capture of seconds is no flame graph.
+const DENSE_HZ_MAX: u32 = 4 * crate::capture::event::RATE_HZ;
+
+/// What a wait costs whose copy of the stack has 16 KiB, beside one of
+/// [`NEAR_BYTES`](crate::capture::offcpu::setup::NEAR_BYTES): `captures.switches_max` is divided by it.
+const COPY_ALL_COST: u32 = 3;
+
 /// Threads that take and name samples.
 const THREADS: [&str; 2] = ["fp-sampler", "fp-namer"];
 
@@ -121,7 +129,9 @@ impl AgentWorld {
                  instead"
             )));
         }
+        let copy_all = wanted.unwind == Unwind::StackCopy;
         let options = setup::Options {
+            copy_all,
             max_stack_depth: lock(&agent.sampling).spec.max_stack_depth,
             stack_bytes: stack_bytes(agent, wanted),
             min_wait: wanted.min_wait,
@@ -142,6 +152,10 @@ impl AgentWorld {
             stack_bytes: started.stack_bytes,
             excess: match lock(&agent.config).config.captures.switches_max {
                 0 => Excess::Bounded,
+                most if copy_all => {
+                    let most = u64::from(most / COPY_ALL_COST);
+                    Excess::Ends(most.max(1).saturating_mul(started.cpus as u64))
+                }
                 most => Excess::Ends(u64::from(most).saturating_mul(started.cpus as u64)),
             },
             notices: started.notices,
@@ -188,6 +202,7 @@ impl World for AgentWorld {
         }
         let event = Event::parse(&wanted.event).map_err(|error| refused(&error.into()))?;
         let (name, unit) = (event.name(), event.unit().to_owned());
+        let is_dense = event.is_dense();
         let depth = lock(&agent.sampling).spec.max_stack_depth;
         let subtree = scope.cgroups.as_ref().and_then(|it| it.subtree.clone());
         let rate_max = lock(&agent.config).config.captures.rate_max_hz;
@@ -212,7 +227,14 @@ impl World for AgentWorld {
         let (rate_hz, period, excess) = match started.every {
             Every::Rate(rate) => (rate, 0, Excess::Bounded),
             Every::Period(period) => {
-                let most = u64::from(rate_max).saturating_mul(started.cpus as u64);
+                // Who asks for each gets each, as far as the limits go.
+                let each = wanted.period > 0 || !is_dense;
+                let most = if each {
+                    rate_max
+                } else {
+                    rate_max.min(DENSE_HZ_MAX)
+                };
+                let most = u64::from(most).saturating_mul(started.cpus as u64);
                 (0, period, Excess::Slows(most))
             }
         };
@@ -236,15 +258,11 @@ impl World for AgentWorld {
         self.engine.seen(id)
     }
 
-    fn slow_down(&self, id: CaptureId) -> Result<Option<Slowed>, Status> {
-        let rate = self.limits().rate_max_hz;
-        let slowed = self.engine.slow_down(id, rate);
+    fn slow_down(&self, id: CaptureId, times: u64) -> Result<Option<Slowed>, Status> {
+        let slowed = self.engine.slow_down(id, times);
         let slowed = slowed.map_err(|error| refused(&error))?;
         Ok(slowed.map(|started| Slowed {
-            rate_hz: match started.every {
-                Every::Rate(rate) => rate,
-                Every::Period(_) => rate,
-            },
+            period: started.period,
             notices: started.notices,
         }))
     }

@@ -4,6 +4,7 @@ mod captures;
 mod containers;
 mod control;
 mod triggers;
+mod unwinding;
 
 use super::coverage::Cause;
 use super::{Agent, Budget, lock};
@@ -20,12 +21,13 @@ pub(super) fn registry(agent: &Arc<Agent>) -> Arc<Registry> {
     let registry = Registry::new();
     register_own_cost(&registry);
     sampler(&registry, agent);
-    unwinding(&registry, agent);
+    unwinding::register(&registry, agent);
     looks(&registry, agent);
     recorder(&registry, agent);
     outcomes(&registry, agent);
     budget(&registry, agent);
     usage(&registry, agent);
+    refused_clients(&registry);
     captures::register(&registry, agent);
     containers::register(&registry, agent);
     triggers::register(&registry, agent);
@@ -72,7 +74,17 @@ fn one(
 
 fn sampler(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&crate::sampler::Shared) -> &AtomicU64;
-    let counters: [(&str, &str, Pick); 8] = [
+    let counters: [(&str, &str, Pick); 14] = [
+        (
+            "fleetprof_cgroups_refused_total",
+            "Cgroups made whose paths found no room; they are named from the tree, if they are still there.",
+            |s| &s.cgroups_refused,
+        ),
+        (
+            "fleetprof_sampler_commands_refused_total",
+            "Commands to the sampler thread that found its queue full.",
+            |s| &s.commands_refused,
+        ),
         (
             "fleetprof_samples_total",
             "Samples folded, the idle loop's left out.",
@@ -107,6 +119,26 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
             "fleetprof_records_malformed_total",
             "Records skipped because their bytes made no sense.",
             |s| &s.malformed_records,
+        ),
+        (
+            "fleetprof_rings_flushed_total",
+            "Times a ring buffer was full, did not move for seconds, and was flushed.",
+            |s| &s.rings_flushed,
+        ),
+        (
+            "fleetprof_rings_closed_by_sampler_total",
+            "Times the sampler closed ring buffers itself because the thread that does it stood still.",
+            |s| &s.rings_closed,
+        ),
+        (
+            "fleetprof_records_lost_stalled_total",
+            "Records that found no room in a ring buffer that did not move, out of those lost.",
+            |s| &s.lost_stalled,
+        ),
+        (
+            "fleetprof_side_band_records_lost_total",
+            "Records of processes, mappings and names that found no room in the ring buffers of their own.",
+            |s| &s.lost_side_band,
         ),
         (
             "fleetprof_kernel_code_changes_total",
@@ -178,6 +210,12 @@ fn sampler(registry: &Registry, agent: &Arc<Agent>) {
                 ("file_refused", counts.files_refused),
                 ("file_ahead_bound", counts.ahead_refused),
                 ("process_repaired", counts.repaired),
+                ("process_end_unseen", counts.ends_unseen),
+                ("process_end_uncertain", counts.ends_uncertain),
+                ("thread_end_unseen", counts.thread_ends_unseen),
+                ("thread_bound", counts.threads_refused),
+                ("mappings_forgotten", counts.spaces_forgotten),
+                ("scan_outrun", counts.scans_outrun),
                 ("jitdump_bound", counts.dumps_untold),
             ]
             .map(|(cause, value)| (vec![("cause", cause.to_owned())], value))
@@ -296,142 +334,6 @@ fn looks(registry: &Registry, agent: &Arc<Agent>) {
             let causes = Failure::ALL.iter().zip(failed);
             causes
                 .map(|(cause, count)| (vec![("cause", cause.word().to_owned())], count))
-                .collect()
-        },
-    );
-}
-
-fn unwinding(registry: &Registry, agent: &Arc<Agent>) {
-    use crate::unwind::engine::UnwindCounts;
-    type Pick = fn(&UnwindCounts) -> u64;
-    let metrics: [(&str, &str, Kind, Pick); 18] = [
-        (
-            "fleetprof_unwind_walks_total",
-            "Copies of stacks unwound.",
-            Kind::Counter,
-            |c| c.walks,
-        ),
-        (
-            "fleetprof_unwind_chains_used_total",
-            "Walks whose result was continued or replaced by the kernel's frame-pointer chain.",
-            Kind::Counter,
-            |c| c.chains_used,
-        ),
-        (
-            "fleetprof_unwind_rule_hits_total",
-            "Frames whose rule was in the cache.",
-            Kind::Counter,
-            |c| c.modules.rule_hits,
-        ),
-        (
-            "fleetprof_unwind_rule_misses_total",
-            "Frames whose rule was computed and kept.",
-            Kind::Counter,
-            |c| c.modules.rule_misses,
-        ),
-        (
-            "fleetprof_unwind_rows_computed_total",
-            "Frames computed from their row each time: signal frames, realigned stacks.",
-            Kind::Counter,
-            |c| c.computed,
-        ),
-        (
-            "fleetprof_unwind_frame_pointer_steps_total",
-            "Frames without unwind information that were passed by their frame pointer.",
-            Kind::Counter,
-            |c| c.by_frame_pointer,
-        ),
-        (
-            "fleetprof_unwind_generated_steps_total",
-            "Frames of generated code that were passed by what the runtime told of it.",
-            Kind::Counter,
-            |c| c.by_generated_rule,
-        ),
-        (
-            "fleetprof_unwind_generated_misled_total",
-            "Frames of generated code whose unwinding information led nowhere: code changed meanwhile.",
-            Kind::Counter,
-            |c| c.generated_misled,
-        ),
-        (
-            "fleetprof_unwind_modules",
-            "Files whose unwind information is held.",
-            Kind::Gauge,
-            |c| c.modules.held,
-        ),
-        (
-            "fleetprof_unwind_module_bytes",
-            "Memory of unwind information.",
-            Kind::Gauge,
-            |c| c.modules.bytes,
-        ),
-        (
-            "fleetprof_unwind_modules_evicted_total",
-            "Unwind information dropped to stay under `unwind.cache_mib`.",
-            Kind::Counter,
-            |c| c.modules.evicted,
-        ),
-        (
-            "fleetprof_unwind_modules_evicted_in_use_total",
-            "Those of them that were in use: `unwind.cache_mib` is too small for what runs.",
-            Kind::Counter,
-            |c| c.modules.evicted_in_use,
-        ),
-        (
-            "fleetprof_unwind_modules_crowded_out_total",
-            "Unwind information read and not taken because all that was held was in use.",
-            Kind::Counter,
-            |c| c.modules.crowded_out,
-        ),
-        (
-            "fleetprof_unwind_modules_refused_total",
-            "Files whose unwind information alone is over half of `unwind.cache_mib`.",
-            Kind::Counter,
-            |c| c.modules.refused,
-        ),
-        (
-            "fleetprof_unwind_modules_over_bound",
-            "Files whose unwind information is over half of the bound that is in force now.",
-            Kind::Gauge,
-            |c| c.modules.over_bound,
-        ),
-        (
-            "fleetprof_unwind_files_without_total",
-            "Files that have no unwind information, or could not be read.",
-            Kind::Counter,
-            |c| c.modules.without,
-        ),
-        (
-            "fleetprof_unwind_modules_unread_total",
-            "Requests for unwind information dropped because too many files waited to be read.",
-            Kind::Counter,
-            |c| c.unread,
-        ),
-        (
-            "fleetprof_unwind_modules_untaken_total",
-            "Requests for unwind information dropped because the sampler did not keep up.",
-            Kind::Counter,
-            |c| c.untaken,
-        ),
-    ];
-    for (name, help, kind, pick) in metrics {
-        one(registry, agent, name, help, kind, move |agent| {
-            pick(&lock(&agent.sampler.facts).unwinding)
-        });
-    }
-    let weak = Arc::downgrade(agent);
-    registry.read(
-        "fleetprof_unwind_ends_total",
-        "How walks by unwind information ended, before the chain was looked at.",
-        Kind::Counter,
-        move || {
-            let Some(agent) = weak.upgrade() else {
-                return Vec::new();
-            };
-            let ends = lock(&agent.sampler.facts).unwinding.ends;
-            let words = StackEnd::ALL.iter().zip(ends);
-            words
-                .map(|(end, count)| (vec![("end", end.word().to_owned())], count))
                 .collect()
         },
     );
@@ -582,7 +484,7 @@ fn budget(registry: &Registry, agent: &Arc<Agent>) {
     let gauges: [(&str, &str, Pick); 7] = [
         (
             "fleetprof_budget_cpu_ppm",
-            "CPU time the daemon may take, answering clients aside. Unit: millionths of one CPU.",
+            "CPU time the daemon may take, answering clients and files of users and containers aside. Unit: millionths of one CPU.",
             |b| b.cpu.budget_ppm(),
         ),
         (
@@ -623,6 +525,20 @@ fn budget(registry: &Registry, agent: &Arc<Agent>) {
     }
     let weak = Arc::downgrade(agent);
     registry.read(
+        "fleetprof_budget_cpu_ns_total",
+        "CPU time the daemon used, by what for; its CPU budget governs its own work alone.",
+        Kind::Counter,
+        move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let used = lock(&agent.budget).cpu_ns();
+            used.map(|(part, value)| (vec![("part", part.to_owned())], value))
+                .into()
+        },
+    );
+    let weak = Arc::downgrade(agent);
+    registry.read(
         "fleetprof_budget_steps_total",
         "What was done to keep the budgets, by kind.",
         Kind::Counter,
@@ -645,9 +561,41 @@ fn budget(registry: &Registry, agent: &Arc<Agent>) {
     );
 }
 
+/// What became of those who asked over gRPC, and were not answered.
+fn refused_clients(registry: &Registry) {
+    registry.read(
+        "fleetprof_grpc_refused_total",
+        "Connections closed and answers refused, by cause.",
+        Kind::Counter,
+        || {
+            use crate::grpc::{ANSWERS_REFUSED, CONNECTIONS};
+            [
+                ("connection_silent", &CONNECTIONS.silent),
+                ("connection_made_room", &CONNECTIONS.made_room),
+                ("answers_held", &ANSWERS_REFUSED),
+            ]
+            .map(|(cause, count)| {
+                let count = count.load(Ordering::Relaxed);
+                (vec![("cause", cause.to_owned())], count)
+            })
+            .into()
+        },
+    );
+}
+
 fn usage(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&UsageStats) -> u64;
-    let counters: [(&str, &str, Pick); 3] = [
+    let counters: [(&str, &str, Pick); 5] = [
+        (
+            "fleetprof_cgroup_names_evicted_total",
+            "Names of cgroups dropped because there were too many, or took too much memory.",
+            |usage| usage.names.evicted,
+        ),
+        (
+            "fleetprof_cgroup_names_unknown_total",
+            "Cgroups with samples that no source could name.",
+            |usage| usage.names.unknown,
+        ),
         (
             "fleetprof_host_cpu_ns_total",
             "CPU time of the whole host in closed windows, as the kernel accounts it.",

@@ -136,6 +136,10 @@ impl Host for Agent {
         &self.clock
     }
 
+    fn health(&self) -> Result<(), String> {
+        Agent::health(self)
+    }
+
     fn pins(&self) -> Option<&Pins> {
         Some(&self.pins)
     }

@@ -3,11 +3,13 @@
 //! One value shared by the supervisor, the gRPC server and the metrics; it holds the handles of the
 //! stages, never their work.
 
+mod alarm;
 pub mod budget;
 mod captures;
 mod catalogue;
 mod coverage;
 mod host;
+mod losses;
 mod runtimes;
 mod stacks;
 mod status;
@@ -24,7 +26,7 @@ use crate::export::{self, Exporter};
 use crate::heartbeat::{Heartbeat, Pace};
 use crate::ids::CpuId;
 use crate::metrics::Registry;
-use crate::perf::cpu_ring::CpuRing;
+use crate::perf::cpu_ring::CpuRings;
 use crate::perf::environment::{self, Environment};
 use crate::perf::event::{EventKind, EventSpec, Features, OpenError};
 use crate::perf::plan::{Limits, Machine, Plan};
@@ -42,13 +44,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+pub use alarm::Alarms;
 pub use budget::Budget;
-pub use coverage::RecentLosses;
 pub use host::Watchers;
+pub use losses::RecentLosses;
+use losses::Stalls;
 use profile::text::with_causes;
 
-/// A sampler that has not passed its loop for this long is stuck: it wakes every second.
-pub const SAMPLER_STUCK: Duration = Duration::from_secs(30);
+/// A sampler that has not passed its loop for this long is stuck for good, and the daemon ends so that a
+/// new one can start: it wakes every second. A debugger or a freezer that looks for half a minute is
+/// survived, and told meanwhile; each restart costs the recorder's hour.
+pub const SAMPLER_STUCK: Duration = Duration::from_secs(60);
 
 /// A namer that works this long on one batch waits for a file system: naming takes milliseconds, and
 /// seconds for the first batch of a large host.
@@ -146,6 +152,7 @@ pub fn open_sampling(
         max_stack_depth: depth_max,
         watermark_bytes: plan.watermark_bytes,
         stack_bytes,
+        side_band_bytes: plan.side_band_bytes,
     };
     let copied = Cell::new(plan.stack_bytes);
     let open = |kind| {
@@ -225,6 +232,8 @@ pub struct Agent {
     pub clock: Arc<WallAnchor>,
     /// Wall time of the start, nanoseconds since the Unix epoch.
     pub started_unix_ns: i64,
+    /// The start; the wall clock may be set since.
+    pub started: Mono,
     /// The active configuration.
     pub config: Mutex<Loaded>,
     /// Where it came from.
@@ -239,6 +248,8 @@ pub struct Agent {
     pub budget: Mutex<Budget>,
     /// What the rings missed in the last minutes.
     pub losses: Mutex<RecentLosses>,
+    /// Which degradations hold, since when, and what of them was said.
+    pub alarms: Mutex<Alarms>,
     /// Bounds of the caches in force.
     pub bounds: Arc<CacheBounds>,
     /// The symbolizer's counters.
@@ -320,36 +331,24 @@ impl Agent {
         self.files.busy_longer_than(FILES_SLOW, Mono::now())
     }
 
-    /// Says whether the daemon does its work.
-    ///
-    /// # Errors
-    /// The reason, when a stage does not move.
-    pub fn health(&self) -> Result<(), String> {
-        let heartbeat = Mono(self.sampler.heartbeat.load(Ordering::Relaxed));
-        let age = Mono::now().since(heartbeat);
-        if age > SAMPLER_STUCK {
-            return Err(format!("the sampler has not moved for {} s", age.as_secs()));
-        }
-        if let Some(age) = self.namer_slow() {
-            return Err(format!(
-                "the namer has worked on one window for {} s",
-                age.as_secs()
-            ));
-        }
-        if let Some(age) = self.files_slow() {
-            return Err(format!(
-                "the thread that opens files has worked on one request for {} s",
-                age.as_secs()
-            ));
-        }
-        Ok(())
-    }
-
     /// Remembers what was missed so far, so that `status` can speak of the last minutes. Called every
     /// ten seconds or more often, by one thread.
     pub fn note_losses(&self, now: Mono) {
         let quality = crate::aggregate::recorder::read(&self.recorder).totals_of_quality();
-        lock(&self.losses).note(now, &quality, || {
+        let stalls = Stalls::of(&self.sampler);
+        let mut losses = lock(&self.losses);
+        if let Some(times) = losses.flushes(now, stalls) {
+            let facts = lock(&self.sampler.facts);
+            let cpus = facts.cpus.iter().filter(|(_, counts)| counts.flushed > 0);
+            let cpus: Vec<String> = cpus.map(|(cpu, _)| cpu.0.to_string()).collect();
+            let cpus = cpus.join(" ");
+            tracing::warn!(
+                times,
+                cpus,
+                "a ring buffer was full and did not move: it was flushed, its samples are lost"
+            );
+        }
+        losses.note(now, (&quality, stalls), || {
             Duration::from_nanos(self.sampler.longest_delay.swap(0, Ordering::Relaxed))
         });
     }
@@ -371,11 +370,11 @@ impl Agent {
                     tracing::info!(cpu = cpu.0, "the CPU is offline");
                     self.sampler.command(sampler::Command::RemoveCpu(cpu));
                 }
-                Change::Came { cpu, since, left } => match self.open_ring(cpu) {
-                    Ok(ring) => {
-                        let ring = Box::new(ring);
+                Change::Came { cpu, since, left } => match self.open_rings(cpu) {
+                    Ok(rings) => {
+                        let rings = Box::new(rings);
                         self.sampler
-                            .command(sampler::Command::AddCpu { ring, since, left });
+                            .command(sampler::Command::AddCpu { rings, since, left });
                         lock(&self.cpus).sampled(cpu, Mono::now());
                         tracing::info!(cpu = cpu.0, "sampling the CPU");
                     }
@@ -390,16 +389,16 @@ impl Agent {
         (facts.cpus_online, facts.cpus_sampled) = lock(&self.cpus).numbers();
     }
 
-    fn open_ring(&self, cpu: CpuId) -> Result<CpuRing, RingsError> {
+    fn open_rings(&self, cpu: CpuId) -> Result<CpuRings, RingsError> {
         let (spec, features, ring_bytes) = {
             let facts = lock(&self.sampling);
             (facts.spec, facts.features, facts.plan.ring_bytes)
         };
-        let (ring, took) = CpuRing::open(cpu, &spec, ring_bytes, features)?;
+        let (rings, took) = CpuRings::open(cpu, &spec, ring_bytes, features)?;
         if took != features {
             return Err(RingsError::Features { cpu: cpu.0 });
         }
-        Ok(ring)
+        Ok(rings)
     }
 
     /// Busy CPUs whose event has died in silence, with the time of the last sample. Of other events

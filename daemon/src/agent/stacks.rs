@@ -4,12 +4,16 @@ use crate::aggregate::recorder::Outcomes;
 use crate::config::{Unwind, UnwindMode};
 use crate::perf::environment::{Degradation, Severity};
 use crate::perf::plan::Plan;
-use crate::process::{FILES_MAX, ProcessCounts};
+use crate::process::space::MAPPINGS_MAX;
+use crate::process::{FILES_MAX, ProcessCounts, SPACE_BYTES_MAX};
+use crate::symbolize::SymbolCounters;
+use crate::symbolize::budget::{FILE_BYTES_MAX, FILE_CPU_MAX};
 use crate::unwind::look::Failure;
 use crate::unwind::lookouts::LookCounts;
 use crate::unwind::modules::ModuleCounts;
 use profile::{StackEnd, Unnamed};
 use proto::agent as wire;
+use std::sync::atomic::Ordering;
 
 /// Samples below which shares say nothing.
 const SAMPLES_MIN: u64 = 1000;
@@ -88,7 +92,11 @@ impl UnwindCache {
 
     /// What lets the largest refused module in: twice its size.
     fn remedy_for_refused(&self) -> String {
-        self.remedy(self.modules.over_bound_bytes.saturating_mul(2))
+        match self.modules.over_bound {
+            // Those refused take too much to read: no room helps them.
+            0 => String::new(),
+            _ => self.remedy(self.modules.over_bound_bytes.saturating_mul(2)),
+        }
     }
 
     /// What lets more modules stay.
@@ -124,22 +132,57 @@ impl UnwindCache {
     }
 }
 
-/// Says what the process table had to refuse: the bounds are fixed, so all there is to say is what is
-/// missing for it.
-pub(super) fn of_process_table(counts: &ProcessCounts) -> Option<Degradation> {
-    (counts.files_refused > 0).then(|| {
+/// Says that files were given up for what reading them costs, or put off for what their owner's cost.
+pub(super) fn of_costly_files(
+    symbols: &SymbolCounters,
+    modules: &ModuleCounts,
+) -> Option<Degradation> {
+    let refused = symbols.tables_refused.load(Ordering::Relaxed);
+    let put_off = symbols.files_put_off.load(Ordering::Relaxed);
+    // Being put off is no fault: the file is read later.
+    (refused + modules.over_budget > 0).then(|| {
         Degradation::new(
-            "files_refused",
+            "files_over_budget",
             Severity::Warning,
             format!(
-                "{} mappings are of files beyond the {FILES_MAX} that can be known at once: time spent \
-                 in them stands under `[other]` of its cgroup, without a stack. Shares of cgroups are \
-                 right. New files are taken in again once processes that map others have ended",
-                counts.files_refused
+                "{refused} files have no names and {} no unwind information because reading one may take \
+                 {} MiB and {} s of CPU; {put_off} times a file waited because those of its owner had \
+                 taken their share",
+                modules.over_budget,
+                FILE_BYTES_MAX >> 20,
+                FILE_CPU_MAX.as_secs(),
             ),
-            "find who maps so many: grep -c r-xp /proc/[0-9]*/maps | sort -t: -k2 -n | tail",
+            "agent-ctl doctor",
         )
     })
+}
+
+/// Says what the process table had to refuse: the bounds are fixed, so all there is to say is what is
+/// missing for it.
+pub(super) fn of_process_table(counts: &ProcessCounts) -> Vec<Degradation> {
+    let remedy = "find who maps so many: grep -c r-xp /proc/[0-9]*/maps | sort -t: -k2 -n | tail";
+    let say = |id, message: String| Degradation::new(id, Severity::Warning, message, remedy);
+    let files = (counts.files_refused > 0).then(|| {
+        let message = format!(
+            "{} mappings are of files beyond the {FILES_MAX} that can be known at once: time spent \
+             in them stands under `[other]` of its cgroup, without a stack. Shares of cgroups are right. Who \
+             maps most gives way first; new files are taken in again once processes that map others have ended",
+            counts.files_refused
+        );
+        say("files_refused", message)
+    });
+    let mappings = (counts.mappings_refused + counts.spaces_forgotten > 0).then(|| {
+        let message = format!(
+            "{} mappings are beyond the {MAPPINGS_MAX} that can be known of one process, and {} times a \
+             process lost what was known of its mappings because those of all take over {} MiB: code in \
+             them has no names, and stacks through it may be cut. Shares of cgroups are right",
+            counts.mappings_refused,
+            counts.spaces_forgotten,
+            SPACE_BYTES_MAX >> 20
+        );
+        say("mappings_refused", message)
+    });
+    files.into_iter().chain(mappings).collect()
 }
 
 /// Says when many stacks end too early, why most of them do, and what mends it.
@@ -198,7 +241,7 @@ pub(super) fn degradation(
              -XX:+PreserveFramePointer) or tell how to do without (python: -X perf; node: \
              --perf-prof --perf-prof-unwinding-info)"
             .to_owned(),
-        _ => "agent-ctl doctor".to_owned(),
+        _ => "report it, with the output of agent-ctl doctor --json".to_owned(),
     };
     let message = format!(
         "{share:.0} % of stacks end before their start function, most of them because {}",
@@ -256,6 +299,7 @@ mod tests {
             stack_bytes,
             ring_bytes: 1 << 20,
             watermark_bytes: 1 << 19,
+            side_band_bytes: 0,
             reduced: None,
         }
     }
@@ -324,15 +368,49 @@ mod tests {
     }
 
     #[test]
+    fn files_that_cost_too_much_are_reported_once_there_are_any() {
+        let symbols = SymbolCounters::default();
+        let mut modules = ModuleCounts::default();
+        assert!(of_costly_files(&symbols, &modules).is_none());
+        modules.over_budget = 3;
+        symbols.files_put_off.fetch_add(7, Ordering::Relaxed);
+        let found = of_costly_files(&symbols, &modules).expect("a degradation");
+        let said = [
+            "0 files have no names",
+            "3 no unwind information",
+            "7 times",
+        ];
+        assert!(
+            said.iter().all(|part| found.message.contains(part)),
+            "{}",
+            found.message
+        );
+    }
+
+    #[test]
     fn files_that_were_refused_are_told_with_what_is_missing_for_it() {
         let counts = |files_refused| ProcessCounts {
             files_refused,
             ..ProcessCounts::default()
         };
-        let found = of_process_table(&counts(7)).expect("files were refused");
+        let found = &of_process_table(&counts(7))[0];
+        assert_eq!(found.id, "files_refused");
         assert!(found.message.starts_with("7 mappings"), "{}", found.message);
         assert!(found.message.contains("`[other]`"), "{}", found.message);
-        assert!(of_process_table(&counts(0)).is_none());
+        assert!(of_process_table(&counts(0)).is_empty());
+    }
+
+    #[test]
+    fn mappings_that_were_refused_or_forgotten_are_told() {
+        for (mappings_refused, spaces_forgotten) in [(3, 0), (0, 2)] {
+            let found = of_process_table(&ProcessCounts {
+                mappings_refused,
+                spaces_forgotten,
+                ..ProcessCounts::default()
+            });
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].id, "mappings_refused");
+        }
     }
 
     #[test]

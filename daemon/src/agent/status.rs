@@ -1,12 +1,13 @@
 //! What `GetStatus` says: sampling, memory, cost, and everything that is degraded.
 
 use super::coverage::{self, Low, Recent};
+use super::losses::Stalls;
 use super::{Agent, lock, stacks};
 use crate::aggregate::recorder::{Covered, Outcomes, RecorderStats};
 use crate::ids::CpuId;
 use crate::metrics::OwnCost;
 use crate::perf::cpu_ring::CpuCounts;
-use crate::perf::environment::{self, Degradation, Severity};
+use crate::perf::environment::{Degradation, Severity};
 use crate::perf::event::Feature;
 use crate::time::Mono;
 use profile::{Ledger, Quality};
@@ -56,11 +57,7 @@ impl Agent {
                     .map(|(name, thread)| (name, thread.cpu_ns))
                     .collect(),
             }),
-            degradations: self
-                .degradations(now, &quality, &outcomes, &recent)
-                .into_iter()
-                .map(to_wire)
-                .collect(),
+            degradations: self.dated(&self.degradations(now, &quality, &outcomes, &recent)),
             quality: Some(quality.into()),
             cpus: self.cpu_status(now),
             counters: counters
@@ -182,7 +179,47 @@ impl Agent {
             ledger,
             covered,
             all_sampled,
+            lost_stalled: lock(&self.losses).lost_stalled(Mono::now(), Stalls::of(&self.sampler)),
         })
+    }
+
+    /// What does not work as it should, by what is known now.
+    pub(super) fn degradations_now(&self, now: Mono) -> Vec<Degradation> {
+        let (quality, outcomes, recent) = {
+            let recorder = self.recorder.read().unwrap_or_else(PoisonError::into_inner);
+            (
+                recorder.totals_of_quality(),
+                recorder.outcomes(),
+                recorder.recent_ledger(),
+            )
+        };
+        self.degradations(now, &quality, &outcomes, &recent)
+    }
+
+    /// Said when no sample has arrived for a while though CPUs were busy.
+    pub(super) fn no_samples(&self, now: Mono) -> Option<Degradation> {
+        let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
+        let up = now.since(self.started);
+        let silent = now.since(newest) >= SAMPLES_MISSING;
+        if !silent || up <= SAMPLES_MISSING || !self.samples_due() {
+            return None;
+        }
+        let event = lock(&self.sampling).event.name();
+        Some(Degradation::new(
+            "no_samples",
+            Severity::Error,
+            match newest {
+                Mono(0) => format!(
+                    "no sample of the event `{event}` has ever arrived, though CPUs were busy"
+                ),
+                newest => format!(
+                    "no sample of the event `{event}` has arrived for {} s, though CPUs were busy",
+                    now.since(newest).as_secs()
+                ),
+            },
+            "systemctl restart fleetprofd; if it comes back, report it with the output of agent-ctl \
+             status --json",
+        ))
     }
 
     /// What does not work as it should: of the machine, and of this run.
@@ -198,21 +235,7 @@ impl Agent {
         let mut list = self
             .environment
             .degradations(&config.sampling, &self.hierarchy);
-        let newest = Mono(self.sampler.newest_sample.load(Ordering::Relaxed));
-        let up = self.clock.to_unix_ns(now) - self.started_unix_ns;
-        let silent = now.since(newest) >= SAMPLES_MISSING;
-        if silent && up > SAMPLES_MISSING.as_nanos() as i64 && self.samples_due() {
-            list.push(Degradation::new(
-                "no_samples",
-                Severity::Error,
-                format!(
-                    "no sample of the event `{}` has arrived for {} s, though CPUs were busy",
-                    sampling.event.name(),
-                    now.since(newest).as_secs()
-                ),
-                "agent-ctl doctor",
-            ));
-        }
+        list.extend(self.blinding(now));
         if let Some(age) = self.namer_slow() {
             list.push(Degradation::new(
                 "naming_stalled",
@@ -257,6 +280,7 @@ impl Agent {
         ));
         list.extend(cache.degradation());
         list.extend(stacks::of_process_table(&processes));
+        list.extend(stacks::of_costly_files(&self.symbols, &unwinding.modules));
         list.extend(self.containers.degradation());
         list.extend(self.triggers.degradations());
         list.extend(self.pins.degradation());
@@ -297,7 +321,14 @@ impl Agent {
         }
         self.budget_degradations(&mut list);
         let longest = self.sampler.longest_delay.load(Ordering::Relaxed);
-        let losses = lock(&self.losses).degradations(now, quality, Duration::from_nanos(longest));
+        let counted = (quality, Stalls::of(&self.sampler));
+        let losses = lock(&self.losses).degradations(now, counted, Duration::from_nanos(longest));
+        if let (Some(lost), Some(cause)) = (
+            list.iter_mut().find(|found| found.id == "samples_lost"),
+            losses.first(),
+        ) {
+            lost.remedy.clone_from(&cause.remedy);
+        }
         list.extend(losses);
         list.extend(self.coverage_low(recent).map(coverage::degradation));
         if let Some(exporter) = &self.export {
@@ -317,7 +348,8 @@ fn consequence(feature: Feature) -> &'static str {
     }
 }
 
-fn to_wire(degradation: environment::Degradation) -> wire::Degradation {
+/// As a message; `since_unix_ns`: 0 when it is not known.
+pub(super) fn to_wire(degradation: &Degradation, since_unix_ns: i64) -> wire::Degradation {
     let severity = match degradation.severity {
         Severity::Info => wire::Severity::Info,
         Severity::Warning => wire::Severity::Warning,
@@ -325,8 +357,9 @@ fn to_wire(degradation: environment::Degradation) -> wire::Degradation {
     };
     wire::Degradation {
         id: degradation.id.into(),
-        message: degradation.message,
-        remedy: degradation.remedy,
+        message: degradation.message.clone(),
+        remedy: degradation.remedy.clone(),
         severity: severity as i32,
+        since_unix_ns,
     }
 }

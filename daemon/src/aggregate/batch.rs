@@ -9,6 +9,14 @@ use crate::ids::{Avma, CaptureId, CgroupId, Comm, FileId, FileOffset, Pid, Proce
 use crate::time::Mono;
 use profile::{Quality, StackEnd, Unnamed, Value};
 
+/// Cgroups made whose paths a batch keeps. A host that starts a thousand containers in a window makes
+/// some 4,000.
+const CGROUPS_MAX: usize = 8192;
+
+/// Bytes of their paths together: 256 each. Paths of containers in pods have 250; whoever has a cgroup
+/// to make others in may give them 4 KiB.
+const CGROUP_BYTES_MAX: usize = 2 << 20;
+
 /// One frame before it has a name. Caller frames hold the address of the call, not of the return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RawFrame {
@@ -203,8 +211,11 @@ pub struct RawBatch {
     pub losses: Vec<RawLoss>,
     /// Weight of what is known to have been lost after its end.
     pub lost_after: u64,
-    /// cgroups created since the last batch: id and path from the root of their hierarchy.
+    /// cgroups created since the last batch: id and path from the root of their hierarchy. See
+    /// [`RawBatch::note_cgroup`].
     pub cgroups: Vec<(CgroupId, Box<[u8]>)>,
+    /// Bytes of their paths.
+    pub cgroup_bytes: usize,
     /// Files announced to the store by the end of the batch, since the start.
     pub files_announced: u64,
     /// True when kernel code came or went since the last batch.
@@ -234,6 +245,18 @@ impl RawBatch {
         last.map_or(0, |at| at + 1)
     }
 
+    /// Takes the path of a cgroup that was made. False when there is no room: the cgroup is named from
+    /// the tree, if it is still there when it is asked for.
+    pub fn note_cgroup(&mut self, id: CgroupId, path: &[u8]) -> bool {
+        let bytes = self.cgroup_bytes + path.len();
+        if self.cgroups.len() >= CGROUPS_MAX || bytes > CGROUP_BYTES_MAX {
+            return false;
+        }
+        self.cgroup_bytes = bytes;
+        self.cgroups.push((id, path.into()));
+        true
+    }
+
     /// Empties it, keeping the buffers.
     pub fn clear(&mut self) {
         self.frames.clear();
@@ -245,6 +268,7 @@ impl RawBatch {
         self.moments.clear();
         self.moments_refused = 0;
         self.cgroups.clear();
+        self.cgroup_bytes = 0;
         self.losses.clear();
         self.lost_after = 0;
         self.passed_over = 0;
@@ -256,5 +280,30 @@ impl RawBatch {
         self.quality = Quality::default();
         self.closes = false;
         self.kernel_changed = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_cgroups_are_bounded_by_number_and_by_bytes() {
+        let mut batch = RawBatch::default();
+        let noted = (0..100_000)
+            .filter(|&id| batch.note_cgroup(CgroupId(id), b"/a"))
+            .count();
+        assert_eq!(noted, CGROUPS_MAX);
+        batch.clear();
+        let long = [b'x'; 4096];
+        let noted = (0..100_000)
+            .filter(|&id| batch.note_cgroup(CgroupId(id), &long))
+            .count();
+        assert_eq!(noted, CGROUP_BYTES_MAX / long.len());
+        batch.clear();
+        assert!(
+            batch.note_cgroup(CgroupId(1), &long),
+            "an empty batch has room again"
+        );
     }
 }

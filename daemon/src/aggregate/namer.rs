@@ -13,6 +13,7 @@ use super::target::{Target, Targets};
 use super::timed::{self, Frames, Timed};
 use crate::capture::recorders::Recorders;
 use crate::cgroup::CgroupTable;
+use crate::cgroup::usage::UsageStats;
 use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::CodeBook;
 use crate::symbolize::files::FileStore;
@@ -298,7 +299,10 @@ impl Namer {
         let accounts = self.carry_over(&closed, batch, &mut recorder, &mut target);
         *self.targets.of(batch.capture) = target;
         if batch.capture.is_none() {
-            recorder.note_usage(self.ledger.stats());
+            recorder.note_usage(UsageStats {
+                names: self.cgroups.stats(),
+                ..self.ledger.stats()
+            });
         }
         recorder.add(WindowPart {
             start: batch.start,

@@ -163,8 +163,9 @@ impl Course {
         }
     }
 
-    /// Looks how often the event happens. Returns the rate that is in force from now on, where that was too often.
-    pub fn count(&mut self, now: Mono, captures: &Captures) -> Option<u32> {
+    /// Looks how often the event happens. Returns the period that is in force from now on, where that was too
+    /// often.
+    pub fn count(&mut self, now: Mono, captures: &Captures) -> Option<u64> {
         let (since, before) = self.counted;
         let span = now.since(since);
         let (Excess::Slows(most) | Excess::Ends(most)) = self.excess else {
@@ -189,23 +190,22 @@ impl Course {
             )]);
             return None;
         }
-        let found = format!(
-            "the event brought {a_second} samples a second, more than the {most} that \
-                             `captures.rate_max_hz` allows on all CPUs"
-        );
-        match captures.world.slow_down(self.id) {
-            Ok(Some(Slowed { rate_hz, notices })) => {
-                (self.excess, self.unslowed) = (Excess::Bounded, None);
+        let found =
+            format!("the event brought {a_second} samples a second, more than {most} on all CPUs");
+        // Half of what is allowed: it may happen more often still.
+        let times = (a_second * 2 / i128::from(most.max(1))).clamp(2, i128::from(u64::MAX)) as u64;
+        match captures.world.slow_down(self.id, times) {
+            Ok(Some(Slowed { period, notices })) => {
+                self.unslowed = None;
                 self.counted = (now, captures.world.seen(self.id).into());
                 captures.counts.slowed.fetch_add(1, Ordering::Relaxed);
                 let after = now.since(self.began).as_secs_f64();
                 let notice = format!(
-                    "{found}: from {after:.1} s on it is sampled at {rate_hz} Hz, and \
-                                      weights are estimates"
+                    "{found}: from {after:.1} s on one event in {period} is sampled and stands for all of them"
                 );
                 self.add(vec![notice]);
                 self.add(notices);
-                Some(rate_hz)
+                Some(period)
             }
             Ok(None) => {
                 self.excess = Excess::Bounded;
@@ -215,7 +215,9 @@ impl Course {
                 // A cgroup that is just made again, room that others have: it may succeed later.
                 self.span = (self.span * 2).min(SLOW_PAUSE_MAX);
                 let why = status.message();
-                self.unslowed = Some(format!("{found}, and could not be sampled by rate: {why}"));
+                self.unslowed = Some(format!(
+                    "{found}, and could not be sampled more rarely: {why}"
+                ));
                 None
             }
         }

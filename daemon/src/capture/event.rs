@@ -436,8 +436,27 @@ impl Event {
     /// How it is best sampled.
     pub fn default_every(&self) -> Every {
         match self {
+            Event::Counted(_) if self.is_dense() => EACH,
             Event::Counted(event) => event.default,
             Event::BlockIo | Event::Tracepoint { .. } | Event::Uprobe { .. } => EACH,
+        }
+    }
+
+    /// True for what the kernel counts itself and may happen a million times a second. It is sampled each time
+    /// at first, and more rarely where that is too often: the kernel's own rate follows bursts and then takes a
+    /// few samples of thousands of events.
+    pub fn is_dense(&self) -> bool {
+        match self {
+            Event::Counted(event) => {
+                let source = Source {
+                    kind: event.kind,
+                    config: event.config,
+                    uprobe: None,
+                };
+                let is_rate = matches!(event.default, Every::Rate(_));
+                is_rate && event.kind == sys::PERF_TYPE_SOFTWARE && !source.is_clock()
+            }
+            Event::BlockIo | Event::Tracepoint { .. } | Event::Uprobe { .. } => false,
         }
     }
 
@@ -530,6 +549,28 @@ mod tests {
             ("cpu-clock", "nanoseconds")
         );
         assert!(event.source(&files()).expect("a number").is_clock());
+    }
+
+    #[test]
+    fn what_the_kernel_counts_is_sampled_each_time_at_first_and_clocks_by_rate() {
+        let every = |name| Event::parse(name).expect("known").default_every();
+        for name in [
+            "page-faults",
+            "minor-faults",
+            "major-faults",
+            "alignment-faults",
+            "context-switches",
+            "cpu-migrations",
+            "block-io",
+            "tracepoint:sched:sched_switch",
+        ] {
+            assert_eq!(every(name), EACH, "{name}");
+        }
+        for name in ["cpu-clock", "task-clock", "cycles", "LLC-load-misses"] {
+            assert_eq!(every(name), OFTEN, "{name}");
+        }
+        let dense = |name| Event::parse(name).expect("known").is_dense();
+        assert!(dense("page-faults") && dense("cs") && !dense("cpu-migrations"));
     }
 
     #[test]

@@ -1,19 +1,22 @@
 //! One capture from its begin to its last message, on a thread of its own, `fp-capture`.
 //!
-//! It wakes four times a second, more often where its target is one cgroup: to tell how it goes, and to see whether it is over, by time, because somebody
-//! cancelled it, the client left, the target is gone for good, or the daemon stops. Then it has the sampling
-//! ended, waits for the last batch, and answers. A client that reads slowly is waited for here and nowhere
-//! else; whoever holds the receiver bounds that.
+//! It wakes four times a second, more often where its target is one cgroup: to tell how it goes,
+//! and to see whether it is over, by time, because somebody cancelled it, the client left, the
+//! target is gone for good, or the daemon stops. Then it has the sampling ended, waits for the last
+//! batch, and answers. A client that reads slowly is waited for here and nowhere else; whoever
+//! holds the receiver bounds that.
 
 use super::course::Course;
 use super::manager::{Captures, Running, Slot, lock, message};
+use super::offcpu::many;
+use super::offcpu::setup::{COPIES_HZ, NEAR_BYTES};
 use super::past::{self, Found, Past};
 use super::recorders::Beside;
-use super::request::Wanted;
+use super::request::{Unwind, Wanted};
 use crate::aggregate::recorder::{self, Asked, RecorderStats, Span, read};
 use crate::metrics::thread_cpu_ns;
 use crate::time::Mono;
-use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd};
+use profile::{Coverage, Profile, Quality, QueryRunner, StackEnd, Waits};
 use proto::agent::{
     CaptureInfo, CaptureProgress, CaptureResponse, CaptureState, capture_response::Body,
 };
@@ -31,18 +34,19 @@ const TICK: Duration = Duration::from_millis(250);
 /// How often it tells how it goes.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether the flight recorder has answered, once nothing else is waited for.
+/// How often it is looked whether the flight recorder has answered, once nothing else is waited
+/// for.
 const PAST_POLL: Duration = Duration::from_millis(10);
 
-/// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a namer that
-/// waits for a disk takes longer, and what is not there then is left out, which a notice says.
+/// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a namer
+/// that waits for a disk takes longer, and what is not there then is left out, which a notice says.
 const LAST_BATCH_MAX: Duration = Duration::from_secs(10);
 
 /// The same while the daemon stops.
 const LAST_BATCH_STOPPING: Duration = Duration::from_secs(2);
 
-/// An event of the processor that was not counted for one part in so many of the time, or less, was counted all
-/// the time: events are not all switched on and off at one instant.
+/// An event of the processor that was not counted for one part in so many of the time, or less, was
+/// counted all the time: events are not all switched on and off at one instant.
 const COUNTED_PART: u64 = 50;
 
 /// Why a capture is over.
@@ -196,8 +200,8 @@ impl Run {
             let mut info = lock(&self.running.info);
             info.progress = Some(progress);
             info.elapsed_ns = progress.elapsed_ns;
-            if let Some(rate_hz) = slowed {
-                (info.rate_hz, info.period) = (rate_hz, 0);
+            if let Some(period) = slowed {
+                info.period = period;
             }
         }
         match self.messages.try_send(message(Body::Progress(progress))) {
@@ -324,6 +328,11 @@ impl Run {
         let mut profile = answer.profile;
         // The kernel accounts for cgroups, not for what a capture selects of them.
         profile.info.coverage = Coverage::default();
+        if profile.info.is_waiting() {
+            let waits = self.running.taken.beside().waits;
+            profile.info.waits = waits_of(&profile, waits.summary());
+            profile.info.waits_cause = waits.cause();
+        }
         profile
     }
 
@@ -333,8 +342,13 @@ impl Run {
         let (all, totals) = (recorder.totals_of_quality(), stats.totals);
         drop(recorder);
         notices.extend(self.course.notices());
+        let waits = profile.info.is_waiting();
         notices.extend(quality_notices(&all, self.course.is_bound()));
-        notices.extend(beside_notices(&self.running.taken.beside()));
+        notices.extend(beside_notices(&self.running.taken.beside(), waits));
+        if waits {
+            let copy_all = self.wanted.unwind == Unwind::StackCopy;
+            notices.extend(stack_notices(&profile.info.waits, copy_all));
+        }
         if totals.dropped_by_budget > 0 {
             notices.push(format!(
                 "`captures.memory_mib` was used up: the oldest {} windows of 10 s are missing",
@@ -409,8 +423,8 @@ impl Drop for Run {
 
 /// What was missed while sampling, for people.
 ///
-/// `is_bound`: the events were of one cgroup alone. These tick while it runs and no clock tells how often they
-/// should have.
+/// `is_bound`: the events were of one cgroup alone. These tick while it runs and no clock tells how
+/// often they should have.
 fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if all.throttled > 0 {
@@ -436,13 +450,67 @@ fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
     notices
 }
 
+/// What is known of the waits of a profile, with what its stacks say.
+fn waits_of(profile: &Profile, mut waits: Waits) -> Waits {
+    for (key, value) in &profile.samples {
+        let (count, ns) = match key.end {
+            StackEnd::Alike => (&mut waits.alike, &mut waits.alike_ns),
+            end if end.is_truncated() => (&mut waits.cut, &mut waits.cut_ns),
+            _ => continue,
+        };
+        *count += value.count;
+        *ns += value.weight;
+    }
+    waits
+}
+
+/// What the stacks of waits are worth, for people.
+fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
+    let share = |ns: u64| ns as f64 * 100.0 / waits.taken_ns().max(1) as f64;
+    let mut notices = Vec::new();
+    if waits.cut > 0 {
+        let why = match copy_all {
+            true => "the copy ends before they do, or they cannot be unwound".to_owned(),
+            false => format!(
+                "stacks deeper than {NEAR_BYTES} bytes are copied {COPIES_HZ} times a second on each CPU, \
+                 beyond that they are by frame pointers; --unwind stack-copy copies all, at a higher cost"
+            ),
+        };
+        let share = share(waits.cut_ns);
+        notices.push(format!(
+            "cut stacks: {} ({share:.1} % of the time waited): {why}",
+            many(waits.cut, "wait", "waits")
+        ));
+    }
+    if waits.alike > 0 {
+        notices.push(format!(
+            "estimated outer callers: {} ({:.1} % of the time waited), those of a larger copy of the same \
+             thread's stack with the same registers and return addresses; of {} such estimates that a copy \
+             could check {} were wrong",
+            many(waits.alike, "wait", "waits"),
+            share(waits.alike_ns),
+            waits.alike_checked,
+            waits.alike_wrong
+        ));
+    }
+    notices
+}
+
 /// What batches said beside their samples, for people.
-fn beside_notices(beside: &Beside) -> Vec<String> {
+///
+/// `waits`: it was a capture of waits, which has no rate.
+fn beside_notices(beside: &Beside, waits: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if beside.shed > 0 {
+        let (records, remedy) = match waits {
+            true => (
+                "records of switches and wake-ups",
+                "name a target, so that fewer stacks are unwound",
+            ),
+            false => ("samples", "capture at a lower rate"),
+        };
         notices.push(format!(
-            "{} of the samples lost were there, and the sampler had no time for them: capture at a lower \
-             rate",
+            "{} {records} were dropped because the sampler had no time for them: {remedy}",
             beside.shed
         ));
     }
@@ -500,8 +568,8 @@ impl Selected {
     }
 }
 
-/// What a capture costs: its share, by samples, of what the threads took that sample and name, and its own
-/// thread. A sample of a capture costs what one of the continuous profile does.
+/// What a capture costs: its share, by samples, of what the threads took that sample and name, and
+/// its own thread. A sample of a capture costs what one of the continuous profile does.
 struct Cost {
     cpu_ns: u64,
     samples: u64,
@@ -515,7 +583,7 @@ impl Cost {
         }
     }
 
-    /// Of the threads that sample and name, since the begin, with so many samples of its own.
+    /// Of the threads that sample and name, since the start, with so many samples of its own.
     fn share(&self, captures: &Captures, own: u64) -> u64 {
         let cpu_ns = captures.world.cpu_ns().saturating_sub(self.cpu_ns);
         let all = captures.world.samples() + captures.recorders.samples();
@@ -531,10 +599,11 @@ mod tests {
     #[test]
     fn an_event_that_was_counted_for_a_part_of_the_time_is_told() {
         let told = |counted_ns| {
-            beside_notices(&Beside {
+            let beside = Beside {
                 counted_ns,
                 ..Beside::default()
-            })
+            };
+            beside_notices(&beside, false)
         };
         assert!(told((0, 0)).is_empty(), "no event of the processor");
         assert!(told((1000, 985)).is_empty());

@@ -36,17 +36,17 @@ pub enum Excess {
     /// They are bounded as they are.
     #[default]
     Bounded,
-    /// Above so many a second, of all CPUs together, the event is sampled by rate.
+    /// Above so many a second, of all CPUs together, the event is sampled more rarely.
     Slows(u64),
     /// Above so many the capture ends with what it has: it needs each of them.
     Ends(u64),
 }
 
-/// A capture that is sampled by rate from now on.
+/// A capture that is sampled more rarely from now on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slowed {
-    /// The rate that the kernel took, samples a second on each CPU.
-    pub rate_hz: u32,
+    /// Events a sample.
+    pub period: u64,
     /// What is less than it was.
     pub notices: Vec<String>,
 }
@@ -84,12 +84,11 @@ pub trait World: Send + Sync + 'static {
     /// and whether they are named by now.
     fn seen(&self, id: CaptureId) -> u64;
 
-    /// Has the event of a capture sampled by the highest rate there may be; `None` when it is sampled by rate
-    /// already.
+    /// Has the event of a capture sampled so many times more rarely; `None` when it is sampled by rate.
     ///
     /// # Errors
     /// Why it goes on as it was.
-    fn slow_down(&self, id: CaptureId) -> Result<Option<Slowed>, Status>;
+    fn slow_down(&self, id: CaptureId, times: u64) -> Result<Option<Slowed>, Status>;
 
     /// Ends the sampling of a capture. Nothing when it has ended.
     fn end(&self, id: CaptureId);

@@ -30,6 +30,10 @@ use std::time::Duration;
 /// ones that nobody asked for longest go first, then living ones, which a walk can find again.
 pub const CGROUPS_MAX: usize = 16_384;
 
+/// Most that they take together. Unit: bytes; 1 KiB each. Reached sooner than [`CGROUPS_MAX`] only where
+/// somebody gives cgroups names of hundreds of bytes.
+pub const CGROUPS_BYTES_MAX: usize = 16 << 20;
+
 /// Least time between two walks that unknown ids start. A walk of 500 cgroups takes a few
 /// milliseconds; a fork bomb of cgroups shall not make it a habit.
 pub const WALK_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -45,8 +49,13 @@ const PID_PATH_TTL: Duration = Duration::from_secs(5);
 /// Most processes whose paths are kept where ids tell nothing.
 const PID_PATHS_MAX: usize = 8192;
 
-/// Longest path kept. Unit: bytes; PATH_MAX, which the kernel's records keep too.
-const PATH_BYTES_MAX: usize = 4096;
+/// What these take at most. Unit: bytes; 512 each.
+const PID_PATHS_BYTES_MAX: usize = 4 << 20;
+
+/// Longest path kept. Unit: bytes of its text. Those of containers in pods have 250. What is longer is
+/// cut and gets the cgroup's id, so that different ones stay different; what the kernel accounts for it
+/// is not read. Windows, ledgers and answers hold paths by the thousand.
+pub const PATH_BYTES_MAX: usize = 1024;
 
 /// A cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +72,7 @@ pub struct Cgroup {
 
 impl Cgroup {
     fn new(id: CgroupId, path: &[u8]) -> Cgroup {
-        let path = text(&path[..path.len().min(PATH_BYTES_MAX)]);
+        let path = text(id, path);
         Cgroup {
             id,
             labels: Labels::of_path(&path),
@@ -78,6 +87,12 @@ impl Cgroup {
             path,
             labels: Labels::default(),
         }
+    }
+
+    /// What it takes in memory. Unit: bytes.
+    fn heap_bytes(&self) -> usize {
+        let texts = self.pairs().map(|(_, value)| value.len());
+        size_of::<Entry>() + texts.sum::<usize>()
     }
 
     /// All labels of the cgroup with their keys, the path among them.
@@ -102,13 +117,18 @@ pub fn living(hierarchy: &Hierarchy) -> Vec<(Cgroup, Vec<u8>)> {
 }
 
 /// The path as text: bytes that are not UTF-8 become `\xNN`, so that different paths stay so.
-fn text(path: &[u8]) -> String {
-    let mut text = String::with_capacity(path.len());
-    for chunk in path.utf8_chunks() {
+fn text(id: CgroupId, path: &[u8]) -> String {
+    let mut text = String::with_capacity(path.len().min(PATH_BYTES_MAX));
+    for chunk in path[..path.len().min(PATH_BYTES_MAX + 1)].utf8_chunks() {
         text.push_str(chunk.valid());
         for byte in chunk.invalid() {
             text.push_str(&format!("\\x{byte:02x}"));
         }
+    }
+    if text.len() > PATH_BYTES_MAX {
+        let rest = format!("…[cgroup {}]", id.0);
+        text.truncate(text.floor_char_boundary(PATH_BYTES_MAX - rest.len()));
+        text.push_str(&rest);
     }
     text
 }
@@ -118,6 +138,8 @@ fn text(path: &[u8]) -> String {
 pub struct CgroupStats {
     /// Cgroups in the table now, removed ones included.
     pub known: u64,
+    /// What they take. Unit: bytes.
+    pub bytes: u64,
     /// Of them, removed ones and ids without a name.
     pub gone: u64,
     /// Entries dropped because the table was full.
@@ -158,6 +180,8 @@ pub struct CgroupTable {
     entries: HashMap<u64, Entry>,
     /// Where ids tell nothing: cgroups by process, and when each was read.
     by_pid: HashMap<u32, (Cgroup, Mono)>,
+    /// What `entries` and `by_pid` take. Unit: bytes.
+    bytes: [usize; 2],
     clock: u64,
     last_walk: Option<Mono>,
     capacity: usize,
@@ -178,6 +202,7 @@ impl CgroupTable {
             proc_root: proc_root.to_path_buf(),
             entries: HashMap::new(),
             by_pid: HashMap::new(),
+            bytes: [0; 2],
             clock: 0,
             last_walk: None,
             capacity,
@@ -228,6 +253,7 @@ impl CgroupTable {
             .count() as u64;
         CgroupStats {
             known: self.entries.len() as u64,
+            bytes: self.bytes.iter().sum::<usize>() as u64,
             gone,
             ..self.stats
         }
@@ -266,11 +292,15 @@ impl CgroupTable {
         if !settled {
             self.resolve(id, hint, now);
         }
-        let clock = self.clock;
-        let entry = self.entries.entry(id.0).or_insert_with(|| Entry {
-            cgroup: Cgroup::unknown(id),
-            used: clock,
-            state: State::Unknown(TRIES_MAX),
+        let (clock, bytes) = (self.clock, &mut self.bytes[0]);
+        let entry = self.entries.entry(id.0).or_insert_with(|| {
+            let cgroup = Cgroup::unknown(id);
+            *bytes += cgroup.heap_bytes();
+            Entry {
+                cgroup,
+                used: clock,
+                state: State::Unknown(TRIES_MAX),
+            }
         });
         entry.used = clock;
         &entry.cgroup
@@ -301,16 +331,17 @@ impl CgroupTable {
             return self.insert(id, &path);
         }
         self.make_room();
-        let clock = self.clock;
-        let unknown = || Entry {
-            cgroup: Cgroup::unknown(id),
-            used: clock,
-            state: State::Unknown(0),
-        };
+        let (clock, bytes) = (self.clock, &mut self.bytes[0]);
         let mut is_new = false;
         let entry = self.entries.entry(id.0).or_insert_with(|| {
             is_new = true;
-            unknown()
+            let cgroup = Cgroup::unknown(id);
+            *bytes += cgroup.heap_bytes();
+            Entry {
+                cgroup,
+                used: clock,
+                state: State::Unknown(0),
+            }
         });
         if let State::Unknown(tries) = &mut entry.state
             && (due || id.0 == 0)
@@ -346,26 +377,42 @@ impl CgroupTable {
             .is_some_and(|(_, read)| now.since(*read) < PID_PATH_TTL);
         if !fresh {
             let path = self.path_of_pid(pid);
-            if self.by_pid.len() >= PID_PATHS_MAX {
-                self.by_pid
-                    .retain(|_, (_, read)| now.since(*read) < PID_PATH_TTL);
+            let is_full = |table: &Self| {
+                table.by_pid.len() >= PID_PATHS_MAX || table.bytes[1] >= PID_PATHS_BYTES_MAX
+            };
+            if is_full(self) {
+                let bytes = &mut self.bytes[1];
+                self.by_pid.retain(|_, (cgroup, read)| {
+                    let kept = now.since(*read) < PID_PATH_TTL;
+                    *bytes -= if kept { 0 } else { cgroup.heap_bytes() };
+                    kept
+                });
             }
-            if self.by_pid.len() >= PID_PATHS_MAX {
+            if is_full(self) {
                 self.stats.evicted += self.by_pid.len() as u64;
                 self.by_pid.clear();
+                self.bytes[1] = 0;
             }
             // A process that is gone stays where it was last seen.
             if let Some(path) = path {
                 self.stats.by_pid += 1;
-                self.by_pid
-                    .insert(pid.0, (Cgroup::new(CgroupId(0), &path), now));
+                let cgroup = Cgroup::new(CgroupId(0), &path);
+                self.bytes[1] += cgroup.heap_bytes();
+                if let Some((old, _)) = self.by_pid.insert(pid.0, (cgroup, now)) {
+                    self.bytes[1] -= old.heap_bytes();
+                }
             } else if let Some((_, read)) = self.by_pid.get_mut(&pid.0) {
                 *read = now;
             } else {
                 self.stats.unknown += 1;
             }
         }
-        let unknown = || (Cgroup::unknown(CgroupId(0)), now);
+        let bytes = &mut self.bytes[1];
+        let unknown = || {
+            let cgroup = Cgroup::unknown(CgroupId(0));
+            *bytes += cgroup.heap_bytes();
+            (cgroup, now)
+        };
         &self.by_pid.entry(pid.0).or_insert_with(unknown).0
     }
 
@@ -410,17 +457,21 @@ impl CgroupTable {
             Some(entry) => {
                 // Only v1 directories can be renamed; and an id that was unknown gets its name.
                 if entry.cgroup.path.as_bytes() != path {
+                    self.bytes[0] -= entry.cgroup.heap_bytes();
                     entry.cgroup = Cgroup::new(id, path);
+                    self.bytes[0] += entry.cgroup.heap_bytes();
                 }
                 entry.state = state;
             }
             None => {
                 self.make_room();
+                // Nobody asked for it yet: a flood of new ones drives out its own before others.
                 let entry = Entry {
                     cgroup: Cgroup::new(id, path),
-                    used: self.clock,
+                    used: 0,
                     state,
                 };
+                self.bytes[0] += entry.cgroup.heap_bytes();
                 self.entries.insert(id.0, entry);
             }
         }
@@ -429,7 +480,7 @@ impl CgroupTable {
     /// Drops an eighth of the entries when the table is full, so that the search for the oldest is
     /// made rarely.
     fn make_room(&mut self) {
-        if self.entries.len() < self.capacity {
+        if self.entries.len() < self.capacity && self.bytes[0] < CGROUPS_BYTES_MAX {
             return;
         }
         let mut order: Vec<(bool, u64, u64)> = self
@@ -439,9 +490,11 @@ impl CgroupTable {
             .map(|(id, entry)| (entry.is_living(), entry.used, *id))
             .collect();
         order.sort_unstable();
-        for (_, _, id) in order.iter().take((self.capacity / 8).max(1)) {
-            self.entries.remove(id);
-            self.stats.evicted += 1;
+        for (_, _, id) in order.iter().take((order.len() / 8).max(1)) {
+            if let Some(entry) = self.entries.remove(id) {
+                self.bytes[0] -= entry.cgroup.heap_bytes();
+                self.stats.evicted += 1;
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The table against folders that stand for a hierarchy, and against the kernel's own.
+//! The table of cgroups: names, walks of the hierarchy and its bounds.
 
 use super::*;
 use std::fs;
@@ -286,6 +286,46 @@ fn needs_root_kernel_ids_are_inodes_and_never_used_again() {
         "name of the removed one"
     );
     assert_eq!(table.entries[&first.0].state, State::Removed);
+}
+
+#[test]
+fn long_names_are_cut_and_stay_apart() {
+    let fake = Fake::new();
+    let mut table = fake.table(Mode::Cgroup2, true, CGROUPS_MAX);
+    // Bytes that are not text take four for each.
+    let long = [&b"/x"[..], &[0xff; 4000]].concat();
+    for id in [70, 71] {
+        table.note_created(CgroupId(id), &long);
+    }
+    let texts = [70, 71].map(|id| table.get(CgroupId(id), None).path.clone());
+    assert!(texts.iter().all(|text| text.len() <= PATH_BYTES_MAX));
+    assert_ne!(texts[0], texts[1]);
+    assert!(texts[0].ends_with("…[cgroup 70]"), "{}", texts[0]);
+}
+
+#[test]
+fn a_flood_of_long_names_is_bounded_in_bytes_and_drives_out_its_own() {
+    let fake = Fake::new();
+    let mut table = fake.table(Mode::Cgroup2, true, CGROUPS_MAX);
+    table.note_created(CgroupId(60), b"/system.slice/nginx.service");
+    assert_eq!(
+        &*table.get(CgroupId(60), None).path,
+        "/system.slice/nginx.service"
+    );
+    let long = [&b"/"[..], &[b'x'; 4000]].concat();
+    for id in 100..100_000 {
+        table.note_created(CgroupId(id), &long);
+        assert!(table.bytes[0] <= CGROUPS_BYTES_MAX + 2 * PATH_BYTES_MAX);
+    }
+    assert!(table.stats().evicted > 80_000);
+    let nginx = &table.entries[&60].cgroup.path;
+    assert_eq!(&**nginx, "/system.slice/nginx.service");
+    let summed: usize = table
+        .entries
+        .values()
+        .map(|it| it.cgroup.heap_bytes())
+        .sum();
+    assert_eq!(table.bytes[0], summed);
 }
 
 #[test]

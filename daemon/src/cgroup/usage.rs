@@ -18,6 +18,7 @@
 
 use super::Hierarchy;
 use super::hierarchy::Mode;
+use super::{CgroupStats, PATH_BYTES_MAX};
 use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::{Value, ancestors};
@@ -114,6 +115,8 @@ pub struct UsageStats {
     pub evicted: u64,
     /// CPU time of the whole host in the windows that were measured. Unit: nanoseconds.
     pub host_ns: u64,
+    /// The names of the cgroups, as their table last had them.
+    pub names: CgroupStats,
 }
 
 /// A point: CPU time used up to a moment.
@@ -199,6 +202,9 @@ impl Meters {
         let Ok(path) = std::str::from_utf8(path) else {
             return;
         };
+        if path.len() > PATH_BYTES_MAX {
+            return;
+        }
         let born = &mut self.born[0];
         let full = born.len() >= BORN_MAX;
         match born.get_mut(path) {

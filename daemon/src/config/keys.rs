@@ -455,8 +455,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::CpuShare,
         unit: "percent of one CPU",
         reload: Reload::Live,
-        doc: "CPU time the daemon may take, answering clients aside. Over it for a minute, it copies \
-              less of each stack (8 KiB, 4 KiB, nothing), then samples less often (49, 19, 9 Hz), one \
+        doc: "CPU time the daemon may take, answering clients and reading files of users and containers \
+              aside; those are bounded for each owner. Over it for a minute, it copies less of each stack (8 KiB, 4 KiB, nothing), then samples less often (49, 19, 9 Hz), one \
               step at a time, and goes back when there is room. The first 2 minutes after a start, \
               when everything is read for the first time, are not judged, so the first step \
               comes nearly 3 minutes after it at the earliest. Shares stay right, stacks get shorter; `agent-ctl status` says so. auto: 1% for every 16 CPUs begun.",

@@ -7,8 +7,8 @@ mod triggers;
 
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{
-    ConfigError, Configuration, CpuShare, Diff, Key, Kind, Listen, Place, Reload, SocketMode,
-    Value, sample_yaml,
+    ConfigError, Configuration, Conflict, CpuShare, Diff, Key, Kind, Listen, Place, Reload,
+    SocketMode, Value, sample_yaml,
 };
 pub use keys::KEYS;
 pub use sections::{
@@ -97,8 +97,34 @@ impl Configuration for Config {
         danger.into_iter().collect()
     }
 
-    fn settle(&mut self) -> Result<(), ConfigError> {
-        let conflict = |key, message: String| Err(ConfigError::Conflict { key, message });
+    fn settle(&mut self) -> Vec<Conflict> {
+        let mut found: Vec<Conflict> = self.of_server().into_iter().collect();
+        if self.recorder.retention_s < self.windows.length_s {
+            let message = format!(
+                "is {} s, shorter than one window: make it at least `windows.length_s`, {} s",
+                self.recorder.retention_s, self.windows.length_s
+            );
+            found.push(Conflict::new("recorder.retention_s", message));
+        }
+        let faults = crate::triggers::Rule::faults(&self.triggers).into_iter();
+        found.extend(faults.map(|(at, field, error)| {
+            Conflict {
+                key: "triggers",
+                path: format!("triggers[{at}].{field}"),
+                message: error.to_string(),
+                about: ["", ".name", ".target", ".when", ".clear"]
+                    .map(|field| format!("triggers[{at}]{field}"))
+                    .into(),
+            }
+        }));
+        found
+    }
+}
+
+impl Config {
+    /// What the keys of the server say about each other: the first that cannot be.
+    fn of_server(&mut self) -> Option<Conflict> {
+        let conflict = |key, message: String| Some(Conflict::new(key, message));
         if self
             .server
             .tls
@@ -142,17 +168,7 @@ impl Configuration for Config {
             let message = "has no effect on a unix socket: remove it, or listen on TCP".to_owned();
             return conflict("server.tls", message);
         }
-        if self.recorder.retention_s < self.windows.length_s {
-            let message = format!(
-                "is {} s, shorter than one window: make it at least `windows.length_s`, {} s",
-                self.recorder.retention_s, self.windows.length_s
-            );
-            return conflict("recorder.retention_s", message);
-        }
-        if let Err(error) = crate::triggers::Rule::all(&self.triggers) {
-            return conflict("triggers", error.to_string());
-        }
-        Ok(())
+        None
     }
 }
 

@@ -135,6 +135,15 @@ fn unknown_keys_are_refused_with_line_and_nearest_name() {
 }
 
 #[test]
+fn what_is_no_yaml_is_told_as_that_and_not_by_a_key_before() {
+    for text in ["a: [\n", "zzz: 1\nlog: {level: info\n"] {
+        let message = refused(text);
+        assert!(message.starts_with("failed to parse `a.yaml`"), "{message}");
+        assert!(!message.contains("unknown key"), "{message}");
+    }
+}
+
+#[test]
 fn the_cpu_budget_is_auto_or_a_percentage() {
     for (text, ppm) in [
         ("auto", 10_000),
@@ -414,7 +423,7 @@ fn half_a_certificate_is_refused() {
     let server = "listen: '0.0.0.0:7000', token_file: /t";
     assert_eq!(
         refused(&format!("server: {{{server}, tls: {{cert_file: /c}}}}")),
-        "`server.tls.key_file` is missing: TLS needs it beside `server.tls.cert_file`"
+        "`server.tls.key_file` is missing: TLS needs it beside `server.tls.cert_file` (in `a.yaml` line 1)"
     );
     let message = refused(&format!(
         "server: {{{server}, tls: {{client_ca_file: /c}}}}"
@@ -644,4 +653,77 @@ fn triggers_are_in_force_at_a_reload() {
     let new = parse("triggers: [{name: t, target: host, when: cpus > 1}]").unwrap();
     assert_eq!(active.adopt(&new).changed, ["triggers"]);
     assert_eq!(active, new);
+}
+
+fn check(text: &str) -> Result<Vec<String>, Vec<String>> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.yaml");
+    std::fs::write(&path, text).unwrap();
+    let shown = |error: ConfigError| {
+        let text = error.to_string();
+        text.replace(&format!("{}/", dir.path().display()), "")
+    };
+    let checked = Config::check(&path, EUID);
+    checked.map_err(|errors| errors.into_iter().map(shown).collect())
+}
+
+#[test]
+fn a_check_tells_all_that_is_wrong_with_the_lines() {
+    let text = "\
+sampling:
+  rate_hz: 0
+  rint_kib: 64
+windows: {length_s: 5, length_s: 6}
+budget: none
+triggers:
+- name: a
+  target: host
+  when: cpu > 1
+- {name: b, target: host}
+- name: a
+  target: host
+  wen: cpus > 1
+  when: cpus > 1
+- {name: c, target: host, when: nr_throttled > 1, for: soon}
+log: {levl: info}
+";
+    let expected = [
+        ("invalid value `0` for `sampling.rate_hz`", 2, ""),
+        ("unknown key `sampling.rint_kib`", 3, "`sampling.ring_kib`?"),
+        ("key `windows.length_s` is given twice", 4, ""),
+        ("`budget` must be a map of keys", 5, ""),
+        ("`triggers[1]` has no `when`", 10, ""),
+        ("unknown key `triggers[2].wen`", 13, "`when`?"),
+        ("invalid value `soon` for `triggers[3].for`", 15, ""),
+        ("unknown key `log.levl`", 16, "`log.level`?"),
+        (
+            "`triggers` `a`: failed to read `when: cpu > 1`",
+            9,
+            "`cpus`?",
+        ),
+        ("`triggers` has two triggers called `a`", 11, ""),
+        ("`triggers` `c`: `nr_throttled` is of cgroups alone", 15, ""),
+    ];
+    let found = check(text).unwrap_err();
+    for (what, line, nearest) in expected {
+        let place = format!("`a.yaml` line {line}");
+        let told = |error: &&String| {
+            error.contains(what) && error.contains(&place) && error.contains(nearest)
+        };
+        assert_eq!(found.iter().filter(told).count(), 1, "{what}: {found:#?}");
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn a_check_of_a_sound_file_finds_nothing() {
+    assert_eq!(check(&sample_yaml::<Config>()), Ok(Vec::new()));
+}
+
+#[test]
+fn a_check_does_not_blame_keys_for_others_that_are_wrong() {
+    let text = "server: {listen: 127.0.0.1:4317, token_file: 5}\n";
+    let found = check(text).unwrap_err();
+    assert!(found[0].contains("`server.token_file`"), "{found:?}");
+    assert_eq!(found.len(), 1, "{found:?}");
 }

@@ -42,6 +42,7 @@ pub use status::{ExportCounts, degradation};
 use crate::aggregate::recorder::ClosedSink;
 use crate::config;
 use crate::time::{Mono, WallAnchor};
+use proto::collector::HostHealth;
 use spool::Index;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -90,6 +91,9 @@ pub struct Shared {
     rotate: AtomicBool,
     settings: Mutex<Settings>,
     settings_version: AtomicU64,
+    /// What the agent says of its own work, and how often that changed in more than its words.
+    health: Mutex<HostHealth>,
+    health_version: AtomicU64,
     last_sequence: AtomicU64,
     /// What the tap lost, until the spool's thread takes it.
     lost: Mutex<Vec<Gap>>,
@@ -116,6 +120,8 @@ impl Shared {
             rotate: AtomicBool::new(false),
             settings: Mutex::new(settings),
             settings_version: AtomicU64::new(0),
+            health: Mutex::default(),
+            health_version: AtomicU64::new(0),
             last_sequence: AtomicU64::new(0),
             lost: Mutex::default(),
             index: Mutex::default(),
@@ -293,6 +299,35 @@ impl Exporter {
     /// Counts changes of [`Exporter::facts`].
     pub fn facts_version(&self) -> u64 {
         self.shared.settings_version()
+    }
+
+    /// Has the collector told what the agent knows of its own work: at once when something started or
+    /// ended, otherwise when other facts are told.
+    pub fn set_health(&self, health: HostHealth) {
+        let shape = |of: &HostHealth| {
+            let list = of.degradations.iter();
+            let list: Vec<_> = list.map(|of| (of.id.clone(), of.severity)).collect();
+            (list, of.blind, of.stopping)
+        };
+        let changed = {
+            let mut told = lock(&self.shared.health);
+            let changed = shape(&told) != shape(&health);
+            *told = health;
+            changed
+        };
+        if changed {
+            self.shared.health_version.fetch_add(1, Ordering::AcqRel);
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// Has the collector told that the agent ends because it was told to.
+    pub fn say_stopping(&self) {
+        let health = HostHealth {
+            stopping: true,
+            ..lock(&self.shared.health).clone()
+        };
+        self.set_health(health);
     }
 
     /// Puts new settings in force: labels with the next window, bounds with the next one written.

@@ -44,6 +44,9 @@ const NEEDS_MAX: u32 = 8;
 /// Messages between the session and the connection.
 const OUTGOING: usize = 2;
 
+/// Longest wait at the end of the daemon for the collector to read the last message.
+const FLUSH_MAX: Duration = Duration::from_millis(500);
+
 /// Shortest time between two reports of what waits.
 const FACTS_PACE: Duration = Duration::from_secs(60);
 
@@ -128,6 +131,8 @@ pub struct Session<'a> {
     facts_at: Instant,
     /// Settings and spool as they were last told.
     told: (u64, u64, u64),
+    /// What the agent says of its own work, as it was last told.
+    health_told: u64,
     /// When the collector last answered or was last asked something new.
     heard: Instant,
     /// A window was answered.
@@ -151,6 +156,7 @@ impl<'a> Session<'a> {
             backlog_at: now,
             facts_at: now,
             told: (0, 0, 0),
+            health_told: 0,
             heard: now,
             acked: false,
             misunderstood: false,
@@ -195,6 +201,8 @@ impl<'a> Session<'a> {
         loop {
             let idle = self.fill();
             if idle && self.is_finished() || self.is_late() {
+                drop(requests);
+                self.flush(&mut answers).await;
                 return Ok(());
             }
             let until = self.next_deadline();
@@ -226,6 +234,14 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Lets the collector read what was sent last: dropping its answers would cut the stream off.
+    async fn flush(&self, answers: &mut tonic::Streaming<wire::PushResponse>) {
+        if self.is_own() && !self.is_late() {
+            // It ends its side when it has read all.
+            let _ = timeout(FLUSH_MAX, answers.message()).await;
+        }
+    }
+
     /// The request side is closed: the answers say why.
     async fn end_of(&self, answers: &mut tonic::Streaming<wire::PushResponse>) -> SessionError {
         match timeout(ANSWER_MAX, answers.message()).await {
@@ -253,6 +269,8 @@ impl<'a> Session<'a> {
         };
         let dropped_windows = dropped.iter().map(|(windows, _)| windows).sum();
         self.told = (version, waiting.windows, dropped_windows);
+        self.health_told = shared.health_version.load(Ordering::Acquire);
+        let health = lock(&shared.health).clone();
         self.facts_at = Instant::now() + FACTS_PACE;
         wire::HostFacts {
             labels: settings.labels.into_iter().collect(),
@@ -263,6 +281,7 @@ impl<'a> Session<'a> {
                 oldest_unix_ns: waiting.oldest_unix_ns.unwrap_or(0),
                 dropped_windows,
             }),
+            health: Some(health),
             ..self.exporter.host.to_wire()
         }
     }
@@ -367,8 +386,9 @@ impl<'a> Session<'a> {
             return;
         }
         let shared = &self.exporter.shared;
-        let labels_changed = shared.settings_version() != self.told.0;
-        if !labels_changed && Instant::now() < self.facts_at {
+        let health = shared.health_version.load(Ordering::Acquire);
+        let changed = shared.settings_version() != self.told.0 || health != self.health_told;
+        if !changed && Instant::now() < self.facts_at {
             return;
         }
         let now = {
@@ -376,7 +396,7 @@ impl<'a> Session<'a> {
             let dropped = index.gaps.totals().iter().map(|(windows, _)| windows).sum();
             (self.told.0, index.waiting().windows, dropped)
         };
-        if labels_changed || now != self.told {
+        if changed || now != self.told {
             let facts = self.facts();
             self.outgoing.push_back(Ask::Facts(facts));
         }

@@ -193,9 +193,13 @@ pub fn degradation(
         "collector_away",
         severity,
         format!(
-            "the collector at {address} has not been reached for {} s{reason}: {waiting} windows \
-             wait for it",
-            away.as_secs()
+            "the collector at {address} has not been reached for {} s{reason}: {waiting} {}",
+            away.as_secs(),
+            if waiting == 1 {
+                "window waits for it"
+            } else {
+                "windows wait for it"
+            }
         ),
         "systemctl status fleetprof-collector",
     ))

@@ -68,13 +68,18 @@ impl<T> Outlet<T> {
             Ok(()) => Ok(()),
             Err(SendTimeoutError::Closed(_)) => Err(Gone),
             Err(SendTimeoutError::Timeout(_)) => {
-                let peer = self.peer.as_ref().map_or("unknown", |peer| &*peer.name);
-                tracing::warn!(%peer, "client closed: it does not read its answer");
-                if let Some(peer) = &self.peer {
-                    peer.close();
-                }
+                self.give_up();
                 Err(Gone)
             }
+        }
+    }
+
+    /// Closes the connection of a client that does not read.
+    pub(super) fn give_up(&self) {
+        let peer = self.peer.as_ref().map_or("unknown", |peer| &*peer.name);
+        tracing::warn!(%peer, "client closed: it does not read its answer");
+        if let Some(peer) = &self.peer {
+            peer.close();
         }
     }
 

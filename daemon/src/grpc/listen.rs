@@ -1,13 +1,15 @@
 //! Sockets: binding them without taking another daemon's place, and connections that can be closed.
 
 use super::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, ServeError};
+use proto::calls::{Caller, Calls, Patience};
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,6 +23,24 @@ const PREFACE_BYTES: usize = 24;
 
 /// Pause after a failed accept, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often one who waits for a place has others looked at again: calls that were under way end.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What became of connections, over all sockets.
+#[derive(Debug, Default)]
+pub struct ConnectionCounts {
+    /// Closed because others waited for their place.
+    pub made_room: AtomicU64,
+    /// Closed because nothing came in time: no preface, no first call, or no call for long.
+    pub silent: AtomicU64,
+}
+
+/// See [`ConnectionCounts`]. One for the process, as its sockets are.
+pub static CONNECTIONS: ConnectionCounts = ConnectionCounts {
+    made_room: AtomicU64::new(0),
+    silent: AtomicU64::new(0),
+};
 
 /// A listening socket.
 pub(super) struct Bound<S> {
@@ -120,6 +140,19 @@ pub(super) fn unix(
     })
 }
 
+/// Says whether another process answers on a socket, before anything is set up to serve there.
+///
+/// # Errors
+/// [`ServeError::InUse`] when one does. All else is told when listening starts.
+pub(super) fn check_free(path: &Path) -> Result<(), ServeError> {
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(ServeError::InUse {
+            path: path.to_owned(),
+        }),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Listens on a TCP address.
 pub(super) async fn tcp(address: SocketAddr) -> Result<Bound<TcpStream>, ServeError> {
     let bound = TcpListener::bind(address).await;
@@ -213,10 +246,8 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
         // Failures since the last success: descriptors stay short for as long as somebody holds them,
         // and that is one event for the log.
         let mut failed = 0u64;
+        let mut peers: Vec<(Weak<()>, Peer)> = Vec::new();
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else {
-                return;
-            };
             let accepted = tokio::select! {
                 accepted = listener.next() => accepted,
                 // The server stopped accepting.
@@ -230,7 +261,23 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
                     }
                     // One a call of agent-ctl: a script that asks each second would fill the log.
                     tracing::debug!(%peer, "client connected");
-                    if tx.send(Ok(Conn::new(stream, peer, place))).await.is_err() {
+                    peers.retain(|(lives, _)| lives.strong_count() > 0);
+                    let place = loop {
+                        if places.available_permits() == 0 {
+                            make_room(&peers);
+                        }
+                        tokio::select! {
+                            place = places.clone().acquire_owned() => break place,
+                            () = tx.closed() => return,
+                            () = tokio::time::sleep(ROOM_INTERVAL) => {}
+                        }
+                    };
+                    let Ok(place) = place else {
+                        return;
+                    };
+                    let conn = Conn::new(stream, peer, place);
+                    peers.push((Arc::downgrade(&conn.lives), conn.peer.clone()));
+                    if tx.send(Ok(conn)).await.is_err() {
                         return;
                     }
                 }
@@ -247,15 +294,34 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
     ReceiverStream::new(rx)
 }
 
+/// Closes the connection whose place is worth least, if there is one without a call that is not being
+/// closed already.
+fn make_room(peers: &[(Weak<()>, Peer)]) {
+    let idle = peers
+        .iter()
+        .filter(|(_, peer)| !peer.is_closed())
+        .filter_map(|(_, peer)| Some((peer.calls.worth()?, peer)));
+    if let Some((_, peer)) = idle.min_by_key(|&(worth, _)| worth) {
+        CONNECTIONS.made_room.fetch_add(1, Ordering::Relaxed);
+        peer.close();
+    }
+}
+
 /// Who is at the other end; in the extensions of every request.
 #[derive(Clone)]
 pub(super) struct Peer {
     /// Credentials or address, for the log.
     pub name: Arc<str>,
+    calls: Arc<Calls>,
     close: Arc<Mutex<Option<oneshot::Sender<()>>>>,
 }
 
 impl Peer {
+    fn is_closed(&self) -> bool {
+        let close = self.close.lock();
+        close.unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
     /// Closes the connection, at once and with all that is queued for it.
     pub(super) fn close(&self) {
         let close = self
@@ -270,6 +336,12 @@ impl Peer {
     }
 }
 
+impl Caller for Peer {
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+}
+
 /// A connection that holds its place, ends when told to, and must say something soon.
 pub(super) struct Conn<S> {
     stream: S,
@@ -278,14 +350,20 @@ pub(super) struct Conn<S> {
     /// Ends a connection that sends no preface; `None` once it has come.
     silence: Option<Pin<Box<tokio::time::Sleep>>>,
     read: usize,
+    /// Looks whether there has been a call.
+    idle: Pin<Box<tokio::time::Sleep>>,
+    /// Goes with the connection.
+    lives: Arc<()>,
     _place: OwnedSemaphorePermit,
 }
 
 impl<S> Conn<S> {
     fn new(stream: S, peer: String, place: OwnedSemaphorePermit) -> Conn<S> {
         let (close, closed) = oneshot::channel();
+        let patience = Patience::default();
         let peer = Peer {
             name: peer.into(),
+            calls: Calls::new(patience),
             close: Arc::new(Mutex::new(Some(close))),
         };
         let silence = Some(Box::pin(tokio::time::sleep(HANDSHAKE_TIMEOUT)));
@@ -295,6 +373,8 @@ impl<S> Conn<S> {
             closed,
             silence,
             read: 0,
+            idle: Box::pin(tokio::time::sleep(patience.first_call)),
+            lives: Arc::new(()),
             _place: place,
         }
     }
@@ -322,7 +402,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Conn<S> {
         if let Some(silence) = &mut conn.silence
             && silence.as_mut().poll(cx).is_ready()
         {
+            CONNECTIONS.silent.fetch_add(1, Ordering::Relaxed);
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        while conn.idle.as_mut().poll(cx).is_ready() {
+            let now = tokio::time::Instant::now();
+            let deadline = conn.peer.calls.deadline();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                CONNECTIONS.silent.fetch_add(1, Ordering::Relaxed);
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            let next = deadline.unwrap_or(now + conn.peer.calls.patience().idle);
+            conn.idle.as_mut().reset(next);
         }
         let before = buf.filled().len();
         let polled = Pin::new(&mut conn.stream).poll_read(cx, buf);

@@ -13,7 +13,7 @@ use proto::agent::StreamProfilesResponse;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// Windows a client may be behind before it misses some. Unit: windows, 10 s each by default.
 const LAG_MAX: u64 = 6;
@@ -52,8 +52,7 @@ async fn stream(
         let now = next(&mut progress).await?;
         while let Some(span) = cursor.advance(now) {
             let sent = match service.profile(span, query.clone()).await {
-                Ok((chunks, covered, permit)) => {
-                    drop(permit);
+                Ok((chunks, covered, _hold)) => {
                     cursor.missed += covered.missed;
                     if covered.windows == 0 {
                         continue;
@@ -64,6 +63,14 @@ async fn stream(
                         missed: u32::try_from(std::mem::take(&mut missed)).unwrap_or(u32::MAX),
                     };
                     outlet.send_all(chunks, wrap).await
+                }
+                // Answers of others hold all memory. That passes, and the stream goes on.
+                Err(status) if status.code() == Code::ResourceExhausted => {
+                    cursor.missed += match span {
+                        Span::Parts(after, upto) => upto - after,
+                        Span::Window(_) | Span::Time(..) => 1,
+                    };
+                    continue;
                 }
                 Err(status) => {
                     outlet.send(Err(status)).await?;
@@ -130,7 +137,12 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::held::{ANSWERS_REFUSED, Held};
+    use super::super::tests::FakeHost;
     use super::*;
+    use std::sync::atomic::Ordering;
+    use tokio::sync::Semaphore;
+    use tokio_stream::StreamExt;
 
     fn at(window: u64, part: u64, end_ms: u64) -> Progress {
         Progress {
@@ -166,5 +178,39 @@ mod tests {
         assert_eq!(cursor.advance(at(0, 3, 1500)), None);
         assert_eq!(cursor.advance(at(0, 4, 1990)), Some(Span::Parts(2, 4)));
         assert_eq!(cursor.advance(at(0, 4, 1990)), None);
+    }
+
+    #[tokio::test]
+    async fn a_window_that_finds_no_memory_is_missed_and_the_stream_goes_on() {
+        let host = FakeHost::new();
+        let (_stop, shutdown) = watch::channel(false);
+        let patience = Duration::from_secs(30);
+        let mut service = Service::new(host.clone(), shutdown, patience);
+        service.held = Held::new(1 << 10);
+        let query = Arc::new(Query::default());
+        host.add(true, &[("/a", "first", 1)]);
+        let first = service.profile(Span::Window(1), query.clone()).await;
+        let Ok((.., hold)) = first else {
+            panic!("refused")
+        };
+        let place = Arc::new(Semaphore::new(1)).acquire_owned().await;
+        let (outlet, mut answers) = Outlet::new(None, patience, place.expect("a place"));
+        let refused = ANSWERS_REFUSED.load(Ordering::Relaxed);
+        let client = async {
+            host.add(true, &[("/a", "second", 1)]);
+            while ANSWERS_REFUSED.load(Ordering::Relaxed) == refused {
+                tokio::task::yield_now().await;
+            }
+            drop(hold);
+            host.add(true, &[("/a", "third", 1)]);
+            answers.next().await
+        };
+        let answer = tokio::select! {
+            biased;
+            _ = stream(&service, query, None, &outlet) => None,
+            answer = client => answer,
+        };
+        let answer = answer.expect("the stream goes on").expect("answered");
+        assert_eq!(answer.missed, 1);
     }
 }

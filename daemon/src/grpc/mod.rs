@@ -12,6 +12,7 @@ mod answer;
 mod auth;
 mod capture;
 mod cgroups;
+mod held;
 mod ledger;
 mod listen;
 mod live;
@@ -25,7 +26,9 @@ use crate::aggregate::recorder::Recorder;
 use crate::capture::Capturing;
 use crate::pins::Pins;
 use crate::time::WallAnchor;
+pub use held::ANSWERS_REFUSED;
 use listen::Bound;
+pub use listen::{CONNECTIONS, ConnectionCounts};
 use proto::agent;
 use proto::agent::agent_service_server::AgentServiceServer;
 pub(crate) use request::query as query_of;
@@ -39,20 +42,32 @@ use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::Connected;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
-/// Queries run at a time, and answers held in memory. Each may hold a copy of what the recorder
-/// holds. More wait, until [`REQUEST_TIMEOUT`].
+/// Queries run at a time. Each may hold a copy of what the recorder holds. More wait, until
+/// [`REQUEST_TIMEOUT`]. What a query answers leaves its place, and is held until it is read within
+/// [`HELD_BYTES_MAX`].
 pub const QUERIES_MAX: usize = 4;
 
 /// Streamed answers open at a time over all clients, live ones included. Each holds at most two
 /// chunks besides its profile. More are refused with RESOURCE_EXHAUSTED.
 pub const STREAMS_MAX: usize = 16;
 
+/// Answers that wait to be read hold this much together. Unit: bytes; the profile of an hour of a large
+/// host takes some 20 MiB. One that is larger is held alone. More are refused for a moment.
+pub const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// Time a client may take to read a whole answer. Who reads a chunk now and then would hold memory for
+/// ever.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// Captures that are sent at a time, those included that wait for their begin: as many as `captures.max` can
 /// allow. Apart from [`STREAMS_MAX`], so that captures that take an hour leave room for questions.
 pub const CAPTURES_MAX: usize = 64;
 
-/// Connections at a time. More wait in the listen backlog.
+/// Connections at a time. Beyond it the one that has been without a call longest makes room; where all
+/// have one, more wait in the listen backlog.
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// Requests at a time on one connection.
@@ -77,6 +92,9 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Largest header list of a request. Unit: bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
+
+/// How often the host is asked for its health.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Time to wait for the host's fresh data, somewhat above the two seconds it promises.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(2500);
@@ -131,6 +149,14 @@ pub trait Host: Send + Sync + 'static {
 
     /// The anchor of wall time.
     fn clock(&self) -> &WallAnchor;
+
+    /// Whether the daemon does its work, as `/healthz` says. Never waits.
+    ///
+    /// # Errors
+    /// With the reason.
+    fn health(&self) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Minutes kept beyond the retention; none where none are kept.
     fn pins(&self) -> Option<&Pins> {
@@ -259,6 +285,20 @@ pub enum ServeError {
     Transport(#[source] tonic::transport::Error),
 }
 
+/// Says whether another daemon answers where `listen` says, before events are opened for nothing.
+///
+/// # Errors
+/// [`ServeError::InUse`], and [`ServeError::Bind`] where the address is taken.
+pub fn check_free(listen: &Listen) -> Result<(), ServeError> {
+    match *listen {
+        Listen::Unix { ref path, .. } => listen::check_free(path),
+        Listen::Tcp { address, .. } => match std::net::TcpListener::bind(address) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(ServeError::Bind { address, source }),
+        },
+    }
+}
+
 /// Listens and answers until `shutdown` is true (or its sender is gone), then lets requests under way
 /// finish within the grace. `ready` is called once connections are taken.
 ///
@@ -337,10 +377,11 @@ where
         Connected + tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     type Agent = AgentServiceServer<service::Service>;
-    let service = service::Service::new(host, shutdown.clone(), options.stall_timeout);
+    let service = service::Service::new(Arc::clone(&host), shutdown.clone(), options.stall_timeout);
     let agent = AgentServiceServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<Agent>().await;
+    let daemon_health = keep_health(host, health.clone());
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
@@ -356,7 +397,8 @@ where
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .http2_max_header_list_size(HEADER_BYTES_MAX)
-        .timeout(REQUEST_TIMEOUT);
+        .timeout(REQUEST_TIMEOUT)
+        .layer(proto::calls::CountCalls::<listen::Peer>::new());
     if let Some(tls) = tls {
         server = server.tls_config(tls).map_err(ServeError::Transport)?;
     }
@@ -379,9 +421,27 @@ where
     };
     tokio::select! {
         ended = serving => ended.map_err(ServeError::Transport),
+        () = daemon_health => Ok(()),
         () = grace => {
             tracing::warn!(grace_s = options.grace.as_secs_f64(), "clients cut off: grace is over");
             Ok(())
         }
+    }
+}
+
+/// Keeps the health of the daemon as a whole (the empty name) as the host says it is; that of the service
+/// says whether it answers, which a daemon that is blind still does. Never done.
+async fn keep_health(host: Arc<dyn Host>, health: HealthReporter) {
+    let mut told = None;
+    loop {
+        let status = match host.health() {
+            Ok(()) => ServingStatus::Serving,
+            Err(_) => ServingStatus::NotServing,
+        };
+        if told != Some(status) {
+            health.set_service_status("", status).await;
+            told = Some(status);
+        }
+        tokio::time::sleep(HEALTH_INTERVAL).await;
     }
 }

@@ -1,6 +1,7 @@
 //! Pins as answers: profiles of time that the recorder no longer has, or has in coarse windows alone.
 
 use super::Host;
+use super::held::Hold;
 use super::service::{Service, answer, blocking, status};
 use crate::aggregate::recorder::{Asked, Span, read};
 use crate::pins::PinError;
@@ -11,7 +12,6 @@ use proto::agent::TimeRange;
 use proto::convert::Chunks;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
 /// What a client asks for in wall time; an open end is as late as there is time.
@@ -62,7 +62,13 @@ impl Service {
         wall: (i64, i64),
         query: Arc<Query>,
         times: bool,
-    ) -> Result<(Chunks<Profile>, OwnedSemaphorePermit), Status> {
+    ) -> Result<(Chunks<Profile>, Hold), Status> {
+        let held = self.held.clone();
+        let ready = move |profile: Profile| {
+            let hold = held.hold(&profile)?;
+            // Sorts the samples: too long for the runtime's thread.
+            Ok((Chunks::new(profile), hold))
+        };
         let work = move |host: &dyn Host, cancel: &AtomicBool| {
             let (from, to) = span;
             let pins = host.pins().filter(|pins| !pins.is_empty());
@@ -74,18 +80,18 @@ impl Service {
                 && !read(host.recorder()).holds_fine(from, to)
                 && let Some(answer) = pins.within(wall, asked, cancel).map_err(refused)?
             {
-                return Ok(Chunks::new(answer.profile));
+                return ready(answer.profile);
             }
             let answer = answer(host, Span::Time(from, to), asked, cancel)?;
             if let (0, Some(pins)) = (answer.covered.windows, pins)
                 && let Some(answer) = pins.overlapping(wall, asked, cancel).map_err(refused)?
             {
-                return Ok(Chunks::new(answer.profile));
+                return ready(answer.profile);
             }
-            // Sorts the samples: too long for the runtime's thread.
-            Ok(Chunks::new(answer.profile))
+            ready(answer.profile)
         };
-        blocking(&self.queries, &self.host, work).await
+        let (answer, _) = blocking(&self.queries, &self.host, work).await?;
+        Ok(answer)
     }
 
     /// What was captured with a pin.
@@ -93,13 +99,17 @@ impl Service {
         &self,
         pin: u64,
         query: Arc<Query>,
-    ) -> Result<(Chunks<Profile>, OwnedSemaphorePermit), Status> {
+    ) -> Result<(Chunks<Profile>, Hold), Status> {
+        let held = self.held.clone();
         let work = move |host: &dyn Host, _: &AtomicBool| {
             let pins = host.pins();
             let pins = pins.ok_or_else(|| Status::not_found("no pins are kept here"))?;
             let profile = pins.capture(pin).map_err(refused)?;
-            Ok(Chunks::new(selected(&profile, &query)))
+            let answer = selected(&profile, &query);
+            let hold = held.hold(&answer)?;
+            Ok((Chunks::new(answer), hold))
         };
-        blocking(&self.queries, &self.host, work).await
+        let (answer, _) = blocking(&self.queries, &self.host, work).await?;
+        Ok(answer)
     }
 }

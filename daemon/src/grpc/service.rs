@@ -1,10 +1,11 @@
 //! The calls of AgentService.
 
 use super::answer::{AnswerStream, Outlet};
+use super::held::{Held, Hold};
 use super::listen::Peer;
 use super::{
-    ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, Host, QUERIES_MAX, ReloadOutcome, STREAMS_MAX,
-    capture, cgroups, ledger, live, pins, request,
+    ANSWER_TIMEOUT, ActiveConfig, CAPTURES_MAX, FLUSH_TIMEOUT, HELD_BYTES_MAX, Host, QUERIES_MAX,
+    ReloadOutcome, STREAMS_MAX, capture, cgroups, ledger, live, pins, request,
 };
 use crate::aggregate::recorder::{self, Answer, Asked, Covered, QueryError, Span, read};
 use crate::capture::Capturing;
@@ -25,6 +26,8 @@ pub(super) struct Service {
     pub(super) host: Arc<dyn Host>,
     pub(super) shutdown: watch::Receiver<bool>,
     stall_timeout: Duration,
+    /// What answers hold that are being read.
+    pub(super) held: Held,
     /// See [`QUERIES_MAX`].
     pub(super) queries: Arc<Semaphore>,
     /// See [`STREAMS_MAX`].
@@ -47,6 +50,7 @@ impl Service {
             host,
             shutdown,
             stall_timeout,
+            held: Held::new(HELD_BYTES_MAX),
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             calls: Arc::new(Semaphore::new(1)),
@@ -55,20 +59,22 @@ impl Service {
         }
     }
 
-    /// Runs `query` over `span` on a blocking thread; the permit says that its answer is in memory.
+    /// Runs `query` over `span` on a blocking thread; the hold is for its answer, until it is sent.
     pub(super) async fn profile(
         &self,
         span: Span,
         query: Arc<Query>,
-    ) -> Result<(Chunks<Profile>, Covered, OwnedSemaphorePermit), Status> {
-        let ((chunks, covered), permit) =
+    ) -> Result<(Chunks<Profile>, Covered, Hold), Status> {
+        let held = self.held.clone();
+        let ((chunks, covered, hold), _) =
             blocking(&self.queries, &self.host, move |host, cancel| {
                 let answer = answer(host, span, (&*query).into(), cancel)?;
+                let hold = held.hold(&answer.profile)?;
                 // Sorts the samples: too long for the runtime's thread.
-                Ok((Chunks::new(answer.profile), answer.covered))
+                Ok((Chunks::new(answer.profile), answer.covered, hold))
             })
             .await?;
-        Ok((chunks, covered, permit))
+        Ok((chunks, covered, hold))
     }
 
     fn outlet<T>(&self, peer: Option<Peer>) -> Result<(Outlet<T>, AnswerStream<T>), Status> {
@@ -212,7 +218,7 @@ impl AgentService for Service {
         }
         let (from, to) = request::range(asked.range, self.host.clock())?;
         let query = Arc::new(query);
-        let (chunks, permit) = match asked.pin_capture {
+        let (chunks, hold) = match asked.pin_capture {
             0 => {
                 let wall = pins::wall(asked.range);
                 self.profile_or_pin((from, to), wall, query, asked.times)
@@ -222,9 +228,12 @@ impl AgentService for Service {
         };
         tokio::spawn(async move {
             let wrap = |chunk| agent::QueryProfileResponse { chunk: Some(chunk) };
+            let sending = outlet.send_all(chunks, wrap);
+            if tokio::time::timeout(ANSWER_TIMEOUT, sending).await.is_err() {
+                outlet.give_up();
+            }
             // A client that has gone needs no answer.
-            let _ = outlet.send_all(chunks, wrap).await;
-            drop(permit);
+            drop(hold);
         });
         Ok(Response::new(stream))
     }

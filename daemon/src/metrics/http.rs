@@ -1,7 +1,9 @@
 //! Serves `/metrics` and `/healthz` over HTTP/1.1, on loopback only.
 //!
 //! There is no authentication, so only addresses that other machines cannot reach are taken. Runs
-//! on the daemon's tokio thread; connections are few, short and bounded in number and time.
+//! on the daemon's tokio thread; connections are few, short and bounded in number and time. Answers are
+//! made on a blocking thread: they wait for locks and read /proc. Those of `/metrics` are made one at a
+//! time; `/healthz` does not wait for them.
 
 use super::Registry;
 use http_body_util::Full;
@@ -17,6 +19,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Most connections at a time. A scraper or two, a probe, a person: more is a fault elsewhere, or
@@ -63,6 +66,7 @@ pub async fn serve(
         return Err(ServeError::NotLoopback(address));
     }
     let mut connections = JoinSet::new();
+    let turn = Arc::new(Semaphore::new(1));
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     tokio::pin!(shutdown);
     loop {
@@ -77,7 +81,7 @@ pub async fn serve(
                     {
                         oldest.abort();
                     }
-                    let served = connection(stream, registry.clone(), health.clone());
+                    let served = connection(stream, registry.clone(), health.clone(), turn.clone());
                     oldest_first.push_back(connections.spawn(served));
                 }
                 Err(error) => {
@@ -89,10 +93,33 @@ pub async fn serve(
     }
 }
 
-async fn connection(stream: TcpStream, registry: Arc<Registry>, health: Health) {
+async fn connection(
+    stream: TcpStream,
+    registry: Arc<Registry>,
+    health: Health,
+    turn: Arc<Semaphore>,
+) {
     let service = service_fn(|request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), &registry, &health);
-        async { Ok::<_, Infallible>(response) }
+        let (registry, health, turn) = (registry.clone(), health.clone(), turn.clone());
+        async move {
+            let turn = match request.uri().path() {
+                "/healthz" => None,
+                // Nobody closes it.
+                _ => turn.acquire_owned().await.ok(),
+            };
+            let respond = move || {
+                let response = respond(request.method(), request.uri().path(), &registry, &health);
+                drop(turn);
+                response
+            };
+            let failed = |_| {
+                let mut response = Response::new(Full::default());
+                *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                response
+            };
+            let responding = tokio::task::spawn_blocking(respond).await;
+            Ok::<_, Infallible>(responding.unwrap_or_else(failed))
+        }
     });
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -222,6 +249,37 @@ mod tests {
         let (status, body) = ask(&get("/healthz"), true).await;
         assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
         assert_eq!(body, "no sample for 30 s\n");
+    }
+
+    #[tokio::test]
+    async fn health_is_told_while_metrics_take_long() {
+        let registry = Arc::new(Registry::new());
+        let (go_on, waits) = std::sync::mpsc::sync_channel::<()>(1);
+        let (begun, begins) = std::sync::mpsc::sync_channel::<()>(1);
+        let ends = std::sync::Mutex::new((begun, waits));
+        registry.read("fp_slow", "Takes long.", Kind::Gauge, move || {
+            let (begun, waits) = &*ends.lock().unwrap();
+            let _ = begun.send(());
+            let _ = waits.recv();
+            Vec::new()
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let health: Health = Arc::new(|| Ok(()));
+        let server = tokio::spawn(serve(listener, registry, health, std::future::pending()));
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(get("/metrics").as_bytes()).await.unwrap();
+        let begun = tokio::task::spawn_blocking(move || begins.recv());
+        begun.await.unwrap().unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(get("/healthz").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let answered = stream.read_to_string(&mut answer);
+        let answered = tokio::time::timeout(Duration::from_secs(30), answered).await;
+        drop(go_on);
+        server.abort();
+        answered.expect("in time").unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     }
 
     #[tokio::test]

@@ -1,8 +1,13 @@
-//! One CPU: its event, its ring, and what is known of its losses.
+//! One ring of a CPU: its event, and what is known of its losses.
 //!
 //! A look at a ring goes over its records once, in the order they were written, which is where the
 //! record before and the record after a loss stand beside each other. What a look finds is kept apart
 //! until the drain is done with it: a drain that takes less than it saw looks again.
+//!
+//! A ring goes on, whatever lies in it. A record waits for its time only while that is not later
+//! than now; one from the future is damaged, and is skipped and counted. Times of one ring never go
+//! back: a record older than the one before it counts as of that one's time. A ring that is nearly
+//! full and still does not move is flushed.
 
 use crate::ids::CpuId;
 use crate::perf::event::{self, EventKind, EventSpec, Feature, Features};
@@ -13,6 +18,7 @@ use crate::perf::ring::{Position, Ring, Scratch};
 use crate::perf::rings::RingsError;
 use crate::time::Mono;
 use perf_event::Counter;
+use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -21,8 +27,10 @@ use std::time::Duration;
 pub struct CpuCounts {
     /// Samples read.
     pub samples: u64,
-    /// Records lost in a full ring.
+    /// Records lost in a full ring, those of the side band left out where it has its own.
     pub lost: u64,
+    /// Records of the side band lost in its own ring.
+    pub lost_side_band: u64,
     /// Samples estimated to be among them, or not taken while throttled.
     pub missed: u64,
     /// Throttle events.
@@ -31,6 +39,10 @@ pub struct CpuCounts {
     pub shed: u64,
     /// Damaged records, and rings emptied because of a damaged header.
     pub malformed: u64,
+    /// Times the ring was nearly full, did not move, and was flushed.
+    pub flushed: u64,
+    /// Records lost in the ring while it did not move, out of `lost`.
+    pub lost_stalled: u64,
     /// Time of the newest sign of life: a sample, or a ring still full; when sampling began, before
     /// there is one.
     pub newest: Mono,
@@ -40,11 +52,14 @@ impl CpuCounts {
     /// Adds those of a look.
     pub(super) fn add(&mut self, look: CpuCounts) {
         self.samples += look.samples;
-        self.lost += look.lost;
-        self.missed += look.missed;
+        self.lost = self.lost.saturating_add(look.lost);
+        self.lost_side_band = self.lost_side_band.saturating_add(look.lost_side_band);
+        self.missed = self.missed.saturating_add(look.missed);
         self.throttled += look.throttled;
         self.shed += look.shed;
         self.malformed += look.malformed;
+        self.flushed += look.flushed;
+        self.lost_stalled = self.lost_stalled.saturating_add(look.lost_stalled);
         self.newest = self.newest.max(look.newest);
     }
 }
@@ -61,6 +76,8 @@ struct Known {
     counted: u64,
     /// Size of the largest record seen.
     largest: usize,
+    /// Time of the youngest record seen.
+    youngest: Mono,
 }
 
 impl Known {
@@ -78,7 +95,7 @@ impl Known {
     }
 
     fn lost(&mut self, records: u64) {
-        self.counts.lost += records;
+        self.counts.lost = self.counts.lost.saturating_add(records);
         self.meter.lost(records);
     }
 }
@@ -89,6 +106,10 @@ pub struct CpuRing {
     pub cpu: CpuId,
     /// None in benches and tests, whose rings no kernel fills.
     counter: Option<Counter>,
+    /// Tells of threads that come to the CPU, into the same ring.
+    arrivals: Option<Counter>,
+    /// It holds the side band alone, and no samples.
+    is_side_band: bool,
     pub(super) ring: Ring,
     counts_losses: bool,
     /// The event says for how long it was counted.
@@ -107,6 +128,16 @@ pub struct CpuRing {
     leaving: bool,
     /// The look ended because it found its share, not because there was no more.
     more: bool,
+    still: Still,
+}
+
+/// Whether a ring that is nearly full stands still.
+#[derive(Clone, Copy, Debug, Default)]
+struct Still {
+    since: Option<Mono>,
+    /// Looks whose losses are of a ring that stands still: the one now, and the next one, because a
+    /// `LOST` record is written when there is room again.
+    looks: u8,
 }
 
 /// What a look at all rings finds.
@@ -130,8 +161,17 @@ pub(super) enum Excess {
     Shed,
 }
 
-impl CpuRing {
-    /// Opens, maps and enables the event of a CPU with the most features the kernel takes, `features`
+/// The rings through which the continuous profile samples a CPU.
+pub struct CpuRings {
+    /// Of the samples.
+    pub samples: CpuRing,
+    /// Of the side band, where it has its own: whoever maps, forks or renames without end fills that
+    /// one, and no sample is lost.
+    pub side_band: Option<CpuRing>,
+}
+
+impl CpuRings {
+    /// Opens, maps and enables the events of a CPU with the most features the kernel takes, `features`
     /// at most. Returns the features it took.
     ///
     /// # Errors
@@ -141,13 +181,60 @@ impl CpuRing {
         spec: &EventSpec,
         ring_bytes: usize,
         features: Features,
-    ) -> Result<(CpuRing, Features), RingsError> {
-        let (counter, features) = event::open(cpu, spec, features)?;
-        let ring = CpuRing::mapped(cpu, counter, ring_bytes, pace(spec), features)?;
-        Ok((ring, features))
+    ) -> Result<(CpuRings, Features), RingsError> {
+        let event::Opened {
+            samples,
+            side_band,
+            features,
+        } = event::open(cpu, spec, features)?;
+        // First, so that no sample is of a process that nobody tells of.
+        let side_band = side_band.map(|counter| {
+            CpuRing::mapped(cpu, counter, spec.side_band_bytes, Pace::Never, features)
+        });
+        let side_band = match side_band.transpose() {
+            // Others of this user have locked what it may: one ring takes both.
+            Err(RingsError::Map { .. }) => {
+                let alone = EventSpec {
+                    side_band_bytes: 0,
+                    ..*spec
+                };
+                drop(samples);
+                return CpuRings::open(cpu, &alone, ring_bytes, features);
+            }
+            side_band => side_band?,
+        };
+        let side_band = side_band.map(CpuRing::of_side_band);
+        let samples = CpuRing::mapped(cpu, samples, ring_bytes, pace(spec), features)?;
+        Ok((CpuRings { samples, side_band }, features))
     }
 
-    /// As [`CpuRing::open`], for an event of a capture.
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &CpuRing> {
+        std::iter::once(&self.samples).chain(&self.side_band)
+    }
+}
+
+impl From<CpuRing> for CpuRings {
+    /// One for all records.
+    fn from(samples: CpuRing) -> CpuRings {
+        CpuRings {
+            samples,
+            side_band: None,
+        }
+    }
+}
+
+impl IntoIterator for CpuRings {
+    type Item = CpuRing;
+    type IntoIter = std::iter::Chain<std::iter::Once<CpuRing>, std::option::IntoIter<CpuRing>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        std::iter::once(self.samples).chain(self.side_band)
+    }
+}
+
+impl CpuRing {
+    /// As [`CpuRings::open`], for an event of a capture.
     ///
     /// # Errors
     /// [`RingsError`].
@@ -200,11 +287,14 @@ impl CpuRing {
             told: 0,
             counted: 0,
             largest: 0,
+            youngest: Mono(0),
         };
         let head = ring.head();
         CpuRing {
             cpu,
             counter: None,
+            arrivals: None,
+            is_side_band: false,
             ring,
             counts_losses: false,
             counts_times: false,
@@ -216,7 +306,19 @@ impl CpuRing {
             looked: head,
             leaving: false,
             more: false,
+            still: Still::default(),
         }
+    }
+
+    /// The same ring for the side band alone.
+    pub fn of_side_band(mut self) -> CpuRing {
+        self.is_side_band = true;
+        self
+    }
+
+    /// It holds the side band alone.
+    pub fn is_side_band(&self) -> bool {
+        self.is_side_band
     }
 
     /// The ring's memory: where benches and tests write.
@@ -229,6 +331,25 @@ impl CpuRing {
         self.counter.as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// The event's descriptor, and whether it is of the side band.
+    pub fn watched(&self) -> Option<(RawFd, bool)> {
+        self.fd().map(|fd| (fd, self.is_side_band))
+    }
+
+    /// Has the ring tell of each thread that comes to the CPU, from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn tell_arrivals(&mut self) -> io::Result<()> {
+        let Some(counter) = self.counter.as_ref().filter(|_| !self.leaving) else {
+            return Ok(());
+        };
+        if self.arrivals.is_none() {
+            self.arrivals = Some(probe::open_arrivals(self.cpu, counter)?);
+        }
+        Ok(())
+    }
+
     /// What this CPU's clock would have sampled from `since` to `until`, or to the begin of this ring.
     pub(super) fn missed_between(&self, since: Mono, until: Option<Mono>) -> Option<Gap> {
         self.known.meter.missed_between(since, until)
@@ -237,7 +358,7 @@ impl CpuRing {
     /// No more samples through this ring; those in it are still to be had.
     pub(super) fn leave(&mut self) {
         self.leaving = true;
-        if let Some(counter) = &mut self.counter {
+        for counter in self.counter.iter_mut().chain(&mut self.arrivals) {
             // A CPU that went offline has taken its event along.
             let _ = counter.disable();
         }
@@ -264,6 +385,7 @@ impl CpuRing {
         self.more = false;
         let mut left = share;
         let mut shed = Shed::default();
+        let mut now = None;
         while self.looked != self.head {
             let record = self.ring.record(self.looked, self.head, &mut found.scratch);
             let Ok(bytes) = record else {
@@ -278,26 +400,37 @@ impl CpuRing {
                 (Pulse::Sample(_), fixed @ 1..) => Pulse::Sample(fixed),
                 (pulse, _) => pulse,
             };
-            match time {
-                Ok(time) if time > horizon => break,
+            match time.map(|time| time.max(self.seen.youngest)) {
+                Ok(time) if time > horizon => {
+                    // Asked for after the head: what is in the ring was written before.
+                    let now = *now.get_or_insert_with(|| horizon.max(Mono::now()));
+                    if time <= now.plus(CLOCKS_APART) {
+                        break;
+                    }
+                    self.skip(pulse);
+                }
                 Ok(time) if left == 0 && excess == Excess::Waits => {
                     self.more = true;
                     return Some(time);
                 }
                 Ok(time) => {
                     match pulse {
+                        // It belongs to the rings before these.
+                        _ if time <= found.begin => {}
                         Pulse::Sample(period) if left == 0 => shed.add(time, period),
-                        _ if time > found.begin && left > 0 => {
+                        _ if left > 0 => {
                             found.index.push((time, number, self.looked));
                             left -= 1;
                         }
+                        Pulse::Other if self.is_side_band => self.seen.lost(1),
                         _ => {}
                     }
+                    self.seen.largest = self.seen.largest.max(len);
                     self.follow(number, pulse, time, found);
+                    self.seen.youngest = time;
                 }
-                Err(record::Malformed) => self.seen.counts.malformed += 1,
+                Err(record::Malformed) => self.skip(pulse),
             }
-            self.seen.largest = self.seen.largest.max(len);
             self.looked = Position(self.looked.0 + len as u64);
         }
         if let Some(gap) = shed.gap() {
@@ -307,6 +440,22 @@ impl CpuRing {
             self.tell(number, Some(gap), found);
         }
         None
+    }
+
+    /// Passes over a record whose time is not known. What it says of losses holds all the same.
+    fn skip(&mut self, pulse: Pulse) {
+        self.seen.counts.malformed += 1;
+        match pulse {
+            Pulse::Lost(records) => self.seen.lost_record(records),
+            Pulse::LostSamples(samples) => self.seen.lost(samples),
+            Pulse::Throttle => {
+                self.seen.counts.throttled += 1;
+                self.seen.meter.uncounted();
+            }
+            // The sample itself is missing now.
+            Pulse::Sample(_) | Pulse::Unthrottle => self.seen.meter.uncounted(),
+            Pulse::Other => {}
+        }
     }
 
     fn follow(&mut self, number: u32, pulse: Pulse, time: Mono, found: &mut Found) {
@@ -333,7 +482,8 @@ impl CpuRing {
         let Some(gap) = gap else { return };
         let (_, gap) = gap.split(found.begin);
         if gap.samples > 0 {
-            self.seen.counts.missed += gap.samples;
+            let missed = &mut self.seen.counts.missed;
+            *missed = missed.saturating_add(gap.samples);
             found.gaps.push((number, gap));
         }
     }
@@ -341,13 +491,20 @@ impl CpuRing {
     /// After a look that saw everything up to `horizon`: adds what the ring loses at this moment. A
     /// `LOST` record is written only when there is room again, which may be after the window is
     /// closed; the event's own count knows at once. It is read only where something is amiss.
-    pub(super) fn look_at_losses(&mut self, number: u32, horizon: Mono, found: &mut Found) {
+    ///
+    /// `asked` is how far the drain was to go; it may reach no further than `horizon`.
+    pub(super) fn look_at_losses(
+        &mut self,
+        number: u32,
+        (horizon, asked): (Mono, Mono),
+        found: &mut Found,
+    ) {
         if self.more {
             return;
         }
-        let filled = (self.head.0 - self.ring.tail().0) as usize;
-        let full = filled + self.seen.largest + LOST_RECORD_BYTES > self.ring.size();
-        if full {
+        self.watch(asked, &mut found.scratch);
+        let full = self.is_full();
+        if full && !self.is_side_band {
             // What was sampled last is not in it: an event is not silent because nobody listened.
             self.seen.counts.newest = self.seen.counts.newest.max(horizon);
         }
@@ -360,6 +517,50 @@ impl CpuRing {
         }
         let gap = self.seen.meter.up_to(horizon);
         self.tell(number, gap, found);
+    }
+
+    /// The next record, if it is as long as the longest, has no room.
+    fn is_full(&self) -> bool {
+        let filled = (self.head.0 - self.ring.tail().0) as usize;
+        filled + self.seen.largest + LOST_RECORD_BYTES > self.ring.size()
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        // A damaged length may stand for the longest record: it alone makes no ring full.
+        let fullness = self.fullness();
+        fullness >= NEARLY_FULL || fullness >= HALF_FULL && self.is_full()
+    }
+
+    /// Flushes the ring when it is nearly full and has stood still for too long.
+    fn watch(&mut self, now: Mono, scratch: &mut Scratch) {
+        if self.looked != self.ring.tail() || !self.is_nearly_full() {
+            self.still.since = None;
+            return;
+        }
+        self.still.looks = 2;
+        let since = *self.still.since.get_or_insert(now);
+        if now.since(since) < STILL_MAX {
+            return;
+        }
+        self.still.since = None;
+        self.seen.counts.flushed += 1;
+        while self.looked != self.head {
+            let Ok(bytes) = self.ring.record(self.looked, self.head, scratch) else {
+                self.seen.meter.uncounted();
+                self.looked = self.head;
+                break;
+            };
+            let (len, pulse) = (bytes.len(), record::pulse(bytes));
+            match pulse {
+                Pulse::Sample(_) => self.seen.lost(1),
+                Pulse::Lost(records) => self.seen.lost_record(records),
+                Pulse::LostSamples(samples) => self.seen.lost(samples),
+                Pulse::Throttle | Pulse::Unthrottle => self.seen.meter.uncounted(),
+                Pulse::Other if self.is_side_band => self.seen.lost(1),
+                Pulse::Other => {}
+            }
+            self.looked = Position(self.looked.0 + len as u64);
+        }
     }
 
     fn read_lost(&self) -> Option<u64> {
@@ -406,7 +607,15 @@ impl CpuRing {
         if self.looked != self.ring.tail() {
             self.ring.release(self.looked);
         }
-        std::mem::take(&mut self.known.counts)
+        let mut counts = std::mem::take(&mut self.known.counts);
+        if self.is_side_band {
+            counts.lost_side_band = std::mem::take(&mut counts.lost);
+        }
+        if self.still.looks > 0 {
+            self.still.looks -= 1;
+            counts.lost_stalled = counts.lost;
+        }
+        counts
     }
 
     pub(super) fn holds_sample(&self, scratch: &mut Scratch) -> bool {
@@ -450,6 +659,26 @@ impl Shed {
         })
     }
 }
+
+/// How far the clocks of two CPUs may be apart: a record this much later than now is not damaged.
+///
+/// The kernel compares a CPU's counter with another clock and gives it up when they differ by more
+/// than 62.5 ms (`WATCHDOG_THRESHOLD` in kernel/time/clocksource.c, before Linux 5.13; less since).
+/// A smaller value would skip sound records on such a machine; a ring waits this long for a damaged
+/// one at most.
+const CLOCKS_APART: Duration = Duration::from_millis(100);
+
+/// How full a ring is that may be about to lose records, whatever their length. Unit: parts of 256;
+/// nine tenths. With less, rings that wait for good reason could be flushed.
+const NEARLY_FULL: u64 = 230;
+
+/// How full it is at least when the next long record finds no room. Unit: parts of 256.
+const HALF_FULL: u64 = 128;
+
+/// How long such a ring may stand still. A drain takes what is older than some milliseconds, so a
+/// ring that is drained moves; a shorter time could take a drain that is late for one that is
+/// stuck.
+const STILL_MAX: Duration = Duration::from_secs(3);
 
 /// Room that a `LOST` record takes before the first record after a loss.
 const LOST_RECORD_BYTES: usize = 64;

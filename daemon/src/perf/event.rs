@@ -52,6 +52,20 @@ pub struct EventSpec {
     pub watermark_bytes: usize,
     /// Bytes of user stack copied with each sample, together with the registers; 0: none.
     pub stack_bytes: u32,
+    /// Bytes of the ring that takes the side band (processes, mappings, names, cgroups, kernel code),
+    /// a power of two; 0: it goes into the ring of the samples.
+    pub side_band_bytes: usize,
+}
+
+/// Which records an event brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Brings {
+    /// Samples and the side band.
+    All,
+    /// Samples alone.
+    Samples,
+    /// The side band alone.
+    SideBand,
 }
 
 /// User registers taken with a copy of the stack, by bit (`enum perf_event_x86_regs`): all general
@@ -184,18 +198,53 @@ pub enum OpenError {
     },
 }
 
-/// Opens the event on one CPU, disabled, with the most features the kernel takes, `features` at
-/// most. Returns the features it took.
+/// The events of one CPU, disabled.
+#[derive(Debug)]
+pub struct Opened {
+    /// Brings the samples.
+    pub samples: Counter,
+    /// Brings the side band, where that has a ring of its own.
+    pub side_band: Option<Counter>,
+    /// What the kernel took.
+    pub features: Features,
+}
+
+/// Opens the events on one CPU, disabled, with the most features the kernel takes, `features` at
+/// most.
 ///
 /// # Errors
 /// [`OpenError`], when even the bottom of the ladder is refused.
-pub fn open(
+pub fn open(cpu: CpuId, spec: &EventSpec, features: Features) -> Result<Opened, OpenError> {
+    if spec.side_band_bytes == 0 {
+        let (samples, features) = open_one(cpu, spec, features, Brings::All)?;
+        return Ok(Opened {
+            samples,
+            side_band: None,
+            features,
+        });
+    }
+    let (side_band, features) = open_one(cpu, spec, features, Brings::SideBand)?;
+    let (samples, took) = open_one(cpu, spec, features, Brings::Samples)?;
+    if took == features {
+        return Ok(Opened {
+            samples,
+            side_band: Some(side_band),
+            features,
+        });
+    }
+    // Records of both are read alike.
+    drop((side_band, samples));
+    open(cpu, spec, took)
+}
+
+fn open_one(
     cpu: CpuId,
     spec: &EventSpec,
     mut features: Features,
+    brings: Brings,
 ) -> Result<(Counter, Features), OpenError> {
     loop {
-        let error = match builder(cpu, spec, features).build() {
+        let error = match builder(cpu, spec, features, brings).build() {
             Ok(counter) => return Ok((counter, features)),
             Err(error) => error,
         };
@@ -242,54 +291,60 @@ fn counts_in(words: &[u64], lost: bool, times: bool) -> ReadCounts {
     }
 }
 
-fn builder(cpu: CpuId, spec: &EventSpec, features: Features) -> Builder<'static> {
-    let mut builder = match spec.kind {
-        EventKind::CpuClock => Builder::new(Software::CPU_CLOCK),
-        EventKind::Cycles => Builder::new(Hardware::CPU_CYCLES),
+fn builder(cpu: CpuId, spec: &EventSpec, features: Features, brings: Brings) -> Builder<'static> {
+    let mut builder = match (brings, spec.kind) {
+        (Brings::SideBand, _) => Builder::new(Software::DUMMY),
+        (_, EventKind::CpuClock) => Builder::new(Software::CPU_CLOCK),
+        (_, EventKind::Cycles) => Builder::new(Hardware::CPU_CYCLES),
     };
-    let mut fields = SampleFlag::IDENTIFIER
-        | SampleFlag::IP
-        | SampleFlag::TID
-        | SampleFlag::TIME
-        | SampleFlag::CPU
-        | SampleFlag::PERIOD
-        | SampleFlag::CALLCHAIN;
-    if features.has(Feature::Cgroup) {
-        fields |= SampleFlag::CGROUP;
-    }
-    if spec.stack_bytes > 0 {
-        fields |= SampleFlag::REGS_USER | SampleFlag::STACK_USER;
-        builder
-            .sample_regs_user(USER_REGS)
-            .sample_stack_user(spec.stack_bytes);
-    }
+    // Every record carries these.
+    let mut fields = SampleFlag::IDENTIFIER | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU;
     builder
         .any_pid()
         .one_cpu(cpu.0 as usize)
         .include_kernel()
-        .sample_frequency(u64::from(spec.rate_hz))
-        .sample(fields)
         .sample_id_all(true)
-        .mmap(true)
-        .mmap2(true)
-        .comm(true)
-        .comm_exec(true)
-        .task(true)
-        .clockid(Clock::MONOTONIC)
-        .wakeup_watermark(spec.watermark_bytes)
-        .sample_max_stack(spec.max_stack_depth);
-    if features.has(Feature::Cgroup) {
-        builder.cgroup(true);
-    }
-    if features.has(Feature::BuildId) {
-        builder.build_id(true);
-    }
-    if features.has(Feature::Ksymbol) {
-        builder.ksymbol(true).bpf_event(true);
-    }
+        .clockid(Clock::MONOTONIC);
     if features.has(Feature::ReadLost) {
         builder.read_format(ReadFormat::LOST);
     }
+    if brings != Brings::SideBand {
+        fields |= SampleFlag::IP | SampleFlag::PERIOD | SampleFlag::CALLCHAIN;
+        if features.has(Feature::Cgroup) {
+            fields |= SampleFlag::CGROUP;
+        }
+        if spec.stack_bytes > 0 {
+            fields |= SampleFlag::REGS_USER | SampleFlag::STACK_USER;
+            builder
+                .sample_regs_user(USER_REGS)
+                .sample_stack_user(spec.stack_bytes);
+        }
+        builder
+            .sample_frequency(u64::from(spec.rate_hz))
+            .sample_max_stack(spec.max_stack_depth)
+            .wakeup_watermark(spec.watermark_bytes);
+    }
+    if brings != Brings::Samples {
+        builder
+            .mmap(true)
+            .mmap2(true)
+            .comm(true)
+            .comm_exec(true)
+            .task(true);
+        if features.has(Feature::Cgroup) {
+            builder.cgroup(true);
+        }
+        if features.has(Feature::BuildId) {
+            builder.build_id(true);
+        }
+        if features.has(Feature::Ksymbol) {
+            builder.ksymbol(true).bpf_event(true);
+        }
+    }
+    if brings == Brings::SideBand {
+        builder.wakeup_watermark(spec.side_band_bytes / 8 * 5);
+    }
+    builder.sample(fields);
     builder
 }
 

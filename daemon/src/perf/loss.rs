@@ -6,9 +6,15 @@
 //! periods fit, and never more than records were lost. An event whose period varies is measured by its
 //! own mean distance instead.
 //!
+//! Times of one ring may go backwards by a little: an interrupt that comes between taking the time
+//! of a record and making room for it writes its own, younger record first. The meter never goes
+//! backwards: a sample older than what it knows counts as one at that time, so each gap starts
+//! where the last ended, or later, and none ends before it starts.
+//!
 //! Pure arithmetic on times, one [`LossMeter`] for each ring.
 
 use crate::time::Mono;
+use std::time::Duration;
 
 /// Samples missed between two times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +30,13 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// Divides it at `at` in proportion to time: what lies before, and the rest. Nothing is lost and
-    /// nothing is made by it.
+    /// Divides it at `at` in proportion to time: what lies before, and the rest. Nothing is lost
+    /// and nothing is made by it. A gap whose ends are the wrong way round counts as one without
+    /// length.
     pub fn split(self, at: Mono) -> (Gap, Gap) {
-        let at = at.clamp(self.from, self.until);
-        let whole = u128::from(self.until.0 - self.from.0);
+        let until = self.until.max(self.from);
+        let at = at.max(self.from).min(until);
+        let whole = u128::from(until.0 - self.from.0);
         let part = u128::from(at.0 - self.from.0);
         // A gap without length lies before its own begin as much as after: all of it goes after.
         let share = (u128::from(self.samples) * part).checked_div(whole);
@@ -40,6 +48,7 @@ impl Gap {
         };
         let after = Gap {
             from: at,
+            until,
             samples: self.samples - samples,
             ..self
         };
@@ -57,6 +66,8 @@ pub enum Pace {
     /// Whenever something happens: every lost record is a sample, and no time says more. For rings that
     /// hold nothing but samples.
     Counted,
+    /// There are none: no lost record is a sample.
+    Never,
 }
 
 /// Distances longer than this many aimed-at ones say that the CPU was idle, not that it samples
@@ -92,7 +103,7 @@ impl LossMeter {
             Pace::Fixed(distance) => (distance, distance),
             // Not in nanoseconds: the first sample tells.
             Pace::Varying(distance) => (distance, 0),
-            Pace::Counted => (1, 0),
+            Pace::Counted | Pace::Never => (1, 0),
         };
         LossMeter {
             pace,
@@ -122,7 +133,7 @@ impl LossMeter {
 
     /// True when samples are overdue at `time`: a clock that ticks always has not for two periods.
     pub fn overdue(&self, time: Mono) -> bool {
-        matches!(self.pace, Pace::Fixed(distance) if time.0 > self.last.0 + 2 * distance)
+        matches!(self.pace, Pace::Fixed(distance) if time.since(self.last) > Duration::from_nanos(distance.saturating_mul(2)))
     }
 
     /// True when records were lost since the last sample.
@@ -143,9 +154,10 @@ impl LossMeter {
 
     /// A sample came: what is missing between it and the one before.
     pub fn sample(&mut self, time: Mono, period: u64) -> Option<Gap> {
-        let distance = time.0.saturating_sub(self.last.0);
+        let time = time.max(self.last);
+        let distance = time.0 - self.last.0;
         let gap = if self.is_losing() {
-            let places = (distance + self.distance / 2) / self.distance;
+            let places = distance.saturating_add(self.distance / 2) / self.distance;
             let missing = places.saturating_sub(1);
             if self.period == 0 {
                 self.period = period;
@@ -156,7 +168,7 @@ impl LossMeter {
             None
         };
         self.last = time;
-        self.told_until = time;
+        self.told_until = self.told_until.max(time);
         self.lost = 0;
         self.uncounted = false;
         self.told = 0;
@@ -177,17 +189,18 @@ impl LossMeter {
     }
 
     fn tell(&mut self, missing: u64, until: Mono) -> Option<Gap> {
-        let missing = if self.pace == Pace::Counted {
-            self.lost
-        } else if self.uncounted {
-            missing
-        } else {
-            missing.min(self.lost)
+        let missing = match self.pace {
+            Pace::Counted => self.lost,
+            Pace::Never => 0,
+            _ if self.uncounted => missing,
+            _ => missing.min(self.lost),
         };
         let samples = missing.saturating_sub(self.told);
         if samples == 0 {
             return None;
         }
+        // What was told may reach beyond a sample that was on its way for long.
+        let until = until.max(self.told_until);
         let gap = Gap {
             from: self.told_until,
             until,
@@ -200,9 +213,13 @@ impl LossMeter {
     }
 
     fn learn(&mut self, distance: u64, period: u64) {
-        let mean = |mean: u64, new: u64| (mean * (MEAN_PARTS - 1) + new) / MEAN_PARTS;
+        let mean = |mean: u64, new: u64| {
+            let sum = u128::from(mean) * u128::from(MEAN_PARTS - 1) + u128::from(new);
+            (sum / u128::from(MEAN_PARTS)) as u64
+        };
         match self.pace {
             Pace::Fixed(_) => self.period = period,
+            Pace::Never => {}
             Pace::Counted => {
                 self.period = match self.period {
                     0 => period,
@@ -210,7 +227,11 @@ impl LossMeter {
                 };
             }
             Pace::Varying(aim) => {
-                self.distance = mean(self.distance, distance.min(aim * IDLE_DISTANCES)).max(1);
+                self.distance = mean(
+                    self.distance,
+                    distance.min(aim.saturating_mul(IDLE_DISTANCES)),
+                )
+                .max(1);
                 self.period = match self.period {
                     0 => period,
                     known => mean(known, period),
@@ -293,6 +314,28 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_older_than_what_was_told_ends_no_gap_before_it_starts() {
+        let mut meter = LossMeter::new(Pace::Counted, Mono(0));
+        assert_eq!(meter.sample(tick(4), 1), None);
+        meter.lost(3);
+        // An interrupt's record, written before the one it came into.
+        let gap = meter.sample(tick(3), 1).expect("all three");
+        assert_eq!((gap.from, gap.until, gap.samples), (tick(4), tick(4), 3));
+        let (before, after) = gap.split(tick(2));
+        assert_eq!((before.samples, after.samples), (0, 3));
+    }
+
+    #[test]
+    fn an_old_time_does_not_stretch_the_next_gap() {
+        let mut meter = meter();
+        assert_eq!(meter.sample(tick(20), PERIOD), None);
+        assert_eq!(meter.sample(Mono(0), PERIOD), None);
+        meter.uncounted();
+        let gap = meter.sample(tick(23), PERIOD).expect("two are missing");
+        assert_eq!((gap.from, gap.until, gap.samples), (tick(20), tick(23), 2));
+    }
+
+    #[test]
     fn an_event_with_a_varying_period_is_measured_by_its_own_distance() {
         let mut meter = LossMeter::new(Pace::Varying(PERIOD), Mono(0));
         for number in 1..100 {
@@ -359,6 +402,36 @@ mod tests {
                 told += gap.samples;
             }
             prop_assert_eq!(told, lost);
+        }
+
+        /// Anything in any order, as no clock would say it.
+        #[test]
+        fn times_that_go_backwards_make_no_gap_that_does(
+            pace in prop_oneof![
+                Just(Pace::Fixed(PERIOD)), Just(Pace::Varying(PERIOD)), Just(Pace::Counted)
+            ],
+            events in proptest::collection::vec(
+                (0..5u8, prop_oneof![0..100 * PERIOD, any::<u64>()], 0..50u64), 1..100),
+            at in prop_oneof![0..100 * PERIOD, any::<u64>()],
+        ) {
+            let mut meter = LossMeter::new(pace, Mono(10 * PERIOD));
+            let (mut told_until, mut lost, mut told, mut uncounted) = (Mono(0), 0, 0, false);
+            for (what, time, number) in events {
+                let gap = match what {
+                    0 => { meter.lost(number); lost += number; None }
+                    1 => { meter.uncounted(); uncounted = true; None }
+                    2 => meter.up_to(Mono(time)),
+                    _ => meter.sample(Mono(time), number),
+                };
+                let Some(gap) = gap else { continue };
+                prop_assert!(told_until <= gap.from && gap.from <= gap.until, "{gap:?}");
+                told_until = gap.until;
+                told += u128::from(gap.samples);
+                let (before, after) = gap.split(Mono(at));
+                prop_assert!(before.until == after.from && gap.from <= after.from);
+                prop_assert_eq!(before.samples + after.samples, gap.samples);
+            }
+            prop_assert!(uncounted || told <= u128::from(lost), "{told} of {lost}");
         }
 
         #[test]

@@ -8,7 +8,7 @@ use crate::ids::CpuId;
 use crate::perf::event::{self, Feature, Features, OpenError, USER_REGS};
 use crate::perf::loss::Pace;
 use crate::perf::record::Layout;
-use perf_event::events::Event;
+use perf_event::events::{Event, Software};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag};
 use perf_event_open_sys::{self as perf, bindings as sys};
 use std::ffi::CString;
@@ -262,6 +262,30 @@ pub fn open(
         })?;
     }
     Ok((counter, features))
+}
+
+/// Opens what tells of each thread that comes to a CPU or leaves it, into the ring of `output`, and enables it.
+///
+/// The thread that comes tells of it (`perf_event_task_sched_in`, kernel/events/core.c), not the one that
+/// left: so it is there too where the idle task records nothing.
+pub(super) fn open_arrivals(cpu: CpuId, output: &Counter) -> io::Result<Counter> {
+    let mut builder = Builder::new(Software::DUMMY);
+    let fields = SampleFlag::IDENTIFIER | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU;
+    let mut counter = builder
+        .any_pid()
+        .one_cpu(cpu.0 as usize)
+        .include_kernel()
+        .context_switch(true)
+        .sample(fields)
+        .sample_id_all(true)
+        .clockid(Clock::MONOTONIC)
+        .build()?;
+    // SAFETY: both descriptors are open through the call, which takes numbers alone.
+    match unsafe { perf::ioctls::SET_OUTPUT(counter.as_raw_fd(), output.as_raw_fd()) } {
+        0 => counter.enable()?,
+        _ => return Err(io::Error::last_os_error()),
+    }
+    Ok(counter)
 }
 
 fn set_filter(event: RawFd, filter: &CString) -> io::Result<()> {

@@ -2,8 +2,8 @@
 //!
 //! Shape: the layouts of perf_event_open(2) for the `sample_type` of [`super::event`]: every record
 //! that is not a sample ends with the `sample_id` trailer. Input is the kernel's, but a parser that
-//! trusts lengths is one kernel bug away from reading past a record: every read is checked, and what
-//! does not fit is [`Malformed`]. No allocation, no copies.
+//! trusts lengths is one kernel bug away from reading past a record: every read is checked, and
+//! what does not fit is [`Malformed`]. No allocation, no copies.
 
 use crate::ids::{CgroupId, Comm, CpuId, Pid, Tid};
 use crate::time::Mono;
@@ -31,6 +31,11 @@ pub struct Layout {
 
 /// Bytes of the `sample_id` trailer: TID, TIME, CPU, IDENTIFIER.
 const TRAILER_BYTES: usize = 32;
+
+/// More records than this are never lost between two `LOST` records: one each nanosecond for 18
+/// minutes. A larger count is damage. With a smaller bound a long pause of the daemon on a busy
+/// machine would look like damage.
+const LOST_MAX: u64 = 1 << 40;
 
 /// What the kernel was doing when a sample was taken (`PERF_RECORD_MISC_CPUMODE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +125,8 @@ pub struct Sample<'a> {
     pub callchain: Callchain<'a>,
     /// For unwinding from a copied stack.
     pub user: Option<UserState<'a>>,
-    /// What a tracepoint recorded, as its `format` file describes it, padding behind; `None` when not
-    /// asked for. May hold names and text of strangers.
+    /// What a tracepoint recorded, as its `format` file describes it, padding behind; `None` when
+    /// not asked for. May hold names and text of strangers.
     pub raw: Option<&'a [u8]>,
     /// cgroup in the hierarchy of perf_event; 0 when not asked for.
     pub cgroup: CgroupId,
@@ -213,6 +218,13 @@ pub enum Record<'a> {
     Throttle,
     /// `PERF_RECORD_KSYMBOL` or `BPF_EVENT`: kernel code came or went.
     KernelCode,
+    /// `PERF_RECORD_SWITCH` or `SWITCH_CPU_WIDE`, of a thread that comes to a CPU.
+    Arrival {
+        /// The thread; 0: the idle task.
+        tid: Tid,
+        /// The CPU.
+        cpu: CpuId,
+    },
     /// A kind the agent has no use for.
     Other,
 }
@@ -237,6 +249,12 @@ impl<'a> Cursor<'a> {
         let mut bytes = [0; 4];
         bytes.copy_from_slice(self.take(4)?);
         Ok(u32::from_ne_bytes(bytes))
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        let mut bytes = [0; 2];
+        bytes.copy_from_slice(self.take(2)?);
+        Ok(u16::from_ne_bytes(bytes))
     }
 
     fn u32_pair(&mut self) -> Result<(u32, u32), Malformed> {
@@ -287,15 +305,20 @@ pub enum Pulse {
     Other,
 }
 
-/// The pulse of a record, without parsing the rest. A field past its end makes it [`Pulse::Other`]. Of an event
-/// that does not say the period of each sample, what stands for it means nothing.
+/// The pulse of a record, without parsing the rest. A field past its end makes it [`Pulse::Other`],
+/// and so does a count of lost records that cannot be. Of an event that does not say the period of
+/// each sample, what stands for it means nothing.
 pub fn pulse(record: &[u8]) -> Pulse {
     let word = |at: usize| Cursor(record.get(at..).unwrap_or_default()).u64();
+    let count = |at: usize| match word(at) {
+        Ok(count @ ..=LOST_MAX) => Ok(count),
+        _ => Err(Malformed),
+    };
     let pulse = match header(record) {
         // Sample: header, identifier, ip, tid, time, cpu, period.
         Ok((sys::PERF_RECORD_SAMPLE, _)) => word(48).map(Pulse::Sample),
-        Ok((sys::PERF_RECORD_LOST, _)) => word(16).map(Pulse::Lost),
-        Ok((sys::PERF_RECORD_LOST_SAMPLES, _)) => word(8).map(Pulse::LostSamples),
+        Ok((sys::PERF_RECORD_LOST, _)) => count(16).map(Pulse::Lost),
+        Ok((sys::PERF_RECORD_LOST_SAMPLES, _)) => count(8).map(Pulse::LostSamples),
         Ok((sys::PERF_RECORD_THROTTLE, _)) => Ok(Pulse::Throttle),
         Ok((sys::PERF_RECORD_UNTHROTTLE, _)) => Ok(Pulse::Unthrottle),
         _ => Ok(Pulse::Other),
@@ -307,15 +330,45 @@ pub fn pulse(record: &[u8]) -> Pulse {
 pub fn time(record: &[u8]) -> Result<Mono, Malformed> {
     let (kind, _) = header(record)?;
     // Sample: header, identifier, ip, tid, time. Others: the trailer's second field.
-    let at = if kind == sys::PERF_RECORD_SAMPLE {
-        32
-    } else {
-        record
-            .len()
-            .checked_sub(TRAILER_BYTES - 8)
-            .ok_or(Malformed)?
+    let at = match kind {
+        sys::PERF_RECORD_SAMPLE => 32,
+        _ => trailer_at(kind, record)? + 8,
     };
     Ok(Mono(Cursor(record.get(at..).ok_or(Malformed)?).u64()?))
+}
+
+/// Where the trailer of a record that is not a sample starts: at the end of its body.
+///
+/// For most types that is a trailer's length before the end of the record. Records of changed
+/// kernel code may be longer than what was written into them: for each event on the CPU that wants
+/// such a record the kernel adds a trailer to the size in the header, and does not take it off
+/// again for the next one (`perf_event_ksymbol_output`, `perf_event_bpf_output` and
+/// `perf_event_text_poke_output` in kernel/events/core.c; seen on Linux 6.18 next to `perf
+/// record`). What lies behind the trailer was in the ring before. So the length of their body is
+/// taken from the body itself.
+fn trailer_at(kind: u32, record: &[u8]) -> Result<usize, Malformed> {
+    let end = record.len().checked_sub(TRAILER_BYTES).ok_or(Malformed)?;
+    let at = match kind {
+        // Header, address, length, type and flags; the name with its NUL.
+        sys::PERF_RECORD_KSYMBOL => {
+            let name = record.get(24..).ok_or(Malformed)?;
+            let nul = name.iter().position(|&byte| byte == 0).ok_or(Malformed)?;
+            24 + (nul + 1).next_multiple_of(8)
+        }
+        // Header, type, flags, id, tag.
+        sys::PERF_RECORD_BPF_EVENT => 24,
+        // Header, address, length of the old and of the new bytes; both.
+        sys::PERF_RECORD_TEXT_POKE => {
+            let mut lengths = Cursor(record.get(16..).ok_or(Malformed)?);
+            let (old, new) = (lengths.u16()?, lengths.u16()?);
+            (20 + usize::from(old) + usize::from(new)).next_multiple_of(8)
+        }
+        _ => end,
+    };
+    match at <= end {
+        true => Ok(at),
+        false => Err(Malformed),
+    }
 }
 
 /// Parses a whole record, header included.
@@ -328,7 +381,8 @@ pub fn parse<'a>(record: &'a [u8], layout: &Layout) -> Result<Record<'a>, Malfor
     if kind == sys::PERF_RECORD_SAMPLE {
         return sample(body, misc, layout).map(Record::Sample);
     }
-    let body = &body[..body.len().checked_sub(TRAILER_BYTES).ok_or(Malformed)?];
+    let trailer = trailer_at(kind, record)?;
+    let body = record.get(8..trailer).ok_or(Malformed)?;
     let mut cursor = Cursor(body);
     Ok(match kind {
         sys::PERF_RECORD_MMAP2 => Record::Mmap(mmap(cursor, misc)?),
@@ -373,6 +427,18 @@ pub fn parse<'a>(record: &'a [u8], layout: &Layout) -> Result<Record<'a>, Malfor
         sys::PERF_RECORD_LOST_SAMPLES => Record::Lost(cursor.u64()?),
         sys::PERF_RECORD_THROTTLE => Record::Throttle,
         sys::PERF_RECORD_KSYMBOL | sys::PERF_RECORD_BPF_EVENT => Record::KernelCode,
+        sys::PERF_RECORD_SWITCH | sys::PERF_RECORD_SWITCH_CPU_WIDE
+            if u32::from(misc) & sys::PERF_RECORD_MISC_SWITCH_OUT == 0 =>
+        {
+            // Who comes stands in the trailer alone: process, thread, time, CPU.
+            let mut trailer = Cursor(record.get(trailer..).ok_or(Malformed)?);
+            let (_, tid) = trailer.u32_pair()?;
+            trailer.u64()?;
+            Record::Arrival {
+                tid: Tid(tid),
+                cpu: CpuId(trailer.u32()?),
+            }
+        }
         _ => Record::Other,
     })
 }
@@ -473,220 +539,4 @@ fn sample<'a>(body: &'a [u8], misc: u16, layout: &Layout) -> Result<Sample<'a>, 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::perf::synthetic::record;
-    use proptest::prelude::*;
-
-    const LAYOUT: Layout = Layout {
-        cgroup: true,
-        user_regs: 0,
-        user_stack: false,
-        raw: false,
-        fixed_period: 0,
-    };
-
-    fn pair(low: u32, high: u32) -> u64 {
-        u64::from(low) | u64::from(high) << 32
-    }
-
-    const TRAILER: [u64; 4] = [0, 777, 0, 0];
-
-    fn sample_body(chain: &[u64], rest: &[u64]) -> Vec<u64> {
-        let mut body = vec![1, 0xabc, pair(10, 11), 500, pair(3, 0), 10_101_010];
-        body.push(chain.len() as u64);
-        body.extend(chain);
-        body.extend(rest);
-        body
-    }
-
-    #[test]
-    fn a_sample_has_its_fields_in_the_order_of_the_manual() {
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &sample_body(&[7, 8], &[44]));
-        let Ok(Record::Sample(sample)) = parse(&bytes, &LAYOUT) else {
-            panic!("not a sample")
-        };
-        assert_eq!(sample.mode, CpuMode::User);
-        assert_eq!(
-            (sample.pid, sample.tid, sample.cpu),
-            (Pid(10), Tid(11), CpuId(3))
-        );
-        assert_eq!((sample.time, sample.period), (Mono(500), 10_101_010));
-        assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [7, 8]);
-        assert_eq!(sample.cgroup, CgroupId(44));
-        assert_eq!(time(&bytes), Ok(Mono(500)));
-    }
-
-    #[test]
-    fn a_sample_that_does_not_say_its_period_has_the_events() {
-        let mut body = sample_body(&[7, 8], &[44]);
-        body.remove(5);
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &body);
-        let layout = Layout {
-            fixed_period: 100,
-            ..LAYOUT
-        };
-        let Ok(Record::Sample(sample)) = parse(&bytes, &layout) else {
-            panic!("not a sample")
-        };
-        assert_eq!((sample.time, sample.period), (Mono(500), 100));
-        assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [7, 8]);
-        assert_eq!(sample.cgroup, CgroupId(44));
-        assert!(matches!(pulse(&bytes), Pulse::Sample(_)));
-    }
-
-    #[test]
-    fn a_sample_without_user_context_has_no_registers_and_its_cgroup_is_still_right() {
-        let layout = Layout {
-            cgroup: true,
-            user_regs: 0x1c0,
-            user_stack: true,
-            raw: false,
-            fixed_period: 0,
-        };
-        // abi 0, stack size 0, cgroup.
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 1, &sample_body(&[7], &[0, 0, 44]));
-        let Ok(Record::Sample(sample)) = parse(&bytes, &layout) else {
-            panic!("not a sample")
-        };
-        assert!(sample.user.is_none());
-        assert_eq!(sample.cgroup, CgroupId(44));
-    }
-
-    #[test]
-    fn a_stack_copy_ends_where_the_kernel_stopped_copying() {
-        let layout = Layout {
-            cgroup: true,
-            user_regs: 0x1c0,
-            user_stack: true,
-            raw: false,
-            fixed_period: 0,
-        };
-        // abi 2, three registers, 16 bytes reserved, of which 8 are real, cgroup.
-        let rest = [2, 100, 101, 102, 16, 0x55, 0x66, 8, 44];
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &sample_body(&[7], &rest));
-        let Ok(Record::Sample(sample)) = parse(&bytes, &layout) else {
-            panic!("not a sample")
-        };
-        let user = sample.user.expect("copied");
-        assert_eq!(user.regs.len(), 24);
-        assert_eq!(user.stack, 0x55u64.to_ne_bytes());
-        assert!(user.is_64);
-        assert!(!user.full, "the stack ends here, not the copy");
-        assert_eq!(sample.cgroup, CgroupId(44));
-    }
-
-    #[test]
-    fn what_a_tracepoint_recorded_stands_between_callchain_and_registers() {
-        let layout = Layout {
-            user_regs: 0x1c0,
-            user_stack: true,
-            raw: true,
-            ..LAYOUT
-        };
-        // Twelve bytes of data behind their size; abi 0, stack size 0, cgroup.
-        let raw = [pair(12, 0xaaaa_bbbb), 0x1122_3344_5566_7788];
-        let rest = [&raw[..], &[0, 0, 44]].concat();
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 1, &sample_body(&[7], &rest));
-        let Ok(Record::Sample(sample)) = parse(&bytes, &layout) else {
-            panic!("not a sample")
-        };
-        let found = sample.raw.expect("recorded");
-        assert_eq!(found.len(), 12);
-        assert_eq!(found[..4], 0xaaaa_bbbbu32.to_ne_bytes());
-        assert_eq!(sample.cgroup, CgroupId(44));
-        let rest = [&[pair(4000, 0)][..], &[0, 0, 44]].concat();
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 1, &sample_body(&[7], &rest));
-        assert!(matches!(parse(&bytes, &layout), Err(Malformed)));
-    }
-
-    #[test]
-    fn a_callchain_longer_than_its_record_is_malformed() {
-        let mut body = sample_body(&[7, 8], &[44]);
-        body[6] = 100;
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &body);
-        assert!(matches!(parse(&bytes, &LAYOUT), Err(Malformed)));
-    }
-
-    #[test]
-    fn a_mapping_with_build_id_has_no_inode() {
-        let mut body = vec![pair(10, 10), 0x1000, 0x2000, 0x400];
-        let mut id = [0u8; 24];
-        id[0] = 20;
-        id[4..].fill(0xab);
-        body.extend(id.chunks(8).map(|word| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(word);
-            u64::from_ne_bytes(bytes)
-        }));
-        body.push(pair(5, 2));
-        body.push(u64::from_ne_bytes(*b"/bin/x\0\0"));
-        body.extend(TRAILER);
-        let misc = sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
-        let bytes = record(sys::PERF_RECORD_MMAP2, misc, &body);
-        let Ok(Record::Mmap(mmap)) = parse(&bytes, &LAYOUT) else {
-            panic!("not a mapping")
-        };
-        assert_eq!(mmap.file, MapFile::BuildId(&[0xab; 20]));
-        assert_eq!(
-            (mmap.start, mmap.len, mmap.file_offset),
-            (0x1000, 0x2000, 0x400)
-        );
-        assert_eq!(mmap.path, b"/bin/x");
-        assert_eq!(time(&bytes), Ok(Mono(777)));
-    }
-
-    #[test]
-    fn a_comm_record_says_whether_it_was_exec() {
-        let name = u64::from_ne_bytes(*b"worker\0\0");
-        let body = [&[pair(10, 12), name, 0][..], &TRAILER].concat();
-        let misc = sys::PERF_RECORD_MISC_COMM_EXEC as u16;
-        let bytes = record(sys::PERF_RECORD_COMM, misc, &body);
-        let Ok(Record::Comm {
-            pid,
-            tid,
-            comm,
-            exec,
-        }) = parse(&bytes, &LAYOUT)
-        else {
-            panic!("not a comm")
-        };
-        assert_eq!((pid, tid, exec), (Pid(10), Tid(12), true));
-        assert_eq!(comm, Comm::from_bytes(b"worker"));
-    }
-
-    #[test]
-    fn a_lost_record_counts_what_found_no_room() {
-        let body = [&[1, 42][..], &TRAILER].concat();
-        let bytes = record(sys::PERF_RECORD_LOST, 0, &body);
-        assert!(matches!(parse(&bytes, &LAYOUT), Ok(Record::Lost(42))));
-        assert_eq!(pulse(&bytes), Pulse::Lost(42));
-    }
-
-    #[test]
-    fn the_pulse_of_a_sample_is_its_period() {
-        let bytes = record(sys::PERF_RECORD_SAMPLE, 2, &sample_body(&[7, 8], &[44]));
-        assert_eq!(pulse(&bytes), Pulse::Sample(10_101_010));
-        assert_eq!(pulse(&bytes[..48]), Pulse::Other);
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_the_parser_panic(
-            kind in 0u32..24, misc: u16, body: Vec<u8>, regs: bool, stack: bool, raw: bool
-        ) {
-            let layout = Layout {
-                cgroup: true, user_regs: if regs { 0x1c0 } else { 0 }, user_stack: stack, raw,
-                fixed_period: 0,
-            };
-            let mut bytes = kind.to_ne_bytes().to_vec();
-            bytes.extend(misc.to_ne_bytes());
-            bytes.extend([0, 0]);
-            bytes.extend(body);
-            let _ = (time(&bytes), pulse(&bytes));
-            if let Ok(Record::Sample(sample)) = parse(&bytes, &layout) {
-                prop_assert!(sample.callchain.len() * 8 <= bytes.len());
-            }
-        }
-    }
-}
+mod tests;

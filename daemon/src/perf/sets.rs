@@ -8,10 +8,11 @@ use crate::ids::CpuId;
 use crate::perf::cpu_ring::{self, CpuRing};
 use crate::perf::event::Features;
 use crate::perf::probe::{Placement, Probe};
-use crate::perf::record::{self, Layout, Record};
+use crate::perf::record::{self, Layout, Record, Sample};
 use crate::perf::ring::{Position, Scratch};
 use crate::perf::rings::{Drained, News, RingsError, is_offline};
 use crate::time::Mono;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,6 +169,19 @@ impl RingSet {
         times.reduce(|(enabled, running), (more, ran)| (enabled + more, running + ran))
     }
 
+    /// Has the ring of an event tell of each thread that comes to a CPU, also where the switch to it is not
+    /// recorded ([`Drained::SetArrival`]). Asked for again nothing changes.
+    ///
+    /// # Errors
+    /// When the kernel refuses. No error where the CPU has no such ring.
+    pub fn tell_arrivals(&mut self, event: u8, cpu: CpuId) -> io::Result<()> {
+        let mut rings = self.rings.iter_mut();
+        match rings.find(|it| it.event == event && it.ring.cpu == cpu) {
+            Some(it) => it.ring.tell_arrivals(),
+            None => Ok(()),
+        }
+    }
+
     /// Samples a CPU no more, which went away. Returns true when it was sampled.
     pub(super) fn leave(&mut self, cpu: CpuId) -> bool {
         let mut left = false;
@@ -207,7 +221,7 @@ pub(super) fn each_of_set(
     set: SetKey,
     it: &mut SetRing,
     layout: &Layout,
-    position: Position,
+    (time, position): (Mono, Position),
     scratch: &mut Scratch,
     each: &mut impl FnMut(Drained<'_>),
 ) {
@@ -216,7 +230,16 @@ pub(super) fn each_of_set(
         return;
     };
     match record::parse(bytes, layout) {
-        Ok(Record::Sample(sample)) => each(Drained::SetSample { set, event, sample }),
+        Ok(Record::Sample(sample)) => {
+            let sample = Sample { time, ..sample };
+            each(Drained::SetSample { set, event, sample });
+        }
+        Ok(Record::Arrival { tid, cpu }) => each(Drained::SetArrival {
+            set,
+            time,
+            cpu,
+            tid,
+        }),
         // Losses and throttling were counted by the look.
         Ok(_) => {}
         Err(record::Malformed) => it.ring.malformed(),

@@ -11,6 +11,10 @@ use std::time::Duration;
 /// beyond the bound the files that no live process maps are forgotten.
 pub const FILES_MAX: usize = 32_768;
 
+/// Bytes of the paths of all files known: 512 a file. Paths have some 60; a stranger's have up to 4096.
+/// Beyond it the table is full, as by number.
+pub(super) const PATH_BYTES_MAX: usize = 16 << 20;
+
 /// When a file that is still being sampled is announced again: the first process may have been gone
 /// before it could be opened. The store ignores what it already has.
 const ANNOUNCE_AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
@@ -34,6 +38,8 @@ pub struct FileTable {
     ids: HashMap<FileIdentity, FileId>,
     entries: HashMap<FileId, Entry>,
     next: u32,
+    /// Of the paths.
+    path_bytes: usize,
     /// Files forgotten at the bound.
     pub forgotten: u64,
 }
@@ -44,6 +50,11 @@ impl FileTable {
         self.ids.get(identity).copied()
     }
 
+    /// What is known to tell a file from others.
+    pub fn identity(&self, file: FileId) -> Option<&FileIdentity> {
+        self.entries.get(&file).map(|entry| &entry.identity)
+    }
+
     /// The id of a file.
     pub fn id_of(&mut self, identity: FileIdentity, path: &[u8]) -> FileId {
         if let Some(&id) = self.ids.get(&identity) {
@@ -51,7 +62,8 @@ impl FileTable {
         }
         let id = FileId(self.next);
         self.next += 1;
-        let path = path.strip_suffix(b" (deleted)").unwrap_or(path).into();
+        let path: Box<[u8]> = path.strip_suffix(b" (deleted)").unwrap_or(path).into();
+        self.path_bytes += path.len();
         let entry = Entry {
             identity,
             path,
@@ -66,13 +78,29 @@ impl FileTable {
 
     /// True when files should be forgotten before more are added.
     pub fn is_full(&self) -> bool {
-        self.entries.len() >= FILES_MAX
+        self.entries.len() >= FILES_MAX || self.path_bytes >= PATH_BYTES_MAX
+    }
+
+    /// Bytes of all paths.
+    #[cfg(test)]
+    pub fn path_bytes(&self) -> usize {
+        self.path_bytes
+    }
+
+    /// True when a fourth of its room is free.
+    pub fn has_room(&self) -> bool {
+        self.entries.len() <= FILES_MAX / 4 * 3 && self.path_bytes <= PATH_BYTES_MAX / 4 * 3
     }
 
     /// Forgets the files that `used` does not name.
     pub fn retain(&mut self, used: impl Fn(FileId) -> bool) {
         let before = self.entries.len();
-        self.entries.retain(|&id, _| used(id));
+        let path_bytes = &mut self.path_bytes;
+        self.entries.retain(|&id, entry| {
+            let kept = used(id);
+            *path_bytes -= if kept { 0 } else { entry.path.len() };
+            kept
+        });
         self.ids.retain(|_, &mut id| used(id));
         self.forgotten += (before - self.entries.len()) as u64;
     }

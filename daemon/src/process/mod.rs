@@ -7,6 +7,7 @@
 mod file_table;
 pub mod looker;
 pub mod maps;
+mod repair;
 pub mod scan;
 pub mod scout;
 pub mod space;
@@ -21,8 +22,8 @@ use crate::time::Mono;
 use crate::unwind::generated::{Generated, GeneratedRules};
 use hashbrown::{HashMap, HashSet};
 use profile::Unnamed;
-use scan::ScannedProcess;
-use space::{AddressSpace, Backing, Mapping};
+use scan::{Scan, ScannedMapping, ScannedProcess};
+use space::{AddressSpace, Backing, Mapping, SpaceBytes};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +35,29 @@ use file_table::FileTable;
 /// ones are counted as unknown.
 const PROCESSES_MAX: usize = 262_144;
 
-/// Threads known by a name of their own. Beyond the bound a thread goes by its process's name.
+/// Threads known, over all processes: 64 MiB at most. Beyond the bound a thread goes by its process's
+/// name, and the end of the process is learnt from /proc.
 const THREADS_MAX: usize = 1 << 20;
+
+/// What all address spaces may take. Unit: bytes, at 32 a mapping: 10,000 processes with 200 executable
+/// mappings, each a space of its own. At the bound a process with more than [`MAPPINGS_FAIR`] that maps
+/// yet more loses what is known of its mappings, and its code has no names.
+pub const SPACE_BYTES_MAX: usize = 64 << 20;
+
+/// As [`SPACE_BYTES_MAX`], for processes with few mappings: room for those that start while others
+/// have taken the rest.
+const SPACE_BYTES_ALL_MAX: usize = SPACE_BYTES_MAX / 2 * 3;
+
+/// Mappings that a process may have in any case. Programs have some 20, large ones 150.
+const MAPPINGS_FAIR: usize = 256;
+
+/// Shares of the table of files that a process may keep when it is full: of who has more only the files
+/// stay that were met first, its program and libraries; first of those with most.
+const FILES_FAIR: [usize; 4] = [2048, 1024, 512, 256];
+
+/// Ends seen while /proc is read. Unit: threads of 9 bytes. A scan takes a second where 10,000 end in
+/// it. Beyond the bound nobody is taken from the scan, and another is asked for.
+const EXITS_MAX: usize = 1 << 17;
 
 /// Time after which a full table looks for unused files again: it looks at every mapping of the host, some
 /// milliseconds.
@@ -77,7 +99,13 @@ pub struct Process {
     /// When its main thread ended.
     pub ended: Option<Mono>,
     /// Threads beside the main one: a process whose main thread ended lives on while there are any.
-    threads: u32,
+    threads: HashMap<Tid, Thread>,
+    /// It may have threads that are not in `threads`; the next reading of /proc tells.
+    uncounted: bool,
+    /// When it got its name.
+    named: Mono,
+    /// When it last mapped something.
+    mapped: Mono,
     /// Executable mappings, shared with a forked child until one of both changes.
     space: Rc<AddressSpace>,
     /// `files_added` of the space when all its files were announced.
@@ -94,6 +122,18 @@ pub struct Process {
     dumps: u32,
 }
 
+/// An address space, kept so that none other gets its address, and what is left of it if it is to have
+/// fewer files.
+type Shortened = (Rc<AddressSpace>, Option<Rc<AddressSpace>>);
+
+/// A thread other than the main one.
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    comm: Comm,
+    /// When it began or got its name, whichever was last.
+    since: Mono,
+}
+
 impl Process {
     /// The executable mappings.
     pub fn space(&self) -> &AddressSpace {
@@ -107,7 +147,7 @@ impl Process {
 
     /// True when all its threads have ended.
     pub fn has_ended(&self) -> bool {
-        self.ended.is_some() && self.threads == 0
+        self.ended.is_some() && self.threads.is_empty() && !self.uncounted
     }
 
     /// Whose generated code it is, for `fp-jit`.
@@ -132,11 +172,23 @@ pub struct ProcessCounts {
     pub unannounced: u64,
     /// Processes refused at the bound.
     pub refused: u64,
-    /// Mappings refused at the bound of one process.
+    /// Mappings refused at the bound of one process, or of all.
     pub mappings_refused: u64,
+    /// Times a process lost what was known of its mappings, at the bounds of all mappings and files.
+    pub spaces_forgotten: u64,
+    /// Threads that go by their process's name, at the bound.
+    pub threads_refused: u64,
+    /// Processes that ended unseen: their records were lost, and they were not in /proc any more.
+    pub ends_unseen: u64,
+    /// The same of threads.
+    pub thread_ends_unseen: u64,
+    /// Main threads that ended while it was not known what other threads there are: /proc is read again.
+    pub ends_uncertain: u64,
+    /// Readings of /proc from which nobody was taken: more threads ended meanwhile than are remembered.
+    pub scans_outrun: u64,
     /// Files forgotten at the bound.
     pub files_forgotten: u64,
-    /// Files refused at the bound, all others being in use.
+    /// Mappings whose file was refused at the bound, or given up for those of others.
     pub files_refused: u64,
     /// Processes with more files than are announced before they have samples.
     pub ahead_refused: u64,
@@ -156,32 +208,31 @@ pub(crate) fn is_dump_marker(path: &[u8]) -> bool {
         && digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
-/// True when /proc shows the program that is known: every file it has mapped is where it was told of.
-fn agrees(known: &Process, scanned: &ScannedProcess) -> bool {
-    let mut files = scanned
-        .mappings
-        .iter()
-        .filter(|mapping| mapping.identity.is_some());
-    known.kernel == scanned.kernel
-        && files.all(|mapping| {
-            known.space.find(Avma(mapping.start)).is_some_and(|found| {
-                matches!(found.backing, Backing::File(_))
-                    && found.offset_of(Avma(mapping.start)) == FileOffset(mapping.file_offset)
-            })
-        })
+/// Notes that the main thread of a process ended, unless that is known.
+fn end_at(process: &mut Process, time: Mono, ended: &mut Vec<Pid>) -> bool {
+    let is_news = process.ended.is_none();
+    if is_news {
+        process.ended = Some(time);
+        ended.push(process.pid);
+    }
+    is_news
 }
 
 /// All processes.
 pub struct ProcessTable {
     processes: HashMap<Pid, Process>,
-    /// Names of threads other than main ones.
-    threads: HashMap<Tid, (Pid, Comm)>,
+    /// Threads of all of them.
+    threads: usize,
     files: FileTable,
     /// Pids whose main thread ended, swept at the end of a batch.
     ended: Vec<Pid>,
+    /// Threads that ended since /proc was asked for, while that is awaited.
+    exits: Option<HashSet<(Pid, Tid)>>,
     /// Jitdumps mapped that `fp-jit` was not told of yet.
     dumps: Vec<DumpSeen>,
     next_id: u32,
+    /// What all address spaces take.
+    space_bytes: SpaceBytes,
     /// When unused files may be looked for again.
     files_retry: Mono,
     /// Time of the newest mapping.
@@ -200,11 +251,13 @@ impl ProcessTable {
     pub fn new() -> ProcessTable {
         let mut table = ProcessTable {
             processes: HashMap::new(),
-            threads: HashMap::new(),
+            threads: 0,
             files: FileTable::default(),
             ended: Vec::new(),
+            exits: None,
             dumps: Vec::new(),
             next_id: 0,
+            space_bytes: SpaceBytes::default(),
             files_retry: Mono(0),
             clock: Mono(0),
             counts: ProcessCounts::default(),
@@ -220,71 +273,6 @@ impl ProcessTable {
         table
     }
 
-    /// Takes in a process that was found in /proc. What the record stream told of it stays.
-    pub fn adopt(&mut self, scanned: &ScannedProcess) {
-        if !self.processes.contains_key(&scanned.pid) {
-            self.take_in(scanned, Mono(0));
-        }
-    }
-
-    /// Sets right what lost records left wrong, by a reading of /proc that began at `asked`: processes
-    /// that are gone end, and those that are new or run another program than was known are new.
-    pub fn repair(&mut self, scanned: &[ScannedProcess], asked: Mono) {
-        let found: HashSet<Pid> = scanned.iter().map(|process| process.pid).collect();
-        for process in self.processes.values_mut() {
-            let older = process.began < asked && process.pid != Pid(0);
-            if older && process.ended.is_none() && !found.contains(&process.pid) {
-                process.ended = Some(asked);
-                process.threads = 0;
-                self.ended.push(process.pid);
-            }
-        }
-        for process in scanned {
-            if let Some(known) = self.processes.get_mut(&process.pid) {
-                if known.began >= asked {
-                    continue;
-                }
-                if agrees(known, process) {
-                    known.comm = process.comm;
-                    continue;
-                }
-            }
-            self.counts.repaired += 1;
-            self.processes.remove(&process.pid);
-            self.take_in(process, asked);
-        }
-    }
-
-    fn take_in(&mut self, scanned: &ScannedProcess, began: Mono) {
-        let mut space = AddressSpace::default();
-        for mapping in &scanned.mappings {
-            let backing = self.backing(mapping.identity, mapping.private, &mapping.path);
-            space.insert(Mapping {
-                start: mapping.start,
-                end: mapping.end,
-                file_offset: mapping.file_offset,
-                backing,
-            });
-        }
-        self.create(
-            scanned.pid,
-            scanned.parent,
-            scanned.comm,
-            scanned.kernel,
-            began,
-            Rc::new(space),
-        );
-        for mapping in &scanned.mappings {
-            if let Some(identity) = mapping.identity {
-                let range = (Avma(mapping.start), Avma(mapping.end));
-                self.note_dump(scanned.pid, range, &mapping.path, identity);
-            }
-        }
-        for &(tid, comm) in &scanned.threads {
-            self.name_thread(scanned.pid, tid, comm);
-        }
-    }
-
     fn create(
         &mut self,
         pid: Pid,
@@ -294,7 +282,8 @@ impl ProcessTable {
         began: Mono,
         space: Rc<AddressSpace>,
     ) {
-        if self.processes.len() >= PROCESSES_MAX && !self.processes.contains_key(&pid) {
+        self.remove(pid);
+        if self.processes.len() >= PROCESSES_MAX {
             self.counts.refused += 1;
             return;
         }
@@ -307,7 +296,10 @@ impl ProcessTable {
             kernel,
             began,
             ended: None,
-            threads: 0,
+            threads: HashMap::new(),
+            uncounted: false,
+            named: began,
+            mapped: began,
             space,
             announced: 0,
             ahead: 0,
@@ -319,40 +311,53 @@ impl ProcessTable {
         self.processes.insert(pid, process);
     }
 
+    /// Makes up a process that no record told of: what threads it has is not known.
+    fn make_up(&mut self, pid: Pid, time: Mono) {
+        self.counts.unannounced += 1;
+        let space = Rc::new(AddressSpace::within(&self.space_bytes));
+        self.create(pid, Pid(0), Comm::default(), false, time, space);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.uncounted = true;
+        }
+    }
+
+    fn remove(&mut self, pid: Pid) -> Option<Process> {
+        let process = self.processes.remove(&pid)?;
+        self.threads -= process.threads.len();
+        Some(process)
+    }
+
     fn next_id(&mut self) -> ProcessId {
         self.next_id = self.next_id.wrapping_add(1);
         ProcessId(self.next_id)
     }
 
-    fn name_thread(&mut self, pid: Pid, tid: Tid, comm: Comm) {
-        if let Some(known) = self.threads.get_mut(&tid)
-            && known.0 == pid
-        {
-            known.1 = comm;
-        } else if self.threads.len() < THREADS_MAX {
-            self.threads.insert(tid, (pid, comm));
-            if let Some(process) = self.processes.get_mut(&pid) {
-                process.threads += 1;
-            }
-        }
-    }
-
-    fn forget_thread(&mut self, tid: Tid) {
-        if let Some((pid, _)) = self.threads.remove(&tid)
-            && let Some(process) = self.processes.get_mut(&pid)
-        {
-            process.threads = process.threads.saturating_sub(1);
+    fn name_thread(&mut self, pid: Pid, tid: Tid, comm: Comm, since: Mono) {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        if let Some(known) = process.threads.get_mut(&tid) {
+            *known = Thread { comm, since };
+        } else if self.threads < THREADS_MAX {
+            process.threads.insert(tid, Thread { comm, since });
+            self.threads += 1;
+        } else {
+            process.uncounted = true;
+            self.counts.threads_refused += 1;
         }
     }
 
     /// A new thread or process.
     pub fn fork(&mut self, pid: Pid, tid: Tid, parent: Pid, parent_tid: Tid, time: Mono) {
+        if let Some(exits) = &mut self.exits {
+            exits.remove(&(pid, tid));
+        }
         let comm = self.thread_comm(parent, parent_tid);
         if pid == parent {
-            self.name_thread(pid, tid, comm);
+            self.meet(pid, time);
+            self.name_thread(pid, tid, comm, time);
             return;
         }
-        self.forget_thread(tid);
         let (kernel, space, announced, ahead, generated) = match self.processes.get(&parent) {
             Some(parent) => {
                 let (space, generated) = (Rc::clone(&parent.space), parent.generated.clone());
@@ -364,7 +369,10 @@ impl ProcessTable {
                     generated,
                 )
             }
-            None => (false, Rc::default(), 0, 0, None),
+            None => {
+                let space = Rc::new(AddressSpace::within(&self.space_bytes));
+                (false, space, 0, 0, None)
+            }
         };
         self.create(pid, parent, comm, kernel, time, space);
         // What was announced of the parent need not be looked over again, and a process does not get
@@ -382,23 +390,37 @@ impl ProcessTable {
                 .processes
                 .get(&pid)
                 .map_or(Pid(0), |process| process.parent);
-            self.forget_thread(tid);
-            self.create(pid, parent, comm, false, time, Rc::default());
-        } else if pid.0 != tid.0 {
-            self.name_thread(pid, tid, comm);
+            // All other threads have ended, and the one that called exec goes by the process's id.
+            let space = Rc::new(AddressSpace::within(&self.space_bytes));
+            self.create(pid, parent, comm, false, time, space);
+            return;
+        }
+        // Its beginning was lost; its name is newer than what /proc may show.
+        self.meet(pid, time);
+        if pid.0 != tid.0 {
+            self.name_thread(pid, tid, comm, time);
         } else if let Some(process) = self.processes.get_mut(&pid) {
             process.comm = comm;
+            process.named = time;
         }
     }
 
     /// A thread has ended. A process is kept until its last samples have been read.
     pub fn exit(&mut self, pid: Pid, tid: Tid, time: Mono) {
-        self.forget_thread(tid);
-        if pid.0 == tid.0
-            && let Some(process) = self.processes.get_mut(&pid)
+        if let Some(exits) = &mut self.exits
+            && exits.len() < EXITS_MAX
         {
-            process.ended = Some(time);
-            self.ended.push(pid);
+            exits.insert((pid, tid));
+        }
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        if process.threads.remove(&tid).is_some() {
+            self.threads -= 1;
+        }
+        if pid.0 == tid.0 {
+            end_at(process, time, &mut self.ended);
+            self.counts.ends_uncertain += u64::from(process.uncounted);
         }
     }
 
@@ -429,16 +451,13 @@ impl ProcessTable {
         self.clock = self.clock.max(time);
         let backing = self.backing(identity, mmap.private, mmap.path);
         if !self.processes.contains_key(&mmap.pid) {
-            self.counts.unannounced += 1;
-            self.create(
-                mmap.pid,
-                Pid(0),
-                Comm::default(),
-                false,
-                time,
-                Rc::default(),
-            );
+            self.make_up(mmap.pid, time);
         }
+        let Some(process) = self.processes.get(&mmap.pid) else {
+            return;
+        };
+        let is_own = Rc::strong_count(&process.space) == 1;
+        let has_no_room = self.has_no_room_for(&process.space, is_own);
         let Some(process) = self.processes.get_mut(&mmap.pid) else {
             return;
         };
@@ -448,13 +467,29 @@ impl ProcessTable {
             file_offset: mmap.file_offset,
             backing,
         };
-        if !Rc::make_mut(&mut process.space).insert(mapping) {
+        process.mapped = time;
+        if has_no_room {
+            process.space = Rc::new(process.space.refused());
+            self.counts.spaces_forgotten += 1;
+        } else if !Rc::make_mut(&mut process.space).insert(mapping) {
             self.counts.mappings_refused += 1;
         }
         if let Some(identity) = identity {
             let range = (Avma(mapping.start), Avma(mapping.end));
             self.note_dump(mmap.pid, range, mmap.path, identity);
         }
+    }
+
+    /// True when all address spaces take so much that this one must not grow. One that is shared is
+    /// copied before it changes.
+    fn has_no_room_for(&self, space: &AddressSpace, is_own: bool) -> bool {
+        let more = if is_own {
+            0
+        } else {
+            space.len() * size_of::<Mapping>()
+        };
+        let bytes = self.space_bytes.get() + more;
+        bytes >= SPACE_BYTES_ALL_MAX || bytes >= SPACE_BYTES_MAX && space.len() >= MAPPINGS_FAIR
     }
 
     /// Remembers a mapping that is the marker of a jitdump until `fp-jit` is told.
@@ -540,7 +575,7 @@ impl ProcessTable {
         if self.files.is_full() {
             if self.clock >= self.files_retry {
                 self.files_retry = self.clock.plus(FILES_RETRY);
-                self.forget_unused_files();
+                self.forget_files();
             }
             if self.files.is_full() {
                 self.counts.files_refused += 1;
@@ -550,16 +585,43 @@ impl ProcessTable {
         Some(self.files.id_of(identity, path))
     }
 
+    /// Makes room in the table of files: those of no process go, then those of the processes that have most.
+    fn forget_files(&mut self) {
+        self.forget_unused_files();
+        for fair in FILES_FAIR {
+            if self.files.has_room() {
+                return;
+            }
+            // What processes share they share after it too.
+            let mut seen: HashMap<*const AddressSpace, Shortened> = HashMap::new();
+            for process in self.processes.values_mut() {
+                if process.space.len() <= fair {
+                    continue;
+                }
+                let space = &process.space;
+                let shortened = seen.entry(Rc::as_ptr(space)).or_insert_with(|| {
+                    let shorter = space.with_first_files(fair);
+                    self.counts.files_refused +=
+                        shorter.as_ref().map_or(0, |(_, given_up)| *given_up);
+                    let shorter = shorter.map(|(shorter, _)| Rc::new(shorter));
+                    (Rc::clone(space), shorter)
+                });
+                if let (_, Some(shorter)) = shortened {
+                    process.space = Rc::clone(shorter);
+                }
+            }
+            drop(seen);
+            self.forget_unused_files();
+        }
+    }
+
     fn forget_unused_files(&mut self) {
         let spaces = self
             .processes
             .values()
             .flat_map(|process| process.space.iter());
         let used: HashSet<FileId> = spaces
-            .filter_map(|mapping| match mapping.backing {
-                Backing::File(file) => Some(file),
-                _ => None,
-            })
+            .filter_map(|mapping| mapping.backing.file())
             .collect();
         self.files.retain(|id| used.contains(&id));
         self.counts.files_forgotten = self.files.forgotten;
@@ -568,8 +630,7 @@ impl ProcessTable {
     /// Makes up a process that has a sample but that no record told of, so that its time is counted.
     pub fn meet(&mut self, pid: Pid, time: Mono) {
         if !self.processes.contains_key(&pid) {
-            self.counts.unannounced += 1;
-            self.create(pid, Pid(0), Comm::default(), false, time, Rc::default());
+            self.make_up(pid, time);
         }
     }
 
@@ -589,14 +650,10 @@ impl ProcessTable {
 
     /// Name of a thread.
     pub fn thread_comm(&self, pid: Pid, tid: Tid) -> Comm {
-        if pid.0 != tid.0
-            && let Some(&(_, comm)) = self.threads.get(&tid)
-        {
-            return comm;
-        }
-        self.processes
-            .get(&pid)
-            .map_or(Comm::default(), |process| process.comm)
+        self.processes.get(&pid).map_or(Comm::default(), |process| {
+            let thread = process.threads.get(&tid);
+            thread.map_or(process.comm, |thread| thread.comm)
+        })
     }
 
     /// Tells the store of a file with samples; see `FileTable::announce`.
@@ -677,7 +734,7 @@ impl ProcessTable {
         let processes = &mut self.processes;
         self.ended.retain(|pid| match processes.get(pid) {
             Some(process) => match process.ended {
-                Some(ended) if ended < before && process.threads == 0 => {
+                Some(ended) if ended < before && process.has_ended() => {
                     processes.remove(pid);
                     false
                 }
@@ -691,6 +748,16 @@ impl ProcessTable {
     /// Number of processes known.
     pub fn len(&self) -> usize {
         self.processes.len()
+    }
+
+    /// Threads known, other than main ones.
+    pub fn threads_len(&self) -> usize {
+        self.threads
+    }
+
+    /// What all address spaces take. Unit: bytes.
+    pub fn space_bytes(&self) -> usize {
+        self.space_bytes.get()
     }
 
     /// True when none is known.

@@ -5,11 +5,12 @@
 //! (forks, execs, mappings, exits) can be learnt in no other way. Files are touched by helpers,
 //! `fp-open`, and waited for only so long: one on a file system that never answers holds up no other.
 
-use super::scan::{self, ScannedProcess};
+use super::scan::{self, Scan};
 use crate::heartbeat::Heartbeat;
 use crate::helpers::Helpers;
 use crate::ids::FileId;
 use crate::perf::sets::RingSet;
+use crate::symbolize::budget::{Over, Pause};
 use crate::symbolize::files::{FileSeen, FileStore, identity_in_time};
 use crate::time::Mono;
 use crate::unwind::module::Module;
@@ -30,6 +31,15 @@ const UNREAD_MAX: usize = 4096;
 /// of reading at most. Unit: bytes. The largest module held waits alone.
 const UNTAKEN_BYTES_MAX: u64 = 24 << 20;
 
+/// Rings that nobody reads any more: all that is left to do is close them.
+pub struct Retired(pub Box<dyn Send>);
+
+impl std::fmt::Debug for Retired {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Retired")
+    }
+}
+
 /// What the sampler asks for.
 #[derive(Debug)]
 pub enum Request {
@@ -41,6 +51,15 @@ pub enum Request {
     Processes,
     /// Close the events of a capture that ended: the kernel may wait for all CPUs meanwhile.
     Close(Box<RingSet>),
+    /// Close rings of the continuous profile, which others have taken over from, or whose CPU went away.
+    CloseRings(Retired),
+}
+
+impl Request {
+    /// True for what reads all of /proc or waits for every CPU.
+    fn may_take_long(&self) -> bool {
+        !matches!(self, Request::File(_) | Request::Module(_))
+    }
 }
 
 /// All processes as they were at some time after `asked`.
@@ -49,12 +68,22 @@ pub struct Scanned {
     /// When the reading began: what began later is better known from records.
     pub asked: Mono,
     /// The processes.
-    pub processes: Vec<ScannedProcess>,
+    pub scan: Scan,
 }
 
 /// Longest wait for one file. Opening takes microseconds; over a network, or from a disk that has to
 /// spin up, it may take seconds.
 const WAIT: Duration = Duration::from_secs(2);
+
+/// Requests served in one pause of a reading.
+const SERVED_AT_ONCE: usize = 8;
+
+/// Longest wait for one file while the namer may wait for the reading to end. Most open in microseconds; a
+/// later one is taken when its file system answers.
+const WAIT_ALONE: Duration = Duration::from_millis(20);
+
+/// Longest time of serving others in such a reading. Beyond it they wait until the file is read.
+const SERVED_ALONE_MAX: Duration = Duration::from_millis(500);
 
 /// How unwind information gets to the sampler.
 pub struct Modules {
@@ -95,7 +124,7 @@ impl Default for Scout {
 
 impl Scout {
     /// Reads all processes.
-    pub fn scan(&self) -> Vec<ScannedProcess> {
+    pub fn scan(&self) -> Scan {
         scan::all(|mapping, path| identity_in_time(&self.helpers, WAIT, mapping, path))
     }
 
@@ -109,36 +138,79 @@ impl Scout {
         heartbeat: &Heartbeat,
     ) {
         let mut unread = VecDeque::new();
+        // What could not be served while a file was read.
+        let mut left = None;
         loop {
             heartbeat.end();
-            let request = match unread.is_empty() {
-                true => requests.recv().map_err(|_| TryRecvError::Disconnected),
-                false => requests.try_recv(),
+            let request = match (left.take(), unread.is_empty()) {
+                (Some(request), _) => Ok(request),
+                (None, true) => requests.recv().map_err(|_| TryRecvError::Disconnected),
+                (None, false) => requests.try_recv(),
             };
             heartbeat.begin();
             match request {
-                Ok(Request::File(seen)) => {
-                    let id = seen.id;
-                    let opened = store.see_in_time(seen, &self.helpers, WAIT);
-                    if opened && modules.handover.wanted.load(Ordering::Relaxed) {
-                        modules.put_off(id, &mut unread);
-                    }
-                }
-                Ok(Request::Module(id)) => modules.put_off(id, &mut unread),
-                Ok(Request::Processes) => {
-                    let (asked, processes) = (Mono::now(), self.scan());
-                    // The sampler still has the one before: this one is asked for again.
-                    let _ = scanned.try_send(Scanned { asked, processes });
-                }
-                Ok(Request::Close(set)) => drop(set),
-                // Opening comes first: a container may be gone in a moment, an open file stays.
+                Ok(request) => self.serve(request, WAIT, store, scanned, modules, &mut unread),
+                // Opening comes first, also while one file takes long to read: a container may be gone in
+                // a moment, an open file stays.
                 Err(TryRecvError::Empty) => {
                     if let Some(id) = unread.pop_front() {
-                        modules.read(id, store);
+                        let mut served_alone = Duration::ZERO;
+                        let mut pause = |alone: bool| {
+                            for _ in 0..SERVED_AT_ONCE {
+                                if left.is_some() || alone && served_alone > SERVED_ALONE_MAX {
+                                    return;
+                                }
+                                let Ok(request) = requests.try_recv() else {
+                                    return;
+                                };
+                                if alone && request.may_take_long() {
+                                    left = Some(request);
+                                    return;
+                                }
+                                heartbeat.begin();
+                                let begin = Mono::now();
+                                let wait = if alone { WAIT_ALONE } else { WAIT };
+                                self.serve(request, wait, store, scanned, modules, &mut unread);
+                                if alone {
+                                    served_alone += Mono::now().since(begin);
+                                }
+                                // The reading goes on.
+                                heartbeat.begin();
+                            }
+                        };
+                        modules.read(id, store, &mut pause);
                     }
                 }
                 Err(TryRecvError::Disconnected) => return,
             }
+        }
+    }
+
+    fn serve(
+        &self,
+        request: Request,
+        wait: Duration,
+        store: &Arc<FileStore>,
+        scanned: &SyncSender<Scanned>,
+        modules: &Modules,
+        unread: &mut VecDeque<FileId>,
+    ) {
+        match request {
+            Request::File(seen) => {
+                let id = seen.id;
+                let opened = store.see_in_time(seen, &self.helpers, wait);
+                if opened && modules.handover.wanted.load(Ordering::Relaxed) {
+                    modules.put_off(id, unread);
+                }
+            }
+            Request::Module(id) => modules.put_off(id, unread),
+            Request::Processes => {
+                let (asked, scan) = (Mono::now(), self.scan());
+                // There is room: the sampler asks for one at a time.
+                let _ = scanned.try_send(Scanned { asked, scan });
+            }
+            Request::Close(set) => drop(set),
+            Request::CloseRings(rings) => drop(rings),
         }
     }
 }
@@ -156,7 +228,8 @@ impl Modules {
         }
     }
 
-    fn read(&self, file: FileId, store: &FileStore) {
+    /// Reads a file, with a `pause` now and then.
+    fn read<'p>(&self, file: FileId, store: &FileStore, pause: &'p mut Pause<'p>) {
         let Handover {
             untaken_bytes,
             untaken,
@@ -170,12 +243,22 @@ impl Modules {
         let found = store.get(file);
         let module = match &found.image {
             Ok(image) => {
+                // Where its owner has to wait it is asked for again.
+                let Some(budget) = store.budget(image) else {
+                    return;
+                };
+                let budget = budget.pausing(pause);
                 let held = found.debug.as_ref();
-                Module::read(image, held, &found.path, &self.debug_dirs).map(Box::new)
+                let module = Module::read(image, held, &found.path, &self.debug_dirs, &budget);
+                if budget.over() == Some(Over::Later) {
+                    store.count_put_off();
+                    return;
+                }
+                module.map(|module| module.map(Box::new))
             }
             // Asked for before it was seen. It is asked for again.
             Err(Unnamed::Limit) => return,
-            Err(_) => None,
+            Err(_) => Ok(None),
         };
         let loaded = Loaded { file, module };
         let bytes = loaded.heap_bytes() as u64;

@@ -2,12 +2,17 @@
 
 use crate::ids::{Avma, FileId, FileOffset};
 use profile::Unnamed;
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// Executable mappings kept per process. A process has a few hundred; runtimes that map each piece
 /// of generated code alone reach thousands. Beyond the bound the mappings of generated code are
 /// forgotten first (their addresses are then unknown), then what is new is refused: a program and its
 /// libraries are mapped before whatever comes by the thousand. Each is counted.
 pub const MAPPINGS_MAX: usize = 8192;
+
+/// First address above user space, with five levels of page tables; kernel addresses are above.
+const USER_END: u64 = 1 << 56;
 
 /// What lies behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +23,16 @@ pub enum Backing {
     Jit,
     /// Nothing that can be named.
     Nothing(Unnamed),
+}
+
+impl Backing {
+    /// The file, where it is one.
+    pub fn file(self) -> Option<FileId> {
+        match self {
+            Backing::File(file) => Some(file),
+            _ => None,
+        }
+    }
 }
 
 /// Addresses `start..end`, from `file_offset` of what backs them.
@@ -45,18 +60,109 @@ impl Mapping {
     }
 }
 
+/// What all address spaces take together. Unit: bytes. Clones count in the same place.
+#[derive(Clone, Debug, Default)]
+pub struct SpaceBytes(Rc<Cell<usize>>);
+
+impl SpaceBytes {
+    /// What they take now.
+    pub fn get(&self) -> usize {
+        self.0.get()
+    }
+}
+
 /// Mappings sorted by address, without overlap. The kernel tells of new mappings only, so a later
 /// one takes the place of what it overlaps.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct AddressSpace {
     mappings: Vec<Mapping>,
+    /// What it counts for in `all`.
+    bytes: usize,
+    all: SpaceBytes,
     /// Mappings of files added so far: tells whether there is one that nobody looked at.
     files_added: u32,
+    /// Times a mapping took the place of another: what is known of addresses before holds no more.
+    replaced: u32,
     /// False when no mapping is of generated code, so that none is looked for at the bound.
     has_generated: bool,
 }
 
+impl Clone for AddressSpace {
+    fn clone(&self) -> AddressSpace {
+        let mut copy = AddressSpace {
+            mappings: self.mappings.clone(),
+            bytes: 0,
+            all: self.all.clone(),
+            files_added: self.files_added,
+            replaced: self.replaced,
+            has_generated: self.has_generated,
+        };
+        copy.weigh();
+        copy
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        self.mappings = Vec::new();
+        self.weigh();
+    }
+}
+
 impl AddressSpace {
+    /// An empty one, which counts in `all`.
+    pub fn within(all: &SpaceBytes) -> AddressSpace {
+        let mut space = AddressSpace::default();
+        space.all = all.clone();
+        space
+    }
+
+    /// What is left of one when there is no room for it: every address of user space is refused.
+    pub fn refused(&self) -> AddressSpace {
+        let mut space = AddressSpace::within(&self.all);
+        space.replaced = self.replaced.wrapping_add(1);
+        space.insert(Mapping {
+            start: 0,
+            end: USER_END,
+            file_offset: 0,
+            backing: Backing::Nothing(Unnamed::Limit),
+        });
+        space
+    }
+
+    /// The same with the `most` files alone that were met first, and how many mappings have none any more;
+    /// `None` when it has no more files.
+    pub fn with_first_files(&self, most: usize) -> Option<(AddressSpace, u64)> {
+        let files = self.mappings.iter().filter_map(|it| it.backing.file());
+        let mut files: Vec<FileId> = files.collect();
+        files.sort_unstable();
+        files.dedup();
+        // Ids are given in the order of meeting.
+        let first_given_up = *files.get(most)?;
+        let mut space = self.clone();
+        space.replaced = self.replaced.wrapping_add(1);
+        let mut given_up = 0;
+        for mapping in &mut space.mappings {
+            if mapping
+                .backing
+                .file()
+                .is_some_and(|file| file >= first_given_up)
+            {
+                mapping.backing = Backing::Nothing(Unnamed::Limit);
+                given_up += 1;
+            }
+        }
+        Some((space, given_up))
+    }
+
+    /// Counts what it takes now.
+    fn weigh(&mut self) {
+        let bytes = self.mappings.capacity() * size_of::<Mapping>();
+        let all = &self.all.0;
+        all.set((all.get() + bytes).saturating_sub(self.bytes));
+        self.bytes = bytes;
+    }
+
     /// Finds the mapping that holds `address`.
     pub fn find(&self, address: Avma) -> Option<&Mapping> {
         let after = self
@@ -86,6 +192,9 @@ impl AddressSpace {
         if first == last && self.mappings.len() >= MAPPINGS_MAX {
             return false;
         }
+        if first != last {
+            self.replaced = self.replaced.wrapping_add(1);
+        }
         // What is left of the first and the last overlapped mapping on either side of the new one.
         let before = self.mappings[first..last]
             .first()
@@ -110,6 +219,7 @@ impl AddressSpace {
         // is not kept, and as little as possible beside it.
         let surplus = self.mappings.len().saturating_sub(MAPPINGS_MAX);
         self.mappings.drain(at..at + surplus);
+        self.weigh();
         surplus == 0 && !forgot
     }
 
@@ -122,6 +232,11 @@ impl AddressSpace {
         self.mappings
             .retain(|mapping| mapping.backing != Backing::Jit);
         self.mappings.len() < before
+    }
+
+    /// Times a mapping took the place of another.
+    pub fn replaced(&self) -> u32 {
+        self.replaced
     }
 
     /// Mappings of files added so far.

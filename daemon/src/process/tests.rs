@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod model;
+
 fn file_map(pid: u32, start: u64, inode: u64) -> Mmap<'static> {
     Mmap {
         pid: Pid(pid),
@@ -79,8 +81,8 @@ fn an_ended_process_stays_until_its_last_samples_are_read() {
     assert!(table.get(Pid(10)).is_none());
 }
 
-#[test]
-fn the_end_of_a_thread_does_not_end_its_process() {
+/// Process 10 with a thread 12, whose name is `worker`.
+fn with_worker() -> ProcessTable {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
     table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(2));
@@ -91,6 +93,12 @@ fn the_end_of_a_thread_does_not_end_its_process() {
         false,
         Mono(3),
     );
+    table
+}
+
+#[test]
+fn the_end_of_a_thread_does_not_end_its_process() {
+    let mut table = with_worker();
     assert_eq!(
         table.thread_comm(Pid(10), Tid(12)),
         Comm::from_bytes(b"worker")
@@ -134,6 +142,16 @@ fn scanned(pid: u32, start: u64, inode: u64) -> ScannedProcess {
         kernel: false,
         mappings: vec![mapping],
         threads: Vec::new(),
+        threads_cut: false,
+        main_ended: false,
+    }
+}
+
+/// A look at /proc that missed nothing.
+fn scan_of(processes: &[ScannedProcess]) -> Scan {
+    Scan {
+        processes: processes.to_vec(),
+        complete: true,
     }
 }
 
@@ -141,7 +159,7 @@ fn scanned(pid: u32, start: u64, inode: u64) -> ScannedProcess {
 fn a_process_whose_records_were_lost_is_learnt_from_proc() {
     let mut table = ProcessTable::new();
     table.meet(Pid(10), Mono(5));
-    table.repair(&[scanned(10, 0x1000, 5)], Mono(9));
+    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), Mono(9));
     let process = table.get(Pid(10)).expect("there");
     assert_eq!(process.comm, Comm::from_bytes(b"thing"));
     assert!(process.space().find(Avma(0x1800)).is_some());
@@ -155,7 +173,7 @@ fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
     fork(&mut table, 1, 11, 20);
     let ids = |table: &ProcessTable| [10, 11].map(|pid| table.get(Pid(pid)).map(|p| p.id));
     let before = ids(&table);
-    table.repair(&[scanned(10, 0x1000, 5)], Mono(9));
+    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), Mono(9));
     table.sweep(Mono(100));
     assert_eq!(ids(&table), before);
     assert_eq!(table.counts().repaired, 0);
@@ -165,7 +183,24 @@ fn a_repair_leaves_alone_what_it_finds_right_and_what_is_newer() {
 fn a_repair_ends_what_is_gone() {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);
-    table.repair(&[], Mono(9));
+    table.repair(&scan_of(&[]), Mono(9));
+    table.sweep(Mono(100));
+    assert!(table.get(Pid(10)).is_none());
+}
+
+#[test]
+fn a_process_known_wrongly_whose_main_thread_ends_goes_on_by_a_thread_newer_than_the_reading() {
+    let mut table = ProcessTable::new();
+    // Its mapping was lost, so it is known by another program than /proc shows.
+    fork(&mut table, 1, 10, 1);
+    table.expect_scan();
+    table.fork(Pid(10), Tid(12), Pid(10), Tid(10), Mono(10));
+    table.exit(Pid(10), Tid(10), Mono(11));
+    table.repair(&scan_of(&[scanned(10, 0x1000, 5)]), Mono(9));
+    table.sweep(Mono(100));
+    let process = table.get(Pid(10)).expect("there");
+    assert!(process.space().find(Avma(0x1800)).is_some());
+    table.exit(Pid(10), Tid(12), Mono(12));
     table.sweep(Mono(100));
     assert!(table.get(Pid(10)).is_none());
 }
@@ -253,44 +288,50 @@ fn a_large_process_that_keeps_mapping_is_looked_over_once_a_second() {
     assert_eq!(announced(&mut table, 10, later, 1000), 1);
 }
 
-/// As many processes as fill the table of files, from pid 100 on.
-fn full_of_files() -> (ProcessTable, u64) {
+/// As many processes as fill the table of files with `each`, from pid 1000 on.
+fn full_of_files(each: u64) -> (ProcessTable, u64) {
     let mut table = ProcessTable::new();
-    let each = FILES_MAX as u64 / 8;
-    for number in 0..8 {
-        map_files(&mut table, 100 + number, 1 + u64::from(number) * each, each);
+    for number in 0..(FILES_MAX as u64).div_ceil(each) {
+        map_files(&mut table, 1000 + number as u32, 1 + number * each, each);
     }
-    (table, 1 + FILES_MAX as u64)
+    (table, 1 + 2 * FILES_MAX as u64)
+}
+
+/// As many files as every process may have in any case.
+const FEW: u64 = 256;
+
+fn backing(table: &ProcessTable, pid: u32, at: u64) -> Option<Backing> {
+    let process = table.get(Pid(pid)).expect("there");
+    process
+        .space()
+        .find(Avma(at))
+        .map(|mapping| mapping.backing)
 }
 
 #[test]
 fn a_full_table_of_files_in_use_refuses_new_ones_and_counts_them() {
-    let (mut table, next) = full_of_files();
+    let (mut table, next) = full_of_files(FEW);
     assert_eq!(table.counts().files_refused, 0);
     map_files(&mut table, 10, next, 3);
-    let backing = |table: &ProcessTable, at: u64| {
-        let process = table.get(Pid(10)).expect("there");
-        process
-            .space()
-            .find(Avma(at))
-            .map(|mapping| mapping.backing)
-    };
     assert_eq!(
-        backing(&table, 0x10_0800),
+        backing(&table, 10, 0x10_0800),
         Some(Backing::Nothing(Unnamed::Limit))
     );
     let counts = table.counts();
     assert_eq!((counts.files_refused, counts.files_forgotten), (3, 0));
     // What is known stays known.
     table.mmap(&file_map(10, 0x5000, 1), Mono(5));
-    assert!(matches!(backing(&table, 0x5800), Some(Backing::File(_))));
+    assert!(matches!(
+        backing(&table, 10, 0x5800),
+        Some(Backing::File(_))
+    ));
 }
 
 #[test]
 fn a_full_table_takes_new_files_again_once_others_are_in_use_no_more() {
-    let (mut table, next) = full_of_files();
+    let (mut table, next) = full_of_files(FEW);
     map_files(&mut table, 10, next, 1);
-    table.exit(Pid(100), Tid(100), Mono(3));
+    table.exit(Pid(1000), Tid(1000), Mono(3));
     table.sweep(Mono(4));
     // Unused ones are not looked for at each refusal.
     let refused = table.counts().files_refused;
@@ -299,10 +340,154 @@ fn a_full_table_takes_new_files_again_once_others_are_in_use_no_more() {
     let later = Mono(6).plus(FILES_RETRY);
     table.mmap(&file_map(10, 0x5000, next), later);
     assert_eq!(table.counts().files_refused, refused + 1);
-    let process = table.get(Pid(10)).expect("there");
-    let found = process.space().find(Avma(0x5800)).expect("mapped");
-    assert!(matches!(found.backing, Backing::File(_)));
-    assert_eq!(table.counts().files_forgotten, FILES_MAX as u64 / 8);
+    assert!(matches!(
+        backing(&table, 10, 0x5800),
+        Some(Backing::File(_))
+    ));
+    assert_eq!(table.counts().files_forgotten, FEW);
+}
+
+#[test]
+fn who_maps_most_files_gives_way_to_who_maps_few() {
+    let (mut table, next) = full_of_files(4096);
+    map_files(&mut table, 10, next, 3);
+    assert!(matches!(
+        backing(&table, 10, 0x10_0800),
+        Some(Backing::File(_))
+    ));
+    // Whoever had most keeps what it mapped first, its program; what it mapped last has no name, with
+    // the reason.
+    assert_eq!(
+        table.counts().files_refused,
+        8 * (4096 - FILES_FAIR[0] as u64)
+    );
+    assert!(matches!(
+        backing(&table, 1000, 0x10_0800),
+        Some(Backing::File(_))
+    ));
+    assert_eq!(
+        backing(&table, 1000, 0x10_0800 + 4095 * 0x1000),
+        Some(Backing::Nothing(Unnamed::Limit))
+    );
+    assert_eq!(table.counts().spaces_forgotten, 0);
+}
+
+#[test]
+fn processes_that_share_their_mappings_share_them_after_giving_way() {
+    let (mut table, next) = full_of_files(4096);
+    for pid in 5000..5100 {
+        fork(&mut table, 1000, pid, 3);
+    }
+    let before = table.space_bytes();
+    map_files(&mut table, 10, next, 3);
+    assert!(table.space_bytes() <= before + (1 << 20));
+    assert_eq!(
+        table.counts().files_refused,
+        8 * (4096 - FILES_FAIR[0] as u64)
+    );
+}
+
+#[test]
+fn long_paths_fill_the_table_of_files_by_their_bytes() {
+    let mut table = ProcessTable::new();
+    let mut path = vec![b'x'; 4096];
+    path[0] = b'/';
+    for number in 0..FILES_MAX as u64 {
+        // Few of each process, so that none gives way.
+        let pid = 10 + (number / FEW) as u32;
+        if number % FEW == 0 {
+            fork(&mut table, 1, pid, 1);
+        }
+        path[4000..4008].copy_from_slice(&number.to_be_bytes());
+        let start = 0x10_0000 + number * 0x1000;
+        let mmap = Mmap {
+            path: &path,
+            ..file_map(pid, start, 1 + number)
+        };
+        table.mmap(&mmap, Mono(2));
+    }
+    assert!(table.files.path_bytes() <= file_table::PATH_BYTES_MAX + path.len());
+    let fit = file_table::PATH_BYTES_MAX / path.len();
+    assert_eq!(table.counts().files_refused as usize, FILES_MAX - fit);
+}
+
+#[test]
+fn what_all_mappings_take_is_bounded_and_who_has_few_still_maps() {
+    let mut table = ProcessTable::new();
+    // One file each, mapped all over: 75 MiB of mappings.
+    for pid in 100..400 {
+        fork(&mut table, 1, pid, 1);
+        for page in 0..space::MAPPINGS_MAX as u64 {
+            table.mmap(&file_map(pid, 0x10_0000 + page * 0x2000, 7), Mono(2));
+        }
+        assert!(table.space_bytes() <= SPACE_BYTES_ALL_MAX + (1 << 20));
+    }
+    // Forking shares the mappings, and mapping one more would copy them all.
+    for pid in 3000..3300 {
+        fork(&mut table, 100, pid, 3);
+        table.mmap(&file_map(pid, 0x1000, 8), Mono(4));
+        assert!(table.space_bytes() <= SPACE_BYTES_ALL_MAX + (1 << 20));
+    }
+    assert!(table.counts().spaces_forgotten > 0);
+    fork(&mut table, 1, 10, 5);
+    table.mmap(&file_map(10, 0x5000, 9), Mono(6));
+    assert!(matches!(
+        backing(&table, 10, 0x5800),
+        Some(Backing::File(_))
+    ));
+    // All of it comes back when they end.
+    for pid in (100..400).chain(3000..3300) {
+        table.exit(Pid(pid), Tid(pid), Mono(7));
+    }
+    table.sweep(Mono(8));
+    assert!(table.space_bytes() < 4096, "{}", table.space_bytes());
+}
+
+#[test]
+fn threads_beyond_the_bound_keep_their_process_until_proc_tells() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    for tid in 0..THREADS_MAX as u32 + 5 {
+        table.fork(Pid(10), Tid(100 + tid), Pid(10), Tid(10), Mono(2));
+    }
+    assert_eq!(table.threads_len(), THREADS_MAX);
+    assert_eq!(table.counts().threads_refused, 5);
+    table.exit(Pid(10), Tid(10), Mono(3));
+    for tid in 0..THREADS_MAX as u32 + 4 {
+        table.exit(Pid(10), Tid(100 + tid), Mono(3));
+    }
+    table.sweep(Mono(100));
+    assert!(table.get(Pid(10)).is_some(), "one thread still runs");
+    assert_eq!(table.counts().ends_uncertain, 1, "so /proc is read");
+    table.expect_scan();
+    table.repair(&scan_of(&[]), Mono(9));
+    table.sweep(Mono(100));
+    assert!(table.get(Pid(10)).is_none());
+}
+
+#[test]
+fn a_look_at_proc_that_missed_processes_ends_none() {
+    let mut table = ProcessTable::new();
+    fork(&mut table, 1, 10, 1);
+    let scan = Scan {
+        complete: false,
+        ..scan_of(&[])
+    };
+    table.repair(&scan, Mono(9));
+    table.sweep(Mono(100));
+    assert!(table.get(Pid(10)).is_some());
+}
+
+#[test]
+fn the_name_of_a_thread_is_not_that_of_another_process_with_its_id() {
+    let mut table = with_worker();
+    // Its end was lost, and the id is another's thread by now.
+    fork(&mut table, 1, 20, 4);
+    table.comm(Pid(20), Tid(20), Comm::from_bytes(b"main"), false, Mono(5));
+    assert_eq!(
+        table.thread_comm(Pid(20), Tid(12)),
+        Comm::from_bytes(b"main")
+    );
 }
 
 #[test]

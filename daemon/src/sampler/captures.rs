@@ -7,12 +7,14 @@
 use super::drain::{Way, mark_ended};
 use super::recent::Recent;
 use super::waits::Waits;
-use super::{Queues, Shared};
+use super::{CLOSING_MAX, Queues, Shared, keep_newest};
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::fold::Folder;
 use crate::aggregate::losses::Losses;
 use crate::capture::filter::Filter;
-use crate::ids::{CaptureId, CgroupId};
+use crate::capture::offcpu::machine::At;
+use crate::capture::offcpu::setup::event;
+use crate::ids::{CaptureId, CgroupId, Tid};
 use crate::perf::loss::Gap;
 use crate::perf::record::Sample;
 use crate::perf::rings::Rings;
@@ -21,6 +23,7 @@ use crate::process::ProcessTable;
 use crate::process::scout::Request;
 use crate::sys::Poller;
 use crate::time::Mono;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{TryRecvError, TrySendError};
@@ -132,7 +135,7 @@ pub(super) struct Captures {
     /// Of the continuous profile.
     spare: Vec<RawBatch>,
     /// Sets whose captures have ended and which `fp-files` had no room for.
-    closing: Vec<RingSet>,
+    closing: VecDeque<RingSet>,
     /// For a capture that begins: its list of cgroups is older.
     made: Recent,
 }
@@ -226,6 +229,11 @@ impl Captures {
         self.list.is_empty() && self.closing.is_empty()
     }
 
+    /// True while one makes waits.
+    pub(super) fn make_waits(&self) -> bool {
+        self.list.iter().any(|running| running.waits.is_some())
+    }
+
     /// Begins one. Without its set, or beyond [`CAPTURES_MAX`], it ends at once.
     pub(super) fn begin(&mut self, begin: Begin, rings: &mut Rings, poller: &Poller, now: Mono) {
         let [first, spare] = begin.batches;
@@ -241,7 +249,7 @@ impl Captures {
         let mut refused = running >= CAPTURES_MAX || matches!(begin.set, SetOf::Open(_)) && !known;
         let start = match begin.set {
             SetOf::New(set) if refused => {
-                self.closing.push(*set);
+                self.closing.push_back(*set);
                 now
             }
             SetOf::New(set) => {
@@ -330,7 +338,7 @@ impl Captures {
                 // It was added a moment ago.
                 let _ = poller.remove(fd);
             }
-            self.closing.push(set);
+            self.closing.push_back(set);
             return false;
         }
         rings.add_set(set);
@@ -427,8 +435,34 @@ impl Captures {
         }
     }
 
-    /// Adds what the last drain learned of the rings of captures.
-    pub(super) fn take_news(&mut self, rings: &Rings) {
+    /// Tells the captures of waits that a thread came to a CPU.
+    pub(super) fn arrive(&mut self, set: SetKey, at: At, tid: Tid, processes: &ProcessTable) {
+        for running in &mut self.list {
+            if !running.covers(set, at.time) {
+                continue;
+            }
+            if let Some(waits) = &mut running.waits {
+                waits.arrives(at, tid, &mut running.folder, processes);
+            }
+        }
+    }
+
+    /// Adds what the last drain learned of the rings of captures, and has CPUs that record no switches of
+    /// their idle task tell of arrivals.
+    pub(super) fn take_news(&mut self, rings: &mut Rings) {
+        for running in &mut self.list {
+            let Some(waits) = &mut running.waits else {
+                continue;
+            };
+            while let Some(cpu) = waits.silent_cpu() {
+                for feed in &running.feeds {
+                    if let Some(set) = rings.set_mut(feed.set) {
+                        // Where the kernel refuses the capture says what it does not know.
+                        let _ = set.tell_arrivals(event::READY, cpu);
+                    }
+                }
+            }
+        }
         for set in rings.sets() {
             let news = set.news;
             let its = |running: &&mut Running| running.feed(set.key).is_some();
@@ -522,7 +556,7 @@ impl Captures {
         &mut self,
         rings: &mut Rings,
         poller: &Poller,
-        queues: &Queues,
+        (queues, shared): (&Queues, &Shared),
     ) -> io::Result<()> {
         self.list
             .retain(|running| !running.closed || running.unsent.is_some());
@@ -536,15 +570,18 @@ impl Captures {
             for fd in set.fds() {
                 poller.remove(fd)?;
             }
-            self.closing.push(set);
+            self.closing.push_back(set);
         }
-        while let Some(set) = self.closing.pop() {
+        while let Some(set) = self.closing.pop_front() {
             let sent = queues.scout.try_send(Request::Close(Box::new(set)));
             if let Err(TrySendError::Full(Request::Close(set))) = sent {
-                self.closing.push(*set);
+                self.closing.push_front(*set);
                 break;
             }
         }
+        // Sets come and go as captures are asked for: while `fp-files` stands still they would pile up.
+        let beyond = keep_newest(&mut self.closing, CLOSING_MAX);
+        shared.rings_closed.fetch_add(beyond, Ordering::Relaxed);
         Ok(())
     }
 
@@ -588,5 +625,6 @@ fn complete(batch: &mut RawBatch, main: &mut RawBatch, processes: &ProcessTable)
     mark_ended(batch, processes);
     batch.files_announced = main.files_announced;
     batch.cgroups.append(&mut main.cgroups);
+    batch.cgroup_bytes += std::mem::take(&mut main.cgroup_bytes);
     batch.kernel_changed |= std::mem::take(&mut main.kernel_changed);
 }

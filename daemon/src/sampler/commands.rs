@@ -2,10 +2,13 @@
 
 use super::{Begin, Follow, Sampler, SamplerError};
 use crate::ids::{CaptureId, CpuId};
-use crate::perf::cpu_ring::CpuRing;
+use crate::perf::cpu_ring::{CpuRing, CpuRings};
 use crate::perf::rings::Rings;
+use crate::process::scout::Retired;
+use crate::sys::Poller;
 use crate::time::Mono;
 use crate::unwind::Depths;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// What changes while the sampler runs.
@@ -24,7 +27,7 @@ pub enum Command {
     /// Sample one more CPU, or one again that was away.
     AddCpu {
         /// Opened and enabled.
-        ring: Box<CpuRing>,
+        rings: Box<CpuRings>,
         /// Since when the CPU may have run unsampled.
         since: Mono,
         /// Since when it had been offline; as `since` where it was not.
@@ -69,14 +72,16 @@ impl Sampler {
         // Weights differ from here on.
         self.hand_over(next.cut, false)?;
         next.rings.follow(&self.rings, next.cut);
-        for fd in next.rings.fds() {
-            self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
+        for watched in next.rings.fds() {
+            listen(&self.poller, &self.deaf, watched)?;
         }
-        for fd in self.rings.fds() {
-            self.poller.remove(fd).map_err(SamplerError::Wait)?;
+        for watched in self.rings.fds() {
+            unlisten(&self.poller, &self.deaf, watched)?;
         }
         next.rings.adopt_sets(&mut self.rings);
-        self.rings = next.rings;
+        let mut old = std::mem::replace(&mut self.rings, next.rings);
+        old.stop();
+        self.retire(Retired(Box::new(old)));
         self.unwinder.depths = next.depths;
         self.folder.batch().period = next.period;
         self.folder.reduced = next.reduced;
@@ -84,8 +89,8 @@ impl Sampler {
     }
 
     pub(super) fn unwatch(&self, ring: &CpuRing) -> Result<(), SamplerError> {
-        match ring.fd() {
-            Some(fd) => self.poller.remove(fd).map_err(SamplerError::Wait),
+        match ring.watched() {
+            Some(watched) => unlisten(&self.poller, &self.deaf, watched),
             None => Ok(()),
         }
     }
@@ -109,23 +114,26 @@ impl Sampler {
                 period,
                 reduced,
             } => {
+                // They have filled since the first of them was opened, and nothing before the cut is theirs.
+                let mut rings = *rings;
+                rings.drain(Mono::now(), |_| {});
                 self.successor = Some(Box::new(Successor {
-                    rings: *rings,
+                    rings,
                     depths,
                     period,
                     reduced,
                     cut: Mono::now(),
                 }));
             }
-            Command::AddCpu { ring, since, left } => {
-                for gap in self.rings.missed_around(&ring, left, since) {
+            Command::AddCpu { rings, since, left } => {
+                for gap in self.rings.missed_around(&rings.samples, left, since) {
                     self.losses.add(gap);
                 }
-                if let Some(fd) = ring.fd() {
-                    self.poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
+                for watched in rings.iter().filter_map(CpuRing::watched) {
+                    listen(&self.poller, &self.deaf, watched)?;
                 }
                 self.captures.cpu_came(since);
-                self.rings.add(*ring);
+                self.rings.add(*rings);
             }
             Command::KeepTimes(keep) => self.folder.keep_moments = keep,
             Command::RemoveCpu(cpu) => {
@@ -145,6 +153,31 @@ impl Sampler {
             Command::EndCapture(id) => self.captures.end(id, now),
         }
         Ok(())
+    }
+}
+
+/// Has the pollers tell when a ring fills.
+pub(super) fn listen(
+    poller: &Poller,
+    deaf: &Poller,
+    (fd, is_side_band): (RawFd, bool),
+) -> Result<(), SamplerError> {
+    poller.add_edge(fd, 0).map_err(SamplerError::Wait)?;
+    match is_side_band {
+        true => deaf.add_edge(fd, 0).map_err(SamplerError::Wait),
+        false => Ok(()),
+    }
+}
+
+fn unlisten(
+    poller: &Poller,
+    deaf: &Poller,
+    (fd, is_side_band): (RawFd, bool),
+) -> Result<(), SamplerError> {
+    poller.remove(fd).map_err(SamplerError::Wait)?;
+    match is_side_band {
+        true => deaf.remove(fd).map_err(SamplerError::Wait),
+        false => Ok(()),
     }
 }
 

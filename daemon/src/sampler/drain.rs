@@ -5,6 +5,7 @@ use super::{Queues, Sampler, SamplerError, Shared};
 use crate::aggregate::batch::{RawBatch, RawFrame};
 use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
+use crate::capture::offcpu::machine::At;
 use crate::ids::{Comm, Pid};
 use crate::jit::notice::Notice;
 use crate::perf::record::{Record, Sample};
@@ -13,6 +14,7 @@ use crate::process::ProcessTable;
 use crate::process::scout::Request;
 use crate::process::space::Backing;
 use crate::time::Mono;
+use crate::unwind::recall::RecallCounts;
 use crate::unwind::{StackBuffer, Unwinder};
 use profile::StackEnd;
 use std::sync::atomic::Ordering;
@@ -81,6 +83,12 @@ impl Sampler {
                     captures.fold((set, event), &sample, is_idle, folder, way);
                     return;
                 }
+                Drained::SetArrival {
+                    set,
+                    time,
+                    cpu,
+                    tid,
+                } => return captures.arrive(set, At { time, cpu }, tid, processes),
             };
             while time >= *window_end {
                 // Counts of the rings are not at hand inside the drain: they go with the next batch.
@@ -111,6 +119,10 @@ impl Sampler {
                     exec,
                 } => {
                     if exec {
+                        // From here on the process has another id.
+                        if let Some(process) = processes.get(pid) {
+                            unwinder.recall.forget((process.id, tid));
+                        }
                         tell_end(processes, queues, pid, time, true);
                     }
                     processes.comm(pid, tid, comm, exec, time);
@@ -125,7 +137,7 @@ impl Sampler {
                 }
                 Record::Exit { pid, tid } => {
                     if let Some(process) = processes.get(pid) {
-                        unwinder.looks.forget((process.id, tid));
+                        unwinder.forget((process.id, tid));
                     }
                     processes.exit(pid, tid, time);
                     tell_end(processes, queues, pid, time, false);
@@ -136,26 +148,32 @@ impl Sampler {
                         containers.announce(path);
                     }
                     captures.note_created(time, id, path);
-                    folder.batch().cgroups.push((id, path.into()));
+                    if !folder.batch().note_cgroup(id, path) {
+                        shared.cgroups_refused.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
                 Record::KernelCode => {
                     folder.batch().kernel_changed = true;
                     shared.kernel_code_changes.fetch_add(1, Ordering::Relaxed);
                 }
                 // The rings count them.
-                Record::Lost(_) | Record::Throttle | Record::Other => {}
+                Record::Lost(_) | Record::Throttle | Record::Arrival { .. } | Record::Other => {}
             }
         });
         captures.take_news(rings);
-        let quality = &mut folder.batch().quality;
         let news = rings.news;
+        // Kernel code that came or went may be among what was lost.
+        folder.batch().kernel_changed |= news.lost_side_band > 0;
+        let quality = &mut folder.batch().quality;
         quality.lost += news.lost;
         if let Some(delay) = lateness.delay().filter(|_| news.lost > 0) {
             quality.lost_late += news.lost;
             let delay = delay.as_nanos() as u64;
             shared.longest_delay.fetch_max(delay, Ordering::Relaxed);
         }
-        repair.wanted |= news.lost > 0;
+        // What was lost, flushed or damaged may have been of the side band.
+        let missed = [news.lost, news.lost_side_band, news.flushed, news.malformed];
+        repair.wanted |= missed.iter().any(|&count| count > 0);
         quality.throttled += news.throttled;
         quality.malformed += news.malformed;
         shared.samples.fetch_add(folded, Ordering::Relaxed);
@@ -163,6 +181,11 @@ impl Sampler {
         shared
             .malformed_records
             .store(rings.malformed, Ordering::Relaxed);
+        shared.rings_flushed.store(rings.flushed, Ordering::Relaxed);
+        let lost_stalled = &shared.lost_stalled;
+        lost_stalled.store(rings.lost_stalled, Ordering::Relaxed);
+        let lost_side_band = &shared.lost_side_band;
+        lost_side_band.store(rings.lost_side_band, Ordering::Relaxed);
         if newest.0 != 0 {
             shared.newest_sample.store(newest.0, Ordering::Relaxed);
         }
@@ -211,8 +234,12 @@ impl Sampler {
             shared,
             rings,
             poller,
+            unwinder,
             ..
         } = self;
+        if !captures.make_waits() {
+            unwinder.recall.clear();
+        }
         // Also when none runs: their batches come back after they have ended.
         captures.take_back(queues)?;
         // A set may have come for a capture that had ended.
@@ -222,7 +249,7 @@ impl Sampler {
         let known = (&*processes, rings.sets());
         captures.hand_over(reached, folder, known, queues, shared)?;
         captures
-            .sweep(rings, poller, queues)
+            .sweep(rings, poller, (queues, shared))
             .map_err(SamplerError::Wait)
     }
 }
@@ -305,6 +332,19 @@ impl<'a> Way<'a> {
         self.unwinder.unwind(sample, process, self.stack)
     }
 
+    /// The same for the sample of a wait, of which `near_bytes` of the stack are copied each time.
+    pub(super) fn unwind_wait(&mut self, sample: &Sample<'_>, near_bytes: u32) -> StackEnd {
+        self.processes.meet(sample.pid, sample.time);
+        let process = self.processes.get(sample.pid);
+        let unwinder = &mut *self.unwinder;
+        unwinder.unwind_wait(sample, process, near_bytes, self.stack)
+    }
+
+    /// What was recognized of waits, since the start.
+    pub(super) fn recall(&self) -> RecallCounts {
+        self.unwinder.recall.counts
+    }
+
     /// Adds a sample that was unwound.
     pub(super) fn add(
         &mut self,
@@ -333,6 +373,11 @@ impl<'a> Way<'a> {
     /// The frames of what was unwound last, leaf first.
     pub(super) fn frames(&self) -> &[RawFrame] {
         &self.stack.frames
+    }
+
+    /// The frames of what was unwound last, leaf first, and the processes.
+    pub(super) fn found(&self) -> (&[RawFrame], &ProcessTable) {
+        (&self.stack.frames, self.processes)
     }
 
     /// Tells `fp-jit` of a process that has frames in generated code, unless it knows.

@@ -10,12 +10,20 @@ use crate::time::Mono;
 use crate::unwind::engine::UnwindCounts;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, OnceLock};
+
+/// Commands that wait for the next pass. As many captures as may run begin, follow and end within one
+/// pass with a fourth of it; the queue is full only when the sampler stands still, and then the
+/// supervisor ends the daemon.
+pub const COMMANDS_MAX: usize = 1024;
 
 /// What other threads see of the sampler and ask of it.
 pub struct Shared {
     pub(super) wake: WakeFd,
-    pub(super) commands: Mutex<Vec<Command>>,
+    commands: SyncSender<Command>,
+    /// The other end, until the sampler takes it: it never waits for a lock.
+    obeyed: Mutex<Option<Receiver<Command>>>,
     pub(super) flush: AtomicBool,
     pub(super) stop: AtomicBool,
     /// Who wants to know of cgroups as they are made.
@@ -42,8 +50,20 @@ pub struct Shared {
     pub late_records: AtomicU64,
     /// Damaged records.
     pub malformed_records: AtomicU64,
+    /// Times a ring that was full and did not move was flushed.
+    pub rings_flushed: AtomicU64,
+    /// Rings, or sets of them, that the sampler closed itself because `fp-files` stood still.
+    pub rings_closed: AtomicU64,
+    /// Records lost in rings that did not move.
+    pub lost_stalled: AtomicU64,
+    /// Records of the side band lost in rings of its own.
+    pub lost_side_band: AtomicU64,
     /// Kernel code that came or went, by count of records.
     pub kernel_code_changes: AtomicU64,
+    /// Commands refused at [`COMMANDS_MAX`].
+    pub commands_refused: AtomicU64,
+    /// Cgroups made whose path found no room: named from the tree, where they are still there.
+    pub cgroups_refused: AtomicU64,
     /// Rarely changing facts, copied when somebody looks: counts of each CPU, of the process table.
     pub facts: Mutex<Facts>,
 }
@@ -66,9 +86,11 @@ pub struct Facts {
 impl Shared {
     /// Nothing asked for yet.
     pub fn new() -> io::Result<Shared> {
+        let (commands, obeyed) = sync_channel(COMMANDS_MAX);
         Ok(Shared {
             wake: WakeFd::new()?,
-            commands: Mutex::new(Vec::new()),
+            commands,
+            obeyed: Mutex::new(Some(obeyed)),
             flush: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             containers: OnceLock::new(),
@@ -82,7 +104,13 @@ impl Shared {
             longest_delay: AtomicU64::new(0),
             late_records: AtomicU64::new(0),
             malformed_records: AtomicU64::new(0),
+            rings_flushed: AtomicU64::new(0),
+            rings_closed: AtomicU64::new(0),
+            lost_stalled: AtomicU64::new(0),
+            lost_side_band: AtomicU64::new(0),
             kernel_code_changes: AtomicU64::new(0),
+            commands_refused: AtomicU64::new(0),
+            cgroups_refused: AtomicU64::new(0),
             facts: Mutex::new(Facts::default()),
         })
     }
@@ -99,11 +127,16 @@ impl Shared {
         self.wake.wake();
     }
 
-    /// Has a command carried out at the next pass.
+    /// Has a command carried out at the next pass. Beyond [`COMMANDS_MAX`] it is dropped and counted.
     pub fn command(&self, command: Command) {
-        if let Ok(mut commands) = self.commands.lock() {
-            commands.push(command);
+        if self.commands.try_send(command).is_err() {
+            self.commands_refused.fetch_add(1, Ordering::Relaxed);
         }
         self.wake.wake();
+    }
+
+    /// Where commands arrive; `None` when a sampler has it already.
+    pub(super) fn take_obeyed(&self) -> Option<Receiver<Command>> {
+        self.obeyed.lock().ok()?.take()
     }
 }

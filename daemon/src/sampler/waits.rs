@@ -11,8 +11,8 @@ use crate::capture::filter::Filter;
 use crate::capture::offcpu::format::{Leaving, Switch, Waking};
 use crate::capture::offcpu::machine::{At, Loss, Machine, Waiting};
 use crate::capture::offcpu::setup::{Reading, event};
-use crate::capture::offcpu::{Wait, WaitCounts, Who, shape};
-use crate::ids::{Comm, Pid, Tid};
+use crate::capture::offcpu::{CpuMask, Wait, WaitCounts, Who, shape};
+use crate::ids::{Comm, CpuId, Pid, Tid};
 use crate::perf::record::Sample;
 use crate::process::ProcessTable;
 use crate::time::Mono;
@@ -28,6 +28,8 @@ pub struct Waits {
     machine: Machine,
     /// What the batches so far have told.
     told: WaitCounts,
+    /// CPUs whose arrivals were asked for.
+    asked: CpuMask,
     /// One stack of a wait and who ended it.
     shaped: Vec<RawFrame>,
 }
@@ -45,6 +47,7 @@ impl Waits {
             reading,
             machine,
             told: WaitCounts::default(),
+            asked: CpuMask::default(),
             shaped: Vec::with_capacity(256),
         }
     }
@@ -66,6 +69,14 @@ impl Waits {
         let loss = Loss { from: since, until };
         self.machine.lost_switches(loss);
         self.machine.lost_wakings(loss);
+    }
+
+    /// A CPU that was found to record no switches of its idle task, once each.
+    pub(super) fn silent_cpu(&mut self) -> Option<CpuId> {
+        let silent = &self.machine.counts.silent;
+        let found = silent.iter().find(|&cpu| !self.asked.has(cpu))?;
+        self.asked.add(found);
+        Some(found)
     }
 
     /// What was seen since it was last asked.
@@ -99,8 +110,8 @@ impl Waits {
                     return;
                 }
                 let copied = number == event::COPIED;
-                self.leaves(at, &switch, sample, (filter, copied), main, way);
-                if !copied && switch.next != 0 {
+                self.leaves(at, &switch, sample, (filter, copied), (main, folder), way);
+                if !copied {
                     self.runs(at, Tid(switch.next), folder, way);
                 }
             }
@@ -125,30 +136,49 @@ impl Waits {
         switch: &Switch,
         sample: &Sample<'_>,
         (filter, copied): (&Filter, bool),
-        main: &mut Folder,
+        (main, folder): (&mut Folder, &mut Folder),
         way: &mut Way<'_>,
     ) {
         let prev = Tid(switch.prev);
         let who = self.who(prev, sample, filter, way);
+        let waits = matches!(
+            switch.leaving,
+            Leaving::Sleep | Leaving::Uninterruptible | Leaving::Stopped
+        );
+        let end = match who {
+            Some(_) if waits && switch.prev != 0 => {
+                let before = way.recall();
+                let near = Some(self.reading.near_bytes);
+                let end = unwind(sample, near, main, way);
+                self.machine.counts.note_checks(before, way.recall());
+                end
+            }
+            _ => StackEnd::Complete,
+        };
+        let Waits {
+            machine, shaped, ..
+        } = self;
+        let (frames, processes) = way.found();
+        // A wait before this one may have ended unseen.
+        let emit = &mut |wait: Wait<'_>| add(&wait, at.time, shaped, folder, processes);
         let Some(who) = who.filter(|_| switch.prev != 0) else {
             if !copied {
-                self.machine.passes(at, prev);
+                machine.passes(at, prev, emit);
             }
             return;
         };
         match switch.leaving {
             Leaving::Dead | Leaving::Preempted if copied => {}
-            Leaving::Dead => self.machine.ends(at, prev),
-            Leaving::Preempted => self.machine.preempted(at, prev, who),
+            Leaving::Dead => machine.ends(at, prev, emit),
+            Leaving::Preempted => machine.preempted(at, prev, who, emit),
             leaving => {
-                let end = unwind(sample, main, way);
                 let waiting = Waiting {
                     who,
                     leaving,
-                    frames: way.frames(),
+                    frames,
                     end,
                 };
-                self.machine.waits(at, prev, &waiting, copied);
+                machine.waits(at, prev, &waiting, copied, emit);
             }
         }
     }
@@ -182,7 +212,7 @@ impl Waits {
         if !self.machine.wants_waker(woken) {
             return;
         }
-        let end = unwind(sample, main, way);
+        let end = unwind(sample, None, main, way);
         let name = way.processes.thread_comm(sample.pid, sample.tid);
         let entries = &self.reading.interrupts;
         let whole = end.is_complete();
@@ -201,6 +231,24 @@ impl Waits {
         });
     }
 
+    /// A thread came to a CPU whose arrivals were asked for. The idle task waits for nothing.
+    pub(super) fn arrives(
+        &mut self,
+        at: At,
+        tid: Tid,
+        folder: &mut Folder,
+        processes: &ProcessTable,
+    ) {
+        let Waits {
+            machine, shaped, ..
+        } = self;
+        if tid != Tid(0) && machine.begin(at) {
+            machine.arrives(at, tid, &mut |wait| {
+                add(&wait, at.time, shaped, folder, processes)
+            });
+        }
+    }
+
     /// Gives out what goes on at the end of the capture. It has no time of its own: nothing happened then, and
     /// all that waits for long would stand in the map as one burst.
     pub(super) fn finish(&mut self, end: Mono, folder: &mut Folder, processes: &ProcessTable) {
@@ -214,8 +262,17 @@ impl Waits {
 }
 
 /// Unwinds a sample and tells of its files and its generated code; the frames are left in the buffer.
-fn unwind(sample: &Sample<'_>, main: &mut Folder, way: &mut Way<'_>) -> StackEnd {
-    let end = way.unwind(sample);
+/// `near_bytes`: of a wait, what is copied of its stack each time.
+fn unwind(
+    sample: &Sample<'_>,
+    near_bytes: Option<u32>,
+    main: &mut Folder,
+    way: &mut Way<'_>,
+) -> StackEnd {
+    let end = match near_bytes {
+        Some(near_bytes) => way.unwind_wait(sample, near_bytes),
+        None => way.unwind(sample),
+    };
     way.announce(sample, main);
     if way
         .frames()

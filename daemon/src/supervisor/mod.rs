@@ -28,8 +28,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often heartbeats and the clock are checked when systemd does not ask for more.
-const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// How often heartbeats, the clock and what is degraded are checked when systemd does not ask for more. A
+/// look costs a part of a millisecond; a daemon that is blind is known so much later.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often what the service manager had no room for is sent again.
 const UNSENT_INTERVAL: Duration = Duration::from_secs(1);
@@ -167,6 +168,7 @@ impl Stages {
             }
             self.agent.keep_budget(Mono::now());
             self.agent.note_losses(Mono::now());
+            self.agent.look_around(Mono::now());
             if watchdog.is_some() {
                 self.manager.tell(&NotifyState::Watchdog);
             }

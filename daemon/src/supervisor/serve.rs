@@ -16,7 +16,7 @@ const SERVING_GRACE_SHARE: f64 = 0.6;
 const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 3;
 
 /// Where the configuration says to listen.
-fn listen_at(server: &config::Server) -> grpc::Listen {
+pub(super) fn listen_at(server: &config::Server) -> grpc::Listen {
     match &server.listen {
         config::Listen::Unix(path) => grpc::Listen::Unix {
             path: path.clone(),

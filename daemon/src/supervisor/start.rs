@@ -1,11 +1,11 @@
-//! Puts the stages together and starts them: each before those that hand it something, the sampler and the
-//! server last.
+//! Puts the stages together and starts them: each before those that hand it something, the sampler
+//! and the server last.
 //!
-//! [`Parts`] are opened before any thread runs. Then each function here starts a stage and returns the ends of
-//! the queues that lead to it.
+//! [`Parts`] are opened before any thread runs. Then each function here starts a stage and returns
+//! the ends of the queues that lead to it.
 
 use super::ends::{Ends, RunError, StageError};
-use super::serve::serve;
+use super::serve::{listen_at, serve};
 use super::{Notifier, Stages};
 use crate::agent::{self, Agent, Budget, ConfigSource, SamplingFacts, SetLogLevel};
 use crate::aggregate::batch::RawBatch;
@@ -18,6 +18,7 @@ use crate::cgroup::containers::{self, Asker, Containers, Source};
 use crate::config::{Config, Loaded};
 use crate::cpus::CpuWatch;
 use crate::export::{self, Exporter};
+use crate::grpc;
 use crate::heartbeat::{Heartbeat, Pace};
 use crate::jit::notice::Notice;
 use crate::jit::{self, CodeBook, Watcher};
@@ -27,13 +28,13 @@ use crate::perf::rings::Rings;
 use crate::pins::Pins;
 use crate::pins::bring::Bringer;
 use crate::process::looker::{self, Looker};
-use crate::process::scan::ScannedProcess;
+use crate::process::scan::Scan;
 use crate::process::scout::{Handover, Modules, Request, Scanned, Scout};
 use crate::sampler::{self, Queues, Sampler, Start};
 use crate::symbolize::debug_files;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer};
-use crate::sys::WakeFd;
+use crate::sys::{Priority, WakeFd};
 use crate::time::{Mono, WallAnchor};
 use crate::unwind::generated::Generated;
 use crate::unwind::{Unwinder, generated, look, modules};
@@ -115,7 +116,7 @@ struct Parts {
     asker: Option<Asker>,
     scout: Scout,
     /// Found after the rings were opened.
-    processes: Vec<ScannedProcess>,
+    processes: Scan,
     counters: Arc<SymbolCounters>,
     store: Arc<FileStore>,
     shared: Arc<sampler::Shared>,
@@ -201,6 +202,7 @@ impl Parts {
             sampler: Arc::clone(&self.shared),
             recorder: RwLock::new(recorder),
             started_unix_ns: clock.to_unix_ns(Mono::now()),
+            started: Mono::now(),
             clock,
             config: Mutex::new(loaded),
             source,
@@ -209,6 +211,7 @@ impl Parts {
             arrivals: Mutex::default(),
             budget: Mutex::new(budget),
             losses: Mutex::default(),
+            alarms: Mutex::default(),
             bounds: Arc::new(CacheBounds::new(bounds)),
             symbols: Arc::clone(&self.counters),
             containers: Arc::clone(&self.container_counts),
@@ -241,6 +244,7 @@ impl Stages {
         set_log_level: SetLogLevel,
     ) -> Result<Stages, RunError> {
         let config = loaded.config.clone();
+        grpc::check_free(&listen_at(&config.server))?;
         let parts = Parts::open(&config)?;
         let (agent, unsent) = parts.agent(loaded, source, set_log_level);
         let recorders = Arc::<Recorders>::default();
@@ -341,7 +345,7 @@ fn start_pipeline(
         unwinder,
         period: facts.period(),
         rings,
-        processes,
+        processes: processes.processes,
         idle,
         window,
         first_window_end: agent.clock.next_multiple(window),
@@ -357,6 +361,14 @@ fn start_pipeline(
         looks,
     };
     threads.drains("fp-sampler", move || {
+        if !Priority::prefer_this_thread(sampler::NICE) {
+            tracing::info!(
+                nice = sampler::NICE,
+                "the sampler has ordinary priority: where all CPUs are busy it may come late and lose \
+                 samples; grant CAP_SYS_NICE, or set LimitNICE={} in its unit",
+                sampler::NICE
+            );
+        }
         Ok(Sampler::new(start, queues, shared)?.run()?)
     })
 }
@@ -399,7 +411,8 @@ fn start_files(
     })
 }
 
-/// Starts what follows generated code. Returns where its processes are told of, and where rules for it come from.
+/// Starts what follows generated code. Returns where its processes are told of, and where rules for
+/// it come from.
 fn start_jit(
     threads: &mut Threads,
     agent: &Agent,
@@ -422,7 +435,8 @@ fn start_jit(
         Watcher::new(options, asker, counters, rules).run(&notices);
         Ok(())
     };
-    // It may wait for helpers. All that it leaves behind is what runtimes wrote because they were asked.
+    // It may wait for helpers. All that it leaves behind is what runtimes wrote because they were
+    // asked.
     match asks {
         true => threads.drains("fp-jit", body)?,
         false => drop(threads.start("fp-jit", body)?),

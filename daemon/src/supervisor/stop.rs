@@ -44,6 +44,9 @@ impl Stages {
     pub(super) fn stop(mut self, cause: Option<RunError>) -> Result<(), RunError> {
         self.manager.tell(&NotifyState::Stopping);
         let grace = lock(&self.agent.config).config.shutdown.grace();
+        if let (None, Some(exporter)) = (&cause, &self.agent.export) {
+            exporter.say_stopping();
+        }
         let begin = Mono::now();
         let deadline = begin.plus(grace);
         let by = |share| begin.plus(grace.mul_f64(share));

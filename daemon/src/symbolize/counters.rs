@@ -36,8 +36,12 @@ counters! {
     tables_read,
     /// Symbol tables dropped to stay under the cache limit.
     tables_evicted,
-    /// Files refused because their symbols alone are over a limit.
+    /// Files without names because reading them takes more memory or time than one file may.
     tables_refused,
+    /// Times that a file was not read because the files of its owner had taken more than their share of time.
+    files_put_off,
+    /// CPU time spent on files of users and containers, in nanoseconds; of each owner it is bounded.
+    owners_files_cpu_ns,
     /// Separate debug files held open with executables that may need them.
     debug_files_held,
     /// Separate debug files found and used.

@@ -9,6 +9,7 @@
 //! an equal build id counts. Whoever makes such a file could as well have put its names into the
 //! executable itself, so it is believed no more and no less than that.
 
+use super::budget::FileBudget;
 use super::elf::{Headers, ReadAt, read_headers};
 use super::files::Image;
 use super::open::{Links, Root};
@@ -72,11 +73,12 @@ pub fn find(
     headers: &Headers,
     image: &Image,
     path: &[u8],
+    budget: &FileBudget<'_>,
 ) -> Option<(Image, Headers)> {
     let held = held.filter(|held| held.unchanged());
     held.and_then(|held| Some((held.clone(), read_headers(held).ok()?)))
         .or_else(|| by_build_id(dirs, headers))
-        .or_else(|| by_link(dirs, headers, image, path))
+        .or_else(|| by_link(dirs, headers, image, path, budget))
 }
 
 fn by_build_id(dirs: &[PathBuf], headers: &Headers) -> Option<(Image, Headers)> {
@@ -111,6 +113,7 @@ fn by_link(
     headers: &Headers,
     image: &Image,
     path: &[u8],
+    budget: &FileBudget<'_>,
 ) -> Option<(Image, Headers)> {
     let (name, checksum) = headers.debug_link(image)?;
     let parent = parent(path);
@@ -120,7 +123,7 @@ fn by_link(
         .find_map(|(dir, name)| {
             let (debug, found) = open(dir, name)?;
             let right = match headers.build_id.is_empty() || found.build_id.is_empty() {
-                true => crc32(&debug).is_some_and(|found| found == checksum),
+                true => crc32(&debug, budget).is_some_and(|found| found == checksum),
                 false => found.build_id == headers.build_id,
             };
             right.then_some((debug, found))
@@ -136,12 +139,14 @@ fn open(dir: &Path, name: &[u8]) -> Option<(Image, Headers)> {
     Some((image, headers))
 }
 
-/// The checksum that `.gnu_debuglink` holds: CRC-32 as in zlib, over the whole file.
-fn crc32<R: ReadAt + ?Sized>(image: &R) -> Option<u32> {
+/// The checksum that `.gnu_debuglink` holds: CRC-32 as in zlib, over the complete file. `None` when
+/// that takes more than the budget.
+fn crc32<R: ReadAt + ?Sized>(image: &R, budget: &FileBudget<'_>) -> Option<u32> {
     let mut crc = flate2::Crc::new();
     let mut buffer = vec![0; 256 << 10];
     let mut at = 0;
     while at < CHECKED_BYTES_MAX {
+        budget.reads(buffer.len()).ok()?;
         let len = image.read_some_at(&mut buffer, at).ok()?;
         if len == 0 {
             return Some(crc.sum());
@@ -158,6 +163,7 @@ mod tests {
 
     #[test]
     fn checksum_is_that_of_zlib() {
-        assert_eq!(crc32(&b"123456789"[..]), Some(0xcbf4_3926));
+        let checksum = crc32(&b"123456789"[..], &FileBudget::default());
+        assert_eq!(checksum, Some(0xcbf4_3926));
     }
 }

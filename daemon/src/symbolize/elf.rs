@@ -5,6 +5,7 @@
 //! bounded positional reads, and every number in the image is checked before use. Little-endian
 //! images of 32 and 64 bits; other machines' files give [`ElfError::Foreign`].
 
+use super::budget::{Charge, FileBudget, Over};
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod::{Pod, from_bytes, slice_from_bytes};
@@ -20,11 +21,26 @@ const SEGMENTS_MAX: usize = 512;
 /// some thousands before they are linked and a few dozen after.
 const SECTIONS_MAX: usize = 8192;
 
+/// Longest section name kept. Unit: bytes. Longer ones are cut, and are the names of no section that is
+/// looked for. Names may share one string that ends nowhere, so each is bounded by itself.
+const SECTION_NAME_BYTES_MAX: usize = 64;
+
+/// Largest table of section names read. Unit: bytes. Names behind it are empty.
+const SECTION_NAMES_BYTES_MAX: u64 = 1 << 20;
+
 /// Longest notes segment read. Unit: bytes.
 const NOTES_BYTES_MAX: u64 = 64 << 10;
 
-/// Symbols read at a time. Bounds the memory that reading takes beside the table itself.
+/// Most notes segments read. Real files have two or three; a build id behind them is not found.
+const NOTES_MAX: usize = 16;
+
+/// Symbols read at a time. Bounds the memory that reading takes next to the table itself.
 const SYMBOLS_AT_ONCE: usize = 2048;
+
+/// Most symbols of one table looked at, whatever they are of. The largest programs have some three
+/// million with their debug information. Larger tables are refused before they are read: a sparse file
+/// may state any size.
+pub(super) const SYMBOLS_MAX: u64 = 8 << 20;
 
 /// How far back a look-up goes for an outer symbol that covers the address. Symbols nest one or two
 /// deep; the bound keeps a hostile table from making every look-up a scan.
@@ -98,9 +114,19 @@ pub enum ElfError {
     /// Headers contradict themselves or are over a limit.
     #[error("failed to read the image: damaged headers")]
     Damaged,
-    /// The symbols alone are over the limit.
-    #[error("failed to read the symbols: over the limit")]
+    /// A table or a section is larger than any is read.
+    #[error("failed to read the image: over a limit of size")]
     TooLarge,
+    /// Reading it took more than one file may.
+    #[error("failed to read the image")]
+    Over(#[from] Over),
+}
+
+impl ElfError {
+    /// True when the image was given up for what reading it costs.
+    pub fn is_over_budget(&self) -> bool {
+        matches!(self, ElfError::TooLarge | ElfError::Over(_))
+    }
 }
 
 /// A loaded segment with code.
@@ -199,6 +225,7 @@ fn read_class<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
     let mut segments = Vec::new();
     let mut eh_frame_hdr = None;
     let mut build_id: Box<[u8]> = Box::default();
+    let mut notes_left = NOTES_MAX;
     for entry in &table {
         let segment = Segment {
             offset: entry.p_offset(LE).into(),
@@ -222,7 +249,8 @@ fn read_class<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
             segments.push(segment);
         } else if entry.p_type(LE) == elf::PT_GNU_EH_FRAME {
             eh_frame_hdr = Some(segment);
-        } else if entry.p_type(LE) == elf::PT_NOTE && build_id.is_empty() {
+        } else if entry.p_type(LE) == elf::PT_NOTE && build_id.is_empty() && notes_left > 0 {
+            notes_left -= 1;
             let mut notes = vec![0; file_size.min(NOTES_BYTES_MAX) as usize];
             let len = image.read_some_at(&mut notes, offset)?;
             let align = entry.p_align(LE).into();
@@ -264,11 +292,15 @@ fn read_sections<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
         .get(usize::from(header.e_shstrndx(LE).0))
         .ok_or(ElfError::Damaged)?;
     let names_size: u64 = names.sh_size(LE).into();
-    let mut text = vec![0; names_size.min(1 << 20) as usize];
+    let mut text = vec![0; names_size.min(SECTION_NAMES_BYTES_MAX) as usize];
     let len = image.read_some_at(&mut text, names.sh_offset(LE).into())?;
     text.truncate(len);
+    let name = |at: usize| {
+        let rest = text.get(at..).unwrap_or(&[]);
+        until_nul(&rest[..rest.len().min(SECTION_NAME_BYTES_MAX)])
+    };
     let section = |entry: &H::SectionHeader| Section {
-        name: until_nul(text.get(entry.sh_name(LE) as usize..).unwrap_or(&[])).into(),
+        name: name(entry.sh_name(LE) as usize).into(),
         kind: entry.sh_type(LE).0,
         compressed: entry.sh_flags(LE).contains(elf::SHF_COMPRESSED),
         address: entry.sh_addr(LE).into(),
@@ -355,11 +387,19 @@ impl Headers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     start: u64,
-    /// Length; 0 when not known.
+    /// Length; 0 when not known. While a table is read the rank of the symbol is in the bits from
+    /// [`RANK_SHIFT`] on.
     size: u32,
     /// Place of the name in the string table.
     name: u32,
 }
+
+/// Where the rank of a symbol is in [`Entry::size`], so that reading a table takes no more memory than
+/// keeping it. No function has 256 MiB.
+const RANK_SHIFT: u32 = 28;
+
+/// Longest function. Unit: bytes. Longer ones are cut.
+const SIZE_MAX: u32 = (1 << RANK_SHIFT) - 1;
 
 /// The function symbols of one symbol table, sorted; names stay in the file until asked for.
 #[derive(Debug)]
@@ -391,13 +431,13 @@ impl SymbolTable {
     /// segments of the file that ran: a separate debug file has no content for its own.
     ///
     /// # Errors
-    /// When reading fails or the result would be larger than `bytes_max`.
+    /// When reading fails or takes more than `budget` has left.
     pub fn read<R: ReadAt + ?Sized>(
         image: &R,
         headers: &Headers,
         section: &[u8],
         code: &[Segment],
-        bytes_max: usize,
+        budget: &FileBudget<'_>,
     ) -> Result<Option<SymbolTable>, ElfError> {
         let Some(table) = headers.section(section) else {
             return Ok(None);
@@ -409,21 +449,27 @@ impl SymbolTable {
         if table.compressed || names.compressed {
             return Err(ElfError::Damaged);
         }
-        let most = bytes_max / size_of::<(Entry, u8)>();
+        let code: Vec<Segment> = code.iter().filter(|one| one.executable).copied().collect();
+        let mut charge = budget.charge(0)?;
         let mut found = match headers.is_64 {
-            true => read_symbols::<elf::Sym64<LE>, R>(image, table, code, most)?,
-            false => read_symbols::<elf::Sym32<LE>, R>(image, table, code, most)?,
+            true => read_symbols::<elf::Sym64<LE>, R>(image, table, &code, budget, &mut charge)?,
+            false => read_symbols::<elf::Sym32<LE>, R>(image, table, &code, budget, &mut charge)?,
         };
-        found.sort_unstable_by_key(|(entry, rank)| (entry.start, *rank, entry.name));
-        found.dedup_by_key(|(entry, _)| entry.start);
+        found.sort_unstable_by_key(|entry| (entry.start, entry.size >> RANK_SHIFT, entry.name));
+        found.dedup_by_key(|entry| entry.start);
+        found.iter_mut().for_each(|entry| entry.size &= SIZE_MAX);
         if found.is_empty() {
             return Ok(None);
         }
         if section != b".dynsym" {
             end_with_sections(&mut found, headers);
         }
+        let entries = found.into_boxed_slice();
+        charge.set(size_of_val(&*entries))?;
+        charge.keep();
+        budget.check()?;
         Ok(Some(SymbolTable {
-            entries: found.into_iter().map(|(entry, _)| entry).collect(),
+            entries,
             names_at: names.offset,
             names_size: names.size,
             sparse: section == b".dynsym",
@@ -497,16 +543,17 @@ impl SymbolTable {
         }
     }
 
-    /// Address and length of the symbol of this name, if the table of names is not larger than
-    /// `bytes_max`.
+    /// Address and length of the symbol of this name, if the table of names fits what is left of `budget`.
     pub fn named<R: ReadAt + ?Sized>(
         &self,
         image: &R,
         name: &[u8],
-        bytes_max: usize,
+        budget: &FileBudget<'_>,
     ) -> Option<(u64, u32)> {
         let size = usize::try_from(self.names_size).ok()?;
-        let mut names = vec![0; (size <= bytes_max).then_some(size)?];
+        let _charge = budget.charge(size).ok()?;
+        budget.reads(size).ok()?;
+        let mut names = vec![0; size];
         image.read_exact_at(&mut names, self.names_at).ok()?;
         let mut entries = self.entries.iter();
         let found = entries.find(|entry| {
@@ -534,7 +581,7 @@ impl SymbolTable {
 
 /// Gives symbols of unknown length that of the rest of their section, where the next symbol lies
 /// behind it. `_init` would else name all of the procedure linkage table that follows it.
-fn end_with_sections(found: &mut [(Entry, u8)], headers: &Headers) {
+fn end_with_sections(found: &mut [Entry], headers: &Headers) {
     let loaded = headers
         .sections
         .iter()
@@ -549,8 +596,8 @@ fn end_with_sections(found: &mut [(Entry, u8)], headers: &Headers) {
         .collect();
     ranges.sort_unstable();
     for at in 0..found.len() {
-        let next = found.get(at + 1).map_or(u64::MAX, |(next, _)| next.start);
-        let entry = &mut found[at].0;
+        let next = found.get(at + 1).map_or(u64::MAX, |next| next.start);
+        let entry = &mut found[at];
         let before = ranges.partition_point(|&(start, _)| start <= entry.start);
         if entry.size == 0
             && let Some(&(_, end)) = ranges[..before].last()
@@ -566,12 +613,16 @@ fn read_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
     image: &R,
     table: &Section,
     code: &[Segment],
-    most: usize,
-) -> Result<Vec<(Entry, u8)>, ElfError> {
+    budget: &FileBudget<'_>,
+    charge: &mut Charge<'_>,
+) -> Result<Vec<Entry>, ElfError> {
     let size = size_of::<S>() as u64;
     let count = table.size / size;
+    if count > SYMBOLS_MAX {
+        return Err(ElfError::TooLarge);
+    }
     let mut buffer = vec![0; SYMBOLS_AT_ONCE * size_of::<S>()];
-    let mut found = Vec::new();
+    let mut found: Vec<Entry> = Vec::new();
     let mut at = 0;
     while at < count {
         let here = (count - at).min(SYMBOLS_AT_ONCE as u64);
@@ -579,36 +630,45 @@ fn read_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
         let offset = at
             .checked_mul(size)
             .and_then(|at| at.checked_add(table.offset));
+        budget.reads(bytes.len())?;
         image.read_exact_at(bytes, offset.ok_or(ElfError::Damaged)?)?;
         let (symbols, _) =
             slice_from_bytes::<S>(bytes, here as usize).map_err(|()| ElfError::Damaged)?;
-        for symbol in symbols {
-            let kind = symbol.st_type();
-            let named = symbol.st_name(LE) != 0 && symbol.st_shndx(LE) != elf::SHN_UNDEF;
-            if !named || ![elf::STT_FUNC, elf::STT_GNU_IFUNC, elf::STT_NOTYPE].contains(&kind) {
-                continue;
-            }
-            let start: u64 = symbol.st_value(LE).into();
-            let inside = |segment: &Segment| {
-                segment.executable && start.wrapping_sub(segment.address) < segment.memory_size
-            };
-            if !code.iter().any(inside) {
-                continue;
-            }
-            if found.len() >= most {
-                return Err(ElfError::TooLarge);
-            }
-            let size: u64 = symbol.st_size(LE).into();
-            let entry = Entry {
-                start,
-                size: size.min(u64::from(u32::MAX)) as u32,
-                name: symbol.st_name(LE),
-            };
-            found.push((entry, rank(size, kind, symbol.st_bind())));
+        if found.capacity() - found.len() < here as usize {
+            // By half and exactly, so that what is charged is what is taken; but by no more than the table
+            // may need or the budget has left, so that all of the budget can be used.
+            let room = (charge.room() / size_of::<Entry>()).saturating_sub(found.len());
+            let left = (count - at).min(room as u64);
+            let more = here.max(left.min(found.capacity() as u64 / 2)) as usize;
+            charge.set((found.len() + more) * size_of::<Entry>())?;
+            found.reserve_exact(more);
         }
+        let symbols = symbols.iter().filter_map(|symbol| function(symbol, code));
+        found.extend(symbols);
         at += here;
     }
     Ok(found)
+}
+
+/// The symbol, with its rank, when it is that of a function in `code`.
+fn function<S: Sym<Endian = LE>>(symbol: &S, code: &[Segment]) -> Option<Entry> {
+    let kind = symbol.st_type();
+    let named = symbol.st_name(LE) != 0 && symbol.st_shndx(LE) != elf::SHN_UNDEF;
+    if !named || ![elf::STT_FUNC, elf::STT_GNU_IFUNC, elf::STT_NOTYPE].contains(&kind) {
+        return None;
+    }
+    let start: u64 = symbol.st_value(LE).into();
+    let inside = |segment: &Segment| start.wrapping_sub(segment.address) < segment.memory_size;
+    if !code.iter().any(inside) {
+        return None;
+    }
+    let size: u64 = symbol.st_size(LE).into();
+    let rank = u32::from(rank(size, kind, symbol.st_bind()));
+    Some(Entry {
+        start,
+        size: size.min(u64::from(SIZE_MAX)) as u32 | rank << RANK_SHIFT,
+        name: symbol.st_name(LE),
+    })
 }
 
 fn read_pod<T: Pod, R: ReadAt + ?Sized>(

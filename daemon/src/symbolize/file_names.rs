@@ -1,5 +1,6 @@
 //! The names of one file: its symbol tables, its debug information, and the frames made so far.
 
+use super::budget::{FILE_CPU_MAX, FileBudget, Over};
 use super::counters::{SymbolCounters, add, bump};
 use super::elf::{ElfError, Headers, Segment, SymbolTable, read_headers};
 use super::files::{Found, Image};
@@ -8,10 +9,6 @@ use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, mod
 use crate::ids::FileOffset;
 use hashbrown::HashMap;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
-
-/// Largest symbol table read, however small the cache. Unit: bytes. Files with more functions
-/// (over two million) get no names; a smaller limit loses the largest C++ programs.
-const TABLE_BYTES_MAX: usize = 64 << 20;
 
 /// Largest unpacked `.gnu_debugdata`. Unit: bytes. Those of whole distributions are below 4 MiB.
 const MINI_DEBUG_BYTES_MAX: usize = 16 << 20;
@@ -53,10 +50,13 @@ pub struct FileNames {
 
 impl FileNames {
     /// Reads the symbol tables of an executable, with its separate debug file where it needs one.
+    /// Where that is over the budget the file has no names at all: those of some functions would be
+    /// given to the addresses of others.
     pub fn read(
         image: &Image,
         found: &Found,
         options: &SymbolOptions,
+        budget: &FileBudget<'_>,
         counters: &SymbolCounters,
     ) -> FileNames {
         let headers = match image.unchanged() {
@@ -89,9 +89,17 @@ impl FileNames {
             Ok(headers) => {
                 bump(&counters.tables_read);
                 names.headers = headers;
-                names.read_tables(image, found, options, counters);
+                names.read_tables(image, found, options, budget, counters);
             }
             Err(reason) => names.missing = reason,
+        }
+        if names.missing == Unnamed::OverBudget || budget.over().is_some() {
+            if budget.over() != Some(Over::Later) {
+                bump(&counters.tables_refused);
+            }
+            names.missing = Unnamed::OverBudget;
+            names.tables = Vec::new();
+            names.lines_in = None;
         }
         // Only the segments are needed from here on.
         names.headers.sections = Vec::new();
@@ -103,29 +111,34 @@ impl FileNames {
         image: &Image,
         found: &Found,
         options: &SymbolOptions,
+        budget: &FileBudget<'_>,
         counters: &SymbolCounters,
     ) {
         let wants_lines = options.lines || options.inlined_frames;
-        let has_symbols = self.add_table(image, None, b".symtab", counters);
+        let has_symbols = self.add_table(image, None, b".symtab", budget);
         let has_lines = self.headers.section(b".debug_info").is_some();
         let mut debug = None;
         if !has_symbols || wants_lines && !has_lines {
             let path = super::open::without_deleted(&found.path);
             let held = found.debug.as_ref();
-            debug = debug_files::find(held, &options.debug_dirs, &self.headers, image, path);
+            let dirs = &options.debug_dirs;
+            debug = debug_files::find(held, dirs, &self.headers, image, path, budget);
         }
         if let Some((debug, headers)) = &debug {
             bump(&counters.debug_files_used);
             if !has_symbols {
-                self.add_table(debug, Some(headers), b".symtab", counters);
+                self.add_table(debug, Some(headers), b".symtab", budget);
             }
         } else if !has_symbols {
-            self.add_mini_debug_info(image, counters);
+            self.add_mini_debug_info(image, budget);
+        }
+        if self.missing == Unnamed::OverBudget {
+            return;
         }
         if !self.tables.is_empty() {
             self.missing = Unnamed::NotInSymbols;
         }
-        self.add_table(image, None, b".dynsym", counters);
+        self.add_table(image, None, b".dynsym", budget);
         if wants_lines {
             self.lines_in = match debug {
                 Some((debug, headers)) if !has_lines => Some((Some(debug), headers)),
@@ -157,9 +170,22 @@ impl FileNames {
         }
     }
 
-    /// Memory that naming these offsets takes beside what is held: that of the debug information when
-    /// it has to be read. Where that and the symbols do not fit into `bytes_max` together it is given
-    /// up: read, it would be freed at once, and read again for every batch.
+    /// The image whose debug information has something to say of these offsets that is not known
+    /// yet.
+    pub fn to_look_through<'i>(
+        &'i self,
+        image: Option<&'i Image>,
+        offsets: &[FileOffset],
+    ) -> Option<&'i Image> {
+        let (other, _) = self.lines_in.as_ref()?;
+        let is_new = |offset: &FileOffset| !self.exact.contains_key(&offset.0);
+        offsets.iter().any(is_new).then_some(())?;
+        other.as_ref().or(image)
+    }
+
+    /// Memory that naming these offsets takes beside what is held: that of the debug information
+    /// when it has to be read. Where that and the symbols do not fit into `bytes_max` together it
+    /// is given up: read, it would be freed at once, and read again for every batch.
     pub fn bytes_to_read(
         &mut self,
         image: Option<&Image>,
@@ -167,18 +193,12 @@ impl FileNames {
         bytes_max: usize,
         counters: &SymbolCounters,
     ) -> usize {
-        let known = |offset: &FileOffset| self.exact.contains_key(&offset.0);
-        let (None, Some((other, headers))) = (&self.lines, &self.lines_in) else {
+        let (None, Some(from)) = (&self.lines, self.to_look_through(image, offsets)) else {
             return 0;
         };
-        if offsets.iter().all(known) {
-            return 0;
-        }
-        let bytes = other
-            .as_ref()
-            .or(image)
-            .and_then(|image| LineSource::bytes_for(image, headers))
-            .unwrap_or(0);
+        let headers = self.lines_in.as_ref().map(|(_, headers)| headers);
+        let bytes = headers.and_then(|headers| LineSource::bytes_for(from, headers));
+        let bytes = bytes.unwrap_or(0);
         if bytes.saturating_add(self.heap_bytes()) > bytes_max {
             bump(&counters.lines_refused);
             self.lines_in = None;
@@ -205,12 +225,12 @@ impl FileNames {
         image: &Image,
         headers: Option<&Headers>,
         section: &[u8],
-        counters: &SymbolCounters,
+        budget: &FileBudget<'_>,
     ) -> bool {
         let code: &[Segment] = &self.headers.segments;
         let names_in = headers.map(|_| image.clone());
         let headers = headers.unwrap_or(&self.headers);
-        match SymbolTable::read(image, headers, section, code, TABLE_BYTES_MAX) {
+        match SymbolTable::read(image, headers, section, code, budget) {
             Ok(Some(symbols)) => {
                 self.tables.push(Table {
                     symbols,
@@ -222,45 +242,56 @@ impl FileNames {
             }
             Ok(None) => false,
             Err(error) => {
-                self.missing = match error {
-                    ElfError::TooLarge => {
-                        bump(&counters.tables_refused);
-                        Unnamed::Limit
-                    }
-                    _ => Unnamed::FileUnreadable,
-                };
+                self.note(&error);
                 false
             }
         }
     }
 
-    fn add_mini_debug_info(&mut self, image: &Image, counters: &SymbolCounters) {
-        let Some(section) = self.headers.section(b".gnu_debugdata") else {
-            return;
-        };
-        let packed = inflate::content(image, section, self.headers.is_64, MINI_DEBUG_BYTES_MAX);
-        let unpacked =
-            packed.and_then(|packed| inflate::mini_debug_info(&packed, MINI_DEBUG_BYTES_MAX));
-        let Ok(unpacked) = unpacked else { return };
-        let image = Image::Memory(unpacked.into());
-        if let Ok(headers) = read_headers(&image) {
-            self.add_table(&image, Some(&headers), b".symtab", counters);
+    /// Notes why there are no names; what a file cost is said before anything else.
+    fn note(&mut self, error: &ElfError) {
+        if self.missing != Unnamed::OverBudget {
+            self.missing = match error.is_over_budget() {
+                true => Unnamed::OverBudget,
+                false => Unnamed::FileUnreadable,
+            };
         }
     }
 
-    /// Names offsets: appends a span for each. `image` is the executable, when it is still open. Debug
-    /// information that has to be read may take `lines_bytes_max`.
+    fn add_mini_debug_info(&mut self, image: &Image, budget: &FileBudget<'_>) {
+        let Some(section) = self.headers.section(b".gnu_debugdata") else {
+            return;
+        };
+        let is_64 = self.headers.is_64;
+        let packed = inflate::content(image, section, is_64, MINI_DEBUG_BYTES_MAX, budget);
+        let unpacked = packed
+            .and_then(|packed| inflate::mini_debug_info(&packed, MINI_DEBUG_BYTES_MAX, budget));
+        let unpacked = match unpacked {
+            Ok(unpacked) => unpacked.keep(),
+            // What is damaged is as good as not there.
+            Err(error) if error.is_over_budget() => return self.note(&error),
+            Err(_) => return,
+        };
+        let image = Image::Memory(unpacked.into());
+        if let Ok(headers) = read_headers(&image) {
+            self.add_table(&image, Some(&headers), b".symtab", budget);
+        }
+    }
+
+    /// Names offsets: appends a span for each. `image` is the executable, when it is still open.
+    /// Debug information that has to be read may take `lines_bytes_max`; without, it is not looked
+    /// through now, and what is not known from before has no lines.
     pub fn name(
         &mut self,
         image: Option<&Image>,
         offsets: &[FileOffset],
-        lines_bytes_max: usize,
+        lines_bytes_max: Option<usize>,
         dict: &mut Dictionary,
         out: &mut Named,
         counters: &SymbolCounters,
     ) {
-        if self.lines_in.is_some() {
-            self.find_lines(image, offsets, lines_bytes_max, dict, counters);
+        if let Some(bytes_max) = lines_bytes_max {
+            self.find_lines(image, offsets, bytes_max, dict, counters);
         }
         let mut reader = Reader {
             image,
@@ -364,7 +395,7 @@ impl FileNames {
             image,
             checked: None,
         };
-        let mut frames = Vec::new();
+        let (mut frames, begin) = (Vec::new(), crate::time::thread_cpu());
         let outcome = lines.places(&addresses, |index, places| {
             let symbol = self.symbol(new[index], &mut reader, dict, counters).ok();
             frames.clear();
@@ -390,7 +421,13 @@ impl FileNames {
                 },
             );
         });
+        let spent = crate::time::thread_cpu().saturating_sub(begin);
         match outcome {
+            // The library cannot be stopped half-way; it is not asked again about such a file.
+            Ok(()) if spent > FILE_CPU_MAX => {
+                self.lines_in = None;
+                bump(&counters.lines_refused);
+            }
             Ok(()) => self.lines = Some(lines),
             Err(error) => {
                 self.lines_in = None;

@@ -12,9 +12,11 @@
 //! compared. With nothing recorded but a path, only the mapping and the process's own root count.
 //! `map_files` is checked too: a pid used again may have another file mapped at the same addresses.
 
+use super::budget::{FileBudget, Shares};
 use super::counters::{SymbolCounters, bump};
 use super::debug_files;
-use super::elf::{self, ReadAt};
+use super::elf;
+pub use super::image::Image;
 use super::mounts;
 use super::open::{self, Links, OpenError, Root};
 use crate::helpers::{Helpers, REMOTE_LATE_MAX};
@@ -23,12 +25,9 @@ use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::Unnamed;
 use std::fs::File;
-use std::io;
-use std::mem::ManuallyDrop;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Number of relatives named with a file.
@@ -102,145 +101,6 @@ pub struct FileSeen {
     pub relatives: [Pid; RELATIVES],
 }
 
-/// The content of a file: open, or in memory.
-#[derive(Clone, Debug)]
-pub enum Image {
-    /// An open file and what it looked like when it was found to be the right one.
-    File(Arc<File>, Stamp),
-    /// Likewise, on a file system that may stop answering.
-    Remote(Arc<Remote>),
-    /// A copy in memory.
-    Memory(Arc<[u8]>),
-}
-
-/// Tells whether a file was written to since. Size in bytes, modification time in seconds and
-/// nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp(u64, i64, i64);
-
-impl Stamp {
-    /// The file's stamp now.
-    ///
-    /// # Errors
-    /// When the file system does not answer.
-    pub fn of(file: &File) -> io::Result<Stamp> {
-        let facts = file.metadata()?;
-        Ok(Stamp(facts.len(), facts.mtime(), facts.mtime_nsec()))
-    }
-}
-
-impl Image {
-    /// An open file as it is now. May wait for ever.
-    ///
-    /// # Errors
-    /// When the file system does not answer.
-    pub fn open(file: File) -> io::Result<Image> {
-        let stamp = Stamp::of(&file)?;
-        if mounts::is_remote(&file) {
-            let (file, late) = (Some(Arc::new(file)), AtomicBool::new(false));
-            return Ok(Image::Remote(Arc::new(Remote { file, stamp, late })));
-        }
-        Ok(Image::File(Arc::new(file), stamp))
-    }
-
-    /// False when the file was written to since it was opened: what it says now is about other
-    /// code than what ran.
-    pub fn unchanged(&self) -> bool {
-        match self {
-            Image::File(file, stamp) => Stamp::of(file).is_ok_and(|now| now == *stamp),
-            Image::Remote(remote) => {
-                let now = remote.ask(Stamp::of);
-                now.is_ok_and(|now| now == remote.stamp)
-            }
-            Image::Memory(_) => true,
-        }
-    }
-}
-
-impl ReadAt for Image {
-    fn read_exact_at(&self, to: &mut [u8], offset: u64) -> io::Result<()> {
-        match self {
-            Image::File(file, _) => ReadAt::read_exact_at(&**file, to, offset),
-            Image::Remote(remote) => {
-                let len = to.len();
-                let bytes = remote.ask(move |file| {
-                    let mut bytes = vec![0; len];
-                    ReadAt::read_exact_at(file, &mut bytes, offset)?;
-                    Ok(bytes)
-                })?;
-                to.copy_from_slice(&bytes);
-                Ok(())
-            }
-            Image::Memory(bytes) => bytes.read_exact_at(to, offset),
-        }
-    }
-
-    fn read_some_at(&self, to: &mut [u8], offset: u64) -> io::Result<usize> {
-        match self {
-            Image::File(file, _) => file.read_some_at(to, offset),
-            Image::Remote(remote) => {
-                let len = to.len();
-                let bytes = remote.ask(move |file| {
-                    let mut bytes = vec![0; len];
-                    let got = file.read_some_at(&mut bytes, offset)?;
-                    bytes.truncate(got);
-                    Ok(bytes)
-                })?;
-                to[..bytes.len()].copy_from_slice(&bytes);
-                Ok(bytes.len())
-            }
-            Image::Memory(bytes) => bytes.read_some_at(to, offset),
-        }
-    }
-}
-
-/// Longest wait for one reading of a file on a file system that may stop answering. Over a network a
-/// reading takes milliseconds; one that took this long is not tried again.
-const READ_WAIT: Duration = Duration::from_secs(2);
-
-/// Reads files on such file systems, for all stages. Busy helpers may be at work for another thread:
-/// that only makes the bound on late ones stricter.
-static READERS: LazyLock<Helpers> = LazyLock::new(|| Helpers::new("fp-read"));
-
-/// An open file on a file system that may stop answering: read by helpers, and given up for good when
-/// one of them is late.
-#[derive(Debug)]
-pub struct Remote {
-    /// Closed by a helper: closing asks the file system too. `None` only while this is dropped.
-    file: Option<Arc<File>>,
-    stamp: Stamp,
-    late: AtomicBool,
-}
-
-impl Remote {
-    fn ask<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        let Some(file) = self
-            .file
-            .clone()
-            .filter(|_| !self.late.load(Ordering::Relaxed))
-        else {
-            return Err(io::ErrorKind::TimedOut.into());
-        };
-        let answer = READERS.run(READ_WAIT, move || question(&file));
-        answer.unwrap_or_else(|| {
-            self.late.store(true, Ordering::Relaxed);
-            Err(io::ErrorKind::TimedOut.into())
-        })
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        // Work that no helper takes is dropped here, and with it only the wrapper: a descriptor that
-        // stays open is better than a thread that waits for its close.
-        let file = ManuallyDrop::new(self.file.take());
-        let _ = READERS.begin(move || drop(ManuallyDrop::into_inner(file)));
-    }
-}
-
 /// What is known of a file when the namer asks.
 #[derive(Clone, Debug)]
 pub struct Found {
@@ -277,6 +137,9 @@ pub struct FileStore {
     open_max: usize,
     debug: debug_files::Wanted,
     counters: Arc<SymbolCounters>,
+    shares: Arc<Shares>,
+    /// Devices of what the host had installed at the start.
+    host_devices: Box<[u64]>,
 }
 
 impl FileStore {
@@ -289,8 +152,34 @@ impl FileStore {
             done: AtomicU64::new(0),
             open_max,
             debug: debug_files::Wanted::default(),
+            shares: Arc::new(Shares::counted(Arc::clone(&counters))),
             counters,
+            host_devices: mounts::host_devices().into(),
         }
+    }
+
+    /// What reading a file may cost now; `None`, counted, while the files of its owner have taken
+    /// more than their share.
+    pub fn budget<'a>(&self, image: &Image) -> Option<FileBudget<'a>> {
+        let owner = image.owner(&self.host_devices);
+        let budget = self.shares.budget(owner, Mono::now());
+        if budget.is_none() {
+            self.count_put_off();
+        }
+        budget
+    }
+
+    /// Takes the whole share of a file's owner.
+    #[cfg(test)]
+    pub fn take_share(&self, id: FileId) {
+        if let Ok(image) = &self.get(id).image {
+            self.shares.take_all(image.owner(&self.host_devices));
+        }
+    }
+
+    /// Counts a file that is not read now but when it is asked for again.
+    pub fn count_put_off(&self) {
+        bump(&self.counters.files_put_off);
     }
 
     /// Holds these debug files open too.
@@ -306,7 +195,8 @@ impl FileStore {
     }
 
     /// Has a helper open a file that was seen, unless it is open already, and waits for it only so
-    /// long. When the file system answers later the file is taken then. True when it was opened now.
+    /// long. When the file system answers later the file is taken then. True when it was opened
+    /// now.
     pub fn see_in_time(
         self: &Arc<Self>,
         seen: FileSeen,
@@ -400,16 +290,20 @@ impl FileStore {
         }
     }
 
-    /// The helper may have come back just now.
+    /// The helper may have come back just now: whether it did is looked at under the same lock.
     fn put_unless_open(&self, id: FileId, found: Found) {
-        let known = |table: &Table| table.known.get(&id).is_some_and(|k| k.found.image.is_ok());
-        if !known(&self.lock()) {
-            self.put(id, found);
+        let table = &mut *self.lock();
+        let known = table.known.get(&id);
+        if known.is_none_or(|known| known.found.image.is_err()) {
+            self.put_into(table, id, found);
         }
     }
 
     fn put(&self, id: FileId, found: Found) {
-        let table = &mut *self.lock();
+        self.put_into(&mut self.lock(), id, found);
+    }
+
+    fn put_into(&self, table: &mut Table, id: FileId, found: Found) {
         table.clock += 1;
         table.open += descriptors(&found);
         let known = Known {
@@ -426,8 +320,8 @@ impl FileStore {
         }
     }
 
-    /// Where too many are open, closes a sixteenth of the files, so that the search for the oldest is paid
-    /// rarely.
+    /// Where too many are open, closes a sixteenth of the files, so that the search for the oldest
+    /// is paid rarely.
     fn keep_within(&self, table: &mut Table) {
         if table.open <= self.open_max {
             return;
@@ -449,8 +343,8 @@ impl FileStore {
         }
     }
 
-    /// Notes which files had samples in what ended at `end`, and closes those that have had none for
-    /// [`UNUSED_MAX`]. One that is sampled again is announced again, and opened.
+    /// Notes which files had samples in what ended at `end`, and closes those that have had none
+    /// for [`UNUSED_MAX`]. One that is sampled again is announced again, and opened.
     pub fn close_unused(&self, sampled: impl Iterator<Item = FileId>, end: Mono) {
         let table = &mut *self.lock();
         for id in sampled {
@@ -610,8 +504,8 @@ fn open_seen(seen: &FileSeen) -> Result<Image, Unnamed> {
     take(own, Via::OtherRoot).ok_or(worst)
 }
 
-/// True when an opened file is the one that a process mapped. `mapping` tells that it was opened by the
-/// mapping itself, else by its path in the process's root.
+/// True when an opened file is the one that a process mapped. `mapping` tells that it was opened by
+/// the mapping itself, else by its path in the process's root.
 pub fn is_mapped(file: &File, identity: &FileIdentity, mapping: bool) -> bool {
     let via = if mapping { Via::Mapping } else { Via::OwnRoot };
     is_the_one(file, identity, via)

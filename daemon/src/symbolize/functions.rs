@@ -3,13 +3,15 @@
 //! Unlike [`super::elf::SymbolTable`], which keeps one name for each address, all names of the tables are
 //! looked at, aliases too. The file is a stranger's: reads are bounded and every number is checked.
 
-use super::elf::{ElfError, Headers, ReadAt, Section, read_headers};
+use super::budget::FileBudget;
+use super::elf::{ElfError, Headers, ReadAt, SYMBOLS_MAX, Section, read_headers};
 
-/// Most bytes of names looked at. The largest binaries of distributions have some ten MiB.
-const NAMES_BYTES_MAX: u64 = 128 << 20;
+/// Most places in a table of names where the name is found. Names may end alike and share their ends, so
+/// there are some; a file that repeats one without end is refused.
+const PLACES_MAX: usize = 4096;
 
-/// Most symbols looked at.
-const SYMBOLS_MAX: u64 = 8 << 20;
+/// Bytes of names looked through at a time.
+const NAMES_AT_ONCE: usize = 1 << 20;
 
 /// Symbols read at a time.
 const AT_ONCE: usize = 4096;
@@ -39,12 +41,13 @@ pub enum Place {
 /// When the image cannot be read or is damaged.
 pub fn place_of<R: ReadAt + ?Sized>(image: &R, name: &[u8]) -> Result<Place, ElfError> {
     let headers = read_headers(image)?;
+    let budget = FileBudget::default();
     let mut place = Place::Stripped;
     for table in [&b".symtab"[..], b".dynsym"] {
         let Some(table) = headers.section(table) else {
             continue;
         };
-        match search(image, &headers, table, name)? {
+        match search(image, &headers, table, name, &budget)? {
             Some(Found::Function(address)) => {
                 let offset = headers.offset_of(address);
                 return offset.map(Place::At).ok_or(ElfError::Damaged);
@@ -71,6 +74,7 @@ fn search<R: ReadAt + ?Sized>(
     headers: &Headers,
     table: &Section,
     name: &[u8],
+    budget: &FileBudget<'_>,
 ) -> Result<Option<Found>, ElfError> {
     let names = headers.sections.get(table.link as usize);
     let names = names.ok_or(ElfError::Damaged)?;
@@ -79,11 +83,10 @@ fn search<R: ReadAt + ?Sized>(
     }
     let size = if headers.is_64 { 24 } else { 16 };
     let count = table.size / size;
-    if names.size > NAMES_BYTES_MAX || count > SYMBOLS_MAX {
+    if count > SYMBOLS_MAX {
         return Err(ElfError::TooLarge);
     }
-    let mut text = vec![0; names.size as usize];
-    image.read_exact_at(&mut text, names.offset)?;
+    let places = places_of_name(image, names, name, budget)?;
     let size = size as usize;
     let mut chunk = vec![0; AT_ONCE * size];
     let (mut at, mut found) = (0, None);
@@ -91,11 +94,11 @@ fn search<R: ReadAt + ?Sized>(
         let here = (count - at).min(AT_ONCE as u64) as usize;
         let chunk = &mut chunk[..here * size];
         let offset = (at * size as u64).checked_add(table.offset);
+        budget.reads(chunk.len())?;
         image.read_exact_at(chunk, offset.ok_or(ElfError::Damaged)?)?;
         for entry in chunk.chunks_exact(size) {
             let symbol = Symbol::parse(entry, headers.is_64);
-            let called = text.get(symbol.name as usize..);
-            if symbol.section == 0 || !called.is_some_and(|called| is_called(called, name)) {
+            if symbol.section == 0 || places.binary_search(&symbol.name).is_err() {
                 // Only called from here, or another one.
                 continue;
             }
@@ -108,6 +111,38 @@ fn search<R: ReadAt + ?Sized>(
         at += here as u64;
     }
     Ok(found)
+}
+
+/// Where the name stands in a table of names, without or with a version; in order. The table is looked
+/// through piece by piece: those of the largest programs have more than 100 MiB.
+fn places_of_name<R: ReadAt + ?Sized>(
+    image: &R,
+    names: &Section,
+    name: &[u8],
+    budget: &FileBudget<'_>,
+) -> Result<Vec<u32>, ElfError> {
+    let mut places = Vec::new();
+    // The name, and the byte that ends it.
+    let needed = name.len() + 1;
+    let mut text = vec![0; NAMES_AT_ONCE + needed];
+    let _charge = budget.charge(text.len())?;
+    // Symbols hold places of 32 bits.
+    let size = names.size.min(u64::from(u32::MAX));
+    let mut at = 0;
+    while at < size {
+        let here = (size - at).min(text.len() as u64) as usize;
+        budget.reads(here)?;
+        let offset = names.offset.checked_add(at).ok_or(ElfError::Damaged)?;
+        image.read_exact_at(&mut text[..here], offset)?;
+        let starts = text[..here].windows(needed).take(NAMES_AT_ONCE).enumerate();
+        let found = starts.filter(|(_, window)| is_called(window, name));
+        places.extend(found.map(|(into, _)| (at + into as u64) as u32));
+        if places.len() > PLACES_MAX {
+            return Err(ElfError::TooLarge);
+        }
+        at += NAMES_AT_ONCE as u64;
+    }
+    Ok(places)
 }
 
 /// True when the string that begins here is the name, or the name and a version.

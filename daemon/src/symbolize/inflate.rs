@@ -1,27 +1,55 @@
 //! Decompresses sections, never to more than a stated size: archives that inflate without end are
 //! an old trick, and an executable's sections are its owner's choice.
 
+use super::budget::{Charge, FileBudget};
 use super::elf::{ElfError, ReadAt, Section};
 use std::io::Read;
+use std::ops::Deref;
 
-/// Memory a decompressor may use beside its output. Unit: bytes. `xz -9` needs 64 MiB.
-const DECODER_BYTES_MAX: u64 = 80 << 20;
+/// Memory that unpacking xz may take next to its output. Unit: bytes. `xz -8` needs 33 MiB; distributions
+/// pack symbols with the default, which needs 9. Symbols packed harder are not read.
+const XZ_BYTES_MAX: usize = 34 << 20;
+
+/// Bytes unpacked between two looks at the budget.
+const AT_ONCE: usize = 256 << 10;
+
+/// Content in memory, charged to a budget while it is held.
+pub struct Content<'b> {
+    bytes: Vec<u8>,
+    charge: Charge<'b>,
+}
+
+impl Deref for Content<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Content<'_> {
+    /// The bytes; they stay charged as long as the budget lasts.
+    pub fn keep(self) -> Vec<u8> {
+        self.charge.keep();
+        self.bytes
+    }
+}
 
 /// The content of a section, decompressed when it is compressed, at most `bytes_max` long.
 ///
 /// # Errors
-/// When it is longer, damaged, or compressed by a method that is not known.
-pub fn content<R: ReadAt + ?Sized>(
+/// When it is longer, over the budget, damaged, or compressed by a method that is not known.
+pub fn content<'b, R: ReadAt + ?Sized>(
     image: &R,
     section: &Section,
     is_64: bool,
     bytes_max: usize,
-) -> Result<Vec<u8>, ElfError> {
+    budget: &'b FileBudget<'_>,
+) -> Result<Content<'b>, ElfError> {
     if section.size > bytes_max as u64 {
         return Err(ElfError::TooLarge);
     }
-    let mut raw = vec![0; section.size as usize];
-    image.read_exact_at(&mut raw, section.offset)?;
+    let raw = read(image, section, budget)?;
     if !section.compressed {
         return Ok(raw);
     }
@@ -30,29 +58,68 @@ pub fn content<R: ReadAt + ?Sized>(
         return Err(ElfError::TooLarge);
     }
     let packed = raw.get(header..).ok_or(ElfError::Damaged)?;
-    match word(&raw, 0)? {
-        1 => exactly(flate2::bufread::ZlibDecoder::new(packed), size),
-        2 => exactly(zstd::stream::read::Decoder::with_buffer(packed)?, size),
-        _ => Err(ElfError::Damaged),
+    let size = size as usize;
+    let charge = budget.charge(size)?;
+    let bytes = match word(&raw, 0)? {
+        1 => unpack(flate2::bufread::ZlibDecoder::new(packed), size, budget)?,
+        // Written where it stays: a decoder with a window of its own takes what the data asks for.
+        2 => zstd::bulk::Decompressor::new()?.decompress(packed, size)?,
+        _ => return Err(ElfError::Damaged),
+    };
+    budget.check()?;
+    match bytes.len() == size {
+        true => Ok(Content { bytes, charge }),
+        false => Err(ElfError::Damaged),
     }
+}
+
+/// The bytes of a section as they are in the image.
+fn read<'b, R: ReadAt + ?Sized>(
+    image: &R,
+    section: &Section,
+    budget: &'b FileBudget<'_>,
+) -> Result<Content<'b>, ElfError> {
+    let size = usize::try_from(section.size).map_err(|_| ElfError::TooLarge)?;
+    let charge = budget.charge(size)?;
+    let mut bytes = vec![0; size];
+    for (number, part) in bytes.chunks_mut(AT_ONCE).enumerate() {
+        budget.reads(part.len())?;
+        let at = section.offset.checked_add((number * AT_ONCE) as u64);
+        image.read_exact_at(part, at.ok_or(ElfError::Damaged)?)?;
+    }
+    Ok(Content { bytes, charge })
 }
 
 /// The ELF image with the symbols that some distributions leave in stripped files, in
 /// `.gnu_debugdata`, packed with xz; at most `bytes_max` long.
 ///
 /// # Errors
-/// When it is longer or damaged.
-pub fn mini_debug_info(packed: &[u8], bytes_max: usize) -> Result<Vec<u8>, ElfError> {
-    let stream = xz2::stream::Stream::new_stream_decoder(DECODER_BYTES_MAX, 0)
+/// When it is longer, over the budget or damaged.
+pub fn mini_debug_info<'b>(
+    packed: &[u8],
+    bytes_max: usize,
+    budget: &'b FileBudget<'_>,
+) -> Result<Content<'b>, ElfError> {
+    // Taken for the time of unpacking, as much as the stream may ask for.
+    let _decoder = budget.charge(XZ_BYTES_MAX)?;
+    let stream = xz2::stream::Stream::new_stream_decoder(XZ_BYTES_MAX as u64, 0)
         .map_err(|_| ElfError::Damaged)?;
-    let decoder = xz2::bufread::XzDecoder::new_stream(packed, stream);
-    let mut out = Vec::new();
-    decoder.take(bytes_max as u64 + 1).read_to_end(&mut out)?;
-    if out.len() > bytes_max {
-        Err(ElfError::TooLarge)
-    } else {
-        Ok(out)
+    let mut charge = budget.charge(0)?;
+    let mut decoder = xz2::bufread::XzDecoder::new_stream(packed, stream);
+    let mut bytes = Vec::new();
+    while bytes.len() <= bytes_max {
+        budget.check()?;
+        charge.set(bytes.len() + AT_ONCE)?;
+        bytes.reserve_exact(AT_ONCE);
+        if (&mut decoder)
+            .take(AT_ONCE as u64)
+            .read_to_end(&mut bytes)?
+            < AT_ONCE
+        {
+            return Ok(Content { bytes, charge });
+        }
     }
+    Err(ElfError::TooLarge)
 }
 
 /// How long the content of a section is when it is decompressed, as the section says: [`content`]
@@ -87,14 +154,22 @@ fn unpacked_size(raw: &[u8], is_64: bool) -> Result<(u64, usize), ElfError> {
     })
 }
 
-fn exactly(decoder: impl Read, size: u64) -> Result<Vec<u8>, ElfError> {
-    let mut out = Vec::new();
-    decoder.take(size).read_to_end(&mut out)?;
-    if out.len() as u64 != size {
-        Err(ElfError::Damaged)
-    } else {
-        Ok(out)
+/// What a decoder gives, up to `size` bytes, which are charged already.
+fn unpack(
+    mut decoder: impl Read,
+    size: usize,
+    budget: &FileBudget<'_>,
+) -> Result<Vec<u8>, ElfError> {
+    let mut bytes = Vec::new();
+    while bytes.len() < size {
+        budget.check()?;
+        let part = (size - bytes.len()).min(AT_ONCE);
+        bytes.reserve_exact(part);
+        if (&mut decoder).take(part as u64).read_to_end(&mut bytes)? < part {
+            break;
+        }
     }
+    Ok(bytes)
 }
 
 fn word(raw: &[u8], at: usize) -> Result<u64, ElfError> {

@@ -6,6 +6,7 @@
 //! memory that holds nothing but the debug sections, copied and decompressed within a bound. One
 //! blazesym symbolizer a file: dropping it frees everything, and a panic costs one file its lines.
 
+use super::budget::{FILE_CPU_MAX, FileBudget};
 use super::elf::{ElfError, Headers, ReadAt, Section};
 use super::inflate;
 use super::names;
@@ -75,7 +76,9 @@ impl LineSource {
             return Err(ElfError::TooLarge.into());
         }
         let file = memory_file("fleetprof-debug", &[]).map_err(LinesError::Copy)?;
-        copy_sections(image, headers, &sections, &file)?;
+        // The memory is that of the cache, which made room for it.
+        let budget = FileBudget::new(bytes_max, FILE_CPU_MAX);
+        copy_sections(image, headers, &sections, &budget, &file)?;
         let symbolizer = Symbolizer::builder()
             .enable_auto_reload(false)
             .enable_code_info(true)
@@ -199,6 +202,7 @@ fn copy_sections<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
     sections: &[(&Section, u64)],
+    budget: &FileBudget<'_>,
     to: &File,
 ) -> Result<(), LinesError> {
     const HEADER: u64 = 64;
@@ -207,7 +211,7 @@ fn copy_sections<R: ReadAt + ?Sized>(
     // (name, kind, offset, size) of each section; the first is the empty one.
     let mut table: Vec<(u32, u32, u64, u64)> = vec![(0, 0, 0, 0)];
     for &(section, size) in sections {
-        let content = inflate::content(image, section, headers.is_64, size as usize)?;
+        let content = inflate::content(image, section, headers.is_64, size as usize, budget)?;
         at = at.next_multiple_of(16);
         table.push((names.len() as u32, 1, at, content.len() as u64));
         names.extend_from_slice(&section.name);

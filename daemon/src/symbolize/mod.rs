@@ -5,23 +5,25 @@
 //! Everything runs on the namer's thread, may block on file systems, and is bounded by
 //! [`SymbolOptions::cache_bytes`]; opening files is the work of [`files`] on its own thread.
 //!
-//! Symbols are read by our own reader ([`elf`]) into tables of 20 bytes a function: an address whose
-//! frame is known costs 20 to 70 ns (5,000 random addresses of libc, node, librustc_driver; two
-//! shared CPUs, 2026-11-21), a symbol name 0.2 to 7 µs once, most of it demangling. blazesym serves
-//! lines and inlined functions (`lines`). Its symbol look-up was not taken for the rest because
-//! it maps files into memory (one that is cut short while mapped, as `cp` over a library does, ends
-//! the daemon with SIGBUS), follows debug links of container files in the daemon's own mount
-//! namespace, and only together with DWARF.
+//! Symbols are read by our own reader ([`elf`]) into tables of 20 bytes a function: an address
+//! whose frame is known costs 20 to 70 ns (5,000 random addresses of libc, node, librustc_driver;
+//! two shared CPUs, 2026-11-21), a symbol name 0.2 to 7 µs once, most of it demangling. blazesym
+//! serves lines and inlined functions (`lines`). Its symbol look-up was not taken for the rest
+//! because it maps files into memory (one that is cut short while mapped, as `cp` over a library
+//! does, ends the daemon with SIGBUS), follows debug links of container files in the daemon's own
+//! mount namespace, and only together with DWARF.
 //!
-//! Panics of the demanglers and of blazesym are caught here. A panic hook must therefore not end the
-//! process; the end of a thread by panic must.
+//! Panics of the demanglers and of blazesym are caught here. A panic hook must therefore not end
+//! the process; the end of a thread by panic must.
 
+pub mod budget;
 pub mod counters;
 pub mod debug_files;
 pub mod elf;
 mod file_names;
 pub mod files;
 pub mod functions;
+pub mod image;
 pub mod inflate;
 pub mod kernel;
 mod lines;
@@ -35,10 +37,11 @@ mod tests;
 use crate::bounds::CacheBounds;
 use crate::ids::{FileId, FileOffset};
 use crate::time::Mono;
+use budget::Over;
 pub use counters::SymbolCounters;
 use counters::{add, bump};
 use file_names::FileNames;
-use files::{FileIdentity, FileStore};
+use files::{FileIdentity, FileStore, Found};
 use hashbrown::HashMap;
 pub use kernel::KernelSymbols;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
@@ -174,32 +177,63 @@ impl Symbolizer {
             None => self.options.cache_bytes,
         };
         let found = self.store.get(id);
-        let names = match (self.files.entry(id), &found.image) {
-            (hashbrown::hash_map::Entry::Occupied(entry), _) => entry.into_mut(),
-            (hashbrown::hash_map::Entry::Vacant(entry), Ok(image)) => entry.insert(
-                FileNames::read(image, &found, &self.options, &self.counters),
-            ),
-            (hashbrown::hash_map::Entry::Vacant(_), Err(reason)) => {
-                let module = module_name(&found.path, &found.identity);
-                let frame = unnamed(dict, FrameKind::Native, &module, *reason);
-                offsets.iter().for_each(|_| out.push(&[frame]));
-                add(&self.counters.addresses_unnamed, offsets.len() as u64);
-                return;
-            }
+        if !self.files.contains_key(&id) {
+            match self.read(&found) {
+                Ok(names) => self.files.insert(id, names),
+                Err(reason) => return self.no_names(&found, reason, offsets, dict, out),
+            };
+        }
+        let Some(names) = self.files.get_mut(&id) else {
+            unreachable!("it was kept");
         };
         names.used = self.clock;
         let image = found.image.as_ref().ok();
-        let bytes = names.bytes_to_read(image, offsets, limit, &self.counters);
-        if bytes > 0 {
+        // Looking through debug information is charged to the owner of the file, as reading it is.
+        let budget = names.to_look_through(image, offsets);
+        let budget = budget.and_then(|image| self.store.budget(image));
+        let lines = budget.is_some();
+        let bytes = lines.then(|| names.bytes_to_read(image, offsets, limit, &self.counters));
+        if let Some(bytes @ 1..) = bytes {
             self.evict(limit.saturating_sub(bytes), Some(id));
         }
         let Some(names) = self.files.get_mut(&id) else {
             unreachable!("it was kept");
         };
         names.name(image, offsets, bytes, dict, out, &self.counters);
+        drop(budget);
         let now = names.heap_bytes();
         self.bytes = (self.bytes + now).saturating_sub(std::mem::replace(&mut names.counted, now));
         self.evict(limit, None);
+    }
+
+    /// Reads the names of a file.
+    ///
+    /// # Errors
+    /// Why it has none now. One that is put off is asked for again with its next samples.
+    fn read(&self, found: &Found) -> Result<FileNames, Unnamed> {
+        let image = found.image.as_ref().map_err(|reason| *reason)?;
+        let budget = self.store.budget(image).ok_or(Unnamed::OverBudget)?;
+        let names = FileNames::read(image, found, &self.options, &budget, &self.counters);
+        if budget.over() == Some(Over::Later) {
+            self.store.count_put_off();
+            return Err(Unnamed::OverBudget);
+        }
+        Ok(names)
+    }
+
+    /// Gives places of a file one frame that says why they have no name.
+    fn no_names(
+        &self,
+        found: &Found,
+        reason: Unnamed,
+        offsets: &[FileOffset],
+        dict: &mut Dictionary,
+        out: &mut Named,
+    ) {
+        let module = module_name(&found.path, &found.identity);
+        let frame = unnamed(dict, FrameKind::Native, &module, reason);
+        offsets.iter().for_each(|_| out.push(&[frame]));
+        add(&self.counters.addresses_unnamed, offsets.len() as u64);
     }
 
     /// Frees memory down to the limit, from the longest unused file on: debug information first,

@@ -1,11 +1,15 @@
-//! Which file systems answer only as long as another process or machine does.
+//! Which file systems answer only as long as another process or machine does, and which hold what the host has
+//! installed.
 //!
-//! Two ways to tell: of an open file by `fstatfs`, which may itself wait for ever; and of a path in a
-//! process by `/proc/PID/mountinfo`, which asks nobody but the kernel.
+//! Two ways to tell the former: of an open file by `fstatfs`, which may itself wait for ever; and of a path in
+//! a process by `/proc/PID/mountinfo`, which asks nobody but the kernel. The latter are found among the mounts
+//! of the host's first process, since the daemon may itself run in a container.
 
 use super::open;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// Text of mountinfo read. Unit: bytes. A host of containers has thousands of mounts of 200 bytes.
 const MOUNTINFO_BYTES_MAX: u64 = 4 << 20;
@@ -46,6 +50,65 @@ const REMOTE_MAGICS: [i64; 13] = [
     0x6969,      // nfs
     0x7461_636f, // ocfs2
 ];
+
+/// The first process of the host, where `/proc` is the host's.
+const INIT: u32 = 1;
+
+/// Directories of what is installed on a host: what is mounted there or below is a part of it. Not `/var`,
+/// where the files of containers are.
+const INSTALLED: [&[u8]; 5] = [b"/usr", b"/opt", b"/nix", b"/gnu", b"/snap"];
+
+/// Types of mounts below them that are not looked at: the root directories of containers, wherever those are
+/// kept, and what is mounted by looking at it.
+const NOT_INSTALLED: [&[u8]; 2] = [b"overlay", b"autofs"];
+
+/// Devices (`st_dev`) of the file systems that hold what the host has installed: of its root directory and of
+/// [`INSTALLED`]. Where the mounts of the first process cannot be read, that of the daemon's own root directory.
+pub fn host_devices() -> Vec<u64> {
+    let device = |path: &Path| Some(std::fs::metadata(path).ok()?.dev());
+    let root = format!("/proc/{INIT}/root");
+    // By a look at the directory, where that is allowed: of btrfs the table of mounts has other numbers.
+    let of_host = |point: &[u8]| {
+        let inside = open::as_path(point).strip_prefix("/").ok()?;
+        device(&Path::new(&root).join(inside))
+    };
+    let mut devices = mounts(INIT).map_or(Vec::new(), |lines| installed(lines, of_host));
+    if devices.is_empty() {
+        devices.extend(device(Path::new("/")));
+    }
+    devices
+}
+
+/// Devices of the mounts of what is installed, each once. `device` gives that of a mount point; where it does
+/// not, the table's own number counts.
+fn installed(
+    lines: impl Iterator<Item = Vec<u8>>,
+    device: impl Fn(&[u8]) -> Option<u64>,
+) -> Vec<u64> {
+    let is_part = |line: &[u8]| {
+        let point = line.split(|&byte| byte == b' ').nth(4).map(unescaped)?;
+        let kind = kind_of(line)?;
+        let in_place = |rest: &[u8]| match rest.first() {
+            None => kind != b"autofs",
+            Some(b'/') => !NOT_INSTALLED.contains(&kind),
+            Some(_) => false,
+        };
+        let mut below = INSTALLED.iter().filter_map(|dir| point.strip_prefix(*dir));
+        let part = point == b"/" || !is_remote_kind(kind) && below.any(in_place);
+        part.then(|| device(&point).or_else(|| device_of(line)))?
+    };
+    let mut devices: Vec<u64> = lines.filter_map(|line| is_part(&line)).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    devices
+}
+
+/// The device of a mount by the table: `MAJOR:MINOR`.
+fn device_of(line: &[u8]) -> Option<u64> {
+    let field = line.split(|&byte| byte == b' ').nth(2)?;
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
 
 /// True when the open file is on such a file system. May wait for ever.
 pub fn is_remote(file: &File) -> bool {
@@ -158,6 +221,49 @@ mod tests {
         check("/mnt/a", false);
         check("/srv/me/prog", true);
         check("/srv/local/prog", false);
+    }
+
+    #[test]
+    fn what_the_host_has_installed_is_told_from_containers_and_users() {
+        const MOUNTS: &str = "\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+23 22 254:1 / /usr ro,relatime shared:2 - erofs /dev/mapper/usr ro
+24 23 254:2 / /usr/local rw - btrfs /dev/vdb rw
+25 22 7:0 / /snap/core/1 ro,nodev - squashfs /dev/loop0 ro
+26 22 254:3 / /var rw - xfs /dev/vdc rw
+27 26 0:50 / /var/lib/docker/overlay2/a/merged rw - overlay overlay rw
+28 22 0:51 / /opt/docker/overlay2/b/merged rw - overlay overlay rw
+29 22 0:52 / /opt/shared rw - nfs4 server:/opt rw
+30 22 0:53 / /opt/more rw - autofs systemd-1 rw
+31 22 254:4 / /home rw - ext4 /dev/vdd rw
+32 22 8:17 / /media/me/stick rw,nosuid,nodev - ext4 /dev/sdb1 rw
+33 22 0:54 / /usrlocal rw - tmpfs tmpfs rw
+34 22 254:2 / /opt/same rw - btrfs /dev/vdb rw
+";
+        let lines = || MOUNTS.lines().map(|line| line.as_bytes().to_vec());
+        // The device of a mount is its id here.
+        let device = |wanted: &[u8]| {
+            let line = MOUNTS.lines().find(|line| {
+                let point = line.split(' ').nth(4);
+                point.is_some_and(|point| point.as_bytes() == wanted)
+            });
+            match line?.split(' ').next()?.parse().ok()? {
+                34 => Some(24),
+                id => Some(id),
+            }
+        };
+        assert_eq!(installed(lines(), device), [22, 23, 24, 25]);
+        let numbers = [(7, 0), (254, 0), (254, 1), (254, 2)];
+        let numbers = numbers.map(|(major, minor)| libc::makedev(major, minor));
+        assert_eq!(installed(lines(), |_| None), numbers);
+    }
+
+    #[test]
+    fn a_system_file_is_on_a_device_of_the_host_and_proc_is_not() {
+        let device = |path: &str| std::fs::metadata(path).expect("it is there").dev();
+        let devices = host_devices();
+        assert!(devices.contains(&device("/usr")), "{devices:?}");
+        assert!(!devices.contains(&device("/proc")), "{devices:?}");
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Tally {
     pub fired: u64,
     /// Kept from it by its cooldown.
     pub cooled: u64,
+    /// Of these, since it last fired.
+    pub cooled_since: u64,
     /// Kept from it by its daily limit.
     pub limited: u64,
     /// Fired without a pin, because too many were open.
@@ -298,12 +300,18 @@ impl Stage {
         match event.verdict {
             Verdict::Quiet => {}
             Verdict::Suppressed(Why::Cooldown) => {
-                self.triggers.count(trigger, |tally| tally.cooled += 1);
-                tracing::info!(
-                    trigger,
-                    cgroup,
-                    "the trigger is kept from firing by its cooldown"
-                );
+                let mut times = 0;
+                self.triggers.count(trigger, |tally| {
+                    tally.cooled += 1;
+                    tally.cooled_since += 1;
+                    times = tally.cooled_since;
+                });
+                let text = "the trigger is kept from firing by its cooldown";
+                // Around its threshold it may be so each second: the number is told when it fires.
+                match times {
+                    1 => tracing::info!(trigger, cgroup, "{text}"),
+                    _ => tracing::debug!(trigger, cgroup, times, "{text}"),
+                }
             }
             Verdict::Suppressed(Why::Daily) => {
                 self.triggers.count(trigger, |tally| tally.limited += 1);
@@ -332,6 +340,17 @@ impl Stage {
         recorder: &RwLock<Recorder>,
     ) {
         let trigger = rule.name.as_str();
+        let mut cooled = 0;
+        self.triggers.count(trigger, |tally| {
+            cooled = std::mem::take(&mut tally.cooled_since);
+        });
+        if cooled > 1 {
+            tracing::info!(
+                trigger,
+                times = cooled,
+                "its cooldown kept the trigger from firing"
+            );
+        }
         let cause = watcher::cause(rule, seen);
         let wish = Wish {
             trigger: trigger.to_owned(),

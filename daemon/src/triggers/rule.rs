@@ -6,8 +6,8 @@ use crate::config::{Trigger, Wanted};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Most triggers. Each is looked at once a second; with [`super::CGROUPS_MAX`] cgroups each, all of them read
-/// some thousand small files a second, a percent of one CPU.
+/// Most triggers. Each is looked at once a second; with [`super::CGROUPS_MAX`] cgroups each, all of
+/// them read some thousand small files a second, a percent of one CPU.
 pub const TRIGGERS_MAX: usize = 32;
 
 /// A trigger, ready to be looked at.
@@ -92,19 +92,46 @@ pub enum RuleError {
     },
 }
 
+impl RuleError {
+    /// The key of the trigger that says it.
+    fn key(&self) -> &'static str {
+        match self {
+            RuleError::Name(_) | RuleError::Twice(_) => "name",
+            RuleError::When { .. } => "when",
+            RuleError::Target { .. }
+            | RuleError::HostOnly { .. }
+            | RuleError::CgroupOnly { .. } => "target",
+            RuleError::Clear { .. } => "clear",
+        }
+    }
+}
+
 impl Rule {
     /// The rules of the configuration.
     ///
     /// # Errors
     /// The first that cannot be.
     pub fn all(triggers: &[Trigger]) -> Result<Vec<Rule>, RuleError> {
+        match Rule::faults(triggers).into_iter().next() {
+            Some((.., error)) => Err(error),
+            None => triggers.iter().map(Rule::of).collect(),
+        }
+    }
+
+    /// All that cannot be, each with the place of its trigger and the key that says it.
+    pub fn faults(triggers: &[Trigger]) -> Vec<(usize, &'static str, RuleError)> {
         let mut names = BTreeSet::new();
-        for trigger in triggers {
+        let mut faults = Vec::new();
+        for (at, trigger) in triggers.iter().enumerate() {
             if !names.insert(trigger.name.as_str()) {
-                return Err(RuleError::Twice(config::shown(&trigger.name)));
+                let error = RuleError::Twice(config::shown(&trigger.name));
+                faults.push((at, "name", error));
+            }
+            if let Err(error) = Rule::of(trigger) {
+                faults.push((at, error.key(), error));
             }
         }
-        triggers.iter().map(Rule::of).collect()
+        faults
     }
 
     fn of(trigger: &Trigger) -> Result<Rule, RuleError> {

@@ -8,6 +8,7 @@ use super::state::{Registers, StackCopy};
 use super::table::Slice;
 use gimli::{Encoding, Expression, Format, Operation};
 use profile::StackEnd;
+use std::cell::Cell;
 
 /// Deepest stack of an expression. Those of compilers and C libraries need three or four.
 const DEPTH_MAX: usize = 16;
@@ -45,15 +46,18 @@ impl Values {
     }
 }
 
-/// Evaluates `expression` with `first` on the stack, where there is one: the CFA, for register rules.
+/// Evaluates `expression` with `first` on the stack, where there is one: the CFA, for register rules. Each
+/// operation is one less in `left`, what the walk may still do.
 ///
 /// # Errors
-/// [`StackEnd::NoUnwindInfo`] for what cannot be evaluated, or what reading the stack gave.
+/// [`StackEnd::NoUnwindInfo`] for what cannot be evaluated, [`StackEnd::WorkLimit`] when nothing is left,
+/// or what reading the stack gave.
 pub fn evaluate(
     expression: Expression<Slice<'_>>,
     first: Option<u64>,
     registers: &Registers,
     stack: &StackCopy<'_>,
+    left: &Cell<u32>,
 ) -> Result<u64, StackEnd> {
     let mut values = Values::default();
     if let Some(first) = first {
@@ -64,6 +68,7 @@ pub fn evaluate(
         if rest.is_empty() {
             return values.pop().ok_or(StackEnd::NoUnwindInfo);
         }
+        left.set(left.get().checked_sub(1).ok_or(StackEnd::WorkLimit)?);
         let operation =
             Operation::parse(&mut rest, ENCODING).map_err(|_| StackEnd::NoUnwindInfo)?;
         match operation {

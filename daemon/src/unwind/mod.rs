@@ -1,11 +1,12 @@
 //! From a sample to frames: which addresses belong to its stack, and how the stack ended.
 //!
 //! [`Unwinder`] has two ways. The kernel's callchain (`callchain.rs`) is in every sample: kernel
-//! frames, then user frames by frame pointers. Where the sample has registers and a copy of the user
-//! stack, the engine (`engine.rs`) walks that by unwind information, for all processes with one set
-//! of modules (`modules.rs`) and rules (`rule.rs`). The walk that is complete wins, else the longer
-//! one; a walk that stops inside of the chain goes on with the rest of the chain. Where the copy is
-//! too short the walk goes on with a look at the thread's memory (`lookouts.rs`) or stays cut.
+//! frames, then user frames by frame pointers. Where the sample has registers and a copy of the
+//! user stack, the engine (`engine.rs`) walks that by unwind information, for all processes with
+//! one set of modules (`modules.rs`) and rules (`rule.rs`). The walk that is complete wins, else
+//! the longer one; a walk that stops inside of the chain goes on with the rest of the chain. Where
+//! the copy is too short the walk goes on with a look at the thread's memory (`lookouts.rs`) or
+//! stays cut.
 //!
 //! Called by the sampler thread for each sample; allocates nothing once its buffers have grown, and
 //! leaves the bytes of the stack where they are, in the ring.
@@ -20,6 +21,7 @@ pub mod lookouts;
 pub mod module;
 pub mod modules;
 mod pack;
+pub mod recall;
 pub(crate) mod rule;
 mod state;
 mod table;
@@ -29,7 +31,7 @@ mod tests;
 
 use crate::aggregate::batch::RawFrame;
 use crate::bounds::CacheBounds;
-use crate::ids::{FileId, FileOffset};
+use crate::ids::{FileId, FileOffset, ProcessId, Tid};
 use crate::perf::record::{CpuMode, Sample, UserState};
 use crate::process::Process;
 use crate::process::space::Mapping;
@@ -37,18 +39,23 @@ use engine::{Engine, UnwindCounts};
 use lookouts::Lookouts;
 use modules::Loaded;
 use profile::StackEnd;
+use recall::Recall;
 use state::{Registers, StackCopy};
 use std::sync::Arc;
+
+/// What the allocator adds to each allocation, at most. Unit: bytes. What is bounded by its size
+/// counts it, or many small pieces would take twice their bound.
+const ALLOCATION_BYTES: usize = 16;
 
 /// An unwound stack, leaf first. The buffer is used again for each sample.
 #[derive(Debug, Default)]
 pub struct StackBuffer {
     /// The frames.
     pub frames: Vec<RawFrame>,
-    /// The mappings of its file frames: files without samples so far are announced through them. Copied
-    /// because the address space belongs to the process table.
+    /// The mappings of its file frames: files without samples so far are announced through them.
+    /// Copied because the address space belongs to the process table.
     pub files: Vec<Mapping>,
-    /// Number of kernel frames: where the user's begin.
+    /// Number of kernel frames: where those of the user start.
     user_at: usize,
 }
 
@@ -83,6 +90,8 @@ pub struct Unwinder {
     pub depths: Depths,
     /// Completes cut stacks from looks at the thread's memory.
     pub looks: Lookouts,
+    /// Recognizes the stacks of waits.
+    pub recall: Recall,
     engine: Engine,
     bounds: Arc<CacheBounds>,
     /// What the engine found, before it is known which walk wins.
@@ -95,10 +104,17 @@ impl Unwinder {
         Unwinder {
             depths,
             looks: Lookouts::default(),
+            recall: Recall::default(),
             engine: Engine::new(bounds.unwind()),
             bounds,
             walked: StackBuffer::default(),
         }
+    }
+
+    /// Forgets a thread that ended.
+    pub fn forget(&mut self, thread: (ProcessId, Tid)) {
+        self.looks.forget(thread);
+        self.recall.forget(thread);
     }
 
     /// Takes in what was found out about a file.
@@ -119,6 +135,7 @@ impl Unwinder {
         UnwindCounts {
             modules: self.engine.modules.counts(),
             looks: self.looks.counts(),
+            recall: self.recall.counts(),
             ..self.engine.counts
         }
     }
@@ -130,10 +147,36 @@ impl Unwinder {
         process: Option<&Process>,
         out: &mut StackBuffer,
     ) -> StackEnd {
+        self.unwind_either(sample, process, None, out)
+    }
+
+    /// The same for the sample of a wait, by what is remembered of the thread's stack where it
+    /// waited like this before. `near_bytes`: what is copied of the stack of every wait, of which
+    /// this sample may have more.
+    pub fn unwind_wait(
+        &mut self,
+        sample: &Sample<'_>,
+        process: Option<&Process>,
+        near_bytes: u32,
+        out: &mut StackBuffer,
+    ) -> StackEnd {
+        self.unwind_either(sample, process, Some(near_bytes), out)
+    }
+
+    /// Unwinds a sample; `near_bytes` is there when it is that of a wait.
+    fn unwind_either(
+        &mut self,
+        sample: &Sample<'_>,
+        process: Option<&Process>,
+        near_bytes: Option<u32>,
+        out: &mut StackBuffer,
+    ) -> StackEnd {
         out.clear();
         let chain_end = callchain::walk(sample, process, self.depths.chain, out);
         let end = match (sample.user, process) {
-            (Some(user), Some(process)) => self.improve(sample, &user, process, chain_end, out),
+            (Some(user), Some(process)) => {
+                self.improve((sample, &user), process, near_bytes, chain_end, out)
+            }
             _ => chain_end,
         };
         match (end, out.frames.last()) {
@@ -142,13 +185,13 @@ impl Unwinder {
         }
     }
 
-    /// Replaces the user frames of the chain in `out` by what the copy of the stack tells, where that
-    /// is more.
+    /// Replaces the user frames of the chain in `out` by what the copy of the stack tells, where
+    /// that is more.
     fn improve(
         &mut self,
-        sample: &Sample<'_>,
-        user: &UserState<'_>,
+        (sample, user): (&Sample<'_>, &UserState<'_>),
         process: &Process,
+        near_bytes: Option<u32>,
         chain_end: StackEnd,
         out: &mut StackBuffer,
     ) -> StackEnd {
@@ -162,7 +205,26 @@ impl Unwinder {
             return chain_end;
         };
         let stack = StackCopy::new(registers.sp(), user.stack, user.full);
-        let end = self.walk(sample, process, registers, stack);
+        // A larger copy tells more than what is remembered.
+        if near_bytes.is_some_and(|bytes| user.stack.len() <= bytes as usize)
+            && let Some(end) = self
+                .recall
+                .find((process, sample.tid), &registers, &stack, out)
+        {
+            return end;
+        }
+        let end = self.walk(sample, (process, registers), near_bytes, stack);
+        self.settle((sample, user), end, chain_end, out)
+    }
+
+    /// Takes what was walked, which ended so, or the chain in `out`, whichever tells more.
+    fn settle(
+        &mut self,
+        (sample, user): (&Sample<'_>, &UserState<'_>),
+        end: StackEnd,
+        chain_end: StackEnd,
+        out: &mut StackBuffer,
+    ) -> StackEnd {
         if end == StackEnd::Unmapped && user.stack.is_empty() && sample.mode == CpuMode::Kernel {
             // In the middle of exec: the old program is gone and the new one not there yet. What is
             // left of the stack is the kernel's.
@@ -194,24 +256,38 @@ impl Unwinder {
         end
     }
 
-    /// Walks the copy of a stack, and goes on where it ends with a look at the thread's memory, if one
-    /// is known to hold.
+    /// Walks the copy of a stack, and goes on where it ends with a look at the thread's memory, if
+    /// one is known to hold. The walk of a wait is remembered if it is complete, by what a copy of
+    /// `near_bytes` has of the words it read.
     fn walk(
         &mut self,
         sample: &Sample<'_>,
-        process: &Process,
-        registers: Registers,
+        (process, registers): (&Process, Registers),
+        near_bytes: Option<u32>,
         stack: StackCopy<'_>,
     ) -> StackEnd {
         let Unwinder {
             engine,
             walked,
             looks,
+            recall,
             ..
         } = self;
         walked.clear();
         let (depth, time) = (self.depths.walk, sample.time);
-        let end = engine.walk(process, registers, stack, time, depth, walked);
+        let end = match near_bytes {
+            None => engine.walk(process, registers, stack, time, depth, walked),
+            Some(near_bytes) => {
+                recall.begin();
+                let noting = stack.noting(&recall.reads);
+                let end = engine.walk(process, registers, noting, time, depth, walked);
+                if end == StackEnd::Complete {
+                    let who = (process, sample.tid);
+                    recall.remember(who, &registers, &stack, near_bytes.into(), walked);
+                }
+                end
+            }
+        };
         let Some(cut) = engine.cut else {
             return end;
         };

@@ -1,30 +1,36 @@
 //! The unwind information of one file: what the sampler needs of it, in plain memory.
 //!
 //! Read by `fp-files` with bounded positional reads and handed to the sampler whole; never mapped,
-//! so a file cut short while it is read or later cannot harm. The sampler shares one module among all
-//! processes that map the file.
+//! so a file cut short while it is read or later cannot harm. The sampler shares one module among
+//! all processes that map the file.
 
-use super::rule::{Rule, step_computed};
+use super::pack::Place;
+use super::rule::Rule;
 use super::state::{Registers, StackCopy};
-use super::table::{self, Bases, Dialect, RowContext, Table};
+use super::table::{Bases, Dialect, Table};
 use crate::ids::FileOffset;
+use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::debug_files;
-use crate::symbolize::elf::{self, Headers, ReadAt, Section, Segment};
+use crate::symbolize::elf::{self, ElfError, Headers, ReadAt, Section, Segment};
 use crate::symbolize::files::Image;
 use crate::symbolize::inflate;
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use profile::StackEnd;
+use std::cell::Cell;
 use std::path::PathBuf;
 
-/// Largest section of unwind information read. Unit: bytes. Browsers have about 20 MB, the largest
-/// programs known 60.
-const SECTION_BYTES_MAX: usize = 64 << 20;
+/// Largest compressed section of unwind information that is unpacked, and its largest size then.
+/// Unit: bytes. Sections that are not compressed are read piece by piece, whatever their size.
+const UNPACKED_BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of `.eh_frame_hdr` read: what is looked for is a pointer at its start.
+const HEADER_BYTES: u64 = 64;
 
 /// Length of an entry of a procedure linkage table.
 const PLT_ENTRY_BYTES: u64 = 16;
 
-/// Longest code at the entry of a file that nothing describes: the dynamic linker's, which the kernel
-/// enters and which nobody called. Those of glibc and musl have less than 64 bytes.
+/// Longest code at the entry of a file that nothing describes: the dynamic linker's, which the
+/// kernel enters and which nobody called. Those of glibc and musl have less than 64 bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
 
 /// A procedure linkage table that nothing describes: lld writes no unwind information for it.
@@ -65,34 +71,52 @@ impl Module {
         }
     }
 
-    /// Reads what `image`, which ran from `path`, or its separate debug file has: the one `held` with it,
-    /// or one in `debug_dirs`.
-    /// `None` when it is not an image of this architecture or has no unwind information at all.
+    /// Reads what `image`, which ran from `path`, or its separate debug file has: the one `held`
+    /// with it, or one in `debug_dirs`. `None` when it is not an image of this architecture or has
+    /// no unwind information at all.
+    ///
+    /// # Errors
+    /// When reading it takes more than `budget` has left.
     pub fn read(
         image: &Image,
         held: Option<&Image>,
         path: &[u8],
         debug_dirs: &[PathBuf],
-    ) -> Option<Module> {
-        let headers = elf::read_headers(image).ok()?;
-        let mut module = Module::of(image, &headers)?;
+        budget: &FileBudget<'_>,
+    ) -> Result<Option<Module>, Over> {
+        let Ok(headers) = elf::read_headers(image) else {
+            return Ok(None);
+        };
+        let Some(mut module) = Module::of(image, &headers, budget)? else {
+            return Ok(None);
+        };
         if module.tables.is_empty()
-            && let Some((debug, found)) = debug_files::find(held, debug_dirs, &headers, image, path)
+            && let Some((debug, found)) =
+                debug_files::find(held, debug_dirs, &headers, image, path, budget)
         {
             let code = Bases {
                 code: lowest(&module.segments),
                 ..Bases::default()
             };
-            module.tables = debug_frame(&debug, &found, code).into_iter().collect();
+            let section = found.section(b".debug_frame");
+            let table = table(Dialect::Debug, &debug, section, code, budget)?;
+            module.tables = table.into_iter().collect();
         }
-        (!module.tables.is_empty()).then_some(module)
+        Ok((!module.tables.is_empty()).then_some(module))
     }
 
     /// Reads what an image itself has. `None` when it is not an image of this architecture.
-    pub fn of<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Option<Module> {
+    ///
+    /// # Errors
+    /// When reading it takes more than `budget` has left.
+    pub fn of<R: ReadAt + ?Sized>(
+        image: &R,
+        headers: &Headers,
+        budget: &FileBudget<'_>,
+    ) -> Result<Option<Module>, Over> {
         const EM_X86_64: u16 = 62;
         if !headers.is_64 || headers.machine != EM_X86_64 {
-            return None;
+            return Ok(None);
         }
         let segments: Box<[Segment]> = headers
             .segments
@@ -105,9 +129,10 @@ impl Module {
             text: headers.section(b".text").map_or(0, |text| text.address),
             ..Bases::default()
         };
-        let tables = eh_frame(image, headers, bases)
-            .into_iter()
-            .chain(debug_frame(image, headers, bases));
+        let eh_frame = eh_frame(image, headers, bases, budget)?;
+        let section = headers.section(b".debug_frame");
+        let debug_frame = table(Dialect::Debug, image, section, bases, budget)?;
+        let tables = eh_frame.into_iter().chain(debug_frame);
         let plts = [
             (&b".plt"[..], true),
             (b".plt.sec", false),
@@ -128,12 +153,17 @@ impl Module {
                 leads,
             })
         });
-        Some(Module {
+        Ok(Some(Module {
             tables: tables.collect(),
             plts: plts.collect(),
             segments,
             entry: headers.entry,
-        })
+        }))
+    }
+
+    /// Number of functions that are described.
+    pub fn functions(&self) -> usize {
+        self.tables.iter().map(Table::functions).sum()
     }
 
     /// Memory held. Unit: bytes.
@@ -154,15 +184,11 @@ impl Module {
     }
 
     /// The rule of a place in the file: of an instruction, or of the last byte of a call.
-    pub fn rule(&self, offset: FileOffset, context: &mut RowContext) -> Rule {
+    pub fn rule(&self, offset: FileOffset) -> Rule {
         let Some(address) = self.address_of(offset) else {
             return Rule::UNKNOWN;
         };
-        let mut described = self.tables.iter().filter_map(|table| {
-            table.with_row(address, context, |row, facts| {
-                Rule::of_row(row, facts, address)
-            })
-        });
+        let mut described = self.tables.iter().filter_map(|table| table.rule(address));
         described
             .next()
             .or_else(|| self.plt_rule(address))
@@ -171,8 +197,8 @@ impl Module {
             .unwrap_or(Rule::UNKNOWN)
     }
 
-    /// A return address that is the first of a function was put there by hand (makecontext does it):
-    /// nobody called, and the stack begins there.
+    /// A return address that is the first of a function was put there by hand (makecontext does
+    /// it): nobody called, and the stack begins there.
     fn entered_rule(&self, address: u64) -> Option<Rule> {
         let begins = |table: &Table| table.begins_at(address.wrapping_add(1));
         self.tables.iter().any(begins).then_some(Rule::ENTERED)
@@ -191,7 +217,8 @@ impl Module {
             .find(|plt| plt.start <= address && address < plt.end)?;
         let at = address - plt.start;
         let into = at % PLT_ENTRY_BYTES;
-        // An entry jumps (6 bytes), pushes (5 bytes) and jumps to the first entry, which pushes too.
+        // An entry jumps (6 bytes), pushes (5 bytes) and jumps to the first entry, which pushes
+        // too.
         let pushed = if plt.leads && at < PLT_ENTRY_BYTES {
             if into >= 6 { 16 } else { 8 }
         } else if plt.lazy && into >= 11 {
@@ -203,7 +230,7 @@ impl Module {
     }
 
     /// The caller's registers by the row of a place in the file, for rules that
-    /// are computed each time.
+    /// are computed each time. `operations` is what expressions may still cost.
     ///
     /// # Errors
     /// How the stack ends.
@@ -212,14 +239,12 @@ impl Module {
         offset: FileOffset,
         registers: &Registers,
         stack: &StackCopy<'_>,
-        context: &mut RowContext,
+        operations: &Cell<u32>,
     ) -> Result<Registers, StackEnd> {
         let address = self.address_of(offset).ok_or(StackEnd::NoUnwindInfo)?;
-        let mut computed = self.tables.iter().filter_map(|table| {
-            table.with_row(address, context, |row, facts| {
-                step_computed(row, facts, registers, stack)
-            })
-        });
+        let tables = self.tables.iter();
+        let mut computed =
+            tables.filter_map(|table| table.compute(address, registers, stack, operations));
         computed.next().ok_or(StackEnd::NoUnwindInfo)?
     }
 }
@@ -232,30 +257,33 @@ fn lowest(segments: &[Segment]) -> u64 {
         .unwrap_or(0)
 }
 
-fn eh_frame<R: ReadAt + ?Sized>(image: &R, headers: &Headers, bases: Bases) -> Option<Table> {
-    let Some(section) = headers.section(b".eh_frame") else {
-        return eh_frame_by_segment(image, headers, bases);
-    };
-    let bytes = content(image, section)?;
-    let header = headers.section(b".eh_frame_hdr");
-    let header_bytes = header.and_then(|header| content(image, header));
-    let bases = Bases {
-        section: section.address,
-        header: header.map_or(0, |header| header.address),
-        ..bases
-    };
-    Table::new(Dialect::Eh, &bytes, header_bytes.as_deref(), bases)
-}
-
-/// The table of an image without section headers, found the way the C library finds it: a program
-/// header leads to `.eh_frame_hdr`, which leads to `.eh_frame`. Its length stands nowhere.
-fn eh_frame_by_segment<R: ReadAt + ?Sized>(
+fn eh_frame<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
     bases: Bases,
-) -> Option<Table> {
+    budget: &FileBudget<'_>,
+) -> Result<Option<Table>, Over> {
+    if let Some(section) = headers.section(b".eh_frame") {
+        let bases = Bases {
+            section: section.address,
+            ..bases
+        };
+        return table(Dialect::Eh, image, Some(section), bases, budget);
+    }
+    let Some((place, section)) = eh_frame_by_segment(image, headers) else {
+        return Ok(None);
+    };
+    let bases = Bases { section, ..bases };
+    Table::read(Dialect::Eh, image, place, bases, budget)
+}
+
+/// Where `.eh_frame` of an image without section headers is, and its address, found the way the C
+/// library finds it: a program header leads to `.eh_frame_hdr`, which leads to `.eh_frame`. Its
+/// length stands nowhere.
+fn eh_frame_by_segment<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Option<(Place, u64)> {
     let found = headers.eh_frame_hdr?;
-    let header = read(image, found.offset, found.file_size)?;
+    let mut header = vec![0; found.file_size.min(HEADER_BYTES) as usize];
+    image.read_exact_at(&mut header, found.offset).ok()?;
     let known = BaseAddresses::default().set_eh_frame_hdr(found.address);
     let parsed = EhFrameHdr::new(&header, LittleEndian)
         .parse(&known, 8)
@@ -267,38 +295,40 @@ fn eh_frame_by_segment<R: ReadAt + ?Sized>(
     let segment =
         segments.find(|segment| address.wrapping_sub(segment.address) < segment.file_size)?;
     let into = address - segment.address;
-    let rest = segment.file_size - into;
-    let bytes = read(
-        image,
-        segment.offset.checked_add(into)?,
-        rest.min(SECTION_BYTES_MAX as u64),
-    )?;
-    let bases = Bases {
-        section: address,
-        header: found.address,
-        ..bases
+    let place = Place {
+        offset: segment.offset.checked_add(into)?,
+        len: segment.file_size - into,
+        ends_at_zero: true,
     };
-    let end = table::end_of_entries(&bytes);
-    Table::new(Dialect::Eh, &bytes[..end], Some(&header), bases)
+    Some((place, address))
 }
 
-fn read<R: ReadAt + ?Sized>(image: &R, offset: u64, size: u64) -> Option<Vec<u8>> {
-    if size == 0 || size > SECTION_BYTES_MAX as u64 {
-        return None;
+/// The table of a section, unpacked where it is compressed. `None` where there is no such section,
+/// or nothing in it.
+fn table<R: ReadAt + ?Sized>(
+    dialect: Dialect,
+    image: &R,
+    section: Option<&Section>,
+    bases: Bases,
+    budget: &FileBudget<'_>,
+) -> Result<Option<Table>, Over> {
+    let Some(section) = section else {
+        return Ok(None);
+    };
+    if !section.compressed {
+        let place = Place {
+            offset: section.offset,
+            len: section.size,
+            ends_at_zero: false,
+        };
+        return Table::read(dialect, image, place, bases, budget);
     }
-    let mut bytes = vec![0; size as usize];
-    image.read_exact_at(&mut bytes, offset).ok()?;
-    Some(bytes)
-}
-
-fn debug_frame<R: ReadAt + ?Sized>(image: &R, headers: &Headers, bases: Bases) -> Option<Table> {
-    let bytes = content(image, headers.section(b".debug_frame")?)?;
-    Table::new(Dialect::Debug, &bytes, None, bases)
-}
-
-fn content<R: ReadAt + ?Sized>(image: &R, section: &Section) -> Option<Box<[u8]>> {
-    let bytes = inflate::content(image, section, true, SECTION_BYTES_MAX).ok()?;
-    (!bytes.is_empty()).then(|| bytes.into())
+    match inflate::content(image, section, true, UNPACKED_BYTES_MAX, budget) {
+        Ok(bytes) => Table::of_bytes(dialect, &bytes, bases, budget),
+        Err(ElfError::TooLarge) => Err(Over::Memory),
+        Err(ElfError::Over(over)) => Err(over),
+        Err(_) => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -315,21 +345,22 @@ mod tests {
             sections: Vec::new(),
             ..headers.clone()
         };
-        let (Some(whole), Some(bare)) = (Module::of(&image, &headers), Module::of(&image, &bare))
-        else {
-            panic!("not an image of this machine")
-        };
+        let [whole, bare] = [&headers, &bare].map(|headers| {
+            let module = Module::of(&image, headers, &FileBudget::default());
+            module
+                .expect("within the budget")
+                .expect("an image of this machine")
+        });
         let [described] = &*bare.tables else {
             panic!("not one table")
         };
         assert!(described.heap_bytes() > 10_000);
         assert_eq!(described.heap_bytes(), whole.tables[0].heap_bytes());
-        let mut context = RowContext::new_in();
         for segment in &whole.segments {
             for offset in (segment.offset..segment.offset + segment.file_size).step_by(997) {
                 let address = segment.address + (offset - segment.offset);
                 if whole.plt_rule(address).is_none() {
-                    let rules = [&whole, &bare].map(|m| m.rule(FileOffset(offset), &mut context));
+                    let rules = [&whole, &bare].map(|m| m.rule(FileOffset(offset)));
                     assert_eq!(rules[0], rules[1], "at {address:#x}");
                 }
             }
@@ -342,9 +373,10 @@ mod tests {
             return; // Another C library.
         };
         let headers = elf::read_headers(&image).expect("headers");
-        let Some(module) = Module::of(&image, &headers) else {
-            panic!("not an image of this machine")
-        };
+        let module = Module::of(&image, &headers, &FileBudget::default());
+        let module = module
+            .expect("within the budget")
+            .expect("an image of this machine");
         let holds =
             |segment: &&Segment| headers.entry.wrapping_sub(segment.address) < segment.file_size;
         let segment = module
@@ -354,10 +386,9 @@ mod tests {
             .expect("code at the entry");
         // Its first call is there: `mov %rsp,%rdi; call _dl_start`.
         let call = FileOffset(headers.entry + 7 - segment.address + segment.offset);
-        let mut context = RowContext::new_in();
-        assert_eq!(module.rule(call, &mut context), Rule::OUTERMOST);
+        assert_eq!(module.rule(call), Rule::OUTERMOST);
         // What follows the entry is described.
         let later = FileOffset(call.0 + ENTRY_BYTES_MAX);
-        assert_ne!(module.rule(later, &mut context), Rule::OUTERMOST);
+        assert_ne!(module.rule(later), Rule::OUTERMOST);
     }
 }

@@ -9,6 +9,7 @@
 use super::module::Module;
 use super::rule::Rule;
 use crate::ids::{FileId, FileOffset};
+use crate::symbolize::budget::Over;
 use crate::time::Mono;
 use hashbrown::HashMap;
 use std::cmp::Reverse;
@@ -41,13 +42,14 @@ pub struct Loaded {
     /// The file.
     pub file: FileId,
     /// Its unwind information; `None`: it has none, or could not be read.
-    pub module: Option<Box<Module>>,
+    pub module: Result<Option<Box<Module>>, Over>,
 }
 
 impl Loaded {
     /// Memory of the module. Unit: bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.module.as_ref().map_or(0, |module| module.heap_bytes())
+        let module = self.module.as_ref().ok().and_then(Option::as_ref);
+        module.map_or(0, |module| module.heap_bytes())
     }
 }
 
@@ -57,7 +59,7 @@ pub enum State<'a> {
     Here(&'a Module),
     /// It has no unwind information.
     Without,
-    /// Its unwind information is too large for the bound.
+    /// Its unwind information is too large for the bound, or takes too much to read.
     Refused,
     /// Not read so far, or dropped and asked for again.
     Awaited,
@@ -70,6 +72,8 @@ enum Slot {
         since: Mono,
     },
     Without,
+    /// Reading it takes more than one file may, whatever the bound.
+    OverBudget,
     Refused {
         bytes: usize,
     },
@@ -90,6 +94,8 @@ pub struct ModuleCounts {
     pub loaded: u64,
     /// Files without unwind information.
     pub without: u64,
+    /// Files whose unwind information takes more memory or time to read than one file may.
+    pub over_budget: u64,
     /// Modules dropped to stay under the bound.
     pub evicted: u64,
     /// Those of them that were in use: the bound is too small for what runs.
@@ -192,10 +198,14 @@ impl Modules {
     pub fn install(&mut self, loaded: Loaded) {
         let mut recount = self.remove(loaded.file);
         let slot = match loaded.module {
-            Some(module) => self.slot_for(module),
-            None => {
+            Ok(Some(module)) => self.slot_for(module),
+            Ok(None) => {
                 self.counts.without += 1;
                 Slot::Without
+            }
+            Err(_) => {
+                self.counts.over_budget += 1;
+                Slot::OverBudget
             }
         };
         if self.entries.len() >= FILES_MAX {
@@ -351,6 +361,7 @@ impl Modules {
         match &mut entry.slot {
             Slot::Here { module, .. } => State::Here(module),
             Slot::Without => State::Without,
+            Slot::OverBudget => State::Refused,
             Slot::Refused { bytes } if *bytes > most => State::Refused,
             slot @ Slot::Refused { .. } => {
                 if wanted.len() < WANTED_MAX {
@@ -443,7 +454,7 @@ mod tests {
         let _ = modules.get(FileId(2), Mono(1));
         modules.install(Loaded {
             file: FileId(2),
-            module: None,
+            module: Ok(None),
         });
         modules.ask(|_| false);
         modules.ask(|file| {
@@ -458,7 +469,7 @@ mod tests {
     fn loaded(file: u32, bytes: usize) -> Loaded {
         Loaded {
             file: FileId(file),
-            module: Some(Box::new(Module::of_size(bytes))),
+            module: Ok(Some(Box::new(Module::of_size(bytes)))),
         }
     }
 
@@ -487,6 +498,19 @@ mod tests {
         assert_eq!(modules.counts().over_bound, 1);
         assert!(modules.counts().over_bound_bytes >= 3 * MIB as u64 - 64);
         assert_eq!(asked(&mut modules), []);
+    }
+
+    #[test]
+    fn a_file_that_takes_too_much_to_read_is_not_asked_for_again() {
+        let mut modules = Modules::new(4 * MIB);
+        modules.install(Loaded {
+            file: FileId(1),
+            module: Err(Over::Time),
+        });
+        modules.set_bytes_max(64 * MIB);
+        assert!(matches!(modules.get(FileId(1), Mono(1)), State::Refused));
+        assert_eq!(asked(&mut modules), []);
+        assert_eq!(modules.counts().over_budget, 1);
     }
 
     #[test]

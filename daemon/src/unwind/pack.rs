@@ -1,634 +1,606 @@
-//! Writes a section of unwind information anew: what the sampler keeps of it, at half the size.
+//! Reads a section of unwind information and computes all of its rows: what the sampler keeps of
+//! it.
 //!
-//! Input is an `.eh_frame` or `.debug_frame` as a stranger wrote it; output an `.eh_frame` in which
-//! every function begins at address zero and has no end, and an index that says where functions begin
-//! and end and which description is theirs. Descriptions then no longer differ in addresses and personality
-//! routines, and each is kept once: compilers describe two functions of three like another.
-//! Bytes a function, index included, as read and as kept (2026-11-21): librustc_driver 67 and 33,
-//! libLLVM 22 56 and 29, cc1 61 and 37, node 45 and 27. With libLLVM 15, libjvm and chromium they took
-//! 30.6 MB, now 16.5.
+//! Input is an `.eh_frame` or `.debug_frame` as a stranger wrote it, read a window at a time and in
+//! the order of the file; output is where functions begin and end, and the rows of each as (offset,
+//! number of a kind). Rows are relative to their function, so descriptions that differ in nothing
+//! but the address are evaluated and kept once: compilers describe two functions of three like
+//! another.
 //!
-//! Called by `fp-files`, once a file; work and memory grow with the section alone. Heads that many
-//! functions share are read once, and what is longer than the bounds is not kept.
+//! Called by `fp-files`, once a file. Each entry of the section is visited once, entries cannot
+//! overlap, and the budget of the file bounds what their evaluation takes. `.eh_frame_hdr` is not
+//! needed: it repeats what the section says, and would let a file name one entry a million times.
 
-use super::table::{Bases, Dialect, ENTRIES_MAX, Slice};
+mod entries;
+
+use super::rule::{Expressions, Kind, RowFacts, kind_of_row};
+use super::table::{Bases, Dialect, ROWS_MAX, WIDE};
+use crate::symbolize::budget::{Charge, FileBudget, Over};
+use crate::symbolize::elf::ReadAt;
+use entries::{Function, Head, head_of, names_an_address, write_function};
 use gimli::{
-    BaseAddresses, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, LittleEndian, Reader,
-    UnwindSection,
+    BaseAddresses, EhFrame, EhFrameOffset, LittleEndian, UnwindContext, UnwindContextStorage,
+    UnwindSection, UnwindTableRow,
 };
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use std::hash::BuildHasher;
 
-/// Longest description of one function that is kept. Unit: bytes. Real ones have some hundred, the
-/// largest generated ones a few thousand; a longer one would hold up the sampler, which evaluates it
-/// for every address.
+/// Longest description of one function that is read. Unit: bytes. Real ones have some hundred, the
+/// largest generated ones a few thousand; longer ones are left out.
 const ENTRY_BYTES_MAX: usize = 64 << 10;
 
-/// Longest head, shared by many functions, that is kept. Unit: bytes. Real ones have some twenty.
+/// Longest head, shared by many functions, that is read. Unit: bytes. Real ones have some twenty.
 const HEAD_BYTES_MAX: usize = 4 << 10;
+
+/// Bytes of a section in memory at a time. An entry has to fit.
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// Rows computed between two looks at the budget: some ten µs.
+const ROWS_AT_ONCE: usize = 256;
+
+/// Most functions of a section. Unit: functions. A browser has about a million. What lies behind
+/// them in the section is not described.
+const FUNCTIONS_MAX: usize = 4 << 20;
+
+/// Most memory of the rows of a file that are computed for each frame. Unit: bytes. Of 400 programs
+/// and libraries of Debian 12 libmvec has most: 96 rows, 16 KiB; node has 30, libcrypto 21, libc 5,
+/// LLVM, rustc and programs in Go none. Files over it have no unwind information.
+const COMPUTED_BYTES_MAX: usize = 1 << 20;
+
+/// Room for rows under evaluation: 32 registers are more than x86-64 code ever describes.
+#[derive(Debug)]
+pub(super) struct RowStorage;
+
+impl UnwindContextStorage<usize> for RowStorage {
+    type Rules = [(gimli::Register, gimli::RegisterRule<usize>); 32];
+    type Stack = Box<[UnwindTableRow<usize, RowStorage>; 8]>;
+}
+
+/// A row as it is computed.
+pub(super) type Row = UnwindTableRow<usize, RowStorage>;
+
+/// Where a section is in its image.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Where it begins. Unit: bytes.
+    pub offset: u64,
+    /// Its length, or the most that it can have. Unit: bytes.
+    pub len: u64,
+    /// It ends at the first entry of length zero: its length is not known.
+    pub ends_at_zero: bool,
+}
 
 /// Where a function begins, or where nothing is described until the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Address less the base of the table.
     pub start: u32,
-    /// Place of the description in the section, and below it in [`GAP_BITS`] how many bytes before the
-    /// next entry the function ends: linkers align functions to 16 bytes.
+    /// Place of the rows, and below it in [`GAP_BITS`] how many bytes before the next entry the
+    /// function ends: linkers align functions to 16 bytes.
     place: u32,
 }
 
 /// Bits of [`Entry::gap`].
 const GAP_BITS: u32 = 4;
 
-/// Largest section written. Unit: bytes. Twice and more what is read.
-const SECTION_BYTES_MAX: usize = 1 << (u32::BITS - GAP_BITS);
+/// Most words of rows. Unit: words of two bytes. More than the budget of a file has room for.
+const WORDS_MAX: usize = (1 << (u32::BITS - GAP_BITS)) - 1;
 
 impl Entry {
     const NOTHING: u32 = u32::MAX;
 
-    /// Place of the description; `None` where nothing is described.
+    /// Place of the rows; `None` where nothing is described.
     pub fn at(self) -> Option<usize> {
         (self.place != Entry::NOTHING).then_some((self.place >> GAP_BITS) as usize)
     }
 
     /// Bytes between the end of the function and the next entry.
     pub fn gap(self) -> u32 {
-        self.place & ((1 << GAP_BITS) - 1)
+        match self.place {
+            Entry::NOTHING => 0,
+            place => place & ((1 << GAP_BITS) - 1),
+        }
     }
 }
 
-/// A section written anew.
+/// A section, read.
 #[derive(Debug, Default)]
 pub struct Packed {
-    /// Descriptions, in the dialect [`Dialect::Eh`].
-    pub section: Vec<u8>,
     /// Where functions begin, in order of address, and where nothing is described.
     pub index: Vec<Entry>,
+    /// The rows of all descriptions; see `table.rs`.
+    pub rows: Vec<u16>,
+    /// What rows lead to.
+    pub kinds: Vec<Kind>,
+    /// What kinds hold apart from themselves. Unit: bytes.
+    kinds_bytes: usize,
+    /// The expressions of kinds.
+    pub expressions: Expressions,
+}
+
+impl Packed {
+    /// The number of a kind, kept when it is met for the first time. There are more than fit the
+    /// numbers in no file that a compiler wrote: nothing is described then.
+    fn number(
+        &mut self,
+        kind: Kind,
+        known: &mut HashTable<u16>,
+        hasher: &DefaultHashBuilder,
+    ) -> Result<u16, Over> {
+        let kinds = &mut self.kinds;
+        let hash = hasher.hash_one(&kind);
+        if let Some(&number) = known.find(hash, |&at| kinds.get(usize::from(at)) == Some(&kind)) {
+            return Ok(number);
+        }
+        let Ok(number) = u16::try_from(kinds.len()) else {
+            return Ok(0);
+        };
+        self.kinds_bytes += kind.heap_bytes();
+        if self.kinds_bytes > COMPUTED_BYTES_MAX {
+            return Err(Over::Memory);
+        }
+        kinds.push(kind);
+        let hash_of = |&at: &u16| hasher.hash_one(&kinds[usize::from(at)]);
+        known.insert_unique(hash, number, hash_of);
+        Ok(number)
+    }
+
+    /// Memory held. Unit: bytes.
+    fn heap_bytes(&self) -> usize {
+        self.rows.len() * 2
+            + self.kinds.len() * size_of::<Kind>()
+            + self.kinds_bytes
+            + self.expressions.bytes.len()
+            + self.index.len() * size_of::<Entry>()
+    }
 }
 
 /// A function as it was found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
     start: u32,
-    /// Place in the section read: of two that begin at one address the later one counts.
-    from: u32,
+    /// Where its rows are.
+    rows: u32,
     len: u32,
-    at: u32,
 }
 
-/// What is kept of a head.
-struct Head<'a> {
-    /// As it was read.
-    entry: CommonInformationEntry<Slice<'a>>,
-    /// Where it was written.
-    at: u32,
-    /// Descriptions have a length of data before their instructions.
-    has_data: bool,
-    /// How descriptions write addresses; see [`skip_pointer`].
-    pointer: u8,
+/// The section as it lies in the image, a window at a time.
+struct Window<'a, R: ?Sized> {
+    image: &'a R,
+    place: Place,
+    bytes: Vec<u8>,
+    /// Where the window starts in the section.
+    at: u64,
 }
 
-struct Packer<'a> {
-    bytes: &'a [u8],
-    base: u64,
+impl<R: ReadAt + ?Sized> Window<'_, R> {
+    /// True when these bytes of the section are in the window.
+    fn has(&self, at: u64, len: usize) -> bool {
+        let into = at.checked_sub(self.at);
+        into.is_some_and(|into| into + len as u64 <= self.bytes.len() as u64)
+    }
+
+    /// Moves the window to a place. Bytes behind the end of the section or the image are not there.
+    fn move_to(&mut self, at: u64, budget: &FileBudget<'_>) -> Result<(), Over> {
+        let left = self.place.len.saturating_sub(at);
+        let wanted = left.min(WINDOW_BYTES as u64) as usize;
+        budget.reads(wanted)?;
+        self.bytes.resize(wanted, 0);
+        self.at = at;
+        let offset = self.place.offset.checked_add(at);
+        let read = offset.and_then(|offset| self.image.read_some_at(&mut self.bytes, offset).ok());
+        self.bytes.truncate(read.unwrap_or(0));
+        Ok(())
+    }
+
+    /// Bytes of the section that are in the window.
+    fn get(&self, at: u64, len: usize) -> Option<&[u8]> {
+        let into = usize::try_from(at.checked_sub(self.at)?).ok()?;
+        self.bytes.get(into..into.checked_add(len)?)
+    }
+
+    /// Makes bytes of the section be in the window; false when there are none.
+    fn bring(&mut self, at: u64, len: usize, budget: &FileBudget<'_>) -> Result<bool, Over> {
+        if !self.has(at, len) {
+            self.move_to(at, budget)?;
+        }
+        Ok(self.has(at, len))
+    }
+}
+
+struct Packer<'a, 'p, R: ?Sized> {
+    window: Window<'a, R>,
+    bases: Bases,
     dialect: Dialect,
-    /// Address of the section.
-    section_at: u64,
-    heads: Vec<Head<'a>>,
+    budget: &'a FileBudget<'p>,
+    charge: Charge<'a>,
+    heads: Vec<Head>,
+    heads_bytes: usize,
     /// Numbers of heads by their place; `None`: not to be had.
-    heads_read: HashMap<usize, Option<usize>>,
-    last_head: Option<(usize, Option<usize>)>,
-    heads_written: HashMap<Vec<u8>, u32>,
-    written: HashMap<(u32, &'a [u8]), u32>,
+    heads_read: HashMap<u64, Option<u32>>,
+    last_head: Option<(u64, Option<u32>)>,
+    hasher: DefaultHashBuilder,
+    /// Rows by the hash of their description. Two descriptions of one file may share a hash, once
+    /// in some million files of a million descriptions: then a function has the rows of another.
+    described: HashMap<u64, Option<u32>>,
+    /// Places of rows, found again by content.
+    kept: HashTable<u32>,
+    /// Numbers of kinds, found again by content.
+    kinds_known: HashTable<u16>,
     found: Vec<Found>,
-    section: Vec<u8>,
+    packed: Packed,
+    context: Box<UnwindContext<usize, RowStorage>>,
+    /// The entry under evaluation, behind its head.
+    scratch: Vec<u8>,
+    words: Vec<u16>,
+    rows_computed: usize,
 }
 
-/// Writes anew the section `bytes`, in which `places` lead to descriptions; without, the whole section
-/// is read.
-pub fn pack(dialect: Dialect, bytes: &[u8], places: Option<Vec<u32>>, bases: &Bases) -> Packed {
-    let at = BaseAddresses::default()
-        .set_text(bases.text)
-        .set_eh_frame(bases.section)
-        .set_eh_frame_hdr(bases.header);
+/// Reads the section at `place` of an image.
+///
+/// # Errors
+/// When that takes more than `budget` has left.
+pub fn pack<R: ReadAt + ?Sized>(
+    dialect: Dialect,
+    image: &R,
+    place: Place,
+    bases: Bases,
+    budget: &FileBudget<'_>,
+) -> Result<Packed, Over> {
     let packer = Packer {
-        bytes,
-        base: bases.code,
+        window: Window {
+            image,
+            place,
+            bytes: Vec::new(),
+            at: 0,
+        },
+        bases,
         dialect,
-        section_at: bases.section,
+        budget,
+        charge: budget.charge(WINDOW_BYTES)?,
         heads: Vec::new(),
+        heads_bytes: 0,
         heads_read: HashMap::new(),
         last_head: None,
-        heads_written: HashMap::new(),
-        written: HashMap::new(),
+        hasher: DefaultHashBuilder::default(),
+        described: HashMap::new(),
+        kept: HashTable::new(),
+        kinds_known: HashTable::new(),
         found: Vec::new(),
-        section: Vec::new(),
+        packed: Packed::default(),
+        context: Box::new(UnwindContext::new_in()),
+        scratch: Vec::new(),
+        words: Vec::new(),
+        rows_computed: 0,
     };
-    match dialect {
-        Dialect::Eh => {
-            let mut section = EhFrame::new(bytes, LittleEndian);
-            section.set_address_size(8);
-            packer.pack(&section, &at, places)
-        }
-        Dialect::Debug => {
-            let mut section = DebugFrame::new(bytes, LittleEndian);
-            section.set_address_size(8);
-            packer.pack(&section, &at, places)
-        }
-    }
+    packer.pack()
 }
 
-impl<'a> Packer<'a> {
-    fn pack<S: UnwindSection<Slice<'a>>>(
-        mut self,
-        section: &S,
-        bases: &BaseAddresses,
-        places: Option<Vec<u32>>,
-    ) -> Packed {
-        match places {
-            Some(places) => {
-                for at in places {
-                    let _ = self.add(section, bases, at as usize);
-                }
+impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
+    fn pack(mut self) -> Result<Packed, Over> {
+        // Kind 0: nothing is described.
+        self.packed.kinds.push(Kind::Nothing);
+        let (mut at, mut entries) = (0, 0usize);
+        let mut accounted_at = 0;
+        while self.found.len() < FUNCTIONS_MAX && self.window.bring(at, 4, self.budget)? {
+            entries += 1;
+            // Short entries have rows of their own, and long ones the expressions that are written
+            // there.
+            if entries.is_multiple_of(ROWS_AT_ONCE) || at - accounted_at >= WINDOW_BYTES as u64 {
+                self.account()?;
+                accounted_at = at;
             }
-            None => {
-                let mut entries = section.entries(bases);
-                // What follows something unreadable is not read: its begin is not known.
-                while let Ok(Some(entry)) = entries.next() {
-                    if let CieOrFde::Fde(partial) = entry {
-                        let _ = self.add(section, bases, partial.offset());
-                    }
-                    if self.found.len() >= ENTRIES_MAX {
+            let length = match self.window.get(at, 4).and_then(|word| word.first_chunk()) {
+                Some(word) => u32::from_le_bytes(*word),
+                None => break,
+            };
+            match length {
+                0 if self.window.place.ends_at_zero => break,
+                // Linkers put sections behind each other, each with its end.
+                0 => at += 4,
+                // Lengths of 64 bits begin so; no linker writes them here. What follows something
+                // unreadable is not read: its start is not known.
+                u32::MAX => break,
+                _ => {
+                    let next = at + 4 + u64::from(length);
+                    if next > self.window.place.len {
                         break;
                     }
+                    self.add(at, length as usize)?;
+                    at = next;
                 }
             }
         }
-        Packed {
-            index: index(self.found),
-            section: self.section,
-        }
+        self.account()?;
+        // What is not needed for the index makes room for it.
+        let Packer {
+            mut found,
+            mut packed,
+            mut charge,
+            ..
+        } = self;
+        packed.rows.shrink_to_fit();
+        packed.kinds.shrink_to_fit();
+        let kept = packed.heap_bytes();
+        let found_bytes = found.len() * size_of::<Found>();
+        let len = entries_of_index(&mut found);
+        charge.set(kept + found_bytes + len * size_of::<Entry>())?;
+        packed.index = index(&found, len);
+        charge.set(kept + len * size_of::<Entry>())?;
+        charge.keep();
+        Ok(packed)
     }
 
-    /// Keeps the function described at `at`; `None` when it does not parse.
-    fn add<S: UnwindSection<Slice<'a>>>(
-        &mut self,
-        section: &S,
-        bases: &BaseAddresses,
-        at: usize,
-    ) -> Option<()> {
-        let content = self.entry(at)?;
-        if content.len() > ENTRY_BYTES_MAX {
-            return None;
+    /// Charges what is held, and asks whether that is still within the budget.
+    fn account(&mut self) -> Result<(), Over> {
+        // Tables of hashes are twice in memory, for a moment, when they grow.
+        let tables = self.packed.expressions.tables_bytes()
+            + self.described.allocation_size()
+            + self.kept.allocation_size()
+            + self.heads_read.allocation_size()
+            + self.kinds_known.allocation_size();
+        let heads = self.heads.len() * size_of::<Head>() + self.heads_bytes;
+        let found = self.found.len() * size_of::<Found>();
+        let held = WINDOW_BYTES + tables + tables / 2 + heads + found + self.packed.heap_bytes();
+        self.charge.set(held)?;
+        self.budget.check()
+    }
+
+    /// Takes in the function described by the entry at `at`, whose content has `length` bytes.
+    fn add(&mut self, at: u64, length: usize) -> Result<(), Over> {
+        if length > ENTRY_BYTES_MAX || !self.window.bring(at + 4, length, self.budget)? {
+            return Ok(());
         }
-        let id = u32::from_le_bytes(*content.first_chunk()?) as usize;
-        let head_at = match self.dialect {
-            // A head itself.
-            Dialect::Eh if id == 0 => return None,
-            Dialect::Eh => at.checked_add(4)?.checked_sub(id)?,
-            Dialect::Debug => id,
+        let Some(content) = self.window.get(at + 4, length) else {
+            return Ok(());
         };
-        let head = self.head(section, bases, head_at)?;
-        let head = &self.heads[head];
-        let (begin, length) = match usual_range(content, self.section_at, at, head.pointer) {
-            Some(range) => range,
+        let Some(head_at) = head_of(self.dialect, content, at) else {
+            return Ok(());
+        };
+        let Some(head) = self.head(head_at)? else {
+            return Ok(());
+        };
+        let Some(content) = self.window.get(at + 4, length) else {
+            return Ok(());
+        };
+        let Some(function) = Function::parse(content, at, &self.heads[head as usize], &self.bases)
+        else {
+            return Ok(());
+        };
+        let Function {
+            begin,
+            length,
+            instructions,
+        } = function;
+        // Functions that the linker dropped are described at address zero.
+        let start = begin.checked_sub(self.bases.code).map(u32::try_from);
+        let (Some(Ok(start)), true) = (start, begin != 0 && length != 0) else {
+            return Ok(());
+        };
+        let hash = self.hasher.hash_one((head, instructions));
+        let rows = match self.described.get(&hash) {
+            Some(&rows) => rows,
             None => {
-                let partial = section.partial_fde_from_offset(bases, S::Offset::from(at));
-                let function = partial.ok()?.parse(|_, _, _| Ok(head.entry.clone())).ok()?;
-                (function.initial_address(), function.len())
+                self.scratch.clear();
+                write_function(&mut self.scratch, &self.heads[head as usize], instructions);
+                let sound = !names_an_address(instructions);
+                let rows = if sound { self.evaluate(head)? } else { None };
+                self.described.insert(hash, rows);
+                rows
             }
         };
-        // Functions that the linker dropped are described at address zero.
-        if begin == 0 || length == 0 {
-            return None;
+        if let Some(rows) = rows {
+            self.found.push(Found {
+                start,
+                rows,
+                len: u32::try_from(length).unwrap_or(u32::MAX),
+            });
         }
-        let start = u32::try_from(begin.checked_sub(self.base)?).ok()?;
-        let instructions = instructions(content, head)?;
-        if names_an_address(instructions) {
-            return None;
-        }
-        let at_new = self.write(head.at, instructions)?;
-        self.found.push(Found {
-            start,
-            from: u32::try_from(at).ok()?,
-            len: u32::try_from(length).unwrap_or(u32::MAX),
-            at: at_new,
-        });
-        Some(())
+        Ok(())
     }
 
-    fn word(&self, at: usize) -> Option<usize> {
-        let bytes = self.bytes.get(at..at.checked_add(4)?)?;
-        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
-    }
-
-    /// The content of an entry behind its length.
-    fn entry(&self, at: usize) -> Option<&'a [u8]> {
-        let (length, begin) = (self.word(at)?, at.checked_add(4)?);
-        self.bytes.get(begin..begin.checked_add(length)?)
-    }
-
-    /// The number of the head at `at`, read and written when it is met for the first time.
-    fn head<S: UnwindSection<Slice<'a>>>(
-        &mut self,
-        section: &S,
-        bases: &BaseAddresses,
-        at: usize,
-    ) -> Option<usize> {
+    /// The number of the head at `at`, read when it is met for the first time.
+    fn head(&mut self, at: u64) -> Result<Option<u32>, Over> {
         // Neighbours mostly share theirs.
         if let Some((last, known)) = self.last_head
             && last == at
         {
-            return known;
+            return Ok(known);
         }
-        if let Some(&known) = self.heads_read.get(&at) {
-            self.last_head = Some((at, known));
-            return known;
-        }
-        let head = self.new_head(section, bases, at).map(|head| {
-            self.heads.push(head);
-            self.heads.len() - 1
-        });
-        self.heads_read.insert(at, head);
-        head
-    }
-
-    fn new_head<S: UnwindSection<Slice<'a>>>(
-        &mut self,
-        section: &S,
-        bases: &BaseAddresses,
-        at: usize,
-    ) -> Option<Head<'a>> {
-        self.word(at).filter(|&length| length <= HEAD_BYTES_MAX)?;
-        let entry = section.cie_from_offset(bases, S::Offset::from(at)).ok()?;
-        let RawHead {
-            has_data,
-            pointer,
-            instructions,
-        } = raw_head(self.entry(at)?)?;
-        if names_an_address(instructions) {
-            return None;
-        }
-        let mut content = vec![0, 0, 0, 0, 1];
-        content.extend_from_slice(match entry.is_signal_trampoline() {
-            true => b"zRS\0",
-            false => b"zR\0",
-        });
-        put_unsigned(&mut content, entry.code_alignment_factor());
-        put_signed(&mut content, entry.data_alignment_factor());
-        content.push(u8::try_from(entry.return_address_register().0).ok()?);
-        // One byte of data: addresses are written as LEB128.
-        content.extend_from_slice(&[1, gimli::DW_EH_PE_uleb128.0]);
-        content.extend_from_slice(instructions);
-        let at = match self.heads_written.get(&content) {
-            Some(&at) => at,
+        let known = match self.heads_read.get(&at) {
+            Some(&known) => known,
             None => {
-                let at = self.put_entry(&content)?;
-                self.heads_written.insert(content, at);
-                at
+                // Each costs as much as some thousand entries that share one.
+                self.account()?;
+                let head = self.new_head(at)?.map(|head| {
+                    self.heads_bytes += head.entry.len();
+                    self.heads.push(head);
+                    (self.heads.len() - 1) as u32
+                });
+                self.heads_read.insert(at, head);
+                head
             }
         };
-        Some(Head {
-            entry,
-            at,
-            has_data,
-            pointer,
-        })
+        self.last_head = Some((at, known));
+        Ok(known)
     }
 
-    /// Writes a description, once. The place where it is.
-    fn write(&mut self, head: u32, instructions: &'a [u8]) -> Option<u32> {
-        if let Some(&at) = self.written.get(&(head, instructions)) {
+    /// Reads a head. Not through the window: its functions are there.
+    fn new_head(&self, at: u64) -> Result<Option<Head>, Over> {
+        let Place { offset, len, .. } = self.window.place;
+        let most = len.saturating_sub(at).min((4 + HEAD_BYTES_MAX) as u64) as usize;
+        self.budget.reads(most)?;
+        let mut bytes = vec![0; most];
+        let read = offset
+            .checked_add(at)
+            .and_then(|offset| self.window.image.read_some_at(&mut bytes, offset).ok());
+        bytes.truncate(read.unwrap_or(0));
+        let content = bytes.split_at_checked(4).and_then(|(length, rest)| {
+            let length = u32::from_le_bytes(*length.first_chunk()?) as usize;
+            rest.get(..length)
+        });
+        Ok(content.and_then(|content| Head::parse(self.dialect, content)))
+    }
+
+    /// Computes the rows of the description in `scratch`; where they are. `None` when there are
+    /// none.
+    fn evaluate(&mut self, head: u32) -> Result<Option<u32>, Over> {
+        self.words.clear();
+        let Packer {
+            scratch,
+            context,
+            words,
+            packed,
+            kinds_known,
+            budget,
+            rows_computed,
+            heads,
+            hasher,
+            ..
+        } = self;
+        let mut section = EhFrame::new(scratch, LittleEndian);
+        section.set_address_size(8);
+        let bases = BaseAddresses::default();
+        let at = EhFrameOffset(heads[head as usize].entry.len());
+        let Ok(function) = section.fde_from_offset(&bases, at, EhFrame::cie_from_offset) else {
+            return Ok(None);
+        };
+        let facts = RowFacts {
+            signal: function.is_signal_trampoline(),
+            return_register: function.cie().return_address_register().0,
+            section: scratch,
+        };
+        let Ok(mut rows) = function.rows(&section, &bases, context) else {
+            return Ok(None);
+        };
+        let mut found: Vec<(u32, u16)> = Vec::new();
+        let mut behind = 0;
+        loop {
+            *rows_computed += 1;
+            if rows_computed.is_multiple_of(ROWS_AT_ONCE) {
+                budget.check()?;
+            }
+            let row = match rows.next_row() {
+                Ok(Some(row)) => row,
+                Ok(None) => break,
+                // What follows makes no sense.
+                Err(_) => {
+                    put(&mut found, behind, 0);
+                    break;
+                }
+            };
+            let Ok(start) = u32::try_from(row.start_address()) else {
+                break;
+            };
+            behind = u32::try_from(row.end_address()).unwrap_or(u32::MAX);
+            let kind = kind_of_row(row, facts, &mut packed.expressions);
+            let number = match kind {
+                Kind::Nothing => 0,
+                kind => packed.number(kind, kinds_known, hasher)?,
+            };
+            put(&mut found, start, number);
+            // There is room for one that says where the last ends.
+            if found.len() >= ROWS_MAX - 1 {
+                put(&mut found, behind, 0);
+                break;
+            }
+        }
+        let wide = found
+            .iter()
+            .any(|&(offset, _)| offset > u32::from(u16::MAX));
+        let Some(&(0, _)) = found.first() else {
+            return Ok(None);
+        };
+        words.push(found.len() as u16 | if wide { WIDE } else { 0 });
+        for (offset, kind) in found {
+            words.push(offset as u16);
+            if wide {
+                words.push((offset >> 16) as u16);
+            }
+            words.push(kind);
+        }
+        Ok(self.keep_words())
+    }
+
+    /// Keeps the rows in `words`, once.
+    fn keep_words(&mut self) -> Option<u32> {
+        let Packer {
+            kept,
+            packed,
+            words,
+            hasher,
+            ..
+        } = self;
+        let rows = &mut packed.rows;
+        let hash = hasher.hash_one(&*words);
+        let same = |&at: &u32| rows.get(at as usize..at as usize + words.len()) == Some(words);
+        if let Some(&at) = kept.find(hash, same) {
             return Some(at);
         }
-        let back = u32::try_from(self.section.len() + 4).ok()? - head;
-        let mut content = back.to_le_bytes().to_vec();
-        // From zero to the largest address, and no data.
-        content.extend_from_slice(&[0, 0xff, 0xff, 0xff, 0xff, 0x0f, 0]);
-        content.extend_from_slice(instructions);
-        let at = self.put_entry(&content)?;
-        self.written.insert((head, instructions), at);
-        Some(at)
-    }
-
-    fn put_entry(&mut self, content: &[u8]) -> Option<u32> {
-        if self.section.len() + content.len() + 4 >= SECTION_BYTES_MAX {
+        let at = rows.len();
+        if at + words.len() > WORDS_MAX {
             return None;
         }
-        let at = u32::try_from(self.section.len()).ok()?;
-        let length = u32::try_from(content.len()).ok()?;
-        self.section.extend_from_slice(&length.to_le_bytes());
-        self.section.extend_from_slice(content);
-        Some(at)
+        rows.extend_from_slice(words);
+        let words_at = |at: u32| {
+            let first = rows.get(at as usize).copied().unwrap_or_default();
+            let each = if first & WIDE != 0 { 3 } else { 2 };
+            let len = 1 + usize::from(first & !WIDE) * each;
+            rows.get(at as usize..at as usize + len).unwrap_or(&[])
+        };
+        kept.insert_unique(hash, at as u32, |&at| hasher.hash_one(words_at(at)));
+        Some(at as u32)
     }
 }
 
-/// The index: each function from its begin to its end or to the begin of the next.
-fn index(mut found: Vec<Found>) -> Vec<Entry> {
+/// Adds a row behind those there are. One that begins where the last does is in its place:
+/// advancing by nothing is allowed.
+fn put(rows: &mut Vec<(u32, u16)>, start: u32, kind: u16) {
+    if let Some(last) = rows.last_mut()
+        && last.0 >= start
+    {
+        last.1 = kind;
+        return;
+    }
+    if rows.last().is_none_or(|last| last.1 != kind) {
+        rows.push((start, kind));
+    }
+}
+
+/// Sorts what was found and keeps one of several at the same address: functions that the linker
+/// folded are described alike. How many entries the index has.
+fn entries_of_index(found: &mut Vec<Found>) -> usize {
     found.sort_unstable();
-    let mut index = Vec::with_capacity(found.len());
+    found.dedup_by_key(|function| function.start);
+    let mut len = 0;
+    each_of_index(found, |_| len += 1);
+    len
+}
+
+/// The index: each function from its start to its end or to the start of the next.
+fn index(found: &[Found], len: usize) -> Vec<Entry> {
+    let mut index = Vec::with_capacity(len);
+    each_of_index(found, |entry| index.push(entry));
+    index
+}
+
+fn each_of_index(found: &[Found], mut each: impl FnMut(Entry)) {
     for (number, function) in found.iter().enumerate() {
         let next = found.get(number + 1).map_or(u32::MAX, |next| next.start);
-        if next == function.start {
-            continue;
-        }
-        let Found { start, at, .. } = *function;
-        let end = start.saturating_add(function.len).min(next);
+        let Found { start, rows, len } = *function;
+        let end = start.saturating_add(len).min(next);
         let gap = match next - end {
             gap if gap >> GAP_BITS == 0 && next != u32::MAX => gap,
             _ => 0,
         };
-        let place = at << GAP_BITS | gap;
-        index.push(Entry { start, place });
+        let place = rows << GAP_BITS | gap;
+        each(Entry { start, place });
         if end + gap < next || next == u32::MAX {
             let place = Entry::NOTHING;
-            index.push(Entry { start: end, place });
+            each(Entry { start: end, place });
         }
     }
-    index.shrink_to_fit();
-    index
-}
-
-struct RawHead<'a> {
-    has_data: bool,
-    pointer: u8,
-    instructions: &'a [u8],
-}
-
-/// What gimli does not tell of a head: where its instructions are, and how addresses are written.
-/// `content` begins behind the length.
-fn raw_head(content: &[u8]) -> Option<RawHead<'_>> {
-    let mut rest = Slice::new(content, LittleEndian);
-    let _id = rest.read_u32().ok()?;
-    let version = rest.read_u8().ok()?;
-    let augmentation = rest.read_null_terminated_slice().ok()?;
-    if version >= 4 {
-        let (_address_size, _segment_size) = (rest.read_u8().ok()?, rest.read_u8().ok()?);
-    }
-    let (_code, _data) = (rest.read_uleb128().ok()?, rest.read_sleb128().ok()?);
-    match version {
-        1 => drop(rest.read_u8().ok()?),
-        _ => drop(rest.read_uleb128().ok()?),
-    }
-    let mut pointer = gimli::DW_EH_PE_absptr.0;
-    let letters = augmentation.slice().strip_prefix(b"z");
-    if let Some(letters) = letters {
-        let length = rest.read_uleb128().ok()?;
-        let mut data = rest.split(usize::try_from(length).ok()?).ok()?;
-        for letter in letters {
-            match letter {
-                b'R' => pointer = data.read_u8().ok()?,
-                b'L' => drop(data.read_u8().ok()?),
-                b'P' => {
-                    let personality = data.read_u8().ok()?;
-                    skip_pointer(&mut data, personality)?;
-                }
-                b'S' | b'B' => {}
-                _ => return None,
-            }
-        }
-    } else if !matches!(augmentation.slice(), b"" | b"S") {
-        return None;
-    }
-    Some(RawHead {
-        has_data: letters.is_some(),
-        pointer,
-        instructions: rest.slice(),
-    })
-}
-
-/// Begin and length of a function where they are written as every linker writes them: four bytes each,
-/// the begin relative to its own place. `None` otherwise. `content` begins behind the length.
-fn usual_range(content: &[u8], section: u64, at: usize, pointer: u8) -> Option<(u64, u64)> {
-    if pointer != gimli::DW_EH_PE_pcrel.0 | gimli::DW_EH_PE_sdata4.0 {
-        return None;
-    }
-    let word = |at: usize| Some(i32::from_le_bytes(*content.get(at..)?.first_chunk()?));
-    let place = section.wrapping_add(at as u64 + 8);
-    let begin = place.wrapping_add(i64::from(word(4)?) as u64);
-    Some((begin, u64::try_from(word(8)?).ok()?))
-}
-
-/// The instructions of a function's entry; `content` begins behind the length.
-fn instructions<'a>(content: &'a [u8], head: &Head<'_>) -> Option<&'a [u8]> {
-    let mut rest = Slice::new(content, LittleEndian);
-    let _head = rest.read_u32().ok()?;
-    for _ in ["begin", "length"] {
-        skip_pointer(&mut rest, head.pointer)?;
-    }
-    if head.has_data {
-        let length = rest.read_uleb128().ok()?;
-        rest.skip(usize::try_from(length).ok()?).ok()?;
-    }
-    Some(rest.slice())
-}
-
-/// Passes an address written as `encoding` (LSB, exception frames) says.
-fn skip_pointer(rest: &mut Slice<'_>, encoding: u8) -> Option<()> {
-    let aligned = encoding & 0x70 == 0x50;
-    let length = match encoding & 0x0f {
-        _ if aligned => return None,
-        0x00 | 0x04 | 0x0c => 8,
-        0x02 | 0x0a => 2,
-        0x03 | 0x0b => 4,
-        0x01 | 0x09 => return rest.read_uleb128().ok().map(drop),
-        _ => return None,
-    };
-    rest.skip(length).ok()
-}
-
-/// What the operands of a call frame instruction are (DWARF 5, 7.24).
-enum Operands {
-    Bytes(usize),
-    Numbers(usize),
-    /// So many numbers, then a length and as many bytes.
-    Block(usize),
-}
-
-/// True where an instruction names an address: it would be another one here, and compilers write none.
-fn names_an_address(instructions: &[u8]) -> bool {
-    use Operands::{Block, Bytes, Numbers};
-    const SET_LOCATION: u8 = 0x01;
-    // Most have nothing that looks like it.
-    if !instructions.contains(&SET_LOCATION) {
-        return false;
-    }
-    let mut rest = Slice::new(instructions, LittleEndian);
-    while let Ok(code) = rest.read_u8() {
-        let operands = match code {
-            0x40..0x80 | 0xc0.. | 0x00 | 0x0a | 0x0b | 0x2d => Bytes(0),
-            0x80..0xc0 | 0x06..=0x08 | 0x0d | 0x0e | 0x13 | 0x2e => Numbers(1),
-            SET_LOCATION => return true,
-            0x02 => Bytes(1),
-            0x03 => Bytes(2),
-            0x04 => Bytes(4),
-            0x05 | 0x09 | 0x0c | 0x11 | 0x12 | 0x14 | 0x15 => Numbers(2),
-            0x0f => Block(0),
-            0x10 | 0x16 => Block(1),
-            // Whoever evaluates it stops here.
-            _ => return false,
-        };
-        let numbers = |rest: &mut Slice<'_>, count| (0..count).all(|_| rest.skip_leb128().is_ok());
-        let whole = match operands {
-            Bytes(count) => rest.skip(count).is_ok(),
-            Numbers(count) => numbers(&mut rest, count),
-            Block(count) => {
-                let length = numbers(&mut rest, count)
-                    .then(|| rest.read_uleb128().ok())
-                    .flatten();
-                let length = length.and_then(|length| usize::try_from(length).ok());
-                length.is_some_and(|length| rest.skip(length).is_ok())
-            }
-        };
-        if !whole {
-            return false;
-        }
-    }
-    false
-}
-
-fn put_unsigned(to: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        to.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    to.push(value as u8);
-}
-
-fn put_signed(to: &mut Vec<u8>, mut value: i64) {
-    while !(-0x40..0x40).contains(&value) {
-        to.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    to.push(value as u8 & 0x7f);
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::rule::Rule;
-    use super::super::table::{RowContext, RowFacts, Table};
-    use super::*;
-    use crate::symbolize::elf::{self, ReadAt};
-    use std::fs::File;
-
-    /// Every row of every function of a program, from the section as it is in the file.
-    #[test]
-    fn every_row_of_a_program_leads_to_the_same_rule_as_before() {
-        let program = std::env::current_exe().expect("a program");
-        let image = File::open(program).expect("the program's file");
-        let headers = elf::read_headers(&image).expect("headers");
-        let found = headers.section(b".eh_frame").expect("unwind information");
-        let mut bytes = vec![0; found.size as usize];
-        image.read_exact_at(&mut bytes, found.offset).expect("read");
-        let bases = Bases {
-            section: found.address,
-            ..Bases::default()
-        };
-        let table = Table::new(Dialect::Eh, &bytes, None, bases).expect("functions");
-        let mut section = EhFrame::new(&bytes, LittleEndian);
-        section.set_address_size(8);
-        let at = BaseAddresses::default().set_eh_frame(found.address);
-        let (mut checked, mut context, mut other) = (0, RowContext::new_in(), RowContext::new_in());
-        let mut entries = section.entries(&at);
-        while let Ok(Some(entry)) = entries.next() {
-            let CieOrFde::Fde(partial) = entry else {
-                continue;
-            };
-            let function = partial.parse(EhFrame::cie_from_offset).expect("a function");
-            let mut rows = function.rows(&section, &at, &mut context).expect("rows");
-            while let Ok(Some(row)) = rows.next_row() {
-                let facts = RowFacts {
-                    signal: function.is_signal_trampoline(),
-                    return_register: function.cie().return_address_register().0,
-                    section: &bytes,
-                };
-                let address = row.start_address();
-                let expected = Rule::of_row(row, facts, address);
-                let kept = table.with_row(address, &mut other, |row, facts| {
-                    Rule::of_row(row, facts, address)
-                });
-                assert_eq!(kept, Some(expected), "at {address:#x}");
-                checked += 1;
-            }
-            let end = function.end_address();
-            if !table.begins_at(end) {
-                assert_eq!(table.with_row(end, &mut other, |_, _| ()), None);
-            }
-        }
-        assert!(checked > 10_000, "{checked} rows");
-        assert!(
-            table.heap_bytes() * 3 < bytes.len() * 2,
-            "{} of {} bytes",
-            table.heap_bytes(),
-            bytes.len()
-        );
-    }
-
-    /// An `.eh_frame` whose head has so many bytes of instructions that `functions` share.
-    fn shared_head(head_bytes: usize, functions: u32) -> Vec<u8> {
-        let entry = |content: &[u8]| [&(content.len() as u32).to_le_bytes(), content].concat();
-        // Version 1, no augmentation, factors 1 and -8, return address in 16; CFA rsp + 8.
-        let head = [0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
-        // "The CFA is at rsp + 16", again and again.
-        let instructions = [0x0e, 16].repeat(head_bytes / 2);
-        let mut bytes = entry(&[&head[..], &instructions].concat());
-        for number in 0..functions {
-            let back = bytes.len() as u32 + 4;
-            let start = 0x1000 + u64::from(number) * 64;
-            let function = [
-                &back.to_le_bytes()[..],
-                &start.to_le_bytes(),
-                &64u64.to_le_bytes(),
-            ];
-            bytes.extend(entry(&function.concat()));
-        }
-        bytes
-    }
-
-    /// Bytes of instructions, heads included, that all lookups of `functions` together evaluate.
-    fn evaluated(head_bytes: usize, functions: u32) -> usize {
-        let bytes = shared_head(head_bytes, functions);
-        let packed = pack(Dialect::Eh, &bytes, None, &Bases::default());
-        let word = |at: usize| {
-            let bytes = packed.section[at..at + 4].try_into().expect("four bytes");
-            u32::from_le_bytes(bytes) as usize
-        };
-        let described = packed.index.iter().filter_map(|entry| entry.at());
-        let evaluated = described.map(|at| word(at) + word(at + 4 - word(at + 4)));
-        evaluated.sum()
-    }
-
-    #[test]
-    fn a_head_of_megabytes_is_evaluated_for_none_of_its_functions() {
-        assert_eq!(evaluated(15 << 20, 1000), 0);
-        let bearable = evaluated(HEAD_BYTES_MAX - 100, 1000);
-        assert!(
-            (1..=1000 * (HEAD_BYTES_MAX + 100)).contains(&bearable),
-            "{bearable}"
-        );
-    }
-
-    #[test]
-    fn a_head_is_kept_once_and_functions_described_alike_once() {
-        let bytes = shared_head(2000, 1000);
-        let packed = pack(Dialect::Eh, &bytes, None, &Bases::default());
-        assert!(packed.section.len() < 2100, "{}", packed.section.len());
-        // The functions lie side by side: nothing but their begins, and the end of the last.
-        assert_eq!(packed.index.len(), 1001);
-    }
-
-    #[test]
-    fn what_names_an_address_is_not_taken_and_what_looks_like_it_is() {
-        let check = |instructions: &[u8], expected| {
-            assert_eq!(names_an_address(instructions), expected, "{instructions:?}");
-        };
-        check(&[0x41, 0x01, 0, 0, 0, 0, 0, 0, 0, 0], true);
-        check(&[0x0f, 2, 0x77, 1, 0x01, 0, 0, 0, 0], true);
-        // One byte further; the return address in its usual place; an expression.
-        check(&[0x02, 1, 0x0e, 16], false);
-        check(&[0x90, 1, 0x41, 0x0e, 1], false);
-        check(&[0x10, 6, 2, 0x77, 1, 0x0a], false);
-        // What is cut off or unknown is left to whoever evaluates it.
-        check(&[0x41, 0x0f, 200, 1], false);
-        check(&[0x3f, 1], false);
-    }
-}
+mod tests;

@@ -1,14 +1,23 @@
 //! The rule of one address: how to get from a frame to its caller. Small enough to keep many.
 //!
-//! Compiled code needs few forms: the CFA is a register plus a number, and registers are saved at the
-//! CFA plus a number. Those are kept as [`Step::Saved`]; everything else (signal frames, realigned
-//! stacks, assembler with expressions) is computed from its row each time, as [`Step::Computed`].
+//! Compiled code needs few forms: the CFA is a register plus a number, and registers are saved at
+//! the CFA plus a number. Those are kept as [`Step::Saved`]; everything else (signal frames,
+//! realigned stacks, assembler with expressions) is computed from its row each time, as
+//! [`Step::Computed`].
+//!
+//! A [`Kind`] is what the rows of one file lead to, kept once for all of its functions: mostly a
+//! rule.
 
+use super::ALLOCATION_BYTES;
 use super::expression::evaluate;
+use super::pack::Row;
 use super::state::{Registers, StackCopy, number};
-use super::table::{Row, RowFacts, Slice};
-use gimli::{CfaRule, Expression, Operation, RegisterRule};
+use super::table::Slice;
+use gimli::{CfaRule, Expression, LittleEndian, Operation, RegisterRule, UnwindExpression};
+use hashbrown::{DefaultHashBuilder, HashTable};
 use profile::StackEnd;
+use std::cell::Cell;
+use std::hash::BuildHasher;
 
 /// Registers whose place a rule keeps, the return address first.
 const PLACES: [u16; 7] = [
@@ -105,20 +114,169 @@ impl Rule {
             ..Rule::UNKNOWN
         }
     }
+}
 
-    /// The rule of a row, for the address it was looked up for.
-    pub fn of_row(row: &Row, facts: RowFacts<'_>, address: u64) -> Rule {
-        let step = if outermost(row, facts) {
-            Step::Outermost
-        } else {
-            saved(row, facts, address).unwrap_or(Step::Computed)
-        };
-        Rule {
-            step,
-            signal: facts.signal,
-            entered: facts.signal,
+/// What rows of a file lead to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Nothing is described.
+    Nothing,
+    /// A rule.
+    Rule(Rule),
+    /// In a section of PLT entries the rule depends on the address.
+    Linkage(Linkage),
+    /// The row itself, computed for each frame.
+    Computed(Box<ComputedRow>),
+}
+
+impl Kind {
+    /// Memory held apart from itself. Unit: bytes.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Kind::Computed(row) => {
+                size_of_val(&**row) + size_of_val(&*row.registers) + 2 * ALLOCATION_BYTES
+            }
+            Kind::Nothing | Kind::Rule(_) | Kind::Linkage(_) => 0,
         }
     }
+
+    /// The rule for an address.
+    pub fn rule(&self, address: u64) -> Option<Rule> {
+        match self {
+            Kind::Nothing => None,
+            Kind::Rule(rule) => Some(*rule),
+            Kind::Linkage(linkage) => Some(linkage.rule(address)),
+            Kind::Computed(row) => Some(Rule {
+                step: Step::Computed,
+                signal: row.signal,
+                entered: row.signal,
+            }),
+        }
+    }
+}
+
+/// The expressions of a file's rows, each once.
+#[derive(Debug, Default)]
+pub struct Expressions {
+    /// One behind the other.
+    pub bytes: Vec<u8>,
+    /// Places, found again by content.
+    known: HashTable<Place>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Expressions {
+    /// Memory that finding them again takes. Unit: bytes.
+    pub fn tables_bytes(&self) -> usize {
+        self.known.allocation_size()
+    }
+
+    fn place(&mut self, expression: Expression<Slice<'_>>) -> Option<Place> {
+        let Expressions {
+            bytes,
+            known,
+            hasher,
+        } = self;
+        let expression = expression.0.slice();
+        let hash = hasher.hash_one(expression);
+        let same = |place: &Place| place.bytes_in(bytes) == Some(expression);
+        if let Some(&place) = known.find(hash, same) {
+            return Some(place);
+        }
+        let place = Place {
+            at: u32::try_from(bytes.len()).ok()?,
+            len: u32::try_from(expression.len()).ok()?,
+        };
+        bytes.extend_from_slice(expression);
+        let hash_of = |place: &Place| hasher.hash_one(place.bytes_in(bytes).unwrap_or_default());
+        known.insert_unique(hash, place, hash_of);
+        Some(place)
+    }
+}
+
+/// Where an expression is among those of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    at: u32,
+    len: u32,
+}
+
+impl Place {
+    fn bytes_in(self, expressions: &[u8]) -> Option<&[u8]> {
+        let at = self.at as usize;
+        expressions.get(at..at + self.len as usize)
+    }
+
+    fn of(self, expressions: &[u8]) -> Result<Expression<Slice<'_>>, StackEnd> {
+        let bytes = self.bytes_in(expressions);
+        let bytes = bytes.ok_or(StackEnd::NoUnwindInfo)?;
+        Ok(Expression(Slice::new(bytes, LittleEndian)))
+    }
+}
+
+/// Where the value of a register, or the CFA, comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Source {
+    /// A register and a distance.
+    Register(u16, i64),
+    /// It is the caller's already.
+    Same,
+    /// Memory at a distance from the CFA.
+    At(i64),
+    /// The CFA and a distance.
+    Cfa(i64),
+    /// Memory at what an expression gives.
+    AtExpression(Place),
+    /// What an expression gives.
+    Expression(Place),
+    /// A number.
+    Constant(u64),
+    /// Nobody knows.
+    Unknown,
+}
+
+/// A row that is computed for each frame.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ComputedRow {
+    signal: bool,
+    cfa: Source,
+    returns: Source,
+    return_register: u16,
+    registers: Box<[(u16, Source)]>,
+}
+
+/// What belongs to a row next to its rules, while it is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowFacts<'a> {
+    /// True in the function that a signal handler returns to.
+    pub signal: bool,
+    /// The column that holds the return address.
+    pub return_register: u16,
+    /// What expressions are places in.
+    pub section: &'a [u8],
+}
+
+impl<'a> RowFacts<'a> {
+    fn expression(&self, expression: &UnwindExpression<usize>) -> Option<Expression<Slice<'a>>> {
+        let end = expression.offset.checked_add(expression.length)?;
+        let bytes = self.section.get(expression.offset..end)?;
+        Some(Expression(Slice::new(bytes, LittleEndian)))
+    }
+}
+
+/// What a row leads to.
+pub(super) fn kind_of_row(row: &Row, facts: RowFacts<'_>, expressions: &mut Expressions) -> Kind {
+    if outermost(row, facts) {
+        return Kind::Rule(Rule {
+            step: Step::Outermost,
+            signal: facts.signal,
+            entered: facts.signal,
+        });
+    }
+    saved(row, facts).unwrap_or_else(|| {
+        let computed = computed(row, facts, expressions);
+        computed.map_or(Kind::Nothing, |row| Kind::Computed(Box::new(row)))
+    })
 }
 
 fn outermost(row: &Row, facts: RowFacts<'_>) -> bool {
@@ -127,17 +285,10 @@ fn outermost(row: &Row, facts: RowFacts<'_>) -> bool {
 }
 
 /// The row as distances; `None` when it needs more than that.
-fn saved(row: &Row, facts: RowFacts<'_>, address: u64) -> Option<Step> {
+fn saved(row: &Row, facts: RowFacts<'_>) -> Option<Kind> {
     if facts.signal || facts.return_register != number::RA {
         return None;
     }
-    let (base, offset) = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => (register.0, *offset),
-        CfaRule::Expression(expression) => (
-            number::RSP,
-            plt_offset(facts.expression(expression)?, address)?,
-        ),
-    };
     let mut places = [SAME; PLACES.len()];
     let mut has_return_address = false;
     for (register, rule) in row.registers() {
@@ -156,17 +307,93 @@ fn saved(row: &Row, facts: RowFacts<'_>, address: u64) -> Option<Step> {
             (None, _) => {}
         }
     }
-    has_return_address.then_some(Step::Saved {
-        base: u8::try_from(base).ok()?,
-        offset: i32::try_from(offset).ok()?,
-        places,
+    if !has_return_address {
+        return None;
+    }
+    match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            let step = Step::Saved {
+                base: u8::try_from(register.0).ok()?,
+                offset: i32::try_from(*offset).ok()?,
+                places,
+            };
+            Some(Kind::Rule(Rule {
+                step,
+                ..Rule::UNKNOWN
+            }))
+        }
+        CfaRule::Expression(expression) => {
+            let linkage = linkage(facts.expression(expression)?, places)?;
+            Some(Kind::Linkage(linkage))
+        }
+    }
+}
+
+/// The row with everything that it needs. `None` when it makes no sense.
+fn computed(row: &Row, facts: RowFacts<'_>, expressions: &mut Expressions) -> Option<ComputedRow> {
+    let mut place = |at: &UnwindExpression<usize>| expressions.place(facts.expression(at)?);
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => Source::Register(register.0, *offset),
+        CfaRule::Expression(expression) => Source::Expression(place(expression)?),
+    };
+    let mut source = |rule: &RegisterRule<usize>| {
+        Some(match rule {
+            RegisterRule::Offset(offset) => Source::At(*offset),
+            RegisterRule::ValOffset(offset) => Source::Cfa(*offset),
+            RegisterRule::Expression(at) => Source::AtExpression(place(at)?),
+            RegisterRule::ValExpression(value) => Source::Expression(place(value)?),
+            RegisterRule::Register(other) => Source::Register(other.0, 0),
+            RegisterRule::SameValue => Source::Same,
+            RegisterRule::Constant(value) => Source::Constant(*value),
+            _ => Source::Unknown,
+        })
+    };
+    let returns = source(&row.register(gimli::Register(facts.return_register))?)?;
+    let mut registers = Vec::new();
+    for (register, rule) in row.registers() {
+        if register.0 != facts.return_register && register.0 <= number::RA {
+            registers.push((register.0, source(rule)?));
+        }
+    }
+    // Rows that say the same are one.
+    registers.sort_unstable_by_key(|&(register, _)| register);
+    Some(ComputedRow {
+        signal: facts.signal,
+        cfa,
+        returns,
+        return_register: facts.return_register,
+        registers: registers.into(),
     })
 }
 
-/// The CFA's distance from the stack pointer in a section of PLT entries as GNU linkers describe it:
-/// `rsp + 8 + ((rip & 15) >= N) * 8`, where N is behind the entry's push. The address is known here,
-/// so no expression is left.
-fn plt_offset(expression: Expression<Slice<'_>>, address: u64) -> Option<i64> {
+/// How entries of a procedure linkage table are left, as GNU linkers describe it: the CFA is
+/// `rsp + distance + ((rip & mask) >= behind_push) * 8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Linkage {
+    distance: i32,
+    mask: u64,
+    behind_push: u64,
+    places: [i16; PLACES.len()],
+}
+
+impl Linkage {
+    fn rule(&self, address: u64) -> Rule {
+        let pushed = i32::from(address & self.mask >= self.behind_push);
+        let step = Step::Saved {
+            base: number::RSP as u8,
+            offset: self.distance.saturating_add(8 * pushed),
+            places: self.places,
+        };
+        Rule {
+            step,
+            ..Rule::UNKNOWN
+        }
+    }
+}
+
+/// The expression in a section of PLT entries, whose address is known where it is used: no
+/// expression is left then.
+fn linkage(expression: Expression<Slice<'_>>, places: [i16; PLACES.len()]) -> Option<Linkage> {
     let mut rest = expression.0;
     let mut next = || Operation::parse(&mut rest, encoding()).ok();
     let Operation::RegisterOffset {
@@ -205,8 +432,12 @@ fn plt_offset(expression: Expression<Slice<'_>>, address: u64) -> Option<i64> {
     if !usual || register.0 != number::RSP || ip.0 != number::RA || shift != 3 || !rest.is_empty() {
         return None;
     }
-    let pushed = address & mask >= behind_push;
-    Some(distance + 8 * i64::from(pushed))
+    Some(Linkage {
+        distance: i32::try_from(distance).ok()?,
+        mask,
+        behind_push,
+        places,
+    })
 }
 
 fn encoding() -> gimli::Encoding {
@@ -241,6 +472,7 @@ pub fn step_saved(
     registers: &Registers,
     stack: &StackCopy<'_>,
 ) -> Result<Registers, StackEnd> {
+    stack.goes_by(registers, u16::from(base));
     let base = registers
         .get(u16::from(base))
         .ok_or(StackEnd::NoUnwindInfo)?;
@@ -260,54 +492,51 @@ pub fn step_saved(
     Ok(caller)
 }
 
-/// The caller's registers as a row says, whatever it says.
+/// The caller's registers as a row says, whatever it says. `operations` is what expressions may
+/// still cost.
 ///
 /// # Errors
 /// How the stack ends when memory cannot be read or the row makes no sense.
 pub fn step_computed(
-    row: &Row,
-    facts: RowFacts<'_>,
+    row: &ComputedRow,
+    expressions: &[u8],
     registers: &Registers,
     stack: &StackCopy<'_>,
+    operations: &Cell<u32>,
 ) -> Result<Registers, StackEnd> {
     let no_sense = StackEnd::NoUnwindInfo;
-    let cfa = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => registers
-            .get(register.0)
-            .ok_or(no_sense)?
-            .wrapping_add(*offset as u64),
-        CfaRule::Expression(expression) => {
-            let expression = facts.expression(expression).ok_or(no_sense)?;
-            evaluate(expression, None, registers, stack)?
-        }
+    stack.goes_by_any(registers);
+    let register = |number: u16, more: i64| {
+        let value = registers.get(number).ok_or(no_sense)?;
+        Ok(value.wrapping_add(more as u64))
     };
-    let expression = |expression: &gimli::UnwindExpression<usize>| {
-        let expression = facts.expression(expression).ok_or(no_sense)?;
-        evaluate(expression, Some(cfa), registers, stack)
+    let result = |place: Place, first| {
+        let expression = place.of(expressions)?;
+        evaluate(expression, first, registers, stack, operations)
     };
-    let value = |rule: &RegisterRule<usize>, own: u16| match rule {
-        RegisterRule::Offset(offset) => stack.read(cfa.wrapping_add(*offset as u64)),
-        RegisterRule::ValOffset(offset) => Ok(cfa.wrapping_add(*offset as u64)),
-        RegisterRule::Expression(place) => stack.read(expression(place)?),
-        RegisterRule::ValExpression(value) => expression(value),
-        RegisterRule::Register(other) => registers.get(other.0).ok_or(no_sense),
-        RegisterRule::SameValue => registers.get(own).ok_or(no_sense),
-        RegisterRule::Constant(value) => Ok(*value),
-        _ => Err(no_sense),
+    let cfa = match row.cfa {
+        Source::Register(number, offset) => register(number, offset)?,
+        Source::Expression(place) => result(place, None)?,
+        _ => return Err(no_sense),
     };
-    let returns = row
-        .register(gimli::Register(facts.return_register))
-        .ok_or(no_sense)?;
-    let ip = value(&returns, facts.return_register)?;
+    let value = |source: Source, own: u16| match source {
+        Source::At(offset) => stack.read(cfa.wrapping_add(offset as u64)),
+        Source::Cfa(offset) => Ok(cfa.wrapping_add(offset as u64)),
+        Source::AtExpression(place) => stack.read(result(place, Some(cfa))?),
+        Source::Expression(place) => result(place, Some(cfa)),
+        Source::Register(other, more) => register(other, more),
+        Source::Same => register(own, 0),
+        Source::Constant(value) => Ok(value),
+        Source::Unknown => Err(no_sense),
+    };
+    let ip = value(row.returns, row.return_register)?;
     let mut caller = registers.after_return(ip, cfa);
-    for (register, rule) in row.registers() {
-        if register.0 == facts.return_register || register.0 > number::RA {
-            continue;
-        }
-        match value(rule, register.0) {
-            Ok(value) => caller.set(register.0, value),
-            Err(_) if register.0 == number::RSP => return Err(no_sense),
-            Err(_) => caller.forget(register.0),
+    for &(own, source) in &row.registers {
+        match value(source, own) {
+            Ok(value) => caller.set(own, value),
+            Err(StackEnd::WorkLimit) => return Err(StackEnd::WorkLimit),
+            Err(_) if own == number::RSP => return Err(no_sense),
+            Err(_) => caller.forget(own),
         }
     }
     Ok(caller)

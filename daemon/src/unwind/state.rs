@@ -4,6 +4,7 @@
 //! time and never copied, logged or kept.
 
 use super::look::Words;
+use super::recall::Reads;
 use crate::perf::event::USER_REGS;
 use crate::perf::record::UserState;
 use profile::StackEnd;
@@ -31,6 +32,8 @@ pub mod number {
 /// Number of registers that unwinding knows.
 pub const REGISTERS: usize = 17;
 
+const REGISTERS_U16: u16 = REGISTERS as u16;
+
 /// Where each register of the sample's mask goes: the kernel's order is ax, bx, cx, dx, si, di, bp,
 /// sp, ip, r8–r15 (`enum perf_event_x86_regs`).
 const ORDER: [u16; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -48,6 +51,8 @@ const KEPT_OVER_CALLS: u32 = 1 << number::RBX
 pub struct Registers {
     values: [u64; REGISTERS],
     known: u32,
+    /// Those that are as the sample has them.
+    original: u32,
 }
 
 impl Registers {
@@ -63,7 +68,14 @@ impl Registers {
         Some(Registers {
             values,
             known: (1 << REGISTERS) - 1,
+            original: (1 << REGISTERS) - 1,
         })
+    }
+
+    /// Those of some registers that are as the sample has them; the stack pointer and the instruction pointer
+    /// apart.
+    fn original_of(&self, mask: u32) -> u32 {
+        self.original & mask & !(1 << number::RSP | 1 << number::RA)
     }
 
     /// The value of a register, where it is known.
@@ -77,6 +89,7 @@ impl Registers {
         if let Some(place) = self.values.get_mut(usize::from(number)) {
             *place = value;
             self.known |= 1 << number;
+            self.original &= !(1 << number);
         }
     }
 
@@ -84,6 +97,7 @@ impl Registers {
     pub fn forget(&mut self, number: u16) {
         if usize::from(number) < REGISTERS {
             self.known &= !(1 << number);
+            self.original &= !(1 << number);
         }
     }
 
@@ -101,6 +115,7 @@ impl Registers {
     /// goes on.
     pub fn after_return(mut self, ip: u64, sp: u64) -> Registers {
         self.known &= KEPT_OVER_CALLS;
+        self.original &= KEPT_OVER_CALLS;
         self.set(number::RA, ip);
         self.set(number::RSP, sp);
         self
@@ -114,6 +129,7 @@ pub struct StackCopy<'a> {
     bytes: &'a [u8],
     full: bool,
     beyond: Option<&'a Words>,
+    reads: Option<&'a Reads>,
 }
 
 /// How far behind a full copy an address still counts as the same stack. The usual limit of a stack.
@@ -127,6 +143,29 @@ impl<'a> StackCopy<'a> {
             bytes,
             full,
             beyond: None,
+            reads: None,
+        }
+    }
+
+    /// Notes what is read of it.
+    pub fn noting(self, reads: &'a Reads) -> StackCopy<'a> {
+        StackCopy {
+            reads: Some(reads),
+            ..self
+        }
+    }
+
+    /// Notes that a walk went by a register.
+    pub fn goes_by(&self, registers: &Registers, number: u16) {
+        if let (Some(reads), 0..REGISTERS_U16) = (self.reads, number) {
+            reads.registers(registers.original_of(1 << number));
+        }
+    }
+
+    /// Notes that a walk may have gone by any register.
+    pub fn goes_by_any(&self, registers: &Registers) {
+        if let Some(reads) = self.reads {
+            reads.registers(registers.original_of(u32::MAX));
         }
     }
 
@@ -157,6 +196,9 @@ impl<'a> StackCopy<'a> {
             (Some(word), _) => Some(word_of(word)),
             (None, beyond) => beyond.and_then(|words| words.get(address)),
         };
+        if let Some(reads) = self.reads {
+            reads.word(address, found.is_some());
+        }
         match word {
             Some(word) => Ok(word),
             // Anything before the stack pointer is far away in this arithmetic.

@@ -1,36 +1,23 @@
-//! One section of unwind information (`.eh_frame` or `.debug_frame`) and how to find a row in it.
+//! The unwind information of one section (`.eh_frame` or `.debug_frame`) as the sampler uses it:
+//! which rule holds from which address on.
 //!
-//! The section is kept as `pack.rs` writes it anew, beside a sorted index of where functions begin. Rows
-//! are computed when they are needed, on the sampler thread: no allocation, and work bounded by the
-//! longest description kept. The content is a stranger's; whatever does not parse is no row.
+//! All rows are computed once, by whoever reads the file (`pack.rs`). To find a rule is two
+//! searches in sorted arrays, whatever the file says: how long its descriptions are and how they
+//! are nested costs the sampler nothing. What is left to compute for each frame are DWARF
+//! expressions, bounded by the walk.
 
-use super::pack::{Entry, Packed, pack};
-use gimli::{
-    BaseAddresses, EhFrame, EhFrameOffset, FrameDescriptionEntry, LittleEndian, UnwindContext,
-    UnwindContextStorage, UnwindSection, UnwindTableRow,
-};
+use super::pack::{Entry, Packed, Place, pack};
+use super::rule::{Kind, Rule, step_computed};
+use super::state::{Registers, StackCopy};
+use crate::symbolize::budget::{FileBudget, Over};
+use crate::symbolize::elf::ReadAt;
+use gimli::LittleEndian;
+use profile::StackEnd;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// A view of a section's bytes.
 pub type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
-
-/// Most entries of a table. Unit: functions. A browser has about a million.
-pub const ENTRIES_MAX: usize = 4 << 20;
-
-/// Room for rows under evaluation: 32 registers are more than x86-64 code ever describes.
-#[derive(Debug)]
-pub struct RowStorage;
-
-impl UnwindContextStorage<usize> for RowStorage {
-    type Rules = [(gimli::Register, gimli::RegisterRule<usize>); 32];
-    type Stack = Box<[UnwindTableRow<usize, RowStorage>; 8]>;
-}
-
-/// What rows are computed in; used again and again.
-pub type RowContext = UnwindContext<usize, RowStorage>;
-
-/// A row.
-pub type Row = UnwindTableRow<usize, RowStorage>;
 
 /// Which of the two dialects a section is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +26,6 @@ pub enum Dialect {
     Eh,
     /// `.debug_frame`
     Debug,
-}
-
-/// A section of unwind information with its index.
-#[derive(Debug)]
-pub struct Table {
-    bytes: Box<[u8]>,
-    base: u64,
-    index: Box<[Entry]>,
 }
 
 /// Where the sections of an image are: what relative pointers are relative to.
@@ -58,100 +37,139 @@ pub struct Bases {
     pub text: u64,
     /// The section itself.
     pub section: u64,
-    /// `.eh_frame_hdr`
-    pub header: u64,
+}
+
+/// The rows of a section. See the file.
+#[derive(Debug)]
+pub struct Table {
+    base: u64,
+    index: Box<[Entry]>,
+    rows: Box<[u16]>,
+    kinds: Box<[Kind]>,
+    expressions: Box<[u8]>,
 }
 
 impl Table {
-    /// A table of the section `bytes`, indexed by `header`, the content of `.eh_frame_hdr`, where that
-    /// holds a search table, else by reading the whole section. `None` when it describes nothing.
-    pub fn new(
+    /// The table of the section at `place` of an image. `None` when it describes nothing.
+    ///
+    /// # Errors
+    /// When reading it takes more than `budget` has left.
+    pub fn read<R: ReadAt + ?Sized>(
         dialect: Dialect,
-        bytes: &[u8],
-        header: Option<&[u8]>,
+        image: &R,
+        place: Place,
         bases: Bases,
-    ) -> Option<Table> {
-        let places = header.and_then(|header| places_of_header(header, &bases, bytes.len()));
-        let Packed { section, index } = pack(dialect, bytes, places, &bases);
+        budget: &FileBudget<'_>,
+    ) -> Result<Option<Table>, Over> {
+        let Packed {
+            index,
+            rows,
+            kinds,
+            expressions,
+            ..
+        } = pack(dialect, image, place, bases, budget)?;
         let table = Table {
-            bytes: section.into(),
             base: bases.code,
             index: index.into(),
+            rows: rows.into(),
+            kinds: kinds.into(),
+            expressions: expressions.bytes.into(),
         };
-        (!table.index.is_empty()).then_some(table)
+        Ok((!table.index.is_empty()).then_some(table))
+    }
+
+    /// The table of a section in memory.
+    ///
+    /// # Errors
+    /// When reading it takes more than `budget` has left.
+    pub fn of_bytes(
+        dialect: Dialect,
+        bytes: &[u8],
+        bases: Bases,
+        budget: &FileBudget<'_>,
+    ) -> Result<Option<Table>, Over> {
+        let place = Place {
+            offset: 0,
+            len: bytes.len() as u64,
+            ends_at_zero: false,
+        };
+        Table::read(dialect, bytes, place, bases, budget)
     }
 
     /// Memory held. Unit: bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.bytes.len() + size_of_val(&*self.index)
+        let kinds = self.kinds.iter().map(Kind::heap_bytes);
+        size_of_val(&*self.index)
+            + size_of_val(&*self.rows)
+            + size_of_val(&*self.kinds)
+            + kinds.sum::<usize>()
+            + self.expressions.len()
     }
 
-    /// Finds the row of an address (SVMA) and hands it to `with`, together with what belongs to it.
-    /// `None` when no function that is described covers the address.
-    pub fn with_row<T>(
+    /// Number of functions that are described.
+    pub fn functions(&self) -> usize {
+        let described = self.index.iter().filter(|entry| entry.at().is_some());
+        described.count()
+    }
+
+    /// The rule of an address (SVMA). `None` when no function that is described covers it, or its
+    /// description makes no sense there.
+    pub fn rule(&self, address: u64) -> Option<Rule> {
+        self.kind(address)?.rule(address)
+    }
+
+    /// The caller's registers by the rule of an address that is
+    /// [`Step::Computed`](super::rule::Step). `operations` is what expressions may still cost.
+    /// `None` as for [`Table::rule`].
+    pub fn compute(
         &self,
         address: u64,
-        context: &mut RowContext,
-        with: impl FnOnce(&Row, RowFacts<'_>) -> T,
-    ) -> Option<T> {
+        registers: &Registers,
+        stack: &StackCopy<'_>,
+        operations: &Cell<u32>,
+    ) -> Option<Result<Registers, StackEnd>> {
+        match self.kind(address)? {
+            Kind::Computed(row) => {
+                let caller = step_computed(row, &self.expressions, registers, stack, operations);
+                Some(caller)
+            }
+            _ => None,
+        }
+    }
+
+    fn kind(&self, address: u64) -> Option<&Kind> {
         let relative = u32::try_from(address.checked_sub(self.base)?).ok()?;
         let after = self.index.partition_point(|entry| entry.start <= relative);
         let entry = self.index[..after].last()?;
-        let at = EhFrameOffset(entry.at()?);
+        let at = entry.at()?;
         // Behind the last function there is always an entry for nothing.
         let end = self.index.get(after)?.start - entry.gap();
         if relative >= end {
             return None;
         }
-        let mut section = EhFrame::new(&self.bytes, LittleEndian);
-        section.set_address_size(8);
-        let bases = BaseAddresses::default();
-        let function: FrameDescriptionEntry<Slice<'_>> = section
-            .fde_from_offset(&bases, at, EhFrame::cie_from_offset)
-            .ok()?;
-        let into = u64::from(relative - entry.start);
-        let row = function
-            .unwind_info_for_address(&section, &bases, context, into)
-            .ok()?;
-        let facts = RowFacts {
-            signal: function.is_signal_trampoline(),
-            return_register: function.cie().return_address_register().0,
-            section: &self.bytes,
-        };
-        Some(with(row, facts))
+        let kind = Rows::at(&self.rows, at)?.find(relative - entry.start)?;
+        self.kinds.get(usize::from(kind))
     }
 
-    /// Hands every row of every function to `each`, in order, with the addresses it is for, less the base.
-    /// `None` when one does not parse.
-    pub fn rows(
-        &self,
-        context: &mut RowContext,
-        mut each: impl FnMut(Range<u32>, &Row, RowFacts<'_>),
-    ) -> Option<()> {
-        let mut section = EhFrame::new(&self.bytes, LittleEndian);
-        section.set_address_size(8);
-        let bases = BaseAddresses::default();
+    /// Hands every row of every function to `each`, in order, with the addresses it is for, less
+    /// the base. `None` when one makes no sense.
+    pub fn rows(&self, mut each: impl FnMut(Range<u32>, Rule)) -> Option<()> {
         for pair in self.index.windows(2) {
             let [entry, next] = pair else { continue };
             let Some(at) = entry.at() else { continue };
             let end = next.start - entry.gap();
-            let function: FrameDescriptionEntry<Slice<'_>> = section
-                .fde_from_offset(&bases, EhFrameOffset(at), EhFrame::cie_from_offset)
-                .ok()?;
-            let facts = RowFacts {
-                signal: function.is_signal_trampoline(),
-                return_register: function.cie().return_address_register().0,
-                section: &self.bytes,
-            };
-            let mut rows = function.rows(&section, &bases, context).ok()?;
-            while let Some(row) = rows.next_row().ok()? {
-                let place = |offset: u64| {
-                    let at = u64::from(entry.start).saturating_add(offset);
-                    u32::try_from(at).unwrap_or(u32::MAX).min(end)
+            let rows = Rows::at(&self.rows, at)?;
+            for number in 0..rows.len() {
+                let place = |offset: u32| entry.start.saturating_add(offset).min(end);
+                let start = place(rows.offset(number));
+                let until = match number + 1 < rows.len() {
+                    true => place(rows.offset(number + 1)),
+                    false => end,
                 };
-                let (start, end) = (place(row.start_address()), place(row.end_address()));
-                if start < end {
-                    each(start..end, row, facts);
+                if start < until {
+                    let kind = self.kinds.get(usize::from(rows.kind(number)))?;
+                    let address = self.base.wrapping_add(u64::from(start));
+                    each(start..until, kind.rule(address)?);
                 }
             }
         }
@@ -171,73 +189,63 @@ impl Table {
     }
 }
 
-/// What belongs to a row beside its rules.
-#[derive(Clone, Copy, Debug)]
-pub struct RowFacts<'a> {
-    /// True in the function that a signal handler returns to.
-    pub signal: bool,
-    /// The column that holds the return address.
-    pub return_register: u16,
-    pub(super) section: &'a [u8],
+/// Most rows of one function. Behind them nothing of it is described. The largest functions of
+/// generated code have some thousand.
+pub const ROWS_MAX: usize = (1 << 15) - 1;
+
+/// The bit of the first word that says offsets take two words each.
+pub const WIDE: u16 = 1 << 15;
+
+/// The rows of one description: how many, then offset from the start of the function and number of
+/// the kind, each. The first is of offset 0.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    words: &'a [u16],
+    wide: bool,
 }
 
-impl<'a> RowFacts<'a> {
-    /// The bytes of an expression.
-    pub fn expression(
-        &self,
-        expression: &gimli::UnwindExpression<usize>,
-    ) -> Option<gimli::Expression<Slice<'a>>> {
-        let end = expression.offset.checked_add(expression.length)?;
-        let bytes = self.section.get(expression.offset..end)?;
-        Some(gimli::Expression(Slice::new(bytes, LittleEndian)))
+impl<'a> Rows<'a> {
+    fn at(rows: &'a [u16], at: usize) -> Option<Rows<'a>> {
+        let (&first, rest) = rows.get(at..)?.split_first()?;
+        let wide = first & WIDE != 0;
+        let words = usize::from(first & !WIDE) * if wide { 3 } else { 2 };
+        Some(Rows {
+            words: rest.get(..words)?,
+            wide,
+        })
     }
-}
 
-/// Where the entries of an `.eh_frame` end: behind the zero length that closes it, or where an entry
-/// would go on behind the end of `bytes`.
-pub fn end_of_entries(bytes: &[u8]) -> usize {
-    let mut at = 0;
-    while let Some(length) = bytes.get(at..at + 4) {
-        let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]);
-        let next = at + 4 + length as usize;
-        match length {
-            0 => return next,
-            // Lengths of 64 bits begin so; no linker writes them here.
-            u32::MAX => return at,
-            _ if next > bytes.len() => return at,
-            _ => at = next,
+    fn len(self) -> usize {
+        self.words.len() / if self.wide { 3 } else { 2 }
+    }
+
+    fn offset(self, number: usize) -> u32 {
+        match self.wide {
+            true => {
+                let at = number * 3;
+                u32::from(self.words[at]) | u32::from(self.words[at + 1]) << 16
+            }
+            false => u32::from(self.words[number * 2]),
         }
     }
-    at
-}
 
-/// The places of descriptions that `.eh_frame_hdr` lists, when it is the usual one: version 1, count of
-/// four bytes, pairs of four bytes relative to the header. `None` otherwise.
-fn places_of_header(header: &[u8], bases: &Bases, section_bytes: usize) -> Option<Vec<u32>> {
-    const VERSION: u8 = 1;
-    const UDATA4: u8 = 0x03;
-    const DATAREL_SDATA4: u8 = 0x3b;
-    let (facts, rest) = header.split_at_checked(4)?;
-    // A pointer to the section of four bytes: 0x1b in practice. Of another size it moves the rest.
-    let four_bytes = matches!(facts[1] & 0x0f, 0x03 | 0x0b);
-    if facts[0] != VERSION || !four_bytes || facts[2..] != [UDATA4, DATAREL_SDATA4] {
-        return None;
+    fn kind(self, number: usize) -> u16 {
+        match self.wide {
+            true => self.words[number * 3 + 2],
+            false => self.words[number * 2 + 1],
+        }
     }
-    let (count, pairs) = rest.get(4..)?.split_at_checked(4)?;
-    let count = u32::from_le_bytes(count.try_into().ok()?) as usize;
-    if count == 0 || count > ENTRIES_MAX || pairs.len() / 8 < count {
-        return None;
+
+    /// The kind that holds at an offset.
+    fn find(self, offset: u32) -> Option<u16> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.offset(middle) <= offset {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        Some(self.kind(low.checked_sub(1)?))
     }
-    let relative = |bytes: &[u8]| {
-        let offset = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        bases.header.wrapping_add(i64::from(offset) as u64)
-    };
-    let places = pairs.chunks_exact(8).take(count).filter_map(|pair| {
-        let at = relative(&pair[4..]).checked_sub(bases.section)?;
-        u32::try_from(at)
-            .ok()
-            .filter(|&at| (at as usize) < section_bytes)
-    });
-    let places: Vec<u32> = places.collect();
-    (!places.is_empty()).then_some(places)
 }

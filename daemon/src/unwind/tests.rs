@@ -1,10 +1,12 @@
 //! Rows become rules, and rules lead to callers: on tables and stacks written out by hand.
 
-use super::rule::{Rule, Step, step_computed, step_saved};
+use super::rule::{Rule, Step, step_saved};
 use super::state::{REGISTERS, Registers, StackCopy, number};
-use super::table::{Bases, Dialect, RowContext, Table};
+use super::table::{Bases, Dialect, Table};
 use crate::perf::record::UserState;
+use crate::symbolize::budget::FileBudget;
 use profile::StackEnd;
+use std::cell::Cell;
 
 /// Where the functions of the tables begin.
 const CODE: u64 = 0x1000;
@@ -32,7 +34,10 @@ fn table(augmentation: &str, instructions: &[u8]) -> Table {
         code: CODE,
         ..Bases::default()
     };
-    Table::new(Dialect::Eh, &bytes, None, bases).expect("a function is described")
+    let table = Table::of_bytes(Dialect::Eh, &bytes, bases, &FileBudget::default());
+    table
+        .expect("within the budget")
+        .expect("a function is described")
 }
 
 fn entry(content: &[u8]) -> Vec<u8> {
@@ -44,10 +49,7 @@ fn entry(content: &[u8]) -> Vec<u8> {
 }
 
 fn rule(table: &Table, address: u64) -> Option<Rule> {
-    let mut context = RowContext::new_in();
-    table.with_row(address, &mut context, |row, facts| {
-        Rule::of_row(row, facts, address)
-    })
+    table.rule(address)
 }
 
 /// Registers of a leaf: each holds its number in the kernel's order, but the stack pointer.
@@ -142,11 +144,8 @@ fn a_signal_frame_takes_all_registers_from_memory() {
     let stack = StackCopy::new(SP, &bytes, true);
     let found = rule(&table, CODE).expect("a row");
     assert_eq!((found.step, found.signal), (Step::Computed, true));
-    let mut context = RowContext::new_in();
     let caller = table
-        .with_row(CODE, &mut context, |row, facts| {
-            step_computed(row, facts, &leaf, &stack)
-        })
+        .compute(CODE, &leaf, &stack, &Cell::new(100))
         .expect("a row")
         .expect("leads to what was interrupted");
     assert_eq!((caller.ip(), caller.sp()), (SP + 32, SP + 16));
@@ -159,11 +158,12 @@ fn a_loop_in_an_expression_ends() {
     let table = table("", &[DEF_CFA_EXPRESSION, 4, 0x31, 0x28, 0xfc, 0xff]);
     let Some(leaf) = leaf() else { return };
     let stack = StackCopy::new(SP, &[], true);
-    let mut context = RowContext::new_in();
-    let end = table.with_row(CODE, &mut context, |row, facts| {
-        step_computed(row, facts, &leaf, &stack)
-    });
+    let left = Cell::new(1000);
+    let end = table.compute(CODE, &leaf, &stack, &left);
     assert_eq!(end, Some(Err(StackEnd::NoUnwindInfo)));
+    assert!((500..999).contains(&left.get()), "{left:?}");
+    let end = table.compute(CODE, &leaf, &stack, &Cell::new(100));
+    assert_eq!(end, Some(Err(StackEnd::WorkLimit)));
 }
 
 proptest::proptest! {
@@ -189,18 +189,14 @@ proptest::proptest! {
         let stack = stack_bytes();
         let stack = StackCopy::new(SP, &stack, true);
         for dialect in [Dialect::Eh, Dialect::Debug] {
-            let header = Some(&bytes[..]);
-            for header in [None, header] {
-                let Some(table) = Table::new(dialect, &sound, header, bases) else {
-                    continue;
-                };
-                let mut context = RowContext::new_in();
-                for address in CODE..CODE + 64 {
-                    rule(&table, address);
-                    table.with_row(address, &mut context, |row, facts| {
-                        step_computed(row, facts, &leaf, &stack).map(|caller| caller.ip())
-                    });
-                }
+            let budget = FileBudget::default();
+            let table = Table::of_bytes(dialect, &sound, bases, &budget).expect("within the budget");
+            proptest::prop_assert!(budget.most_held() < 1 << 20);
+            let Some(table) = table else { continue };
+            for address in CODE..CODE + 64 {
+                rule(&table, address);
+                let left = Cell::new(1000);
+                table.compute(address, &leaf, &stack, &left);
             }
         }
     }

@@ -97,6 +97,7 @@ pub fn live() -> Option<(Driven, Arc<Shared>, Engine)> {
         max_stack_depth: 127,
         watermark_bytes: 128 << 10,
         stack_bytes: 0,
+        side_band_bytes: 0,
     };
     let rings = match Rings::open(&environment.cpus_online, &spec, 256 << 10) {
         Ok(rings) => rings,
@@ -105,7 +106,8 @@ pub fn live() -> Option<(Driven, Arc<Shared>, Engine)> {
             return None;
         }
     };
-    let processes = scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end));
+    let processes =
+        scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes;
     let start = Start {
         rings,
         unwinder: unwinder(32 << 20),

@@ -16,7 +16,7 @@ use daemon::symbolize::files::FileStore;
 use daemon::symbolize::kernel::KernelSymbols;
 use daemon::symbolize::{SymbolOptions, Symbolizer};
 use daemon::time::Mono;
-use profile::{Profile, Query, key};
+use profile::{Profile, Query, StackEnd, key};
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -130,6 +130,8 @@ struct Captured {
     waits: WaitCounts,
     moments: usize,
     lost: u64,
+    /// Memory of remembered walks: the most while it ran, and after it.
+    recalled: [u64; 2],
 }
 
 fn namer(store: &Arc<FileStore>) -> Namer {
@@ -142,16 +144,26 @@ fn namer(store: &Arc<FileStore>) -> Namer {
 
 /// Drives the sampler while `load` runs, with a capture of this process's waits for that time.
 fn capture(stack_bytes: u32, load: impl FnOnce() + Send + 'static) -> Option<Captured> {
-    let (mut driven, _shared, engine) = live()?;
+    capture_of(std::process::id(), stack_bytes, load)
+}
+
+/// The same of the waits of a process.
+fn capture_of(
+    pid: u32,
+    stack_bytes: u32,
+    load: impl FnOnce() + Send + 'static,
+) -> Option<Captured> {
+    let (mut driven, shared, engine) = live()?;
     let id = CaptureId(5);
     let wanted = Wanted {
         id,
         options: Options {
+            copy_all: false,
             max_stack_depth: 127,
             stack_bytes,
             min_wait: Duration::ZERO,
         },
-        filter: Filter::default().pids([Pid(std::process::id())]),
+        filter: Filter::default().pids([Pid(pid)]),
         keep_times: true,
     };
     let started = match setup::begin(&engine, wanted) {
@@ -167,8 +179,19 @@ fn capture(stack_bytes: u32, load: impl FnOnce() + Send + 'static) -> Option<Cap
 
     let mut captured: Vec<RawBatch> = Vec::new();
     let mut ended = false;
+    let recalled = || {
+        shared
+            .facts
+            .lock()
+            .expect("no panic")
+            .unwinding
+            .recall
+            .bytes
+    };
+    let mut most_recalled = 0;
     loop {
         driven.sampler.pass(Mono::now()).expect("a pass");
+        most_recalled = recalled().max(most_recalled);
         while let Ok(mut batch) = driven.batches.try_recv() {
             if batch.capture.is_some() {
                 let tag = batch.capture;
@@ -186,6 +209,9 @@ fn capture(stack_bytes: u32, load: impl FnOnce() + Send + 'static) -> Option<Cap
         std::thread::sleep(Duration::from_millis(20));
     }
     load.join().expect("the load ends well");
+    // The capture is given up at the end of a pass, and facts are told at the start.
+    (0..3).for_each(|_| driven.sampler.pass(Mono::now()).expect("a pass"));
+    let recalled = [most_recalled, recalled()];
     let recorder = RwLock::new(Recorder::new(RecorderOptions::default()));
     let mut namer = namer(&driven.store);
     let (mut waits, mut moments, mut lost) = (WaitCounts::default(), 0, 0);
@@ -208,6 +234,7 @@ fn capture(stack_bytes: u32, load: impl FnOnce() + Send + 'static) -> Option<Cap
         waits,
         moments,
         lost,
+        recalled,
     })
 }
 
@@ -233,6 +260,17 @@ fn has_whole(rows: &[(String, Vec<String>, u64)]) -> bool {
         let root = functions.last().map_or("", String::as_str);
         thread.starts_with("ocpu-") && root.contains("clone")
     })
+}
+
+#[test]
+fn what_is_remembered_of_waits_goes_with_the_last_capture_of_them_needs_root() {
+    // Nothing is remembered before the unwind information of this program is read.
+    let sleep = || (0..1500).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
+    let Some(captured) = capture(16 << 10, sleep) else {
+        return;
+    };
+    let [most, after] = captured.recalled;
+    assert!(most > 0 && after == 0, "{most} bytes, then {after}");
 }
 
 #[test]
@@ -280,10 +318,14 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
     check("ocpu-waiter", "futex_do_wait", &truth.parked, 0.8);
     check("ocpu-syncer", "fsync", &truth.synced, 0.3);
     let mostly = |place: &str, waker: &str| {
-        let (woken, all) = (
-            of("ocpu-waiter", place, waker),
-            of("ocpu-waiter", place, ""),
-        );
+        let of_waker = |waker| of("ocpu-waiter", place, waker);
+        let all = of_waker("");
+        // Of an interrupt that came while a CPU idled whose idle task tells nothing nobody knows.
+        let hidden = match captured.waits.silent.is_empty() || !waker.contains("interrupt") {
+            true => 0,
+            false => of_waker("[waker unseen]"),
+        };
+        let woken = of_waker(waker) + hidden;
         assert!(woken * 10 >= all * 9, "{place} {waker}\n{}", shown());
     };
     mostly("pipe_read", "[woken by ocpu-writer]");
@@ -320,4 +362,121 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
         );
         assert_eq!(captured.waits.late, 0, "{}", shown());
     }
+}
+
+/// Waits by turns from two callers at equal depth, without frame pointers. The array makes the outer frames lie
+/// beyond what is copied with every wait where `DEEP` is large.
+const PROGRAM: &str = r#"
+#include <poll.h>
+__attribute__((noinline)) int wait_here(void) { int found = poll(0, 0, 2); __asm__ volatile(""); return found; }
+__attribute__((noinline)) int one(void) { int found = wait_here(); __asm__ volatile("nop"); return found; }
+__attribute__((noinline)) int two(void) { int found = wait_here(); __asm__ volatile("nop; nop"); return found; }
+__attribute__((noinline)) int outer(void) {
+    volatile char held[DEEP]; held[0] = 1;
+    for (;;) { one(); two(); __asm__ volatile(""); }
+    return held[0];
+}
+int main(void) { outer(); __asm__ volatile(""); return 0; }
+"#;
+
+/// A program that waits, ended when dropped.
+struct Waiter(
+    std::process::Child,
+    #[expect(dead_code, reason = "it is removed when dropped")] tempfile::TempDir,
+);
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn waiting_program(deep: u32) -> Option<Waiter> {
+    let dir = tempfile::tempdir().expect("failed to make a directory");
+    let (source, program) = (dir.path().join("waits.c"), dir.path().join("waits"));
+    std::fs::write(&source, PROGRAM).expect("failed to write");
+    let built = std::process::Command::new("cc")
+        .args(["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"])
+        .arg(format!("-DDEEP={deep}"))
+        .arg("-o")
+        .args([&program, &source])
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skip: there is no C compiler");
+        return None;
+    }
+    let child = std::process::Command::new(&program).spawn();
+    Some(Waiter(child.expect("failed to run"), dir))
+}
+
+/// How long a program is watched. Reading the unwind information of its libraries takes seconds of that in a
+/// debug build on a busy machine.
+const WATCHED: Duration = Duration::from_secs(15);
+
+/// Waited time by the caller of `wait_here`, of stacks that reach `main`; and all of it. What was sampled before
+/// the unwind information of the program was read is left out.
+fn by_caller(captured: &Captured) -> ([u64; 2], u64) {
+    let dict = &captured.profile.dict;
+    let (mut sums, mut all) = ([0; 2], 0);
+    for (key, value) in &captured.profile.samples {
+        if key.end == StackEnd::ModuleLoading {
+            continue;
+        }
+        all += value.weight;
+        let frames = dict.stacks.leaf_first(key.stack);
+        let functions: Vec<_> = frames.map(|frame| dict.frame(frame).function).collect();
+        let at = |name: &str| functions.iter().position(|&function| function == name);
+        for (sum, caller) in sums.iter_mut().zip(["one", "two"]) {
+            // The caller of the wait is the frame behind it.
+            let called = at("wait_here")
+                .zip(at(caller))
+                .is_some_and(|(here, by)| by == here + 1);
+            if called && at("main").is_some() {
+                *sum += value.weight;
+            }
+        }
+    }
+    (sums, all)
+}
+
+/// Checks that both callers of a program with so many bytes between them and `main` are found.
+fn check_callers(deep: u32) -> Option<Captured> {
+    if cfg!(not(target_arch = "x86_64")) {
+        eprintln!("skip: copies are not unwound on this architecture");
+        return None;
+    }
+    let waiter = waiting_program(deep)?;
+    let captured = capture_of(waiter.0.id(), 16 << 10, || std::thread::sleep(WATCHED))?;
+    let (callers, all) = by_caller(&captured);
+    let ends = captured.profile.samples.keys().map(|key| key.end);
+    let ends: std::collections::BTreeSet<_> = ends.collect();
+    let shown = || format!("{callers:?} of {all} ns, {:?}, {ends:?}", captured.waits);
+    eprintln!("{}", shown());
+    if all == 0 {
+        eprintln!("skip: the unwind information was not read in {WATCHED:?}");
+        return None;
+    }
+    // They wait by turns.
+    assert!(callers.iter().all(|&of| of * 10 >= all * 3), "{}", shown());
+    Some(captured)
+}
+
+#[test]
+fn waits_without_frame_pointers_have_their_callers_needs_root() {
+    let Some(captured) = check_callers(64) else {
+        return;
+    };
+    let mut ends = captured.profile.samples.keys().map(|key| key.end);
+    // All of its stack is in the small copies.
+    assert!(!ends.any(|end| end == StackEnd::Alike));
+}
+
+#[test]
+fn estimated_callers_are_never_those_of_the_other_caller_needs_root() {
+    let Some(captured) = check_callers(6000) else {
+        return;
+    };
+    assert_eq!(captured.waits.alike_wrong, 0, "{:?}", captured.waits);
 }

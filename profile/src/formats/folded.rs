@@ -1,8 +1,8 @@
 //! Folded stacks: `root;…;leaf count`, one line a stack, sorted by frames.
 //!
 //! Frames are escaped as [`crate::text`] says, which this reader takes back; a name that was
-//! not escaped reads as it stands. With [`Annotations`](super::Annotations) a frame's kind follows its
-//! name. Differentials have two counts: before and after.
+//! not escaped reads as it stands. With [`Annotations`](super::Annotations) a frame's kind follows
+//! its name. Differentials have two counts: before and after.
 
 use super::tree::{Tree, TreeBuilder};
 use super::{FormatError, Measure, Options, root_frames};
@@ -17,7 +17,8 @@ use std::io::Write;
 /// Most frames read of one stack. Real stacks end at 127 or 1,024; more is not a profile.
 pub const STACK_FRAMES_MAX: usize = 8192;
 
-/// Writes the profile's stacks. Takes [`Options::measure`], `annotations`, `root_labels`, `mark_cut`.
+/// Writes the profile's stacks. Takes [`Options::measure`], `annotations`, `root_labels`,
+/// `mark_cut`.
 ///
 /// # Errors
 /// When `out` fails.
@@ -130,12 +131,14 @@ pub enum ReadError {
     Differential,
 }
 
-/// Reads folded stacks with one count a line. Empty lines and lines that begin with `# ` are skipped.
+/// Reads folded stacks with one count a line. Empty lines and lines that begin with `# ` are
+/// skipped.
 ///
 /// Text says nothing of the time, the event or the unit: `info` does. A sample weighs
 /// [`Info::period`], or 1 where that is 0. `_[k]`, `_[j]` and `_[i]` become kinds; `[lost]`,
 /// `[truncated]` and `[other]` are synthetic; everything else is native. A stack whose leaf is
-/// `[lost]` counts as lost, not as taken. Fractions of a sample are cut off. The caller bounds the length of `text`; memory taken is a small multiple of it.
+/// `[lost]` counts as lost, not as taken. Fractions of a sample are cut off. The caller bounds the
+/// length of `text`; memory taken is a small multiple of it.
 ///
 /// # Errors
 /// When a line has no count or too many frames, or each has two counts.

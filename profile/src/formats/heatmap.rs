@@ -14,10 +14,11 @@
 
 use super::html::html_text;
 use super::json::SafeText;
-use super::summary::{grouped, utc};
+use super::summary::utc;
 use super::{FormatError, Measure, Options};
 use crate::heatmap::{Cell, HeatMap};
 use crate::sample::Profile;
+use crate::text::grouped;
 use crate::text::printable;
 use serde::Serialize;
 use std::fmt::Write as _;

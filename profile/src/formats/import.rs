@@ -1,9 +1,12 @@
 //! Reading a profile of any tool: what a file is, is told by what is in it.
 //!
-//! Bytes are a stranger's. What they unpack to is bounded, each reader bounds depth, names and counts, and
-//! says what it left out.
+//! Bytes are a stranger's. What they unpack to is bounded, each reader bounds depth, names and
+//! counts, and says what it left out.
 
-use super::{folded, json, perf_script, pprof, speedscope};
+use super::TRUNCATED_FRAME;
+use super::{folded, html, json, perf_script, pprof, speedscope};
+use crate::frame::FrameKind;
+use crate::outcome::StackEnd;
 use crate::query::count_quality;
 use crate::sample::{Info, Profile, Quality};
 use flate2::read::MultiGzDecoder;
@@ -15,8 +18,43 @@ use std::io::Read;
 pub struct Import {
     /// It.
     pub profile: Profile,
-    /// What was left out, cut or assumed; a sentence each. Text of the file in them is as it stood there.
+    /// What was left out, cut or assumed; a sentence each. Text of the file in them is as it stood
+    /// there.
     pub notes: Vec<String>,
+    /// What the file says of its own quality.
+    pub known: Known,
+}
+
+/// What a file says of what its profile is made of and misses. A count of nothing means nothing
+/// where it is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Known {
+    /// That its numbers count samples, and not what they weigh.
+    pub samples: bool,
+    /// What was lost, and all else that is missed while sampling.
+    pub lost: bool,
+    /// Which stacks are cut.
+    pub truncated: bool,
+    /// Which frames have no symbol.
+    pub unnamed: bool,
+}
+
+impl Known {
+    /// Everything, as in files of our own.
+    pub const ALL: Known = Known {
+        samples: true,
+        lost: true,
+        truncated: true,
+        unnamed: true,
+    };
+
+    /// Samples, and nothing of what is missed, as in most files of others.
+    pub const SAMPLES: Known = Known {
+        samples: true,
+        lost: false,
+        truncated: false,
+        unnamed: false,
+    };
 }
 
 impl std::fmt::Debug for Import {
@@ -36,7 +74,44 @@ impl Import {
             count_quality(&mut quality, &profile.dict, key, value.count);
         }
         profile.info.quality = quality;
-        Import { profile, notes }
+        Import {
+            profile,
+            notes,
+            known: Known::SAMPLES,
+        }
+    }
+
+    /// The same with what is known.
+    pub(super) fn knowing(self, known: Known) -> Import {
+        Import { known, ..self }
+    }
+
+    /// Counts stacks that stand under `[truncated]`, where a file has that as a frame like others.
+    pub(super) fn count_truncated(mut self) -> Import {
+        let profile = &mut self.profile;
+        let dict = &profile.dict;
+        let frames = dict.frames.as_slice().iter();
+        let is_mark: Vec<bool> = frames
+            .map(|frame| {
+                let name = dict.strings.get(frame.function);
+                frame.kind == FrameKind::Synthetic && name == TRUNCATED_FRAME
+            })
+            .collect();
+        // By stack, once each: many may share a long one. A caller has a smaller id than what it called.
+        let nodes = dict.stacks.nodes();
+        let mut is_cut: Vec<bool> = Vec::with_capacity(nodes.len());
+        for (id, &(parent, frame)) in nodes.iter().enumerate() {
+            let below = id > 0 && (is_cut[parent.0 as usize] || is_mark[frame.0 as usize]);
+            is_cut.push(below);
+        }
+        let mut truncated = 0u64;
+        for (key, value) in &profile.samples {
+            if is_cut[key.stack.0 as usize] && key.end != StackEnd::Lost {
+                truncated = truncated.saturating_add(value.count);
+            }
+        }
+        profile.info.quality.truncated = truncated;
+        self
     }
 }
 
@@ -53,6 +128,8 @@ pub enum Source {
     PerfScript,
     /// Folded stacks.
     Folded,
+    /// A page that [`html`] wrote.
+    Page,
 }
 
 impl Source {
@@ -64,6 +141,7 @@ impl Source {
             Source::Speedscope => "speedscope",
             Source::PerfScript => "perf script text",
             Source::Folded => "folded stacks",
+            Source::Page => "page of fleetprof",
         }
     }
 }
@@ -83,7 +161,7 @@ pub enum ImportError {
     /// Nothing in it.
     #[error("the file is empty")]
     Empty,
-    /// The compression is damaged from its begin.
+    /// The compression is damaged from its start.
     #[error("failed to unpack gzip")]
     Unpack(#[source] std::io::Error),
     /// Beyond the limit.
@@ -101,8 +179,20 @@ pub enum ImportError {
     /// What perf itself records.
     #[error("it is a recording of perf\nwrite its samples as text: perf script -i FILE > FILE.txt")]
     PerfData,
+    /// What we write and cannot read.
+    #[error(
+        "it is a profile of the Firefox Profiler, which is not read\n\
+         write it in another format: JSON keeps everything, perf script text keeps times"
+    )]
+    Firefox,
+    /// JSON of somebody else.
+    #[error("it is JSON, but of neither fleetprof nor speedscope")]
+    OtherJson,
     /// Nothing that is known.
-    #[error("it is none of pprof, JSON of fleetprof, speedscope, perf script text, folded stacks")]
+    #[error(
+        "it is none of pprof, JSON of fleetprof, speedscope, perf script text, folded stacks, \
+         page of fleetprof"
+    )]
     Unknown,
     /// One of several profiles was asked for in a file that has one.
     #[error("it is {} and has one profile: there is no profile `{asked}`", kind.name())]
@@ -127,6 +217,9 @@ pub enum ImportError {
     /// See there.
     #[error(transparent)]
     Folded(#[from] folded::ReadError),
+    /// See there.
+    #[error(transparent)]
+    Page(#[from] html::PageError),
 }
 
 /// Reads a profile.
@@ -150,13 +243,30 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
         return Err(ImportError::OneProfile { kind, asked });
     }
     let mut import = match source {
-        Source::Json => whole(json::read(&bytes)?),
-        Source::Pprof => whole(pprof::decode(&bytes, limit)?),
+        Source::Json => whole(json::read(&bytes)?).knowing(Known::ALL),
+        Source::Pprof => {
+            let profile = pprof::decode(&bytes, limit)?;
+            // Files of ours name their event, and say what it missed.
+            match profile.info.event.is_empty() {
+                true => Import::new(profile, Vec::new()).knowing(Known {
+                    unnamed: true,
+                    ..Known::SAMPLES
+                }),
+                // How waits ended has no place in them.
+                false => {
+                    let lost = !profile.info.is_waiting();
+                    whole(profile).knowing(Known { lost, ..Known::ALL })
+                }
+            }
+        }
+        Source::Page => html::read(&bytes)?,
         Source::Speedscope => speedscope::read(&bytes, options.profile)?,
         Source::PerfScript => perf_script::read(&text(&bytes, &mut notes))?,
         Source::Folded => {
             let text = text(&bytes, &mut notes);
-            whole(folded::read(&text, Info::default())?)
+            let note = "folded stacks do not say what they count: it is taken for samples";
+            notes.push(note.to_owned());
+            whole(folded::read(&text, Info::default())?).count_truncated()
         }
     };
     import.notes.extend(notes);
@@ -165,8 +275,11 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
 
 /// A profile whose reader says itself what it misses.
 fn whole(profile: Profile) -> Import {
-    let notes = Vec::new();
-    Import { profile, notes }
+    Import {
+        profile,
+        notes: Vec::new(),
+        known: Known::default(),
+    }
 }
 
 /// The bytes without gzip. Of a file that ends in the middle what is there is taken.
@@ -225,7 +338,10 @@ fn tell(bytes: &[u8]) -> Result<Source, ImportError> {
         return Ok(Source::Pprof);
     }
     if trimmed.starts_with(b"{") {
-        return Ok(tell_json(trimmed));
+        return tell_json(trimmed);
+    }
+    if html::looks_like(trimmed) {
+        return Ok(Source::Page);
     }
     let text = String::from_utf8_lossy(trimmed);
     if perf_script::looks_like(&text) {
@@ -245,20 +361,28 @@ fn tell(bytes: &[u8]) -> Result<Source, ImportError> {
     }
 }
 
-/// What JSON is, by the keys of its object; broken JSON is left to our own reader, which says where.
-fn tell_json(bytes: &[u8]) -> Source {
+/// What JSON is, by the keys of its object; broken JSON is left to our own reader, which says
+/// where.
+fn tell_json(bytes: &[u8]) -> Result<Source, ImportError> {
     #[derive(serde::Deserialize)]
     struct Keys {
         #[serde(rename = "$schema")]
         schema: Option<serde::de::IgnoredAny>,
+        #[serde(rename = "schema")]
+        own: Option<serde::de::IgnoredAny>,
         shared: Option<serde::de::IgnoredAny>,
         profiles: Option<serde::de::IgnoredAny>,
+        meta: Option<serde::de::IgnoredAny>,
+        threads: Option<serde::de::IgnoredAny>,
     }
     match serde_json::from_slice::<Keys>(bytes) {
         Ok(keys) if keys.profiles.is_some() && (keys.shared.is_some() || keys.schema.is_some()) => {
-            Source::Speedscope
+            Ok(Source::Speedscope)
         }
-        _ => Source::Json,
+        Ok(keys) if keys.own.is_some() => Ok(Source::Json),
+        Ok(keys) if keys.meta.is_some() && keys.threads.is_some() => Err(ImportError::Firefox),
+        Ok(_) => Err(ImportError::OtherJson),
+        Err(_) => Ok(Source::Json),
     }
 }
 

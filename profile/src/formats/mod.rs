@@ -1,8 +1,8 @@
 //! The formats a profile leaves in, and those it is read from.
 //!
-//! [`write()`] serves all of them; what is special to one (differentials, reading) is in its module.
-//! Writers stream to any [`Write`]; give them a buffered one. Hostile text is escaped by each writer
-//! as its format needs.
+//! [`write()`] serves all of them; what is special to one (differentials, reading) is in its
+//! module. Writers stream to any [`Write`]; give them a buffered one. Hostile text is escaped by
+//! each writer as its format needs.
 
 pub mod firefox;
 pub mod folded;
@@ -18,8 +18,8 @@ pub mod svg;
 mod timeline;
 mod tree;
 
-pub use import::{Import, ImportError, ImportOptions, Source, import};
-pub use summary::quality_line;
+pub use import::{Import, ImportError, ImportOptions, Known, Source, import};
+pub use summary::{is_dateless, quality_line};
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameKind, FrameRef};
@@ -229,8 +229,8 @@ pub struct Options {
     /// Samples without one stand under `[no LABEL]`, but those that were lost: their process is not
     /// known, so they have no such frame and `[lost]` comes at once.
     pub root_labels: Vec<String>,
-    /// One profile for each value of this label, largest first (speedscope). Lost samples without it
-    /// are the profile `[lost]`.
+    /// One profile for each value of this label, largest first (speedscope). Lost samples without
+    /// it are the profile `[lost]`.
     pub split_by: Option<String>,
     /// Puts stacks that are known to be cut under a `[truncated]` frame, so that their lost callers
     /// do not look like roots (folded, svg, speedscope, html). Always said in pprof and json.
@@ -245,8 +245,8 @@ pub struct Options {
     pub facts: Vec<Fact>,
 }
 
-/// Something that belongs to a profile and is told beside it. Text from outside is escaped where it is
-/// written.
+/// Something that belongs to a profile and is told beside it. Text from outside is escaped where it
+/// is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// Heading it stands under.
@@ -257,9 +257,9 @@ pub struct Fact {
     pub value: String,
 }
 
-/// Most bars of an HTML page unless asked otherwise: about 4 MB of page. 100,000 bars are 1.4 MB, open
-/// in 0.35 s and redraw in 40 ms (2026-11-21, headless Chromium without GPU on 2 shared cores). Fewer
-/// hide what is narrow; many more make the page slow to open.
+/// Most bars of an HTML page unless asked otherwise: about 4 MB of page. 100,000 bars are 1.4 MB,
+/// open in 0.35 s and redraw in 40 ms (2026-11-21, headless Chromium without GPU on 2 shared
+/// cores). Fewer hide what is narrow; many more make the page slow to open.
 pub const MAX_BARS_DEFAULT: usize = 300_000;
 
 impl Default for Options {

@@ -1,7 +1,23 @@
 //! The quality line: what a profile covers and what it misses, in one line for people.
 
-use crate::sample::Info;
+use crate::sample::{Info, Waits};
+use crate::text::grouped;
 use std::fmt::Write as _;
+
+/// Times before are no dates: no kernel with perf events ran before 2000. They are counted from the
+/// start of a machine or of a program. Unit: nanoseconds since the Unix epoch.
+const DATES_FROM_NS: i64 = 946_684_800 * 1_000_000_000;
+
+/// True for a time that is counted from something else than the Unix epoch.
+pub fn is_dateless(unix_ns: i64) -> bool {
+    (0..DATES_FROM_NS).contains(&unix_ns)
+}
+
+/// What a side of a comparison is made of: samples taken, and samples lost.
+pub(super) fn side_line(info: &Info) -> String {
+    let (taken, lost) = (info.quality.taken, info.quality.lost_samples);
+    format!("{} samples, {} lost", grouped(taken), grouped(lost))
+}
 
 /// One line: samples, event, time range in UTC, and what is missing. Causes that are always worth
 /// knowing stand even at 0, the others only when they happened.
@@ -11,7 +27,12 @@ pub fn quality_line(info: &Info) -> String {
     if !info.event.is_empty() {
         let _ = write!(line, " of {}", crate::text::printable(&info.event));
     }
-    if info.start_unix_ns != 0 || info.duration_ns != 0 {
+    let has_times = info.start_unix_ns != 0 || info.duration_ns != 0;
+    if has_times && is_dateless(info.start_unix_ns) {
+        let start = info.start_unix_ns as f64 * 1e-9;
+        let end = start + info.duration_ns as f64 * 1e-9;
+        let _ = write!(line, " · {start:.3} s – {end:.3} s");
+    } else if has_times {
         let start = info.start_unix_ns.div_euclid(1_000_000_000);
         let length = i64::try_from(info.duration_ns / 1_000_000_000).unwrap_or(i64::MAX);
         let end = start.saturating_add(length);
@@ -46,10 +67,45 @@ pub fn quality_line(info: &Info) -> String {
             let _ = write!(line, " · {} {word}", grouped(count));
         }
     }
+    if info.waits != Waits::default() {
+        waits(&mut line, info);
+    }
     if let Some(share) = info.coverage.share() {
         let _ = write!(line, " · coverage {:.1} %", share * 100.0);
     }
     line
+}
+
+/// How far waits and their stacks are known: those that are estimates or missing.
+fn waits(line: &mut String, info: &Info) {
+    let waits = &info.waits;
+    let seconds = |ns: u64| format!("{:.3} s", ns as f64 * 1e-9);
+    let cause = match crate::text::printable(&info.waits_cause) {
+        cause if cause.is_empty() => String::new(),
+        cause => format!(", {cause}"),
+    };
+    if waits.estimated > 0 {
+        let (count, length) = (grouped(waits.estimated), seconds(waits.estimated_ns));
+        let _ = write!(
+            line,
+            " · {count} waits ({length}) end at their wake-up{cause}"
+        );
+    }
+    if waits.dropped > 0 {
+        let (count, length) = (grouped(waits.dropped), seconds(waits.dropped_ns));
+        let _ = write!(line, " · {count} waits (at most {length}) dropped{cause}");
+    }
+    for (ns, what) in [
+        (waits.cut_ns, "of the time under cut stacks"),
+        (
+            waits.alike_ns,
+            "of the time under stacks with estimated callers",
+        ),
+    ] {
+        if ns > 0 {
+            let _ = write!(line, " · {} {what}", percent(ns, waits.taken_ns()));
+        }
+    }
 }
 
 fn percent(part: u64, whole: u64) -> String {
@@ -57,19 +113,6 @@ fn percent(part: u64, whole: u64) -> String {
         return format!("{part}");
     }
     format!("{:.1} %", part as f64 * 100.0 / whole as f64)
-}
-
-/// The number with commas between thousands.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// `YYYY-MM-DD hh:mm:ss` of seconds since the Unix epoch, in the proleptic Gregorian calendar.
@@ -123,6 +166,8 @@ mod tests {
             unit: "nanoseconds".into(),
             period: 0,
             coverage: Coverage::default(),
+            waits: crate::Waits::default(),
+            waits_cause: String::new(),
             quality: Quality {
                 taken: 12_345,
                 lost: 3,

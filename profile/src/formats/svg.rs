@@ -1,11 +1,12 @@
 //! Flame graphs as SVG, drawn by `inferno`.
 //!
-//! Frames are coloured by their kind (kernel orange, generated code green, inlined aqua, interpreted
-//! blue, native red or, with a namespace, yellow; grey is not code), each name always in the same
-//! shade. Text is escaped as in folded stacks, which leaves no character that XML forbids.
+//! Frames are coloured by their kind (kernel orange, generated code green, inlined aqua,
+//! interpreted blue, native red or, with a namespace, yellow; grey is not code), each name always
+//! in the same shade. Text is escaped as in folded stacks, which leaves no character that XML
+//! forbids.
 
 use super::folded::{diff_tree, text_tree};
-use super::summary::grouped;
+use super::summary::side_line;
 use super::tree::Tree;
 use super::{Annotations, Format, FormatError, Measure, Options, quality_line};
 use crate::diff::Diff;
@@ -49,8 +50,8 @@ pub fn write(
     )
 }
 
-/// Writes a flame graph of the second profile in which red grew and blue shrank. What vanished has no
-/// width: draw the diff of the swapped profiles to see it.
+/// Writes a flame graph of the second profile in which red grew and blue shrank. What vanished has
+/// no width: draw the diff of the swapped profiles to see it.
 ///
 /// With `normalise` the first profile is scaled to the total of the second. Takes the options that
 /// [`write()`] takes.
@@ -74,18 +75,11 @@ pub fn write_diff(
     });
     let [before, after] = tree.nodes[0].total;
     check_total(before)?;
-    let side = |info: &Info| {
-        format!(
-            "{} samples, {} lost",
-            grouped(info.quality.taken),
-            grouped(info.quality.lost)
-        )
-    };
     let compared = if normalise { "shares" } else { "sums" };
     let subtitle = format!(
         "before: {} · after: {} · {compared} compared: red grew, blue shrank",
-        side(&diff.before),
-        side(&diff.after)
+        side_line(&diff.before),
+        side_line(&diff.after)
     );
     draw(lines, after, None, subtitle, &diff.after, options, out)
 }
@@ -156,11 +150,17 @@ fn draw(
     }));
     style.min_width = MIN_WIDTH_PERCENT;
     style.text_truncate_direction = TextTruncateDirection::Right;
-    // Our lines come in the order of frames, in which equal callers are neighbours. Order of text is
-    // not that (`a b` sorts between `a` and `a;c`), and is what the library would check; it takes the
-    // lines of a flame chart, last first, as they are.
+    // Our lines come in the order of frames, in which equal callers are neighbours. Order of text
+    // is not that (`a b` sorts between `a` and `a;c`), and is what the library would check; it
+    // takes the lines of a flame chart, last first, as they are.
     style.flame_chart = true;
-    flamegraph::from_lines(&mut style, lines.iter().rev().map(String::as_str), out)?;
+    flamegraph::from_lines(
+        &mut style,
+        lines.iter().rev().map(String::as_str),
+        &mut *out,
+    )?;
+    // The library ends in the middle of a line.
+    out.write_all(b"\n")?;
     Ok(())
 }
 

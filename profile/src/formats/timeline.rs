@@ -129,7 +129,7 @@ impl Timeline {
 
     /// What a reader must know of the times, in words.
     pub fn note(&self) -> String {
-        use super::summary::grouped;
+        use crate::text::grouped;
         match (self.timed, self.spread) {
             (timed, 0) => format!("{} samples at the times they were taken", grouped(timed)),
             (0, spread) => format!(

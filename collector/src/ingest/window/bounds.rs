@@ -2,12 +2,13 @@
 
 use super::Fault;
 use crate::ingest::limits::{
-    CPUS_MAX, FACT_BYTES_MAX, HOST_LABELS_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX,
-    LABELS_PER_SET_MAX, WINDOW_NS_MAX,
+    CPUS_MAX, DEGRADATION_BYTES_MAX, DEGRADATIONS_MAX, FACT_BYTES_MAX, HOST_LABELS_MAX,
+    LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX, WINDOW_NS_MAX,
 };
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, LabelSet, Row, TimeRange};
 use profile::key;
+use prost::Message as _;
 use proto::collector as wire;
 
 /// Refuses more CPU time than any host has: one such window would hide all others of the fleet.
@@ -104,7 +105,26 @@ pub fn host_facts(facts: wire::HostFacts, metrics: &Metrics) -> HostFacts {
         spool_bytes_max: spool.bytes_max,
         spool_oldest_unix_ns: spool.oldest_unix_ns,
         dropped_windows: spool.dropped_windows,
+        health: facts.health.map_or_else(Vec::new, encoded_health),
     }
+}
+
+/// What an agent says of its own work, within bounds, the most severe first.
+fn encoded_health(mut health: wire::HostHealth) -> Vec<u8> {
+    let list = &mut health.degradations;
+    list.sort_by_key(|degradation| std::cmp::Reverse(degradation.severity));
+    list.truncate(DEGRADATIONS_MAX);
+    for degradation in list {
+        degradation.id = text(&degradation.id, FACT_BYTES_MAX);
+        degradation.message = text(&degradation.message, DEGRADATION_BYTES_MAX);
+        degradation.remedy = text(&degradation.remedy, DEGRADATION_BYTES_MAX);
+    }
+    // Inside of the facts: a host that is well is not empty bytes then.
+    let facts = wire::HostFacts {
+        health: Some(health),
+        ..wire::HostFacts::default()
+    };
+    facts.encode_to_vec()
 }
 
 pub(super) fn text(text: &str, bytes_max: usize) -> String {

@@ -5,10 +5,10 @@ use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
 use super::quality;
 use super::select::{Condition, Grouping, Labels, Unit, within};
 use crate::store::{
-    Answer, LabelSet, Labelled, Limits, Line, Lines, Rollup, Scope, StoreQuality, TimeRange,
+    Answer, LabelSet, Labelled, Limits, Line, Lines, Rollup, Scope, Step, StoreQuality, TimeRange,
 };
 use clickhouse::Row;
-use profile::{GroupBy, Value, key};
+use profile::{GroupBy, Selector, Value};
 use serde::Deserialize;
 use std::collections::HashMap;
 
@@ -215,6 +215,7 @@ pub(super) async fn series(
             lines: Vec::new(),
             rest: Vec::new(),
             rest_lines: 0,
+            steps: Vec::new(),
         };
         return Ok(Answer {
             data,
@@ -260,7 +261,8 @@ pub(super) async fn series(
     let names = grouping
         .labels(client, "series", span, &condition, limits)
         .await?;
-    let data = heaviest_lines(lines, &names, &steps, limits.lines);
+    let mut data = heaviest_lines(lines, &names, &steps, limits.lines);
+    data.steps = of_steps(client, span, &steps, &scope.selector, limits).await?;
     let (beside, _) = quality::of(client, span, &scope.selector, RAW, limits).await?;
     let quality = StoreQuality {
         total,
@@ -320,7 +322,84 @@ fn heaviest_lines(
         lines,
         rest,
         rest_lines: left_out.len() as u64,
+        steps: Vec::new(),
     }
+}
+
+/// What each step is made of, of the hosts that `selector` takes.
+async fn of_steps(
+    client: &Client,
+    span: Span,
+    steps: &Steps,
+    selector: &Selector,
+    limits: &Limits,
+) -> Result<Vec<Step>, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Windows {
+        step: u64,
+        hosts: u64,
+        covered_ns: u64,
+        w: u64,
+    }
+    #[derive(Row, Deserialize)]
+    struct Lost {
+        step: u64,
+        lost_w: u64,
+    }
+    within(steps.count * size_of::<Step>(), limits)?;
+    let mut found = vec![Step::default(); steps.count];
+    let hosts = Condition::of(client, Labels::Host, span, selector, limits).await?;
+    let (start_ns, step_ns) = (steps.start_unix_ns(), steps.step_ns());
+    let mut ask = Statement::default();
+    let selected = hosts.sql(&mut ask);
+    // A window is in each step that it covers some of; its time and weight are in the first of them,
+    // where its samples are.
+    ask.sql = format!(
+        "SELECT step, uniqExact(host_id) AS hosts, sum(if(step = first, length_ns, 0)) AS covered_ns, \
+           sum(if(step = first, w, 0)) AS w FROM ( \
+           SELECT host_id, w, first, toUInt64(greatest(end_ns - start_ns, 0)) AS length_ns, \
+             arrayJoin(range(first, greatest(first, least({count}, last)) + 1)) AS step FROM ( \
+             SELECT toString(host_id) AS host_id, set.w AS w, start_ns, end_ns, \
+               toUInt64(intDiv(toInt64(toUnixTimestamp(chunk)) + slot * {STEP_S} - ({start_s}), \
+                 {step_s})) AS first, \
+               toUInt64(greatest(intDiv(end_ns - 1 - ({start_ns}), {step_ns}), 0)) AS last \
+             FROM windows AS set FINAL WHERE {inside} AND {selected})) \
+         GROUP BY step",
+        count = steps.count,
+        start_s = steps.start_s,
+        step_s = steps.step_s,
+        inside = span.of_steps(),
+    );
+    client
+        .each::<Windows>(&ask, limits, |row| {
+            if let Some(step) = found.get_mut(row.step as usize) {
+                step.hosts = row.hosts;
+                step.covered_ns = row.covered_ns;
+                step.weight = row.w;
+            }
+            Ok(())
+        })
+        .await?;
+    let mut ask = Statement::default();
+    let selected = hosts.sql(&mut ask);
+    ask.sql = format!(
+        "SELECT toUInt64(intDiv(toInt64(toUnixTimestamp(chunk)) + slot * {STEP_S} - ({start_s}), \
+           {step_s})) AS step, sum(total.lost_w) AS lost_w FROM totals AS total FINAL \
+         WHERE total.lost_w > 0 AND {inside} AND (chunk, slot, origin) IN \
+           (SELECT chunk, slot, origin FROM windows WHERE {inside} AND {selected}) GROUP BY step",
+        start_s = steps.start_s,
+        step_s = steps.step_s,
+        inside = span.of_steps(),
+    );
+    client
+        .each::<Lost>(&ask, limits, |row| {
+            if let Some(step) = found.get_mut(row.step as usize) {
+                step.lost_weight = row.lost_w;
+            }
+            Ok(())
+        })
+        .await?;
+    Ok(found)
 }
 
 /// Totals by label set.
@@ -351,17 +430,10 @@ pub(super) async fn totals(
     let labels = Labels::Set("series");
     let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
     let grouping = Grouping::new(group_by);
-    // Accounts are of a cgroup and all below it: over several cgroups only what each has alone adds up.
-    let accounts = if group_by.keeps(key::CGROUP) {
-        "sum(total.expected_ns) AS expected_ns, sum(total.estimated_ns) AS estimated_ns"
-    } else {
-        "sum(total.alone_ns) AS expected_ns, sum(total.alone_estimated_ns) AS estimated_ns"
-    };
-    let columns = format!(
-        "sum(total.n) AS n, sum(total.w) AS w, sum(total.lost_n) AS lost_n, \
-         sum(total.lost_w) AS lost_w, {accounts}"
-    );
-    let ask = of_totals(&grouping, span, &condition, &columns, "g, unit");
+    let columns = "sum(total.n) AS n, sum(total.w) AS w, sum(total.lost_n) AS lost_n, \
+         sum(total.lost_w) AS lost_w, sum(total.alone_ns) AS expected_ns, \
+         sum(total.alone_estimated_ns) AS estimated_ns";
+    let ask = of_totals(&grouping, span, &condition, columns, "g, unit");
     let (mut unit, mut total) = (Unit::default(), Value::default());
     let mut sums: Vec<(u64, Labelled)> = Vec::new();
     client
@@ -386,8 +458,8 @@ pub(super) async fn totals(
                     labels: LabelSet::default(),
                     taken,
                     lost,
-                    expected_ns: row.expected_ns.max(0) as u64,
-                    estimated_ns: row.estimated_ns.max(0) as u64,
+                    expected_ns: row.expected_ns,
+                    estimated_ns: row.estimated_ns,
                 },
             ));
             Ok(())

@@ -27,6 +27,7 @@ use client::{Client, Fault};
 use keys::{Keys, STEP_NS, Span};
 use known::Known;
 use profile::{Dictionary, GroupBy, Profile, Query};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -164,6 +165,8 @@ pub struct ClickHouseStore {
     known: Mutex<Known>,
     counters: Counters,
     outage: Mutex<Option<Outage>>,
+    /// Days over the age of samples whose rollups were looked at.
+    looked: Mutex<BTreeMap<u16, retire::Looked>>,
     closed: AtomicBool,
 }
 
@@ -271,29 +274,38 @@ impl ClickHouseStore {
             known: Mutex::default(),
             counters: Counters::default(),
             outage: Mutex::default(),
+            looked: Mutex::default(),
             closed: AtomicBool::new(false),
         })
     }
 
+    fn run<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        let Some(runtime) = &self.runtime else {
+            return Err(Fault::Away("the store is closed".to_owned()));
+        };
+        let done = runtime.block_on(work);
+        if let Err(Fault::Away(_)) = &done {
+            self.counters.unavailable.fetch_add(1, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Anything but windows: what a busy server answers to a query, or to a sign of life of a host, says
+    /// nothing of whether it takes windows.
     fn wait<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, StoreError> {
-        let Some(runtime) = &self.runtime else {
-            return Err(StoreError::Unavailable("the store is closed".to_owned()));
-        };
-        let done = runtime.block_on(work);
-        match &done {
-            Err(Fault::Away(reason)) => self.went_away(reason),
-            Ok(_) => *lock(&self.outage) = None,
-            Err(_) => {}
-        }
-        done.map_err(|fault| fault.of(operation))
+        self.run(work).map_err(|fault| fault.of(operation))
+    }
+
+    /// The server took something.
+    fn is_back(&self) {
+        *lock(&self.outage) = None;
     }
 
     fn went_away(&self, reason: &str) {
-        self.counters.unavailable.fetch_add(1, Ordering::Relaxed);
         let mut outage = lock(&self.outage);
         let wait = outage.as_ref().map_or(BACK_OFF_MIN, |last| last.wait * 2);
         let wait = wait.min(BACK_OFF_MAX);
@@ -324,6 +336,10 @@ impl Store for ClickHouseStore {
         ("clickhouse", format!("ClickHouse {}", self.version))
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn push(
         &self,
         windows: &[NewWindow],
@@ -338,16 +354,20 @@ impl Store for ClickHouseStore {
             known: &self.known,
             counters: &self.counters,
         };
-        self.wait(
-            "store windows",
-            push.take(windows, definitions, now_unix_ns),
-        )
+        let done = self.run(push.take(windows, definitions, now_unix_ns));
+        match &done {
+            Err(Fault::Away(reason)) => self.went_away(reason),
+            // Whatever it answered: it is there.
+            Ok(_) | Err(_) => self.is_back(),
+        }
+        done.map_err(|fault| fault.of("store windows"))
     }
 
-    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError> {
+    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         self.may_write()?;
-        let row = [quality::row(host)];
-        self.wait("remember the host", self.client.insert("hosts", &row))
+        self.wait("remember hosts", quality::put_hosts(&self.client, hosts))?;
+        self.is_back();
+        Ok(())
     }
 
     fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
@@ -441,11 +461,7 @@ impl Store for ClickHouseStore {
 
     fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
         self.may_write()?;
-        let dropped = self.wait("drop what is over age", self.retire(now_unix_ns))?;
-        self.counters
-            .partitions_dropped
-            .fetch_add(dropped, Ordering::Relaxed);
-        Ok(())
+        self.wait("drop what is over age", self.retire(now_unix_ns))
     }
 
     fn counters(&self) -> Vec<(String, u64)> {

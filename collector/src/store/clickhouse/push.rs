@@ -42,6 +42,11 @@ struct Batch {
     copies: BTreeMap<u16, BTreeSet<u64>>,
 }
 
+/// A day with those before and after it: a clock that was set may have moved a window by a little.
+fn around(day: u16) -> [u16; 3] {
+    [day.saturating_sub(1), day, day.saturating_add(1)]
+}
+
 /// Stacks of the database that were looked up: what they are, and the days that have them.
 type Found = HashMap<u64, (ContentId, BTreeSet<u16>)>;
 
@@ -108,7 +113,8 @@ impl Push<'_> {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Which of the windows are stored already.
+    /// Which of the windows are stored already. What is sent again has the time it had before, so only days
+    /// around those of the windows are looked at, however many are kept.
     async fn stored(&self, planned: &[Planned<'_>]) -> Result<HashSet<(u64, u64)>, Fault> {
         #[derive(Fields, Deserialize)]
         struct Origin {
@@ -122,9 +128,18 @@ impl Push<'_> {
                 .map(|plan| (plan.host, plan.window.origin.sequence));
             let mut ask = Statement::default();
             let pairs = ask.pairs(&pairs.collect::<Vec<_>>());
+            let days: BTreeSet<u16> = some
+                .iter()
+                .flat_map(|plan| around(plan.place.day()))
+                .collect();
+            let days = days
+                .iter()
+                .map(u16::to_string)
+                .collect::<Vec<_>>()
+                .join(", ");
             ask.sql = format!(
-                "SELECT DISTINCT host, sequence FROM windows WHERE (host, sequence) IN \
-                 (SELECT pair.1, pair.2 FROM (SELECT arrayJoin({pairs}) AS pair))"
+                "SELECT DISTINCT host, sequence FROM windows WHERE toDate(chunk) IN ({days}) AND \
+                 (host, sequence) IN (SELECT pair.1, pair.2 FROM (SELECT arrayJoin({pairs}) AS pair))"
             );
             let rows: Vec<Origin> = self.client.all(&ask).await?;
             found.extend(rows.into_iter().map(|row| (row.host, row.sequence)));
@@ -299,6 +314,13 @@ impl Push<'_> {
             total.alone_ns += alone.0;
             total.alone_estimated_ns += alone.1;
         }
+        if window.accounts.is_empty() {
+            // Expected because it was taken: neither lowers nor raises the share that is covered.
+            for total in totals.values_mut() {
+                total.alone_ns = total.w as i64;
+                total.alone_estimated_ns = total.w as i64;
+            }
+        }
         let rows = cells.len() as u64;
         let of_window = |((series, service, stack, end), value): (_, Value)| FeedRow {
             chunk: place.chunk,
@@ -318,13 +340,17 @@ impl Push<'_> {
             count: sums(|total| total.n + total.lost_n),
             weight: sums(|total| total.w + total.lost_w),
         };
+        let lost = Value {
+            count: sums(|total| total.lost_n),
+            weight: sums(|total| total.lost_w),
+        };
         let ns = |of: fn(&TotalRow) -> i64| totals.values().map(of).sum::<i64>().max(0) as u64;
         let expected = (
             ns(|total| total.alone_ns),
             ns(|total| total.alone_estimated_ns),
         );
         batch.totals.extend(totals.into_values());
-        add_window(batch, plan, origin, rows, value, expected);
+        add_window(batch, plan, origin, rows, (value, lost), expected);
     }
 
     /// Ids of a label set and of its service.
@@ -472,7 +498,7 @@ fn add_window(
     plan: &Planned<'_>,
     origin: u64,
     rows: u64,
-    value: Value,
+    (value, lost_value): (Value, Value),
     (expected_ns, estimated_ns): (u64, u64),
 ) {
     let (window, place) = (plan.window, plan.place);
@@ -539,5 +565,7 @@ fn add_window(
         n: value.count,
         w: value.weight,
         rows,
+        lost_n: lost_value.count,
+        lost_w: lost_value.weight,
     });
 }

@@ -3,10 +3,11 @@
 use super::client::{Client, Fault, Statement};
 use super::keys::{NS_PER_S, Span};
 use super::select::{Condition, Labels, within};
+use crate::store::HostFacts;
+use crate::store::clickhouse::rows::{HealthRow, HostRow};
 use crate::store::{
     GAPS_MAX, Gap, HostKey, HostRange, HostRecord, Limits, Rollup, StoreQuality, TimeRange,
 };
-use crate::store::{HostFacts, clickhouse::rows::HostRow};
 use clickhouse::Row;
 use profile::{Quality, Selector, Value};
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Absence shorter than this is jitter of the agent's clock. Unit: nanoseconds.
 const ABSENT_NS_MIN: i64 = NS_PER_S;
-/// A window is at most so long; what covers the begin of a range begins within. Unit: seconds.
+/// A window is at most so long; what covers the start of a range starts within. Unit: seconds.
 const WINDOW_S_MAX: i64 = 3600;
 /// Taken for each gap while they are collected. Unit: bytes.
 const GAP_BYTES: usize = 128;
@@ -34,6 +35,26 @@ pub(super) struct Windows {
     pub units: Vec<String>,
 }
 
+/// What windows say was missed while sampling, added up: see [`sampling`].
+const MISSED_SUM: &str = "tuple(sum(set.idle), sum(set.lost), sum(set.throttled), \
+                          sum(set.malformed), sum(set.reduced), sum(set.lost_late))";
+
+/// A row of [`MISSED_SUM`].
+type Missed = (u64, u64, u64, u64, u64, u64);
+
+/// What was missed while sampling; of stacks and names windows say nothing.
+fn sampling((idle, lost, throttled, malformed, reduced, lost_late): Missed) -> Quality {
+    Quality {
+        idle,
+        lost,
+        throttled,
+        malformed,
+        reduced,
+        lost_late,
+        ..Quality::default()
+    }
+}
+
 /// Adds up the windows of the selected hosts.
 pub(super) async fn windows(
     client: &Client,
@@ -46,12 +67,7 @@ pub(super) async fn windows(
         hosts: u64,
         windows: u64,
         unmeasured: u64,
-        idle: u64,
-        lost: u64,
-        throttled: u64,
-        malformed: u64,
-        reduced: u64,
-        lost_late: u64,
+        missed: Missed,
         first_ns: i64,
         end_ns: i64,
         events: Vec<String>,
@@ -62,9 +78,7 @@ pub(super) async fn windows(
     let selected = condition.sql(&mut ask);
     ask.sql = format!(
         "SELECT uniqExact(host_id) AS hosts, count() AS windows, \
-         countIf(measured = 0) AS unmeasured, sum(set.idle) AS idle, sum(set.lost) AS lost, \
-         sum(set.throttled) AS throttled, sum(set.malformed) AS malformed, \
-         sum(set.reduced) AS reduced, sum(set.lost_late) AS lost_late, \
+         countIf(measured = 0) AS unmeasured, {MISSED_SUM} AS missed, \
          min(start_ns) AS first_ns, max(set.end_ns) AS end_ns, \
          groupUniqArray(2)(toString(event)) AS events, groupUniqArray(2)(period) AS periods, \
          groupUniqArrayIf(2)(toString(unit), set.rows > 0) AS units \
@@ -78,21 +92,8 @@ pub(super) async fn windows(
                 hosts: row.hosts,
                 windows: row.windows,
                 unmeasured: row.unmeasured,
-                sampling: Quality {
-                    idle: row.idle,
-                    lost: row.lost,
-                    throttled: row.throttled,
-                    malformed: row.malformed,
-                    reduced: row.reduced,
-                    lost_late: row.lost_late,
-                    // Counted over the samples of the answer.
-                    taken: 0,
-                    folded: 0,
-                    truncated: 0,
-                    depth_limit: 0,
-                    unnamed: 0,
-                    lost_samples: 0,
-                },
+                // The rest is counted over the samples of the answer.
+                sampling: sampling(row.missed),
                 range: (row.windows > 0).then_some(TimeRange {
                     start_unix_ns: row.first_ns,
                     end_unix_ns: row.end_ns,
@@ -465,18 +466,24 @@ pub(super) async fn hosts(
         host_id: String,
         boot: [u8; 16],
         windows: u64,
+        unmeasured: u64,
         n: u64,
         w: u64,
+        lost_n: u64,
+        lost_w: u64,
         expected_ns: u64,
         estimated_ns: u64,
+        missed: Missed,
     }
     let mut did: HashMap<HostKey, HostRange> = HashMap::new();
     if let Some(span) = span {
         let ask = Statement::of(format!(
-            "SELECT toString(host_id) AS host_id, boot, count() AS windows, sum(set.n) AS n, \
-             sum(set.w) AS w, sum(set.expected_ns) AS expected_ns, \
-             sum(set.estimated_ns) AS estimated_ns \
-             FROM windows AS set FINAL WHERE {} GROUP BY host_id, boot",
+            "SELECT toString(host_id) AS host_id, boot, count() AS windows, \
+             countIf(set.measured = 0) AS unmeasured, sum(set.n) AS n, sum(set.w) AS w, \
+             sum(set.lost_n) AS lost_n, sum(set.lost_w) AS lost_w, \
+             sum(if(set.measured = 0, toUInt64(set.w - set.lost_w), set.expected_ns)) AS expected_ns, \
+             sum(if(set.measured = 0, toUInt64(set.w - set.lost_w), set.estimated_ns)) AS estimated_ns, \
+             {MISSED_SUM} AS missed FROM windows AS set FINAL WHERE {} GROUP BY host_id, boot",
             span.of_steps()
         ));
         client
@@ -486,11 +493,23 @@ pub(super) async fn hosts(
                     host_id: row.host_id,
                     boot_id: row.boot,
                 };
+                let lost = Value {
+                    count: row.lost_n,
+                    weight: row.lost_w,
+                };
+                let taken = Value {
+                    count: row.n.saturating_sub(lost.count),
+                    weight: row.w.saturating_sub(lost.weight),
+                };
                 let range = HostRange {
                     windows: row.windows,
-                    total: Value {
-                        count: row.n,
-                        weight: row.w,
+                    windows_unmeasured: row.unmeasured,
+                    taken,
+                    lost,
+                    sampling: Quality {
+                        taken: taken.count,
+                        lost_samples: lost.count,
+                        ..sampling(row.missed)
                     },
                     expected_ns: row.expected_ns,
                     estimated_ns: row.estimated_ns,
@@ -505,8 +524,13 @@ pub(super) async fn hosts(
             did.entry(host.clone()).or_default().gap_ns = gap_ns;
         }
     }
-    let mut hosts = Vec::new();
-    let ask = Statement::of("SELECT * FROM hosts FINAL ORDER BY host_id, boot");
+    let mut hosts: Vec<(HostRecord, HostRange)> = Vec::new();
+    // By name: a later version may add columns while collectors of this one still run.
+    let ask = Statement::of(
+        "SELECT host_id, boot, hostname, kernel, arch, cpus_online, memory_bytes, agent_version, labels, \
+         spool_windows, spool_bytes, spool_bytes_max, spool_oldest_ns, dropped_windows, first_seen_ns, \
+         last_seen_ns, clock_ahead_ns FROM hosts FINAL ORDER BY host_id, boot",
+    );
     client
         .each::<HostRow>(&ask, limits, |row| {
             within((hosts.len() + 1) * size_of::<HostRecord>(), limits)?;
@@ -516,7 +540,55 @@ pub(super) async fn hosts(
             Ok(())
         })
         .await?;
+    add_health(client, &mut hosts, limits).await?;
     Ok(hosts)
+}
+
+/// Adds what agents say of their own work. Health is written before its host and read after it;
+/// where it is older, a collector that knows no health has heard of the host since, and what was
+/// said then says nothing of now.
+async fn add_health(
+    client: &Client,
+    hosts: &mut [(HostRecord, HostRange)],
+    limits: &Limits,
+) -> Result<(), Fault> {
+    let mut bytes = size_of_val(hosts);
+    // In the order of bytes, as hosts are sorted.
+    let ask = Statement::of(
+        "SELECT host_id, boot, health, seen_ns FROM host_health FINAL \
+         WHERE notEmpty(health) ORDER BY host_id, boot",
+    );
+    client
+        .each::<HealthRow>(&ask, limits, |row| {
+            let of_row = |(record, _): &(HostRecord, HostRange)| {
+                let key = &record.key;
+                (&*key.host_id, key.boot_id).cmp(&(&*row.host_id, row.boot))
+            };
+            let at = hosts.binary_search_by(of_row);
+            if let Some((record, _)) = at.ok().and_then(|at| hosts.get_mut(at))
+                && row.seen_ns >= record.last_seen_unix_ns
+            {
+                bytes += row.health.len();
+                within(bytes, limits)?;
+                record.facts.health = row.health;
+            }
+            Ok(())
+        })
+        .await
+}
+
+/// Remembers a host.
+pub(super) async fn put_hosts(client: &Client, hosts: &[HostRecord]) -> Result<(), Fault> {
+    let health = hosts.iter().map(|host| HealthRow {
+        host_id: host.key.host_id.clone(),
+        boot: host.key.boot_id,
+        health: host.facts.health.clone(),
+        seen_ns: host.last_seen_unix_ns,
+    });
+    let health: Vec<HealthRow> = health.collect();
+    client.insert("host_health", &health).await?;
+    let hosts: Vec<HostRow> = hosts.iter().map(row).collect();
+    client.insert("hosts", &hosts).await
 }
 
 fn record(row: HostRow) -> HostRecord {
@@ -538,6 +610,7 @@ fn record(row: HostRow) -> HostRecord {
             spool_bytes_max: row.spool_bytes_max,
             spool_oldest_unix_ns: row.spool_oldest_ns,
             dropped_windows: row.dropped_windows,
+            health: Vec::new(),
         },
         first_seen_unix_ns: row.first_seen_ns,
         last_seen_unix_ns: row.last_seen_ns,
@@ -546,7 +619,7 @@ fn record(row: HostRow) -> HostRecord {
 }
 
 /// A host as it is remembered.
-pub(super) fn row(host: &HostRecord) -> HostRow {
+fn row(host: &HostRecord) -> HostRow {
     let facts = &host.facts;
     let labels = facts.labels.iter();
     HostRow {

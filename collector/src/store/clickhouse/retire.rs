@@ -10,7 +10,7 @@ use super::rollup::Source;
 use super::schema::{BY_DAY, Kept};
 use super::{ClickHouseStore, lock};
 use crate::store::{Cancel, Limits};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,21 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(60);
 /// Memory for it. Unit: bytes.
 const LOOK_BYTES: usize = 64 << 20;
+
+/// Time after which a look that failed is tried again.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
+
+/// Time after which a day that lacked something is looked at again: another collector's clock may be late.
+const LACKING_AGAIN: Duration = Duration::from_secs(6 * 3600);
+
+/// Whether the rollups of a day have all of its samples, which changes no more once no window of the day is
+/// taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    Whole,
+    /// Not known to be, and looked at again from then on.
+    Not(Instant),
+}
 
 /// A day of a table.
 #[derive(::clickhouse::Row, serde::Deserialize)]
@@ -28,8 +43,8 @@ struct Partition {
 }
 
 impl ClickHouseStore {
-    /// Drops what is over age; returns how many days of tables.
-    pub(super) async fn retire(&self, now_unix_ns: i64) -> Result<u64, Fault> {
+    /// Drops what is over age.
+    pub(super) async fn retire(&self, now_unix_ns: i64) -> Result<(), Fault> {
         let first_kept = |age: Duration| {
             let age_s = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
             let oldest_s = (now_unix_ns / NS_PER_S).saturating_sub(age_s);
@@ -51,8 +66,10 @@ impl ClickHouseStore {
              AND toUInt32OrZero(partition) BETWEEN 19700101 AND toYYYYMMDD(toDate({newest})) - 1"
         ));
         let old = self.client.all::<Partition>(&ask).await?;
-        let mut whole: BTreeMap<u16, bool> = BTreeMap::new();
-        let (mut dropped, mut kept_longer) = (0, 0);
+        let listed: BTreeSet<u16> = old.iter().map(|partition| partition.day).collect();
+        lock(&self.looked).retain(|day, _| listed.contains(day));
+        let (mut dropped, mut kept_longer) = (false, BTreeSet::new());
+        let mut failed = None;
         for &(table, kept) in BY_DAY {
             let first_kept = first(kept);
             for partition in old.iter().filter(|partition| partition.of == table) {
@@ -62,29 +79,35 @@ impl ClickHouseStore {
                     continue;
                 }
                 if kept == Kept::Raw && day >= first(Kept::Longest) {
-                    let has = match whole.get(&day) {
-                        Some(&has) => has,
-                        None => self.rollups_have(day).await?,
+                    // After a fault nobody waits for the next one.
+                    let is_whole = match failed {
+                        None => self.look(day).await,
+                        Some(_) => Ok(false),
                     };
-                    whole.insert(day, has);
-                    if !has {
-                        kept_longer += 1;
+                    let is_whole = is_whole.unwrap_or_else(|fault| {
+                        failed = Some(fault);
+                        false
+                    });
+                    if !is_whole {
+                        kept_longer.insert(day);
                         continue;
                     }
                 }
-                if table == "series" && whole.get(&day) == Some(&false) {
+                if table == "series" && kept_longer.contains(&day) {
                     continue;
                 }
                 // Minutes of a day whose samples stay are dropped as others: samples answer for it.
                 let drop = format!("ALTER TABLE {table} DROP PARTITION {}", partition.name);
                 self.client.execute(&drop).await?;
-                dropped += 1;
+                let count = &self.counters.partitions_dropped;
+                count.fetch_add(1, Ordering::Relaxed);
+                dropped = true;
             }
         }
         self.counters
             .days_kept_longer
-            .store(kept_longer, Ordering::Relaxed);
-        if dropped > 0 {
+            .store(kept_longer.len() as u64, Ordering::Relaxed);
+        if dropped {
             let age_s = i64::try_from(longest.as_secs()).unwrap_or(i64::MAX);
             let oldest_s = (now_unix_ns / NS_PER_S).saturating_sub(age_s);
             let old_ns = oldest_s.saturating_mul(NS_PER_S);
@@ -93,7 +116,29 @@ impl ClickHouseStore {
             self.client.execute(&gaps).await?;
             self.client.execute(&hosts).await?;
         }
-        Ok(dropped)
+        match failed {
+            // What can be dropped is; it is told, and tried again.
+            Some(fault) => Err(fault),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the rollups of a day are known to have all of it.
+    async fn look(&self, day: u16) -> Result<bool, Fault> {
+        let known = lock(&self.looked).get(&day).copied();
+        match known {
+            Some(Looked::Whole) => return Ok(true),
+            Some(Looked::Not(until)) if Instant::now() < until => return Ok(false),
+            _ => {}
+        }
+        let has = self.rollups_have(day).await;
+        let looked = match has {
+            Ok(true) => Looked::Whole,
+            Ok(false) => Looked::Not(Instant::now() + LACKING_AGAIN),
+            Err(_) => Looked::Not(Instant::now() + LOOK_AGAIN),
+        };
+        lock(&self.looked).insert(day, looked);
+        has
     }
 
     async fn rollups_have(&self, day: u16) -> Result<bool, Fault> {

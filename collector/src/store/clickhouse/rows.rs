@@ -95,6 +95,8 @@ pub(super) struct WindowRow {
     pub n: u64,
     pub w: u64,
     pub rows: u64,
+    pub lost_n: u64,
+    pub lost_w: u64,
 }
 
 /// Windows that the agent gave up.
@@ -133,4 +135,13 @@ pub(super) struct HostRow {
     pub first_seen_ns: i64,
     pub last_seen_ns: i64,
     pub clock_ahead_ns: i64,
+}
+
+/// What the agent of a host says of its own work, as of when the host was heard of.
+#[derive(Clone, Row, Serialize, Deserialize)]
+pub(super) struct HealthRow {
+    pub host_id: String,
+    pub boot: [u8; 16],
+    pub health: Vec<u8>,
+    pub seen_ns: i64,
 }

@@ -3,33 +3,55 @@
 //! Every statement of a migration does nothing when it was done before, so any number of collectors
 //! may run them at once and a collector that ends half-way is followed by one that ends the work.
 //!
-//! What keeps counts exact. `windows` says what is stored: a window counts when its row is there, and
-//! its row is written last. Rows of samples carry an origin, which with the step names their window;
-//! a window written twice gives equal rows under equal keys, of which the engine keeps one: at once
-//! where a query reads with FINAL, on disk when it merges. So no insert has to be exactly once, and
-//! no collector has to know of another. FINAL and the look at `windows` are left out while the samples
-//! of the range are as many as its windows say, before the reading and after it. The rollups are fed
-//! by materialized views, which do see every repeat: each of their rows counts the rows it was made
-//! of, and a rollup answers for an hour only while it has as many as the windows of the hour say.
+//! What keeps counts exact. `windows` says what is stored: a window counts when its row is there,
+//! and its row is written last. Rows of samples carry an origin, which with the step names their
+//! window; a window written twice gives equal rows under equal keys, of which the engine keeps one:
+//! at once where a query reads with FINAL, on disk when it merges. So no insert has to be exactly
+//! once, and no collector has to know of another. FINAL and the look at `windows` are left out
+//! while the samples of the range are as many as its windows say, before the reading and after it.
+//! The rollups are fed by materialized views, which do see every repeat: each of their rows counts
+//! the rows it was made of, and a rollup answers for an hour only while it has as many as the
+//! windows of the hour say.
 
 use super::client::{Client, Fault};
 use super::keys::Keys;
 
 /// Version of the schema that this collector makes and understands.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 5;
 
 /// Statements by version, 1 first. A version that was published never changes.
-const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE];
+const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST];
 
 /// Functions as their runtime spells them, beside what people read. Empty for most.
 const SYSTEM_NAMES: &[&str] =
     &["ALTER TABLE frames ADD COLUMN IF NOT EXISTS system_name String CODEC(ZSTD(3))"];
 
-/// Which host attends at which collector. Nothing is lost with it: it is told again every few seconds.
+/// Which host attends at which collector. Nothing is lost with it: it is told again every few
+/// seconds.
 const ATTENDANCE: &[&str] = &["CREATE TABLE IF NOT EXISTS attendance (
         collector String, host_id String, hostname String, labels Map(String, String), seen_ns Int64
     ) ENGINE = ReplacingMergeTree(seen_ns) ORDER BY (collector, host_id)
     TTL toDateTime(intDiv(seen_ns, 1000000000), 'UTC') + INTERVAL 1 DAY"];
+
+/// Windows from before version 4 say that nothing of their weight was lost. This version changes no
+/// table: it fills in what was, see [`tell_lost`].
+const LOST: &[&str] = &[];
+
+/// Version that [`tell_lost`] belongs to.
+const LOST_VERSION: usize = 5;
+
+/// What agents say of their own work; what of the weight of a window was lost. Collectors of
+/// version 3 read all columns of `hosts`, so health is in a table of its own: a column more would
+/// take their hosts from them. Nothing is lost with it: it is told again every minute. New columns
+/// have a default, or they could not insert their windows.
+const HEALTH: &[&str] = &[
+    "CREATE TABLE IF NOT EXISTS host_health (
+        host_id String, boot FixedString(16), health Array(UInt8) CODEC(ZSTD(3)), seen_ns Int64,
+        at DateTime('UTC') DEFAULT now()
+    ) ENGINE = ReplacingMergeTree(seen_ns) ORDER BY (host_id, boot) TTL at + INTERVAL 7 DAY",
+    "ALTER TABLE windows ADD COLUMN IF NOT EXISTS lost_n UInt64 DEFAULT 0 CODEC(ZSTD(1))",
+    "ALTER TABLE windows ADD COLUMN IF NOT EXISTS lost_w UInt64 DEFAULT 0 CODEC(ZSTD(1))",
+];
 
 const FIRST: &[&str] = &[
     // What is stored; everything else counts only with a row here.
@@ -218,6 +240,9 @@ pub(super) async fn migrate(client: &Client, fresh_key: &str) -> Result<Keys, Fa
             client.execute(statement).await?;
         }
         let version = at + 1;
+        if version == LOST_VERSION {
+            tell_lost(client).await?;
+        }
         let done = format!("INSERT INTO schema_version (version) VALUES ({version})");
         client.execute(&done).await?;
     }
@@ -228,4 +253,55 @@ pub(super) async fn migrate(client: &Client, fresh_key: &str) -> Result<Keys, Fa
         )
         .await?;
     Keys::parse(&key.text).ok_or(Fault::NoKey)
+}
+
+/// Columns of `windows` as version 4 has them.
+const WINDOW_COLUMNS: &str = "chunk, slot, host, sequence, origin, host_id, boot, start_ns, end_ns, event, unit, \
+    period, labels, idle, lost, throttled, malformed, reduced, lost_late, measured, expected_ns, estimated_ns, n, \
+    w, rows, lost_n, lost_w";
+
+/// Writes windows that do not know what of their weight was lost once more, as sums by label set
+/// know it: the row written last counts. Where a day has no such sums any more nobody knows, so its
+/// windows are told as without accounts: what was lost would count as covered. A day at a time,
+/// which bounds the memory; a collector of version 3 that still runs goes on writing windows that
+/// know nothing.
+async fn tell_lost(client: &Client) -> Result<(), Fault> {
+    #[derive(clickhouse::Row, serde::Deserialize)]
+    struct Days {
+        days: Vec<u32>,
+    }
+    let all = "SELECT arraySort(groupUniqArray(toYYYYMMDD(chunk))) AS days FROM";
+    let windows: Days = client.one(&format!("{all} windows")).await?;
+    let totals: Days = client.one(&format!("{all} totals")).await?;
+    let columns = |of: &str, exchange: &[(&str, &str)]| {
+        let column = |name: &str| {
+            let other = exchange.iter().find(|(own, _)| *own == name);
+            other.map_or_else(|| format!("{of}.{name}"), |(_, other)| (*other).to_owned())
+        };
+        let names = WINDOW_COLUMNS.split(',').map(|name| column(name.trim()));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    for day in windows.days {
+        let of_day = format!("toYYYYMMDD(chunk) = {day}");
+        let select = if totals.days.contains(&day) {
+            let lost = [("lost_n", "known.lost_n"), ("lost_w", "known.lost_w")];
+            format!(
+                "SELECT {} FROM (SELECT * FROM windows FINAL WHERE {of_day} AND lost_n = 0) AS own \
+                 INNER JOIN (SELECT chunk, slot, origin, sum(total.lost_n) AS lost_n, \
+                   sum(total.lost_w) AS lost_w FROM totals AS total FINAL \
+                   WHERE {of_day} AND total.lost_n > 0 GROUP BY chunk, slot, origin) AS known \
+                 ON own.chunk = known.chunk AND own.slot = known.slot AND own.origin = known.origin",
+                columns("own", &lost)
+            )
+        } else {
+            format!(
+                "SELECT {} FROM windows AS own FINAL WHERE {of_day} AND own.lost_n = 0 \
+                 AND own.measured = 1",
+                columns("own", &[("measured", "toUInt8(0)")])
+            )
+        };
+        let insert = format!("INSERT INTO windows ({WINDOW_COLUMNS}) {select}");
+        client.execute(&insert).await?;
+    }
+    Ok(())
 }

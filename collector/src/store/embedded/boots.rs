@@ -2,7 +2,8 @@
 
 use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
 use super::dict::Dict;
-use super::meta::{Seen, WindowMeta};
+use super::meta::WindowMeta;
+use super::seen::Seen;
 use crate::store::{HostKey, LabelSet};
 use profile::LabelSetId;
 
@@ -47,6 +48,20 @@ impl HostState {
         }
         self.last_end = self.last_end.max(range.end_unix_ns);
         self.dirty = true;
+    }
+}
+
+impl HostState {
+    /// Adds what a file has of the boot, to what came since.
+    pub fn merge(&mut self, stored: HostState) {
+        let added = std::mem::replace(&mut self.seen, stored.seen);
+        self.seen.merge(&added);
+        self.first_start = self.first_start.min(stored.first_start);
+        if stored.last_start > self.last_start {
+            self.last_start = stored.last_start;
+            self.labels = stored.labels;
+        }
+        self.last_end = self.last_end.max(stored.last_end);
     }
 }
 

@@ -26,6 +26,8 @@ counters! {
     windows_refused = "fleetprof_store_windows_total{outcome=\"refused\"}";
     /// Windows that wait for definitions.
     windows_missing = "fleetprof_store_windows_total{outcome=\"missing\"}";
+    /// Partitions that queries read, counted each time.
+    partitions_read = "fleetprof_store_partitions_read_total";
     /// Rows flushed into files.
     rows_flushed = "fleetprof_store_rows_flushed_total";
     /// Rows whose stack went under `[other]` at the bound of a partition's dictionary.

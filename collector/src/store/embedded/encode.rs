@@ -152,10 +152,7 @@ fn encode_windows(
     out: &mut Vec<u8>,
     sealer: &mut Sealer,
 ) -> Result<(), EncodeError> {
-    let mut summary = Summary::default();
-    for window in &chunk.windows {
-        summary.add(window);
-    }
+    let mut summary = Summary::clone(&chunk.summary);
     summary.settle();
     let mut raw = Vec::new();
     summary.put(&mut raw);

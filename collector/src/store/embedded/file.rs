@@ -141,8 +141,6 @@ pub struct Opened {
     pub flushes: u64,
     /// Last record of the log by chunk.
     pub records: Vec<(u16, u64)>,
-    /// Hosts, as they were written.
-    pub hosts: Vec<(u32, Vec<u8>)>,
 }
 
 /// Makes the tables of an empty file, and says whose it is.
@@ -264,14 +262,20 @@ impl PartitionFile {
             let chunk = u16::try_from(chunk).map_err(|_| Damage("a chunk is not there"))?;
             opened.records.push((chunk, record as u64));
         }
-        let mut hosts = self.connection.prepare("SELECT id, body FROM host")?;
-        let mut rows = hosts.query([])?;
-        while let Some(row) = rows.next()? {
-            let (id, body): (i64, Vec<u8>) = (row.get(0)?, row.get(1)?);
-            let id = u32::try_from(id).map_err(|_| Damage("an id is too large"))?;
-            opened.hosts.push((id, body));
-        }
         Ok(opened)
+    }
+
+    /// Reads hosts, as they were written.
+    pub fn each_host(
+        &self,
+        mut host: impl FnMut(&[u8]) -> Result<(), FileError>,
+    ) -> Result<(), FileError> {
+        let mut statement = self.connection.prepare("SELECT body FROM host")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            host(blob(row, 0)?)?;
+        }
+        Ok(())
     }
 
     fn number(&self, name: &str) -> Result<i64, FileError> {
@@ -302,17 +306,18 @@ impl PartitionFile {
     }
 
     /// Writes a flush up to, but without, the commit, which [`PartitionFile::commit`] does. One that
-    /// is in the file already, after a commit that only seemed to fail, adds nothing.
-    pub fn write(&mut self, flush: &Flush) -> Result<(), FileError> {
+    /// is in the file already, after a commit that only seemed to fail, adds nothing; says whether it does.
+    pub fn write(&mut self, flush: &Flush) -> Result<bool, FileError> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         let written = self.number("flushes").and_then(|done| {
             if done as u64 >= flush.number {
-                return Ok(());
+                return Ok(false);
             }
             self.connection
                 .prepare_cached("INSERT OR REPLACE INTO about VALUES ('flushes', ?1)")?
                 .execute(params![flush.number as i64])?;
-            self.write_rows(flush)
+            self.write_rows(flush)?;
+            Ok(true)
         });
         if written.is_err() {
             self.roll_back();

@@ -59,6 +59,10 @@ impl HostBook {
         for host in self.records.values() {
             put_host(&mut raw, host);
         }
+        // Behind what earlier versions read, which pass over it.
+        for host in self.records.values() {
+            put_health(&mut raw, host);
+        }
         let mut sealed = Vec::new();
         Sealer::new()?.seal(&mut sealed, &raw)?;
         replace(path, &sealed)?;
@@ -75,13 +79,16 @@ impl HostBook {
         opener.open(&mut Reader::new(bytes), &mut raw)?;
         let mut input = Reader::new(&raw);
         let last_record = input.take()?;
-        let mut records = BTreeMap::new();
+        let mut hosts = Vec::new();
         for _ in 0..input.take_count()? {
-            let host = take_host(&mut input)?;
-            records.insert(host.key.clone(), host);
+            hosts.push(take_host(&mut input)?);
         }
+        for host in &mut hosts {
+            take_health(&mut input, host)?;
+        }
+        let records = hosts.into_iter().map(|host| (host.key.clone(), host));
         Ok(HostBook {
-            records,
+            records: records.collect(),
             saved_record: last_record,
             last_record,
             ..HostBook::default()
@@ -140,6 +147,19 @@ pub fn put_host(out: &mut Vec<u8>, host: &HostRecord) {
     }
 }
 
+/// Appends what a host says of its work, behind all that [`put_host`] wrote of it and others.
+pub fn put_health(out: &mut Vec<u8>, host: &HostRecord) {
+    put_bytes(out, &host.facts.health);
+}
+
+/// Reads what [`put_health`] wrote, where it did: earlier versions end here.
+pub fn take_health(input: &mut Reader<'_>, host: &mut HostRecord) -> Result<(), Damage> {
+    if !input.is_empty() {
+        host.facts.health = input.take_bytes()?.to_vec();
+    }
+    Ok(())
+}
+
 /// Reads what [`put_host`] wrote.
 pub fn take_host(input: &mut Reader<'_>) -> Result<HostRecord, Damage> {
     let text = |input: &mut Reader<'_>| input.take_str().map(str::to_owned);
@@ -191,18 +211,45 @@ mod tests {
                 labels: [("region".to_owned(), "eu".to_owned())].into(),
                 cpus_online: 8,
                 spool_oldest_unix_ns: -1,
+                health: vec![0, 255],
                 ..HostFacts::default()
             },
             first_seen_unix_ns: 1,
             last_seen_unix_ns: i64::MAX,
             clock_ahead_ns: i64::MIN,
         };
+        let mut other = host.clone();
+        other.key.boot_id = [8; 16];
+        other.facts.health.clear();
         let mut book = HostBook::default();
+        book.set(8, other.clone());
         book.set(9, host.clone());
         book.save(&path).unwrap();
         let loaded = HostBook::load(&std::fs::read(&path).unwrap()).unwrap();
-        assert_eq!(loaded.records.values().collect::<Vec<_>>(), [&host]);
+        assert_eq!(loaded.records.values().collect::<Vec<_>>(), [&host, &other]);
         assert_eq!(loaded.saved_record, 9);
         assert!(HostBook::load(b"garbage, not a file of hosts").is_err());
+    }
+
+    #[test]
+    fn a_file_of_a_version_without_health_is_read() {
+        let host = HostRecord {
+            key: HostKey {
+                host_id: "a".into(),
+                boot_id: [7; 16],
+            },
+            facts: HostFacts::default(),
+            first_seen_unix_ns: 1,
+            last_seen_unix_ns: 2,
+            clock_ahead_ns: 3,
+        };
+        let mut raw = Vec::new();
+        put(&mut raw, 9);
+        put(&mut raw, 1);
+        put_host(&mut raw, &host);
+        let mut sealed = Vec::new();
+        Sealer::new().unwrap().seal(&mut sealed, &raw).unwrap();
+        let loaded = HostBook::load(&sealed).unwrap();
+        assert_eq!(loaded.records.values().collect::<Vec<_>>(), [&host]);
     }
 }

@@ -5,8 +5,9 @@
 
 use super::block::{Entry, Sum, each_row, put_rows, put_sum, take_sum};
 use super::codec::{Damage, Reader, put, put_bytes};
-use super::meta::WindowMeta;
+use super::meta::{Summary, WindowMeta};
 use hashbrown::HashMap;
+use std::sync::Arc;
 
 /// Rows of one window in one group of series.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,8 +169,10 @@ impl GroupRows {
 pub struct ChunkRows {
     /// By group.
     pub groups: HashMap<u32, GroupRows>,
-    /// All windows.
-    pub windows: Vec<WindowMeta>,
+    /// All windows; readers share them.
+    pub windows: Vec<Arc<WindowMeta>>,
+    /// The same added up; copied by the next window that comes while a reader has it.
+    pub summary: Arc<Summary>,
     /// Number of the first record of the log that is in it.
     pub first_record: u64,
     /// Number of the last.
@@ -200,7 +203,8 @@ impl ChunkRows {
             rows.add(window.start, part);
             grown += rows.bytes() - before;
         }
-        self.windows.push(window.meta);
+        Arc::make_mut(&mut self.summary).add(&window.meta);
+        self.windows.push(Arc::new(window.meta));
         self.bytes += grown;
         grown
     }

@@ -24,6 +24,23 @@ pub struct Account {
     pub below_estimated_ns: i128,
 }
 
+impl Account {
+    /// Time of samples of a window without accounts: the cgroup alone is expected to have it because it
+    /// was taken, so it neither lowers nor raises the share that is covered. What is below is negative,
+    /// which it never is for an account of the kernel.
+    pub fn unmeasured(taken_ns: u64) -> Account {
+        Account {
+            below_ns: -i128::from(taken_ns),
+            below_estimated_ns: -i128::from(taken_ns),
+            ..Account::default()
+        }
+    }
+
+    fn is_unmeasured(&self) -> bool {
+        self.ns == 0 && self.below_ns < 0
+    }
+}
+
 impl std::ops::AddAssign for Account {
     fn add_assign(&mut self, other: Account) {
         self.ns += other.ns;
@@ -48,7 +65,8 @@ pub struct WindowMeta {
     pub quality: Quality,
     /// Samples.
     pub sum: Sum,
-    /// Accounts by label set.
+    /// Accounts by label set; of a window without, those of [`Account::unmeasured`]. Windows stored by
+    /// earlier versions have none instead.
     pub accounts: Vec<(u32, Account)>,
     /// Every label set, ascending.
     pub label_sets: Vec<u32>,
@@ -67,22 +85,28 @@ pub struct HostSum {
     pub quality: Quality,
     /// Samples.
     pub sum: Sum,
-    /// The kernel's accounting of the host. Unit: nanoseconds.
+    /// The kernel's accounting of the host, and the time taken in windows without any. Unit: nanoseconds.
     pub expected_ns: u64,
-    /// Unit: nanoseconds.
+    /// The part that was not measured: all of it in windows without any. Unit: nanoseconds.
     pub estimated_ns: u64,
 }
 
 impl HostSum {
     fn add(&mut self, window: &WindowMeta) {
+        let unmeasured = window.is_unmeasured();
         let (mut ns, mut estimated) = (0, 0);
-        for (_, account) in &window.accounts {
-            ns += account.ns - account.below_ns;
-            estimated += account.estimated_ns - account.below_estimated_ns;
+        if unmeasured {
+            ns = window.sum.taken.weight.into();
+            estimated = ns;
+        } else {
+            for (_, account) in &window.accounts {
+                ns += account.ns - account.below_ns;
+                estimated += account.estimated_ns - account.below_estimated_ns;
+            }
         }
         *self += HostSum {
             windows: 1,
-            unmeasured: u64::from(window.accounts.is_empty()),
+            unmeasured: u64::from(unmeasured),
             quality: window.quality,
             sum: window.sum,
             expected_ns: u64::try_from(ns).unwrap_or(0),
@@ -113,6 +137,16 @@ pub struct Presence {
 }
 
 impl Presence {
+    /// Adds a window's time: to the span before it, where nothing is missing between them.
+    fn add(&mut self, start: i64, end: i64) {
+        match self.spans.last_mut() {
+            Some(last) if start >= last.0 && start.saturating_sub(last.1) < ABSENT_MIN_NS => {
+                last.1 = last.1.max(end);
+            }
+            _ => self.spans.push((start, end)),
+        }
+    }
+
     /// Orders the spans and joins those that follow without a gap.
     pub fn settle(&mut self) {
         self.spans.sort_unstable();
@@ -143,9 +177,7 @@ impl Summary {
         let key = (window.host, window.host_labels);
         let (sum, presence) = self.hosts.entry(key).or_default();
         sum.add(window);
-        presence
-            .spans
-            .push((window.range.start_unix_ns, window.range.end_unix_ns));
+        presence.add(window.range.start_unix_ns, window.range.end_unix_ns);
         if let Some(gap) = &window.dropped {
             let said = (window.range.start_unix_ns, gap.clone());
             presence.dropped.push(said);
@@ -249,6 +281,12 @@ impl Summary {
 }
 
 impl WindowMeta {
+    /// True when the kernel's accounting of the window is not known.
+    fn is_unmeasured(&self) -> bool {
+        let mut accounts = self.accounts.iter();
+        accounts.all(|(_, account)| account.is_unmeasured())
+    }
+
     /// Appends the window.
     pub fn put(&self, out: &mut Vec<u8>) {
         put(out, self.host.into());
@@ -409,91 +447,10 @@ fn take_gap(input: &mut Reader<'_>) -> Result<Gap, Damage> {
     })
 }
 
-/// Numbers of windows that are there, as ranges: agents count up, so a host has one or a few.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// First number of a range, and last.
-    ranges: BTreeMap<u64, u64>,
-}
-
-impl Seen {
-    /// True when the number is there.
-    pub fn contains(&self, number: u64) -> bool {
-        let before = self.ranges.range(..=number).next_back();
-        before.is_some_and(|(_, &last)| number <= last)
-    }
-
-    /// Adds a number.
-    pub fn insert(&mut self, number: u64) {
-        if self.contains(number) {
-            return;
-        }
-        let mut range = (number, number);
-        let before = self.ranges.range(..number).next_back();
-        if let Some((&first, &last)) = before
-            && last + 1 == number
-        {
-            range.0 = first;
-        }
-        if let Some(next) = number.checked_add(1)
-            && let Some(last) = self.ranges.remove(&next)
-        {
-            range.1 = last;
-        }
-        self.ranges.insert(range.0, range.1);
-    }
-
-    /// Appends the numbers.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        put(out, self.ranges.len() as u64);
-        for (&first, &last) in &self.ranges {
-            put(out, first);
-            put(out, last - first);
-        }
-    }
-
-    /// Reads what [`Seen::put`] wrote.
-    pub fn take(input: &mut Reader<'_>) -> Result<Seen, Damage> {
-        let mut seen = Seen::default();
-        for _ in 0..input.take_count()? {
-            let first = input.take()?;
-            let last = first
-                .checked_add(input.take()?)
-                .ok_or(Damage("a range of windows has no end"))?;
-            seen.ranges.insert(first, last);
-        }
-        Ok(seen)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use profile::Value;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_number_is_seen_when_it_was_inserted(numbers in prop::collection::vec(prop_oneof![0u64..30, Just(u64::MAX), Just(u64::MAX - 1)], 0..40)) {
-            let mut seen = Seen::default();
-            for &number in &numbers {
-                seen.insert(number);
-            }
-            let mut bytes = Vec::new();
-            seen.put(&mut bytes);
-            prop_assert_eq!(&Seen::take(&mut Reader::new(&bytes)).unwrap(), &seen);
-            for number in (0..32).chain([u64::MAX - 2, u64::MAX - 1, u64::MAX]) {
-                prop_assert_eq!(seen.contains(number), numbers.contains(&number));
-            }
-        }
-    }
-
-    #[test]
-    fn ranges_that_meet_become_one() {
-        let mut seen = Seen::default();
-        [1, 3, 2].into_iter().for_each(|number| seen.insert(number));
-        assert_eq!(seen.ranges.len(), 1);
-    }
 
     #[test]
     fn a_window_and_its_summary_come_back() {

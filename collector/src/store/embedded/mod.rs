@@ -40,6 +40,7 @@ mod dictlog;
 mod encode;
 mod evicted;
 mod file;
+mod host_index;
 mod hosts;
 mod leftovers;
 mod level;
@@ -54,6 +55,7 @@ mod query;
 pub mod readers;
 mod recover;
 mod replay;
+mod seen;
 mod summaries;
 mod tidy;
 mod upkeep;
@@ -67,13 +69,14 @@ use super::{
 };
 use counters::Counters;
 use file::FileError;
+use host_index::HostIndex;
 use hosts::HostBook;
 use partition::{Partition, lock, read};
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use push::Writer;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use wal::Wal;
 
@@ -95,6 +98,8 @@ pub struct EmbeddedStore {
     /// Held by whoever compacts or makes coarser; taken before `upkeep`.
     tidy: Mutex<tidy::Tidy>,
     hosts: Mutex<HostBook>,
+    /// Every window's host, number and time.
+    host_index: RwLock<HostIndex>,
     counters: Counters,
     /// What does not work, by what it is about.
     troubles: Mutex<BTreeMap<String, String>>,
@@ -106,6 +111,8 @@ pub struct EmbeddedStore {
     /// End of the last partition that the disk budget removed.
     evicted_before: AtomicI64,
     uses: AtomicU64,
+    /// Memory of dictionaries that queries loaded since it was last seen whether all fit. Unit: bytes.
+    loaded_bytes: AtomicUsize,
     closed: AtomicBool,
 }
 
@@ -209,8 +216,8 @@ impl Store for EmbeddedStore {
         self.push_windows(windows, definitions, now_unix_ns)
     }
 
-    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError> {
-        self.push_host(host)
+    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
+        self.push_hosts(hosts)
     }
 
     fn hosts(
@@ -223,15 +230,13 @@ impl Store for EmbeddedStore {
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
         let mut kept: Option<TimeRange> = None;
-        for partition in read(&self.partitions).values() {
-            for state in read(&partition.hosts).values() {
-                let range = kept.get_or_insert(TimeRange {
-                    start_unix_ns: state.first_start,
-                    end_unix_ns: state.last_end,
-                });
-                range.start_unix_ns = range.start_unix_ns.min(state.first_start);
-                range.end_unix_ns = range.end_unix_ns.max(state.last_end);
-            }
+        for (_, boot) in read(&self.host_index).iter() {
+            let range = kept.get_or_insert(TimeRange {
+                start_unix_ns: boot.first_start(),
+                end_unix_ns: boot.last_end(),
+            });
+            range.start_unix_ns = range.start_unix_ns.min(boot.first_start());
+            range.end_unix_ns = range.end_unix_ns.max(boot.last_end());
         }
         Ok(kept)
     }

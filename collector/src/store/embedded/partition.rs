@@ -1,7 +1,8 @@
 //! One partition while the store is open: its file, its dictionary, and what is not in the file yet.
 //!
-//! Locks are taken in this order: `mem`, then `hosts`, then the dictionary; each for a short time, and
-//! none while the disk is waited for. A reader sees file and memory as of one instant: flushes are
+//! Locks are taken in this order: `mem`, then the dictionary, then `hosts`, with which no other is taken;
+//! each for a short time. The disk is waited for with the dictionary's slot, while it is loaded, and with
+//! `mem` for as long as SQLite takes to fix what a reader sees. A reader sees file and memory as of one instant: flushes are
 //! numbered, the file says how many are in it, and what a flush is writing stays in memory until it is
 //! committed, to be passed over by readers whose view of the file has it.
 
@@ -13,17 +14,24 @@ use super::dict::Dict;
 use super::dictlog::{DictLog, Ids, new_generation};
 use super::encode::{Tables, encode_chunk};
 use super::file::{FileError, Flush, PartitionFile};
+use super::host_index::HostIndex;
 use super::level::{HOUR_NS, HOURS_FROM, Level};
 use super::marks::Marks;
 use super::memtable::{ChunkRows, GroupRows, Prepared};
-use super::meta::WindowMeta;
+use super::meta::{Summary, WindowMeta};
 use super::options::CHUNK_NS;
+use super::query::Piece;
 use crate::store::{HostKey, LabelSet};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+
+/// Memory of a host with its labels and numbers, about. Unit: bytes.
+const HOST_STATE_BYTES: usize = 500;
 
 /// Most connections for reading that a partition keeps between queries.
 const READERS_KEPT: usize = 2;
@@ -58,6 +66,9 @@ pub struct Frozen {
     /// Number of the flush.
     number: u64,
     chunks: BTreeMap<u16, ChunkRows>,
+    /// How much of the dictionary it takes along: the same when it is tried again, because what seemed
+    /// to fail may be in the file.
+    marks: OnceLock<Marks>,
 }
 
 impl Mem {
@@ -82,6 +93,15 @@ impl Mem {
     }
 }
 
+/// Hosts of a partition.
+#[derive(Default)]
+pub struct Hosts {
+    /// By boot. Without those of the file: what came since.
+    pub states: HashMap<HostKey, HostState>,
+    /// Those of the file are there as well.
+    with_stored: bool,
+}
+
 /// See the module.
 pub struct Partition {
     /// First instant, since the Unix epoch. Unit: nanoseconds.
@@ -101,7 +121,7 @@ pub struct Partition {
     /// Windows that are not in the file.
     pub mem: RwLock<Mem>,
     /// What is known of hosts.
-    pub hosts: RwLock<HashMap<HostKey, HostState>>,
+    pub hosts: RwLock<Hosts>,
     /// What of the dictionary the log has, for as long as it has records that need it. Changed by the
     /// thread that pushes.
     pub logged: Mutex<Marks>,
@@ -189,15 +209,65 @@ impl Partition {
         let (labels, generation) = (&opened.service_labels, opened.generation);
         let partition = Partition::empty(path, log, range, labels, generation);
         partition.flushes.store(opened.flushes, Ordering::Relaxed);
-        let mut hosts = HashMap::new();
-        let mut opener = Opener::new()?;
-        for (_, body) in &opened.hosts {
-            let (key, state) = take_host(&mut opener, body)?;
-            hosts.insert(key, state);
-        }
-        *write(&partition.hosts) = hosts;
         *lock(&partition.records) = opened.records.into_iter().collect();
+        partition.give_back(file);
         Ok(partition)
+    }
+
+    /// What the file has of hosts.
+    fn stored_hosts(&self) -> Result<Vec<(HostKey, HostState)>, FileError> {
+        let (mut hosts, mut opener) = (Vec::new(), Opener::new()?);
+        let file = self.reader()?;
+        file.each_host(|body| {
+            hosts.push(take_host(&mut opener, body)?);
+            Ok(())
+        })?;
+        self.give_back(file);
+        Ok(hosts)
+    }
+
+    /// Every host; those of the file stay in memory until the partition is evicted.
+    pub fn all_hosts(&self) -> Result<RwLockReadGuard<'_, Hosts>, FileError> {
+        loop {
+            let hosts = read(&self.hosts);
+            if hosts.with_stored {
+                return Ok(hosts);
+            }
+            drop(hosts);
+            self.load_hosts()?;
+        }
+    }
+
+    fn load_hosts(&self) -> Result<(), FileError> {
+        let stored = self.stored_hosts()?;
+        let mut hosts = write(&self.hosts);
+        // A flush, which loads them as well, may have changed the file since.
+        if std::mem::replace(&mut hosts.with_stored, true) {
+            return Ok(());
+        }
+        for (key, state) in stored {
+            match hosts.states.get_mut(&key) {
+                Some(newer) => newer.merge(state),
+                None => drop(hosts.states.insert(key, state)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds every host to an index; what was not in memory is not kept there.
+    pub fn index_hosts(&self, index: &mut HostIndex) -> Result<(), FileError> {
+        let hosts = read(&self.hosts);
+        for (key, state) in &hosts.states {
+            index.add_state(key, state);
+        }
+        if hosts.with_stored {
+            return Ok(());
+        }
+        drop(hosts);
+        for (key, state) in self.stored_hosts()? {
+            index.add_state(&key, &state);
+        }
+        Ok(())
     }
 
     /// Which set of ids it has.
@@ -253,6 +323,13 @@ impl Partition {
         lock(&self.dict).clone()
     }
 
+    /// Memory of the dictionary and of hosts, when they are there. Unit: bytes.
+    pub fn dict_bytes(&self) -> Option<usize> {
+        let dict = self.dict_in_memory()?;
+        let hosts = read(&self.hosts).states.len() * HOST_STATE_BYTES;
+        Some(read(&dict).heap_bytes() + hosts)
+    }
+
     /// What the log's own copy of the dictionary has.
     fn kept_marks(&self) -> Marks {
         let mut kept = lock(&self.kept);
@@ -288,7 +365,7 @@ impl Partition {
         part.map_or(Ok(()), |part| kept.write(part))
     }
 
-    /// Forgets the dictionary and closes files, unless something is not in the file yet.
+    /// Forgets the dictionary and hosts, and closes files, unless something is not in the file yet.
     pub fn evict(&self) -> bool {
         let mem = write(&self.mem);
         if mem.frozen.is_some() || !mem.active.is_empty() {
@@ -304,6 +381,7 @@ impl Partition {
             return false;
         }
         *slot = None;
+        *write(&self.hosts) = Hosts::default();
         lock(&self.readers).clear();
         *lock(&self.writer) = None;
         true
@@ -350,6 +428,7 @@ impl Partition {
     fn note_host(&self, host: &HostKey, labels: &LabelSet, window: &WindowMeta) {
         let mut hosts = write(&self.hosts);
         hosts
+            .states
             .entry_ref(host)
             .or_insert_with(|| HostState::new(labels))
             .note(labels, window);
@@ -385,6 +464,7 @@ impl Partition {
                     let frozen = Arc::new(Frozen {
                         number,
                         chunks: taken,
+                        marks: OnceLock::new(),
                     });
                     mem.frozen = Some(Arc::clone(&frozen));
                     frozen
@@ -393,25 +473,32 @@ impl Partition {
         };
         let written = self.write_frozen(&frozen);
         if written.is_err() {
-            // What was taken for written is written next time.
-            write(&self.hosts)
-                .values_mut()
-                .for_each(|state| state.dirty = true);
+            self.write_hosts_again();
         }
         written
+    }
+
+    /// Lets the next flush write every host: what was taken for written may not be.
+    fn write_hosts_again(&self) {
+        let mut hosts = write(&self.hosts);
+        hosts
+            .states
+            .values_mut()
+            .for_each(|state| state.dirty = true);
     }
 
     /// Writes what is frozen. While it is written and synced, queries read it from memory and pushes
     /// add to what is active; `mem` is locked for as long as it takes to forget it.
     fn write_frozen(&self, frozen: &Frozen) -> Result<u64, FileError> {
         let dict = self.dict(true)?;
+        drop(self.all_hosts()?);
         let (flush, marks) = self.encode(&dict, frozen)?;
         let mut slot = lock(&self.writer);
         let file = match &mut *slot {
             Some(file) => file,
             None => slot.insert(PartitionFile::open(&self.path)?),
         };
-        file.write(&flush)?;
+        let is_new = file.write(&flush)?;
         file.commit()?;
         let mut rows = 0;
         let mut records = lock(&self.records);
@@ -420,6 +507,9 @@ impl Partition {
             rows += encoded.entries;
         }
         drop(records);
+        if !is_new {
+            self.write_hosts_again();
+        }
         *lock(&self.flushed) = marks;
         self.flushes.store(frozen.number, Ordering::Relaxed);
         write(&self.mem).frozen = None;
@@ -438,7 +528,8 @@ impl Partition {
         }
         let mut sealer = Sealer::new()?;
         let dict = read(dict);
-        let (from, marks) = (*lock(&self.flushed), dict.marks());
+        let from = *lock(&self.flushed);
+        let marks = *frozen.marks.get_or_init(|| dict.marks());
         let entries = if from == marks {
             None
         } else {
@@ -450,7 +541,7 @@ impl Partition {
             Some((sealed, sealed_contents))
         };
         let mut hosts = Vec::new();
-        for (key, state) in write(&self.hosts).iter_mut() {
+        for (key, state) in &mut write(&self.hosts).states {
             if let Some(id) = dict.find_host(key)
                 && std::mem::take(&mut state.dirty)
             {
@@ -473,7 +564,7 @@ impl Partition {
     pub fn view<C>(
         &self,
         (from, to): (u16, u16),
-        with_windows: bool,
+        facts: impl Fn(u16) -> Facts,
         choose: impl FnOnce() -> C,
         wanted: impl Fn(&C, u32) -> bool,
     ) -> Result<(View, C), FileError> {
@@ -493,15 +584,15 @@ impl Partition {
                 }
             }
             groups.sort_unstable_by_key(|(group, _)| *group);
-            let windows = if with_windows {
-                rows.windows.clone()
-            } else {
-                Vec::new()
-            };
+            let facts = facts(chunk);
             chunks.push(MemChunk {
                 chunk,
                 groups,
-                windows,
+                summary: (facts != Facts::None).then(|| Arc::clone(&rows.summary)),
+                windows: match facts {
+                    Facts::Windows => rows.windows.clone(),
+                    Facts::None | Facts::Summary => Vec::new(),
+                },
             });
         }
         drop(mem);
@@ -525,6 +616,7 @@ impl Partition {
             let frozen = Frozen {
                 number: 1,
                 chunks: std::mem::take(chunks),
+                marks: OnceLock::new(),
             };
             mem.frozen = Some(Arc::new(frozen));
         }
@@ -559,14 +651,40 @@ impl Partition {
     }
 }
 
+/// What a reader needs of the windows of a chunk, beside their samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Facts {
+    /// Nothing.
+    None,
+    /// What they add up to.
+    Summary,
+    /// That, and each by itself.
+    Windows,
+}
+
+impl Facts {
+    /// What is needed for sums over pieces of chunks: windows only where a chunk is divided.
+    pub fn of(pieces: &[Piece]) -> impl Fn(u16) -> Facts {
+        |chunk| {
+            let mut pieces = pieces.iter();
+            match pieces.any(|piece| piece.chunk == chunk && piece.part.is_some()) {
+                true => Facts::Windows,
+                false => Facts::Summary,
+            }
+        }
+    }
+}
+
 /// A copy of what memory has of one chunk.
 pub struct MemChunk {
     /// Which.
     pub chunk: u16,
     /// Groups that were wanted.
     pub groups: Vec<(u32, GroupRows)>,
+    /// What its windows add up to, when it was wanted.
+    pub summary: Option<Arc<Summary>>,
     /// Windows, when they were wanted.
-    pub windows: Vec<WindowMeta>,
+    pub windows: Vec<Arc<WindowMeta>>,
 }
 
 /// A partition as of one instant.
@@ -578,10 +696,14 @@ pub struct View {
 }
 
 impl View {
-    /// Memory of the copies, in bytes.
+    /// Memory of the copies, in bytes. What is shared with the partition is counted there.
     pub fn heap_bytes(&self) -> usize {
-        let groups = self.chunks.iter().flat_map(|chunk| &chunk.groups);
-        groups.map(|(_, rows)| rows.bytes()).sum()
+        let chunks = self.chunks.iter();
+        let of_chunk = |chunk: &MemChunk| {
+            let groups = chunk.groups.iter().map(|(_, rows)| rows.bytes());
+            groups.sum::<usize>() + chunk.windows.capacity() * size_of::<Arc<WindowMeta>>()
+        };
+        chunks.map(of_chunk).sum()
     }
 
     /// Gives the connection back to its partition.

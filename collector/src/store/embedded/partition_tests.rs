@@ -14,7 +14,7 @@ fn what_is_committed_and_not_forgotten_yet_is_seen_once() {
     };
     write(&partition.mem).active.insert(3, rows());
     let seen = |partition: &Partition| {
-        let view = partition.view((0, 9), true, || (), |(), _| true);
+        let view = partition.view((0, 9), |_| Facts::Windows, || (), |(), _| true);
         let (view, ()) = view.unwrap();
         let chunks = view.chunks.iter().map(|chunk| chunk.chunk).collect();
         view.close(partition);
@@ -28,6 +28,7 @@ fn what_is_committed_and_not_forgotten_yet_is_seen_once() {
     let frozen = |number| Frozen {
         number,
         chunks: [(3, rows())].into(),
+        marks: OnceLock::new(),
     };
     write(&partition.mem).frozen = Some(Arc::new(frozen(1)));
     assert_eq!(seen(&partition), Vec::<u16>::new());
@@ -44,14 +45,24 @@ fn a_commit_that_only_seemed_to_fail_is_not_written_twice() {
     let path = folder.path().join("0.sqlite");
     let range = (0, 36 * CHUNK_NS as i64);
     let partition = Partition::create(path, folder.path(), range, &[], None).unwrap();
-    let frozen = || Frozen {
+    let frozen = Arc::new(Frozen {
         number: 1,
         chunks: [(3, ChunkRows::default())].into(),
+        marks: OnceLock::new(),
+    });
+    let host = |name: &str| HostKey {
+        host_id: name.to_owned(),
+        boot_id: [1; 16],
     };
-    for _ in 0..2 {
-        write(&partition.mem).frozen = Some(Arc::new(frozen()));
+    let dict = partition.dict(true).unwrap();
+    for name in ["before", "between"] {
+        write(&dict).host(&host(name));
+        write(&partition.mem).frozen = Some(Arc::clone(&frozen));
+        *lock(&partition.flushed) = Marks::EMPTY;
         partition.flush(|_, _| true).unwrap();
     }
+    // What came between the two is not in the file, and the next flush knows.
+    assert_eq!(lock(&partition.flushed).hosts, 1);
     let mut parts = 0;
     let file = partition.reader().unwrap();
     let counted = file.each_windows::<FileError>(0, 9, |_, _| {

@@ -9,6 +9,7 @@ use super::partition::{Partition, lock, read, write};
 use crate::store::{LabelSet, NewWindow, Row, StoreError, Taken};
 use hashbrown::{HashMap, HashSet};
 use profile::{ContentId, Dictionary, LabelSetId, Remap, StackEnd, StackId, key};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
@@ -404,8 +405,18 @@ fn pack(dict: &Dict, rows: Vec<Entry>, period: u64) -> Vec<Part> {
         .collect()
 }
 
-/// Accounts with what the nearest accounted cgroups below each have.
+/// Accounts with what the nearest accounted cgroups below each have. Without any: what was taken.
 fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
+    if window.accounts.is_empty() {
+        let mut taken: BTreeMap<u32, u64> = BTreeMap::new();
+        let rows = window.rows.iter();
+        for row in rows.filter(|row| row.end != StackEnd::Lost && row.value.weight > 0) {
+            let sum = taken.entry(labels[row.labels as usize].0).or_default();
+            *sum = sum.saturating_add(row.value.weight);
+        }
+        let of_taken = |(labels, ns)| (labels, Account::unmeasured(ns));
+        return taken.into_iter().map(of_taken).collect();
+    }
     let path = |at: usize| {
         let account = &window.accounts[at];
         window.label_sets[account.labels as usize].get(key::CGROUP)

@@ -1,7 +1,7 @@
 //! The way of a push into the log and into memory; one write and one sync for all who wait.
 
 use super::EmbeddedStore;
-use super::hosts::put_host;
+use super::hosts::{put_health, put_host};
 use super::level::Level;
 use super::partition::{Partition, lock, read, write};
 use super::prepare::{Definitions, Ready, prepare, put_record, refuse};
@@ -185,12 +185,7 @@ impl EmbeddedStore {
 
     /// True when any partition has the window: a repeat may say another time.
     fn is_stored(&self, Origin { host, sequence }: &Origin) -> bool {
-        read(&self.partitions).values().rev().any(|partition| {
-            let hosts = read(&partition.hosts);
-            hosts
-                .get(host)
-                .is_some_and(|state| state.seen.contains(*sequence))
-        })
+        read(&self.host_index).has(host, *sequence)
     }
 
     /// The partition of an instant, made when it is not there.
@@ -226,17 +221,23 @@ impl EmbeddedStore {
         Ok(made)
     }
 
-    /// See [`Store::put_host`](crate::store::Store::put_host).
-    pub(super) fn push_host(&self, host: &HostRecord) -> Result<(), StoreError> {
+    /// See [`Store::put_hosts`](crate::store::Store::put_hosts).
+    pub(super) fn push_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         self.check_open()?;
-        let mut payload = vec![RECORD_HOST];
-        put_host(&mut payload, host);
+        if hosts.is_empty() {
+            return Ok(());
+        }
         let mut writer = lock(&self.writer);
-        let record = writer.add(&payload);
-        writer.pending.push(Pending::Host {
-            record,
-            host: host.clone(),
-        });
+        for host in hosts {
+            let mut payload = vec![RECORD_HOST];
+            put_host(&mut payload, host);
+            put_health(&mut payload, host);
+            let record = writer.add(&payload);
+            writer.pending.push(Pending::Host {
+                record,
+                host: host.clone(),
+            });
+        }
         let outcome = Arc::clone(&writer.outcome);
         drop(self.settle(writer, &outcome));
         match outcome.get() {
@@ -329,6 +330,9 @@ impl EmbeddedStore {
                     window,
                     host_labels,
                 } = ready;
+                let mut index = write(&self.host_index);
+                index.add_window(&origin.host, &host_labels, &window.meta);
+                drop(index);
                 partition.apply(record, now_unix_ns, &origin.host, &host_labels, window);
                 writer.in_flight.remove(&origin);
             }

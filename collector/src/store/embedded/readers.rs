@@ -8,7 +8,7 @@ use super::block::{Block, each_row};
 use super::codec::{Opener, Reader, Sealer};
 use super::dict::Dict;
 use super::encode::each_head;
-use super::hosts::take_host;
+use super::hosts::{take_health, take_host};
 use super::meta::{Summary, WindowMeta};
 use super::replay::{RECORD_WINDOW, WindowRecord};
 use super::{boots, dictlog, wal};
@@ -22,7 +22,10 @@ pub fn log(data: &[u8]) {
     wal::read_any(data);
     dictlog::read_any(data);
     record(data);
-    let _ = take_host(&mut Reader::new(data));
+    let mut input = Reader::new(data);
+    if let Ok(mut host) = take_host(&mut input) {
+        let _ = take_health(&mut input, &mut host);
+    }
     if let Ok(mut opener) = Opener::new() {
         let _ = boots::take_host(&mut opener, data);
     }

@@ -2,16 +2,17 @@
 
 use super::EmbeddedStore;
 use super::file::{FileError, remove, set_aside};
+use super::host_index::HostIndex;
 use super::hosts::{HostBook, replace};
 use super::options::{OpenError, Options};
-use super::partition::{Partition, lock, write};
+use super::partition::{Partition, lock, read, write};
 use super::push::Writer;
 use super::wal::Wal;
 use super::{dictlog, evicted, level};
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
@@ -78,12 +79,14 @@ impl EmbeddedStore {
             upkeep: Mutex::default(),
             tidy: Mutex::default(),
             hosts: Mutex::default(),
+            host_index: RwLock::default(),
             counters: super::Counters::default(),
             troubles: Mutex::default(),
             damaged: Mutex::default(),
             removed: Mutex::new(removed.map(|(ids, _)| (ids, u64::MAX)).collect()),
             evicted_before: AtomicI64::new(before),
             uses: AtomicU64::new(1),
+            loaded_bytes: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         };
         store.open_hosts()?;
@@ -143,8 +146,13 @@ impl EmbeddedStore {
     fn open_partitions(&self, folder: &Path) -> Result<(), OpenError> {
         let len = self.options.partition_len();
         let mut partitions: BTreeMap<i64, Arc<Partition>> = BTreeMap::new();
-        for entry in std::fs::read_dir(folder).map_err(io_error("list", folder))? {
-            let path = entry.map_err(io_error("list", folder))?.path();
+        let mut index = HostIndex::default();
+        let entries = std::fs::read_dir(folder).map_err(io_error("list", folder))?;
+        let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|of| of.path())).collect();
+        let mut paths = paths.map_err(io_error("list", folder))?;
+        // By time: the index of hosts then adds at its end, whole runs at once.
+        paths.sort_unstable();
+        for path in paths {
             let name = path
                 .file_name()
                 .and_then(|name| name.to_str())
@@ -170,8 +178,18 @@ impl EmbeddedStore {
                 );
                 continue;
             }
-            match Partition::open(path.clone(), &self.log_folder(), (start, end)) {
-                Ok(partition) if lock(&self.removed).contains_key(&partition.ids()) => {
+            let is_removed = |of: &Partition| lock(&self.removed).contains_key(&of.ids());
+            let opened = Partition::open(path.clone(), &self.log_folder(), (start, end));
+            let opened = opened.and_then(|partition| {
+                if !is_removed(&partition) {
+                    partition.index_hosts(&mut index)?;
+                }
+                // A year of them would use up the files that a process may have open.
+                partition.close_files();
+                Ok(partition)
+            });
+            match opened {
+                Ok(partition) if is_removed(&partition) => {
                     // A crash came between the note and the end of the file.
                     partition.close_files();
                     remove(&path).map_err(io_error("remove", &path))?;
@@ -199,7 +217,28 @@ impl EmbeddedStore {
             }
         }
         *write(&self.partitions) = partitions;
+        *write(&self.host_index) = index;
         Ok(())
+    }
+
+    /// Reads the index of hosts again: what a damaged file had may come again. Nothing may be on its way
+    /// into the log. Where a file cannot be read now, the index stays as it is: windows that it calls
+    /// stored though they are not are better than windows that are stored twice.
+    pub(super) fn index_hosts_again(&self) {
+        let mut index = HostIndex::default();
+        let partitions: Vec<_> = read(&self.partitions).values().cloned().collect();
+        for partition in partitions {
+            match partition.index_hosts(&mut index) {
+                Ok(()) => {}
+                Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),
+                Err(error) => {
+                    let path = partition.path.display();
+                    tracing::warn!("failed to read the hosts of `{path}`: {error}");
+                    return;
+                }
+            }
+        }
+        *write(&self.host_index) = index;
     }
 
     /// Makes sure that what the log has of a finer partition is passed over, when its ids are not those of

@@ -10,7 +10,7 @@ use super::codec::{Damage, Reader};
 use super::dict::Dict;
 use super::dictlog::{self, DictLog, Ids};
 use super::file::{FileError, set_aside};
-use super::hosts::take_host;
+use super::hosts::{take_health, take_host};
 use super::memtable::Prepared;
 use super::options::OpenError;
 use super::partition::{Partition, lock, read, write};
@@ -164,7 +164,8 @@ impl Replay<'_> {
         let mut input = Reader::new(payload);
         match input.take_exact(1).map_err(text)?[0] {
             RECORD_HOST => {
-                let host = take_host(&mut input).map_err(text)?;
+                let mut host = take_host(&mut input).map_err(text)?;
+                take_health(&mut input, &mut host).map_err(text)?;
                 let mut book = lock(&self.store.hosts);
                 if record > book.saved_record {
                     book.set(record, host);
@@ -204,6 +205,7 @@ impl Replay<'_> {
         let (host, labels) = super::boots::named(&dict, &of.window.meta)
             .ok_or("a host or its labels are not there")?;
         drop(dict);
+        write(&store.host_index).add_window(&host, &labels, &of.window.meta);
         partition.apply(record, self.now_unix_ns, &host, &labels, of.window);
         store.use_partition(&partition);
         // What a destroyed file had can be more than memory holds.
@@ -265,6 +267,7 @@ impl Replay<'_> {
         set_aside(&partition.path).map_err(|error| error.to_string())?;
         self.store.mark_damaged(partition, text);
         write(&self.store.partitions).remove(&partition.start);
+        self.store.index_hosts_again();
         self.window(record, of)
     }
 }

@@ -25,6 +25,9 @@ const QUIET_NS: i64 = 20_000_000_000;
 /// With it the log is cut, however wrong clocks are.
 const AGE_NS_MAX: i64 = 1_200_000_000_000;
 
+/// Dictionaries may take this part of their memory more until it is seen whether all fit.
+const LOADED_SHARE: usize = 8;
+
 impl EmbeddedStore {
     fn all_partitions(&self) -> Vec<Arc<Partition>> {
         read(&self.partitions).values().cloned().collect()
@@ -284,6 +287,7 @@ impl EmbeddedStore {
         // to read it. Who reads it now, goes on with the file, which is gone when the last closes it.
         let _writer = self.settled();
         write(&self.partitions).remove(&partition.start);
+        write(&self.host_index).cut(partition.start, partition.end);
         partition.close_files();
         self.note_removed(partition, undone);
         if let Err(error) = remove(&partition.path) {
@@ -355,6 +359,18 @@ impl EmbeddedStore {
                     partition.path.display()
                 )),
             }
+            drop(partitions);
+            self.index_hosts_again();
+        }
+    }
+
+    /// Counts the dictionary that a query loaded; once enough are, those used longest ago are forgotten.
+    /// To look after each would take a query of a year as many looks at all partitions as there are.
+    pub(super) fn note_loaded(&self, partition: &Partition) {
+        let bytes = partition.dict_bytes().unwrap_or(0);
+        let loaded = self.loaded_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if loaded.saturating_add(bytes) > self.options.dictionary_bytes / LOADED_SHARE {
+            self.evict_dictionaries();
         }
     }
 
@@ -364,11 +380,12 @@ impl EmbeddedStore {
         let Ok(_writer) = self.writer.try_lock() else {
             return;
         };
+        self.loaded_bytes.store(0, Ordering::Relaxed);
         let mut loaded: Vec<(u64, usize, Arc<Partition>)> = Vec::new();
         for partition in self.all_partitions() {
-            if let Some(dict) = partition.dict_in_memory() {
+            if let Some(bytes) = partition.dict_bytes() {
                 let used = partition.used.load(Ordering::Relaxed);
-                loaded.push((used, read(&dict).heap_bytes(), partition));
+                loaded.push((used, bytes, partition));
             }
         }
         loaded.sort_by_key(|(used, ..)| *used);

@@ -7,4 +7,5 @@ pub mod pushes;
 pub mod quality;
 pub mod queries;
 pub mod random;
+pub mod series;
 pub mod together;

@@ -6,8 +6,10 @@ use crate::store::text::{assert_adds_up, lines, samples, short, totals};
 use crate::store::{
     Engine, Fresh, NOW_NS, Place, SECOND, ample, at, hour, names, query, range, scope, whole_hour,
 };
-use collector::store::{HostFacts, HostKey, HostRecord, LabelSet, Store, StoreError, TimeRange};
-use profile::{FrameFilter, FrameFilterOp, GroupBy, Query, StackEnd, Value};
+use collector::store::{
+    HostFacts, HostKey, HostRecord, LabelSet, Labelled, Store, StoreError, TimeRange,
+};
+use profile::{Coverage, FrameFilter, FrameFilterOp, GroupBy, Query, StackEnd, Value};
 
 /// Two hosts with services, cgroups and losses, over half an hour.
 fn fleet() -> Vec<Draft> {
@@ -324,9 +326,10 @@ pub fn totals_have_taken_lost_and_expected(_: &dyn Engine, place: Box<dyn Place>
             .unwrap()
             .clone()
     };
-    assert_eq!(of("/").expected_ns, 200 * PERIOD);
-    assert_eq!(of("/s/web").expected_ns, 120 * PERIOD);
-    assert_eq!(of("/s/web").estimated_ns, 20 * PERIOD);
+    let periods = |count: i64| count * PERIOD as i64;
+    assert_eq!(of("/").expected_ns, periods(2 * (100 - 60 - 20)));
+    assert_eq!(of("/s/web").expected_ns, periods(120));
+    assert_eq!(of("/s/web").estimated_ns, periods(20));
     assert_eq!(of("/s/web").taken.count, 3 + 5);
 }
 
@@ -424,6 +427,7 @@ fn record(host: &str, boot: u8, seen_s: i64) -> HostRecord {
             spool_bytes_max: 5,
             spool_oldest_unix_ns: at(1),
             dropped_windows: 6,
+            health: vec![0, 255, 7],
         },
         first_seen_unix_ns: at(0),
         last_seen_unix_ns: at(seen_s),
@@ -433,13 +437,13 @@ fn record(host: &str, boot: u8, seen_s: i64) -> HostRecord {
 
 pub fn hosts_are_remembered(_: &dyn Engine, place: Box<dyn Place>) {
     let store = Fresh::of(place);
-    store.put_host(&record("a", 1, 60)).unwrap();
-    store.put_host(&record("a", 2, 70)).unwrap();
-    store.put_host(&record("b", 1, 60)).unwrap();
+    store.put_hosts(&[record("a", 1, 60)]).unwrap();
+    store.put_hosts(&[record("a", 2, 70)]).unwrap();
+    store.put_hosts(&[record("b", 1, 60)]).unwrap();
     let mut newer = record("b", 1, 90);
     newer.facts.kernel = "6.2.0".to_owned();
     newer.facts.labels.clear();
-    store.put_host(&newer).unwrap();
+    store.put_hosts(std::slice::from_ref(&newer)).unwrap();
     let drafts = [
         Draft::new("a", 1, 0)
             .row("unit=u", "f", 3)
@@ -457,10 +461,93 @@ pub fn hosts_are_remembered(_: &dyn Engine, place: Box<dyn Place>) {
     assert_eq!(records, [record("a", 1, 60), record("a", 2, 70), newer]);
     let of_a = &hosts[0].1;
     assert_eq!(of_a.windows, 3);
-    assert_eq!(of_a.total.count, 7);
-    assert_eq!((of_a.expected_ns, of_a.estimated_ns), (100, 10));
+    assert_eq!((of_a.taken.count, of_a.lost.count), (5, 2));
+    let sampling = of_a.sampling;
+    assert_eq!((sampling.taken, sampling.lost_samples), (5, 2));
+    assert_eq!(of_a.windows_unmeasured, 2);
+    let of_unmeasured = 2 * PERIOD;
+    assert_eq!(
+        (of_a.expected_ns, of_a.estimated_ns),
+        (100 + of_unmeasured, 10 + of_unmeasured)
+    );
     assert_eq!(of_a.gap_ns, (40 + 530) * SECOND as u64);
     assert_eq!((hosts[1].1.windows, hosts[2].1.windows), (0, 0));
+}
+
+pub fn hosts_and_totals_agree_on_what_was_covered(_: &dyn Engine, place: Box<dyn Place>) {
+    let store = Fresh::of(place);
+    let drafts = [
+        Draft::new("a", 1, 0)
+            .row("cgroup=/a", "f", 3)
+            .lost("cgroup=/a", 9)
+            .account("/", 1_000, 10)
+            .account("/a", 600, 5),
+        Draft::new("a", 2, 10)
+            .row("cgroup=/a", "f", 2)
+            .account("/", 500, 0),
+        Draft::new("b", 1, 0)
+            .lost("cgroup=/b", 4)
+            .account("/", 800, 0),
+    ];
+    for host in ["a", "b"] {
+        store.put_hosts(&[record(host, 1, 60)]).unwrap();
+    }
+    store_all(&*store, &drafts);
+    let store = store.reopened();
+    let hosts = store.hosts(hour(), &ample()).unwrap();
+    for (host, lost) in [("a", 9), ("b", 4)] {
+        let scope = scope(hour(), &format!("host={host}"));
+        let totals = store.totals(&scope, &[], &ample()).unwrap();
+        let mut expected = Coverage::default();
+        for row in &totals.data {
+            expected.taken_ns += row.taken.weight;
+            expected.expected_ns += row.expected_ns as u64;
+            expected.estimated_ns += row.estimated_ns as u64;
+        }
+        let id = format!("id-of-{host}");
+        let of_host = hosts.iter().find(|(record, _)| record.key.host_id == id);
+        let (_, did) = of_host.unwrap();
+        let coverage = did.coverage();
+        assert_eq!(coverage.taken_ns, expected.taken_ns, "{host}");
+        assert_eq!(coverage.expected_ns, expected.expected_ns, "{host}");
+        assert_eq!(coverage.estimated_ns, expected.estimated_ns, "{host}");
+        assert_eq!(coverage.share(), expected.share(), "{host}");
+        assert_eq!(did.lost.count, lost, "{host}");
+        assert!(did.total().weight > coverage.taken_ns, "{host}");
+    }
+}
+
+pub fn windows_without_accounts_neither_raise_nor_lower_coverage(
+    _: &dyn Engine,
+    place: Box<dyn Place>,
+) {
+    let store = Fresh::of(place);
+    // An agent has no accounts in its first windows. Half of what it could measure was taken.
+    let drafts = [
+        Draft::new("a", 1, 0)
+            .row("cgroup=/a,unit=u", "f", 90)
+            .row("cgroup=/,unit=v", "f", 10)
+            .lost("cgroup=/a,unit=u", 30),
+        Draft::new("a", 2, 10)
+            .row("cgroup=/a,unit=u", "f", 10)
+            .account("/", 20 * PERIOD, 0)
+            .account("/a", 18 * PERIOD, 0),
+    ];
+    store.put_hosts(&[record("a", 1, 60)]).unwrap();
+    store_all(&*store, &drafts);
+    let store = store.reopened();
+    let hosts = store.hosts(hour(), &ample()).unwrap();
+    let coverage = hosts[0].1.coverage();
+    assert_eq!(coverage.share(), Some(0.5), "{coverage:?}");
+    assert_eq!((coverage.windows, coverage.windows_unmeasured), (2, 1));
+    for by in [&[][..], &["cgroup"], &["*"]] {
+        let totals = store.totals(&scope(hour(), ""), &names(by), &ample());
+        let rows = totals.unwrap().data;
+        let sum = |of: fn(&Labelled) -> i64| rows.iter().map(of).sum::<i64>() as u64;
+        let of_totals = (sum(|row| row.expected_ns), sum(|row| row.estimated_ns));
+        let of_host = (coverage.expected_ns, coverage.estimated_ns);
+        assert_eq!(of_totals, of_host, "{by:?}");
+    }
 }
 
 pub fn kept_is_from_the_first_window_to_the_last(_: &dyn Engine, place: Box<dyn Place>) {

@@ -1,8 +1,8 @@
 //! What stands beside a model's answers (gaps, hosts, quality), and the pruning of profiles.
 
 use super::{ABSENT_MIN_NS, Kept, STEP_NS, State};
-use collector::store::{GAPS_MAX, Gap, HostKey, Rollup, Scope, StoreQuality, TimeRange};
-use profile::{Profile, Quality, Remap, Selector, StackId, Value};
+use collector::store::{GAPS_MAX, Gap, HostKey, Rollup, Scope, Step, StoreQuality, TimeRange};
+use profile::{Profile, Quality, Remap, Selector, StackEnd, StackId, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl State {
@@ -62,6 +62,35 @@ impl State {
         }
         gaps.retain(|(_, gap)| gap.range.start_unix_ns < gap.range.end_unix_ns);
         gaps
+    }
+
+    /// What steps of a series are made of.
+    pub(super) fn steps(&self, scope: &Scope, start: i64, step: i64, count: usize) -> Vec<Step> {
+        let mut steps = vec![Step::default(); count];
+        let mut hosts: Vec<BTreeSet<&str>> = vec![BTreeSet::new(); count];
+        for kept in &self.windows {
+            if !kept.is_in(scope.range) || !kept.host_is_selected(&scope.selector) {
+                continue;
+            }
+            let range = kept.window.range;
+            let first = ((range.start_unix_ns - start) / step) as usize;
+            let last = ((range.end_unix_ns - 1 - start) / step) as usize;
+            for hosts in hosts.iter_mut().take(last + 1).skip(first) {
+                hosts.insert(&kept.window.origin.host.host_id);
+            }
+            let own = &mut steps[first];
+            own.covered_ns += (range.end_unix_ns - range.start_unix_ns) as u64;
+            for (key, value) in &kept.rows {
+                own.weight = own.weight.saturating_add(value.weight);
+                if key.end == StackEnd::Lost {
+                    own.lost_weight = own.lost_weight.saturating_add(value.weight);
+                }
+            }
+        }
+        for (step, hosts) in steps.iter_mut().zip(hosts) {
+            step.hosts = hosts.len() as u64;
+        }
+        steps
     }
 
     pub(super) fn quality(&self, scope: &Scope, total: Value, unit: String) -> StoreQuality {

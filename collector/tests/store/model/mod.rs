@@ -6,10 +6,10 @@ use super::{NOW_NS, SECOND, at};
 use beside::prune;
 use collector::store::{
     Answer, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, NewWindow,
-    Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    Row, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
 };
 use profile::{
-    ContentId, Dictionary, GroupBy, Info, MergeError, Profile, Query, QueryRunner, Remap,
+    ContentId, Dictionary, GroupBy, Info, MergeError, Profile, Quality, Query, QueryRunner, Remap,
     SampleKey, Selector, StackEnd, StackId, Value, key,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -105,6 +105,23 @@ impl Kept {
             }
         }
         alone
+    }
+
+    /// What is expected, and the part that was not measured, by label set: the kernel's account of each
+    /// cgroup alone; without accounts, what was taken.
+    fn expected(&self) -> Vec<(&LabelSet, (i128, i128))> {
+        let sets = |labels: u32| &self.window.label_sets[labels as usize];
+        if self.window.accounts.is_empty() {
+            let rows = self.window.rows.iter();
+            let taken = rows.filter(|row| row.end != StackEnd::Lost);
+            let both = |row: &Row| (row.value.weight.into(), row.value.weight.into());
+            return taken.map(|row| (sets(row.labels), both(row))).collect();
+        }
+        let accounts = self.window.accounts.iter();
+        accounts
+            .map(|account| sets(account.labels))
+            .zip(self.alone())
+            .collect()
     }
 }
 
@@ -285,8 +302,9 @@ impl Store for Model {
         Ok(answers)
     }
 
-    fn put_host(&self, host: &HostRecord) -> Result<(), StoreError> {
-        self.state().hosts.insert(host.key.clone(), host.clone());
+    fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
+        let hosts = hosts.iter().map(|host| (host.key.clone(), host.clone()));
+        self.state().hosts.extend(hosts);
         Ok(())
     }
 
@@ -306,14 +324,30 @@ impl Store for Model {
                 .filter(|kept| kept.window.origin.host == *key)
             {
                 of.windows += 1;
-                of.total += sum(kept.rows.iter().map(|row| row.1));
+                let is_lost = |row: &&(SampleKey, Value)| row.0.end == StackEnd::Lost;
+                let rows = || kept.rows.iter();
+                of.taken += sum(rows().filter(|row| !is_lost(row)).map(|row| row.1));
+                of.lost += sum(rows().filter(is_lost).map(|row| row.1));
+                of.windows_unmeasured += u64::from(kept.window.accounts.is_empty());
+                // What of the agent's own counts is not counted over samples.
+                of.sampling += Quality {
+                    taken: 0,
+                    folded: 0,
+                    truncated: 0,
+                    depth_limit: 0,
+                    unnamed: 0,
+                    lost_samples: 0,
+                    ..kept.window.quality
+                };
                 let (ns, estimated) = kept
-                    .alone()
+                    .expected()
                     .into_iter()
-                    .fold((0, 0), |sum, alone| (sum.0 + alone.0, sum.1 + alone.1));
+                    .fold((0, 0), |sum, (_, of)| (sum.0 + of.0, sum.1 + of.1));
                 of.expected_ns += u64::try_from(ns).unwrap_or(0);
                 of.estimated_ns += u64::try_from(estimated).unwrap_or(0);
             }
+            of.sampling.taken = of.taken.count;
+            of.sampling.lost_samples = of.lost.count;
             let own = gaps.iter().filter(|(host, _)| host == key);
             of.gap_ns = own
                 .map(|(_, gap)| (gap.range.end_unix_ns - gap.range.start_unix_ns) as u64)
@@ -412,6 +446,7 @@ impl Store for Model {
                 lines,
                 rest,
                 rest_lines: left_out.len() as u64,
+                steps: state.steps(scope, start, step, steps),
             },
             quality: state.quality(scope, sum(rows.iter().map(|row| row.3)), unit),
         })
@@ -472,14 +507,10 @@ impl Store for Model {
                 of.0 += *value;
             }
         }
-        let by_cgroup = GroupBy::from_keys(group_by).keeps(key::CGROUP);
         for kept in state.in_range(scope.range) {
-            for (account, alone) in kept.window.accounts.iter().zip(kept.alone()) {
-                let labels = &kept.window.label_sets[account.labels as usize];
+            for (labels, (ns, estimated)) in kept.expected() {
                 if selects(&scope.selector, labels) {
                     let of = sums.entry(keep(labels, group_by)).or_default();
-                    let whole = (account.ns.into(), account.estimated_ns.into());
-                    let (ns, estimated) = if by_cgroup { whole } else { alone };
                     of.2 += ns;
                     of.3 += estimated;
                 }
@@ -491,8 +522,8 @@ impl Store for Model {
                 labels,
                 taken,
                 lost,
-                expected_ns: u64::try_from(ns).unwrap_or(0),
-                estimated_ns: u64::try_from(estimated).unwrap_or(0),
+                expected_ns: i64::try_from(ns).unwrap(),
+                estimated_ns: i64::try_from(estimated).unwrap(),
             });
         let mut data: Vec<_> = data.collect();
         data.sort_by_key(|row| std::cmp::Reverse(row.taken.weight.saturating_add(row.lost.weight)));

@@ -5,14 +5,16 @@ import { CaptureDialog, draftOf } from '../capture/CaptureDialog';
 import { CapturesPage } from '../capture/CapturesPage';
 import { captures } from '../capture/client';
 import { idOf } from '../capture/store';
-import { cgroups, hosts, labelNames, status } from '../query/client';
+import { cgroups, hosts, labelNames, series, status } from '../query/client';
 import { useAsked } from '../query/use';
 import { Cgroups } from '../tables/Cgroups';
 import { Collector } from '../tables/Collector';
 import { Hosts } from '../tables/Hosts';
 import * as format from '../text/format';
 import { TimePicker } from '../time/TimePicker';
+import { chartOf } from '../time/series';
 import { type Range, absoluteSpec, resolve, toMs } from '../time/range';
+import { Alarm } from './Alarm';
 import { ComparePage } from './ComparePage';
 import { Filters } from './Filters';
 import { Answer, CopyButton, Icon, Popover, TroubleBox, say } from './parts';
@@ -26,6 +28,9 @@ import { type Theme, useTheme } from './theme';
 
 /** Time between questions in live mode: the length of a window. Unit: milliseconds. */
 export const LIVE_MS = 10_000;
+
+/** Time between looks at which hosts are blind. Unit: milliseconds. */
+const ALARM_MS = 15_000;
 
 /** A clock that differs from the collector's by more is corrected. Unit: milliseconds. */
 const SKEW_FROM_MS = 2000;
@@ -48,13 +53,19 @@ export function App() {
   const [turn, setTurn] = useState(0);
   // Selection of the capture that is being asked for.
   const [capturing, setCapturing] = useState<string>();
-  const about = useAsked('status\n', async (signal) => ({ status: await status(signal), at: Date.now() }));
+  const [tick, setTick] = useState(0);
+  const about = useAsked(`status\n${tick}`, async (signal) => ({ status: await status(signal), at: Date.now() }));
+  const skewed = useRef(0);
   const skew = useMemo(() => {
     const by = about.data && about.data.status.nowUnixNs > 0n ? toMs(about.data.status.nowUnixNs) - about.data.at : 0;
-    return Math.abs(by) > SKEW_FROM_MS ? by : 0;
+    // As it was while it is about the same: each change asks everything again.
+    if (Math.abs(by - skewed.current) > SKEW_FROM_MS) skewed.current = Math.abs(by) > SKEW_FROM_MS ? by : 0;
+    return skewed.current;
   }, [about.data]);
   const now = () => Date.now() + skew;
-  useLive(state.live, () => setTurn((value) => value + 1));
+  useLive(state.live, () => setTurn((value) => value + 1), LIVE_MS);
+  // Whether hosts can be believed is asked whatever else stands still.
+  useLive(true, () => setTick((value) => value + 1), ALARM_MS);
   useShortcut('r', () => setTurn((value) => value + 1));
   useEffect(() => {
     const view = VIEWS.find(([one]) => one === state.view)?.[1] ?? '';
@@ -73,6 +84,7 @@ export function App() {
         To the content
       </a>
       <Head state={state} setState={setState} range={range} now={now} theme={theme} onTheme={flipTheme} onRefresh={() => setTurn(turn + 1)} />
+      {about.data && <Alarm status={about.data.status} now={now()} state={state} />}
       <main id="main" tabIndex={-1} class={`view-${state.view}`}>
         {skew !== 0 && <p class="notice">This browser’s clock differs from the collector’s by {format.duration(Math.abs(skew) * 1e6)}; ranges follow the collector’s.</p>}
         {(state.view === 'profile' || state.view === 'cgroups') && (
@@ -183,12 +195,15 @@ function Page(props: PageProps) {
 
 function CgroupsView(props: PageProps) {
   const asked = useAsked(`cgroups\n${props.subjectKey}`, (signal) => cgroups(props.subject, signal));
+  // For how long there are windows: rates are of that time.
+  const time = useAsked(`series \n${props.subjectKey}`, (signal) => series(props.subject, '', signal));
+  const coveredNs = useMemo(() => (time.data ? Math.min(chartOf(time.data, '', props.now()).coveredNs, (props.range.to - props.range.from) * 1e6) : 0), [time.data]);
   return (
     <>
       <Filters state={props.state} setState={props.setState} note="what the kernel accounts for is of all stacks, and left out" />
       <QualityLine quality={asked.data?.quality} />
       <Answer asked={asked} what="the cgroups">
-        {(answer) => <Cgroups answer={answer} range={props.range} state={props.state} setState={props.setState} />}
+        {(answer) => <Cgroups answer={answer} range={props.range} coveredNs={coveredNs} state={props.state} setState={props.setState} />}
       </Answer>
     </>
   );
@@ -212,15 +227,15 @@ function CollectorView(props: PageProps) {
   );
 }
 
-/** Asks again with every window, as long as somebody can see the page. */
-function useLive(live: boolean, ask: () => void): void {
+/** Asks again and again, as long as somebody can see the page. */
+function useLive(live: boolean, ask: () => void, everyMs: number): void {
   const latest = useRef(ask);
   latest.current = ask;
   useEffect(() => {
     if (!live) return;
     const timer = setInterval(() => {
       if (!document.hidden) latest.current();
-    }, LIVE_MS);
+    }, everyMs);
     // Who comes back sees what is now, not what was when the page was left.
     const back = () => {
       if (!document.hidden) latest.current();

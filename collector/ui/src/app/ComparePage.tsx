@@ -6,18 +6,20 @@ import { FlamePanel } from '../flame/FlamePanel';
 import { Names } from '../flame/names';
 import { buildDiffTree } from '../flame/tree';
 import { type Subject, diff, profile, series } from '../query/client';
+import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
 import { useAsked } from '../query/use';
 import { DiffTable } from '../tables/DiffTable';
 import * as format from '../text/format';
 import { ChartPanel } from '../time/ChartPanel';
+import { meanOf } from '../time/series';
 import { type Range, absoluteSpec, before as rightBefore, resolve, shifted } from '../time/range';
 import { NotFiltered } from './Filters';
 import { GroupBy } from './GroupBy';
 import { Answer, Choice, Empty, TroubleBox } from './parts';
 import { QueryBar } from './QueryBar';
-import { QualityLine } from './QualityLine';
+import { LossBox, QualityLine } from './QualityLine';
 import { type PageProps, keyOf } from './page';
 
 /** How much more than both ranges the chart shows, so that they can be moved. */
@@ -49,6 +51,12 @@ function Compared(props: PageProps & { beforeRange: Range }) {
     const [before, after] = await Promise.all([profile(beforeSubject, state.root, signal, part(0)), profile(subject, state.root, signal, part(1))]);
     return { before, after };
   });
+  // Sides of different length are compared by what they took of the CPU on average, over the time they cover.
+  const means = useAsked(`means\n${bothKey}`, async (signal) => {
+    const [before, after] = await Promise.all([series(beforeSubject, '', signal), series(subject, '', signal)]);
+    return { before, after };
+  });
+  const rates = useMemo(() => (means.data && pair.data ? ratesOf(means.data, pair.data, state.filters.length > 0, props.now()) : undefined), [means.data, pair.data]);
   const table = useAsked(`diff\n${bothKey}`, (signal) => diff(beforeSubject, subject, signal));
   return (
     <>
@@ -60,10 +68,12 @@ function Compared(props: PageProps & { beforeRange: Range }) {
             {...props}
             before={data.before}
             after={data.after}
+            rates={rates}
+            ratesKnown={means.data !== undefined}
             labels={labels}
             table={
               <Answer asked={table} what="the table of changes">
-                {(answer) => <DiffTable answer={answer} state={state} setState={setState} />}
+                {(answer) => <DiffTable answer={answer} rates={rates} unit={data.after.unit} state={state} setState={setState} />}
               </Answer>
             }
           />
@@ -71,6 +81,18 @@ function Compared(props: PageProps & { beforeRange: Range }) {
       </Answer>
     </>
   );
+}
+
+/** Means of both sides; undefined where one is not known. */
+function ratesOf(means: Record<'before' | 'after', SeriesResponse>, pair: { before: Profile; after: Profile }, filtered: boolean, nowMs: number): [number, number] | undefined {
+  const of = (side: 'before' | 'after') => {
+    const mean = meanOf(means[side], nowMs);
+    // Frame filters do not reach series: what they leave is the part that the profile has of all samples.
+    const [all, left] = [Number(means[side].quality?.totalCount ?? 0n), Number(pair[side].quality?.totalCount ?? 0n)];
+    return filtered && all > 0 ? mean * Math.min(1, left / all) : mean;
+  };
+  const rates: [number, number] = [of('before'), of('after')];
+  return rates.every(Number.isFinite) ? rates : undefined;
 }
 
 type SidesProps = PageProps & { beforeRange: Range; before: Profile | undefined; after: Profile | undefined };
@@ -118,6 +140,7 @@ function Sides(props: SidesProps) {
             hidden={state.hidden}
             dark={theme === 'dark'}
             now={props.now()}
+            range={around}
             marks={[
               { ...beforeRange, tone: 'before' },
               { ...range, tone: 'after' },
@@ -172,11 +195,11 @@ function AfterSide(props: SidesProps) {
   );
 }
 
-function Both(props: PageProps & { before: Profile; after: Profile; table: preact.ComponentChildren }) {
-  const { state, setState, before, after } = props;
+function Both(props: PageProps & { before: Profile; after: Profile; rates: [number, number] | undefined; ratesKnown: boolean; table: preact.ComponentChildren }) {
+  const { state, setState, before, after, rates } = props;
   const tree = useMemo(
-    () => buildDiffTree(new Names(), before, after, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }),
-    [before, after, state.samples, state.collapse, state.focus, state.root],
+    () => buildDiffTree(new Names(), before, after, { measure: state.samples ? 'count' : 'weight', collapse: state.collapse, focus: state.focus, root: state.root }, rates),
+    [before, after, rates, state.samples, state.collapse, state.focus, state.root],
   );
   if (before.stack.length === 0 || after.stack.length === 0) {
     return (
@@ -195,6 +218,10 @@ function Both(props: PageProps & { before: Profile; after: Profile; table: preac
     );
   }
   return (
+    <>
+      {state.compare === 'sum' && !rates && props.ratesKnown && <p class="notice">How many cores a side had is not known: in none of its time are enough samples left. Shares are shown.</p>}
+      <LossBox sampling={before.quality?.sampling} what="before" />
+      <LossBox sampling={after.quality?.sampling} what="after" />
     <FlamePanel
       tree={tree}
       unit={after.unit}
@@ -210,8 +237,8 @@ function Both(props: PageProps & { before: Profile; after: Profile; table: preac
             label="What is compared"
             value={state.compare}
             of={[
-              ['share', 'Shares', 'Each side is 100 %'],
-              ['sum', 'Sums', 'CPU time as it is'],
+              ['share', 'Shares', 'Each side is 100 % of what was sampled'],
+              ['sum', after.unit === 'nanoseconds' ? 'Cores' : 'Per second', rates ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after` : 'Not known: no time of one side has data that can be believed'],
             ]}
             onChange={(compare) => setState({ compare })}
           />
@@ -228,5 +255,6 @@ function Both(props: PageProps & { before: Profile; after: Profile; table: preac
         </>
       }
     />
+    </>
   );
 }

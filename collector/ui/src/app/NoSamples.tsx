@@ -6,8 +6,10 @@ import { status } from '../query/client';
 import { useAsked } from '../query/use';
 import * as format from '../text/format';
 import { absoluteSpec, toMs, widened } from '../time/range';
+import { LOST_FROM } from '../time/series';
 
-export function NoSamples({ state, setState, range, now }: PageProps) {
+/** `lost`: the part of what its hosts took that was lost. */
+export function NoSamples({ state, setState, range, now, lost }: PageProps & { lost: number }) {
   const asked = useAsked('status\n', status);
   const kept = asked.data?.kept;
   const [from, to] = kept ? [toMs(kept.startUnixNs), toMs(kept.endUnixNs)] : [0, 0];
@@ -17,7 +19,9 @@ export function NoSamples({ state, setState, range, now }: PageProps) {
       <p>
         {outside
           ? `The collector keeps ${format.span(from, to)}, and the range is outside of it.`
-          : state.query || state.filters.length
+          : lost >= LOST_FROM
+            ? `${format.percent(lost)} of the samples of its hosts were lost in this range, and a lost sample does not tell whose it was: what is selected may have run all the same.`
+            : state.query || state.filters.length
             ? 'Nothing matches the selector and the filters in this range.'
             : 'Nothing came from any host in this range.'}
       </p>

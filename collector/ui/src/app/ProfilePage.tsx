@@ -7,19 +7,23 @@ import { buildTree } from '../flame/tree';
 import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
 import { profile, series } from '../query/client';
 import { readPick, writePick } from '../query/moments';
+import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { escapeRegex } from '../flame/search';
 import type { Profile } from '../query/profile';
 import { withMatcher } from '../query/selector';
 import { useAsked } from '../query/use';
 import { type Source, TopTable } from '../tables/TopTable';
 import { labelsOf } from '../tables/sums';
 import { ChartPanel } from '../time/ChartPanel';
+import * as format from '../text/format';
+import { REST_ID, hostsLost } from '../time/series';
 import { absoluteSpec } from '../time/range';
 import { Download } from './Download';
 import { NotFiltered } from './Filters';
 import { GroupBy } from './GroupBy';
 import { NoSamples } from './NoSamples';
-import { Answer } from './parts';
-import { QualityLine } from './QualityLine';
+import { Answer, Name } from './parts';
+import { LossBox, QualityLine } from './QualityLine';
 import type { PageProps } from './page';
 
 export function ProfilePage(props: PageProps) {
@@ -38,7 +42,7 @@ export function ProfilePage(props: PageProps) {
           <NotFiltered state={state} />
           <QualityLine quality={quality} />
         </div>
-        <Answer asked={told ? { ...chart, trouble: undefined } : chart} what="the chart">
+        <Answer asked={chart} told={told} what="the chart">
           {(answer) => (
             <ChartPanel
               answer={answer}
@@ -46,6 +50,7 @@ export function ProfilePage(props: PageProps) {
               hidden={state.hidden}
               dark={theme === 'dark'}
               now={props.now()}
+              range={props.range}
               brushHint="Drag to zoom into a part of the time"
               onHidden={(hidden) => setState({ hidden })}
               onBrush={(range) => setState(absoluteSpec(range))}
@@ -55,9 +60,58 @@ export function ProfilePage(props: PageProps) {
         </Answer>
       </section>
       <Answer asked={stacks} what="the profile" unit="stacks">
-        {(data) => (data.stack.length === 0 ? <NoSamples {...props} /> : <Stacks {...props} profile={data} />)}
+        {(data) =>
+          data.stack.length === 0 ? (
+            <NoSamples {...props} lost={hostsLost(chart.data)} />
+          ) : (
+            <>
+              <LossBox sampling={data.quality?.sampling} what="of this selection" />
+              <Lines {...props} answer={chart.data} />
+              <Stacks {...props} profile={data} />
+            </>
+          )
+        }
       </Answer>
     </>
+  );
+}
+
+/** Most values that a selection is made of by a click. */
+const VALUES_MAX = 20;
+
+/** Said where the chart shows some of its lines: the graph and the table are of all. */
+function Lines({ state, setState, answer }: PageProps & { answer: SeriesResponse | undefined }) {
+  if (!answer || !state.hidden.length) return null;
+  const lines = answer.lines.map((line) => ({ id: line.rest ? REST_ID : (line.labels[state.by] ?? ''), rest: line.rest }));
+  const shown = lines.filter((line) => !state.hidden.includes(line.id));
+  if (shown.length === lines.length) return null;
+  const values = shown.map((line) => line.id);
+  const can = state.by !== '' && shown.length > 0 && shown.length <= VALUES_MAX && shown.every((line) => !line.rest);
+  const select = () => {
+    const matcher = values.length === 1 ? ({ op: '=', value: values[0] } as const) : ({ op: '=~', value: values.map(escapeRegex).join('|') } as const);
+    setState({ query: withMatcher(state.query, { label: state.by, ...matcher }), hidden: [] });
+  };
+  return (
+    <p class="notice lines-note" role="note">
+      <span>
+        The chart shows {shown.length} of {format.plural(lines.length, 'line')}
+        {shown.length === 1 && !shown[0].rest && (
+          <>
+            {' '}
+            (<Name text={values[0]} max={60} empty="(none)" />)
+          </>
+        )}
+        . The graph and the table are of everything that is selected.
+      </span>
+      {can && (
+        <button type="button" onClick={select}>
+          Select only what the chart shows
+        </button>
+      )}
+      <button type="button" onClick={() => setState({ hidden: [] })}>
+        Show all lines
+      </button>
+    </p>
   );
 }
 

@@ -2,7 +2,7 @@
 
 import { Icon, Name, Popover } from './parts';
 import type { DataQuality } from '../gen/fleetprof/collector/v1/query_pb';
-import { details, notesOf } from '../query/quality';
+import { details, lossOf, notesOf } from '../query/quality';
 import * as format from '../text/format';
 import { toMs } from '../time/range';
 import { causeText } from '../time/series';
@@ -10,15 +10,27 @@ import { causeText } from '../time/series';
 /** Most gaps written out. */
 const GAPS_SHOWN = 40;
 
+/** Loss that must be known before the samples are read. */
+export function LossBox({ sampling, what }: { sampling: DataQuality['sampling']; what: string }) {
+  const loss = lossOf(sampling, what);
+  if (!loss) return null;
+  return (
+    <p class={`loss ${loss.bad ? 'bad' : ''}`} role={loss.bad ? 'alert' : 'note'}>
+      <Icon of="warn" /> {loss.text}
+    </p>
+  );
+}
+
 export function QualityLine({ quality }: { quality: DataQuality | undefined }) {
   if (!quality) return <div class="quality" />;
   const notes = notesOf(quality);
   const warns = notes.filter((note) => note.warn).length;
+  const bad = notes.some((note) => note.bad);
   return (
     <div class="quality" aria-label="Data quality">
       <Popover
         title="What this answer is made of and what it misses"
-        class={`plain quality-button ${warns ? 'warned' : ''}`}
+        class={`plain quality-button ${bad ? 'bad' : warns ? 'warned' : ''}`}
         label={
           <>
             {warns > 0 && <Icon of="warn" />} Data quality <Icon of="down" />
@@ -29,7 +41,7 @@ export function QualityLine({ quality }: { quality: DataQuality | undefined }) {
       </Popover>
       <ul>
         {notes.map((note) => (
-          <li key={note.text} class={note.warn ? 'warned' : ''} title={note.title}>
+          <li key={note.text} class={note.bad ? 'bad' : note.warn ? 'warned' : ''} title={note.title}>
             {note.text}
           </li>
         ))}

@@ -134,9 +134,11 @@ export function TroubleBox({ trouble, again }: { trouble: Trouble; again?: () =>
   );
 }
 
-/** The states of a question around what shows its answer. */
-export function Answer<T>(props: { asked: Asked<T>; what: string; unit?: string; children: (data: T) => ComponentChildren }) {
+/** The states of a question around what shows its answer. `told`: what went wrong with it is said elsewhere. */
+export function Answer<T>(props: { asked: Asked<T>; what: string; unit?: string; told?: boolean; children: (data: T) => ComponentChildren }) {
   const { asked } = props;
+  // What is told elsewhere is not told again, but what is shown is as old.
+  const trouble = props.told ? undefined : asked.trouble;
   return (
     <div class={`answer${(asked.slow || asked.trouble) && asked.data !== undefined ? ' stale' : ''}`} aria-busy={asked.waiting}>
       {asked.slow && (
@@ -149,8 +151,8 @@ export function Answer<T>(props: { asked: Asked<T>; what: string; unit?: string;
           )}
         </div>
       )}
-      {asked.trouble && <TroubleBox trouble={asked.trouble} again={asked.again} />}
-      {asked.trouble && asked.data !== undefined && <p class="notice">Below is the answer before this question.</p>}
+      {trouble && <TroubleBox trouble={trouble} again={asked.again} />}
+      {trouble && asked.data !== undefined && <p class="notice">Below is the answer before this question.</p>}
       {asked.data !== undefined ? props.children(asked.data) : asked.slow ? <Skeleton /> : !asked.trouble && <div class="quiet-box" />}
     </div>
   );

@@ -10,7 +10,8 @@ import { buildTree } from '../flame/tree';
 import { HeatPanel, Timed, usePart } from '../heat/HeatPanel';
 import type { Pick } from '../query/moments';
 import type { Profile } from '../query/profile';
-import { samplingNotes } from '../query/quality';
+import { END_LOST } from '../query/outcome';
+import { lossOf, samplingNotes } from '../query/quality';
 import { TopTable } from '../tables/TopTable';
 import { labelsOf } from '../tables/sums';
 import * as format from '../text/format';
@@ -37,6 +38,8 @@ export function CaptureView(props: PageProps & { session: Session }) {
   const part = usePart(profile ?? NOTHING, pick);
   if (!profile) return null;
   const { moments } = profile;
+  // That is said above, and there is nothing else to say.
+  const allLost = takenOf(profile) === 0 && profile.stack.length > 0;
   return (
     <section class="capture-view" aria-label="Capture">
       <header class="page-head">
@@ -68,12 +71,12 @@ export function CaptureView(props: PageProps & { session: Session }) {
       <Hosts session={session} profile={profile} />
       {session.trouble && <TroubleBox trouble={{ ...session.trouble, advice: `What came is below. ${session.trouble.advice}`, retry: false }} />}
       <Timed onEscape={pick && (() => setPick(undefined))}>
-        {moments ? (
+        {allLost ? null : moments ? (
           <HeatPanel moments={moments} unit={profile.unit} samples={state.samples} theme={props.theme} pick={pick} onPick={setPick} />
         ) : (
           <p class="soft">{side === 'before' ? 'When samples of the time before were taken is not known.' : 'When samples were taken was not kept: there is no heat map.'}</p>
         )}
-        {profile.stack.length === 0 ? (
+        {allLost ? null : profile.stack.length === 0 ? (
           <Empty title="Nothing was sampled">
             <p>Nothing that was selected had the event in this time.</p>
           </Empty>
@@ -92,6 +95,11 @@ const NOTHING: Profile = {
   unit: '', quality: undefined, about: { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined }, moments: undefined,
 };
 
+/** Samples that were not lost. */
+function takenOf(profile: Profile): number {
+  return profile.count.reduce((sum, count, sample) => sum + (profile.end[sample] === END_LOST ? 0 : count), 0);
+}
+
 function Hosts({ session, profile }: { session: Session; profile: Profile }) {
   const tally = useMemo(() => tallyOf(session.hosts.values()), [session]);
   const partial = tally.answered < tally.all || tally.partial > 0;
@@ -99,7 +107,9 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
   const { result } = session;
   const notices = result ? [...(result.endedBy ? [result.endedBy] : []), ...result.notices] : [];
   const { about } = profile;
-  const notes = samplingNotes(about);
+  const loss = lossOf(about.sampling, `of ${format.duration(Number(about.durationNs))}`);
+  // What is said in full is not said again in figures.
+  const notes = samplingNotes(about).filter((note) => !loss || !/^(lost|coverage) /.test(note.text));
   return (
     <div class={`panel capture-hosts${partial ? ' partial' : ''}`}>
       <div class="tools">
@@ -107,16 +117,17 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
           {partial && <Icon of="warn" />} {tallyText(tally)}
         </strong>
         <span class="soft">
-          {format.span(toMs(about.startUnixNs), toMs(about.startUnixNs + about.durationNs))} · {format.plural(profile.count.reduce((sum, count) => sum + count, 0), 'sample')}
+          {format.span(toMs(about.startUnixNs), toMs(about.startUnixNs + about.durationNs))} · {format.plural(takenOf(profile), 'sample')}
           {about.event !== '' && ` of ${about.event.slice(0, 60)}`}
         </span>
         <ul class="capture-notes">
           {notes.map((note) => (
-            <li key={note.text} class={note.warn ? 'warned' : 'soft'} title={note.title}>
+            <li key={note.text} class={note.bad ? 'bad' : note.warn ? 'warned' : 'soft'} title={note.title}>
               {note.text}
             </li>
           ))}
         </ul>
+        {loss && <strong class={loss.bad ? 'wrong' : 'warned'}>{loss.text}</strong>}
         <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>
           Hosts <Icon of="down" />
         </button>

@@ -5,7 +5,7 @@ import { KIND_WORDS, syntheticMeaning, unnamedReason } from '../query/outcome';
 import * as format from '../text/format';
 import { shown } from '../text/printable';
 import type { Compare } from './diff';
-import { changeOf } from './diff';
+import { changeOf, rateOf } from './diff';
 import type { Layout } from './layout';
 import { KIND_LABEL } from './tree';
 
@@ -17,6 +17,15 @@ export interface Describing {
   compare?: Compare;
 }
 
+/** A node of one side of a comparison. */
+function sided(id: number, side: 0 | 1, of: Describing): string {
+  const { tree } = of.layout;
+  const rate = of.compare === 'sum' && !of.samples ? rateOf(tree, id, side) : undefined;
+  return rate === undefined ? amount(tree.total[side][id], of) : rateText(rate, of);
+}
+
+const rateText = (rate: number, of: Describing) => `${format.significant(rate)} ${of.unit === 'nanoseconds' ? 'cores' : `${of.unit || 'samples'}/s`}`;
+
 const amount = (value: number, of: Describing) => (of.samples ? format.plural(value, 'sample') : format.weight(value, of.unit));
 
 /** One line of text. */
@@ -25,11 +34,19 @@ export function sentence(node: number, of: Describing): string {
   const id = of.layout.node[node];
   if (of.compare) {
     const change = changeOf(tree, id, of.compare);
-    const state = change.appeared ? 'new' : change.vanished ? 'vanished' : format.points(change.delta);
-    return `before ${amount(change.before, of)}, after ${amount(change.after, of)}, ${state}`;
+    const state = change.appeared ? 'new' : change.vanished ? 'vanished' : moved(id, change.delta, of);
+    return `before ${sided(id, 0, of)}, after ${sided(id, 1, of)}, ${state}`;
   }
   const [own, total, whole] = [tree.own[0][id], tree.total[0][id], tree.total[0][0]];
   return `self ${amount(own, of)} (${format.share(own, whole)}), total ${amount(total, of)} (${format.share(total, whole)})`;
+}
+
+/** By how much a node changed. */
+function moved(id: number, delta: number, of: Describing): string {
+  const { tree } = of.layout;
+  const [was, is] = of.compare === 'sum' ? [rateOf(tree, id, 0), rateOf(tree, id, 1)] : [];
+  if (was === undefined || is === undefined) return format.points(delta);
+  return `${is < was ? '−' : '+'}${rateText(Math.abs(is - was), of)}`;
 }
 
 /** Most spellings shown. */
@@ -107,17 +124,17 @@ function DiffNumbers({ id, of }: { id: number; of: Describing }) {
       <tbody>
         <tr>
           <th scope="row">before</th>
-          <td>{amount(change.before, of)}</td>
+          <td>{sided(id, 0, of)}</td>
           <td>{format.share(change.before, tree.total[0][0])}</td>
         </tr>
         <tr>
           <th scope="row">after</th>
-          <td>{amount(change.after, of)}</td>
+          <td>{sided(id, 1, of)}</td>
           <td>{format.share(change.after, tree.total[1][0])}</td>
         </tr>
         <tr>
           <th scope="row">change</th>
-          <td class={change.delta > 0 ? 'more-than' : 'less-than'}>{state ?? (of.compare === 'share' ? format.points(change.delta) : amount(change.after - change.before, of))}</td>
+          <td class={change.delta > 0 ? 'more-than' : 'less-than'}>{state ?? moved(id, change.delta, of)}</td>
         </tr>
       </tbody>
     </table>

@@ -3,16 +3,28 @@
 import type { Measure } from './layout';
 import type { Tree } from './tree';
 
-/** Shares are compared, or sums as they are. */
+/** Shares of each side are compared, or cores: the mean over the time that each side covers. */
 export type Compare = 'share' | 'sum';
 
 /** Whose width a node has: `both` is the larger of the two, so that what vanished keeps its place. */
 export type Width = 'both' | 'after' | 'before';
 
-/** By how much values before are scaled: in shares both profiles are as large. */
+/** By how much values before are scaled: in shares both profiles are as large, in cores as their means are. */
 export function scale(tree: Tree, compare: Compare): number {
   const [before, after] = [tree.total[0][0], tree.total[1][0]];
-  return compare === 'share' && before > 0 && after > 0 ? after / before : 1;
+  const [was, is] = ratesOf(tree, compare);
+  return before > 0 && after > 0 && is > 0 ? (was / is) * (after / before) : 1;
+}
+
+/** What the roots are: the same in shares, the mean of each side's own time in cores. */
+function ratesOf(tree: Tree, compare: Compare): readonly [number, number] {
+  return compare === 'share' || !tree.rates ? [1, 1] : tree.rates;
+}
+
+/** A node in cores (or events a second), of one side; undefined where that is not known. */
+export function rateOf(tree: Tree, node: number, side: 0 | 1): number | undefined {
+  const whole = tree.total[side][0];
+  return tree.rates && whole > 0 ? (tree.total[side][node] / whole) * tree.rates[side] : undefined;
 }
 
 /** The measure for a layout. */
@@ -32,7 +44,7 @@ export function measure(tree: Tree, compare: Compare, width: Width): Measure {
 export interface Change {
   before: number;
   after: number;
-  /** In parts of the whole; sums: of the larger whole. */
+  /** In parts of the whole; cores: of the larger whole. */
   delta: number;
   /** −1 (all gone) … 1 (all new): by how much it changed, seen from itself. */
   relative: number;
@@ -44,9 +56,9 @@ export interface Change {
 export function changeOf(tree: Tree, node: number, compare: Compare): Change {
   const [before, after] = [tree.total[0][node], tree.total[1][node]];
   const [wholeBefore, wholeAfter] = [tree.total[0][0], tree.total[1][0]];
-  const largest = Math.max(wholeBefore, wholeAfter) || 1;
-  const [was, is] =
-    compare === 'share' ? [wholeBefore ? before / wholeBefore : 0, wholeAfter ? after / wholeAfter : 0] : [before / largest, after / largest];
+  const [rateBefore, rateAfter] = ratesOf(tree, compare);
+  const largest = Math.max(rateBefore, rateAfter) || 1;
+  const [was, is] = [wholeBefore ? (before / wholeBefore) * (rateBefore / largest) : 0, wholeAfter ? (after / wholeAfter) * (rateAfter / largest) : 0];
   const sum = was + is;
   return {
     before,

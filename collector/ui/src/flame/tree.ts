@@ -3,7 +3,7 @@
 // All in typed arrays; a node's parent has a smaller id, so sums run without recursion. A tree has two
 // columns of values: the second is used where two profiles are compared.
 
-import { KIND, TRUNCATED, isTruncated } from '../query/outcome';
+import { END_LOST, KIND, TRUNCATED, isTruncated, isWaitState, isWaker } from '../query/outcome';
 import type { Profile } from '../query/profile';
 import type { Names } from './names';
 
@@ -17,6 +17,8 @@ export interface Options {
   focus: string;
   /** A label whose values stand between root and stacks; empty: none. */
   root: string;
+  /** Without what was lost. */
+  sampled?: boolean;
 }
 
 /** Nodes by id; node 0 is the root. */
@@ -28,6 +30,8 @@ export interface Tree {
   own: [Float64Array, Float64Array];
   /** Here and below. */
   total: [Float64Array, Float64Array];
+  /** What the roots of two profiles are in cores, or events a second; absent where it is not known. */
+  rates?: readonly [number, number];
 }
 
 /** Builds a tree from paths. */
@@ -124,6 +128,7 @@ export function addProfile(builder: TreeBuilder, profile: Profile, column: 0 | 1
   for (const sample of order) {
     const stack = profile.stack[sample];
     if (holds && !holds[stack]) continue;
+    if (options.sampled && profile.end[sample] === END_LOST) continue;
     if (roots[sample] !== current) {
       current = roots[sample];
       nodes.fill(NONE);
@@ -205,12 +210,15 @@ export function buildTree(names: Names, profile: Profile, options: Options): Tre
   return builder.finish();
 }
 
-/** The tree of two profiles: column 0 is before, column 1 is after. */
-export function buildDiffTree(names: Names, before: Profile, after: Profile, options: Options): Tree {
+/**
+ * The tree of two profiles: column 0 is before, column 1 is after. Of what was sampled: what was lost would
+ * be as wide as nothing else, and nobody knows what it was.
+ */
+export function buildDiffTree(names: Names, before: Profile, after: Profile, options: Options, rates?: readonly [number, number]): Tree {
   const builder = new TreeBuilder(names);
-  addProfile(builder, before, 0, options);
-  addProfile(builder, after, 1, options);
-  return builder.finish();
+  addProfile(builder, before, 0, { ...options, sampled: true });
+  addProfile(builder, after, 1, { ...options, sampled: true });
+  return { ...builder.finish(), rates };
 }
 
 /** Values of one function. */
@@ -218,6 +226,8 @@ export interface Row {
   name: number;
   own: number;
   total: number;
+  /** Of waits in the function: who ended the most of them, and how much that is. */
+  waker?: { name: number; value: number };
 }
 
 /** Functions by name id with their own and total values; recursion counts once. */
@@ -226,15 +236,51 @@ export function functionRows(tree: Tree, column: 0 | 1 = 0): Row[] {
   const own = new Float64Array(names.length);
   const total = new Float64Array(names.length);
   const outermost = outermostNodes(tree);
+  const waits = waitsOf(tree);
+  const wakers = new Map<number, Map<number, number>>();
   for (let node = 1; node < parent.length; node++) {
-    own[name[node]] += tree.own[column][node];
+    const value = tree.own[column][node];
+    const wait = waits?.[node] ?? 0;
+    if (wait === 0) own[name[node]] += value;
+    else if (value > 0) {
+      // The thread waits in its own last frame; what its waker ran is no place where time went.
+      const at = blockedIn(tree, wait);
+      own[name[at]] += value;
+      const of = wakers.get(name[at]) ?? new Map<number, number>();
+      wakers.set(name[at], of);
+      of.set(name[wait], (of.get(name[wait]) ?? 0) + value);
+    }
     if (outermost[node]) total[name[node]] += tree.total[column][node];
   }
   const rows: Row[] = [];
   for (let id = 1; id < names.length; id++) {
-    if (total[id] > 0 && names.kind[id] !== KIND_LABEL) rows.push({ name: id, own: own[id], total: total[id] });
+    if (total[id] > 0 && names.kind[id] !== KIND_LABEL) rows.push({ name: id, own: own[id], total: total[id], ...heaviest(wakers.get(id)) });
   }
   return rows;
+}
+
+function heaviest(of: Map<number, number> | undefined): Pick<Row, 'waker'> {
+  let waker: Row['waker'];
+  for (const [name, value] of of ?? []) if (!waker || value > waker.value) waker = { name, value };
+  return waker ? { waker } : {};
+}
+
+/** By node: the frame at which its stack goes on beyond a thread that waits, or 0; undefined: nobody waits. */
+function waitsOf(tree: Tree): Uint32Array | undefined {
+  const { names, parent, name } = tree;
+  const marks = names.text.map((text, id) => names.kind[id] === KIND.synthetic && isWaker(text));
+  if (!marks.includes(true)) return undefined;
+  const waits = new Uint32Array(parent.length);
+  for (let node = 1; node < parent.length; node++) waits[node] = waits[parent[node]] || (marks[name[node]] ? node : 0);
+  return waits;
+}
+
+/** The frame in which a thread waits, by the frame of its waker. */
+function blockedIn(tree: Tree, wait: number): number {
+  const { names, parent, name } = tree;
+  let at = parent[wait];
+  while (at !== 0 && names.kind[name[at]] === KIND.synthetic && isWaitState(names.text[name[at]])) at = parent[at];
+  return at === 0 ? wait : at;
 }
 
 /** 1 for nodes without a node of the same name above them. */

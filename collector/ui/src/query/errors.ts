@@ -17,10 +17,10 @@ export interface Trouble {
 }
 
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
-  [Code.InvalidArgument]: ['The question is not valid', 'Mend the selector, the pattern or the time range.', false],
+  [Code.InvalidArgument]: ['The question is not valid', 'Correct the selector, the pattern or the time range.', false],
   [Code.ResourceExhausted]: ['The answer would be too large', 'Narrow the time range, or select fewer hosts or units.', false],
   [Code.DeadlineExceeded]: ['It took too long', 'Narrow the time range or the selection, or try again when the collector is less busy.', true],
-  [Code.Unavailable]: ['The collector does not answer', 'See whether it runs and can be reached from here; then try again.', true],
+  [Code.Unavailable]: ['The collector cannot answer now', 'What it says is below. Try again; if it stays, see the Collector page for what is degraded.', true],
   [Code.Unauthenticated]: ['You are not known here', 'Sign in as this collector’s operator has set it up, then load the page again.', false],
   [Code.PermissionDenied]: ['You may not see this', 'Ask the operator of this collector for the right to.', false],
   [Code.Unimplemented]: ['This collector does not know the question', 'The page and the collector are of different versions: load the page again, or upgrade the collector.', false],
@@ -48,6 +48,13 @@ export function troubleOf(error: unknown): Trouble | undefined {
   // A request that no server took: the browser says only that it failed.
   const code = connect.code === Code.Unknown && /fetch|network|load failed/i.test(connect.rawMessage) ? Code.Unavailable : connect.code;
   if (connect.metadata.has('retry-after')) return { title: 'The collector is busy', detail: connect.rawMessage, advice: 'Others are reading large answers: try again in a moment.', retry: true, code: Code[code] };
+  // A proxy in front of it says the same for a collector that is not there.
+  if (code === Code.Unavailable && (code !== connect.code || /^HTTP \d{3}/.test(connect.rawMessage))) {
+    return { title: 'The collector does not answer', detail: connect.rawMessage, advice: 'See whether it runs and can be reached from here; then try again.', retry: true, code: Code[code] };
+  }
+  if (code === Code.Unavailable && /disk is full|no space left/i.test(connect.rawMessage)) {
+    return { title: 'The collector cannot answer now: its disk is full', detail: connect.rawMessage, advice: 'Make room on the disk of the collector, or lower the limit of its store; then try again.', retry: true, code: Code[code] };
+  }
   const [title, advice, retry] = SENTENCES[code] ?? ['Something went wrong', 'Try again; if it stays, report it with what is said here.', true];
   return { title, detail: connect.rawMessage, advice, retry, code: Code[code] };
 }

@@ -17,8 +17,24 @@ export const LOST = '[lost]';
 /** Name of the frame that has what a bound refused. */
 export const OTHER = '[other]';
 
-const COMPLETE = [0, 13];
-const NOT_KNOWN = [8, 9];
+/** End of the rows that stand for samples which were lost. */
+export const END_LOST = 9;
+
+/**
+ * True for the frame at which the stack of a wait goes on beyond the thread that waits: who woke it, whose
+ * frames follow, or that nobody was seen to.
+ */
+export function isWaker(name: string): boolean {
+  return name.startsWith('[woken by ') || name === '[waker unseen]' || name === '[still waiting]';
+}
+
+/** True for frames that say how a thread waits: they are no place where it does. */
+export function isWaitState(name: string): boolean {
+  return name === '[uninterruptible]' || name === '[stopped]';
+}
+
+const COMPLETE = [0, 13, 17];
+const NOT_KNOWN = [8, END_LOST];
 
 /** True when callers are known to be missing. */
 export function isTruncated(end: number): boolean {
@@ -43,18 +59,19 @@ const UNNAMED: readonly string[] = [
   'generated code of a process that ended before its perf map was read',
   'generated code whose perf map could not be read in time',
   'generated code: the address was used again around that time, and the perf map does not say when',
+  'reading the symbols would take more memory or time than one file, or all files of its owner, may take',
 ];
 
 /** Words of the ends of stacks in files. */
 export const END_WORDS: readonly string[] = [
   'complete', 'depth_limit', 'broken_chain', 'unmapped', 'no_user_stack', 'copy_too_small', 'no_unwind_info', 'unreadable_memory', 'unresolved', 'lost',
-  'thirty_two_bit', 'module_loading', 'no_progress', 'stitched', 'module_refused', 'generated_code',
+  'thirty_two_bit', 'module_loading', 'no_progress', 'stitched', 'module_refused', 'generated_code', 'work_limit', 'alike',
 ];
 
 /** Words of the reasons for a missing name in files. */
 export const UNNAMED_WORDS: readonly string[] = [
   'named', 'no_symbols', 'not_in_symbols', 'file_gone', 'file_changed', 'file_unreadable', 'no_mapping', 'jit_no_map', 'jit_not_in_map', 'jit_map_refused',
-  'kernel_hidden', 'process_unknown', 'limit', 'not_in_kallsyms', 'jit_process_gone', 'jit_map_late', 'jit_reused',
+  'kernel_hidden', 'process_unknown', 'limit', 'not_in_kallsyms', 'jit_process_gone', 'jit_map_late', 'jit_reused', 'over_budget',
 ];
 
 /** Why a frame has no symbol; empty when it has one. */

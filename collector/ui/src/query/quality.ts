@@ -8,10 +8,49 @@ export interface Note {
   /** What it means. */
   title: string;
   warn: boolean;
+  /** What is there misleads without it. */
+  bad?: boolean;
 }
 
 /** From which part on something that is missing is told as a warning. */
 const WARN_FROM = { lost: 0.01, truncated: 0.1, unnamed: 0.1, folded: 0.01, pruned: 0.01, coverage: 0.95 } as const;
+
+/** From which lost part on what is left misleads. */
+const MOSTLY = 0.5;
+
+/** Below this the kernel accounts for time that no sample has. */
+export const COVERAGE_LOW = WARN_FROM.coverage;
+
+/**
+ * Part of the CPU time which the kernel measured that was sampled: the one meaning of "coverage" on all pages.
+ * `takenNs` is without what was lost. What the agent took from its own samples, because the kernel told nothing,
+ * says nothing and counts on neither side. Undefined: nothing was measured.
+ */
+export function coverageOf(of: { takenNs: bigint; expectedNs: bigint; estimatedNs: bigint } | undefined): number | undefined {
+  if (!of) return undefined;
+  const less = (value: bigint) => Math.max(0, Number(value - of.estimatedNs));
+  const measured = less(of.expectedNs);
+  return measured > 0 ? less(of.takenNs) / measured : undefined;
+}
+
+/** What coverage is, for tips. */
+export const COVERAGE_HINT = 'CPU time of the samples, without those that were lost, over the CPU time that the kernel measured';
+
+/** Lost part of the samples that an answer should have; 0 when none is known. */
+export function lostPart(sampling: DataQuality['sampling']): number {
+  const [taken, lost] = [Number(sampling?.taken ?? 0n), Number(sampling?.lostSamples ?? 0n)];
+  return lost > 0 ? lost / (taken + lost) : 0;
+}
+
+/** What must be said before anybody reads the samples: nothing where few were lost. */
+export function lossOf(sampling: DataQuality['sampling'], what: string): { text: string; bad: boolean } | undefined {
+  const part = lostPart(sampling);
+  if (part < 0.1) return undefined;
+  const [taken, lost] = [Number(sampling?.taken ?? 0n), Number(sampling?.lostSamples ?? 0n)];
+  if (taken === 0) return { text: `All ${format.plural(lost, 'sample')} ${what} were lost.`, bad: true };
+  const left = `What is shown is made of the ${format.plural(taken, 'sample')} that ${taken === 1 ? 'is' : 'are'} left`;
+  return { text: `${format.percent(part)} of the samples ${what} were lost. ${left}${part >= MOSTLY ? ', and may mislead' : ''}.`, bad: part >= MOSTLY };
+}
 
 /** The notes, the most important first. */
 export function notesOf(quality: DataQuality): Note[] {
@@ -45,19 +84,16 @@ export function samplingNotes(quality: Pick<DataQuality, 'sampling' | 'coverage'
   const { sampling, coverage } = quality;
   if (sampling) {
     const taken = Number(sampling.taken);
-    const part = (text: string, value: bigint, of: number, from: number, title: string) => {
-      if (value > 0n && of > 0) notes.push({ text: `${text} ${format.percent(Number(value) / of)}`, title, warn: Number(value) / of > from });
+    const part = (text: string, value: bigint, of: number, from: number, title: string, bad = 2) => {
+      if (value > 0n && of > 0) notes.push({ text: `${text} ${format.percent(Number(value) / of)}`, title, warn: Number(value) / of > from, bad: Number(value) / of >= bad });
     };
-    part('lost', sampling.lostSamples, taken + Number(sampling.lostSamples), WARN_FROM.lost, 'Samples lost before their stack was seen, an estimate: they stand under [lost]');
+    part('lost', sampling.lostSamples, taken + Number(sampling.lostSamples), WARN_FROM.lost, 'Samples lost before their stack was seen, an estimate: they stand under [lost]', MOSTLY);
     part('truncated', sampling.truncated, taken, WARN_FROM.truncated, 'Samples whose callers are not all known: they stand under [truncated]');
     part('unnamed', sampling.unnamed, taken, WARN_FROM.unnamed, 'Samples whose leaf frame has no symbol');
     part('folded', sampling.folded, taken, WARN_FROM.folded, 'Samples put under [other] because a bound was reached');
   }
-  const expected = Number(coverage?.expectedNs ?? 0n);
-  if (coverage && expected > 0) {
-    const fraction = Number(coverage.takenNs) / expected;
-    notes.push({ text: `coverage ${format.percent(fraction)}`, title: 'CPU time of the samples over what the kernel accounts for', warn: fraction < WARN_FROM.coverage });
-  }
+  const fraction = coverageOf(coverage);
+  if (fraction !== undefined) notes.push({ text: `coverage ${format.percent(fraction)}`, title: COVERAGE_HINT, warn: fraction < WARN_FROM.coverage, bad: fraction < MOSTLY });
   return notes;
 }
 

@@ -9,24 +9,27 @@ import type { CgroupsResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { withMatcher } from '../query/selector';
 import * as format from '../text/format';
 import type { Range } from '../time/range';
-import { COVERAGE_LOW } from './Hosts';
+import { COVERAGE_HINT, COVERAGE_LOW, coverageOf } from '../query/quality';
 import { type CgroupRow, isOpen, treeOf, visible } from './cgroupTree';
 
 interface Props {
   answer: CgroupsResponse;
   range: Range;
+  /** Time of the range that has data. Unit: nanoseconds. */
+  coveredNs: number;
   state: State;
   setState: SetState;
 }
 
-export function Cgroups({ answer, range, state, setState }: Props) {
+export function Cgroups({ answer, range, coveredNs, state, setState }: Props) {
   const roots = useMemo(() => treeOf(answer.cgroups), [answer]);
   const whole = Number(answer.quality?.totalWeight ?? 0n) || roots.reduce((sum, row) => sum + Number(row.cgroup.totalWeight), 0);
   const toggled = useMemo(() => new Set(state.toggled), [state.toggled.join('\n')]);
   const rows = useMemo(() => visible(roots, whole, toggled, state.filter), [roots, whole, toggled, state.filter]);
   const [drawn, setDrawn] = useState(ROWS_DRAWN);
   const toggle = (path: string) => setState({ toggled: toggled.has(path) ? state.toggled.filter((one) => one !== path) : [...state.toggled, path] });
-  const rangeNs = (range.to - range.from) * 1e6;
+  const rangeNs = coveredNs > 0 ? coveredNs : (range.to - range.from) * 1e6;
+  const alone = roots.length === 1;
   const unit = answer.quality?.unit ?? 'nanoseconds';
   return (
     <section class="page" aria-label="Containers and services">
@@ -49,12 +52,12 @@ export function Cgroups({ answer, range, state, setState }: Props) {
                 <th scope="col" class="number">{unit === 'nanoseconds' ? 'Cores' : 'Per second'}</th>
                 <th scope="col" class="number" title="In this cgroup alone">Self</th>
                 <th scope="col" class="number" title="Estimate of what was lost before its stack was seen">Lost</th>
-                <th scope="col" class="number" title="CPU time of samples over what the kernel accounts for">Coverage</th>
+                <th scope="col" class="number" title={COVERAGE_HINT}>Coverage</th>
               </tr>
             </thead>
             <tbody>
               {rows.slice(0, drawn).map((row) => (
-                <Row key={row.cgroup.path} row={row} whole={whole} rangeNs={rangeNs} unit={unit} open={isOpen(row, whole, toggled)} filtered={state.filter !== ''} onToggle={() => toggle(row.cgroup.path)} onOpen={() => setState({ view: 'profile', query: withMatcher(state.query, { label: 'cgroup', op: '^=', value: row.cgroup.path }) })} />
+                <Row key={row.cgroup.path} row={row} alone={alone} whole={whole} rangeNs={rangeNs} unit={unit} open={isOpen(row, whole, toggled)} filtered={state.filter !== ''} onToggle={() => toggle(row.cgroup.path)} onOpen={() => setState({ view: 'profile', query: withMatcher(state.query, { label: 'cgroup', op: '^=', value: row.cgroup.path }) })} />
               ))}
             </tbody>
           </table>
@@ -76,12 +79,23 @@ export function Cgroups({ answer, range, state, setState }: Props) {
 /** Deepest indent drawn: a path may have more parts than a screen has room. */
 const INDENT_MAX = 12;
 
-function Row(props: { row: CgroupRow; whole: number; rangeNs: number; unit: string; open: boolean; filtered: boolean; onToggle: () => void; onOpen: () => void }) {
+/** What a row without a path of its own stands for. */
+function nameOf(name: string, alone: boolean): string {
+  if (name === '') return '[cgroup not known]';
+  return name === '/' && alone ? '/ (all)' : name;
+}
+
+function meaningOf(path: string): string {
+  if (path === '') return 'samples whose cgroup is not known: most of them were lost before anything was read of them';
+  return path.startsWith('/') ? '' : 'its path could not be read before it was gone';
+}
+
+function Row(props: { alone: boolean; row: CgroupRow; whole: number; rangeNs: number; unit: string; open: boolean; filtered: boolean; onToggle: () => void; onOpen: () => void }) {
   const { row, whole, unit } = props;
   const { cgroup } = row;
-  const [total, own, lost, expected] = [cgroup.totalWeight, cgroup.selfWeight, cgroup.totalLostWeight, cgroup.expectedNs].map(Number);
-  const coverage = expected > 0 ? (total - lost) / expected : undefined;
-  const about = [cgroup.runtime, cgroup.container.slice(0, 12), cgroup.podUid && `pod ${cgroup.podUid.slice(0, 13)}`].filter(Boolean).join(' · ');
+  const [total, own, lost] = [cgroup.totalWeight, cgroup.selfWeight, cgroup.totalLostWeight].map(Number);
+  const coverage = coverageOf({ takenNs: cgroup.totalWeight - cgroup.totalLostWeight, expectedNs: cgroup.expectedNs, estimatedNs: cgroup.estimatedNs });
+  const about = [meaningOf(cgroup.path), cgroup.runtime, cgroup.container.slice(0, 12), cgroup.podUid && `pod ${cgroup.podUid.slice(0, 13)}`].filter(Boolean).join(' · ');
   return (
     <tr>
       <td class="col-name">
@@ -94,11 +108,11 @@ function Row(props: { row: CgroupRow; whole: number; rangeNs: number; unit: stri
             <span class="square-small" />
           )}
           <button type="button" class="plain grow" title="Its profile" onClick={props.onOpen}>
-            <Name text={row.name === '/' ? '/ (all)' : row.name} max={120} />
+            <Name text={nameOf(row.name, props.alone)} max={120} />
           </button>
           {about !== '' && (
             <span class="soft">
-              <Name text={about} max={60} />
+              <Name text={about} max={100} />
             </span>
           )}
         </span>
@@ -109,8 +123,8 @@ function Row(props: { row: CgroupRow; whole: number; rangeNs: number; unit: stri
       <td class="number soft">{format.share(total, whole)}</td>
       <td class="number">{format.significant((total / props.rangeNs) * (unit === 'nanoseconds' ? 1 : 1e9))}</td>
       <td class="number soft">{own > 0 ? format.weight(own, unit) : '–'}</td>
-      <td class={`number ${lost > 0.01 * total ? 'warned' : 'soft'}`}>{lost > 0 ? format.share(lost, total) : '–'}</td>
-      <td class={`number ${coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}>{coverage === undefined ? '–' : format.percent(coverage)}</td>
+      <td class={`number ${lost >= 0.5 * total && lost > 0 ? 'wrong' : lost > 0.01 * total ? 'warned' : 'soft'}`}>{lost > 0 ? format.share(lost, total) : '–'}</td>
+      <td class={`number ${coverage !== undefined && coverage < 0.5 ? 'wrong' : coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}>{coverage === undefined ? '–' : format.percent(coverage)}</td>
     </tr>
   );
 }

@@ -7,40 +7,73 @@ import { type ColumnOf, SortedTable } from '../app/sorting';
 import { Empty, Module, Name } from '../app/parts';
 import type { DiffResponse, DiffRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { escapeRegex } from '../flame/search';
+import { KIND } from '../query/outcome';
+import { lostPart } from '../query/quality';
 import * as format from '../text/format';
+
+const SPREAD = 'The error is from how much the share moves between parts of each range, and never below that of sampling; differences between hosts are not in it.';
+const SAMPLING = 'The error is that of sampling alone, as if all samples were independent: real spread between hosts and minutes is larger.';
 
 interface Props {
   answer: DiffResponse;
+  /** Both sides in cores, or events a second; undefined: not known. */
+  rates: readonly [number, number] | undefined;
+  unit: string;
   state: State;
   setState: SetState;
 }
 
-export function DiffTable({ answer, state, setState }: Props) {
+/** Fewer samples than this on a side are told: changes of some points are chance then. */
+const FEW_SAMPLES = 1000;
+
+/** What is said of a side with few samples: from which change on a function of a tenth of it can be told. */
+export function fewText(side: string, samples: number): string {
+  const points = 1.96 * Math.sqrt((0.1 * 0.9) / Math.max(1, samples)) * 100;
+  return `${side}: ${format.plural(samples, 'sample')}, too few for changes under ${Math.ceil(points)} pp`;
+}
+
+/** Rows that are no code: what was cut, folded, or has no name. */
+const isCode = (row: DiffRow) => row.kind !== KIND.synthetic;
+
+export function DiffTable({ answer, rates, unit, state, setState }: Props) {
   const wanted = state.filter.toLowerCase();
-  const rows = useMemo(() => answer.rows.filter((row) => wanted === '' || row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted)), [answer, wanted]);
-  const before = Number(answer.before?.totalWeight ?? 0n);
-  const after = Number(answer.after?.totalWeight ?? 0n);
+  const rows = useMemo(() => answer.rows.filter((row) => isCode(row) && (wanted === '' || row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted))), [answer, wanted]);
+  const apart = useMemo(() => answer.rows.filter((row) => !isCode(row)), [answer]);
+  const [before, after] = [answer.beforeSampled, answer.afterSampled].map((side) => Number(side?.weight ?? 0n));
+  const sure = Math.min(...[answer.beforeSampled, answer.afterSampled].map((side) => side?.parts ?? 0)) >= 2;
+  const cores = state.compare === 'sum' && rates !== undefined;
+  const [was, is] = cores ? rates : [1, 1];
+  const share = (row: DiffRow) => [before > 0 ? (Number(row.beforeSelfWeight) / before) * was : 0, after > 0 ? (Number(row.afterSelfWeight) / after) * is : 0] as const;
+  const change = (row: DiffRow) => share(row)[1] - share(row)[0];
+  const of = cores ? `${unit === 'nanoseconds' ? 'Cores' : 'Events a second'} of self time` : 'Share of self time in what was sampled';
+  const shown = (value: number) => (cores ? format.significant(value) : format.percent(value));
   const columns: ColumnOf<DiffRow>[] = [
-    { key: 'before', title: 'Before', hint: 'Share of self time before', number: true, by: (row) => Number(row.beforeSelfWeight), cell: (row) => format.share(Number(row.beforeSelfWeight), before) },
-    { key: 'after', title: 'After', hint: 'Share of self time after', number: true, by: (row) => Number(row.afterSelfWeight), cell: (row) => format.share(Number(row.afterSelfWeight), after) },
+    { key: 'before', title: 'Before', hint: `${of} before`, number: true, by: (row) => share(row)[0], cell: (row) => shown(share(row)[0]) },
+    { key: 'after', title: 'After', hint: `${of} after`, number: true, by: (row) => share(row)[1], cell: (row) => shown(share(row)[1]) },
     {
       key: 'change',
-      title: 'Change',
-      hint: 'Change of the share of self time, in percentage points, and its standard error',
+      title: cores ? (unit === 'nanoseconds' ? 'Change, cores' : 'Change a second') : 'Change',
+      hint: cores ? 'Change of the mean; how far load comes and goes by itself is not in it' : `Change and its standard error, in percentage points. ${sure ? SPREAD : SAMPLING}`,
       number: true,
-      by: (row) => Math.abs(row.shareChange),
+      by: (row) => Math.abs(change(row)),
       cell: (row) => (
-        <span class={row.significant ? (row.shareChange > 0 ? 'more-than' : 'less-than') : 'soft'}>
-          {format.points(row.shareChange)} <small class="soft">± {format.significant(row.shareError * 100, 2)}</small>
+        <span class={row.significant ? (change(row) > 0 ? 'more-than' : 'less-than') : 'soft'}>
+          {cores ? (
+            `${change(row) < 0 ? '−' : '+'}${format.significant(Math.abs(change(row)))}`
+          ) : (
+            <>
+              {format.points(change(row))} <small class="soft">± {format.significant(row.shareError * 100, 2)}</small>
+            </>
+          )}
         </span>
       ),
     },
     {
       key: 'sure',
-      title: 'Sure',
-      hint: 'Larger than chance would make it in 19 of 20 cases',
+      title: !sure ? 'Sampling error only' : cores ? 'Share significant' : 'Significant',
+      hint: `${cores ? 'Of the share: ' : ''}${sure ? `${SPREAD} Of the rows marked, at most one in twenty is chance.` : SAMPLING}`,
       by: (row) => (row.significant ? 'a' : 'b'),
-      cell: (row) => <span class={row.significant ? 'sure' : 'soft'}>{row.significant ? 'yes' : 'chance'}</span>,
+      cell: (row) => <span class={row.significant ? 'sure' : 'soft'}>{row.significant ? (sure ? 'yes' : 'beyond it') : sure ? 'within noise' : 'within it'}</span>,
     },
     {
       key: 'name',
@@ -61,11 +94,22 @@ export function DiffTable({ answer, state, setState }: Props) {
       ),
     },
   ];
+  const notes = ([['before', answer.before, answer.beforeSampled], ['after', answer.after, answer.afterSampled]] as const).flatMap(([side, quality, sampled]) => {
+    const [samples, lost] = [Number(sampled?.count ?? 0n), lostPart(quality?.sampling)];
+    return [...(samples > 0 && samples < FEW_SAMPLES ? [fewText(side, samples)] : []), ...(lost >= 0.01 ? [`${side}: ${format.percent(lost)} lost, not compared`] : [])];
+  });
   return (
     <section class="top" aria-label="Table of changes">
       <div class="tools">
         <input type="search" class="filter" placeholder="Filter rows" aria-label="Filter rows of the table" value={state.filter} onInput={(event) => setState({ filter: event.currentTarget.value }, { replace: true })} />
       </div>
+      {notes.length > 0 && (
+        <ul class="diff-notes">
+          {notes.map((note) => (
+            <li key={note}>{note}</li>
+          ))}
+        </ul>
+      )}
       <div class="scroll" tabIndex={0} role="region" aria-label="Rows of the table">
         <SortedTable
           caption="Change by function"
@@ -78,6 +122,15 @@ export function DiffTable({ answer, state, setState }: Props) {
           leftOut={Number(answer.rowsLeftOut)}
           empty={<Empty title={answer.rows.length ? 'No row has this text' : 'No difference'} />}
         />
+        {apart.length > 0 && (
+          <ul class="apart" aria-label="Not code">
+            {apart.map((row) => (
+              <li key={row.name}>
+                <Name text={row.name} max={60} /> <span class="soft">(not code)</span> {shown(share(row)[0])} → {shown(share(row)[1])}
+              </li>
+            ))}
+          </ul>
+        )}
       </div>
     </section>
   );

@@ -10,12 +10,11 @@ import * as format from '../text/format';
 import { shown } from '../text/printable';
 import type { Range } from '../time/range';
 import { toMs } from '../time/range';
+import { Severity } from '../gen/fleetprof/agent/v1/agent_pb';
+import { COVERAGE_HINT, COVERAGE_LOW, coverageOf } from '../query/quality';
 
 /** A clock that is wrong by more is told of. Unit: nanoseconds. */
 const CLOCK_WRONG_NS = 2e9;
-
-/** Below this the kernel accounts for time that no sample has. */
-export const COVERAGE_LOW = 0.95;
 
 interface Props {
   answer: HostsResponse;
@@ -29,23 +28,36 @@ interface Props {
 
 const hostname = (host: Host) => host.facts?.hostname || host.hostId;
 
-/** Part of what the kernel accounts for that samples have; undefined when it is not known. */
-export function coverageOf(host: Host): number | undefined {
-  const [taken, expected] = [Number(host.coverage?.takenNs ?? 0n), Number(host.coverage?.expectedNs ?? 0n)];
-  return expected > 0 ? taken / expected : undefined;
+/** Lost part of what a host took. */
+const lostOf = (host: Host) => (host.weight > 0n ? Number(host.lostWeight) / Number(host.weight) : 0);
+
+/** Time of the range that a host was heard in. Unit: nanoseconds. */
+export function heardNs(host: Host, range: Range): number {
+  const from = Math.max(range.from, toMs(host.firstSeenUnixNs));
+  const to = Math.min(range.to, toMs(host.lastSeenUnixNs));
+  return Math.max(0, (to - from) * 1e6 - Number(host.gapNs));
+}
+
+/** How bad it is: 2 no usable samples, 1 something is wrong, 0 all is well. */
+function severityOf(host: Host): number {
+  return host.blind || lostOf(host) >= 0.5 ? 2 : host.warnings.length > 0 || lostOf(host) > 0.01 ? 1 : 0;
 }
 
 export function Hosts({ answer, range, now, state, setState, onCapture }: Props) {
   const wanted = state.filter.toLowerCase();
   const hosts = answer.hosts.filter((host) => [hostname(host), host.hostId, host.facts?.kernel ?? '', ...Object.values(host.facts?.labels ?? {})].some((text) => text.toLowerCase().includes(wanted)));
+  const blind = answer.hosts.filter((host) => severityOf(host) === 2).length;
   const warned = answer.hosts.filter((host) => host.warnings.length > 0).length;
   const away = answer.hosts.filter((host) => !host.connected).length;
+  // What is wrong stands first, until somebody sorts.
+  if (state.sort === '') hosts.sort((left, right) => severityOf(right) - severityOf(left) || (hostname(left) < hostname(right) ? -1 : 1));
   return (
     <section class="page" aria-label="Hosts">
       <header class="page-head">
         <h2>Hosts</h2>
         <span class="soft">
           {format.plural(answer.hosts.length, 'host')}
+          {blind > 0 && <b class="wrong">, {format.count(blind)} without usable samples</b>}
           {away > 0 && `, ${format.count(away)} not connected`}
           {warned > 0 && `, ${format.count(warned)} with warnings`}
         </span>
@@ -56,10 +68,10 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
           caption="Hosts"
           columns={columns(range, now, answer.quality?.unit ?? '', state, setState, onCapture)}
           rows={hosts}
-          sort={state.sort || 'host'}
+          sort={state.sort}
           onSort={(sort) => setState({ sort })}
           keyOf={(host) => `${host.hostId} ${host.bootId}`}
-          rowClass={(host) => (host.connected ? '' : 'away')}
+          rowClass={(host) => (severityOf(host) === 2 ? 'blind' : host.connected ? '' : 'away')}
           empty={
             <Empty title={answer.hosts.length ? 'No host has this text' : 'No host has pushed anything yet'}>
               {!answer.hosts.length && <p>Start an agent with `fleetprofd --collector HOST:PORT`; it is here after its first window of ten seconds.</p>}
@@ -72,7 +84,6 @@ export function Hosts({ answer, range, now, state, setState, onCapture }: Props)
 }
 
 function columns(range: Range, now: number, unit: string, state: State, setState: SetState, onCapture: Props['onCapture']): ColumnOf<Host>[] {
-  const rangeNs = (range.to - range.from) * 1e6;
   const seen = (host: Host) => toMs(host.lastSeenUnixNs);
   const spool = (host: Host) => Number(host.facts?.spool?.bytes ?? 0n);
   const openHost = (host: Host) => setState({ view: 'profile', query: withMatcher(state.query, { label: 'host', op: '=', value: hostname(host) }) });
@@ -83,7 +94,7 @@ function columns(range: Range, now: number, unit: string, state: State, setState
       by: hostname,
       cell: (host) => (
         <span class="cell-name">
-          <span class={`dot ${host.connected ? 'on' : ''}`} title={host.connected ? 'connected' : 'no stream is open'} />
+          <span class={`dot ${severityOf(host) === 2 ? 'bad' : host.connected ? 'on' : ''}`} title={severityOf(host) === 2 ? 'no usable samples' : host.connected ? 'connected' : 'no stream is open'} />
           <button type="button" class="plain grow" title="Its profile" onClick={() => openHost(host)}>
             <Name text={hostname(host)} max={80} />
           </button>
@@ -101,8 +112,9 @@ function columns(range: Range, now: number, unit: string, state: State, setState
       ),
     },
     { key: 'seen', title: 'Last seen', number: true, by: seen, cell: (host) => <span title={format.stamp(seen(host))}>{host.connected && now - seen(host) < 60e3 ? 'now' : format.ago(seen(host), now)}</span> },
-    { key: 'cpu', title: 'CPU', hint: 'Cores in use on average, and of how many; cycles a second of hosts that count those', number: true, by: (host) => (isTime(host, unit) ? 2 ** 64 : 0) + Number(host.weight), cell: (host) => <Cpu host={host} unit={host.unit || unit} rangeNs={rangeNs} /> },
-    { key: 'coverage', title: 'Coverage', hint: 'CPU time of samples over what the kernel accounts for', number: true, by: (host) => coverageOf(host) ?? -1, cell: (host) => <CoverageCell host={host} /> },
+    { key: 'cpu', title: 'CPU', hint: 'Cores in use on average over the time that the host was heard in, and of how many; cycles a second of hosts that count those; what was lost is estimated', number: true, by: (host) => (isTime(host, unit) ? 2 ** 64 : 0) + Number(host.weight), cell: (host) => <Cpu host={host} unit={host.unit || unit} rangeNs={heardNs(host, range)} /> },
+    { key: 'lost', title: 'Lost', hint: 'Part of the samples that was lost before they were read, in the range', number: true, by: lostOf, cell: (host) => <Lost host={host} /> },
+    { key: 'coverage', title: 'Coverage', hint: COVERAGE_HINT, number: true, by: (host) => coverageOf(host.coverage) ?? -1, cell: (host) => <CoverageCell host={host} /> },
     { key: 'gap', title: 'Gaps', hint: 'Time without data in the range', number: true, by: (host) => Number(host.gapNs), cell: (host) => (host.gapNs > 0n ? <span class="warned">{format.duration(Number(host.gapNs))}</span> : <span class="soft">none</span>) },
     { key: 'spool', title: 'Spool', hint: 'What waits on the host', number: true, by: spool, cell: (host) => <Spool host={host} now={now} /> },
     { key: 'clock', title: 'Clock', hint: 'By how much it is ahead of the collector’s', number: true, by: (host) => Math.abs(Number(host.clockAheadNs)), cell: (host) => <Clock host={host} /> },
@@ -118,6 +130,7 @@ function isTime(host: Host, unit: string): boolean {
 }
 
 function Cpu({ host, unit, rangeNs }: { host: Host; unit: string; rangeNs: number }) {
+  if (host.windows === 0n) return <span class="soft" title="No window of it begins in this time">–</span>;
   if (!isTime(host, unit)) {
     if (unit === '') return <span title="Its unit is not known: the host has sent nothing since the collector began">{format.compact(Number(host.weight))} ?</span>;
     return <span title={`This host counts ${unit.slice(0, 40)}, not CPU time`}>{`${format.compact((Number(host.weight) / rangeNs) * 1e9)} ${unit.slice(0, 40)}/s`}</span>;
@@ -132,10 +145,15 @@ function Cpu({ host, unit, rangeNs }: { host: Host; unit: string; rangeNs: numbe
   );
 }
 
+function Lost({ host }: { host: Host }) {
+  const lost = lostOf(host);
+  return <span class={lost >= 0.5 ? 'wrong' : lost > 0.01 ? 'warned' : 'soft'}>{lost > 0 ? format.percent(lost) : host.weight > 0n ? '0 %' : '–'}</span>;
+}
+
 function CoverageCell({ host }: { host: Host }) {
-  const coverage = coverageOf(host);
+  const coverage = coverageOf(host.coverage);
   if (coverage === undefined) return <span class="soft">–</span>;
-  return <span class={coverage < COVERAGE_LOW ? 'warned' : ''}>{format.percent(Math.min(coverage, 9.99))}</span>;
+  return <span class={coverage < 0.5 ? 'wrong' : coverage < COVERAGE_LOW ? 'warned' : ''}>{format.percent(Math.min(coverage, 9.99))}</span>;
 }
 
 function Spool({ host, now }: { host: Host; now: number }) {
@@ -157,11 +175,12 @@ function Clock({ host }: { host: Host }) {
 }
 
 function Notes({ host }: { host: Host }) {
+  const told = host.degradations.filter((one) => one.severity === Severity.WARNING || one.severity === Severity.ERROR);
   return (
     <span class="notes">
-      {host.warnings.map((warning) => (
-        <span class="warned" key={warning}>
-          <Name text={warning} max={160} />
+      {told.map((one, at) => (
+        <span class={one.severity === Severity.ERROR ? 'wrong' : 'warned'} key={`${at}`} title={[one.sinceUnixNs > 0n ? `since ${format.stamp(toMs(one.sinceUnixNs))}` : '', shown(one.remedy)].filter(Boolean).join('; ') || undefined}>
+          <Name text={one.message} max={200} />
         </span>
       ))}
       {Object.entries(host.facts?.labels ?? {}).map(([name, value]) => (

@@ -23,6 +23,8 @@ interface TopRow {
   kind: number;
   own: number;
   total: number;
+  /** Of waits: who ended the most of them. */
+  waker?: { name: string; value: number };
 }
 
 /** A selection of the collector, or a profile that only this page has. */
@@ -99,6 +101,7 @@ function Functions(props: Props) {
       kind: names.kind[row.name],
       own: row.own,
       total: row.total,
+      waker: row.waker && { name: names.text[row.waker.name], value: row.waker.value },
     }));
   }, [tree]);
   return (
@@ -148,8 +151,25 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
   const kept = useMemo(() => (wanted === '' ? rows : rows.filter((row) => row.name.toLowerCase().includes(wanted) || row.module.toLowerCase().includes(wanted))), [rows, wanted]);
   const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.unit));
   const isFunction = state.rows === 'function' || state.rows === 'exact';
+  const waits = rows.some((row) => row.waker !== undefined);
+  const wokenBy: ColumnOf<TopRow>[] = !waits
+    ? []
+    : [
+        {
+          key: 'woken',
+          title: 'Woken by',
+          hint: 'Who ended the most of these waits, and the part of them that is',
+          by: (row) => row.waker?.name ?? '\uffff',
+          cell: (row) =>
+            row.waker && (
+              <span class="soft woken">
+                <Name text={row.waker.name.replace(/^\[woken by (.*)\]$/, '$1')} max={40} /> {format.share(row.waker.value, row.own)}
+              </span>
+            ),
+        },
+      ];
   const columns: ColumnOf<TopRow>[] = [
-    { key: 'own', title: 'Self', hint: 'Time in the function itself', number: true, by: (row) => row.own, cell: (row) => <Bar fraction={row.own / whole}>{amount(row.own)}</Bar> },
+    { key: 'own', title: waits ? 'Blocked in' : 'Self', hint: waits ? 'Time that threads waited in the function: the last of their own frames, before those of who woke them' : 'Time in the function itself', number: true, by: (row) => row.own, cell: (row) => <Bar fraction={row.own / whole}>{amount(row.own)}</Bar> },
     { key: 'own%', title: '%', number: true, cell: (row) => <span class="soft">{format.share(row.own, whole)}</span> },
     { key: 'total', title: 'Total', hint: 'Time in it and all that it calls; recursion counts once', number: true, by: (row) => row.total, cell: (row) => <Bar fraction={row.total / whole}>{amount(row.total)}</Bar> },
     { key: 'total%', title: '%', number: true, cell: (row) => <span class="soft">{format.share(row.total, whole)}</span> },
@@ -173,6 +193,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
       ),
     },
   ];
+  columns.push(...wokenBy);
   const choose = (row: TopRow) => {
     if (isFunction || state.rows === 'module') setState({ search: `^${escapeRegex(row.name)}$`, regex: true });
     else if ('subject' in props.source) filterBy(row.name);

@@ -38,6 +38,8 @@ export function treeOf(cgroups: readonly Cgroup[]): CgroupRow[] {
 }
 
 function parentOf(path: string, rows: Map<string, CgroupRow>): CgroupRow | undefined {
+  // What has no path, such as `[unknown cgroup 139]`, stands in no other.
+  if (!path.startsWith('/')) return undefined;
   let at = path;
   while (at !== '/' && at !== '') {
     at = at.slice(0, at.lastIndexOf('/')) || '/';

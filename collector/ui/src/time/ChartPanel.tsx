@@ -9,7 +9,7 @@ import type { Mark } from './plot';
 import { Plot } from './plot';
 import type { Range } from './range';
 import type { Chart, Gap, Line } from './series';
-import { causeText, chartOf, colourOf, gapsOf, idOf } from './series';
+import { causeText, chartOf, colourOf, gapsOf, idOf, missing } from './series';
 
 interface Props {
   answer: SeriesResponse;
@@ -20,6 +20,8 @@ interface Props {
   brushHint: string;
   /** When the answer was asked for. Unit: milliseconds. */
   now: number;
+  /** What was asked for. */
+  range: Range;
   onHidden: (hidden: string[]) => void;
   onBrush: (range: Range) => void;
   onFilter: (value: string) => void;
@@ -31,10 +33,18 @@ export function ChartPanel(props: Props) {
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
   const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden.join('\n')]);
   if (!chart.lines.length) return <p class="soft">No CPU time was sampled in this selection.</p>;
+  const lacks = missing(chart, (props.range.to - props.range.from) * 1e6);
   return (
     <div class="chart">
       <Drawing {...props} chart={chart} lines={lines} gaps={gaps} />
-      <Legend {...props} chart={chart} />
+      <div class="legend-side">
+        {lacks !== '' && (
+          <p class={`chart-lacks ${chart.lostNs > 0 ? 'lossy' : ''}`} title="Means are over the time that is covered, without steps in which samples were lost">
+            {lacks}
+          </p>
+        )}
+        <Legend {...props} chart={chart} />
+      </div>
     </div>
   );
 }
@@ -68,7 +78,7 @@ function Drawing(props: Props & { chart: Chart; lines: readonly Line[]; gaps: re
   return (
     <div class="plot-area" role="img" aria-label={`CPU over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}>
       <span class="axis-name">{unit}</span>
-      <div class="plot" ref={box} title={under ? undefined : props.brushHint} data-lines={lines.length} data-gaps={gaps.length} />
+      <div class="plot" ref={box} title={under ? undefined : props.brushHint} data-lines={lines.length} data-gaps={gaps.length} data-lost={chart.states.filter((state) => state === 'lost').length} data-none={chart.states.filter((state) => state === 'none').length} />
       {under && <Under chart={chart} lines={lines} gaps={gaps} step={under.step} x={under.x} width={box.current?.clientWidth ?? 0} />}
     </div>
   );
@@ -96,9 +106,18 @@ function Under(props: { chart: Chart; lines: readonly Line[]; gaps: readonly Gap
         </div>
       ))}
       {rows.length > UNDER_MAX && <div class="soft">and {rows.length - UNDER_MAX} more</div>}
-      <div class="tip-row sum">
-        <span>sum</span> <b>{`${format.significant(sum)} ${rateUnit(chart)}`}</b>
-      </div>
+      {chart.states[step] === 'none' || lines.every((line) => Number.isNaN(line.rates[step])) ? (
+        chart.states[step] === 'none' && <div class="soft">no data: no host sent anything</div>
+      ) : (
+        <div class="tip-row sum">
+          <span>sum</span> <b>{`${format.significant(sum)} ${rateUnit(chart)}`}</b>
+        </div>
+      )}
+      {chart.states[step] === 'lost' && (
+        <div class="loss-note">
+          <Icon of="warn" /> {format.percent(chart.lost[step])} of the samples of its hosts lost: what is drawn is too low
+        </div>
+      )}
       {gap && (
         <div class="gap-note">
           <Icon of="warn" /> no data of {gap.hosts.length > 3 ? format.plural(gap.hosts.length, 'host') : gap.hosts.map((host) => <Name key={host} text={host} max={40} />)}: {gap.causes.map(causeText).join('; ')}
@@ -118,8 +137,6 @@ function LineName({ line, restLines }: { line: Line; restLines: number }) {
 }
 
 function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Chart }) {
-  const seconds = (chart.times.length - 1) * chart.stepMs * 1e6;
-  const factor = chart.unit === 'nanoseconds' ? 1 : 1e9;
   const shown = (line: Line) => !hidden.includes(idOf(line));
   const alone = (line: Line) => shown(line) && chart.lines.every((one) => one === line || !shown(one));
   const toggle = (line: Line) => onHidden(shown(line) ? [...hidden, idOf(line)] : hidden.filter((id) => id !== idOf(line)));
@@ -140,7 +157,7 @@ function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Char
               <span class="hidden">Shown</span>
             </th>
             <th scope="col">{(by || 'all').slice(0, 40)}</th>
-            <th scope="col" class="number" title="On average over the range">
+            <th scope="col" class="number" title="Mean over the time with data; steps in which samples were lost are left out">
               {rateUnit(chart)}
             </th>
             <th scope="col" class="number">share</th>
@@ -162,7 +179,7 @@ function Legend({ chart, by, hidden, onHidden, onFilter }: Props & { chart: Char
                   {by === '' ? <span class="name">all</span> : <LineName line={line} restLines={chart.restLines} />}
                 </button>
               </td>
-              <td class="number">{format.significant(seconds > 0 ? (line.total / seconds) * factor : 0)}</td>
+              <td class="number">{format.significant(line.mean)}</td>
               <td class="number soft">{format.share(line.total, chart.total)}</td>
               <td>
                 {!line.rest && by !== '' && (

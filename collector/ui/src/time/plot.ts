@@ -2,8 +2,8 @@
 
 import uPlot from 'uplot';
 import type { Range } from './range';
-import type { Chart, Gap, Line } from './series';
-import { colourOf, stacked } from './series';
+import type { Band, Chart, Gap, Line } from './series';
+import { bandsOf, colourOf, stacked } from './series';
 
 export interface PlotLook {
   dark: boolean;
@@ -29,7 +29,9 @@ const BRUSH_FROM = 5;
 export class Plot {
   private plot: uPlot | undefined;
   private gaps: readonly Gap[] = [];
+  private bands: readonly Band[] = [];
   private marks: readonly Mark[] = [];
+  private times: readonly number[] = [];
   private structure = '';
   private readonly observer: ResizeObserver;
 
@@ -48,10 +50,20 @@ export class Plot {
 
   /** Draws; `lines` are the visible ones of the chart. */
   show(chart: Chart, lines: readonly Line[], gaps: readonly Gap[], marks: readonly Mark[], look: PlotLook): void {
-    [this.gaps, this.marks] = [gaps, marks];
+    [this.gaps, this.marks, this.bands] = [gaps, marks, bandsOf(chart)];
     // The largest sum is drawn first and the others over it, so that each area is what a line adds.
     const edges = stacked(lines, chart.times.length - 1).reverse();
-    const data: uPlot.AlignedData = [chart.times, ...edges.map((edge) => [...edge, edge.at(-1) ?? 0])];
+    const known = (value: number | undefined) => (value === undefined || Number.isNaN(value) ? null : value);
+    this.times = chart.times;
+    const xs = [...chart.times];
+    const ys = edges.map((edge) => [...Array.from(edge, known), known(edge.at(-1))]);
+    // A step is drawn up to the point after it: one that nothing follows gets a point of its own.
+    for (let at = chart.states.length - 1; at > 0 && ys.length > 0; at--) {
+      if (ys[0][at] !== null || ys[0][at - 1] === null) continue;
+      xs.splice(at, 0, chart.times[at] - 1e-3);
+      for (const edge of ys) edge.splice(at, 0, edge[at - 1]);
+    }
+    const data: uPlot.AlignedData = [xs, ...ys];
     const structure = JSON.stringify([lines.map(colourOf), look]);
     if (this.plot && structure === this.structure) {
       this.plot.setData(data);
@@ -109,7 +121,7 @@ export class Plot {
       this.events.point(undefined, 0);
       return;
     }
-    const times = plot.data[0];
+    const { times } = this;
     const at = plot.posToVal(left, 'x');
     let [low, high] = [0, times.length - 1];
     while (low < high) {
@@ -125,6 +137,15 @@ export class Plot {
     const x = (ms: number) => Math.min(bbox.left + bbox.width, Math.max(bbox.left, plot.valToPos(ms / 1000, 'x', true)));
     const ratio = devicePixelRatio || 1;
     ctx.save();
+    for (const band of this.bands) {
+      const [from, to] = [x(band.fromMs), x(band.toMs)];
+      if (to <= from) continue;
+      if (band.state === 'none') {
+        ctx.fillStyle = look.dark ? 'rgba(148,161,176,0.16)' : 'rgba(91,102,115,0.13)';
+        ctx.fillRect(from, bbox.top, to - from, bbox.height);
+      } else hatch(ctx, from, bbox.top, to - from, bbox.height, ratio, look.dark);
+      label(ctx, band.state === 'none' ? 'no data' : 'samples lost', from, bbox.top, to - from, ratio, look.dark);
+    }
     for (const gap of this.gaps) {
       const [from, to] = [x(gap.fromMs), x(gap.toMs)];
       const width = Math.max(to - from, 1.5 * ratio);
@@ -143,6 +164,41 @@ export class Plot {
     }
     ctx.restore();
   }
+}
+
+/** Lines over a time whose rates are not to be believed. */
+function hatch(ctx: CanvasRenderingContext2D, left: number, top: number, width: number, height: number, ratio: number, dark: boolean): void {
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, top, width, height);
+  ctx.clip();
+  ctx.fillStyle = dark ? 'rgba(255,120,110,0.14)' : 'rgba(190,40,30,0.10)';
+  ctx.fillRect(left, top, width, height);
+  ctx.strokeStyle = dark ? 'rgba(255,143,134,0.75)' : 'rgba(179,38,30,0.6)';
+  ctx.lineWidth = ratio;
+  ctx.beginPath();
+  // From a place of the plot, not of the band, so that neighbours have one pattern.
+  const gap = 7 * ratio;
+  for (let at = Math.floor((left - height) / gap) * gap; at < left + width; at += gap) {
+    ctx.moveTo(at, top + height);
+    ctx.lineTo(at + height, top);
+  }
+  ctx.stroke();
+  ctx.restore();
+}
+
+/** Says what a band is, where there is room. */
+function label(ctx: CanvasRenderingContext2D, text: string, left: number, top: number, width: number, ratio: number, dark: boolean): void {
+  ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+  const room = ctx.measureText(text).width + 10 * ratio;
+  if (width < room + 4 * ratio) return;
+  const [at, height] = [left + (width - room) / 2, 16 * ratio];
+  ctx.fillStyle = dark ? '#171c22' : '#ffffff';
+  ctx.fillRect(at, top + 6 * ratio, room, height);
+  ctx.fillStyle = dark ? '#dfe5eb' : '#1c242d';
+  ctx.textAlign = 'left';
+  ctx.textBaseline = 'middle';
+  ctx.fillText(text, at + 5 * ratio, top + 6 * ratio + height / 2);
 }
 
 /** Ticks as local times; a midnight is its date. */

@@ -1,6 +1,7 @@
 // Lines of a series as a chart needs them: in cores, stacked, with colours that stay.
 
 import type { DataQuality, SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import * as format from '../text/format';
 import { hash } from '../text/hash';
 import { toMs } from './range';
 
@@ -8,12 +9,26 @@ export interface Line {
   /** Value of the label it is grouped by. */
   name: string;
   rest: boolean;
-  /** Rate in each step: cores, or events a second. */
+  /** Rate in each step: cores, or events a second. NaN: it is not known. */
   rates: Float64Array;
-  /** Sum over the range, in the data's unit. */
+  /** Sum over the steps that count for the mean, in the data's unit. */
   total: number;
+  /** Mean over these steps, of the time they cover. NaN: there is none. */
+  mean: number;
   colour: number;
 }
+
+/** What a step can say: its rates, nothing because nobody sent anything, or too little because samples were lost. */
+export type StepState = 'known' | 'none' | 'lost';
+
+/** From which lost part of what the hosts took a step is not believed. */
+export const LOST_FROM = 0.1;
+
+/**
+ * Time of windows that the newest step must have on each host to be drawn, or nine tenths of it: with those of
+ * some hosts alone its lines do not compare. Unit: nanoseconds.
+ */
+const ARRIVED_NS = 30e9;
 
 export interface Chart {
   /** Begin of each step, and the end of the last. Unit: seconds since the epoch. */
@@ -23,6 +38,12 @@ export interface Chart {
   restLines: number;
   total: number;
   unit: string;
+  states: StepState[];
+  /** Lost part of what the hosts of each step took. */
+  lost: Float64Array;
+  /** Time with windows in the steps, and what of it has too many samples lost. Unit: nanoseconds. */
+  coveredNs: number;
+  lostNs: number;
 }
 
 /** Colours of lines; the last is that of the rest. */
@@ -43,21 +64,60 @@ export const ARRIVING_MS = 20_000;
 
 /** The chart of an answer. Lines stand heaviest first, the rest last. */
 export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Chart {
-  const stepMs = Number(answer.stepNs) / 1e6;
-  const longest = answer.lines.reduce((most, line) => Math.max(most, line.weights.length), 0);
+  const stepNs = Number(answer.stepNs);
+  const stepMs = stepNs / 1e6;
+  const longest = answer.lines.reduce((most, line) => Math.max(most, line.weights.length), answer.steps.length);
   const startMs = toMs(answer.startUnixNs);
   let steps = stepMs > 0 ? Math.min(STEPS_MAX, longest) : 0;
+  // By step: time of its windows for each host that covers it. A collector that does not tell covers all.
+  const told = answer.steps.length > 0;
+  const hosts = (step: number) => (told ? Number(answer.steps[step]?.hosts ?? 0n) : 1);
+  const covered = (step: number) => (told ? Number(answer.steps[step]?.coveredNs ?? 0n) / Math.max(1, hosts(step)) : stepNs);
   const empty = (step: number) => answer.lines.every((line) => (line.weights[step] ?? 0n) === 0n);
-  while (steps > 1 && startMs + steps * stepMs > nowMs - ARRIVING_MS && empty(steps - 1)) steps--;
+  const arrived = (step: number) => (told ? covered(step) >= Math.min(ARRIVED_NS, 0.9 * stepNs) : !empty(step));
+  while (steps > 1 && startMs + steps * stepMs > nowMs - ARRIVING_MS && !arrived(steps - 1)) steps--;
   const times = Array.from({ length: steps + 1 }, (_, at) => (startMs + at * stepMs) / 1000);
-  const lines = answer.lines.map((line) => ({
-    name: line.rest ? 'rest' : (line.labels[by] ?? ''),
-    rest: line.rest,
-    rates: Float64Array.from({ length: steps }, (_, at) => rate(Number(line.weights[at] ?? 0n), Number(answer.stepNs), answer.quality?.unit)),
-    total: Number(line.totalWeight),
-    colour: -1,
-  }));
-  lines.sort((left, right) => Number(left.rest) - Number(right.rest) || right.total - left.total || (left.name < right.name ? -1 : 1));
+  const lost = Float64Array.from({ length: steps }, (_, at) => {
+    const { weight = 0n, lostWeight = 0n } = answer.steps[at] ?? {};
+    return weight > 0n ? Number(lostWeight) / Number(weight) : 0;
+  });
+  const states: StepState[] = [];
+  for (let at = 0; at < steps; at++) {
+    // A window that began in a step before has the samples of this one: it is as good.
+    if (hosts(at) > 0 && covered(at) === 0) {
+      states.push(states[at - 1] ?? 'none');
+      lost[at] = lost[at - 1] ?? 0;
+    } else states.push(hosts(at) === 0 ? 'none' : lost[at] >= LOST_FROM ? 'lost' : 'known');
+  }
+  // What rates are of. Windows that are longer than the step bring more than its time. Where less is there, it is
+  // missing on all hosts alike at the begin and the end of the data; elsewhere on some, which is a gap of theirs:
+  // the lines of the others are as they were.
+  const timeAt = (at: number) => {
+    const isEdge = at === steps - 1 || states[at - 1] === 'none' || states[at + 1] === 'none' || hosts(at) === 1;
+    return isEdge ? covered(at) : Math.max(covered(at), covered(at) > 0 ? stepNs : 0);
+  };
+  const timeOf = (state: StepState) => states.reduce((sum, one, at) => sum + (one === state ? timeAt(at) : 0), 0);
+  const [knownNs, lostNs] = [timeOf('known'), timeOf('lost')];
+  const unit = answer.quality?.unit;
+  const lines: Line[] = answer.lines.map((line) => {
+    const weight = (at: number) => Number(line.weights[at] ?? 0n);
+    const rates = new Float64Array(steps);
+    for (let at = 0; at < steps; at++) {
+      // Where all was lost, 0 would say that it stopped.
+      if (states[at] === 'none' || (states[at] === 'lost' && empty(at) && covered(at) > 0)) rates[at] = Number.NaN;
+      else rates[at] = covered(at) > 0 ? rate(weight(at), timeAt(at), unit) : rates[at - 1];
+    }
+    const total = states.reduce((sum, state, at) => sum + (state === 'known' ? weight(at) : 0), 0);
+    return { name: line.rest ? 'rest' : (line.labels[by] ?? ''), rest: line.rest, rates, total, mean: knownNs > 0 ? rate(total, knownNs, unit) : Number.NaN, colour: -1 };
+  });
+  // Where nothing was selected and not all is known, 0 is what is known, and nothing what is not.
+  if (!lines.length && states.includes('lost')) {
+    const rates = Float64Array.from(states, (state) => (state === 'known' ? 0 : Number.NaN));
+    lines.push({ name: '', rest: false, rates, total: 0, mean: knownNs > 0 ? 0 : Number.NaN, colour: -1 });
+  }
+  const heaviest = new Map(lines.map((line, at) => [line, Number(answer.lines[at]?.totalWeight ?? 0n)]));
+  const byWeight = (left: Line, right: Line) => right.total - left.total || (heaviest.get(right) ?? 0) - (heaviest.get(left) ?? 0);
+  lines.sort((left, right) => Number(left.rest) - Number(right.rest) || byWeight(left, right) || (left.name < right.name ? -1 : 1));
   colour(lines);
   return {
     times,
@@ -65,12 +125,63 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
     lines,
     restLines: Number(answer.restLines),
     total: lines.reduce((sum, line) => sum + line.total, 0),
-    unit: answer.quality?.unit ?? 'nanoseconds',
+    unit: unit ?? 'nanoseconds',
+    states,
+    lost,
+    coveredNs: knownNs + lostNs,
+    lostNs,
   };
 }
 
-function rate(weight: number, stepNs: number, unit: string | undefined): number {
-  return (weight / stepNs) * (unit === 'nanoseconds' || !unit ? 1 : 1e9);
+/** What the chart does not know, in words; empty where it is all there. `rangeNs`: the range that was asked for. */
+export function missing(chart: Chart, rangeNs: number): string {
+  const parts: string[] = [];
+  // A window at each end may lie half outside.
+  if (chart.coveredNs < rangeNs - 2e10 - 0.005 * rangeNs) parts.push(`covered ${roughly(chart.coveredNs)} of ${roughly(rangeNs)}`);
+  if (chart.lostNs > 0) parts.push(`samples lost in ${roughly(chart.lostNs)}`);
+  return parts.join(' · ');
+}
+
+/** Seconds do not matter beside minutes, nor minutes beside days. */
+function roughly(ns: number): string {
+  const unit = ns < 120e9 ? 1e9 : ns < 48 * 3600e9 ? 60e9 : 3600e9;
+  return format.duration(Math.round(ns / unit) * unit);
+}
+
+/** Cores (or events a second) that an answer has on average; NaN where nothing is known. */
+export function meanOf(answer: SeriesResponse, nowMs: number): number {
+  const chart = chartOf(answer, '', nowMs);
+  return chart.lines.reduce((sum, line) => sum + line.mean, chart.lines.length ? 0 : Number.NaN);
+}
+
+/** Part of all that the hosts of a selection took which was lost. */
+export function hostsLost(answer: SeriesResponse | undefined): number {
+  const sum = (of: 'weight' | 'lostWeight') => (answer?.steps ?? []).reduce((total, step) => total + Number(step[of]), 0);
+  const weight = sum('weight');
+  return weight > 0 ? sum('lostWeight') / weight : 0;
+}
+
+/** Times of neighbouring steps in the same state, but for those that are known. */
+export interface Band {
+  fromMs: number;
+  toMs: number;
+  state: 'none' | 'lost';
+}
+
+export function bandsOf(chart: Chart): Band[] {
+  const bands: Band[] = [];
+  chart.states.forEach((state, at) => {
+    if (state === 'known') return;
+    const [fromMs, toMs] = [chart.times[at] * 1000, chart.times[at + 1] * 1000];
+    const last = bands.at(-1);
+    if (last && last.state === state && last.toMs === fromMs) last.toMs = toMs;
+    else bands.push({ fromMs, toMs, state });
+  });
+  return bands;
+}
+
+function rate(weight: number, ns: number, unit: string | undefined): number {
+  return (weight / ns) * (unit === 'nanoseconds' || !unit ? 1 : 1e9);
 }
 
 /** By name, so that a line keeps its colour when others come and go. */
@@ -90,12 +201,15 @@ export function colourOf(line: Line): string {
   return line.rest ? REST_COLOUR : COLOURS[line.colour];
 }
 
-/** What a line is called in the address: that of the rest cannot be a label's value. */
+/** What the rest is called in the address: it cannot be a label's value. */
+export const REST_ID = '\u0000rest';
+
+/** What a line is called in the address. */
 export function idOf(line: Line): string {
-  return line.rest ? '\u0000rest' : line.name;
+  return line.rest ? REST_ID : line.name;
 }
 
-/** Upper edges of the lines when they stand on each other, in the order of `lines`. */
+/** Upper edges of the lines when they stand on each other, in the order of `lines`; NaN where nothing is known. */
 export function stacked(lines: readonly Line[], steps: number): Float64Array[] {
   let below = new Float64Array(steps);
   return lines.map((line) => {

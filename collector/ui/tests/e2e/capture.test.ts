@@ -299,7 +299,7 @@ describe.skipIf(!SEEDED)('when a capture goes wrong', () => {
     ['nobody', 'There is no host to capture on'],
     ['error-limit', 'A limit on captures is reached'],
     ['error-refused', 'The capture was refused'],
-    ['gone', 'The collector does not answer'],
+    ['gone', 'The collector cannot answer now'],
     ['broken-end', 'The answer cannot be read'],
     ['broken-ids', 'The answer cannot be read'],
     ['none-answers', 'No host had a profile to give'],

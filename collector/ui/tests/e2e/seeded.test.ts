@@ -109,7 +109,7 @@ describe.skipIf(!SEEDED)('when it goes wrong', () => {
     ['error-exhausted', 'Narrow the time range'],
     ['error-busy', 'The collector is busy'],
     ['error-deadline', 'It took too long'],
-    ['error-unavailable', 'The collector does not answer'],
+    ['error-unavailable', 'The collector cannot answer now: its disk is full'],
     ['error-internal', 'The collector failed'],
     ['broken-end', 'The answer cannot be read'],
     ['broken-ids', 'The answer cannot be read'],

@@ -3,7 +3,7 @@
 import { create } from '@bufbuild/protobuf';
 import { CgroupsResponseSchema, DataQualitySchema, DiffResponseSchema, HostsResponseSchema, type ProfileResponse, ProfileResponseSchema, type Selection, SeriesResponseSchema, StatusResponseSchema, TopResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import { parse } from '../../src/query/selector';
-import { DEPLOYED_MS, type Entity, FLEET, GAP_HOST, HOSTILE, HOSTS, coresAt, gaps, noise } from './fleet';
+import { DEPLOYED_MS, type Entity, FLEET, GAP_HOST, HOSTILE, HOSTS, LOSSY, YOUNG_MS, coresAt, gaps, noise, windowsOf } from './fleet';
 import { HUGE_NODES, huge } from './huge';
 import { type Stack, hostileStacks, stacksOf } from './stacks';
 import { timed } from './timed';
@@ -16,7 +16,14 @@ const ns = (ms: number) => BigInt(Math.round(ms)) * 1_000_000n;
 export interface Asked {
   from: number;
   to: number;
+  /** As it was asked for: series are widened to their own steps. */
+  fromMs: number;
+  toMs: number;
   entities: Entity[];
+  /** Hosts that the matchers of hosts take; other matchers say nothing of them. */
+  hosts: string[];
+  /** No matcher is of anything but hosts: what was lost is in the selection. */
+  ofHosts: boolean;
   scenario: string;
   drop: RegExp[];
   keep: RegExp[];
@@ -31,8 +38,7 @@ export function asked(selection: Selection | undefined): Asked {
   const matchers = parse(selection?.selector ?? '');
   const scenario = matchers.find((one) => one.label === 'scenario')?.value ?? '';
   const others = matchers.filter((one) => one.label !== 'scenario');
-  const holds = (entity: Entity) =>
-    others.every(({ label, op, value }) => {
+  const holdsOne = ({ label, op, value }: (typeof others)[number], entity: Entity) => {
       const has = entity.labels[label] ?? '';
       switch (op) {
         case '=':
@@ -46,9 +52,20 @@ export function asked(selection: Selection | undefined): Asked {
         case '^=':
           return has === value || has.startsWith(value === '/' ? '/' : `${value}/`);
       }
-    });
+    };
+  const holds = (entity: Entity) => others.every((one) => holdsOne(one, entity));
   const filters = (op: number) => (selection?.frameFilters ?? []).filter((one) => one.op === op).map((one) => new RegExp(one.regex, 'u'));
-  return { from, to, scenario, entities: scenario === 'empty' ? [] : FLEET.filter(holds), keep: filters(1), drop: filters(2) };
+  const isHosts = (label: string) => label === 'host' || label === 'region';
+  const hosts = scenario === 'empty' ? [] : HOSTS.filter((host) => others.filter((one) => isHosts(one.label)).every((one) => FLEET.some((entity) => entity.labels.host === host && holdsOne(one, entity))));
+  const fromMs = at(selection?.range?.startUnixNs, now - 3_600_000);
+  const toMs = at(selection?.range?.endUnixNs, now);
+  return { from: scenario === 'young' ? Math.max(from, YOUNG_MS) : from, to, fromMs, toMs, hosts, ofHosts: others.every((one) => isHosts(one.label)), scenario, entities: scenario === 'empty' ? [] : FLEET.filter(holds), keep: filters(1), drop: filters(2) };
+}
+
+/** Part of a time in which every sample was lost. */
+function lostPart(of: Asked, from: number, to: number): number {
+  if (of.scenario !== 'lossy' || to <= from) return 0;
+  return Math.max(0, Math.min(to, LOSSY.to) - Math.max(from, LOSSY.from)) / (to - from);
 }
 
 function windows(of: Asked): number {
@@ -67,7 +84,8 @@ function weightOf(entity: Entity, from: number, to: number): number {
 export function quality(of: Asked, weight: number, more: { prunedWeight?: bigint } = {}) {
   const hosts = new Set(of.entities.map((entity) => entity.labels.host));
   const missing = hosts.has(GAP_HOST) ? gaps(of.from, of.to) : [];
-  const taken = Math.round(weight / PERIOD_NS);
+  const part = lostPart(of, of.from, of.to);
+  const taken = Math.round((weight / PERIOD_NS) * (1 - part));
   return create(DataQualitySchema, {
     covered: { startUnixNs: ns(of.from), endUnixNs: ns(of.to) },
     resolutionNs: of.to - of.from > DAY_MS ? 600_000_000_000n : of.to - of.from > DAY_MS / 8 ? 60_000_000_000n : 10_000_000_000n,
@@ -77,8 +95,8 @@ export function quality(of: Asked, weight: number, more: { prunedWeight?: bigint
     gaps: missing.map((gap) => ({ hostId: `id-${GAP_HOST}`, hostname: GAP_HOST, startUnixNs: ns(gap.from), endUnixNs: ns(gap.to), cause: gap.cause })),
     gapsTotal: BigInt(missing.length),
     gapNsTotal: missing.reduce((sum, gap) => sum + ns(gap.to - gap.from), 0n),
-    sampling: { taken: BigInt(taken), idle: BigInt(taken * 3), lostSamples: BigInt(Math.round(taken * 0.006)), lost: 12n, truncated: BigInt(Math.round(taken * 0.052)), unnamed: BigInt(Math.round(taken * 0.021)), folded: BigInt(Math.round(taken * 0.002)) },
-    coverage: { expectedNs: BigInt(Math.round(weight * 1.003)), takenNs: BigInt(Math.round(weight * 0.994)), windows: BigInt(windows(of)) },
+    sampling: { taken: BigInt(taken), idle: BigInt(taken * 3), lostSamples: BigInt(Math.round(taken * 0.006 + (weight / PERIOD_NS) * part)), lost: 12n, truncated: BigInt(Math.round(taken * 0.052)), unnamed: BigInt(Math.round(taken * 0.021)), folded: BigInt(Math.round(taken * 0.002)) },
+    coverage: { expectedNs: BigInt(Math.round(weight * 1.003)), takenNs: BigInt(Math.round(weight * 0.994 * (1 - part))), windows: BigInt(windows(of)) },
     totalCount: BigInt(taken),
     totalWeight: BigInt(Math.round(weight)),
     unit: 'nanoseconds',
@@ -86,17 +104,44 @@ export function quality(of: Asked, weight: number, more: { prunedWeight?: bigint
   });
 }
 
+/** Lengths a step is chosen from, as the collector does. Unit: seconds. */
+const STEPS_S = [10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800];
+
 export function series(of: Asked, groupBy: readonly string[], limit: number) {
-  const stepMs = Math.max(WINDOW_MS, Math.ceil((of.to - of.from) / 300 / WINDOW_MS) * WINDOW_MS);
-  const from = Math.floor(of.from / stepMs) * stepMs;
-  const steps = Math.max(0, Math.ceil((of.to - from) / stepMs));
+  const stepMs = (STEPS_S.find((step) => (of.toMs - of.fromMs) / (step * 1000) <= 300) ?? 604_800) * 1000;
+  // The range is widened to whole steps; windows are of the step in which they begin.
+  const from = Math.floor(of.fromMs / stepMs) * stepMs;
+  const steps = Math.max(0, Math.ceil((of.toMs - from) / stepMs));
+  const first = of.scenario === 'young' ? YOUNG_MS : 0;
+  const covered = new Map(of.hosts.map((host) => [host, Array.from({ length: steps }, (_, step) => windowsOf(host, from + step * stepMs, from + (step + 1) * stepMs, first) * WINDOW_MS)]));
+  const lost = (step: number) => lostPart(of, from + step * stepMs, from + (step + 1) * stepMs);
+  const weightIn = (entity: Entity, step: number) => coresAt(entity, from + step * stepMs + stepMs / 2) * (covered.get(entity.labels.host)?.[step] ?? 0) * 1e6;
   const lines = new Map<string, { labels: Record<string, string>; weights: number[] }>();
-  for (const entity of of.entities) {
-    const labels = Object.fromEntries(groupBy.filter((label) => entity.labels[label]).map((label) => [label, entity.labels[label]]));
+  const lineOf = (all: Record<string, string>) => {
+    const labels = Object.fromEntries(groupBy.filter((label) => all[label]).map((label) => [label, all[label]]));
     const key = JSON.stringify(labels);
     const line = lines.get(key) ?? { labels, weights: new Array<number>(steps).fill(0) };
     lines.set(key, line);
-    for (let step = 0; step < steps; step++) line.weights[step] += coresAt(entity, from + step * stepMs) * stepMs * 1e6;
+    return line;
+  };
+  const made = Array.from({ length: steps }, (_, step) => ({ coveredNs: 0n, hosts: 0n, weight: 0, lostWeight: 0, step }));
+  for (const entity of of.entities) {
+    const line = lineOf(entity.labels);
+    for (let step = 0; step < steps; step++) line.weights[step] += weightIn(entity, step) * (1 - lost(step));
+  }
+  for (const host of of.hosts) {
+    const mine = FLEET.filter((entity) => entity.labels.host === host);
+    for (const one of made) {
+      const ms = covered.get(host)?.[one.step] ?? 0;
+      one.coveredNs += ns(ms);
+      // A window that began before may cover the begin of the step.
+      if (ms > 0 || windowsOf(host, from + one.step * stepMs - WINDOW_MS + 1, from + one.step * stepMs, first) > 0) one.hosts++;
+      const weight = mine.reduce((sum, entity) => sum + weightIn(entity, one.step), 0);
+      one.weight += weight;
+      one.lostWeight += weight * lost(one.step);
+      // Lost samples have the labels of their host alone.
+      if (of.ofHosts && lost(one.step) > 0) lineOf({ host }).weights[one.step] += weight * lost(one.step);
+    }
   }
   const sum = (weights: number[]) => weights.reduce((total, weight) => total + weight, 0);
   const all = [...lines.values()].sort((left, right) => sum(right.weights) - sum(left.weights));
@@ -104,7 +149,11 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
   const wire = (line: { labels: Record<string, string>; weights: number[] }, isRest = false) => ({ labels: line.labels, weights: line.weights.map((weight) => BigInt(Math.round(weight))), totalWeight: BigInt(Math.round(sum(line.weights))), rest: isRest });
   const restLine = rest.length ? [wire({ labels: {}, weights: Array.from({ length: steps }, (_, step) => rest.reduce((total, line) => total + line.weights[step], 0)) }, true)] : [];
   const total = [...all, ...rest].reduce((so, line) => so + sum(line.weights), 0);
-  return create(SeriesResponseSchema, { startUnixNs: ns(from), stepNs: ns(stepMs), lines: [...all.map((line) => wire(line)), ...restLine], quality: quality(of, total), restLines: BigInt(rest.length) });
+  const whole = (value: number) => BigInt(Math.round(value));
+  return create(SeriesResponseSchema, {
+    startUnixNs: ns(from), stepNs: ns(stepMs), lines: [...all.map((line) => wire(line)), ...restLine], quality: quality(of, total), restLines: BigInt(rest.length),
+    steps: made.map(({ coveredNs, hosts, weight, lostWeight }) => ({ coveredNs, hosts, weight: whole(weight), lostWeight: whole(lostWeight) })),
+  });
 }
 
 interface Sample {
@@ -120,7 +169,9 @@ export function samples(of: Asked): Sample[] {
     const has = (pattern: RegExp) => stack.frames.some((frame) => pattern.test(frame[2]));
     return of.keep.every(has) && !of.drop.some(has);
   };
-  return of.entities.flatMap((entity) => {
+  const part = lostPart(of, of.from, of.to);
+  const lost: Sample[] = part > 0 && of.ofHosts ? of.hosts.map((host) => ({ labels: { host }, stack: { frames: [[5, '', '[lost]']], share: 1, end: 9 }, weight: part * FLEET.filter((entity) => entity.labels.host === host).reduce((sum, entity) => sum + weightOf(entity, of.from, of.to), 0) })) : [];
+  const taken = of.entities.flatMap((entity) => {
     const middle = Math.min(Math.max(DEPLOYED_MS, of.from), of.to);
     const parts = { before: weightOf(entity, of.from, middle), after: weightOf(entity, middle, of.to) };
     return stacksOf(entity.app)
@@ -128,10 +179,11 @@ export function samples(of: Asked): Sample[] {
       .map((stack) => {
         const jitter = 0.9 + 0.2 * noise(`${entity.labels.host}${stack.share}${of.from}`);
         const weight = stack.when ? parts[stack.when] : parts.before + parts.after;
-        return { labels: entity.labels, stack, weight: weight * stack.share * jitter };
+        return { labels: entity.labels, stack, weight: weight * stack.share * jitter * (1 - part) };
       })
       .filter((sample) => sample.weight >= 1);
   });
+  return [...taken, ...lost];
 }
 
 /** The messages of a profile: its quality, then chunks. */
@@ -289,30 +341,58 @@ export function top(of: Asked, by: string, byTotal: boolean, limit: number) {
   return create(TopResponseSchema, { rows: wire, rowsLeftOut: BigInt(rows.length - wire.length), quality: quality(of, all.reduce((sum, one) => sum + one.weight, 0)) });
 }
 
+/** Parts of a range whose spread errors are of. */
+const PARTS = 10;
+
+/** As the collector does: what was lost is not compared, and errors are from the spread between parts of each range. */
 export function diff(before: Asked, after: Asked, limit: number) {
-  const [was, is] = [samples(before), samples(after)];
-  const sum = (all: readonly Sample[]) => all.reduce((total, one) => total + one.weight, 0) || 1;
-  const [totalWas, totalIs] = [sum(was), sum(is)];
-  const [rowsWas, rowsIs] = [functionSums(was, 'function'), functionSums(is, 'function')];
-  const rows = [...new Set([...rowsWas.keys(), ...rowsIs.keys()])].map((key) => {
-    const [one, two] = [rowsWas.get(key), rowsIs.get(key)];
+  const side = (of: Asked) => {
+    const sampled = (one: Asked) => samples(one).filter((sample) => sample.stack.end !== 9);
+    const length = Math.max(WINDOW_MS, Math.ceil((of.to - of.from) / PARTS / WINDOW_MS) * WINDOW_MS);
+    const parts: { rows: Map<string, Sums>; total: number }[] = [];
+    // The whole is what its parts are: noise of these samples goes by their range.
+    const all: Sample[] = [];
+    const totalOf = (all: readonly Sample[]) => all.reduce((total, one) => total + one.weight, 0);
+    for (let from = of.from; from < of.to; from += length) {
+      const part = sampled({ ...of, from, to: Math.min(of.to, from + length) });
+      if (part.length) parts.push({ rows: functionSums(part, 'function'), total: totalOf(part) });
+      all.push(...part);
+    }
+    const spread = (key: string) => {
+      const whole = parts.reduce((sum, part) => sum + part.total, 0) || 1;
+      const own = (part: { rows: Map<string, Sums> }) => part.rows.get(key)?.own ?? 0;
+      const share = parts.reduce((sum, part) => sum + own(part), 0) / whole;
+      const squares = parts.reduce((sum, part) => sum + (own(part) - share * part.total) ** 2, 0);
+      return parts.length < 2 ? 0 : ((parts.length / (parts.length - 1)) * squares) / whole ** 2;
+    };
+    return { rows: functionSums(all, 'function'), total: totalOf(all) || 1, parts: parts.length, spread, sampled: { count: counted(totalOf(all)), weight: BigInt(Math.round(totalOf(all))), parts: parts.length } };
+  };
+  const [was, is] = [side(before), side(after)];
+  const rows = [...new Set([...was.rows.keys(), ...is.rows.keys()])].map((key) => {
+    const [one, two] = [was.rows.get(key), is.rows.get(key)];
     const name = one ?? two;
     const pretended = (weight: number, total: number) => {
       const n = total / PERIOD_NS + 2;
       const p = (weight / PERIOD_NS + 1) / n;
       return (p * (1 - p)) / n;
     };
-    const change = (two?.own ?? 0) / totalIs - (one?.own ?? 0) / totalWas;
-    const error = Math.sqrt(pretended(one?.own ?? 0, totalWas) + pretended(two?.own ?? 0, totalIs));
+    const change = (two?.own ?? 0) / is.total - (one?.own ?? 0) / was.total;
+    const sampling = pretended(one?.own ?? 0, was.total) + pretended(two?.own ?? 0, is.total);
+    const error = Math.sqrt(Math.max(sampling, was.spread(key) + is.spread(key)));
     const whole = (value: number | undefined) => BigInt(Math.round(value ?? 0));
-    return { name: name?.name, module: name?.module, kind: name?.kind, beforeSelfWeight: whole(one?.own), afterSelfWeight: whole(two?.own), beforeTotalWeight: whole(one?.total), afterTotalWeight: whole(two?.total), shareChange: change, shareError: error, significant: Math.abs(change) > 1.96 * error, appeared: !one, vanished: !two };
+    // About what is left of Student's t and the false discovery rate.
+    return { name: name?.name, module: name?.module, kind: name?.kind, beforeSelfWeight: whole(one?.own), afterSelfWeight: whole(two?.own), beforeTotalWeight: whole(one?.total), afterTotalWeight: whole(two?.total), shareChange: change, shareError: error, significant: Math.abs(change) > 3 * error, appeared: !one, vanished: !two };
   });
   rows.sort((left, right) => Math.abs(right.shareChange) - Math.abs(left.shareChange));
-  return create(DiffResponseSchema, { rows: rows.slice(0, limit || 100), rowsLeftOut: BigInt(Math.max(0, rows.length - (limit || 100))), before: quality(before, totalWas), after: quality(after, totalIs) });
+  const all = (of: Asked) => samples(of).reduce((sum, one) => sum + one.weight, 0);
+  return create(DiffResponseSchema, { rows: rows.slice(0, limit || 100), rowsLeftOut: BigInt(Math.max(0, rows.length - (limit || 100))), before: quality(before, all(before)), after: quality(after, all(after)), beforeSampled: was.sampled, afterSampled: is.sampled });
 }
 
-export function hosts(from: number, to: number, hostile: boolean) {
-  const of = { ...asked(undefined), from, to };
+/** Why a host is blind, as its agent says it. */
+const BLIND = { id: 'records_lost', message: '99.8 % of the samples of the last minute were lost: the ring buffers are full and nobody reads them', remedy: 'agent-ctl doctor', severity: 3 } as const;
+
+export function hosts(from: number, to: number, hostile: boolean, blind: ReadonlyMap<string, number>) {
+  const of: Asked = { ...asked(undefined), from, to };
   const names = hostile ? [...HOSTS, ...Object.values(HOSTILE)] : [...HOSTS, 'old-1'];
   const list = names.map((name, at) => {
     const mine = FLEET.filter((entity) => entity.labels.host === name);
@@ -334,9 +414,15 @@ export function hosts(from: number, to: number, hostile: boolean) {
       clockAheadNs: name === 'cache-1' ? 73_000_000_000n : BigInt(Math.round(noise(name) * 8e6 - 4e6)),
       windows: BigInt(Math.round((to - from) / WINDOW_MS)),
       weight: BigInt(Math.round(weight)),
-      coverage: { expectedNs: BigInt(Math.round(weight * (low ? 1.12 : 1.004))), takenNs: BigInt(Math.round(weight)) },
+      coverage: { expectedNs: BigInt(Math.round(weight * (low ? 1.12 : 1.004))), takenNs: BigInt(Math.round(weight * (blind.has(name) ? 0.002 : 1))) },
+      lostWeight: BigInt(Math.round(weight * (blind.has(name) ? 0.998 : 0.006))),
+      blind: blind.has(name),
+      degradations: [
+        ...(blind.has(name) ? [{ ...BLIND, sinceUnixNs: ns(blind.get(name) ?? 0) }] : []),
+        ...(name === 'cache-1' ? [{ id: 'clock', message: 'the clock is 1 min 13 s ahead: windows are stored by the time of the host', severity: 2 }] : []),
+      ],
       gapNs: ns(missing),
-      warnings: name === 'cache-1' ? ['the clock is 1 min 13 s ahead: windows are stored by the time of the host'] : away ? ['nothing heard for 5 days'] : [],
+      warnings: blind.has(name) ? [BLIND.message] : name === 'cache-1' ? ['the clock is 1 min 13 s ahead: windows are stored by the time of the host'] : away ? ['nothing heard for 5 days'] : [],
     };
   });
   return create(HostsResponseSchema, { hosts: list, quality: quality(of, 0) });
@@ -364,18 +450,22 @@ export function cgroups(of: Asked) {
     row('/').total += own;
     for (let at = 1; at <= parts.length; at++) row(`/${parts.slice(0, at).join('/')}`).total += own;
   }
+  // Samples whose cgroup was gone, or never known: no path stands above them.
+  if (of.scenario === 'lossy') for (const path of ['[unknown cgroup 139]', '']) Object.assign(row(path), { own: 4e9, total: 4e9 });
   const whole = (value: number) => BigInt(Math.round(value));
   const list = [...rows.values()]
     .sort((left, right) => (left.path < right.path ? -1 : 1))
-    .map((one) => ({ ...one, own: undefined, total: undefined, selfWeight: whole(one.own), selfCount: counted(one.own), totalWeight: whole(one.total), totalCount: counted(one.total), totalLostWeight: whole(one.total * 0.006), totalLostCount: counted(one.total * 0.006), expectedNs: whole(one.total * (one.path.includes('cron') ? 1.1 : 1.004)) }));
+    .map((one) => ({ ...one, own: undefined, total: undefined, selfWeight: whole(one.own), selfCount: counted(one.own), totalWeight: whole(one.total), totalCount: counted(one.total), totalLostWeight: whole(one.path === '' ? one.total : one.total * 0.006), totalLostCount: counted(one.total * 0.006), expectedNs: whole(one.total * (one.path.includes('cron') ? 1.1 : 1.004)) }));
   return create(CgroupsResponseSchema, { cgroups: list, quality: quality(of, row('/').total) });
 }
 
-export function status(startedMs: number, skewMs: number) {
+export function status(startedMs: number, skewMs: number, blind: ReadonlyMap<string, number>) {
   const now = Date.now();
   return create(StatusResponseSchema, {
     version: '0.4.1', store: 'embedded', storeVersion: 'SQLite 3.51', startedUnixNs: ns(startedMs), nowUnixNs: ns(now + skewMs),
     kept: { startUnixNs: ns(now - 40 * DAY_MS), endUnixNs: ns(now) }, storeBytes: 7_340_000_000n, storeBytesMax: 21_474_836_480n, streams: BigInt(HOSTS.length),
+    blindHosts: [...blind].slice(0, 20).map(([host, since]) => ({ hostId: `id-${host}`, hostname: host, why: { ...BLIND, sinceUnixNs: ns(since) } })),
+    hostsBlind: BigInt(blind.size), hostsWarned: BigInt(blind.size + 2),
     degradations: [{ id: 'partition_damaged', message: 'the partition 2026-11-02T06 was damaged and set aside; six hours do not answer', remedy: 'rm -r /var/lib/fleetprof/damaged/2026-11-02T06', severity: 2 }],
     counters: [
       { name: 'fleetprof_collector_windows_total', labels: 'outcome="stored"', value: 1_284_331n },

@@ -2,7 +2,7 @@
 //
 // What goes wrong is asked for by selector, as with the other calls: `scenario="partial"`, `"hostile"`,
 // `"many"`, `"left-out"`, `"nobody"`, `"gone"`, `"broken-end"`, `"broken-ids"`, `"no-times"`, `"none-answers"`,
-// `"error-limit"`, `"error-refused"`.
+// `"error-limit"`, `"error-refused"`; `"past-lost"`: of the time before every sample was lost; `"waits"`: threads that waited.
 
 import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError, type ConnectRouter } from '@connectrpc/connect';
@@ -140,10 +140,10 @@ async function* finished(run: Run, hosts: readonly HostProgress[], scenario: str
   const names = hosts.map((one) => one.hostname);
   const of = { hosts: names, hostile: scenario === 'hostile', event: info.request?.capture?.event };
   if (time.beforeMs > 0) {
-    for (const chunk of timed({ ...of, startMs: time.startMs - time.beforeMs, durationMs: time.beforeMs, samples: 4000, event: 'cpu-clock' })) yield answer({ case: 'past', value: create(ProfileChunkSchema, chunk) });
+    for (const chunk of timed({ ...of, startMs: time.startMs - time.beforeMs, durationMs: time.beforeMs, samples: 4000, event: 'cpu-clock', lost: scenario === 'past-lost' })) yield answer({ case: 'past', value: create(ProfileChunkSchema, chunk) });
   }
   if (info.answered > 0) {
-    for (const chunk of timed({ ...of, startMs: time.startMs, durationMs: Math.max(1, time.elapsedMs), samples: 6000, dropped: 3 })) {
+    for (const chunk of timed({ ...of, startMs: time.startMs, durationMs: Math.max(1, time.elapsedMs), samples: 6000, dropped: 3, waits: scenario === 'waits' })) {
       const made = create(ProfileChunkSchema, chunk);
       if (scenario === 'broken-end' && made.last) return;
       if (scenario === 'broken-ids' && made.momentStacks.length) made.momentStacks[0] = 4_000_000_000;

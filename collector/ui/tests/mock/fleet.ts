@@ -109,6 +109,27 @@ export function gaps(fromMs: number, toMs: number): { from: number; to: number; 
   return known.map((gap) => ({ ...gap, from: Math.max(gap.from, fromMs), to: Math.min(gap.to, toMs) })).filter((gap) => gap.to > gap.from);
 }
 
+/** When every sample was lost, in the scenario `lossy`. */
+export const LOSSY = { from: DEPLOYED_MS + 10 * 60_000, to: DEPLOYED_MS + 22 * 60_000 } as const;
+
+/** When the first window came, in the scenario `young`. */
+export const YOUNG_MS = DEPLOYED_MS - 16 * 60_000;
+
+/**
+ * Windows of a host that begin in a time and have come by now. As of real agents they are ten seconds long and
+ * begin whenever the agent was started, another part of ten seconds on each host.
+ */
+export function windowsOf(host: string, fromMs: number, toMs: number, firstMs: number): number {
+  const length = 10_000;
+  const offset = Math.floor(noise(`begin ${host}`) * length);
+  const until = Math.min(toMs, Date.now() - length);
+  const begins = (before: number) => Math.ceil((before - offset) / length);
+  const all = Math.max(0, begins(until) - begins(Math.max(fromMs, firstMs)));
+  if (host !== GAP_HOST || all === 0) return all;
+  const away = gaps(fromMs, until).reduce((sum, gap) => sum + Math.max(0, begins(gap.to) - begins(gap.from)), 0);
+  return Math.max(0, all - away);
+}
+
 function inGap(host: string, ms: number): boolean {
   return host === GAP_HOST && gaps(ms, ms + 1).length > 0;
 }

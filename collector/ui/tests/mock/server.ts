@@ -27,6 +27,8 @@ export interface Mock {
   calls: Map<string, number>;
   /** Calls that their client gave up. */
   cancelled: Map<string, number>;
+  /** Hosts without usable samples, and since when. Unit: milliseconds. */
+  blind: Map<string, number>;
   /** By how much its clock is ahead. Unit: milliseconds. */
   skewMs: number;
   captures: FakeCaptures;
@@ -45,7 +47,7 @@ const ERRORS: Record<string, [Code, string, Record<string, string>?]> = {
 /** Starts on a free port of the loopback, or on the one that is given. */
 export async function startMock(dist: string, port = 0): Promise<Mock> {
   const started = Date.now();
-  const mock: Mock = { url: '', calls: new Map(), cancelled: new Map(), skewMs: 0, captures: { requests: [], left: 0, unknown: false, runs: [] }, close: async () => undefined };
+  const mock: Mock = { url: '', calls: new Map(), cancelled: new Map(), blind: new Map(), skewMs: 0, captures: { requests: [], left: 0, unknown: false, runs: [] }, close: async () => undefined };
   const routes = (router: ConnectRouter) => {
     service(router, mock, started);
     mock.captures = captureService(router);
@@ -116,14 +118,14 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
     async hosts(request, context) {
       const of = await begin('hosts', undefined, context.signal);
       const at = (value: bigint | undefined, otherwise: number) => (value ? Number(value / 1_000_000n) : otherwise);
-      return answers.hosts(at(request.range?.startUnixNs, of.from), at(request.range?.endUnixNs, of.to), false);
+      return answers.hosts(at(request.range?.startUnixNs, of.from), at(request.range?.endUnixNs, of.to), false, mock.blind);
     },
     async cgroups(request, context) {
       return answers.cgroups(await begin('cgroups', request.selection, context.signal));
     },
     async status() {
       mock.calls.set('status', (mock.calls.get('status') ?? 0) + 1);
-      return answers.status(started - 7 * 3_600_000, mock.skewMs);
+      return answers.status(started - 7 * 3_600_000, mock.skewMs, mock.blind);
     },
   });
 }

@@ -15,6 +15,10 @@ export interface Timed {
   event?: string;
   hostile?: boolean;
   dropped?: number;
+  /** Every sample was lost: none has a moment. */
+  lost?: boolean;
+  /** Stacks are those of threads that waited, with who woke them. */
+  waits?: boolean;
 }
 
 /** When the burst is, since the begin, and how long. Unit: milliseconds. */
@@ -27,6 +31,16 @@ export const BEAT = 'metrics::flush';
 const STEP = 50_000;
 
 const frame = (fn: string) => [0, '/usr/local/bin/api-server', fn] as const;
+const K = (fn: string) => [1, '[kernel]', fn] as const;
+const mark = (fn: string) => [5, '', fn] as const;
+
+/** Waits of a database: where it waits, then who ended it and what that ran. */
+const WAITS: readonly Stack[] = [
+  { frames: [frame('main'), frame('WaitEventSetWait'), K('schedule'), mark('[woken by a hard interrupt]'), K('hrtimer_wakeup'), K('sysvec_apic_timer_interrupt')], share: 1, end: 0 },
+  { frames: [frame('main'), frame('LWLockAcquire'), K('schedule'), mark('[woken by postgres]'), K('try_to_wake_up'), frame('LWLockRelease')], share: 1, end: 0 },
+  { frames: [frame('main'), frame('FileRead'), K('io_schedule'), mark('[uninterruptible]'), mark('[waker unseen]')], share: 1, end: 0 },
+];
+
 const burst: Stack = { frames: [frame('main'), frame('billing::run'), frame(BURST.fn)], share: 1, end: 0 };
 const beat: Stack = { frames: [frame('main'), frame('metrics::tick'), frame(BEAT)], share: 1, end: 0 };
 
@@ -44,7 +58,7 @@ function once<A>(ask: (argument: A) => number): (argument: A) => number {
 export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChunkSchema>> {
   const next = random(of.samples + of.hosts.length);
   const table = new Tables();
-  const steady = of.hostile ? hostileStacks() : [...stacksOf('rust'), ...stacksOf('nginx')].filter((stack) => stack.share > 0.001);
+  const steady = of.waits ? WAITS : of.hostile ? hostileStacks() : [...stacksOf('rust'), ...stacksOf('nginx')].filter((stack) => stack.share > 0.001);
   const list: { at: number; stack: Stack; host: string }[] = [];
   const host = () => of.hosts[Math.floor(next() * of.hosts.length)] ?? '';
   for (let index = 0; index < of.samples; index++) {
@@ -57,11 +71,13 @@ export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChun
   if (of.durationMs > BURST.at + BURST.long) {
     for (let index = 0; index < of.samples / 20; index++) list.push({ at: BURST.at + next() * BURST.long, stack: burst, host: of.hosts[0] });
   }
+  if (of.waits) list.splice(0, list.length, ...list.filter((one) => WAITS.includes(one.stack)));
   list.sort((left, right) => left.at - right.at);
   // Each stack and host is looked up once: there may be a million samples.
   const setOf = once((host: string) => table.labels({ host }, ['host']));
   const stackOf = once((stack: Stack) => table.stack(stack));
-  const rows = list.map((one) => ({ at: Math.round(one.at * 1e6), set: setOf(one.host), stack: stackOf(one.stack), end: one.stack.end }));
+  const gone: Stack = { frames: [mark('[lost]')], share: 1, end: 9 };
+  const rows = list.map((one) => ({ at: Math.round(one.at * 1e6), set: setOf(one.host), stack: stackOf(of.lost ? gone : one.stack), end: of.lost ? gone.end : one.stack.end }));
   const sums = new Map<number, { set: number; stack: number; end: number; count: bigint }>();
   for (const { set, stack, end } of rows) {
     const key = (stack * 4096 + set) * 256 + end;
@@ -75,7 +91,7 @@ export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChun
   yield {
     info: {
       unit: 'nanoseconds', event: of.event ?? 'cpu-clock', period: weight, startUnixNs: ns(of.startMs), durationNs: ns(of.durationMs),
-      quality: { taken: BigInt(rows.length), lostSamples: BigInt(Math.round(rows.length / 300)) },
+      quality: of.lost ? { lostSamples: BigInt(rows.length) } : { taken: BigInt(rows.length), lostSamples: BigInt(Math.round(rows.length / 300)) },
       times: { startUnixNs: ns(of.startMs), durationNs: ns(of.durationMs), dropped: BigInt(of.dropped ?? 0) },
     },
     ...table.wire(),
@@ -85,7 +101,7 @@ export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChun
     sampleCounts: all.map((one) => one.count),
     sampleWeights: all.map((one) => one.count * weight),
   };
-  for (let from = 0; from < rows.length; from += STEP) {
+  for (let from = 0; from < (of.lost ? 0 : rows.length); from += STEP) {
     const part = rows.slice(from, from + STEP);
     yield {
       momentDeltasNs: part.map((one, at) => BigInt(one.at - (rows[from + at - 1]?.at ?? 0))),

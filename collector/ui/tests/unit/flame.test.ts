@@ -195,11 +195,12 @@ describe('difference', () => {
     const widths = (width: 'both' | 'after' | 'before') => layOut(tree, measure(tree, 'share', width)).name.length - 1;
     expect([widths('both'), widths('after'), widths('before')]).toEqual([4, 3, 3]);
   });
-  test('changes are of shares, or of sums', () => {
+  test('changes are of shares, or of cores', () => {
     const at = (name: string) => [...tree.name].findIndex((id) => tree.names.text[id] === name);
     expect(changeOf(tree, at('gone'), 'share')).toMatchObject({ vanished: true, delta: -0.5, relative: -1 });
     expect(changeOf(tree, at('new'), 'share')).toMatchObject({ appeared: true, delta: 0.25, relative: 1 });
     expect(changeOf(tree, at('same'), 'share').delta).toBe(0.25);
-    expect(changeOf(tree, at('same'), 'sum').delta).toBe(0.5);
+    // One core before, two after.
+    expect(changeOf({ ...tree, rates: [1, 2] }, at('same'), 'sum').delta).toBe(0.5);
   });
 });

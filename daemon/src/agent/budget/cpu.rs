@@ -13,24 +13,24 @@ use std::time::Duration;
 
 /// Length of an interval. Shorter ones would measure whether a window was closed in them: naming is
 /// done once a window, ten seconds by default.
-const INTERVAL: Duration = Duration::from_millis(9_500);
+pub(super) const INTERVAL: Duration = Duration::from_millis(9_500);
 
-/// An interval longer than this means that the process was stopped or the machine slept. What it then
-/// catches up with is no ordinary cost.
+/// An interval longer than this means that the process was stopped or the machine slept. What it
+/// then catches up with is no ordinary cost.
 const PAUSED: Duration = Duration::from_secs(45);
 
 /// Intervals in the minute that decides on lowering.
 const MINUTE: usize = 6;
 
-/// Intervals of the minute that must be over the budget. All but one: one quiet moment does not make
-/// a sustained load a spike.
+/// Intervals of the minute that must be over the budget. All but one: one quiet moment does not
+/// make a sustained load a spike.
 const MINUTE_OVER: usize = 5;
 
 /// Intervals looked at for a load that comes and goes, and before raising: five minutes.
 const LONG: usize = 30;
 
-/// What an interval may count in the long mean, as a multiple of the budget: a spike of ten seconds,
-/// however high, must not look like five minutes of load.
+/// What an interval may count in the long mean, as a multiple of the budget: a spike of ten
+/// seconds, however high, must not look like five minutes of load.
 const CLIP: u64 = 3;
 
 /// After the start everything is read for the first time: symbols of every program that runs.
@@ -62,8 +62,8 @@ const COPY_STEP_PERCENT_MAX: u64 = 300;
 /// Copies of the stack that are stepped down to. Unit: bytes.
 const COPIES: [u32; 3] = [8 << 10, 4 << 10, 0];
 
-/// Rates that are stepped down to when nothing is copied any more. Each keeps out of step with timers
-/// of round numbers. Unit: samples a second.
+/// Rates that are stepped down to when nothing is copied any more. Each keeps out of step with
+/// timers of round numbers. Unit: samples a second.
 const RATES: [u32; 7] = [999, 499, 199, 99, 49, 19, 9];
 
 /// The levels, from what is configured to the least: copies first, for a sample without its callers
@@ -169,8 +169,8 @@ impl CpuGovernor {
         }
     }
 
-    /// The level, and its limits, that will be in force when this is what is configured: the highest
-    /// that allows no more than the one in force does.
+    /// The level, and its limits, that will be in force when this is what is configured: the
+    /// highest that allows no more than the one in force does.
     pub fn level_for(&self, stack_bytes: u32, rate_hz: u32) -> (usize, Limits) {
         let ladder = ladder(stack_bytes, rate_hz);
         let before = self.limits(self.level);
@@ -277,8 +277,8 @@ impl CpuGovernor {
     }
 
     /// True when in no minute of the last five the next higher level would have taken more than its
-    /// part of the budget. Then the same load cannot lower it again: every rule of `is_over` needs a
-    /// mean above the budget.
+    /// part of the budget. Then the same load cannot lower it again: every rule of `is_over` needs
+    /// a mean above the budget.
     fn would_fit(&self) -> bool {
         if self.judged.len() < LONG {
             return false;
@@ -366,8 +366,8 @@ mod tests {
             }
         }
 
-        /// Ten seconds in which full sampling would cost `full_ppm`; each level costs `share` percent
-        /// of the one above.
+        /// Ten seconds in which full sampling would cost `full_ppm`; each level costs `share`
+        /// percent of the one above.
         fn interval(&mut self, full_ppm: u64, share: u64) {
             let mut cost = full_ppm;
             for _ in 0..self.governor.level() {

@@ -2,20 +2,18 @@
 //! or syscalls.
 //!
 //! Fed with the memory in use, every ten seconds or so. Over the budget for half a minute it first
-//! wants free memory given back to the machine; over it still, the next lower level of bounds: caches
-//! go first, for they cost only time, then the flight recorder, which coarsens what is old. It goes
-//! back when what the higher level may add would fit; it never swings, see [`super::cpu`].
+//! wants free memory given back to the machine; over it still, the next lower level of bounds:
+//! caches go first, for they cost only time, then the flight recorder, which coarsens what is old.
+//! It goes back when what the higher level may add would fit; it never swings, see [`super::cpu`].
 
+use super::cpu::INTERVAL;
 use crate::bounds::Bounds;
 use crate::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Shortest time between two readings that count.
-const INTERVAL: Duration = Duration::from_millis(9_500);
-
-/// Readings over the budget before something is done: a query over an hour holds its answer for some
-/// seconds.
+/// Readings over the budget before something is done: a query over an hour holds its answer for
+/// some seconds.
 const OVER: usize = 3;
 
 /// Readings that must leave room before a raise: ten minutes.

@@ -1,4 +1,5 @@
-//! What the daemon uses: CPU time of its own work, and of answering clients, told apart by thread.
+//! What the daemon uses: CPU time of its own work, of answering clients, and of sending what it has to the
+//! collector, told apart by thread.
 //!
 //! Read from `/proc/self/task` every ten seconds; two small reads a thread. Work and answers cannot be
 //! told apart from the process's total, for threads of queries come and go and take their time with
@@ -10,6 +11,10 @@ use std::path::Path;
 /// Threads that work because a client asked.
 const SERVING: [&str; 5] = ["fp-grpc", "fp-query", "fp-capture", "fp-past", "fp-control"];
 
+/// Threads that send to the collector. Sampling less does not make a pin that is there any smaller, and
+/// uploads are paced by the collector: they take no stack copies from the host.
+const UPLOADING: [&str; 2] = ["fp-push", "fp-pins"];
+
 /// CPU time since the start of the meter. Unit: nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Used {
@@ -18,19 +23,21 @@ pub struct Used {
     /// By threads that answer clients. What a thread used between the last reading and its end is
     /// missing.
     pub serving_ns: u64,
+    /// By threads that send to the collector.
+    pub uploading_ns: u64,
 }
 
-/// Takes the part of captures out of a sum that only grows, so that the rest only grows too: how much it
-/// was is an estimate, which may fall.
+/// Takes parts out of a sum that only grows, so that the rest only grows too: how much captures took is an
+/// estimate, which may fall.
 #[derive(Debug, Default)]
 pub struct Apart {
     rest: u64,
 }
 
 impl Apart {
-    /// What is left of `own_ns` without `captures_ns`.
-    pub fn less(&mut self, own_ns: u64, captures_ns: u64) -> u64 {
-        self.rest = self.rest.max(own_ns.saturating_sub(captures_ns));
+    /// What is left of `own_ns` without `apart_ns`.
+    pub fn less(&mut self, own_ns: u64, apart_ns: u64) -> u64 {
+        self.rest = self.rest.max(own_ns.saturating_sub(apart_ns));
         self.rest
     }
 }
@@ -69,10 +76,13 @@ impl Meter {
             let before = self.threads.get(&tid).copied();
             // Less than before: another thread with an id used again.
             let more = now.checked_sub(before.unwrap_or(0)).unwrap_or(now);
-            let serving = SERVING.contains(&comm.trim_end_matches('\n'));
-            let sum = match serving {
-                true => &mut self.used.serving_ns,
-                false => &mut self.used.own_ns,
+            let comm = comm.trim_end_matches('\n');
+            let sum = if SERVING.contains(&comm) {
+                &mut self.used.serving_ns
+            } else if UPLOADING.contains(&comm) {
+                &mut self.used.uploading_ns
+            } else {
+                &mut self.used.own_ns
             };
             *sum = sum.saturating_add(more);
             threads.insert(tid, now);
@@ -94,13 +104,17 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_counted_apart() {
+    fn answers_and_uploads_are_counted_apart() {
         let dir = tempfile::tempdir().unwrap();
         thread(dir.path(), 1, "fp-sampler", 100);
         thread(dir.path(), 2, "fp-query", 40);
+        thread(dir.path(), 3, "fp-pins", 7_000);
+        thread(dir.path(), 4, "fp-push", 500);
+        thread(dir.path(), 5, "fp-spool", 3);
         let mut meter = Meter::default();
         let used = meter.read_from(dir.path());
-        assert_eq!((used.own_ns, used.serving_ns), (100, 40));
+        assert_eq!((used.own_ns, used.serving_ns), (103, 40));
+        assert_eq!(used.uploading_ns, 7_500);
     }
 
     #[test]

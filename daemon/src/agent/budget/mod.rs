@@ -16,16 +16,18 @@ use crate::perf::environment::{Degradation, Environment, Severity};
 use crate::perf::plan::{Limits, Plan};
 use crate::sampler::Command;
 use crate::time::Mono;
-use cpu::CpuGovernor;
+use cpu::{CpuGovernor, INTERVAL};
 use memory::{Action, MemoryGovernor};
-use meter::{Apart, Meter};
+use meter::{Apart, Meter, Used};
 use profile::text::with_causes;
 use proto::agent as wire;
 use std::collections::VecDeque;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-/// What the daemon takes beside caches and recorder: batches, names, threads, code. Unit: bytes. 25 to
-/// 45 MiB measured on two CPUs.
+/// What the daemon takes beside caches and recorder: batches, names, threads, code. Unit: bytes. 25
+/// to 45 MiB measured on two CPUs.
 const BASE_BYTES: usize = 56 << 20;
 
 /// The part of the machine's memory that an automatic budget may take.
@@ -34,8 +36,24 @@ const MACHINE_SHARE: u64 = 16;
 /// Least automatic memory budget. Unit: bytes.
 const MEMORY_MIN: usize = 48 << 20;
 
-/// Readings of the cost of answering that are kept: a minute.
+/// Readings of the cost of answering that are kept: those of a minute, its start and end included.
 const SERVING_KEPT: usize = 7;
+
+/// Tells when the next reading is due: the main thread looks around more often than the budget
+/// needs, and a reading is two small files of each thread.
+#[derive(Debug, Default)]
+struct Due(Option<Mono>);
+
+impl Due {
+    /// True when a reading at `now` is wanted, which then counts as taken.
+    fn at(&mut self, now: Mono) -> bool {
+        let is_due = self.0.is_none_or(|last| now.since(last) >= INTERVAL);
+        if is_due {
+            self.0 = Some(now);
+        }
+        is_due
+    }
+}
 
 /// What is in force, and why.
 #[derive(Debug)]
@@ -50,8 +68,13 @@ pub struct Budget {
     memory_reason: String,
     /// Why the last step of the CPU ladder could not be taken.
     refused: Option<String>,
+    due: Due,
     meter: Meter,
-    captures: Apart,
+    apart: Apart,
+    /// CPU time of reading files of users and containers.
+    owners_files_ns: u64,
+    /// What was used by the last reading.
+    used: Used,
     /// Time and CPU time of answering clients, of the last minute.
     serving: VecDeque<(Mono, u64)>,
     /// Steps taken since the start.
@@ -96,8 +119,8 @@ pub fn memory_budget(config: &Config, machine_bytes: Option<u64>) -> usize {
 }
 
 impl Budget {
-    /// Nothing is limited at the start of the daemon. `plan`: what is in force then, so that each step
-    /// lowers something, on a kernel too that takes less than was planned.
+    /// Nothing is limited at the start of the daemon. `plan`: what is in force then, so that each
+    /// step lowers something, on a kernel too that takes less than was planned.
     pub fn new(config: &Config, environment: &Environment, plan: &Plan) -> Budget {
         let now = Mono::now();
         let cpu_ppm = config.budget.cpu_ppm(environment.cpus_online.len());
@@ -108,8 +131,11 @@ impl Budget {
             cpu_reason: String::new(),
             memory_reason: String::new(),
             refused: None,
+            due: Due::default(),
             meter: Meter::default(),
-            captures: Apart::default(),
+            apart: Apart::default(),
+            owners_files_ns: 0,
+            used: Used::default(),
             serving: VecDeque::with_capacity(SERVING_KEPT),
             counts: Counts::default(),
         }
@@ -131,15 +157,31 @@ impl Budget {
         (u128::from(now.saturating_sub(*before)) * 1_000_000 / length) as u64
     }
 
-    /// `captures_ns`: CPU time in it that captures took, which were asked for.
-    fn observe_cpu(&mut self, now: Mono, captures_ns: u64) -> Option<usize> {
+    /// CPU time since the start by what it was used for. What the budget governs comes first. Unit:
+    /// nanoseconds.
+    pub fn cpu_ns(&self) -> [(&'static str, u64); 4] {
+        [
+            ("own", self.used.own_ns),
+            ("owners_files", self.owners_files_ns),
+            ("serving", self.used.serving_ns),
+            ("uploading", self.used.uploading_ns),
+        ]
+    }
+
+    /// `captures_ns`: CPU time in it that captures took, which were asked for. `owners_files_ns`: that of
+    /// reading files of users and containers, which has bounds of its own: if it made the daemon sample less,
+    /// any user could have it do so, and that would make the files no cheaper.
+    fn observe_cpu(&mut self, now: Mono, captures_ns: u64, owners_files_ns: u64) -> Option<usize> {
         let mut used = self.meter.read();
-        used.own_ns = self.captures.less(used.own_ns, captures_ns);
+        let apart = captures_ns.saturating_add(owners_files_ns);
+        used.own_ns = self.apart.less(used.own_ns, apart);
+        self.owners_files_ns = owners_files_ns;
         used.serving_ns = used.serving_ns.saturating_add(captures_ns);
         if self.serving.len() == SERVING_KEPT {
             self.serving.pop_front();
         }
         self.serving.push_back((now, used.serving_ns));
+        self.used = used;
         self.cpu.observe(now, used.own_ns)
     }
 }
@@ -148,8 +190,13 @@ impl Agent {
     /// Reads what is used and does what follows from it. Called every ten seconds at least, by one
     /// thread; takes a millisecond, and tenths of a second when something changes.
     pub fn keep_budget(&self, now: Mono) {
+        if !lock(&self.budget).due.at(now) {
+            return;
+        }
         let captures_ns = self.captures_cpu_ns();
-        let wanted = lock(&self.budget).observe_cpu(now, captures_ns);
+        let owners_files_ns = &self.symbols.owners_files_cpu_ns;
+        let owners_files_ns = owners_files_ns.load(Ordering::Relaxed);
+        let wanted = lock(&self.budget).observe_cpu(now, captures_ns, owners_files_ns);
         if let Some(level) = wanted {
             self.enter_cpu_level(level, now);
         }
@@ -234,7 +281,7 @@ impl Agent {
         let (bounds, level) = {
             let mut budget = lock(&self.budget);
             let allowed = budget.memory.budget() >> 20;
-            budget.memory_reason = format!("{} MiB used, {allowed} MiB allowed", used >> 20);
+            budget.memory_reason = format!("{} MiB used then, {allowed} MiB allowed", used >> 20);
             match lowered {
                 true => budget.counts.memory_lowered += 1,
                 false => budget.counts.memory_raised += 1,
@@ -350,20 +397,27 @@ impl Agent {
                 "journalctl -u fleetprofd",
             ));
         }
-        list.extend(memory_degradation(memory, &budget.memory_reason));
+        let age = Mono::now().since(memory.since());
+        list.extend(memory_degradation(memory, &budget.memory_reason, age));
     }
 }
 
-/// What the memory budget limits now. `reason`: what was used when the level last changed.
-fn memory_degradation(memory: &MemoryGovernor, reason: &str) -> Option<Degradation> {
+/// What the memory budget limits now. `reason`: what was used when the level last changed, `age`
+/// ago.
+fn memory_degradation(memory: &MemoryGovernor, reason: &str, age: Duration) -> Option<Degradation> {
     if memory.level() == 0 {
         return None;
     }
     let allowed = memory.budget() >> 20;
     let bounds = shown_bounds(memory.bounds());
+    let age = match age.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds / 60),
+    };
     let over = memory.used().filter(|&used| used > memory.budget());
     let (message, least) = match over {
-        // The lower bounds are no success yet: caches take a while to shrink, and a step may follow.
+        // The lower bounds are no success yet: caches take a while to shrink, and a step may
+        // follow.
         Some(used) => {
             let used = used.div_ceil(1 << 20);
             let next = match memory.level() {
@@ -371,13 +425,17 @@ fn memory_degradation(memory: &MemoryGovernor, reason: &str) -> Option<Degradati
                 _ => "a lower step follows if it stays so",
             };
             let message = format!(
-                "the daemon holds less to keep its memory budget ({reason}): {bounds}. It still uses \
-                 {used} MiB, {allowed} MiB allowed, and {next}"
+                "the daemon holds less to keep its memory budget: {bounds}. It still uses {used} MiB, \
+                 {allowed} MiB allowed, and {next} ({age} ago: {reason})"
             );
             (message, used)
         }
         None => (
-            format!("the daemon keeps its memory budget by holding less ({reason}): {bounds}"),
+            format!(
+                "the daemon keeps its memory budget by holding less: {bounds}. It uses {} MiB now \
+                 ({age} ago: {reason})",
+                memory.used().unwrap_or_default().div_ceil(1 << 20)
+            ),
             allowed,
         ),
     };
@@ -457,6 +515,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn readings_of_a_minute_are_as_many_as_are_kept_however_often_somebody_looks() {
+        for apart_s in [1, 2, 5, 10] {
+            let mut due = Due::default();
+            let looks = (0..=60).step_by(apart_s).map(|at| Mono(at * 1_000_000_000));
+            let read = looks.filter(|&now| due.at(now)).count();
+            assert_eq!(read, SERVING_KEPT, "every {apart_s} s");
+        }
+    }
+
     /// What is said after so many readings of so many MiB with 100 MiB allowed.
     fn memory_said(readings: &[(usize, usize)]) -> Option<Degradation> {
         let configured = configured_bounds(&Config::default());
@@ -468,14 +536,16 @@ mod tests {
             let now = Mono((at as u64 + 1) * 10_000_000_000);
             governor.observe(now, mib << 20);
         }
-        memory_degradation(&governor, "180 MiB used, 100 MiB allowed")
+        let reason = "180 MiB used then, 100 MiB allowed";
+        memory_degradation(&governor, reason, Duration::from_secs(480))
     }
 
     #[test]
     fn memory_that_is_over_its_budget_at_the_last_step_is_not_called_kept() {
         let said = memory_said(&[(100, 180)]).expect("it is over");
         assert!(!said.message.contains("keeps"), "{}", said.message);
-        let end = ". It still uses 180 MiB, 100 MiB allowed, and there is no lower step";
+        let end = ". It still uses 180 MiB, 100 MiB allowed, and there is no lower step (8 min ago: \
+                   180 MiB used then, 100 MiB allowed)";
         assert!(said.message.ends_with(end), "{}", said.message);
         assert!(
             said.remedy.contains("budget.memory_mib above 180 "),
@@ -495,6 +565,9 @@ mod tests {
             said.message
         );
         assert!(!said.message.contains("still"), "{}", said.message);
+        // What is used now, and what was used then with its time.
+        let end = "It uses 90 MiB now (8 min ago: 180 MiB used then, 100 MiB allowed)";
+        assert!(said.message.ends_with(end), "{}", said.message);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
         ),
         (
             "fleetprof_captures_slowed_total",
-            "Captures whose event happened too often for its period and went on by rate.",
+            "Times a capture's event happened too often for its period and went on with a longer one.",
             Kind::Counter,
             |agent| count(agent, |counts| &counts.slowed),
         ),

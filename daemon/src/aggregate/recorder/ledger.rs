@@ -5,6 +5,7 @@ use super::query::{Covered, QueryError, Span};
 use super::{Mono, Part};
 use profile::{Coverage, Ledger, LedgerBuilder, Profile, Query, Selector, StackEnd, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The unit in which weights can be held against the kernel's accounting.
 const TIME: &str = "nanoseconds";
@@ -113,13 +114,35 @@ impl Recorder {
 
     /// The ledger of the windows closed in the last minute, and what they cover.
     pub fn recent_ledger(&self) -> (Ledger, Covered) {
-        let end = self
-            .windows
-            .back()
-            .map_or(Mono(0), |window| window.whole.end);
+        let end = self.newest_end();
         let start = Mono(end.0.saturating_sub(RECENT.as_nanos() as u64));
         let never = AtomicBool::new(false);
         let found = self.ledger((start, end), &Selector::default(), &never);
         found.unwrap_or_default()
+    }
+
+    /// End of the newest window that closed; 0 when there is none.
+    pub fn newest_end(&self) -> Mono {
+        let newest = self.windows.back();
+        newest.map_or(Mono(0), |window| window.whole.end)
+    }
+
+    /// Samples taken and lost in the newest windows that closed, as many as `span` needs, and the
+    /// time of these: a window during which the daemon was stopped is long.
+    pub fn newest_counts(&self, span: Duration) -> (u64, u64, (Mono, Mono)) {
+        let end = self.newest_end();
+        let start = Mono(end.0.saturating_sub(span.as_nanos() as u64));
+        let (mut taken, mut lost, mut from) = (0u64, 0u64, end);
+        for part in self.select(Span::Time(start, end), &mut 0) {
+            from = from.min(part.start);
+            for (key, value) in part.block.iter() {
+                let sum = match key.end {
+                    StackEnd::Lost => &mut lost,
+                    _ => &mut taken,
+                };
+                *sum = sum.saturating_add(value.count);
+            }
+        }
+        (taken, lost, (from, end))
     }
 }

@@ -335,6 +335,7 @@ impl Recorder {
             period: covered.period,
             quality: covered.quality,
             coverage: Coverage::default(),
+            ..Info::default()
         }
     }
 

@@ -1,14 +1,23 @@
 //! From switches and wake-ups to waits: a table of threads, driven in order of time.
 //!
-//! Called by the sampler thread, which tells of each record what it means for whom: on a switch first who
-//! leaves ([`Machine::waits`], [`Machine::preempted`], [`Machine::ends`]), then who comes
-//! ([`Machine::runs`]). No clock, no I/O; nothing is allocated once table and stacks have grown to what the
-//! load needs. Idle tasks, which all have the id 0, are nobody.
+//! Called by the sampler thread, which tells of each record what it means for whom: on a switch
+//! first who leaves ([`Machine::waits`], [`Machine::preempted`], [`Machine::ends`]), then who comes
+//! ([`Machine::runs`]). No clock, no I/O; nothing is allocated once table and stacks have grown to
+//! what the load needs. Idle tasks, which all have the id 0, are nobody.
 //!
-//! Which wake-up ended a wait: the last one before the thread ran. `try_to_wake_up` (kernel/sched/core.c)
-//! tells only of a wake-up that changes the state of the thread, and a thread that was woken is not woken again
-//! until it has run. Between the moment a thread makes up its mind to wait and the record of its switch another
-//! CPU may wake it: such a wake-up comes before the switch, and is kept for it.
+//! Which wake-up ended a wait: the last one before the thread ran. `try_to_wake_up`
+//! (kernel/sched/core.c) tells only of a wake-up that changes the state of the thread, and a thread
+//! that was woken is not woken again until it has run. Between the moment a thread makes up its
+//! mind to wait and the record of its switch another CPU may wake it: such a wake-up comes before
+//! the switch, and is kept for it.
+//!
+//! Some switches to a thread are never recorded. After a CPU was taken offline and back, Linux 6.11
+//! and later record none of its idle task until the next boot, so whoever leaves such a CPU after
+//! it was idle came unseen. A thread records its own leaving, so it waited once between two of
+//! these, and the first wake-up after the first ended that wait: the wait then ends there, as an
+//! estimate ([`WaitCounts::estimated`]). The same holds where records were lost after the wake-up.
+//! Once a CPU is known to be silent its threads are asked to tell themselves when they come
+//! ([`Machine::arrives`]), which costs a record more each.
 
 use super::format::Leaving;
 use super::stacks::{StackRef, Stacks};
@@ -23,7 +32,7 @@ use std::time::Duration;
 /// Of a stack that found no room.
 const NO_ROOM: [RawFrame; 1] = [RawFrame::Unknown(Unnamed::Limit)];
 
-/// CPUs whose switches are counted apart; `NR_CPUS` of the largest kernels is 8,192.
+/// CPUs that are told apart; `NR_CPUS` of the largest kernels is 8,192.
 const CPUS_MAX: usize = 1 << 14;
 
 /// When and where a record was made.
@@ -38,7 +47,7 @@ pub struct At {
 /// A time in which records were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Its begin.
+    /// Its start.
     pub from: Mono,
     /// Its end.
     pub until: Mono,
@@ -77,6 +86,8 @@ struct Place {
     stack: Option<StackRef>,
     end: StackEnd,
     told: Told,
+    /// The first wake-up since, once another followed it: the thread ran in between, unseen.
+    first: Option<Woken>,
 }
 
 /// Which events have told of a switch or a wake-up.
@@ -92,6 +103,9 @@ enum Told {
 /// Who woke it, and when.
 struct Woken {
     time: Mono,
+    /// No switch was lost between the start of the wait and this, so it ended that wait and no
+    /// other; before the start of a wait: none was lost at all.
+    sound: bool,
     cpu: CpuId,
     /// Number of the newest switch on that CPU: the waker is the one that runs since.
     switch: u64,
@@ -110,6 +124,34 @@ enum State {
     Waits(Place),
 }
 
+/// How the end of a wait is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The thread was seen to run.
+    Seen,
+    /// It was woken, and not seen to run.
+    Estimated,
+    /// It goes on.
+    Ongoing,
+}
+
+/// What is known of a CPU.
+#[derive(Clone, Copy, Default)]
+struct Cpu {
+    /// Switches seen.
+    switches: u64,
+    /// Who runs since the newest of these; 0: the idle task.
+    next: Option<Tid>,
+    /// A switch away from its idle task was seen.
+    idle_left: bool,
+    /// Threads that left it and were not seen to come to it, up to [`SILENT_MIN`].
+    unseen: u32,
+}
+
+/// Threads that come unseen to a CPU, whose idle task was never seen to leave, before it is called
+/// silent: a record that the kernel skips now and then does not make it so.
+pub(super) const SILENT_MIN: u32 = 16;
+
 struct Thread {
     who: Who,
     state: State,
@@ -122,8 +164,7 @@ pub struct Machine {
     threads_max: usize,
     stacks: Stacks,
     min_wait: Duration,
-    /// Switches seen of each CPU.
-    switches: Vec<u64>,
+    cpus: Vec<Cpu>,
     newest: Mono,
     /// Switches older than this were lost: what a thread has done since before is not known.
     doubt: Mono,
@@ -150,7 +191,7 @@ impl Machine {
             threads_max,
             stacks: Stacks::new(frames_max),
             min_wait,
-            switches: Vec::new(),
+            cpus: Vec::new(),
             newest: Mono(0),
             doubt: Mono(0),
             waker_doubt: Mono(0),
@@ -170,8 +211,8 @@ impl Machine {
         self.threads.len()
     }
 
-    /// Switches are missing, or may be. Every wait that began before the end of that time and had not ended
-    /// before its begin is unknown. Told before the records of that time.
+    /// Switches are missing, or may be. Every wait that began before the end of that time and had
+    /// not ended before its start is unknown. Told before the records of that time.
     pub fn lost_switches(&mut self, loss: Loss) {
         self.coming[0] = Some(loss.with(self.coming[0]));
     }
@@ -181,8 +222,8 @@ impl Machine {
         self.coming[1] = Some(loss.with(self.coming[1]));
     }
 
-    /// Begins a record. False: it is older than one that was used, and must be left alone; what it would have
-    /// said is lost.
+    /// Begins a record. False: it is older than one that was used, and must be left alone; what it
+    /// would have said is lost.
     #[must_use]
     pub fn begin(&mut self, at: At) -> bool {
         self.reach(at.time);
@@ -204,9 +245,18 @@ impl Machine {
         }
     }
 
-    /// A thread leaves its CPU, to wait. `copied`: told by the event that copies stacks, which tells of a
-    /// switch beside the one that tells of every switch, before it or after.
-    pub fn waits(&mut self, at: At, tid: Tid, waiting: &Waiting<'_>, copied: bool) {
+    /// A thread leaves its CPU, to wait. `copied`: told by the event that copies stacks, which
+    /// tells of a switch beside the one that tells of every switch, before it or after.
+    ///
+    /// `emit` gets the wait before, if that ended unseen.
+    pub fn waits(
+        &mut self,
+        at: At,
+        tid: Tid,
+        waiting: &Waiting<'_>,
+        copied: bool,
+        emit: &mut impl FnMut(Wait<'_>),
+    ) {
         let switch = self.switch_of(at.cpu, !copied);
         let known = self.threads.get_mut(&tid);
         if let Some(thread) = known
@@ -214,15 +264,21 @@ impl Machine {
             && place.since >= self.doubt
             && place.is_of(at.cpu, switch, copied)
         {
-            // The same switch, told twice: the stack that was copied counts.
-            if copied {
+            // The same switch, told twice: the larger copy counts, unless it alone ends too early.
+            let better = match (waiting.end.is_complete(), place.end.is_complete()) {
+                (true, false) => true,
+                (false, true) => false,
+                (true, true) | (false, false) => copied,
+            };
+            if better {
                 let kept = keep(&mut self.stacks, &mut self.counts, waiting.frames);
                 let before = std::mem::replace(&mut place.stack, kept);
                 place.end = waiting.end;
                 before
                     .into_iter()
                     .for_each(|stack| self.stacks.release(stack));
-            } else {
+            }
+            if !copied {
                 place.since = at.time;
             }
             place.told = Told::Both;
@@ -237,40 +293,45 @@ impl Machine {
             stack,
             end: waiting.end,
             told: if copied { Told::Copying } else { Told::Every },
+            first: None,
         });
-        self.set(at.time, tid, waiting.who, state);
+        self.set(at, tid, waiting.who, state, emit);
     }
 
-    /// A thread that could go on leaves its CPU.
-    pub fn preempted(&mut self, at: At, tid: Tid, who: Who) {
+    /// A thread that could go on leaves its CPU. `emit` as in [`Machine::waits`].
+    pub fn preempted(&mut self, at: At, tid: Tid, who: Who, emit: &mut impl FnMut(Wait<'_>)) {
         self.switch_of(at.cpu, true);
-        self.set(at.time, tid, who, State::Preempted(at.time));
+        self.set(at, tid, who, State::Preempted(at.time), emit);
         self.counts.preempted += 1;
     }
 
     /// A thread that nobody wants to know of, or not any more, leaves its CPU; or the idle task.
-    pub fn passes(&mut self, at: At, tid: Tid) {
-        self.ends(at, tid);
+    pub fn passes(&mut self, at: At, tid: Tid, emit: &mut impl FnMut(Wait<'_>)) {
+        self.ends(at, tid, emit);
     }
 
-    /// A thread leaves its CPU for ever.
-    pub fn ends(&mut self, at: At, tid: Tid) {
+    /// A thread leaves its CPU for ever. `emit` as in [`Machine::waits`].
+    pub fn ends(&mut self, at: At, tid: Tid, emit: &mut impl FnMut(Wait<'_>)) {
         self.switch_of(at.cpu, true);
+        self.cpu(at.cpu).idle_left |= tid == Tid(0);
         if let Some(thread) = self.threads.remove(&tid) {
-            self.drop_thread(at.time, thread.state, thread.woken);
+            self.note_silent(at.cpu, &thread.state);
+            let next = self.end_unseen(at.time, thread.who, thread.state, thread.woken, emit);
+            self.release(None, next);
         }
     }
 
-    /// A thread runs. `emit` gets the wait that ends with that, if one does.
+    /// A thread runs, or the idle task. `emit` gets the wait that ends with that, if one does.
     pub fn runs(&mut self, at: At, tid: Tid, emit: &mut impl FnMut(Wait<'_>)) {
+        self.cpu(at.cpu).next = Some(tid);
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
         let woken = thread.woken.take();
         match std::mem::replace(&mut thread.state, State::Runs) {
-            State::Waits(place) if place.since >= self.doubt => {
+            State::Waits(place) if place.since >= self.doubt && place.first.is_none() => {
                 let who = thread.who;
-                self.finish_wait(at.time, (who, &place), woken.as_ref(), false, emit);
+                self.finish_wait(at.time, (who, &place), woken.as_ref(), End::Seen, emit);
                 self.release(place.stack, woken);
             }
             State::Preempted(since) if since >= self.doubt => {
@@ -282,12 +343,23 @@ impl Machine {
                 self.counts.unknown += 1;
                 self.release(None, woken);
             }
-            state => self.drop_thread(at.time, state, woken),
+            state => {
+                let who = thread.who;
+                let next = self.end_unseen(at.time, who, state, woken, emit);
+                self.release(None, next);
+            }
         }
     }
 
-    /// Who a thread was when it was last seen to leave. One that ends leaves some more times when its process
-    /// has forgotten it.
+    /// A thread runs, as it tells itself. Where the switch to it told of it before, nothing is new.
+    pub fn arrives(&mut self, at: At, tid: Tid, emit: &mut impl FnMut(Wait<'_>)) {
+        if self.cpu(at.cpu).next != Some(tid) {
+            self.runs(at, tid, emit);
+        }
+    }
+
+    /// Who a thread was when it was last seen to leave. One that ends leaves some more times when
+    /// its process has forgotten it.
     pub fn who(&self, tid: Tid) -> Option<Who> {
         self.threads.get(&tid).map(|thread| thread.who)
     }
@@ -299,9 +371,9 @@ impl Machine {
 
     /// A thread is woken. `copied`: told by the event that copies stacks, as in [`Machine::waits`].
     ///
-    /// Where both events tell of a wake-up, the thread on the CPU is the same and woke the same thread, and has
-    /// not been away in between: of one that woke it twice, the first time to no effect, the newest stack that
-    /// is not a copy counts.
+    /// Where both events tell of a wake-up, the thread on the CPU is the same and woke the same
+    /// thread, and has not been away in between: of one that woke it twice, the first time to no
+    /// effect, the newest stack that is not a copy counts.
     pub fn woken(&mut self, at: At, tid: Tid, waker: &Waker<'_>, copied: bool) {
         let switch = self.switch_of(at.cpu, false);
         let Some(thread) = self.threads.get_mut(&tid) else {
@@ -326,8 +398,13 @@ impl Machine {
             return;
         }
         let stack = keep(&mut self.stacks, &mut self.counts, waker.frames);
-        let before = thread.woken.replace(Woken {
+        let sound = match &thread.state {
+            State::Waits(place) => place.since >= self.doubt,
+            State::Runs | State::Preempted(_) => self.doubt == Mono(0),
+        };
+        let mut before = thread.woken.replace(Woken {
             time: at.time,
+            sound,
             cpu: at.cpu,
             switch,
             told,
@@ -336,6 +413,12 @@ impl Machine {
             stack,
             cut: waker.cut,
         });
+        if let State::Waits(place) = &mut thread.state
+            && place.first.is_none()
+        {
+            let ends = |woken: &mut Woken| woken.sound && woken.time >= place.since;
+            place.first = before.take_if(ends);
+        }
         self.release(None, before);
     }
 
@@ -345,16 +428,95 @@ impl Machine {
         let mut threads = std::mem::take(&mut self.threads);
         for (_, thread) in threads.drain() {
             match thread.state {
-                State::Waits(place) if place.since >= self.doubt => {
+                // Where switches are silent one that was woken may run since.
+                State::Waits(place)
+                    if place.since >= self.doubt
+                        && (thread.woken.is_none() || self.counts.silent.is_empty()) =>
+                {
                     let woken = thread.woken;
-                    self.finish_wait(end, (thread.who, &place), woken.as_ref(), true, emit);
+                    self.finish_wait(
+                        end,
+                        (thread.who, &place),
+                        woken.as_ref(),
+                        End::Ongoing,
+                        emit,
+                    );
                     self.release(place.stack, woken);
+                    self.release(None, place.first);
                 }
                 State::Preempted(since) if since >= self.doubt => {
                     self.counts.preempted_ns += end.since(since).as_nanos() as u64;
                     self.release(None, thread.woken);
                 }
-                state => self.drop_thread(end, state, thread.woken),
+                state => {
+                    let next = self.end_unseen(end, thread.who, state, thread.woken, emit);
+                    self.release(None, next);
+                }
+            }
+        }
+    }
+
+    /// Ends a wait whose end was not seen: at its wake-up, if that was, else it is dropped. Returns
+    /// the wake-up that is of the wait after it.
+    fn end_unseen(
+        &mut self,
+        now: Mono,
+        who: Who,
+        state: State,
+        woken: Option<Woken>,
+        emit: &mut impl FnMut(Wait<'_>),
+    ) -> Option<Woken> {
+        let State::Waits(mut place) = state else {
+            // Nobody wakes a thread that could go on: it came unseen, and was woken as it was about
+            // to wait.
+            return self.early(woken);
+        };
+        let (ended, next) = match place.first.take() {
+            Some(first) => (Some(first), woken),
+            None => (woken, None),
+        };
+        // One from before the wait ends it only if none can have come since.
+        let doubt = self.doubt.max(self.waker_doubt);
+        let ends =
+            |woken: &Woken| woken.sound && (woken.time >= place.since || woken.time >= doubt);
+        match &ended {
+            Some(woken) if ends(woken) => {
+                let end = woken.time.max(place.since);
+                self.finish_wait(end, (who, &place), Some(woken), End::Estimated, emit);
+            }
+            _ => {
+                self.counts.unknown += 1;
+                self.counts.unknown_ns += now.since(place.since).as_nanos() as u64;
+                self.counts.unknown_lost += u64::from(place.since < self.doubt);
+            }
+        }
+        self.release(place.stack, ended);
+        self.early(next)
+    }
+
+    /// A wake-up of a thread that is about to wait. Once switches were lost nobody knows that it
+    /// was.
+    fn early(&self, woken: Option<Woken>) -> Option<Woken> {
+        woken.map(|woken| Woken {
+            sound: woken.sound && self.doubt == Mono(0),
+            ..woken
+        })
+    }
+
+    /// Notes the cause when a thread leaves a CPU that it was not seen to come to, with nothing
+    /// lost.
+    fn note_silent(&mut self, cpu: CpuId, state: &State) {
+        let since = match state {
+            State::Waits(place) => place.since,
+            State::Preempted(since) => *since,
+            State::Runs => return,
+        };
+        let doubt = self.doubt;
+        let of = self.cpu(cpu);
+        if since >= doubt && of.next == Some(Tid(0)) && !of.idle_left {
+            of.unseen = of.unseen.saturating_add(1);
+            if of.unseen >= SILENT_MIN {
+                self.counts.silent.add(cpu);
             }
         }
     }
@@ -364,7 +526,7 @@ impl Machine {
         end: Mono,
         (who, place): (Who, &Place),
         woken: Option<&Woken>,
-        ongoing: bool,
+        how: End,
         emit: &mut impl FnMut(Wait<'_>),
     ) {
         let length = end.since(place.since);
@@ -380,9 +542,13 @@ impl Machine {
             None => &NO_ROOM[..],
         };
         // One from before a loss need not be the last.
-        let woken = woken.filter(|woken| woken.time >= self.doubt.max(self.waker_doubt));
+        let doubt = match how {
+            End::Estimated => Mono(0),
+            End::Seen | End::Ongoing => self.doubt.max(self.waker_doubt),
+        };
+        let woken = woken.filter(|woken| woken.time >= doubt);
         let ending = match woken {
-            _ if ongoing => Ending::Ongoing,
+            _ if how == End::Ongoing => Ending::Ongoing,
             Some(woken) => Ending::Woken(Waker {
                 thread: woken.thread,
                 within: woken.within,
@@ -391,10 +557,24 @@ impl Machine {
             }),
             None => Ending::Unseen,
         };
+        let stack_end = match place.stack {
+            Some(_) => place.end,
+            None => StackEnd::Unresolved,
+        };
         let counts = &mut self.counts;
         counts.waits += 1;
         counts.waits_ns += length_ns;
-        counts.ongoing += u64::from(ongoing);
+        match how {
+            End::Seen => {}
+            End::Estimated => {
+                counts.estimated += 1;
+                counts.estimated_ns += length_ns;
+            }
+            End::Ongoing => {
+                counts.ongoing += 1;
+                counts.ongoing_ns += length_ns;
+            }
+        }
         counts.wakers_unseen += u64::from(ending == Ending::Unseen);
         if let Some(woken) = woken {
             let since = woken.time.max(place.since);
@@ -404,11 +584,7 @@ impl Machine {
             who,
             leaving: place.leaving,
             frames: frames(&place.stack),
-            end: if place.stack.is_some() {
-                place.end
-            } else {
-                StackEnd::Unresolved
-            },
+            end: stack_end,
             start: place.since,
             length_ns,
             ending,
@@ -417,31 +593,39 @@ impl Machine {
 
     /// Number of the switch on a CPU that is the newest, or that begins with this record.
     fn switch_of(&mut self, cpu: CpuId, begins: bool) -> u64 {
+        let cpu = self.cpu(cpu);
+        cpu.switches += u64::from(begins);
+        cpu.switches
+    }
+
+    fn cpu(&mut self, cpu: CpuId) -> &mut Cpu {
         let at = (cpu.0 as usize).min(CPUS_MAX - 1);
-        if at >= self.switches.len() {
-            self.switches.resize(at + 1, 0);
+        if at >= self.cpus.len() {
+            self.cpus.resize(at + 1, Cpu::default());
         }
-        self.switches[at] += u64::from(begins);
-        self.switches[at]
+        &mut self.cpus[at]
     }
 
     /// Sets the state of a thread that ran until now.
-    fn set(&mut self, now: Mono, tid: Tid, who: Who, state: State) {
+    fn set(&mut self, at: At, tid: Tid, who: Who, state: State, emit: &mut impl FnMut(Wait<'_>)) {
         if let Some(known) = self.threads.get_mut(&tid) {
-            known.who = who;
-            match std::mem::replace(&mut known.state, state) {
-                // A wake-up that came while it still ran is that of the wait that begins.
-                State::Runs => {}
-                // It left without having come back.
-                state => {
-                    let woken = known.woken.take();
-                    self.drop_thread(now, state, woken);
-                }
+            let was = std::mem::replace(&mut known.who, who);
+            let before = std::mem::replace(&mut known.state, state);
+            // A wake-up that came while it still ran is that of the wait that begins.
+            if matches!(before, State::Runs) {
+                return;
+            }
+            // It left without having been seen to come back.
+            let woken = known.woken.take();
+            self.note_silent(at.cpu, &before);
+            let next = self.end_unseen(at.time, was, before, woken, emit);
+            if let Some(known) = self.threads.get_mut(&tid) {
+                known.woken = next;
             }
             return;
         }
         if self.threads.len() >= self.threads_max {
-            self.sweep(now);
+            self.sweep(at.time, emit);
         }
         if self.threads.len() < self.threads_max {
             self.counts.begun_before += 1;
@@ -455,17 +639,6 @@ impl Machine {
         }
     }
 
-    /// Forgets what a thread did, as not known.
-    fn drop_thread(&mut self, now: Mono, state: State, woken: Option<Woken>) {
-        let mut stack = None;
-        if let State::Waits(place) = state {
-            self.counts.unknown += 1;
-            self.counts.unknown_ns += now.since(place.since).as_nanos() as u64;
-            stack = place.stack;
-        }
-        self.release(stack, woken);
-    }
-
     fn release(&mut self, stack: Option<StackRef>, woken: Option<Woken>) {
         let waker = woken.and_then(|woken| woken.stack);
         for stack in stack.into_iter().chain(waker) {
@@ -474,7 +647,7 @@ impl Machine {
     }
 
     /// Forgets threads of which nothing is known, once after each loss: some of them have ended.
-    fn sweep(&mut self, now: Mono) {
+    fn sweep(&mut self, now: Mono, emit: &mut impl FnMut(Wait<'_>)) {
         if self.swept == self.doubt {
             return;
         }
@@ -487,7 +660,8 @@ impl Machine {
             State::Runs => true,
         });
         for (_, thread) in doubtful {
-            self.drop_thread(now, thread.state, thread.woken);
+            let next = self.end_unseen(now, thread.who, thread.state, thread.woken, emit);
+            self.release(None, next);
         }
         self.threads = threads;
     }

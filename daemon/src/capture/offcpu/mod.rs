@@ -1,13 +1,15 @@
 //! Captures of event `off-cpu`: how long threads waited, where, and who ended it.
 //!
-//! The scheduler tells of each switch and of each wake-up (`format.rs` reads what it tells). The machine
-//! (`machine.rs`) puts them together to waits: from the switch away from a thread that cannot go on to the
-//! switch back to it, with the last wake-up in between. `shape.rs` makes one stack of a wait. Nothing is
-//! guessed: a wait of which a record may be missing is counted as unknown, and so is one that had begun before
-//! the capture.
+//! The scheduler tells of each switch and of each wake-up (`format.rs` reads what it tells). The
+//! machine (`machine.rs`) puts them together to waits: from the switch away from a thread that
+//! cannot go on to the switch back to it, with the last wake-up in between. `shape.rs` makes one
+//! stack of a wait. A wait whose switch back is missing ends with its wake-up and is counted as an
+//! estimate; one whose wake-up is missing too is dropped and counted, and so is one that had begun
+//! before the capture.
 //!
-//! A wait ends when the thread runs again, not when it was woken: what it spent in the queue for a CPU in
-//! between is part of the time it was kept from running, and is added up beside ([`WaitCounts::delay_ns`]).
+//! A wait ends when the thread runs again, not when it was woken: what it spent in the queue for a
+//! CPU in between is part of the time it was kept from running, and is added up beside
+//! ([`WaitCounts::delay_ns`]).
 
 pub mod format;
 pub mod machine;
@@ -18,22 +20,26 @@ mod stacks;
 #[cfg(test)]
 mod tests;
 
-use crate::ids::{CgroupId, Comm, Pid, ProcessId};
+use crate::ids::{CgroupId, Comm, CpuId, Pid, ProcessId};
 use crate::time::Mono;
+use crate::unwind::recall::RecallCounts;
 use format::{Leaving, Within};
 use profile::StackEnd;
+use profile::text::grouped;
 
 /// Threads followed in one capture, 8 MiB with their waits. More are left out and counted
-/// ([`WaitCounts::threads_refused`]): a thread of which nothing is known has no wait. Hosts that run more at
-/// once exist (`kernel.threads-max` allows 125,000 on 16 GiB), mostly with threads that never run.
+/// ([`WaitCounts::threads_refused`]): a thread of which nothing is known has no wait. Hosts that
+/// run more at once exist (`kernel.threads-max` allows 125,000 on 16 GiB), mostly with threads that
+/// never run.
 pub const THREADS_MAX: usize = 1 << 16;
 
-/// Frames of the stacks of threads that wait and of their wakers, equal stacks once: 16 MiB. What finds no
-/// room has no stack and is counted ([`WaitCounts::stacks_refused`]).
+/// Frames of the stacks of threads that wait and of their wakers, equal stacks once: 16 MiB. What
+/// finds no room has no stack and is counted ([`WaitCounts::stacks_refused`]).
 pub const FRAMES_MAX: usize = 1 << 20;
 
-/// Frames kept of a waker, from its leaf: it is there to say who and where, and what matters is near the
-/// leaf. What lies behind is cut and marked. Without a bound a wait's stack has twice the depth of any other.
+/// Frames kept of a waker, from its leaf: it is there to say who and where, and what matters is
+/// near the leaf. What lies behind is cut and marked. Without a bound a wait's stack has twice the
+/// depth of any other.
 pub const WAKER_FRAMES_MAX: usize = 64;
 
 /// The thread that waits.
@@ -92,62 +98,177 @@ pub struct Wait<'a> {
     pub ending: Ending<'a>,
 }
 
-/// What was seen in a capture, and what could not be.
+/// CPUs by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WaitCounts {
+pub struct CpuMask([u64; CPU_WORDS]);
+
+/// Words of a [`CpuMask`]: 512 CPUs. It goes with each batch; a CPU beyond counts as the last.
+const CPU_WORDS: usize = 8;
+
+/// CPUs that are named to people before the rest is a number.
+const CPUS_NAMED: usize = 4;
+
+impl CpuMask {
+    /// Adds a CPU.
+    pub fn add(&mut self, cpu: CpuId) {
+        let at = (cpu.0 as usize).min(CPU_WORDS * 64 - 1);
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    /// True when it is among them.
+    pub fn has(&self, cpu: CpuId) -> bool {
+        let at = (cpu.0 as usize).min(CPU_WORDS * 64 - 1);
+        self.0[at / 64] & 1 << (at % 64) != 0
+    }
+
+    /// The CPUs, in order.
+    pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
+        let all = (0..CPU_WORDS as u32 * 64).map(CpuId);
+        all.filter(|&cpu| self.has(cpu))
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; CPU_WORDS]
+    }
+
+    /// `CPU 1`, `CPUs 1, 3 and 12 more`.
+    pub fn text(&self) -> String {
+        let all: Vec<_> = self.iter().collect();
+        let named: Vec<_> = all
+            .iter()
+            .take(CPUS_NAMED)
+            .map(|cpu| cpu.0.to_string())
+            .collect();
+        let rest = match all.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let plural = if all.len() == 1 { "" } else { "s" };
+        format!("CPU{plural} {}{rest}", named.join(", "))
+    }
+}
+
+macro_rules! wait_counts {
+    ($($(#[$meta:meta])* $field:ident,)*) => {
+        /// What was seen in a capture, and what could not be.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct WaitCounts {
+            $($(#[$meta])* pub $field: u64,)*
+            /// CPUs whose idle task does not report when it switches to a thread.
+            pub silent: CpuMask,
+        }
+
+        impl WaitCounts {
+            /// Adds what was seen in another time.
+            pub fn add(&mut self, more: &WaitCounts) {
+                $(self.$field += more.$field;)*
+                for (mine, more) in self.silent.0.iter_mut().zip(more.silent.0) {
+                    *mine |= more;
+                }
+            }
+
+            /// What happened since `before` was counted.
+            pub fn since(&self, before: &WaitCounts) -> WaitCounts {
+                WaitCounts {
+                    $($field: self.$field - before.$field,)*
+                    silent: self.silent,
+                }
+            }
+        }
+    };
+}
+
+wait_counts! {
     /// Waits given out, those that go on at the end included.
-    pub waits: u64,
+    waits,
     /// Their length. Unit: nanoseconds, as of all that end in `_ns`.
-    pub waits_ns: u64,
+    waits_ns,
     /// Of those, the time from the wake-up until the thread ran.
-    pub delay_ns: u64,
+    delay_ns,
     /// Of those, waits that go on at the end.
-    pub ongoing: u64,
+    ongoing,
+    /// Their length up to the end.
+    ongoing_ns,
+    /// Of those, waits whose end was not seen: they end with their wake-up.
+    estimated,
+    /// Their length up to the wake-up.
+    estimated_ns,
     /// Of those, waits that ended and whose wake-up was not seen.
-    pub wakers_unseen: u64,
+    wakers_unseen,
+    /// Large copies that showed what likeness would have said of the same wait.
+    alike_checked,
+    /// Of those, copies that showed it wrong.
+    alike_wrong,
     /// Waits shorter than was asked for: left out.
-    pub short: u64,
+    short,
     /// Their length.
-    pub short_ns: u64,
+    short_ns,
     /// Times a thread that could go on had to leave its CPU: no waits.
-    pub preempted: u64,
+    preempted,
     /// How long until it ran again.
-    pub preempted_ns: u64,
-    /// Threads that ran before they were seen to leave: if they had been waiting when the capture began, that
-    /// wait is not known.
-    pub begun_before: u64,
-    /// Waits of which a record was lost, or may have been: left out, for they may have been several. A few are
-    /// there without any loss on hosts with threads whose switches the kernel does not tell: whoever runs after
-    /// such a thread came unseen.
-    pub unknown: u64,
-    /// The most that they can have lasted, as far as a begin is known.
-    pub unknown_ns: u64,
+    preempted_ns,
+    /// Threads that ran before they were seen to leave: if they had been waiting when the capture
+    /// began, that wait is not known.
+    begun_before,
+    /// Waits of which a record was lost, or may have been, and whose wake-up was not seen: left
+    /// out, for they may have been several.
+    unknown,
+    /// The most that they can have lasted, as far as a start is known.
+    unknown_ns,
+    /// Of those, waits that went on while records were lost.
+    unknown_lost,
     /// Times a thread was not followed because [`THREADS_MAX`] are.
-    pub threads_refused: u64,
+    threads_refused,
     /// Stacks that found no room in [`FRAMES_MAX`].
-    pub stacks_refused: u64,
+    stacks_refused,
     /// Records older than ones already used: as lost ones.
-    pub late: u64,
+    late,
+}
+
+/// A number of things, for people: `1 wait`, `2,000 waits`.
+pub(super) fn many(count: u64, one: &str, more: &str) -> String {
+    let word = if count == 1 { one } else { more };
+    format!("{} {word}", grouped(count))
 }
 
 impl WaitCounts {
-    /// Adds what was seen in another time.
-    pub fn add(&mut self, more: &WaitCounts) {
-        self.waits += more.waits;
-        self.waits_ns += more.waits_ns;
-        self.delay_ns += more.delay_ns;
-        self.ongoing += more.ongoing;
-        self.wakers_unseen += more.wakers_unseen;
-        self.short += more.short;
-        self.short_ns += more.short_ns;
-        self.preempted += more.preempted;
-        self.preempted_ns += more.preempted_ns;
-        self.begun_before += more.begun_before;
-        self.unknown += more.unknown;
-        self.unknown_ns += more.unknown_ns;
-        self.threads_refused += more.threads_refused;
-        self.stacks_refused += more.stacks_refused;
-        self.late += more.late;
+    /// Counts what large copies showed of estimates between two moments.
+    pub fn note_checks(&mut self, before: RecallCounts, after: RecallCounts) {
+        self.alike_checked += after.checked - before.checked;
+        self.alike_wrong += after.wrong - before.wrong;
+    }
+
+    /// What a profile says of its waits.
+    pub fn summary(&self) -> profile::Waits {
+        profile::Waits {
+            complete: self.waits - self.estimated - self.ongoing,
+            complete_ns: self.waits_ns - self.estimated_ns - self.ongoing_ns,
+            estimated: self.estimated,
+            estimated_ns: self.estimated_ns,
+            ongoing: self.ongoing,
+            ongoing_ns: self.ongoing_ns,
+            dropped: self.unknown,
+            dropped_ns: self.unknown_ns,
+            alike_checked: self.alike_checked,
+            alike_wrong: self.alike_wrong,
+            // Known when the stacks have names.
+            ..profile::Waits::default()
+        }
+    }
+
+    /// Why ends of most of the waits were not seen; empty when all were.
+    pub fn cause(&self) -> String {
+        if self.estimated + self.unknown == 0 {
+            return String::new();
+        }
+        if self.unknown_lost * 2 > self.estimated + self.unknown {
+            "records were lost".to_owned()
+        } else if self.silent.is_empty() {
+            "a record was lost, or the kernel made none".to_owned()
+        } else {
+            format!("{} reports no switches from idle", self.silent.text())
+        }
     }
 
     /// What the reader of a capture must know, for people.
@@ -160,81 +281,78 @@ impl WaitCounts {
             }
         };
         note(
+            self.estimated,
+            format!(
+                "estimated: {} ({:.3} s) that end at their wake-up, as the switch to the thread was not recorded; {}",
+                many(self.estimated, "wait", "waits"),
+                seconds(self.estimated_ns),
+                self.cause()
+            ),
+        );
+        note(
             self.unknown,
             format!(
-                "{} waits of {:.3} s at most are left out: records of them are missing, so they may have been \
-                 several",
-                self.unknown,
-                seconds(self.unknown_ns)
+                "{} (at most {:.3} s) dropped: no record of when they ended; {}",
+                many(self.unknown, "wait", "waits"),
+                seconds(self.unknown_ns),
+                self.cause()
+            ),
+        );
+        let hides_ends = self.estimated + self.unknown > self.unknown_lost;
+        let silence_matters = hides_ends || self.wakers_unseen > 0;
+        note(
+            u64::from(silence_matters && !self.silent.is_empty()),
+            format!(
+                "{}: the kernel stopped recording its idle task, as it does after CPU hotplug (Linux 6.11 and \
+                 later) until the next boot: switches from it, and who wakes threads from there",
+                self.silent.text()
             ),
         );
         note(
             self.short,
             format!(
-                "{} waits shorter than was asked for are left out, {:.3} s together",
-                self.short,
+                "{} ({:.3} s) shorter than --min-wait left out",
+                many(self.short, "wait", "waits"),
                 seconds(self.short_ns)
             ),
         );
         note(
             self.delay_ns,
             format!(
-                "of {:.3} s waited {:.3} s were spent after the wake-up, in the queue for a CPU",
-                seconds(self.waits_ns),
-                seconds(self.delay_ns)
+                "{:.3} s of {:.3} s was run-queue latency",
+                seconds(self.delay_ns),
+                seconds(self.waits_ns)
             ),
         );
         note(
             self.preempted,
             format!(
-                "{} times a thread that could run had to leave its CPU, {:.3} s together: no waits, and not \
-                 counted as such",
-                self.preempted,
+                "{} ({:.3} s) are not counted as waits",
+                many(self.preempted, "preemption", "preemptions"),
                 seconds(self.preempted_ns)
             ),
         );
         note(
             self.ongoing,
             format!(
-                "{} waits had not ended with the capture: they stand under [still waiting]",
-                self.ongoing
+                "{} had not ended when the capture did: [still waiting]",
+                many(self.ongoing, "wait", "waits")
             ),
         );
         note(
             self.threads_refused,
             format!(
-                "{} times a thread was not followed: {THREADS_MAX} are the most",
-                self.threads_refused
+                "{} a thread was not followed: {THREADS_MAX} are the most",
+                many(self.threads_refused, "time", "times")
             ),
         );
         note(
             self.stacks_refused,
             format!(
-                "{} stacks of waits found no room and stand as unknown",
-                self.stacks_refused
+                "{} of waits found no room and stand as unknown",
+                many(self.stacks_refused, "stack", "stacks")
             ),
         );
         notices
-    }
-
-    /// What happened since `before` was counted.
-    pub fn since(&self, before: &WaitCounts) -> WaitCounts {
-        WaitCounts {
-            waits: self.waits - before.waits,
-            waits_ns: self.waits_ns - before.waits_ns,
-            delay_ns: self.delay_ns - before.delay_ns,
-            ongoing: self.ongoing - before.ongoing,
-            wakers_unseen: self.wakers_unseen - before.wakers_unseen,
-            short: self.short - before.short,
-            short_ns: self.short_ns - before.short_ns,
-            preempted: self.preempted - before.preempted,
-            preempted_ns: self.preempted_ns - before.preempted_ns,
-            begun_before: self.begun_before - before.begun_before,
-            unknown: self.unknown - before.unknown,
-            unknown_ns: self.unknown_ns - before.unknown_ns,
-            threads_refused: self.threads_refused - before.threads_refused,
-            stacks_refused: self.stacks_refused - before.stacks_refused,
-            late: self.late - before.late,
-        }
     }
 }

@@ -4,6 +4,7 @@
 mod calls;
 mod captures;
 mod pins;
+mod silent;
 mod sockets;
 
 use super::*;
@@ -35,6 +36,8 @@ pub(super) struct FakeHost {
     reload: Mutex<Result<ReloadOutcome, String>>,
     pins: OnceLock<Arc<Pins>>,
     captures: Arc<FakeCaptures>,
+    /// It does not do its work.
+    pub sick: std::sync::atomic::AtomicBool,
 }
 
 /// Captures that are told what to say.
@@ -82,6 +85,13 @@ impl Drop for Watching {
 }
 
 impl Host for FakeHost {
+    fn health(&self) -> Result<(), String> {
+        match self.sick.load(Ordering::Relaxed) {
+            true => Err("no usable samples".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     fn status(&self) -> agent::GetStatusResponse {
         agent::GetStatusResponse {
             version: "fake".to_owned(),
@@ -139,6 +149,7 @@ impl FakeHost {
             reload: Mutex::new(Ok(ReloadOutcome::default())),
             pins: OnceLock::new(),
             captures: Arc::default(),
+            sick: std::sync::atomic::AtomicBool::new(false),
         })
     }
 

@@ -12,7 +12,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-const TOKEN: &str = "a-token-of-32-bytes-0123456789ab";
+pub(super) const TOKEN: &str = "a-token-of-32-bytes-0123456789ab";
 
 #[tokio::test]
 async fn a_socket_that_is_served_is_not_taken() {
@@ -154,19 +154,44 @@ async fn clients_that_do_not_read_lose_their_connection_and_give_way() {
     );
 }
 
-fn free_port() -> SocketAddr {
+#[tokio::test]
+async fn clients_that_read_slowly_keep_no_query_waiting() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("agent.sock");
+    // None of them is cut off in the time of this test.
+    let options = ServeOptions::new(unix_at(&path));
+    let running = start(options, FakeHost::new()).await.expect("started");
+    running.host.add_large();
+    let ask = async || {
+        let request = agent::QueryProfileRequest::default();
+        let answer = connect(&path).await.query_profile(request).await;
+        answer.expect("answered").into_inner()
+    };
+    let mut slow = Vec::new();
+    for _ in 0..2 * QUERIES_MAX {
+        let mut answer = ask().await;
+        answer.message().await.expect("a chunk");
+        slow.push(answer);
+    }
+    let answer = tokio::time::timeout(STALL_TIMEOUT / 3, ask()).await;
+    let (profile, _) = assemble(answer.expect("in time")).await.expect("complete");
+    assert_eq!(profile.total().count, 20_000);
+    drop(slow);
+}
+
+pub(super) fn free_port() -> SocketAddr {
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let listener = TcpListener::bind((localhost, 0)).expect("a port");
     listener.local_addr().expect("an address")
 }
 
-fn token_file(directory: &Path) -> PathBuf {
+pub(super) fn token_file(directory: &Path) -> PathBuf {
     let path = directory.join("token");
     std::fs::write(&path, format!("{TOKEN}\n")).expect("written");
     path
 }
 
-async fn status_with(channel: Channel, token: Option<&str>) -> Result<(), Code> {
+pub(super) async fn status_with(channel: Channel, token: Option<&str>) -> Result<(), Code> {
     let mut request = Request::new(agent::GetStatusRequest {});
     if let Some(token) = token {
         let value = format!("Bearer {token}").parse().expect("a header");
@@ -211,48 +236,52 @@ async fn tcp_answers_to_the_token_only() {
         .expect("health is open");
 }
 
-#[tokio::test]
-async fn tls_serves_who_trusts_the_certificate() {
-    let directory = tempfile::tempdir().expect("a directory");
+/// Where a service listens with TLS and a token, and the certificate that clients have to trust.
+pub(super) fn tls_listen(directory: &Path) -> (Listen, SocketAddr, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let (cert_file, key_file) = (directory.path().join("cert"), directory.path().join("key"));
+    let (cert_file, key_file) = (directory.join("cert"), directory.join("key"));
     std::fs::write(&cert_file, made.cert.pem()).expect("written");
     std::fs::write(&key_file, made.signing_key.serialize_pem()).expect("written");
     let address = free_port();
-    let tls = Some(TlsFiles {
-        cert_file,
-        key_file,
-        client_ca_file: None,
-    });
-    let token_file = Some(token_file(directory.path()));
     let listen = Listen::Tcp {
         address,
-        tls,
-        token_file,
+        tls: Some(TlsFiles {
+            cert_file,
+            key_file,
+            client_ca_file: None,
+        }),
+        token_file: Some(token_file(directory)),
     };
+    (listen, address, made.cert.pem())
+}
+
+fn secure(address: SocketAddr, tls: ClientTlsConfig) -> Endpoint {
+    let endpoint = Endpoint::from_shared(format!("https://{address}")).expect("an endpoint");
+    endpoint.tls_config(tls).expect("a config")
+}
+
+/// What leads to such a service for a client that trusts its certificate.
+pub(super) fn trusting(address: SocketAddr, ca: &str) -> Endpoint {
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(ca))
+        .domain_name("localhost");
+    secure(address, tls)
+}
+
+#[tokio::test]
+async fn tls_serves_who_trusts_the_certificate() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (listen, address, ca) = tls_listen(directory.path());
     let _running = start(ServeOptions::new(listen), FakeHost::new())
         .await
         .expect("started");
-    let trusting = ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(made.cert.pem()))
-        .domain_name("localhost");
-    let endpoint = Endpoint::from_shared(format!("https://{address}")).expect("an endpoint");
-    let channel = endpoint
-        .clone()
-        .tls_config(trusting)
-        .expect("a config")
-        .connect()
-        .await;
+    let channel = trusting(address, &ca).connect().await;
     assert_eq!(
         status_with(channel.expect("connected"), Some(TOKEN)).await,
         Ok(())
     );
     let strange = ClientTlsConfig::new().domain_name("localhost");
-    let refused = endpoint
-        .tls_config(strange)
-        .expect("a config")
-        .connect()
-        .await;
+    let refused = secure(address, strange).connect().await;
     assert!(
         refused.is_err(),
         "a client that does not trust the certificate"
@@ -278,7 +307,7 @@ async fn tcp_without_protection_is_refused() {
     }
 }
 
-fn health_of(service: &str) -> tonic_health::pb::HealthCheckRequest {
+pub(super) fn health_of(service: &str) -> tonic_health::pb::HealthCheckRequest {
     tonic_health::pb::HealthCheckRequest {
         service: service.to_owned(),
     }
@@ -297,6 +326,25 @@ async fn health_says_serving() {
             "{service}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_daemon_that_does_not_do_its_work_still_answers() {
+    let (directory, running, _client) = service().await;
+    let channel = channel(&directory.path().join("agent.sock")).await;
+    let mut client = HealthClient::new(channel);
+    running.host.sick.store(true, Ordering::Relaxed);
+    let begin = std::time::Instant::now();
+    let mut status = async |service| {
+        let answer = client.check(health_of(service)).await.expect("answered");
+        answer.into_inner().status()
+    };
+    while status("").await != ServingStatus::NotServing {
+        assert!(begin.elapsed() < Duration::from_secs(30), "never said");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let service = "fleetprof.agent.v1.AgentService";
+    assert_eq!(status(service).await, ServingStatus::Serving);
 }
 
 #[tokio::test]

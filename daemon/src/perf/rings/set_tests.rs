@@ -56,6 +56,7 @@ fn handed(rings: &mut Rings, horizon: Mono) -> Handed {
             Drained::Record { time, .. } => samples.push((SETS, time.0)),
             Drained::SetSample { set, sample, .. } => samples.push((set.0, sample.time.0)),
             Drained::Gap(gap) => missing[SETS as usize] += gap.samples,
+            Drained::SetArrival { .. } => {}
             Drained::SetGap { set, gap, .. } => missing[set.0 as usize] += gap.samples,
         });
         handed.drains += 1;

@@ -1,5 +1,6 @@
 //! Images of all kinds, damaged ones too, do no harm and are read right.
 
+use super::budget::FileBudget;
 use super::*;
 use elf::{Headers, Segment, SymbolTable};
 use proptest::prelude::*;
@@ -33,7 +34,9 @@ proptest! {
         }
         bytes.truncate(cut.map_or(len, |cut| cut.index(len)));
         let Ok(headers) = elf::read_headers(&*bytes) else { return Ok(()) };
-        let table = elf::SymbolTable::read(&*bytes, &headers, b".symtab", &headers.segments, 1 << 20);
+        let budget = FileBudget::default();
+        let table = SymbolTable::read(&*bytes, &headers, b".symtab", &headers.segments, &budget);
+        prop_assert!(budget.most_held() <= 16 * len);
         if let Ok(Some(table)) = table {
             for index in 0..table.len() as u32 {
                 table.name(&*bytes, index);
@@ -122,7 +125,7 @@ fn table(symbols: &[(u64, u64)], section: &[u8]) -> SymbolTable {
     let mut headers = headers(vec![segment(0, 0, 0x10000, true)]);
     headers.sections = vec![section_of(section, 2), section_of(b".strtab", 3)];
     let code = headers.segments.clone();
-    let table = SymbolTable::read(&*image, &headers, section, &code, 1 << 20);
+    let table = SymbolTable::read(&*image, &headers, section, &code, &FileBudget::default());
     table.expect("reads").expect("has functions")
 }
 
@@ -131,7 +134,8 @@ fn an_unsized_symbol_ends_with_its_section() {
     let Some(program) = program() else { return };
     let headers = elf::read_headers(program).expect("headers");
     let code = &headers.segments;
-    let table = SymbolTable::read(program, &headers, b".symtab", code, 1 << 20);
+    let budget = FileBudget::default();
+    let table = SymbolTable::read(program, &headers, b".symtab", code, &budget);
     let table = table.expect("reads").expect("has functions");
     let init = headers.section(b".init").expect("a section");
     let last = init.address + init.size - 1;
@@ -174,4 +178,79 @@ proptest! {
             prop_assert_eq!(table.find(address, &mut hint), expected);
         }
     }
+}
+
+/// A symbol table that is made while it is read: each symbol a function of its own.
+struct ManySymbols;
+
+const SYMBOL_BYTES: u64 = 24;
+
+impl elf::ReadAt for ManySymbols {
+    fn read_exact_at(&self, to: &mut [u8], offset: u64) -> std::io::Result<()> {
+        for (at, symbol) in
+            (offset / SYMBOL_BYTES..).zip(to.chunks_exact_mut(SYMBOL_BYTES as usize))
+        {
+            // The name, a global function, the section it is in.
+            symbol[..8].copy_from_slice(&[1, 0, 0, 0, 0x12, 0, 1, 0]);
+            symbol[8..16].copy_from_slice(&at.to_le_bytes());
+            symbol[16..].copy_from_slice(&1u64.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn read_some_at(&self, to: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        self.read_exact_at(to, offset).map(|()| to.len())
+    }
+}
+
+#[test]
+fn a_budget_holds_as_many_functions_as_it_has_bytes_for() {
+    const BYTES: usize = 1 << 20;
+    let section = |name: &[u8], size, link| elf::Section {
+        name: name.into(),
+        kind: 2,
+        compressed: false,
+        address: 0,
+        offset: 0,
+        size,
+        link,
+        entry_size: SYMBOL_BYTES,
+    };
+    let read = |functions: u64| {
+        let segment = Segment {
+            offset: 0,
+            file_size: 1 << 30,
+            address: 0,
+            memory_size: 1 << 30,
+            executable: true,
+        };
+        let headers = Headers {
+            is_64: true,
+            machine: 62,
+            entry: 0,
+            segments: vec![segment],
+            eh_frame_hdr: None,
+            sections: vec![
+                section(b".strtab", 64, 0),
+                section(b".symtab", functions * SYMBOL_BYTES, 0),
+            ],
+            build_id: Box::default(),
+        };
+        let budget = FileBudget::new(BYTES, budget::FILE_CPU_MAX);
+        let table = SymbolTable::read(
+            &ManySymbols,
+            &headers,
+            b".symtab",
+            &headers.segments,
+            &budget,
+        );
+        let functions = table.map(|table| table.map_or(0, |table| table.len()));
+        (functions.ok(), budget.most_held())
+    };
+    // 16 bytes each.
+    let most = BYTES / 16;
+    assert_eq!(read(most as u64), (Some(most), BYTES));
+    assert_eq!(read(most as u64 + 1).0, None);
+    let (functions, held) = read(3000);
+    assert_eq!((functions, held), (Some(3000), 3000 * 16));
 }

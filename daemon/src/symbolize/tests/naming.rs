@@ -153,12 +153,13 @@ fn packed_symbols_that_expand_too_far_are_refused() {
     let mut encoder = xz2::read::XzEncoder::new(&*zeros, 6);
     std::io::Read::read_to_end(&mut encoder, &mut packed).expect("packs");
     assert!(packed.len() < 4096);
+    let budget = budget::FileBudget::default();
     assert!(matches!(
-        inflate::mini_debug_info(&packed, 1 << 16),
+        inflate::mini_debug_info(&packed, 1 << 16, &budget),
         Err(elf::ElfError::TooLarge)
     ));
     assert_eq!(
-        inflate::mini_debug_info(&packed, 1 << 20)
+        inflate::mini_debug_info(&packed, 1 << 20, &budget)
             .expect("fits")
             .len(),
         1 << 20
@@ -418,6 +419,26 @@ fn debug_information_is_freed_for_room_and_its_frames_stay() {
     fs::write(&path, "").expect("cuts");
     assert_eq!(named, "native outer program program.c:3");
     assert_eq!(rig.frames(outer), [named]);
+}
+
+#[test]
+fn debug_information_waits_where_the_files_of_its_owner_took_their_share() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", INLINED, &["-g"]) else {
+        return;
+    };
+    // What root installed has no share; for anybody else nothing changes.
+    let _ = std::os::unix::fs::chown(&path, Some(4321), None);
+    let [outer, main] =
+        ["outer", "main"].map(|function| FileOffset(offset_of(&path, function).0 + 3));
+    let mut rig = with_lines(1 << 20);
+    let named = rig.name(&path, build_id(&path), outer);
+    assert_eq!(named, "native outer program program.c:3");
+    rig.store.take_share(FileId(1));
+    assert_eq!(rig.frames(main), ["native main program"], "by its symbol");
+    assert_eq!(rig.frames(outer), [named], "what is known stays");
+    let put_off = &rig.counters.files_put_off;
+    assert_eq!(put_off.load(std::sync::atomic::Ordering::Relaxed), 1);
 }
 
 #[test]

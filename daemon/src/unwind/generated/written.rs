@@ -4,12 +4,20 @@
 //! code at the next multiple of eight (`perf inject` makes such an image of each function; nothing has to
 //! lie there in the process). Everything in it is a stranger's.
 
+use crate::symbolize::budget::FileBudget;
 use crate::unwind::rule::{Rule, Step};
-use crate::unwind::table::{Bases, Dialect, RowContext, Table};
+use crate::unwind::table::{Bases, Dialect, Table};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Most rows of one function. Real ones have three to some twenty.
 const ROWS_MAX: usize = 1024;
+
+/// Most memory for reading what describes one function. Unit: bytes. Most of it is the window.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Most CPU time for it. Real ones take some µs.
+const CPU_MAX: Duration = Duration::from_millis(10);
 
 /// Nothing can be made of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,12 +74,12 @@ pub(super) fn rows(
         ..Bases::default()
     };
     // Descriptions of no other code are taken up, nor any that do not parse.
-    let table = Table::new(Dialect::Eh, unwinding.frames, None, bases).ok_or(Senseless)?;
+    let budget = FileBudget::new(BYTES_MAX, CPU_MAX);
+    let table = Table::of_bytes(Dialect::Eh, unwinding.frames, bases, &budget);
+    let table = table.ok().flatten().ok_or(Senseless)?;
     let mut found: Vec<(u32, Rule)> = Vec::new();
     let mut fits = true;
-    let mut context = RowContext::new_in();
-    let parsed = table.rows(&mut context, |at, row, facts| {
-        let rule = Rule::of_row(row, facts, range.start + u64::from(at.start));
+    let parsed = table.rows(|at, rule| {
         fits = fits && u64::from(at.end) <= size && put(&mut found, at, rule);
     });
     let described = found.iter().any(|row| row.1 != Rule::UNKNOWN);

@@ -2,10 +2,11 @@
 
 use super::html_text;
 use crate::formats::Fact;
-use crate::formats::summary::{grouped, utc};
+use crate::formats::summary::utc;
 use crate::heatmap::{HeatMap, HeatMapError};
 use crate::ledger::Coverage;
-use crate::sample::{Profile, Quality};
+use crate::sample::{Profile, Quality, Waits};
+use crate::text::grouped;
 use crate::text::printable;
 use std::fmt::Write as _;
 
@@ -83,6 +84,14 @@ fn own(
     }
     for (name, value) in Quality::FIELDS.iter().zip(info.quality.numbers()) {
         all.push(("Ledger: samples by cause", name, grouped(value)));
+    }
+    if info.waits != Waits::default() {
+        for (name, value) in Waits::FIELDS.iter().zip(info.waits.numbers()) {
+            all.push(("Waits", name, grouped(value)));
+        }
+        if !info.waits_cause.is_empty() {
+            all.push(("Waits", "ends not seen", info.waits_cause.clone()));
+        }
     }
     if let Some(share) = info.coverage.share() {
         let share = format!("{:.1} % of what the kernel accounts", share * 100.0);

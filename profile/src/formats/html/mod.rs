@@ -10,18 +10,25 @@
 //!
 //! Two pages more are made of the same parts: [`write_heat_map`], where a heat map of time picks the range
 //! whose flame graph is shown, and [`write_bundle`], which says besides all that is known of the profile and
-//! is bounded in size. Facts are part of the page's text: they can be read without the script.
+//! is bounded in size. Facts are part of the page's text: they can be read without the script. A third one,
+//! [`write_diff`], shows what changed between two profiles. [`read()`] takes the profile out of any of them.
 
+mod diff;
 mod facts;
+mod read;
 mod times;
 
+pub use diff::write_diff;
+pub use read::{PageError, STACK_FRAMES_MAX, looks_like, read};
+
 use super::json::SafeText;
-use super::summary::grouped;
 use super::tree::{Added, Tree, TreeBuilder};
 use super::{FormatError, Measure, Options, RootFrame, TRUNCATED_FRAME, quality_line, root_frames};
+use crate::Waits;
 use crate::frame::{FrameKind, FrameRef};
 use crate::heatmap::HeatMap;
-use crate::sample::{Profile, SampleKey, Value};
+use crate::sample::{Info, Profile, Quality, SampleKey, Value};
+use crate::text::grouped;
 use crate::text::printable;
 use hashbrown::HashMap;
 use serde::Serialize;
@@ -61,6 +68,31 @@ struct Data<'a> {
     nodes: Nodes,
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<&'a Times>,
+    /// Of a comparison.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<diff::Before>,
+    about: About<'a>,
+}
+
+/// What a reader of the page needs to know of the profile besides, and the page does not.
+#[derive(Serialize)]
+struct About<'a> {
+    start_unix_ns: i64,
+    duration_ns: u64,
+    event: &'a str,
+    period: u64,
+    missed: Quality,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits: Option<Waits>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    waits_cause: &'a str,
+}
+
+/// Where count and weight stand among the values of a node.
+#[derive(Clone, Copy)]
+struct Columns {
+    count: usize,
+    weight: usize,
 }
 
 /// What the page says of the profile.
@@ -169,15 +201,19 @@ fn fold(
         }
         let fits = times.as_ref().is_none_or(Times::fits);
         if fits || bars == 0 {
-            let mut bytes = Vec::new();
             let texts = Texts {
                 quality: &quality,
                 unit: &unit,
                 weighs: &weighs,
             };
-            let data = data(&tree, &title, texts, times.as_ref(), options);
-            let mut json = serde_json::Serializer::with_formatter(&mut bytes, SafeText);
-            data.serialize(&mut json)?;
+            let (count, weight) = match options.measure {
+                Measure::Count => (0, 1),
+                Measure::Weight => (1, 0),
+            };
+            let at = Columns { count, weight };
+            let mut page = data(&tree, at, &title, texts, &profile.info, options);
+            page.times = times.as_ref();
+            let bytes = serialized(&page)?;
             if bytes.len() <= bytes_max || bars == 0 {
                 return Ok((bytes, folded));
             }
@@ -231,6 +267,36 @@ fn write_page(
     Ok(())
 }
 
+/// The data of a page as it stands there.
+fn serialized(data: &Data<'_>) -> Result<Vec<u8>, FormatError> {
+    let mut bytes = Vec::new();
+    let mut json = serde_json::Serializer::with_formatter(&mut bytes, SafeText);
+    data.serialize(&mut json)?;
+    Ok(bytes)
+}
+
+/// What a frame is called.
+fn name_of(frame: FrameRef<'_>) -> Name {
+    Name {
+        function: printable(frame.function).into_owned(),
+        module: printable(frame.module).into_owned(),
+        kind: frame.kind as u8,
+    }
+}
+
+impl RootFrame<'_> {
+    fn name(self) -> Name {
+        match self {
+            RootFrame::Truncated => synthetic(TRUNCATED_FRAME),
+            RootFrame::Label(..) => Name {
+                function: printable(&self.text()).into_owned(),
+                module: String::new(),
+                kind: KIND_LABEL,
+            },
+        }
+    }
+}
+
 fn synthetic(function: &str) -> Name {
     Name {
         function: function.to_owned(),
@@ -254,25 +320,8 @@ fn build(profile: &Profile, options: &Options) -> Built {
     };
     let mut known: HashMap<SampleKey, Added> = HashMap::new();
     let mut add = |key: SampleKey, value: Value| {
-        let roots =
-            root_frames(&profile.dict, options, key.labels, key.end).map(|root| match root {
-                RootFrame::Truncated => synthetic(TRUNCATED_FRAME),
-                RootFrame::Label(..) => Name {
-                    function: printable(&root.text()).into_owned(),
-                    module: String::new(),
-                    kind: KIND_LABEL,
-                },
-            });
-        builder.add(
-            key,
-            order(value.count, value.weight),
-            roots,
-            |frame: FrameRef<'_>| Name {
-                function: printable(frame.function).into_owned(),
-                module: printable(frame.module).into_owned(),
-                kind: frame.kind as u8,
-            },
-        )
+        let roots = root_frames(&profile.dict, options, key.labels, key.end).map(RootFrame::name);
+        builder.add(key, order(value.count, value.weight), roots, name_of)
     };
     for (key, value) in profile.sorted() {
         known.insert(key, add(key, value));
@@ -293,11 +342,12 @@ fn build(profile: &Profile, options: &Options) -> Built {
     }
 }
 
-fn data<'a>(
-    tree: &'a Tree<Name, 2>,
+fn data<'a, const N: usize>(
+    tree: &'a Tree<Name, N>,
+    at: Columns,
     title: &'a str,
     texts: Texts<'a>,
-    times: Option<&'a Times>,
+    info: &'a Info,
     options: &Options,
 ) -> Data<'a> {
     let mut modules: Vec<&str> = tree.names.iter().map(|name| name.module.as_str()).collect();
@@ -313,10 +363,7 @@ fn data<'a>(
         module: tree.names.iter().map(|name| module(name) as u32).collect(),
         kind: tree.names.iter().map(|name| name.kind).collect(),
     };
-    let (count, weight) = match options.measure {
-        Measure::Count => (0, 1),
-        Measure::Weight => (1, 0),
-    };
+    let Columns { count, weight } = at;
     let nodes = Nodes {
         depth: tree.nodes.iter().map(|node| node.depth).collect(),
         name: tree.nodes.iter().map(|node| node.name).collect(),
@@ -336,7 +383,17 @@ fn data<'a>(
         modules,
         names,
         nodes,
-        times,
+        times: None,
+        before: None,
+        about: About {
+            start_unix_ns: info.start_unix_ns,
+            duration_ns: info.duration_ns,
+            event: &info.event,
+            period: info.period,
+            missed: info.quality,
+            waits: Some(info.waits).filter(|waits| *waits != Waits::default()),
+            waits_cause: &info.waits_cause,
+        },
     }
 }
 

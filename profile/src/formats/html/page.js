@@ -23,13 +23,14 @@
   }
   while (open.length) end[open.pop()] = nodeCount;
   let own, total, left;
+  const sumUp = (values) => values.map((of) => {
+    const sums = Float64Array.from(of);
+    for (let i = nodeCount - 1; i > 0; i--) sums[parent[i]] += sums[i];
+    return sums;
+  });
   const load = (values) => {
     own = values;
-    total = own.map((of) => {
-      const sums = Float64Array.from(of);
-      for (let i = nodeCount - 1; i > 0; i--) sums[parent[i]] += sums[i];
-      return sums;
-    });
+    total = sumUp(own);
     // Left edge of each node in units of the measure: own samples stand to the right of callees.
     left = total.map((sums) => {
       const edges = new Float64Array(nodeCount);
@@ -44,6 +45,11 @@
   };
   const whole = [Float64Array.from(data.nodes.count), Float64Array.from(data.nodes.weight)];
   load(whole);
+  // A comparison: own values of the profile before, and the totals of both sides.
+  const earlier = data.before ? [Float64Array.from(data.before.count), Float64Array.from(data.before.weight)] : null;
+  const sides = earlier && { before: sumUp(earlier), after: total };
+  // By how much the profile before is scaled, by measure.
+  const scales = sides && [0, 1].map((measure) => (data.before.scaled ? sides.after[measure][0] / (sides.before[measure][0] || 1) : 1));
 
   // ---- state --------------------------------------------------------------------------------
   const state = {
@@ -54,8 +60,9 @@
     hover: -1,
     matches: null, // Uint8Array by name, or null without a search
     chosen: -1, // name picked in the table
-    sort: "own",
+    sort: earlier ? "total" : "own",
     table: true,
+    isBefore: false, // widths are those of the profile before
   };
   if (total[1][0] === 0) state.measure = 0;
 
@@ -99,6 +106,19 @@
     const light = lightness - lost - (dark() ? 9 : 0) + 8 * (shade - 0.5);
     return `hsl(${(hue + turn * spread).toFixed(0)} ${saturation - (dark() ? 12 : 0)}% ${light.toFixed(0)}%)`;
   };
+  // Red grew, blue shrank, the more the stronger; grey is what two counts differ by from chance alone.
+  const changed = (rawBefore, after, countBefore, countAfter, measure) => {
+    const before = rawBefore * scales[measure], scaled = countBefore * scales[0];
+    const least = 2 * Math.sqrt(scaled * scales[0] + countAfter);
+    if (before === after || Math.abs(countAfter - scaled) < least) return dark() ? "hsl(220 6% 58%)" : "hsl(220 8% 83%)";
+    const strength = Math.min(1, Math.abs(after - before) / Math.max(before, after));
+    const light = (dark() ? 62 : 82) - 26 * strength;
+    return `hsl(${after > before ? 8 : 214} ${(45 + 40 * strength).toFixed(0)}% ${light.toFixed(0)}%)`;
+  };
+  const colourOfChange = (node) => {
+    const of = (side, measure) => sides[side][measure][node];
+    return changed(of("before", state.measure), of("after", state.measure), of("before", 0), of("after", 0), state.measure);
+  };
   let colours = [];
   const dye = () => { colours = functions.map((_, name) => (name === 0 ? (dark() ? "#5a6572" : "#cfd5dc") : colourOf(name))); };
 
@@ -132,7 +152,7 @@
     const hit = searched && node !== 0 && (state.chosen >= 0 ? name === state.chosen : state.matches[name] === 1);
     const dimmed = (searched && !hit) || isAbove(node);
     context.globalAlpha = dimmed ? 0.42 : 1;
-    context.fillStyle = hit ? "#e05ad2" : colours[name];
+    context.fillStyle = hit ? "#e05ad2" : sides ? colourOfChange(node) : colours[name];
     // A hairline between bars where there is room for one.
     context.fillRect(x, y, Math.max(barWidth - (barWidth > 3 ? 0.75 : 0), 0.5), ROW - 1);
     context.globalAlpha = 1;
@@ -204,10 +224,18 @@
   };
 
   // ---- details ------------------------------------------------------------------------------
+  const points = (part) => `${part < 0 ? "−" : "+"}${Math.abs(100 * part).toFixed(1)}`;
+  const shareAt = (side, node) => sides[side][state.measure][node] / (sides[side][state.measure][0] || 1);
+  const changeText = (node) => {
+    const before = shareAt("before", node), after = shareAt("after", node);
+    const word = before === 0 ? "new" : after === 0 ? "vanished" : points(after - before);
+    return `${share(before, 1)} before, ${share(after, 1)} after: ${word}`;
+  };
   const describe = (node) => {
     const sums = total[state.measure];
     const parts = [label(node), measureText(sums[node]), share(sums[node], sums[0])];
     if (node && moduleText(nameOf[node])) parts.splice(1, 0, moduleText(nameOf[node]));
+    if (sides) parts.push(changeText(node));
     return parts.join("  ·  ");
   };
   const add = (parentElement, tag, text, className) => {
@@ -231,6 +259,12 @@
     row("total", countText(total[0][node]), total[1][0] ? weightText(total[1][node]) : "");
     row("own", countText(own[0][node]), total[1][0] ? weightText(own[1][node]) : "");
     row("of all", share(sums[node], sums[0]), "");
+    if (sides) {
+      const [before, after] = [shareAt("before", node), shareAt("after", node)];
+      row("before", share(before, 1), countText(sides.before[0][node]));
+      row("after", share(after, 1), countText(sides.after[0][node]));
+      row("change", points(after - before), "");
+    }
     if (state.zoom && !isAbove(node)) row("of zoom", share(sums[node], sums[state.zoom]), "");
     if (node) row("of caller", share(sums[node], sums[parent[node]]), "");
     tip.hidden = false;
@@ -244,6 +278,12 @@
     const sums = total[state.measure], selfs = own[state.measure];
     const ownBy = new Float64Array(functions.length), totalBy = new Float64Array(functions.length);
     const active = new Int32Array(functions.length), path = [];
+    const selfBy = (values) => {
+      const by = new Float64Array(functions.length);
+      for (let node = state.zoom; node < end[state.zoom]; node++) by[nameOf[node]] += values[node];
+      return by;
+    };
+    const change = sides && { before: earlier.map(selfBy), after: whole.map(selfBy) };
     for (let node = state.zoom; node < end[state.zoom]; node++) {
       while (path.length && end[path[path.length - 1]] <= node) active[nameOf[path.pop()]]--;
       const name = nameOf[node];
@@ -253,10 +293,21 @@
     }
     const rows = [];
     for (let name = 1; name < functions.length; name++)
-      if (totalBy[name] > 0 && kindOf[name] !== LABEL && (state.matches === null || state.matches[name])) rows.push({ name, own: ownBy[name], total: totalBy[name] });
+      if ((totalBy[name] > 0 || (change && change.before[0][name] > 0)) && kindOf[name] !== LABEL && (state.matches === null || state.matches[name])) {
+        const row = { name, own: ownBy[name], total: totalBy[name] };
+        if (change) {
+          const at = (side) => change[side][state.measure][name];
+          const part = (side) => at(side) / (sides[side][state.measure][state.zoom] || 1);
+          row.before = part("before");
+          row.after = part("after");
+          row.change = row.after - row.before;
+          row.colour = changed(at("before"), at("after"), change.before[0][name], change.after[0][name], state.measure);
+        }
+        rows.push(row);
+      }
     const order = {
       own: (a, b) => b.own - a.own || b.total - a.total,
-      total: (a, b) => b.total - a.total || b.own - a.own,
+      total: (a, b) => (sides ? Math.abs(b.change) - Math.abs(a.change) : b.total - a.total) || b.own - a.own,
       name: (a, b) => (functions[a.name] < functions[b.name] ? -1 : 1),
     }[state.sort];
     return rows.sort((a, b) => order(a, b) || a.name - b.name);
@@ -268,9 +319,10 @@
     for (const row of rows.slice(0, TABLE_ROWS)) {
       const line = add(body, "tr", undefined, row.name === state.chosen ? "chosen" : "");
       add(line, "td", share(row.own, whole), "number").title = measureText(row.own);
-      add(line, "td", share(row.total, whole), "number").title = measureText(row.total);
+      if (sides) add(line, "td", points(row.change), "number").title = `${share(row.before, 1)} before, ${share(row.after, 1)} after`;
+      else add(line, "td", share(row.total, whole), "number").title = measureText(row.total);
       const cell = add(line, "td");
-      add(cell, "span", undefined, "dot").style.background = colours[row.name];
+      add(cell, "span", undefined, "dot").style.background = row.colour || colours[row.name];
       cell.append(functions[row.name]);
       const module = moduleText(row.name);
       if (module) add(cell, "span", module, "module");
@@ -316,6 +368,7 @@
     pressed("by-count", state.measure === 0);
     pressed("by-weight", state.measure === 1);
     pressed("icicle", state.icicle);
+    pressed("side", state.isBefore);
     pressed("show-table", state.table);
     fillTable();
     crumbs();
@@ -369,6 +422,12 @@
     refresh();
     if (heat) heat.measure();
   };
+  const setSide = (isBefore) => {
+    if (!sides) return;
+    state.isBefore = isBefore;
+    load(isBefore ? earlier : whole);
+    zoom(0);
+  };
   const setTable = (on) => { state.table = on; el("table").hidden = !on; refresh(); resize(); };
   const setTheme = (theme) => {
     document.documentElement.dataset.theme = theme;
@@ -380,6 +439,14 @@
   const legend = () => {
     const used = new Set(kindOf.slice(1)), line = el("legend");
     line.replaceChildren();
+    if (sides) {
+      for (const [text, before, after] of [["grew", 100, 400], ["shrank", 400, 100], ["within chance", 100, 100]]) {
+        const raw = before / (scales[0] || 1);
+        add(line, "span", undefined, "dot").style.background = changed(raw, after, raw, after, 0);
+        line.append(text);
+      }
+      return;
+    }
     KINDS.forEach(([hue, , saturation, lightness], kind) => {
       if (!used.has(kind)) return;
       add(line, "span", undefined, "dot").style.background = `hsl(${hue} ${saturation}% ${lightness - (dark() ? 9 : 0)}%)`;
@@ -427,6 +494,7 @@
   el("search").addEventListener("input", (event) => search(event.target.value));
   el("by-count").onclick = () => setMeasure(0);
   el("by-weight").onclick = () => setMeasure(1);
+  el("side").onclick = () => setSide(!state.isBefore);
   el("icicle").onclick = () => setIcicle(!state.icicle);
   el("show-table").onclick = () => setTable(!state.table);
   el("theme").onclick = () => setTheme(dark() ? "light" : "dark");
@@ -448,6 +516,7 @@
       "0": reset,
       m: () => setMeasure(1 - state.measure),
       i: () => setIcicle(!state.icicle),
+      b: () => setSide(!state.isBefore),
       t: () => setTable(!state.table),
       d: () => setTheme(dark() ? "light" : "dark"),
       "?": () => el("help").showModal(),
@@ -489,6 +558,8 @@
   el("by-weight").textContent = data.weighs;
   el("by-weight").disabled = total[1][0] === 0;
   for (const text of document.querySelectorAll("[data-times]")) text.hidden = !heat;
+  for (const text of document.querySelectorAll("[data-sides]")) text.hidden = !sides;
+  if (sides) document.querySelector("[data-sort=total]").textContent = "Change";
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   resize();
   toRoot();

@@ -15,6 +15,10 @@
 //!                                               "truncated", "lost_late" of "lost"
 //!   "coverage": { "expected_ns": 0, "estimated_ns": 0, "expected_samples": 0, "taken_ns": 0,
 //!                 "windows": 0, "windows_unmeasured": 0 },  the kernel's accounting of the same time
+//!   "waits": { "complete": 0, "complete_ns": 0, "estimated": 0, "estimated_ns": 0, "ongoing": 0,
+//!              "ongoing_ns": 0, "dropped": 0, "dropped_ns": 0, "alike": 0, "alike_ns": 0, "cut": 0,
+//!              "cut_ns": 0, "alike_checked": 0, "alike_wrong": 0 },   of off-cpu; else absent
+//!   "waits_cause": "",                            why ends of waits were not seen
 //!   "total": { "count": 0, "weight": 0 },
 //!   "frames": [
 //!     { "function": "main", "kind": "native",     native kernel jit interpreted inlined synthetic
@@ -48,7 +52,7 @@ use super::FormatError;
 use crate::frame::{FrameId, FrameRef};
 use crate::ledger::Coverage;
 use crate::outcome::Unnamed;
-use crate::sample::{Profile, Quality, SampleKey, Value};
+use crate::sample::{Profile, Quality, SampleKey, Value, Waits};
 use crate::text::is_hostile;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -192,6 +196,12 @@ pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError>
     write_safe::<Quality>(out, &info.quality)?;
     out.write_all(b",\n\"coverage\":")?;
     write_safe::<Coverage>(out, &info.coverage)?;
+    if info.waits != Waits::default() {
+        out.write_all(b",\n\"waits\":")?;
+        write_safe::<Waits>(out, &info.waits)?;
+        out.write_all(b",\n\"waits_cause\":")?;
+        write_safe(out, &info.waits_cause)?;
+    }
     out.write_all(b",\n\"total\":")?;
     write_safe(out, &ValueJson::from(profile.total()))?;
     out.write_all(b",\n\"frames\":")?;

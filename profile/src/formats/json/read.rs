@@ -4,7 +4,7 @@
 use super::{MomentsJson, SCHEMA};
 use crate::{
     Coverage, FrameId, FrameKind, FrameRef, Info, Moment, Moments, Profile, Quality, SampleKey,
-    StackEnd, StackId, Unnamed, Value,
+    StackEnd, StackId, Unnamed, Value, Waits,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -48,6 +48,10 @@ struct File {
     quality: Quality,
     #[serde(default)]
     coverage: Coverage,
+    #[serde(default)]
+    waits: Waits,
+    #[serde(default)]
+    waits_cause: String,
     frames: Vec<FileFrame>,
     samples: Vec<FileSample>,
     moments: Option<MomentsJson>,
@@ -111,6 +115,8 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
         period,
         quality: file.quality,
         coverage: file.coverage,
+        waits: file.waits,
+        waits_cause: file.waits_cause,
     };
     let mut profile = Profile {
         info,
@@ -220,6 +226,8 @@ mod tests {
                 // Each field another number.
                 quality: Quality::of_numbers(std::array::from_fn(|at| at as u64 + 3)),
                 coverage: Coverage::of_numbers(std::array::from_fn(|at| at as u64 + 30)),
+                waits: Waits::of_numbers(std::array::from_fn(|at| at as u64 + 50)),
+                waits_cause: "CPU 1 \x1b[m".into(),
             },
             ..Profile::default()
         };

@@ -1,11 +1,11 @@
 //! Reading the text of `perf script`, of any version and with any fields.
 //!
-//! The text is a stranger's. A line that cannot be read is left out and counted; the stack of an event is
-//! cut where it is deeper than is kept; names are cut where they are longer. Of a file of several events the
-//! first is taken, as other readers do. One number before the time is taken for the process, though perf may
-//! mean the thread; CPUs are not kept.
+//! The text is a stranger's. A line that cannot be read is left out and counted; the stack of an
+//! event is cut where it is deeper than is kept; names are cut where they are longer. Of a file of
+//! several events the first is taken, as other readers do. One number before the time is taken for
+//! the process, though perf may mean the thread; CPUs are not kept.
 
-use crate::formats::Import;
+use crate::formats::{Import, Known, is_dateless};
 use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::labels::key;
 use crate::moments::{Moment, Moments};
@@ -13,7 +13,8 @@ use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Profile, SampleKey, Value};
 use hashbrown::HashMap;
 
-/// Most frames of one stack; the root end of deeper ones is cut. The kernel's own limit is far below.
+/// Most frames of one stack; the root end of deeper ones is cut. The kernel's own limit is far
+/// below.
 pub const STACK_FRAMES_MAX: usize = 8_192;
 
 /// Longest name of a function, module or process. Unit: bytes. C++ makes names of some thousands.
@@ -49,8 +50,8 @@ struct EventLine<'t> {
     rest: &'t str,
 }
 
-/// True when a text seems to be perf's: one of its first lines is an event with its time, or one without
-/// and a frame below it.
+/// True when a text seems to be perf's: one of its first lines is an event with its time, or one
+/// without and a frame below it.
 pub fn looks_like(text: &str) -> bool {
     let lines = text.lines().take(LINES_TRIED);
     let lines = lines.filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
@@ -128,8 +129,8 @@ impl<'t> Reader<'t> {
         if line.starts_with('#') {
             return;
         }
-        // A stack is indented by a tab; by spaces where perf was told which fields to print, and then so
-        // are events without a stack.
+        // A stack is indented by a tab; by spaces where perf was told which fields to print, and
+        // then so are events without a stack.
         let event = match line.as_bytes()[0] {
             b'\t' => None,
             b' ' if self.open.is_some() => event_line(line).filter(|found| found.at_ns.is_some()),
@@ -278,7 +279,11 @@ impl<'t> Reader<'t> {
             };
         }
         self.note();
-        Import::new(self.profile, self.notes)
+        let known = Known {
+            unnamed: true,
+            ..Known::SAMPLES
+        };
+        Import::new(self.profile, self.notes).knowing(known)
     }
 
     fn note(&mut self) {
@@ -310,10 +315,16 @@ impl<'t> Reader<'t> {
         let some = counted.into_iter().filter(|(count, _)| *count > 0);
         self.notes
             .extend(some.map(|(count, what)| format!("{count} {what}")));
+        let start_ns = self.profile.info.start_unix_ns;
+        if !self.events.is_empty() && is_dateless(start_ns) {
+            let note = "times count from the start of the machine, not from a date";
+            self.notes.push(note.to_owned());
+        }
     }
 }
 
-/// True when what follows the event's name are letters that modify it: `cycles:ppp`, `cpu-clock:HG`.
+/// True when what follows the event's name are letters that modify it: `cycles:ppp`,
+/// `cpu-clock:HG`.
 fn is_modifier(event: &str) -> bool {
     let modifiers = event.split_once(':').map_or("", |(_, modifiers)| modifiers);
     modifiers
@@ -327,8 +338,8 @@ fn event_line(line: &str) -> Option<EventLine<'_>> {
     let mut before: Vec<(usize, &str)> = Vec::with_capacity(8);
     let mut at_ns = None;
     let mut end = 0;
-    // A process may be named like a time: the time is the word behind a pid or CPU, and the first that
-    // looks like one only where none stands there.
+    // A process may be named like a time: the time is the word behind a pid or CPU, and the first
+    // that looks like one only where none stands there.
     let mut first = None;
     while let Some((at, word)) = words.next() {
         if let Some(ns) = word.strip_suffix(':').and_then(nanoseconds) {
@@ -480,7 +491,7 @@ fn frame_line(line: &str) -> Option<(&str, &str)> {
     }
     let rest = rest.trim();
     let split = rest.strip_suffix(')').and_then(|rest| {
-        // A name may hold parentheses, a module hardly ever: from a space on, or from the begin.
+        // A name may hold parentheses, a module hardly ever: from a space on, or from the start.
         rest.rsplit_once(" (")
             .or_else(|| Some(("", rest.strip_prefix('(')?)))
     });

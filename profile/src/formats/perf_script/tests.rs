@@ -249,7 +249,10 @@ fn a_text_becomes_samples_with_their_times() {
     assert_eq!(import.profile.info.quality.taken, 2);
     assert_eq!(
         import.notes,
-        ["1 samples of other events than `cpu-clock` were left out"]
+        [
+            "1 samples of other events than `cpu-clock` were left out",
+            "times count from the start of the machine, not from a date"
+        ]
     );
 }
 

@@ -3,7 +3,7 @@
 use super::messages::{Location, Profile as Message, Sample, ValueType};
 use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
 use crate::frame::{Frame, FrameId, FrameKind, FrameRef};
-use crate::outcome::StackEnd;
+use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Info, Profile, Quality, SampleKey, Value};
 use crate::stack::StackId;
 use crate::strings::StrId;
@@ -99,6 +99,8 @@ struct Reader<'m> {
     /// What our own comments say of mappings: their kind, and whether their file name is made up.
     kinds: HashMap<u64, (FrameKind, bool)>,
     mappings: HashMap<u64, Module>,
+    /// What our own comments say of functions that have no symbol.
+    reasons: HashMap<u64, Unnamed>,
     /// Name, system name and file by function id, as indices of the message's strings.
     functions: HashMap<u64, (i64, i64, i64)>,
     /// Ids of the message's strings in the profile, as they are asked for. A string may be nearly as long
@@ -125,6 +127,7 @@ impl<'m> Reader<'m> {
             profile: Profile::default(),
             kinds: HashMap::new(),
             mappings: HashMap::new(),
+            reasons: HashMap::new(),
             functions: HashMap::new(),
             strings: vec![None; message.string_table.len()],
             locations: HashMap::new(),
@@ -232,6 +235,8 @@ impl<'m> Reader<'m> {
                 self.profile.info.quality = read_quality(pairs);
             } else if let Some(pairs) = text.strip_prefix("mappings: ") {
                 self.read_kinds(pairs);
+            } else if let Some(pairs) = text.strip_prefix("unnamed: ") {
+                self.read_reasons(pairs);
             }
         }
         Ok(())
@@ -245,6 +250,15 @@ impl<'m> Reader<'m> {
             let kind = FrameKind::ALL.into_iter().find(|kind| kind.word() == word);
             if let (Ok(id), Some(kind)) = (id.parse(), kind) {
                 self.kinds.insert(id, (kind, without_file));
+            }
+        }
+    }
+
+    fn read_reasons(&mut self, pairs: &str) {
+        for (id, word) in pairs.split(' ').filter_map(|pair| pair.split_once('=')) {
+            let reason = Unnamed::ALL.iter().find(|reason| reason.word() == word);
+            if let (Ok(id), Some(&reason)) = (id.parse(), reason) {
+                self.reasons.insert(id, reason);
             }
         }
     }
@@ -326,7 +340,7 @@ impl<'m> Reader<'m> {
             };
             let frame = Frame {
                 kind: if at == last { kind } else { FrameKind::Inlined },
-                unnamed: crate::Unnamed::No,
+                unnamed: self.reasons.get(&id).copied().unwrap_or_default(),
                 function,
                 system_name,
                 module: module.map_or(Ok(StrId::EMPTY), |module| self.intern(module))?,
@@ -351,7 +365,7 @@ impl<'m> Reader<'m> {
         };
         let frame = self.profile.dict.intern_frame(FrameRef {
             kind,
-            unnamed: crate::Unnamed::NoSymbols,
+            unnamed: Unnamed::NoSymbols,
             function: &function,
             module,
             ..FrameRef::default()

@@ -6,7 +6,7 @@ use super::messages::{
 use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
 use crate::formats::{FormatError, no_frames, quality_line};
 use crate::frame::{FrameKind, FrameRef};
-use crate::outcome::StackEnd;
+use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Profile, Quality, SampleKey, Value};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -34,8 +34,8 @@ struct Builder<'p> {
     message: Message,
     strings: HashMap<String, i64>,
     mappings: HashMap<(&'p str, FrameKind), u64>,
-    /// By name, system name and file.
-    functions: HashMap<[&'p str; 3], u64>,
+    /// By name, system name and file, and why there is no symbol.
+    functions: HashMap<([&'p str; 3], Unnamed), u64>,
     /// By mapping and lines.
     locations: HashMap<(u64, Vec<(u64, i64)>), u64>,
 }
@@ -115,6 +115,7 @@ fn build(profile: &Profile) -> Message {
         quality_text(&info.quality)
     ));
     builder.comment_mappings();
+    builder.comment_unnamed();
     builder.message
 }
 
@@ -237,7 +238,8 @@ impl<'p> Builder<'p> {
         // for one that it has to make readable, and cuts what is in `<>` and `()` out of it:
         // `<Vec<T> as Clone>::clone` would be `::clone`.
         let texts = [frame.function, frame.system_name, frame.file];
-        if let Some(&known) = self.functions.get(&texts) {
+        let known = (texts, frame.unnamed);
+        if let Some(&known) = self.functions.get(&known) {
             return known;
         }
         let id = self.message.function.len() as u64 + 1;
@@ -249,8 +251,24 @@ impl<'p> Builder<'p> {
             filename,
         };
         self.message.function.push(function);
-        self.functions.insert(texts, id);
+        self.functions.insert(known, id);
         id
+    }
+
+    fn comment_unnamed(&mut self) {
+        let functions = self.functions.iter();
+        let mut unnamed: Vec<_> = functions
+            .map(|(&(_, unnamed), &id)| (id, unnamed))
+            .filter(|&(_, unnamed)| unnamed != Unnamed::No)
+            .collect();
+        unnamed.sort_unstable();
+        let pairs: Vec<String> = unnamed
+            .into_iter()
+            .map(|(id, unnamed)| format!("{id}={}", unnamed.word()))
+            .collect();
+        if !pairs.is_empty() {
+            self.comment(&format!("{COMMENT_PREFIX}unnamed: {}", pairs.join(" ")));
+        }
     }
 
     fn comment_mappings(&mut self) {

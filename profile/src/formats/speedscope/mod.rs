@@ -1,7 +1,8 @@
 //! JSON for speedscope: one or several sampled profiles that share their frames.
 //!
 //! Weights are the profile's own (nanoseconds of CPU time). Equal stacks are written once with their
-//! summed weight, in the order of frames: there is no time axis, so "left heavy" is the view to use.
+//! summed weight, in the order of frames: there is no time axis, so "left heavy" is the view to use. How many
+//! samples a weight stands for is a key of our own, `fleetprofCounts`, which other readers pass over.
 
 mod read;
 
@@ -65,6 +66,9 @@ struct Sampled {
     end_value: u64,
     samples: Vec<Vec<usize>>,
     weights: Vec<u64>,
+    /// Samples that each weight stands for, which the format has no place for.
+    #[serde(rename = "fleetprofCounts")]
+    counts: Vec<u64>,
 }
 
 /// Writes the profile. Takes [`Options::title`], `split_by`, `mark_cut`, `annotations`.
@@ -96,7 +100,8 @@ pub fn write(
                     name: root.text(),
                     ..Frame::default()
                 });
-            builder.add(key, [value.weight], roots, |frame| describe(frame, options));
+            let values = [value.weight, value.count];
+            builder.add(key, values, roots, |frame| describe(frame, options));
         }
         let tree = builder.finish();
         let mut ids = vec![0];
@@ -107,12 +112,14 @@ pub fn write(
             }));
         }
         let (mut stacks, mut weights, mut path) = (Vec::new(), Vec::new(), Vec::new());
+        let mut counts = Vec::new();
         for node in &tree.nodes[1..] {
             path.truncate(node.depth as usize - 1);
             path.push(ids[node.name as usize]);
             if node.own[0] > 0 {
                 stacks.push(path.clone());
                 weights.push(node.own[0]);
+                counts.push(node.own[1]);
             }
         }
         profiles.push(Sampled {
@@ -123,6 +130,7 @@ pub fn write(
             end_value: tree.nodes[0].total[0],
             samples: stacks,
             weights,
+            counts,
         });
     }
     let file = File {

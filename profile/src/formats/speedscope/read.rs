@@ -1,17 +1,17 @@
 //! Reading the JSON of speedscope, from any writer: sampled and evented profiles.
 //!
-//! Frames have a name, a file and a line, and nothing of what they are. Where the unit is a time, each
-//! sample and each stretch between two events has its time, counted from the profile's own zero; not so in
-//! files of ours, in which equal stacks stand together. A stretch between events is one sample that weighs
-//! its length. Several profiles are taken together, each under its name as the label [`LABEL`], when their
-//! units are the same.
+//! Frames have a name, a file and a line, and nothing of what they are. Where the unit is a time,
+//! each sample and each stretch between two events has its time, counted from the profile's own
+//! zero; not so in files of ours, in which equal stacks stand together. A stretch between events is
+//! one sample that weighs its length. Several profiles are taken together, each under its name as
+//! the label [`LABEL`], when their units are the same.
 
 use super::EXPORTER;
-use crate::formats::Import;
+use crate::formats::{Import, Known};
 use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::labels::LabelSetId;
 use crate::moments::{Moment, Moments};
-use crate::outcome::StackEnd;
+use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Profile, SampleKey, Value};
 use crate::stack::StackId;
 use serde::Deserialize;
@@ -25,7 +25,8 @@ pub const STACK_FRAMES_MAX: usize = 8_192;
 /// Most profiles that an error names.
 pub const PROFILES_NAMED: usize = 10;
 
-/// Most frames of all stacks together: a number is two bytes of a file, and a node of a stack many more.
+/// Most frames of all stacks together: a number is two bytes of a file, and a node of a stack many
+/// more.
 const TOTAL_FRAMES_MAX: usize = 64 << 20;
 
 /// Why JSON is no profile of speedscope.
@@ -113,6 +114,10 @@ struct Sampled {
     start_value: f64,
     samples: Vec<Vec<usize>>,
     weights: Vec<f64>,
+    /// In files of ours: the samples of each weight.
+    #[serde(default)]
+    #[serde(rename = "fleetprofCounts")]
+    counts: Vec<u64>,
 }
 
 #[derive(Deserialize)]
@@ -202,6 +207,23 @@ pub fn read(bytes: &[u8], which: Option<usize>) -> Result<Import, SpeedscopeErro
     Ok(reader.finish(chosen.len()))
 }
 
+/// True for the name that a frame of ours has in place of a symbol: that of its module in brackets.
+/// What stands in brackets for something else than code has a name of its own, or says it in words.
+fn is_made_up(name: &str) -> bool {
+    let name = ["_[k]", "_[j]", "_[i]"]
+        .iter()
+        .find_map(|mark| name.strip_suffix(mark))
+        .unwrap_or(name);
+    let is_mark = [
+        crate::LOST_FRAME,
+        crate::OTHER_FRAME,
+        "[truncated]",
+        "[unknown]",
+    ]
+    .contains(&name);
+    name.starts_with('[') && name.ends_with(']') && !name.contains(' ') && !is_mark
+}
+
 fn names(profiles: &[Entry]) -> String {
     let named = profiles.iter().enumerate().take(PROFILES_NAMED);
     let mut names: Vec<String> = named
@@ -279,6 +301,10 @@ impl Reader {
                     "" => "[unknown]",
                     name => name,
                 },
+                unnamed: match !in_order && is_made_up(&frame.name) {
+                    true => Unnamed::NoSymbols,
+                    false => Unnamed::No,
+                },
                 file,
                 // What is no line becomes 0: none.
                 line: line as u32,
@@ -339,7 +365,11 @@ impl Reader {
                 id = self.profile.dict.stacks.child(id, frame);
             }
             let end = begin + weight;
-            self.add(id, sampled.start_value, begin, end);
+            let count = match self.in_order {
+                true => 1,
+                false => sampled.counts.get(at).copied().unwrap_or(1),
+            };
+            self.add(id, count, sampled.start_value, begin, end);
             begin = end;
         }
         Ok(())
@@ -355,7 +385,7 @@ impl Reader {
             let stack = open.last().map_or(StackId::EMPTY, |&(_, stack)| stack);
             if event.at > before && !open.is_empty() {
                 let start = evented.start_value;
-                self.add(stack, start, before - start, event.at - start);
+                self.add(stack, 1, start, before - start, event.at - start);
             }
             before = event.at;
             let Some(&frame) = self.frames.get(event.frame) else {
@@ -379,8 +409,8 @@ impl Reader {
         Ok(())
     }
 
-    /// What a stack took from one time to another, in the file's unit, since the profile's begin.
-    fn add(&mut self, stack: StackId, start: f64, from: f64, to: f64) {
+    /// What a stack took from one time to another, in the file's unit, since the profile's start.
+    fn add(&mut self, stack: StackId, count: u64, start: f64, from: f64, to: f64) {
         let ns = |value: f64| (value * self.scale.by).round() as u64;
         // The sum of what is rounded is the rounded sum.
         let (begin, end) = (ns(from), ns(to));
@@ -391,9 +421,9 @@ impl Reader {
             stack,
             end: self.end_of(stack),
         };
-        self.profile.add(key, Value { count: 1, weight });
+        self.profile.add(key, Value { count, weight });
         if self.scale.is_time() && self.in_order {
-            // A begin that is no time, or before zero, counts as zero.
+            // A start that is no time, or before zero, counts as zero.
             let at_ns = ns(start).saturating_add(begin);
             self.end_ns = self.end_ns.max(ns(start).saturating_add(end));
             self.moments.push(Moment { at_ns, key, weight });
@@ -447,9 +477,19 @@ impl Reader {
                 dropped: 0,
                 list: self.moments,
             };
-            notes.push("times count from the profile's own begin, not from a date".to_owned());
+            notes.push("times count from the profile's own start, not from a date".to_owned());
         }
+        let known = match self.in_order {
+            true => Known::SAMPLES,
+            // Their own frames say it.
+            false => Known {
+                lost: false,
+                ..Known::ALL
+            },
+        };
         Import::new(self.profile, notes)
+            .count_truncated()
+            .knowing(known)
     }
 }
 

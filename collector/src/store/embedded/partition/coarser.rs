@@ -33,6 +33,7 @@ impl Partition {
             *lock(&coarser.logged) = *lock(&self.logged);
             *lock(&coarser.dict) = lock(&self.dict).clone();
         }
+        coarser.close_files();
         let used = self.used.load(Ordering::Relaxed);
         coarser.used.store(used, Ordering::Relaxed);
         Ok(coarser)

@@ -6,7 +6,7 @@ use super::Guard;
 use super::plan::covered;
 use super::quality::Fleet;
 use crate::store::{HostRange, HostRecord, Limits, StoreError, TimeRange};
-use ::profile::Selector;
+use ::profile::{Quality, Selector};
 
 /// See [`Store::hosts`](crate::store::Store::hosts).
 pub fn hosts(
@@ -26,7 +26,20 @@ pub fn hosts(
         .map(|record| {
             let of = did.get(&record.key).map(|(sum, gap_ns)| HostRange {
                 windows: sum.windows,
-                total: sum.sum.all(),
+                windows_unmeasured: sum.unmeasured,
+                taken: sum.sum.taken,
+                lost: sum.sum.lost,
+                sampling: Quality {
+                    idle: sum.quality.idle,
+                    lost: sum.quality.lost,
+                    throttled: sum.quality.throttled,
+                    malformed: sum.quality.malformed,
+                    reduced: sum.quality.reduced,
+                    lost_late: sum.quality.lost_late,
+                    taken: sum.sum.taken.count,
+                    lost_samples: sum.sum.lost.count,
+                    ..Quality::default()
+                },
                 expected_ns: sum.expected_ns,
                 estimated_ns: sum.estimated_ns,
                 gap_ns: *gap_ns,

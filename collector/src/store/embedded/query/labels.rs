@@ -1,7 +1,7 @@
 //! Names and values of labels, from the label sets that windows of a range have.
 
 use super::super::EmbeddedStore;
-use super::super::partition::{Partition, read};
+use super::super::partition::{Facts, Partition, read};
 use super::quality::each_summary;
 use super::series::ends;
 use super::{Guard, Stop, each_partition, pieces, select};
@@ -79,13 +79,16 @@ fn read_partition(
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
     let range = ends(&pieces);
-    let (view, ()) = partition.view(range, true, || (), |(), _| false)?;
+    let (view, ()) = partition.view(range, Facts::of(&pieces), || (), |(), _| false)?;
+    let held = view.heap_bytes();
+    guard.hold(held)?;
     let mut there: BTreeSet<u32> = BTreeSet::new();
     let read_all = each_summary(partition, &view, &pieces, range, guard, |_, inside| {
         there.extend(inside.iter().flat_map(|inside| &inside.label_sets));
         Ok(())
     });
     view.close(partition);
+    guard.release(held);
     read_all?;
     let dict = read(&dict);
     let taken = select(&dict, &scope.selector);

@@ -9,6 +9,7 @@ mod plan;
 pub mod profile;
 mod quality;
 pub mod series;
+mod steps;
 pub mod totals;
 
 use super::codec::Damage;
@@ -21,6 +22,7 @@ use crate::store::{LabelSet, Limits, StoreError, TimeRange};
 use ::profile::{GroupBy, LabelSetId, MergeError, Selector, StrId};
 use hashbrown::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Holds a query to its limits.
@@ -165,7 +167,7 @@ pub fn each_partition<T>(
     store.check_open()?;
     for partition in partitions(store, range) {
         guard.check()?;
-        if partition.damaged.load(std::sync::atomic::Ordering::Acquire) {
+        if partition.damaged.load(Ordering::Acquire) {
             continue;
         }
         match read_current(store, partition, |partition| one(partition, guard)) {
@@ -179,7 +181,6 @@ pub fn each_partition<T>(
                 return Err(store.file_error("read a partition", &partition, error));
             }
         }
-        store.evict_dictionaries();
     }
     Ok(())
 }
@@ -193,7 +194,14 @@ fn read_current<T>(
 ) -> Result<Option<T>, (Arc<Partition>, Stop)> {
     loop {
         store.use_partition(&partition);
-        let stop = match one(&partition) {
+        let counters = &store.counters;
+        counters.partitions_read.fetch_add(1, Ordering::Relaxed);
+        let is_loaded = partition.dict_in_memory().is_some();
+        let done = one(&partition);
+        if !is_loaded {
+            store.note_loaded(&partition);
+        }
+        let stop = match done {
             Ok(found) => return Ok(Some(found)),
             Err(stop @ Stop::File(_)) => stop,
             Err(stop) => return Err((partition, stop)),

@@ -7,7 +7,7 @@ use super::super::dict::{Dict, NONE};
 use super::super::encode::period;
 use super::super::file::{FileError, Table};
 use super::super::level::Level;
-use super::super::partition::{Partition, View, read};
+use super::super::partition::{Facts, Partition, View, read};
 use super::fold::{STACK_BYTES, fold};
 use super::plan::{Plan, Read, covered, plan};
 use super::quality::Fleet;
@@ -411,9 +411,12 @@ pub fn read_partition(
         (by_group, by_service, dict.leaves.len(), dict.kinds.len())
     };
     let chunks = (first.chunk, last.chunk);
-    let (view, chosen) = partition.view(chunks, false, choose, |(by_group, ..), group| {
-        by_group.wants(group)
-    })?;
+    let (view, chosen) = partition.view(
+        chunks,
+        |_| Facts::None,
+        choose,
+        |(by_group, ..), group| by_group.wants(group),
+    )?;
     let (by_group, by_service, leaves, kinds) = chosen;
     found.kinds.resize(kinds, false);
     if by_group.chosen == 0 {

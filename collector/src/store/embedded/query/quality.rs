@@ -3,7 +3,7 @@
 use super::super::codec::{Opener, Reader};
 use super::super::dict::Dict;
 use super::super::meta::{HostSum, Presence, Summary, WindowMeta};
-use super::super::partition::{Partition, lock, read};
+use super::super::partition::{Facts, Partition, lock, read};
 use super::super::summaries::{take_parts, take_whole};
 use super::super::{EmbeddedStore, partition::View};
 use super::{Guard, Piece, Stop, partitions, pieces};
@@ -15,6 +15,12 @@ use std::sync::atomic::Ordering;
 
 /// Step of windows in answers. Unit: nanoseconds. Agents close a window every ten seconds.
 pub const WINDOW_STEP_NS: u64 = 10_000_000_000;
+
+/// Memory for what a host did, without its spans. Unit: bytes.
+const HOST_BYTES: usize = 400;
+
+/// Boots that are looked at between two looks at the clock: about a millisecond of matching.
+const BOOTS_A_CHECK: usize = 256;
 
 /// Cause of a gap nobody explained.
 const ABSENT: &str = "absent";
@@ -35,7 +41,7 @@ struct HostDays {
 
 /// True when the labels of a host as a whole do not speak against it: those it has not are of its
 /// samples.
-fn host_is_selected(selector: &Selector, labels: &LabelSet) -> bool {
+pub fn host_is_selected(selector: &Selector, labels: &LabelSet) -> bool {
     selector.matchers().iter().all(|matcher| {
         let value = labels.get(matcher.label());
         value.is_empty() || matcher.matches(value)
@@ -53,7 +59,7 @@ pub fn each_summary(
     mut each: impl FnMut(&Summary, Option<&Summary>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     let piece_of = |chunk: u16| pieces.iter().find(|piece| piece.chunk == chunk);
-    let inside = |windows: &[WindowMeta], piece: &Piece| {
+    let inside = |windows: &mut dyn Iterator<Item = &WindowMeta>, piece: &Piece| {
         let mut part = Summary::default();
         for window in windows {
             let (_, start) = partition.chunk_of(window.range.start_unix_ns);
@@ -78,7 +84,7 @@ pub fn each_summary(
                 return each(&whole, Some(&whole));
             }
             let (windows, parts) = take_parts(&mut opener, &mut body, &mut raw)?;
-            let mut part = inside(&windows, piece);
+            let mut part = inside(&mut windows.iter(), piece);
             for (start, of) in parts {
                 if piece.has(start) {
                     part.merge(of);
@@ -88,17 +94,21 @@ pub fn each_summary(
             each(&whole, Some(&part))
         })?;
     for mem in &view.chunks {
-        if !(from..=to).contains(&mem.chunk) || mem.windows.is_empty() {
+        let Some(whole) = mem.summary.as_deref() else {
+            continue;
+        };
+        if !(from..=to).contains(&mem.chunk) || whole.hosts.is_empty() {
             continue;
         }
         guard.check()?;
-        let all = Piece {
-            chunk: mem.chunk,
-            part: None,
+        let part = match piece_of(mem.chunk) {
+            Some(piece) if piece.part.is_some() => Some(&inside(
+                &mut mem.windows.iter().map(|window| &**window),
+                piece,
+            )),
+            piece => piece.map(|_| whole),
         };
-        let whole = inside(&mem.windows, &all);
-        let part = piece_of(mem.chunk).map(|piece| inside(&mem.windows, piece));
-        each(&whole, part.as_ref())?;
+        each(whole, part)?;
     }
     Ok(())
 }
@@ -142,12 +152,8 @@ impl Fleet {
                 }
             }
         }
-        let all: Vec<Arc<Partition>> = read(&store.partitions).values().cloned().collect();
-        for partition in all {
-            let outside =
-                bounds.is_none_or(|(start, end)| partition.end <= start || partition.start >= end);
-            fleet.note_neighbour(&partition, range, selector, outside);
-        }
+        let bounds = bounds.unwrap_or((range.start_unix_ns, range.end_unix_ns));
+        fleet.add_around(store, range, bounds, selector, guard)?;
         Ok(fleet)
     }
 
@@ -159,8 +165,11 @@ impl Fleet {
         guard: &mut Guard<'_>,
     ) -> Result<(), Stop> {
         let dict = partition.dict(false)?;
-        let (view, ()) = partition.view((0, u16::MAX), true, || (), |(), _| false)?;
         let pieces = pieces(partition, range);
+        let facts = Facts::of(&pieces);
+        let (view, ()) = partition.view((0, u16::MAX), facts, || (), |(), _| false)?;
+        let held = view.heap_bytes();
+        guard.hold(held)?;
         let mut known: HashMap<u32, bool> = HashMap::new();
         // Put together aside, so that a partition that turns out to be damaged adds nothing.
         let mut found = Fleet::default();
@@ -199,9 +208,10 @@ impl Fleet {
             },
         );
         view.close(partition);
+        guard.release(held);
         read_all?;
         for (key, days) in found.hosts {
-            guard.hold(days.presence.spans.len() * 16 + 400)?;
+            guard.hold(days.presence.spans.len() * 16 + HOST_BYTES)?;
             let own = self.hosts.entry(key).or_default();
             own.inside += days.inside;
             own.presence.spans.extend(days.presence.spans);
@@ -210,28 +220,35 @@ impl Fleet {
         Ok(())
     }
 
-    fn note_neighbour(
+    /// Adds of each host that is there during the range what it did outside of the partitions that were
+    /// read, which begin and end at `bounds`.
+    fn add_around(
         &mut self,
-        partition: &Partition,
+        store: &EmbeddedStore,
         range: TimeRange,
+        bounds: (i64, i64),
         selector: &Selector,
-        outside: bool,
-    ) {
-        for (key, state) in read(&partition.hosts).iter() {
-            if !host_is_selected(selector, &state.labels) {
+        guard: &mut Guard<'_>,
+    ) -> Result<(), StoreError> {
+        for (at, (key, boot)) in read(&store.host_index).iter().enumerate() {
+            if at.is_multiple_of(BOOTS_A_CHECK) {
+                guard.check()?;
+            }
+            let takes = |labels| host_is_selected(selector, labels);
+            if !boot.meets(range.start_unix_ns, range.end_unix_ns) || !boot.labels.iter().any(takes)
+            {
                 continue;
             }
+            guard.hold(HOST_BYTES)?;
             let days = self.hosts.entry_ref(key).or_default();
-            days.before |= state.first_start < range.start_unix_ns;
-            days.after |= state.last_start >= range.end_unix_ns;
-            if outside && state.last_start < range.start_unix_ns {
-                days.presence.spans.push((state.last_start, state.last_end));
-            } else if outside {
-                days.presence
-                    .spans
-                    .push((state.first_start, state.first_start));
-            }
+            days.before |= boot.first_start() < range.start_unix_ns;
+            days.after |= boot.last_start >= range.end_unix_ns;
+            let spans = &mut days.presence.spans;
+            let first = spans.iter().map(|span| span.0).min();
+            let last = spans.iter().map(|span| span.1).max();
+            spans.extend(boot.around(bounds, first.zip(last)));
         }
+        Ok(())
     }
 
     /// Gaps of all hosts in the range.
@@ -324,7 +341,8 @@ fn length(gap: &Gap) -> u64 {
     gap.range.end_unix_ns.abs_diff(gap.range.start_unix_ns)
 }
 
-fn labels_of(dict: &Dict, labels: u32) -> LabelSet {
+/// The labels of a set, as text.
+pub fn labels_of(dict: &Dict, labels: u32) -> LabelSet {
     if labels as usize >= dict.tables.label_sets.len() {
         return LabelSet::default();
     }
@@ -352,6 +370,13 @@ fn gaps_of(presence: &Presence) -> Vec<Gap> {
         .iter()
         .map(|(_, gap)| gap.clone())
         .collect();
+    // What was given up is not absent as well, whichever later window says so.
+    let mut dropped: Vec<(i64, i64)> = gaps
+        .iter()
+        .map(|gap| (gap.range.start_unix_ns, gap.range.end_unix_ns))
+        .filter(|(from, to)| from < to)
+        .collect();
+    dropped.sort_unstable();
     let mut absent = |from: i64, to: i64| {
         if to.saturating_sub(from) >= super::super::meta::ABSENT_MIN_NS {
             gaps.push(Gap {
@@ -366,15 +391,16 @@ fn gaps_of(presence: &Presence) -> Vec<Gap> {
         }
     };
     for pair in presence.spans.windows(2) {
-        let (from, to) = (pair[0].1, pair[1].0);
-        let said = presence.dropped.iter().find(|(start, _)| *start == to);
-        match said {
-            Some((_, gap)) => {
-                absent(from, gap.range.start_unix_ns.min(to));
-                absent(gap.range.end_unix_ns.max(from), to);
-            }
-            None => absent(from, to),
+        let (mut from, to) = (pair[0].1, pair[1].0);
+        let known = dropped.partition_point(|&(_, end)| end <= from);
+        for &(start, end) in dropped[known..]
+            .iter()
+            .take_while(|&&(start, _)| start < to)
+        {
+            absent(from, start.min(to));
+            from = from.max(end);
         }
+        absent(from, to);
     }
     gaps
 }
@@ -437,6 +463,15 @@ mod tests {
             &[(0, 10), (50, 60)],
             &[(50, 20, 30)],
             &[(20, 30, "dropped"), (10, 20, ABSENT), (30, 50, ABSENT)],
+        );
+    }
+
+    #[test]
+    fn what_a_later_window_says_was_given_up_is_not_absent_as_well() {
+        check(
+            &[(0, 10), (70, 80), (80, 90)],
+            &[(80, 10, 70)],
+            &[(10, 70, "dropped")],
         );
     }
 

@@ -8,14 +8,15 @@ use super::super::encode::{HEADS_SHARED, SERVICE_STEP_NS, each_head, period};
 use super::super::file::{FileError, Table};
 use super::super::level::{HOUR_NS, Level};
 use super::super::options::CHUNK_NS;
-use super::super::partition::{Partition, View, read};
+use super::super::partition::{Facts, Partition, View, read};
 use super::plan::{Read, covered, level_of, plan};
 use super::profile::grouping;
 use super::quality::Fleet;
+use super::steps::{HostLabels, OfPartition, Steps};
 use super::{
     Guard, Piece, Stop, Units, each_partition, kept_labels, pieces, select, service_answers,
 };
-use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, StoreError, TimeRange};
+use crate::store::{Answer, LabelSet, Limits, Line, Lines, Scope, Step, StoreError, TimeRange};
 use ::profile::{GroupBy, LabelSetId, Selector, Value};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -40,7 +41,11 @@ pub struct HeadChoice {
 impl HeadChoice {
     /// Chooses series of a partition.
     pub fn new(dict: &Dict, selector: &Selector, group_by: &GroupBy, table: Table) -> HeadChoice {
-        let taken = select(dict, selector);
+        Self::of(dict, &select(dict, selector), group_by, table)
+    }
+
+    /// Chooses series by label set.
+    fn of(dict: &Dict, taken: &[bool], group_by: &GroupBy, table: Table) -> HeadChoice {
         let mut index: HashMap<LabelSet, u32> = HashMap::new();
         let mut by_labels: HashMap<LabelSetId, u32> = HashMap::new();
         let mut labels_of = Vec::new();
@@ -182,10 +187,21 @@ pub fn ends(pieces: &[Piece]) -> (u16, u16) {
 
 /// The time axis of lines.
 #[derive(Clone, Copy)]
-struct Axis {
-    start: i64,
-    step_ns: u64,
-    steps: usize,
+pub struct Axis {
+    /// Begin of the first step.
+    pub start: i64,
+    /// Length of a step. Unit: nanoseconds.
+    pub step_ns: u64,
+    /// How many there are.
+    pub steps: usize,
+}
+
+impl Axis {
+    /// The step in which an instant lies; what lies before the first counts as of the first.
+    pub fn step_of(&self, at: i64) -> usize {
+        let step = at.saturating_sub(self.start) / self.step_ns as i64;
+        step.max(0) as usize
+    }
 }
 
 /// Lines of one partition, by kept labels.
@@ -196,17 +212,25 @@ struct Found {
     total: Value,
     units: Vec<String>,
     used: Read,
+    /// By step: what all lines weigh, and what of it was lost.
+    sums: Vec<(u64, u64)>,
+    /// The lines have all samples of the selected hosts.
+    is_of_hosts: bool,
 }
 
 impl Found {
     /// Adds to a line what was at an instant; returns by how many bytes the lines grew.
-    fn add(&mut self, line: usize, axis: Axis, at: i64, value: Value) -> usize {
+    fn add(&mut self, line: usize, axis: Axis, at: i64, sum: Sum) -> usize {
         let line = &mut self.lines[line];
         let grown = if line.is_none() { axis.steps * 8 } else { 0 };
         let line = line.get_or_insert_with(|| vec![0; axis.steps]);
-        let step = at.saturating_sub(axis.start) / axis.step_ns as i64;
-        if let Some(slot) = line.get_mut(step.max(0) as usize) {
+        let (step, value) = (axis.step_of(at), sum.all());
+        if let Some(slot) = line.get_mut(step) {
             *slot = slot.saturating_add(value.weight);
+        }
+        if let Some((all, lost)) = self.sums.get_mut(step) {
+            *all = all.saturating_add(value.weight);
+            *lost = lost.saturating_add(sum.lost.weight);
         }
         self.total += value;
         grown
@@ -236,12 +260,33 @@ pub fn series(
     let mut total = Value::default();
     let mut units = Units::default();
     let mut used = Read::default();
+    guard.hold(axis.steps * size_of::<Step>())?;
+    let mut steps = Steps::new(axis);
     each_partition(
         store,
         scope.range,
         &mut guard,
-        |partition, guard| read_partition(partition, scope, &group_by, axis, guard),
-        |found, guard| {
+        |partition, guard| {
+            let hosts = HostLabels::of(partition)?;
+            let mut found =
+                read_partition(partition, scope, &group_by, axis, (&hosts, false), guard)?;
+            // Reads the heads of every series of the selected hosts, no block: a line of one unit of a
+            // hundred takes a hundred times the heads that it is made of. Where steps are shorter than a
+            // minute the windows, which are read below, have the same sums.
+            if !found.is_of_hosts {
+                let none = GroupBy::Keys(Vec::new());
+                let all = read_partition(partition, scope, &none, axis, (&hosts, true), guard)?;
+                let lines = all.lines.iter().flatten();
+                guard.release(lines.count() * axis.steps * 8);
+                found.sums = all.sums;
+            }
+            let mut windows = OfPartition::new(axis, scope.range);
+            windows.read(partition, scope, guard)?;
+            Ok((found, windows))
+        },
+        |(found, windows), guard| {
+            steps.add(windows, guard)?;
+            steps.add_sums(&found.sums);
             total += found.total;
             for unit in &found.units {
                 units.add(unit)?;
@@ -264,7 +309,7 @@ pub fn series(
     let rollup = used.rollup();
     let quality = fleet.quality(store, scope.range, rollup, total, units.into_text());
     Ok(Answer {
-        data: into_lines(lines, axis, limits.lines),
+        data: into_lines(lines, axis, limits.lines, steps.finish()),
         quality,
     })
 }
@@ -295,22 +340,33 @@ fn add_line(sum: &mut [u64], line: &[u64]) {
     }
 }
 
+/// Reads the lines of what the selector takes, or, with `all`, of all samples of the hosts it takes.
 fn read_partition(
     partition: &Arc<Partition>,
     scope: &Scope,
     group_by: &GroupBy,
     axis: Axis,
+    (hosts, all): (&HostLabels, bool),
     guard: &mut Guard<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let pieces = pieces(partition, scope.range);
     let minutes = axis.step_ns.is_multiple_of(SERVICE_STEP_NS);
+    let mut is_of_hosts = false;
     let choose = || {
         let dict = read(&dict);
-        let choose = |table| HeadChoice::new(&dict, &scope.selector, group_by, table);
-        let service = minutes
-            && partition.level != Level::ServiceHours
-            && service_answers(&dict, &scope.selector, group_by);
+        let of_hosts = hosts.select(&dict, &scope.selector);
+        let taken = match all {
+            true => of_hosts.clone(),
+            false => select(&dict, &scope.selector),
+        };
+        is_of_hosts = taken == of_hosts;
+        let choose = |table| HeadChoice::of(&dict, &taken, group_by, table);
+        let answers = match all {
+            true => taken.iter().all(|taken| *taken),
+            false => service_answers(&dict, &scope.selector, group_by),
+        };
+        let service = minutes && partition.level != Level::ServiceHours && answers;
         let units: Vec<String> = dict.kinds.iter().map(|kind| kind.unit.clone()).collect();
         (
             choose(Table::Head),
@@ -318,16 +374,24 @@ fn read_partition(
             units,
         )
     };
-    let (view, (own, service, units)) =
-        partition.view(ends(&pieces), false, choose, |(own, ..), group| {
-            own.wants_group(group)
-        })?;
-    let mut found = Found::default();
+    let (view, (own, service, units)) = partition.view(
+        ends(&pieces),
+        |_| Facts::None,
+        choose,
+        |(own, ..), group| own.wants_group(group),
+    )?;
+    let mut found = Found {
+        is_of_hosts,
+        ..Found::default()
+    };
     found.used.level = partition.level;
     if own.is_empty() {
         view.close(partition);
         return Ok(found);
     }
+    let held = view.heap_bytes();
+    guard.hold(held)?;
+    found.sums = vec![(0, 0); axis.steps];
     let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
     let by_service = |piece: &Piece| service.is_some() && piece.is_of_minutes();
     let hours = axis.step_ns.is_multiple_of(HOUR_NS);
@@ -354,7 +418,7 @@ fn read_partition(
             guard,
             |kept, kind, chunk, start, sum| {
                 let at = partition.chunk_start(chunk).saturating_add(start as i64);
-                charge += found.add(base + kept as usize, axis, at, sum.all());
+                charge += found.add(base + kept as usize, axis, at, sum);
                 if charge > guard.limits.memory_bytes {
                     return Err(super::too_large(guard.limits));
                 }
@@ -374,13 +438,19 @@ fn read_partition(
         }
     }
     view.close(partition);
+    guard.release(held);
     read_all?;
     let used = units.into_iter().zip(kinds_used).filter(|(_, used)| *used);
     found.units = used.map(|(unit, _)| unit).collect();
     Ok(found)
 }
 
-fn into_lines(lines: HashMap<LabelSet, Vec<u64>>, axis: Axis, limit: usize) -> Lines {
+fn into_lines(
+    lines: HashMap<LabelSet, Vec<u64>>,
+    axis: Axis,
+    limit: usize,
+    steps: Vec<Step>,
+) -> Lines {
     let total = |weights: &[u64]| {
         weights
             .iter()
@@ -409,5 +479,6 @@ fn into_lines(lines: HashMap<LabelSet, Vec<u64>>, axis: Axis, limit: usize) -> L
         lines: lines.into_iter().map(|(_, line)| line).collect(),
         rest,
         rest_lines: left_out.len() as u64,
+        steps,
     }
 }

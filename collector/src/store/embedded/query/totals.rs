@@ -4,14 +4,14 @@ use super::super::EmbeddedStore;
 use super::super::block::Sum;
 use super::super::file::Table;
 use super::super::meta::Account;
-use super::super::partition::{Partition, read};
+use super::super::partition::{Facts, Partition, read};
 use super::plan::{Read, covered, level_of};
 use super::profile::grouping;
 use super::quality::{Fleet, each_summary};
 use super::series::{HeadChoice, ends};
 use super::{Guard, Stop, Units, each_partition, kept_labels, pieces, select};
 use crate::store::{Answer, LabelSet, Labelled, Limits, Scope, StoreError};
-use ::profile::{GroupBy, LabelSetId, key};
+use ::profile::{GroupBy, LabelSetId};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -27,8 +27,7 @@ struct Found {
     units: Vec<String>,
 }
 
-/// See [`Store::totals`](crate::store::Store::totals). Accounts are of cgroups with all below them;
-/// where the path is not kept, each cgroup counts for itself alone, so that nothing counts twice.
+/// See [`Store::totals`](crate::store::Store::totals).
 pub fn totals(
     store: &EmbeddedStore,
     scope: &Scope,
@@ -69,7 +68,7 @@ pub fn totals(
             Ok(())
         },
     )?;
-    let (data, total) = into_rows(rows, &group_by, limits.lines);
+    let (data, total) = into_rows(rows, limits.lines);
     let fleet = Fleet::read(store, scope.range, &scope.selector, &mut guard)?;
     let quality = fleet.quality(
         store,
@@ -82,13 +81,8 @@ pub fn totals(
 }
 
 /// Rows of the answer, heaviest first, and what all of them add up to.
-fn into_rows(
-    rows: HashMap<LabelSet, Row>,
-    group_by: &GroupBy,
-    limit: usize,
-) -> (Vec<Labelled>, Sum) {
+fn into_rows(rows: HashMap<LabelSet, Row>, limit: usize) -> (Vec<Labelled>, Sum) {
     let mut total = Sum::default();
-    let by_cgroup = group_by.keeps(key::CGROUP);
     let mut data: Vec<Labelled> = rows
         .into_iter()
         .map(|(labels, row)| {
@@ -99,18 +93,13 @@ fn into_rows(
                 below_ns,
                 below_estimated_ns,
             } = row.account;
-            let (ns, estimated) = if by_cgroup {
-                (ns, estimated_ns)
-            } else {
-                (ns - below_ns, estimated_ns - below_estimated_ns)
-            };
-            let clip = |ns: i128| ns.clamp(0, u64::MAX.into()) as u64;
+            let clip = |ns: i128| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
             Labelled {
                 labels,
                 taken: row.sum.taken,
                 lost: row.sum.lost,
-                expected_ns: clip(ns),
-                estimated_ns: clip(estimated),
+                expected_ns: clip(ns - below_ns),
+                estimated_ns: clip(estimated_ns - below_estimated_ns),
             }
         })
         .collect();
@@ -140,9 +129,11 @@ fn read_partition(
     };
     let range = ends(&pieces);
     let (view, (choice, taken, units)) =
-        partition.view(range, true, choose, |(choice, ..), group| {
+        partition.view(range, Facts::of(&pieces), choose, |(choice, ..), group| {
             choice.wants_group(group)
         })?;
+    let held = view.heap_bytes();
+    guard.hold(held)?;
     let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
     let mut kinds_used = vec![false; units.len()];
     let mut accounts: HashMap<u32, Account> = HashMap::new();
@@ -170,6 +161,7 @@ fn read_partition(
             })
         });
     view.close(partition);
+    guard.release(held);
     read_all?;
     let mut rows: HashMap<LabelSet, Row> = HashMap::new();
     for (labels, sum) in choice.labels.into_iter().zip(sums) {

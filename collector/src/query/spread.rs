@@ -1,0 +1,444 @@
+//! How sure a change of a share is, from how much the share moves within each side.
+//!
+//! The binomial error of [`profile::Diff`] takes samples as independent. Those of a fleet are not: load
+//! comes and goes, a job runs in one minute and not in the next, so of millions of samples every row would
+//! be certain. Here each side's range is cut into parts of equal length, and the variance of a share is
+//! that of a ratio over these parts (cluster sampling, linearized):
+//!
+//! ```text
+//! share    = Σ wᵢ ÷ Σ Wᵢ                                     over the n parts with samples
+//! variance = n ÷ (n − 1) × Σ (wᵢ − share × Wᵢ)² ÷ (Σ Wᵢ)²
+//! ```
+//!
+//! It is never taken below the binomial one. A row is significant when its two-sided p-value, of Student's
+//! t with Welch's degrees of freedom, passes the procedure of Benjamini and Hochberg over all rows: of the
+//! rows that are marked, at most one in twenty is chance. What differs from host to host all the time is the
+//! same on both sides and no error; where the sides are of different hosts, it is not seen here.
+
+use crate::store::{Limits, Store, StoreError, TimeRange};
+use profile::{CostBy, Diff, FrameKind, FunctionChange, Query, TopSort};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Instant;
+
+/// Parts a range is cut into, at most. More have less time each, in which neighbours are alike; fewer leave
+/// so few degrees of freedom that only large changes are significant.
+const PARTS_MAX: u64 = 10;
+
+/// Parts from this length on are cut at multiples of it, so that rollups answer. Unit: nanoseconds.
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// Rows marked by chance, of all that are marked.
+const FALSE_DISCOVERIES: f64 = 0.05;
+
+/// What functions cost in each part of a side.
+pub(super) struct Parts {
+    /// By part: all that was sampled.
+    whole: Vec<f64>,
+    /// By module and function: each part's own weight.
+    own: HashMap<(String, String), Vec<f64>>,
+}
+
+/// A change and how sure it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Certainty {
+    /// Standard error of the change of the share.
+    pub std_error: f64,
+    /// See the module.
+    pub is_significant: bool,
+}
+
+/// What a function takes beyond its names and costs: two strings, a vector and its place in the map. Unit:
+/// bytes.
+const FUNCTION_BYTES: usize = 128;
+
+/// Cuts `range` into at most [`PARTS_MAX`] parts, each whole steps of the data long; of minutes, but
+/// for what is before the first and after the last full one.
+fn cut(range: TimeRange, step_ns: u64) -> Vec<TimeRange> {
+    let length = range.end_unix_ns.abs_diff(range.start_unix_ns);
+    let step = match step_ns.max(super::request::WINDOW_NS) {
+        step if length / PARTS_MAX >= MINUTE_NS => step.next_multiple_of(MINUTE_NS),
+        step => step,
+    };
+    let part = length.div_ceil(PARTS_MAX).max(1).next_multiple_of(step);
+    let mut parts = Vec::new();
+    let mut from = range.start_unix_ns;
+    let mut to = from;
+    if step >= MINUTE_NS {
+        let step = i64::try_from(step).unwrap_or(i64::MAX);
+        to = to.saturating_add((step - to.rem_euclid(step)) % step);
+    }
+    while from < range.end_unix_ns {
+        to = to.saturating_add_unsigned(part);
+        parts.push(TimeRange {
+            start_unix_ns: from,
+            end_unix_ns: to.min(range.end_unix_ns),
+        });
+        from = to;
+    }
+    parts
+}
+
+impl Parts {
+    /// Asks what functions cost in each part of `range`, of which the data has steps of `step_ns`. `None`
+    /// when it took too long or too much: the answer has the error of sampling then. It may take half of the
+    /// time that is left, and what it keeps is taken from `bytes_left`.
+    pub fn read(
+        store: &dyn Store,
+        (range, step_ns): (TimeRange, u64),
+        query: &Query,
+        limits: &Limits,
+        bytes_left: &mut usize,
+    ) -> Result<Option<Parts>, StoreError> {
+        let now = Instant::now();
+        let mut limits = Limits {
+            deadline: now + limits.deadline.saturating_duration_since(now) / 2,
+            ..limits.clone()
+        };
+        let parts = cut(range, step_ns);
+        let mut found = Parts {
+            whole: vec![0.0; parts.len()],
+            own: HashMap::new(),
+        };
+        let of_parts = parts.len() * size_of::<f64>();
+        for (at, part) in parts.iter().enumerate() {
+            limits.memory_bytes = *bytes_left;
+            let costs = match store.costs(*part, query, CostBy::Function, &limits) {
+                Ok(answer) => answer.data,
+                Err(StoreError::Cancelled) if limits.cancel.is_cancelled() => {
+                    return Err(StoreError::Cancelled);
+                }
+                Err(StoreError::Cancelled | StoreError::TooLarge(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let whole = costs.total().weight as f64;
+            let mut lost = 0.0;
+            for row in costs.into_top(TopSort::Own, usize::MAX).rows {
+                let own = row.own.weight as f64;
+                if row.kind == FrameKind::Synthetic && row.name == LOST {
+                    lost += own;
+                } else if own > 0.0 {
+                    let bytes = row.module.len() + row.name.len() + of_parts + FUNCTION_BYTES;
+                    let of = match found.own.entry((row.module, row.name)) {
+                        Entry::Occupied(of) => of.into_mut(),
+                        Entry::Vacant(of) => {
+                            let Some(rest) = bytes_left.checked_sub(bytes) else {
+                                return Ok(None);
+                            };
+                            *bytes_left = rest;
+                            of.insert(vec![0.0; parts.len()])
+                        }
+                    };
+                    of[at] = own;
+                }
+            }
+            found.whole[at] = (whole - lost).max(0.0);
+        }
+        Ok(Some(found))
+    }
+
+    /// Parts with samples.
+    pub fn len(&self) -> usize {
+        self.whole.iter().filter(|whole| **whole > 0.0).count()
+    }
+
+    /// Variance of a function's share, and its degrees of freedom; `None` where two parts are not there.
+    fn variance(&self, row: &FunctionChange) -> Option<(f64, f64)> {
+        let parts = self.len() as f64;
+        let sum: f64 = self.whole.iter().sum();
+        if parts < 2.0 || sum <= 0.0 {
+            return None;
+        }
+        let key = (row.module.clone(), row.function.clone());
+        let none = Vec::new();
+        let own = self.own.get(&key).unwrap_or(&none);
+        let share = own.iter().sum::<f64>() / sum;
+        let squares = self.whole.iter().enumerate().map(|(at, whole)| {
+            let own = own.get(at).copied().unwrap_or(0.0);
+            (own - share * whole).powi(2)
+        });
+        let variance = parts / (parts - 1.0) * squares.sum::<f64>() / sum.powi(2);
+        Some((variance, parts - 1.0))
+    }
+}
+
+/// Name of the frame that stands for lost samples.
+pub(super) const LOST: &str = "[lost]";
+
+/// Judges every function of a diff, in its order.
+pub(super) fn judge(diff: &Diff, before: Option<&Parts>, after: Option<&Parts>) -> Vec<Certainty> {
+    let mut verdicts = Vec::with_capacity(diff.functions.len());
+    let mut chances = Vec::with_capacity(diff.functions.len());
+    for (at, row) in diff.functions.iter().enumerate() {
+        let share = diff.share(row.own);
+        // The binomial variance is of both sides together: half of it stands for each.
+        let binomial = share.std_error.powi(2);
+        let spread = [before, after].map(|side| side.and_then(|parts| parts.variance(row)));
+        let variance: f64 = spread.iter().flatten().map(|(variance, _)| variance).sum();
+        let (variance, freedom) = match variance > binomial {
+            true => (variance, welch(&spread)),
+            false => (binomial, f64::INFINITY),
+        };
+        let std_error = variance.sqrt();
+        verdicts.push(Certainty {
+            std_error,
+            is_significant: false,
+        });
+        let t = match std_error > 0.0 {
+            true => share.delta / std_error,
+            false => 0.0,
+        };
+        chances.push((chance(t, freedom), at));
+    }
+    // The largest rank whose chance is below its part of what is allowed; all before it pass.
+    chances.sort_by(|left, right| left.0.total_cmp(&right.0));
+    let allowed = |rank: usize| FALSE_DISCOVERIES * (rank + 1) as f64 / chances.len() as f64;
+    let passed = (0..chances.len())
+        .rev()
+        .find(|&rank| chances[rank].0 <= allowed(rank));
+    for &(_, at) in chances.iter().take(passed.map_or(0, |rank| rank + 1)) {
+        verdicts[at].is_significant = true;
+    }
+    verdicts
+}
+
+/// Degrees of freedom of a sum of variances (Welch and Satterthwaite).
+fn welch(sides: &[Option<(f64, f64)>; 2]) -> f64 {
+    let known = sides.iter().flatten();
+    let (mut sum, mut parts) = (0.0, 0.0);
+    for (variance, freedom) in known {
+        sum += variance;
+        parts += variance.powi(2) / freedom;
+    }
+    if parts > 0.0 {
+        sum.powi(2) / parts
+    } else {
+        1.0
+    }
+}
+
+/// How likely chance alone makes a |t| this large, of Student's distribution. Numerical Recipes 6.4: the
+/// incomplete beta function, as a continued fraction.
+fn chance(t: f64, freedom: f64) -> f64 {
+    if !t.is_finite() {
+        return 0.0;
+    }
+    // From here on the distribution is normal to four digits, and the fraction converges slowly.
+    let freedom = freedom.min(10_000.0);
+    let x = freedom / (freedom + t * t);
+    incomplete_beta(freedom / 2.0, 0.5, x).clamp(0.0, 1.0)
+}
+
+fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
+    if x <= 0.0 || x >= 1.0 {
+        return if x <= 0.0 { 0.0 } else { 1.0 };
+    }
+    let front =
+        (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln()).exp();
+    if x < (a + 1.0) / (a + b + 2.0) {
+        front * fraction(a, b, x) / a
+    } else {
+        1.0 - front * fraction(b, a, 1.0 - x) / b
+    }
+}
+
+/// Lentz's method.
+fn fraction(a: f64, b: f64, x: f64) -> f64 {
+    const TINY: f64 = 1e-300;
+    let safe = |value: f64| if value.abs() < TINY { TINY } else { value };
+    let mut c = 1.0;
+    let mut d = 1.0 / safe(1.0 - (a + b) * x / (a + 1.0));
+    let mut h = d;
+    for step in 1..=1000 {
+        let m = f64::from(step);
+        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
+        d = 1.0 / safe(1.0 + even * d);
+        c = safe(1.0 + even / c);
+        h *= d * c;
+        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
+        d = 1.0 / safe(1.0 + odd * d);
+        c = safe(1.0 + odd / c);
+        let by = d * c;
+        h *= by;
+        if (by - 1.0).abs() < 1e-12 {
+            break;
+        }
+    }
+    h
+}
+
+/// Logarithm of the gamma function, for positive numbers (Lanczos).
+fn ln_gamma(x: f64) -> f64 {
+    const OF: [f64; 6] = [
+        76.180_091_729_471_46,
+        -86.505_320_329_416_77,
+        24.014_098_240_830_91,
+        -1.231_739_572_450_155,
+        0.120_865_097_386_617_9e-2,
+        -0.539_523_938_495_3e-5,
+    ];
+    let base = x + 5.5;
+    let base = base - (x + 0.5) * base.ln();
+    let mut series = 1.000_000_000_190_015;
+    for (at, of) in OF.iter().enumerate() {
+        series += of / (x + 1.0 + at as f64);
+    }
+    -base + (2.506_628_274_631_000_5 * series / x).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::{FrameRef, GroupBy, LabelSetId, Profile, SampleKey, StackEnd, StackId, Value};
+
+    #[test]
+    fn chances_are_those_of_tables() {
+        // Two-sided 5 % of Student's t.
+        for (freedom, t) in [
+            (1.0, 12.706),
+            (4.0, 2.776),
+            (18.0, 2.101),
+            (f64::INFINITY, 1.96),
+        ] {
+            let found = chance(t, freedom);
+            assert!((found - 0.05).abs() < 2e-4, "{freedom}: {found}");
+        }
+        assert_eq!(chance(0.0, 5.0), 1.0);
+        assert!(chance(40.0, 18.0) < 1e-15);
+    }
+
+    #[test]
+    fn a_range_is_cut_into_whole_steps() {
+        let range = |from: i64, to: i64| TimeRange {
+            start_unix_ns: from * 1_000_000_000,
+            end_unix_ns: to * 1_000_000_000,
+        };
+        let lengths = |range: TimeRange, step_s: u64| -> Vec<i64> {
+            let parts = cut(range, step_s * 1_000_000_000);
+            let seconds =
+                |part: &TimeRange| (part.end_unix_ns - part.start_unix_ns) / 1_000_000_000;
+            parts.iter().map(seconds).collect()
+        };
+        assert_eq!(lengths(range(0, 35), 10), [10, 10, 10, 5]);
+        assert_eq!(lengths(range(0, 3600), 10), [360; 10]);
+        assert_eq!(lengths(range(0, 700), 10), [120, 120, 120, 120, 120, 100]);
+        assert_eq!(lengths(range(0, 3600), 3600), [3600]);
+        assert_eq!(lengths(range(7, 7), 10), [0; 0]);
+        // At whole minutes, wherever the range starts: rollups answer.
+        let parts = cut(range(7, 3607), 10_000_000_000);
+        let ends = parts.iter().map(|part| part.end_unix_ns / 1_000_000_000);
+        let ends: Vec<i64> = ends.collect();
+        assert_eq!(
+            ends,
+            [420, 780, 1140, 1500, 1860, 2220, 2580, 2940, 3300, 3607]
+        );
+        assert_eq!(lengths(range(-50, 3550), 10)[..2], [410, 360]);
+    }
+
+    fn profile(rows: &[(&str, u64)]) -> Profile {
+        let mut profile = Profile::default();
+        for (function, count) in rows {
+            let frame = profile.dict.intern_frame(FrameRef {
+                function,
+                ..FrameRef::default()
+            });
+            let stack = profile.dict.stacks.child(StackId::EMPTY, frame);
+            let key = SampleKey {
+                labels: LabelSetId::default(),
+                stack,
+                end: StackEnd::Complete,
+            };
+            let value = Value {
+                count: *count,
+                weight: *count,
+            };
+            profile.samples.insert(key, value);
+        }
+        profile
+    }
+
+    fn parts(rows: &[(&str, &[u64])]) -> Parts {
+        let len = rows[0].1.len();
+        let whole = (0..len).map(|at| rows.iter().map(|(_, own)| own[at] as f64).sum());
+        let own = rows.iter().map(|(name, own)| {
+            let own = own.iter().map(|own| *own as f64).collect();
+            ((String::new(), (*name).to_owned()), own)
+        });
+        Parts {
+            whole: whole.collect(),
+            own: own.collect(),
+        }
+    }
+
+    fn sums<'r>(rows: &[(&'r str, &[u64])]) -> Vec<(&'r str, u64)> {
+        let sum = |(name, own): &(&'r str, &[u64])| (*name, own.iter().sum());
+        rows.iter().map(sum).collect()
+    }
+
+    /// Whether each of `rows` moved for sure, by the spread and by sampling alone.
+    fn judged(before: &[(&str, &[u64])], after: &[(&str, &[u64])]) -> Vec<(String, bool, bool)> {
+        let (was, is) = (profile(&sums(before)), profile(&sums(after)));
+        let diff = Diff::new(&was, &is, &GroupBy::Keys(Vec::new())).unwrap();
+        let (before, after) = (parts(before), parts(after));
+        let spread = judge(&diff, Some(&before), Some(&after));
+        let sampling = judge(&diff, None, None);
+        let rows = diff.functions.iter().zip(spread.iter().zip(&sampling));
+        let row = |(row, (spread, sampling)): (&FunctionChange, (&Certainty, &Certainty))| {
+            assert!(spread.std_error >= sampling.std_error);
+            (
+                row.function.clone(),
+                spread.is_significant,
+                sampling.is_significant,
+            )
+        };
+        let mut found: Vec<_> = rows.map(row).collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn a_share_that_comes_and_goes_within_a_side_is_no_change() {
+        // `job` runs now and then on both sides; `leak` went from 2 % to 6 % and stays there.
+        let before: &[(&str, &[u64])] = &[
+            ("job", &[9000, 100, 100, 8000, 100]),
+            ("leak", &[2000, 2100, 1900, 2000, 2050]),
+            ("rest", &[90_000, 97_800, 98_000, 90_000, 97_850]),
+        ];
+        let after: &[(&str, &[u64])] = &[
+            ("job", &[100, 9500, 9000, 100, 8000]),
+            ("leak", &[6000, 6100, 5900, 6000, 6050]),
+            ("rest", &[93_900, 84_400, 85_100, 93_900, 85_950]),
+        ];
+        let found = judged(before, after);
+        let named = |name: &str, spread, sampling| (name.to_owned(), spread, sampling);
+        assert_eq!(found[0], named("job", false, true));
+        assert_eq!(found[1], named("leak", true, true));
+    }
+
+    fn named<'s>(names: &'s [String], side: &'s [Vec<u64>]) -> Vec<(&'s str, &'s [u64])> {
+        let rows = names.iter().zip(side);
+        rows.map(|(name, own)| (name.as_str(), own.as_slice()))
+            .collect()
+    }
+
+    #[test]
+    fn what_differs_in_nothing_but_chance_is_marked_seldom() {
+        // 400 functions of one share each, drawn twice from the same urn: none has changed.
+        let mut state = 7u64;
+        let mut next = move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % 21
+        };
+        let names: Vec<String> = (0..400).map(|at| format!("f{at}")).collect();
+        let mut side = || -> Vec<Vec<u64>> {
+            let own = |_: &String| (0..10).map(|_| 90 + next()).collect();
+            names.iter().map(own).collect()
+        };
+        let (was, is) = (side(), side());
+        let (was, is) = (named(&names, &was), named(&names, &is));
+        let marked = judged(&was, &is).iter().filter(|row| row.1).count();
+        assert_eq!(marked, 0);
+    }
+}

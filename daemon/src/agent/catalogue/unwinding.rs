@@ -1,0 +1,186 @@
+//! Metrics of walks by unwind information, and of what is remembered of them.
+
+use super::one;
+use crate::agent::{Agent, lock};
+use crate::metrics::{Kind, Registry};
+use crate::unwind::engine::UnwindCounts;
+use profile::StackEnd;
+use std::sync::Arc;
+
+/// Registers them.
+pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
+    type Pick = fn(&UnwindCounts) -> u64;
+    let metrics: [(&str, &str, Kind, Pick); 25] = [
+        (
+            "fleetprof_unwind_walks_total",
+            "Copies of stacks unwound.",
+            Kind::Counter,
+            |c| c.walks,
+        ),
+        (
+            "fleetprof_unwind_chains_used_total",
+            "Walks whose result was continued or replaced by the kernel's frame-pointer chain.",
+            Kind::Counter,
+            |c| c.chains_used,
+        ),
+        (
+            "fleetprof_unwind_rule_hits_total",
+            "Frames whose rule was in the cache.",
+            Kind::Counter,
+            |c| c.modules.rule_hits,
+        ),
+        (
+            "fleetprof_unwind_rule_misses_total",
+            "Frames whose rule was computed and kept.",
+            Kind::Counter,
+            |c| c.modules.rule_misses,
+        ),
+        (
+            "fleetprof_unwind_rows_computed_total",
+            "Frames computed from their row each time: signal frames, realigned stacks.",
+            Kind::Counter,
+            |c| c.computed,
+        ),
+        (
+            "fleetprof_unwind_frame_pointer_steps_total",
+            "Frames without unwind information that were passed by their frame pointer.",
+            Kind::Counter,
+            |c| c.by_frame_pointer,
+        ),
+        (
+            "fleetprof_unwind_generated_steps_total",
+            "Frames of generated code that were passed by what the runtime told of it.",
+            Kind::Counter,
+            |c| c.by_generated_rule,
+        ),
+        (
+            "fleetprof_unwind_generated_misled_total",
+            "Frames of generated code whose unwinding information led nowhere: code changed meanwhile.",
+            Kind::Counter,
+            |c| c.generated_misled,
+        ),
+        (
+            "fleetprof_unwind_modules",
+            "Files whose unwind information is held.",
+            Kind::Gauge,
+            |c| c.modules.held,
+        ),
+        (
+            "fleetprof_unwind_module_bytes",
+            "Memory of unwind information.",
+            Kind::Gauge,
+            |c| c.modules.bytes,
+        ),
+        (
+            "fleetprof_unwind_modules_evicted_total",
+            "Unwind information dropped to stay under `unwind.cache_mib`.",
+            Kind::Counter,
+            |c| c.modules.evicted,
+        ),
+        (
+            "fleetprof_unwind_modules_evicted_in_use_total",
+            "Those of them that were in use: `unwind.cache_mib` is too small for what runs.",
+            Kind::Counter,
+            |c| c.modules.evicted_in_use,
+        ),
+        (
+            "fleetprof_unwind_modules_crowded_out_total",
+            "Unwind information read and not taken because all that was held was in use.",
+            Kind::Counter,
+            |c| c.modules.crowded_out,
+        ),
+        (
+            "fleetprof_unwind_modules_refused_total",
+            "Files whose unwind information alone is over half of `unwind.cache_mib`.",
+            Kind::Counter,
+            |c| c.modules.refused,
+        ),
+        (
+            "fleetprof_unwind_modules_over_bound",
+            "Files whose unwind information is over half of the bound that is in force now.",
+            Kind::Gauge,
+            |c| c.modules.over_bound,
+        ),
+        (
+            "fleetprof_unwind_files_over_budget_total",
+            "Files whose unwind information takes more memory or time to read than one file may.",
+            Kind::Counter,
+            |c| c.modules.over_budget,
+        ),
+        (
+            "fleetprof_unwind_files_without_total",
+            "Files that have no unwind information, or could not be read.",
+            Kind::Counter,
+            |c| c.modules.without,
+        ),
+        (
+            "fleetprof_unwind_modules_unread_total",
+            "Requests for unwind information dropped because too many files waited to be read.",
+            Kind::Counter,
+            |c| c.unread,
+        ),
+        (
+            "fleetprof_unwind_modules_untaken_total",
+            "Requests for unwind information dropped because the sampler did not keep up.",
+            Kind::Counter,
+            |c| c.untaken,
+        ),
+        (
+            "fleetprof_unwind_waits_recognized_total",
+            "Stacks of waits taken from an earlier walk of the thread that read the same words.",
+            Kind::Counter,
+            |c| c.recall.exact,
+        ),
+        (
+            "fleetprof_unwind_waits_estimated_total",
+            "Stacks of waits whose outer callers are an estimate, taken from an earlier walk of the thread.",
+            Kind::Counter,
+            |c| c.recall.alike,
+        ),
+        (
+            "fleetprof_unwind_estimates_checked_total",
+            "Estimates of outer callers that a large copy of the same wait checked.",
+            Kind::Counter,
+            |c| c.recall.checked,
+        ),
+        (
+            "fleetprof_unwind_estimates_wrong_total",
+            "Those of them that were wrong.",
+            Kind::Counter,
+            |c| c.recall.wrong,
+        ),
+        (
+            "fleetprof_unwind_waits_forgotten_total",
+            "Walks of waiting threads forgotten for want of memory.",
+            Kind::Counter,
+            |c| c.recall.forgotten,
+        ),
+        (
+            "fleetprof_unwind_waits_bytes",
+            "Memory of the walks of waiting threads that are remembered while off-CPU captures run.",
+            Kind::Gauge,
+            |c| c.recall.bytes,
+        ),
+    ];
+    for (name, help, kind, pick) in metrics {
+        one(registry, agent, name, help, kind, move |agent| {
+            pick(&lock(&agent.sampler.facts).unwinding)
+        });
+    }
+    let weak = Arc::downgrade(agent);
+    registry.read(
+        "fleetprof_unwind_ends_total",
+        "How walks by unwind information ended, before the chain was looked at.",
+        Kind::Counter,
+        move || {
+            let Some(agent) = weak.upgrade() else {
+                return Vec::new();
+            };
+            let ends = lock(&agent.sampler.facts).unwinding.ends;
+            let words = StackEnd::ALL.iter().zip(ends);
+            words
+                .map(|(end, count)| (vec![("end", end.word().to_owned())], count))
+                .collect()
+        },
+    );
+}

@@ -1,0 +1,59 @@
+//! Answers that wait to be read: how much memory they hold together.
+//!
+//! A query has one of few places while it runs. What it answers is held here until its client has read
+//! it: slow readers keep others from answers, for as long as one may take at most, and never from running.
+
+use super::HELD_BYTES_MAX;
+use profile::Profile;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+
+/// Unit of what is held. Unit: bytes.
+const GRAIN: usize = 1 << 10;
+
+/// A sample in its table, and once more in the order it is sent. Unit: bytes.
+const SAMPLE_BYTES: usize = 96;
+
+/// Answers refused because others held too much. One for the process, as its service is.
+pub static ANSWERS_REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// The memory.
+#[derive(Clone)]
+pub(super) struct Held {
+    grains: Arc<Semaphore>,
+    max: usize,
+}
+
+/// What one answer holds; given back when it is dropped.
+pub(super) struct Hold(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
+
+impl Held {
+    pub(super) fn new(bytes: usize) -> Held {
+        let max = (bytes / GRAIN).min(u32::MAX as usize);
+        Held {
+            grains: Arc::new(Semaphore::new(max)),
+            max,
+        }
+    }
+
+    /// Takes memory for what is to be read; all of it for an answer that is larger.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED while others hold too much.
+    pub(super) fn hold(&self, profile: &Profile) -> Result<Hold, Status> {
+        let bytes = profile.dict.heap_bytes()
+            + profile.samples.len() * SAMPLE_BYTES
+            + profile.moments.heap_bytes();
+        let grains = bytes.div_ceil(GRAIN).min(self.max);
+        let permit = self.grains.clone().try_acquire_many_owned(grains as u32);
+        permit.map(Hold).map_err(|_| {
+            ANSWERS_REFUSED.fetch_add(1, Ordering::Relaxed);
+            Status::resource_exhausted(format!(
+                "answers that are being read hold most of {} MiB; try again in a moment",
+                HELD_BYTES_MAX >> 20
+            ))
+        })
+    }
+}
