@@ -135,3 +135,56 @@ fn a_storm_of_names_needs_root() {
 fn a_storm_of_mappings_needs_root() {
     weather("maps");
 }
+
+/// Sends the storm a signal that leaves no record.
+fn signal(storm: &Workload, signal: i32) {
+    // SAFETY: plain system call; the child was not waited for, so the pid is its own.
+    unsafe { libc::kill(storm.pid() as i32, signal) };
+}
+
+#[test]
+fn a_program_that_began_in_a_storm_has_names_though_nothing_is_told_after_it_needs_root() {
+    const NEWCOMERS: usize = 8;
+    let needs = [NEEDS, &[Need::Program("taskset")]].concat();
+    let Some(_live) = live(&needs) else { return };
+    let daemon = Daemon::with()
+        .set("sampling.ring_kib=64")
+        .start()
+        .sampling();
+    let stormy = Cgroup::new("stormy");
+    let program = c("storm.c").build();
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let storms: Vec<Workload> = (0..cpus)
+        .map(|cpu| {
+            let mut pinned = stormy.command("taskset");
+            pinned.args(["-c", &cpu.to_string()]).arg(&program);
+            Workload::spawn(pinned.arg("maps"))
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(2));
+    let split = c("split.c");
+    let newcomers: Vec<(Cgroup, Workload)> = (0..NEWCOMERS)
+        .map(|number| {
+            let cgroup = Cgroup::new(format!("newcomer-{number}"));
+            let workload = split.start_in(&cgroup, &[]);
+            (cgroup, workload)
+        })
+        .collect();
+    storms.iter().for_each(|storm| signal(storm, libc::SIGSTOP));
+    std::thread::sleep(Duration::from_secs(10));
+    let client = daemon.client();
+    let lost = client.counter("fleetprof_side_band_records_lost_total");
+    let view = client.everything();
+    for (cgroup, _) in &newcomers {
+        let view = view.in_cgroup(cgroup.path());
+        let named = view.count_with("run_part");
+        eprintln!("{named} of {}, {lost} records lost", view.count());
+        assert!(
+            named * 2 > view.count(),
+            "{lost} records lost; {named} of {}: {}",
+            view.count(),
+            view.dump()
+        );
+    }
+    drop(storms);
+}

@@ -81,6 +81,12 @@ impl FileTable {
         self.entries.len() >= FILES_MAX || self.path_bytes >= PATH_BYTES_MAX
     }
 
+    /// True when what is left is for processes with few files: one that maps without end would take the
+    /// room of whatever starts next.
+    pub fn is_crowded(&self) -> bool {
+        self.entries.len() >= FILES_MAX / 8 * 7 || self.path_bytes >= PATH_BYTES_MAX / 8 * 7
+    }
+
     /// Bytes of all paths.
     #[cfg(test)]
     pub fn path_bytes(&self) -> usize {

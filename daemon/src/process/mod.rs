@@ -208,6 +208,11 @@ pub(crate) fn is_dump_marker(path: &[u8]) -> bool {
         && digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
+/// True when a process has as much as every one may have in a full table of files.
+fn has_many(space: &AddressSpace) -> bool {
+    space.len() >= FILES_FAIR[FILES_FAIR.len() - 1]
+}
+
 /// Notes that the main thread of a process ended, unless that is known.
 fn end_at(process: &mut Process, time: Mono, ended: &mut Vec<Pid>) -> bool {
     let is_news = process.ended.is_none();
@@ -449,7 +454,9 @@ impl ProcessTable {
             }),
         };
         self.clock = self.clock.max(time);
-        let backing = self.backing(identity, mmap.private, mmap.path);
+        let known = self.processes.get(&mmap.pid);
+        let many = known.is_some_and(|process| has_many(&process.space));
+        let backing = self.backing(identity, mmap.private, mmap.path, many);
         if !self.processes.contains_key(&mmap.pid) {
             self.make_up(mmap.pid, time);
         }
@@ -536,9 +543,17 @@ impl ProcessTable {
     ///
     /// Files in memory (memfds, `/dev/shm`) hold generated code or programs. Loaders map programs for
     /// one process alone; runtimes that write code map it shared, or writing would not reach it.
-    fn backing(&mut self, identity: Option<FileIdentity>, private: bool, path: &[u8]) -> Backing {
+    ///
+    /// `many`: the process has so many mappings that the last room in the table of files is not for it.
+    fn backing(
+        &mut self,
+        identity: Option<FileIdentity>,
+        private: bool,
+        path: &[u8],
+        many: bool,
+    ) -> Backing {
         if path == b"[vdso]" {
-            return self.backing_file(FileIdentity::Vdso, path);
+            return self.backing_file(FileIdentity::Vdso, path, false);
         }
         if path == b"[vsyscall]" || path == b"[uprobes]" {
             return Backing::Nothing(Unnamed::NoMapping);
@@ -556,28 +571,32 @@ impl ProcessTable {
             .iter()
             .any(|memory| path.starts_with(memory));
         match identity {
-            Some(identity @ FileIdentity::BuildId { .. }) => self.backing_file(identity, path),
-            Some(identity) if is_program || !is_memory => self.backing_file(identity, path),
+            Some(identity @ FileIdentity::BuildId { .. }) => self.backing_file(identity, path, many),
+            Some(identity) if is_program || !is_memory => {
+                self.backing_file(identity, path, many)
+            }
             _ => Backing::Jit,
         }
     }
 
-    fn backing_file(&mut self, identity: FileIdentity, path: &[u8]) -> Backing {
-        self.file(identity, path)
+    fn backing_file(&mut self, identity: FileIdentity, path: &[u8], many: bool) -> Backing {
+        self.file(identity, path, many)
             .map_or(Backing::Nothing(Unnamed::Limit), Backing::File)
     }
 
-    /// The id of a file; `None` when the table is full of files that are all in use.
-    fn file(&mut self, identity: FileIdentity, path: &[u8]) -> Option<FileId> {
+    /// The id of a file; `None` when the table is full of files that are all in use, for a process with
+    /// `many` when it is nearly so.
+    fn file(&mut self, identity: FileIdentity, path: &[u8], many: bool) -> Option<FileId> {
         if let Some(known) = self.files.known(&identity) {
             return Some(known);
         }
-        if self.files.is_full() {
+        let is_full = |files: &FileTable| files.is_full() || many && files.is_crowded();
+        if is_full(&self.files) {
             if self.clock >= self.files_retry {
                 self.files_retry = self.clock.plus(FILES_RETRY);
                 self.forget_files();
             }
-            if self.files.is_full() {
+            if is_full(&self.files) {
                 self.counts.files_refused += 1;
                 return None;
             }

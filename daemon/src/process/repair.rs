@@ -177,7 +177,12 @@ impl ProcessTable {
     fn take_in(&mut self, scanned: &ScannedProcess, began: Mono, may: impl Fn(Tid) -> bool) {
         let mut space = AddressSpace::within(&self.space_bytes);
         for mapping in &scanned.mappings {
-            let backing = self.backing(mapping.identity, mapping.private, &mapping.path);
+            let backing = self.backing(
+                mapping.identity,
+                mapping.private,
+                &mapping.path,
+                has_many(&space),
+            );
             let mapping = Mapping {
                 start: mapping.start,
                 end: mapping.end,
