@@ -116,6 +116,7 @@ pub struct CpuRing {
     counts_times: bool,
     /// What a ring that no kernel fills says in its place.
     told_times: Option<(u64, u64)>,
+    told_lost: Option<u64>,
     /// What each sample stands for, where samples do not say; else 0.
     fixed_period: u64,
     /// After the records given back, and after those of the look.
@@ -128,6 +129,9 @@ pub struct CpuRing {
     leaving: bool,
     /// The look ended because it found its share, not because there was no more.
     more: bool,
+    /// It was full at a look since which its count of losses was not read. The `LOST` record comes with
+    /// the next of the side band, which may never come.
+    was_full: bool,
     still: Still,
 }
 
@@ -299,6 +303,7 @@ impl CpuRing {
             counts_losses: false,
             counts_times: false,
             told_times: None,
+            told_lost: None,
             fixed_period: 0,
             known,
             seen: known,
@@ -306,6 +311,7 @@ impl CpuRing {
             looked: head,
             leaving: false,
             more: false,
+            was_full: false,
             still: Still::default(),
         }
     }
@@ -383,6 +389,7 @@ impl CpuRing {
         self.looked = self.ring.tail();
         self.seen = self.known;
         self.more = false;
+        self.was_full |= self.is_full();
         let mut left = share;
         let mut shed = Shed::default();
         let mut now = None;
@@ -508,7 +515,8 @@ impl CpuRing {
             // What was sampled last is not in it: an event is not silent because nobody listened.
             self.seen.counts.newest = self.seen.counts.newest.max(horizon);
         }
-        if full || self.seen.meter.overdue(horizon) {
+        let owes = self.is_side_band && std::mem::take(&mut self.was_full);
+        if full || owes || self.seen.meter.overdue(horizon) {
             match self.read_lost() {
                 Some(counted) => self.seen.lost_count(counted),
                 None if full && self.seen.meter.overdue(horizon) => self.seen.meter.uncounted(),
@@ -564,7 +572,10 @@ impl CpuRing {
     }
 
     fn read_lost(&self) -> Option<u64> {
-        let counter = self.counter.as_ref().filter(|_| self.counts_losses)?;
+        let Some(counter) = &self.counter else {
+            return self.told_lost;
+        };
+        let counter = Some(counter).filter(|_| self.counts_losses)?;
         event::read_counts(counter.as_raw_fd(), true, self.counts_times)?.lost
     }
 
@@ -580,6 +591,11 @@ impl CpuRing {
     /// Has a ring that no kernel fills say for how long its event was counted: tests.
     pub fn tell_times(&mut self, enabled_ns: u64, running_ns: u64) {
         self.told_times = Some((enabled_ns, running_ns));
+    }
+
+    /// Has a ring that no kernel fills say how many records found no room: tests.
+    pub fn tell_lost(&mut self, records: u64) {
+        self.told_lost = Some(records);
     }
 
     /// A record the look found. One that wraps is copied to `scratch`.

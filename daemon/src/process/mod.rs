@@ -571,10 +571,10 @@ impl ProcessTable {
             .iter()
             .any(|memory| path.starts_with(memory));
         match identity {
-            Some(identity @ FileIdentity::BuildId { .. }) => self.backing_file(identity, path, many),
-            Some(identity) if is_program || !is_memory => {
+            Some(identity @ FileIdentity::BuildId { .. }) => {
                 self.backing_file(identity, path, many)
             }
+            Some(identity) if is_program || !is_memory => self.backing_file(identity, path, many),
             _ => Backing::Jit,
         }
     }

@@ -140,6 +140,22 @@ fn a_flood_of_the_side_band_is_shed_before_a_sample_is_lost() {
 }
 
 #[test]
+fn what_a_flood_pushed_out_is_known_though_nothing_comes_after_it() {
+    let (mut rings, records, samples) = flooded(105);
+    let end = records + samples;
+    while write(&mut rings, SIDE_BAND, &comm(end)) {}
+    rings.rings_mut()[SIDE_BAND].tell_lost(7);
+    drain(&mut rings, end);
+    assert_eq!(
+        rings.lost_side_band, 0,
+        "the drain ended before the ring did"
+    );
+    // The ring is not full any more.
+    drain(&mut rings, end);
+    assert_eq!(rings.lost_side_band, 7);
+}
+
+#[test]
 fn a_storm_of_one_cpu_of_many_is_taken_whole_while_samples_have_their_usual_room() {
     let cpus = 64;
     let ring = |cpu, bytes, pace| {
