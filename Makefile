@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help up down test bench fmt lint check-tools
+.PHONY: help up down test test-slow bench fmt lint check-tools
 
 help: ## Lists what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,7 +15,10 @@ down: ## Stops what `make up` started, from elsewhere.
 	@CARGO='$(CARGO)' deploy/dev down
 
 test: check-tools ## Runs all tests. As root also those that sample the machine; others report skips.
-	$(CARGO) test --workspace
+	@CARGO='$(CARGO)' tests/run
+
+test-slow: check-tools ## Runs the tests that take long (about ten minutes).
+	@CARGO='$(CARGO)' tests/run --ignored
 
 bench: check-tools ## Measures cost and accuracy beside other profilers (about 40 minutes; as root).
 	$(CARGO) build --release -p fleetprof-daemon -p fleetprof-collector -p agent-ctl -p fleetprof-benches

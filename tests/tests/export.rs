@@ -424,7 +424,8 @@ fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
         ..Behaviour::default()
     });
     let daemon = daemon(&collector, &dir).start().sampling();
-    let given_up = wait_for(ARRIVE, || {
+    // After eight tries, each after a back-off drawn at random that may be a minute in the end.
+    let given_up = wait_for(3 * ARRIVE, || {
         (!export(&daemon).dropped.is_empty()).then_some(())
     });
     assert!(given_up.is_some(), "{:?}", export(&daemon));

@@ -4,6 +4,7 @@
 
 use fixtures::workload::{Workload, c};
 use fixtures::{Cgroup, Daemon, Need, live};
+use rustix::process::Signal;
 use std::time::Duration;
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
@@ -136,12 +137,6 @@ fn a_storm_of_mappings_needs_root() {
     weather("maps");
 }
 
-/// Sends the storm a signal that leaves no record.
-fn signal(storm: &Workload, signal: i32) {
-    // SAFETY: plain system call; the child was not waited for, so the pid is its own.
-    unsafe { libc::kill(storm.pid() as i32, signal) };
-}
-
 #[test]
 fn a_program_that_began_in_a_storm_has_names_though_nothing_is_told_after_it_needs_root() {
     const NEWCOMERS: usize = 8;
@@ -154,7 +149,7 @@ fn a_program_that_began_in_a_storm_has_names_though_nothing_is_told_after_it_nee
     let stormy = Cgroup::new("stormy");
     let program = c("storm.c").build();
     let cpus = std::thread::available_parallelism().unwrap().get();
-    let storms: Vec<Workload> = (0..cpus)
+    let mut storms: Vec<Workload> = (0..cpus)
         .map(|cpu| {
             let mut pinned = stormy.command("taskset");
             pinned.args(["-c", &cpu.to_string()]).arg(&program);
@@ -170,15 +165,17 @@ fn a_program_that_began_in_a_storm_has_names_though_nothing_is_told_after_it_nee
             (cgroup, workload)
         })
         .collect();
-    storms.iter().for_each(|storm| signal(storm, libc::SIGSTOP));
-    std::thread::sleep(Duration::from_secs(10));
+    // A signal that leaves no record, as an end would.
+    for storm in &mut storms {
+        storm.proc().signal(Signal::STOP);
+    }
+    std::thread::sleep(Duration::from_secs(8));
     let client = daemon.client();
     let lost = client.counter("fleetprof_side_band_records_lost_total");
     let view = client.everything();
     for (cgroup, _) in &newcomers {
         let view = view.in_cgroup(cgroup.path());
         let named = view.count_with("run_part");
-        eprintln!("{named} of {}, {lost} records lost", view.count());
         assert!(
             named * 2 > view.count(),
             "{lost} records lost; {named} of {}: {}",
