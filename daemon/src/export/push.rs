@@ -73,7 +73,8 @@ async fn connect_once(exporter: &Exporter, strikes: &mut Strikes) -> (Result<(),
         Ok(channel) => channel,
         Err(error) => return (Err(error.into()), false),
     };
-    let mut session = Session::new(exporter, exporter.identity.clone());
+    let session = Session::new(exporter, exporter.identity.clone());
+    let mut session = session.suspecting(strikes.suspect());
     let result = tokio::select! {
         result = session.run(channel.clone()) => result,
         () = send_others(exporter, &channel) => Ok(()),
@@ -99,7 +100,8 @@ async fn send_others(exporter: &Exporter, channel: &Channel) {
             sleep(BACKOFF_MAX).await;
             continue;
         };
-        let mut session = Session::new(exporter, other.clone());
+        let session = Session::new(exporter, other.clone());
+        let mut session = session.suspecting(strikes.suspect());
         let result = session.run(channel.clone()).await;
         if let Err(error) = &result
             && error.blames_agent()
@@ -141,6 +143,13 @@ struct Strikes {
 }
 
 impl Strikes {
+    /// The window that the last stream failed over, unless it is given up.
+    fn suspect(&self) -> Option<u64> {
+        (1..STRIKES_MAX)
+            .contains(&self.count)
+            .then_some(self.sequence)
+    }
+
     /// True when the window has had its last chance.
     fn count(&mut self, sequence: u64) -> bool {
         if self.sequence != sequence {
@@ -154,6 +163,18 @@ impl Strikes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_window_is_under_suspicion_until_it_is_given_up() {
+        let mut strikes = Strikes::default();
+        assert_eq!(strikes.suspect(), None);
+        for _ in 1..STRIKES_MAX {
+            strikes.count(7);
+            assert_eq!(strikes.suspect(), Some(7));
+        }
+        strikes.count(7);
+        assert_eq!(strikes.suspect(), None);
+    }
 
     #[test]
     fn a_window_is_to_blame_after_three_streams() {

@@ -126,6 +126,11 @@ pub struct Session<'a> {
     readers: Readers,
     in_flight: Vec<InFlight>,
     in_flight_max: usize,
+    /// The window that the last stream failed over goes first.
+    suspect: Option<u64>,
+    /// One window at a time, so that it is known whose fault it is when the stream fails again; until none
+    /// waits.
+    careful: bool,
     outgoing: VecDeque<Ask>,
     backlog_at: Instant,
     facts_at: Instant,
@@ -152,6 +157,8 @@ impl<'a> Session<'a> {
             readers: Readers::default(),
             in_flight: Vec::new(),
             in_flight_max: 1,
+            suspect: None,
+            careful: false,
             outgoing: VecDeque::new(),
             backlog_at: now,
             facts_at: now,
@@ -161,6 +168,19 @@ impl<'a> Session<'a> {
             acked: false,
             misunderstood: false,
         }
+    }
+
+    /// The same after a stream that failed over this window, if one did.
+    pub fn suspecting(mut self, window: Option<u64>) -> Session<'a> {
+        self.suspect = window;
+        self.careful = window.is_some();
+        self
+    }
+
+    /// True when the collector admits another window.
+    fn admits_more(&self) -> bool {
+        let most = if self.careful { 1 } else { self.in_flight_max };
+        self.in_flight.len() < most
     }
 
     fn is_own(&self) -> bool {
@@ -312,7 +332,11 @@ impl<'a> Session<'a> {
             return false;
         }
         self.tell_facts();
-        while self.outgoing.is_empty() && self.in_flight.len() < self.in_flight_max {
+        if self.careful && self.in_flight.is_empty() {
+            let index = lock(&self.exporter.shared.index);
+            self.careful = index.has_waiting(&self.identity);
+        }
+        while self.outgoing.is_empty() && self.admits_more() {
             if self.stream.is_full() {
                 // Questions about windows in flight are asked in ids of the old dictionary.
                 if !self.in_flight.is_empty() {
@@ -329,6 +353,12 @@ impl<'a> Session<'a> {
     }
 
     fn pick(&mut self) -> Option<Picked> {
+        if let Some(sequence) = self.suspect.take() {
+            let picked = lock(&self.exporter.shared.index).pick_window(&self.identity, sequence);
+            if picked.is_some() {
+                return picked;
+            }
+        }
         let backlog = Instant::now() >= self.backlog_at && self.takes_backlog();
         let picked = lock(&self.exporter.shared.index).pick(&self.identity, backlog)?;
         if !picked.live || !self.is_own() {
@@ -501,7 +531,7 @@ impl<'a> Session<'a> {
             until = until.min(self.heard + ANSWER_MAX);
         }
         let room = self.outgoing.is_empty()
-            && self.in_flight.len() < self.in_flight_max
+            && self.admits_more()
             && !self.stream.is_full()
             && self.takes_backlog();
         if room && lock(&self.exporter.shared.index).has_waiting(&self.identity) {

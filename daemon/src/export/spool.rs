@@ -409,6 +409,17 @@ impl Index {
         self.take(at, record, false)
     }
 
+    /// Takes a window of `identity` by its number, if it waits.
+    pub fn pick_window(&mut self, identity: &Identity, sequence: u64) -> Option<Picked> {
+        let is_it = |it: &Record| it.state == State::Waiting && it.about.sequence == sequence;
+        let mut of_host = self.segments.iter().enumerate();
+        let (at, record) = of_host.find_map(|(at, segment)| {
+            let own = *segment.identity == *identity;
+            Some((at, own.then(|| segment.records.iter().position(is_it))??))
+        })?;
+        self.take(at, record, true)
+    }
+
     fn take(&mut self, at: usize, record: usize, live: bool) -> Option<Picked> {
         let segment = self.segments.get_mut(at)?;
         let found = segment.records.get_mut(record)?;

@@ -542,6 +542,22 @@ fn windows_of_another_boot_wait_under_their_own_identity() {
 }
 
 #[test]
+fn a_window_under_suspicion_is_sent_again_before_those_that_closed_since() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = Run::new(dir.path(), settings());
+    run.record(&sample(1));
+    let suspect = run.pick().unwrap().about.sequence;
+    lock(&run.shared.index).unsend(&identity());
+    for number in 2..8 {
+        run.record(&sample(number));
+    }
+    assert_ne!(run.pick().unwrap().about.sequence, suspect);
+    let again = || lock(&run.shared.index).pick_window(&identity(), suspect);
+    assert_eq!(again().unwrap().about.sequence, suspect);
+    assert_eq!(again(), None, "it is sent already");
+}
+
+#[test]
 fn the_newest_windows_go_before_the_backlog() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = Run::new(dir.path(), settings());
