@@ -241,7 +241,9 @@ fn speedscope_and_a_browser_show_what_the_json_says() {
             Some("needs the page's packages: `npm ci` in collector/ui")
         }
         () if std::env::var_os("CHROMIUM").is_none()
-            && !chromium.iter().any(|name| fixtures::program(name).is_some()) =>
+            && !chromium
+                .iter()
+                .any(|name| fixtures::program(name).is_some()) =>
         {
             Some("needs chromium")
         }

@@ -65,7 +65,9 @@ fn options(url: &str, database: &str) -> Options {
 
 /// The shared server, or a line that says what is missing.
 fn server() -> Option<&'static Front> {
-    shared().map_err(|why| fixtures::skip(format_args!("{why}"))).ok()
+    shared()
+        .map_err(|why| fixtures::skip(format_args!("{why}")))
+        .ok()
 }
 
 fn open(url: &str, database: &str) -> ClickHouseStore {

@@ -293,7 +293,9 @@ fn a_tracepoint_has_what_its_filter_lets_through_needs_root() {
         ..wanted(1, event)
     });
     let error = match refused {
-        Err(EngineError::Event(error)) => return fixtures::skip(format_args!("no tracepoints: {error}")),
+        Err(EngineError::Event(error)) => {
+            return fixtures::skip(format_args!("no tracepoints: {error}"));
+        }
         Err(error) => error,
         Ok(_) => panic!("the filter is none"),
     };

@@ -169,7 +169,9 @@ fn capture_of(
     let started = match setup::begin(&engine, wanted) {
         Ok(started) => started,
         Err(error) => {
-            fixtures::skip(format_args!("the scheduler is not to be traced here: {error}"));
+            fixtures::skip(format_args!(
+                "the scheduler is not to be traced here: {error}"
+            ));
             return None;
         }
     };
@@ -455,7 +457,9 @@ fn check_callers(deep: u32) -> Option<Captured> {
     let shown = || format!("{callers:?} of {all} ns, {:?}, {ends:?}", captured.waits);
     eprintln!("{}", shown());
     if all == 0 {
-        fixtures::skip(format_args!("the unwind information was not read in {WATCHED:?}"));
+        fixtures::skip(format_args!(
+            "the unwind information was not read in {WATCHED:?}"
+        ));
         return None;
     }
     // They wait by turns.
