@@ -11,7 +11,7 @@
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// What each sample stands for. Unit: nanoseconds.
@@ -160,22 +160,6 @@ fn said(file: &Path) -> Said {
     said
 }
 
-fn program(name: &str) -> Option<PathBuf> {
-    let paths = std::env::var_os("PATH")?;
-    let mut all = std::env::split_paths(&paths).map(|dir| dir.join(name));
-    all.find(|file| file.is_file())
-}
-
-/// True when the test cannot run, which is said where it is seen.
-fn skip(why: &str) -> bool {
-    use std::io::Write as _;
-    let name = std::thread::current().name().unwrap_or("test").to_owned();
-    let _ = writeln!(std::io::stderr(), "skip: {why} ({name})");
-    let fails = std::env::var_os("FLEETPROF_SKIP_FAILS").is_some_and(|value| value == "1");
-    assert!(!fails, "skipped where that is forbidden: {why}");
-    true
-}
-
 fn go_tool_pprof(dir: &Path, args: &[&str]) -> String {
     let out = Command::new("go")
         .args(["tool", "pprof"])
@@ -193,7 +177,7 @@ fn go_tool_pprof(dir: &Path, args: &[&str]) -> String {
 
 #[test]
 fn go_tool_pprof_counts_for_each_function_what_the_json_does() {
-    if program("go").is_none() && skip("needs the program `go`") {
+    if !fixtures::met(&[fixtures::Need::Program("go")]) {
         return;
     }
     let dir = files();
@@ -252,19 +236,21 @@ fn speedscope_and_a_browser_show_what_the_json_says() {
     let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("../collector/ui");
     let chromium = ["chromium", "chromium-browser", "google-chrome"];
     let missing = match () {
-        () if program("npm").is_none() => Some("needs npm"),
+        () if fixtures::program("npm").is_none() => Some("needs npm"),
         () if !ui.join("node_modules/speedscope").is_dir() => {
             Some("needs the page's packages: `npm ci` in collector/ui")
         }
         () if std::env::var_os("CHROMIUM").is_none()
-            && !chromium.iter().any(|name| program(name).is_some()) =>
+            && !chromium
+                .iter()
+                .any(|name| fixtures::program(name).is_some()) =>
         {
             Some("needs chromium")
         }
         () => None,
     };
-    if missing.is_some_and(skip) {
-        return;
+    if let Some(missing) = missing {
+        return fixtures::skip(missing);
     }
     let dir = files();
     let said = said(&dir.path().join("profile.json"));

@@ -65,7 +65,9 @@ fn options(url: &str, database: &str) -> Options {
 
 /// The shared server, or a line that says what is missing.
 fn server() -> Option<&'static Front> {
-    shared().map_err(|why| println!("skipped: {why}")).ok()
+    shared()
+        .map_err(|why| fixtures::skip(format_args!("{why}")))
+        .ok()
 }
 
 fn open(url: &str, database: &str) -> ClickHouseStore {
@@ -106,7 +108,7 @@ fn a_server_that_is_away_takes_nothing_and_everything_later() {
     let directory = TempDir::new().unwrap();
     let front = match Front::start(directory.path(), 0) {
         Ok(front) => front,
-        Err(why) => return println!("skipped: {why}"),
+        Err(why) => return fixtures::skip(format_args!("{why}")),
     };
     let store = open(&front.url(), "away");
     store_all(&store, &[window(0)]);
@@ -139,7 +141,7 @@ fn a_server_killed_again_and_again_has_each_window_once() {
     let directory = TempDir::new().unwrap();
     let front = match Front::start(directory.path(), 0) {
         Ok(front) => front,
-        Err(why) => return println!("skipped: {why}"),
+        Err(why) => return fixtures::skip(format_args!("{why}")),
     };
     let store = open(&front.url(), "killed");
     let mut front = Some(front);

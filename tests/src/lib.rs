@@ -37,6 +37,6 @@ pub use client::Client;
 pub use collector::Collector;
 pub use daemon::Daemon;
 pub use docker::Docker;
-pub use require::{Live, Need, live, met, skip};
+pub use require::{Live, Need, cannot, live, met, program, skip};
 pub use view::{View, ViewFrame, ViewSample};
 pub use workload::Workload;

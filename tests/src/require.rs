@@ -77,6 +77,13 @@ pub fn skip(reason: impl Display) {
     assert!(!fails, "skipped where {SKIP_FAILS} forbids it: {reason}");
 }
 
+/// Reports that a test did not run for want of what this kind of machine cannot have, whatever is
+/// installed: another architecture, systemd as the first process. It fails nothing.
+pub fn cannot(reason: impl Display) {
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    let _ = writeln!(std::io::stderr(), "cannot: {reason} ({name})");
+}
+
 /// True when every need is met; reports the skip otherwise.
 pub fn met(needs: &[Need]) -> bool {
     match needs.iter().find_map(|need| need.missing()) {

@@ -92,7 +92,7 @@ fn missing(ui: &Path) -> Option<&'static str> {
 async fn the_page_of_the_program_works_in_a_browser() {
     let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
     if let Some(why) = missing(&ui) {
-        println!("skipped: {why}");
+        fixtures::skip(format_args!("{why}"));
         return;
     }
     let dir = tempfile::tempdir().expect("a directory");

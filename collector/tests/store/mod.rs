@@ -195,7 +195,7 @@ macro_rules! suite_cases {
             fn $case() {
                 match $crate::store::Engine::place(&$engine) {
                     Ok(place) => $crate::store::cases::$file::$case(&$engine, place),
-                    Err(why) => println!("skipped: {why}"),
+                    Err(why) => fixtures::skip(format_args!("{why}")),
                 }
             }
         )+)+

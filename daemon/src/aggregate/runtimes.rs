@@ -12,6 +12,7 @@ use crate::jit::runtime::{self, Facts};
 use crate::time::Mono;
 use hashbrown::HashMap;
 use profile::{StackEnd, Unnamed};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -114,6 +115,9 @@ pub struct Runtimes {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<ProcessId, Entry>,
+    /// What came of asking processes whose samples have not been counted yet: a process is asked as soon as
+    /// one is taken. Oldest first.
+    asked: VecDeque<(ProcessId, AskReport)>,
     generation: Mono,
 }
 
@@ -140,8 +144,15 @@ impl Runtimes {
 
     /// What came of asking a process.
     pub fn note_asked(&self, process: ProcessId, report: AskReport) {
-        if let Some(entry) = self.lock().entries.get_mut(&process) {
-            entry.asked = Some(report);
+        let mut table = self.lock();
+        match table.entries.get_mut(&process) {
+            Some(entry) => entry.asked = Some(report),
+            None => {
+                if table.asked.len() >= PROCESSES_MAX {
+                    table.asked.pop_front();
+                }
+                table.asked.push_back((process, report));
+            }
         }
     }
 
@@ -188,7 +199,14 @@ impl Table {
     }
 
     fn add(&mut self, process: &RawProcess, counts: &Counts) {
-        let new = || Entry::new(process.pid, process.comm, None, Counts::default());
+        let asked = &mut self.asked;
+        let new = || {
+            let mut entry = Entry::new(process.pid, process.comm, None, Counts::default());
+            while let Some(at) = asked.iter().position(|(id, _)| *id == process.id) {
+                entry.asked = asked.remove(at).map(|(_, report)| report);
+            }
+            entry
+        };
         let entry = self.entries.entry(process.id).or_insert_with(new);
         entry.comm = process.comm;
         entry.counts.add(counts);
@@ -492,14 +510,26 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_asking_is_kept() {
+    fn what_came_of_asking_is_kept_also_of_who_has_no_counted_samples_yet() {
         let (runtimes, mut watch) = watch();
+        let asked = |runtimes: &Runtimes| runtimes.list()[0].asked.clone();
+        runtimes.note_asked(ProcessId(7), AskReport::failed("not yet".into()));
         runtimes.note_asked(ProcessId(7), AskReport::written());
         let batch = batch(7, 1, &[(&[jit(1)], 10)]);
         watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
-        assert_eq!(runtimes.list()[0].asked, None, "it was not in the table");
+        assert_eq!(asked(&runtimes), Some(AskReport::written()));
         runtimes.note_asked(ProcessId(7), AskReport::failed("no".into()));
-        let asked = runtimes.list()[0].asked.clone();
-        assert_eq!(asked.and_then(|asked| asked.failure).as_deref(), Some("no"));
+        assert_eq!(asked(&runtimes), Some(AskReport::failed("no".into())));
+    }
+
+    #[test]
+    fn answers_of_processes_that_never_have_samples_are_bounded() {
+        let runtimes = Runtimes::default();
+        for id in 0..=PROCESSES_MAX as u32 {
+            runtimes.note_asked(ProcessId(id), AskReport::written());
+        }
+        let table = runtimes.lock();
+        assert_eq!(table.asked.len(), PROCESSES_MAX);
+        assert_eq!(table.asked[0].0, ProcessId(1), "the oldest goes");
     }
 }

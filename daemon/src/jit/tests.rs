@@ -216,7 +216,7 @@ fn rig() -> Rig {
 fn is_root() -> bool {
     let root = fs::metadata("/proc/self").is_ok_and(|facts| facts.uid() == 0);
     if !root {
-        eprintln!("skipped: needs root");
+        fixtures::skip("needs root");
     }
     root
 }

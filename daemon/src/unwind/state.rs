@@ -245,7 +245,7 @@ mod tests {
             full: false,
         };
         let Some(registers) = Registers::from_sample(&user) else {
-            eprintln!("skip: copies are not unwound on this architecture");
+            fixtures::cannot("copies are not unwound on this architecture");
             return;
         };
         // ax, bx, cx, dx are the kernel's first four; dx and bx are 1 and 3 in tables.
@@ -267,7 +267,7 @@ mod tests {
             full: false,
         };
         let Some(registers) = Registers::from_sample(&user) else {
-            eprintln!("skip: copies are not unwound on this architecture");
+            fixtures::cannot("copies are not unwound on this architecture");
             return;
         };
         let caller = registers.after_return(0x400, 0x7000);

@@ -169,7 +169,9 @@ fn capture_of(
     let started = match setup::begin(&engine, wanted) {
         Ok(started) => started,
         Err(error) => {
-            eprintln!("skip: the scheduler is not to be traced here: {error}");
+            fixtures::skip(format_args!(
+                "the scheduler is not to be traced here: {error}"
+            ));
             return None;
         }
     };
@@ -404,7 +406,7 @@ fn waiting_program(deep: u32) -> Option<Waiter> {
         .args([&program, &source])
         .status();
     if !built.is_ok_and(|status| status.success()) {
-        eprintln!("skip: there is no C compiler");
+        fixtures::skip("there is no C compiler");
         return None;
     }
     let child = std::process::Command::new(&program).spawn();
@@ -444,7 +446,7 @@ fn by_caller(captured: &Captured) -> ([u64; 2], u64) {
 /// Checks that both callers of a program with so many bytes between them and `main` are found.
 fn check_callers(deep: u32) -> Option<Captured> {
     if cfg!(not(target_arch = "x86_64")) {
-        eprintln!("skip: copies are not unwound on this architecture");
+        fixtures::cannot("copies are not unwound on this architecture");
         return None;
     }
     let waiter = waiting_program(deep)?;
@@ -455,7 +457,9 @@ fn check_callers(deep: u32) -> Option<Captured> {
     let shown = || format!("{callers:?} of {all} ns, {:?}, {ends:?}", captured.waits);
     eprintln!("{}", shown());
     if all == 0 {
-        eprintln!("skip: the unwind information was not read in {WATCHED:?}");
+        fixtures::skip(format_args!(
+            "the unwind information was not read in {WATCHED:?}"
+        ));
         return None;
     }
     // They wait by turns.

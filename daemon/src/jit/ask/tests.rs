@@ -30,7 +30,7 @@ fn has_java() -> bool {
         .status();
     let found = java.is_ok_and(|status| status.success());
     if !found {
-        eprintln!("skip: needs a JDK");
+        fixtures::skip("needs a JDK");
     }
     found
 }
@@ -38,7 +38,7 @@ fn has_java() -> bool {
 fn has_java_and_root() -> bool {
     let root = rustix::process::geteuid().as_raw() == 0;
     if !root {
-        eprintln!("skip: needs root");
+        fixtures::skip("needs root");
     }
     root && has_java()
 }

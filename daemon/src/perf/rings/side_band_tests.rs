@@ -193,7 +193,7 @@ fn the_kernel_writes_samples_and_the_side_band_apart_needs_root() {
     let mut rings = match Rings::open(&online, &spec, 256 << 10) {
         Ok(rings) => rings,
         Err(error) => {
-            eprintln!("skip: perf events are not to be had here: {error}");
+            fixtures::skip(format_args!("perf events are not to be had here: {error}"));
             return;
         }
     };

@@ -30,7 +30,7 @@ fn tool(name: &str, arguments: &[&str]) -> bool {
             true
         }
         Err(_) => {
-            eprintln!("skipped: {name} is not installed");
+            fixtures::skip(format_args!("{name} is not installed"));
             false
         }
     }
@@ -198,7 +198,7 @@ fn is_root() -> bool {
     let root = fs::metadata("/proc/self")
         .is_ok_and(|facts| std::os::unix::fs::MetadataExt::uid(&facts) == 0);
     if !root {
-        eprintln!("skipped: needs root");
+        fixtures::skip("needs root");
     }
     root
 }

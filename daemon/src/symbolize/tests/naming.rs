@@ -225,7 +225,7 @@ fn rust_names_have_no_hash() {
 #[test]
 fn the_vdso_has_names() {
     let Some(vdso) = open::own_vdso() else {
-        eprintln!("skipped: the kernel maps no vdso");
+        fixtures::skip("the kernel maps no vdso");
         return;
     };
     let dir = TempDir::new().expect("temporary directory");

@@ -111,7 +111,7 @@ impl Rig {
 fn is_supported() -> bool {
     let supported = registers(5).is_some();
     if !supported {
-        eprintln!("skip: copies are not unwound on this architecture");
+        fixtures::cannot("copies are not unwound on this architecture");
     }
     supported
 }
