@@ -22,12 +22,7 @@ pub enum Need {
     Cgroup2,
     /// A second CPU that can be taken offline.
     SecondCpu,
-    /// Somebody who waits: the test takes about a minute, and [`SLOW`] asks for it.
-    Patience,
 }
-
-/// Runs tests that need patience when it is `1`.
-pub const SLOW: &str = "FLEETPROF_SLOW";
 
 impl Need {
     /// Why the need is not met; `None` when it is.
@@ -42,9 +37,6 @@ impl Need {
                 .then(|| "needs gcc and the static C library".to_owned()),
             Need::SecondCpu => (!Path::new(crate::cpu::SECOND).exists())
                 .then(|| "needs a second CPU that can be taken offline".to_owned()),
-            Need::Patience => std::env::var_os(SLOW)
-                .is_none_or(|value| value != "1")
-                .then(|| format!("takes about a minute: {SLOW}=1 runs it")),
             Need::Cgroup2 => crate::cgroup::root()
                 .err()
                 .map(|e| format!("needs cgroup2: {e}")),

@@ -76,6 +76,7 @@ fn run_copies(hostile: Hostile, user: u32, dir: &Path, time: Duration) -> u32 {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn hostile_files_cost_little_and_others_keep_their_samples_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let seconds = std::env::var(SECONDS)

@@ -40,6 +40,7 @@ impl Drop for Steered {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn soft_interrupts_on_an_idle_cpu_are_kept_and_its_loop_is_dropped_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let program = c("loopback.c").build();

@@ -61,6 +61,7 @@ fn longest_gap(daemon: &Daemon, cgroup: &Cgroup, (begin, end): (i64, i64)) -> (i
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn no_cpu_goes_blind_while_others_listen_and_bpf_programs_come_and_go_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let patient = std::env::var_os(SLOW).is_some_and(|value| value == "1");

@@ -115,6 +115,7 @@ fn no_stack_gets_the_caller_of_another_call_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn without_looks_such_stacks_end_where_the_copy_ends_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let views = record("unwind.look=false", &PROGRAMS[..1]);

@@ -4,7 +4,7 @@
 use fixtures::process::wait_for;
 use fixtures::stats::SIGMAS;
 use fixtures::workload::c;
-use fixtures::{Cgroup, Client, Daemon, Need, View, live, met};
+use fixtures::{Cgroup, Client, Daemon, Need, View, live};
 use profile::{Coverage, StackEnd, Tally};
 use proto::agent::{LedgerRow, QueryProfileRequest, TimeRange};
 use rustix::process::Signal;
@@ -179,10 +179,8 @@ fn a_daemon_that_stood_still_says_what_it_missed_and_whose_it_was_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_load_that_began_just_before_the_daemon_stood_still_is_not_thinned_out_needs_root() {
-    if !met(&[Need::Patience]) {
-        return;
-    }
     let Some(_live) = live(NEEDS) else { return };
     let cgroup = Cgroup::new("sudden");
     let mut daemon = Daemon::with().set("windows.length_s=10").start().sampling();
@@ -207,10 +205,8 @@ fn a_load_that_began_just_before_the_daemon_stood_still_is_not_thinned_out_needs
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_minute_with_a_stop_is_said_to_be_badly_covered_needs_root() {
-    if !met(&[Need::Patience]) {
-        return;
-    }
     let Some(_live) = live(NEEDS) else { return };
     let cgroup = Cgroup::new("covered");
     let mut daemon = Daemon::with()

@@ -113,6 +113,7 @@ fn weather(kind: &str) {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_storm_of_cgroups_needs_root() {
     weather("cgroups");
 }
@@ -123,11 +124,13 @@ fn a_storm_of_processes_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_storm_of_threads_needs_root() {
     weather("threads");
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_storm_of_names_needs_root() {
     weather("names");
 }
@@ -138,6 +141,7 @@ fn a_storm_of_mappings_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_program_that_began_in_a_storm_has_names_though_nothing_is_told_after_it_needs_root() {
     const NEWCOMERS: usize = 8;
     let needs = [NEEDS, &[Need::Program("taskset")]].concat();

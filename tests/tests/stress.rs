@@ -163,6 +163,7 @@ fn a_process_with_a_hundred_thousand_mappings_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn more_files_in_use_than_can_be_known_are_told_and_counted_needs_root() {
     const PROCESSES: usize = 6;
     const FILES_EACH: u64 = 7_500;
@@ -228,6 +229,7 @@ fn a_daemon_started_beside_a_process_of_many_mappings_reads_them_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_binary_of_half_a_gigabyte_needs_root() {
     let needs = [NEEDS, &[Need::Program("objcopy")]].concat();
     let Some(_live) = live(&needs) else { return };
@@ -262,6 +264,7 @@ fn a_binary_of_half_a_gigabyte_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn ten_thousand_threads_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let count = size(1000u32, 10_000);

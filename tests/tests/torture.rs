@@ -310,6 +310,7 @@ fn every_sample_has_the_name_of_its_time_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_perf_map_gives_no_sample_the_name_of_another_time_needs_root() {
     let needs = [Need::Root, Need::StaticC, Need::Cgroup2];
     let Some(_live) = live(&needs) else { return };

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::{Output, run, wait_for};
-use fixtures::{Cgroup, Client, Daemon, Need, ctl, fleet, live, met, skip};
+use fixtures::{Cgroup, Client, Daemon, Need, ctl, fleet, live, skip};
 use proto::agent::{LabelMatcher, MatchOp, Pin, QueryProfileRequest, TimeRange};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -145,10 +145,8 @@ fn wait_while_calm(client: &Client, path: &str) {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn minutes_around_throttling_outlive_the_retention_and_a_restart_needs_root() {
-    if !met(&[Need::Patience]) {
-        return;
-    }
     let Some(_live) = live(&[Need::Root, Need::Cgroup2]) else {
         return;
     };
@@ -358,6 +356,7 @@ impl Drop for Small<'_> {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn on_a_full_disk_pins_wait_in_memory_and_are_written_when_there_is_room_needs_root() {
     let Some(_live) = live(&[Need::Root, Need::Program("mount")]) else {
         return;

@@ -72,6 +72,8 @@ impl Runtime {
                 "-c",
                 &script,
             ])
+            // It may lead below /tmp, where the server would wait for itself.
+            .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

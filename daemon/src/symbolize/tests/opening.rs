@@ -295,6 +295,8 @@ fn a_file_system_that_never_answers_holds_up_no_other_file_as_root() {
         format!("exec 3<>/dev/fuse && mount -i -t fuse -o {options} none /tmp && echo && exec cat");
     let mut server = Command::new("unshare")
         .args(["--mount", "sh", "-c", &script])
+        // It may lead below /tmp, where the server would wait for itself.
+        .env_remove("LD_LIBRARY_PATH")
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
