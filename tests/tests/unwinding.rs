@@ -141,7 +141,9 @@ fn recording() -> Option<&'static Views> {
             });
         };
         let group = |name| Cgroup::new(format!("unwinding-{name}"));
-        let daemon = Daemon::start().sampling();
+        // What else runs on the machine, a compiler say, must not crowd out the tables of these.
+        let daemon = Daemon::with().set("unwind.cache_mib=512").start();
+        let daemon = daemon.sampling();
         for &(name, flags, kind) in PROGRAMS {
             let cgroup = group(name);
             let workload = recipe(name, flags).start_in(&cgroup, &[kind]);
