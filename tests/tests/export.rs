@@ -217,6 +217,7 @@ fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_daemon_that_ends_without_a_collector_leaves_its_windows_needs_root() {
     let Some(_live) = live(&[Need::Root]) else {
         return;
@@ -241,6 +242,7 @@ fn a_daemon_that_ends_without_a_collector_leaves_its_windows_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_killed_daemon_loses_no_window_that_was_on_disk_needs_root() {
     let Some(_live) = live(&[Need::Root]) else {
         return;
@@ -291,6 +293,7 @@ fn a_killed_daemon_loses_no_window_that_was_on_disk_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_collector_that_misbehaves_costs_nothing_but_time_needs_root() {
     let Some(_live) = live(&[Need::Root]) else {
         return;
@@ -336,6 +339,7 @@ fn a_collector_that_misbehaves_costs_nothing_but_time_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_collector_that_never_answers_is_left_and_gets_the_windows_again_needs_root() {
     let Some(_live) = live(&[Need::Root]) else {
         return;
@@ -412,6 +416,7 @@ fn refused_windows_are_a_gap_and_the_next_ones_go_on_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
     let Some(_live) = live(&[Need::Root]) else {
         return;
@@ -471,6 +476,7 @@ fn a_spool_that_cannot_be_used_is_told_and_windows_go_from_memory_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_full_disk_costs_no_window_while_the_collector_answers_needs_root() {
     let Some(_live) = live(&[Need::Root, Need::Program("mount")]) else {
         return;
