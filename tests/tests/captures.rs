@@ -38,15 +38,24 @@ fn a_capture_at_another_rate_and_the_profile_are_both_right_needs_root() {
     let daemon = Daemon::start().sampling();
     let client = daemon.client();
     let _busy = c("split.c").start_in(&cgroup, &[]);
-    let mut wanted = request(Duration::from_secs(6));
+    let length = Duration::from_secs(6);
+    let mut wanted = request(length);
     wanted.matchers = vec![below(cgroup.path())];
     wanted.rate_hz = 997;
     wanted.who = "a test".into();
     let before = cgroup.cpu_ns().expect("an account");
     let capture = client.capture(wanted).expect("accepted");
     let began = capture.accepted.started_unix_ns;
-    let captured = capture.finish().expect("captured");
-    let used = cgroup.cpu_ns().expect("an account") - before;
+    // Read when the capture ends: its result may come seconds later.
+    let (captured, after) = std::thread::scope(|scope| {
+        let after = scope.spawn(|| {
+            std::thread::sleep(length);
+            cgroup.cpu_ns().expect("an account")
+        });
+        let captured = capture.finish().expect("captured");
+        (captured, after.join().expect("an account"))
+    });
+    let used = after - before;
     let (result, view) = (&captured.result, &captured.view);
     eprintln!(
         "first progress after {:?}, {} in all; result {result:?}",
