@@ -153,6 +153,7 @@ fn without_memory_to_lock_it_samples_with_smaller_rings_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn hidden_kernel_addresses_cost_kernel_names_alone_needs_root() {
     let Some(_live) = live(LIVE) else { return };
     let Some(setting) = Sysctl::set("kernel/kptr_restrict", 2) else {
@@ -294,6 +295,7 @@ fn perf_maps_that_are_traps_are_refused_and_honest_ones_beside_them_read_needs_r
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn hostile_names_reach_the_terminal_as_text_needs_root() {
     let needs = [LIVE, &[Need::Program("tmux")]].concat();
     let Some(_live) = live(&needs) else { return };
@@ -330,6 +332,7 @@ fn stepped_clock(dir: &Path) -> PathBuf {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_clock_stepped_back_an_hour_loses_no_samples_and_is_told_needs_root() {
     let Some(_live) = live(LIVE) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -417,6 +420,7 @@ impl Drop for TinyDisk {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_full_disk_under_an_answer_leaves_the_old_file_and_no_part_of_a_new_one_needs_root() {
     let Some(_live) = live(LIVE) else { return };
     let cgroup = Cgroup::new("full");
@@ -435,6 +439,7 @@ fn a_full_disk_under_an_answer_leaves_the_old_file_and_no_part_of_a_new_one_need
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_client_that_never_reads_its_stream_holds_up_nobody_needs_root() {
     let Some(_live) = live(LIVE) else { return };
     let cgroup = Cgroup::new("unread");

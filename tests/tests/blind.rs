@@ -59,6 +59,7 @@ fn lines(daemon: &Daemon, text: &str) -> usize {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_sampler_that_is_held_is_said_everywhere_and_so_is_its_end_needs_root() {
     let Some(_live) = live(NEEDS) else {
         return;

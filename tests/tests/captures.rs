@@ -203,6 +203,7 @@ fn cancelling_leaving_and_too_many_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_fast_capture_that_the_kernel_throttles_says_so_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let rate = "kernel/perf_event_max_sample_rate";
@@ -240,6 +241,7 @@ fn a_fast_capture_that_the_kernel_throttles_says_so_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_target_that_is_not_there_or_goes_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let daemon = Daemon::start().sampling();
@@ -267,6 +269,7 @@ fn a_target_that_is_not_there_or_goes_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_cgroup_that_is_removed_and_made_again_is_captured_on_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let cgroup = Cgroup::new("captured");

@@ -137,6 +137,7 @@ fn taken(options: &Options, end_unix_ns: i64) -> Option<u64> {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn every_sample_arrives_once_whoever_dies_and_whatever_is_cut_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();

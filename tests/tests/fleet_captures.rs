@@ -156,6 +156,7 @@ fn host(address: &str, dir: &Path) -> Daemon {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_daemon_captures_for_its_collector_and_again_after_a_restart_needs_root() {
     let Some(_live) = live(&[Need::Root]) else {
         return;

@@ -199,6 +199,7 @@ fn a_jvm_without_names_is_told_of_with_what_to_do_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn frame_pointers_are_advised_only_to_a_jvm_without_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
@@ -309,6 +310,7 @@ fn a_jvm_that_hangs_delays_no_other_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_jvm_that_wants_no_attach_is_left_alone_and_told_of_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let daemon = attaching();
@@ -325,6 +327,7 @@ fn a_jvm_that_wants_no_attach_is_left_alone_and_told_of_needs_root() {
 
 /// A program with generated code that is no JVM but maps a file of the name of a JVM's library.
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn what_only_looks_like_a_jvm_is_not_signalled_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();

@@ -241,6 +241,7 @@ fn folded(text: &str) -> u64 {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs_root() {
     let Some(_live) = live(&[Need::Root, Need::Cgroup2]) else {
         return;
