@@ -6,7 +6,6 @@
 
 use fixtures::perf::PerfRecord;
 use fixtures::process::Proc;
-use fixtures::require::SLOW;
 use fixtures::workload::c;
 use fixtures::{Cgroup, Daemon, Need, clock, live};
 use profile::Coverage;
@@ -24,9 +23,8 @@ const NEEDS: &[Need] = &[
     Need::Program("taskset"),
 ];
 
-/// How long all of them run together, and how long for somebody who waits.
+/// How long all of them run together; `FLEETPROF_LISTENERS_S` says otherwise, in seconds.
 const RUN: Duration = Duration::from_secs(20);
-const LONG_RUN: Duration = Duration::from_secs(300);
 /// Starts of `bpftrace` in that time.
 const STARTS: u32 = 10;
 /// Longest time without a sample of a program that keeps a CPU busy. A second is the promise; a
@@ -34,8 +32,8 @@ const STARTS: u32 = 10;
 /// other half is for it. A ring that waits for a record without a sound time leaves its CPU without
 /// samples for minutes.
 const BLIND_MAX_NS: i64 = 2_000_000_000;
-/// Least coverage of the short run, where a second that a hypervisor takes weighs a twentieth, and of the
-/// long one.
+/// Least coverage of the short run, where a second that a hypervisor takes weighs a twentieth, and of a
+/// longer one.
 const COVERAGE_MIN: f64 = 0.95;
 const COVERAGE_MIN_LONG: f64 = 0.99;
 
@@ -64,8 +62,10 @@ fn longest_gap(daemon: &Daemon, cgroup: &Cgroup, (begin, end): (i64, i64)) -> (i
 #[ignore = "takes long: make test-slow"]
 fn no_cpu_goes_blind_while_others_listen_and_bpf_programs_come_and_go_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
-    let patient = std::env::var_os(SLOW).is_some_and(|value| value == "1");
-    let run = if patient { LONG_RUN } else { RUN };
+    let run = std::env::var("FLEETPROF_LISTENERS_S").map_or(RUN, |text| {
+        Duration::from_secs(text.parse().expect("seconds"))
+    });
+    let patient = run > RUN;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let keep_busy = |cpu: usize, cgroup: &Cgroup| {
         let split = c("split.c").start_in(cgroup, &[]);
