@@ -27,6 +27,7 @@ struct State {
     batches: Vec<usize>,
     trouble: Option<Trouble>,
     held: bool,
+    folds: bool,
     cancelled: u64,
     closed: bool,
     attending: BTreeMap<String, Attending>,
@@ -60,6 +61,11 @@ impl Memory {
     /// What pushes fail with from now on.
     pub fn set_trouble(&self, trouble: Option<Trouble>) {
         self.lock().trouble = trouble;
+    }
+
+    /// Profiles of too many stacks are cut to callers from now on, as engines do, instead of refused.
+    pub fn fold(&self) {
+        self.lock().folds = true;
     }
 
     /// Holds pushes and queries until released.
@@ -458,13 +464,19 @@ impl Store for Memory {
             period: 10,
             ..Info::default()
         });
+        let quality = quality(range, &windows, answer.total());
+        if answer.dict.stacks.len() > limits.nodes && state.folds {
+            return Ok(Answer {
+                data: without_leaves(&answer),
+                quality,
+            });
+        }
         if answer.dict.stacks.len() > limits.nodes {
             return Err(StoreError::TooLarge(format!(
                 "more than {} stacks",
                 limits.nodes
             )));
         }
-        let quality = quality(range, &windows, answer.total());
         Ok(Answer {
             data: answer,
             quality,
@@ -549,4 +561,19 @@ impl Store for Memory {
         self.lock().closed = true;
         Ok(())
     }
+}
+
+/// Each sample under the caller of its leaf.
+fn without_leaves(profile: &Profile) -> Profile {
+    let mut cut = Profile {
+        dict: profile.dict.clone(),
+        info: profile.info.clone(),
+        ..Profile::default()
+    };
+    for (key, value) in profile.sorted() {
+        let caller = profile.dict.stacks.node(key.stack);
+        let stack = caller.map_or(key.stack, |(caller, _)| caller);
+        cut.add(SampleKey { stack, ..key }, value);
+    }
+    cut
 }

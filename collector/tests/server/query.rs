@@ -147,6 +147,57 @@ async fn a_diff_shows_what_moved() {
 }
 
 #[tokio::test]
+async fn a_diff_is_not_of_pruned_profiles() {
+    let mut options = Options::default();
+    options.query.nodes = 2;
+    let rig = filled(options).await;
+    rig.store.fold();
+    let request = wire::DiffRequest {
+        before: selection("host=\"a\",unit=\"web.service\""),
+        after: selection("host=\"b\",unit=\"web.service\""),
+        limit: 0,
+    };
+    let answer = rig.queries().await.diff(request).await;
+    let rows = answer.expect("an answer").into_inner().rows;
+    let of = |name: &str| {
+        let row = rows.iter().find(|row| row.name == name).expect("a row");
+        (row.before_self_weight, row.after_self_weight)
+    };
+    // What `read` and `write` cost does not wander to their caller.
+    assert_eq!(of("main"), (0, 0));
+    assert!(of("read").0 > 0 && of("read").1 > 0 && of("write").0 > 0);
+}
+
+#[tokio::test]
+async fn selections_of_different_units_are_not_compared() {
+    let rig = filled(Options::default()).await;
+    let mut c = rig.agent("c").await;
+    let mut part = window(30, &["main;read"]);
+    part.facts.as_mut().expect("facts").unit = "cycles".to_owned();
+    c.part(part).await;
+    c.ack().await;
+    let of = |sequence| {
+        let range = agent::TimeRange {
+            start_unix_ns: begin(sequence),
+            end_unix_ns: begin(sequence + 1),
+        };
+        Some(wire::Selection {
+            range: Some(range),
+            ..wire::Selection::default()
+        })
+    };
+    let request = wire::DiffRequest {
+        before: of(1),
+        after: of(30),
+        limit: 0,
+    };
+    let refused = rig.queries().await.diff(request).await;
+    let refused = refused.expect_err("two units");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("cycles"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_diff_is_of_what_was_sampled() {
     let rig = filled(Options::default()).await;
     // Two windows, and one of them.
