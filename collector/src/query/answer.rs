@@ -47,6 +47,7 @@ pub fn quality(
         unit: quality.unit,
         pruned_weight: quality.pruned_weight,
         damaged: quality.damaged,
+        weights_capped: quality.total.is_capped(),
     }
 }
 

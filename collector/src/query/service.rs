@@ -134,11 +134,14 @@ impl QueryService for Queries {
                 rest: true,
             });
         }
+        let mut quality = answer::quality(quality, None, &self.0.hosts);
+        // A step has the weight of whole hosts, whatever is selected of them.
+        quality.weights_capped |= data.steps.iter().any(|step| step.weight == u64::MAX);
         Ok(Response::new(wire::SeriesResponse {
             start_unix_ns: data.start_unix_ns,
             step_ns: data.step_ns,
             lines,
-            quality: Some(answer::quality(quality, None, &self.0.hosts)),
+            quality: Some(quality),
             rest_lines: data.rest_lines,
             steps: data.steps.into_iter().map(answer::step).collect(),
         }))
@@ -305,6 +308,7 @@ impl QueryService for Queries {
                 coverage += of_host;
             }
         }
+        quality.weights_capped = quality.total_weight == u64::MAX;
         quality.sampling = Some(sampling.into());
         quality.coverage = Some(coverage.into());
         let namesakes = namesakes(&found);

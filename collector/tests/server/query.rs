@@ -595,6 +595,28 @@ async fn what_functions_cost_is_not_of_a_pruned_profile() {
 }
 
 #[tokio::test]
+async fn an_answer_says_that_its_weights_were_cut() {
+    let rig = Rig::with(Options::default()).await;
+    let mut agent = rig.agent("a").await;
+    let capped = async || {
+        let request = wire::TopRequest {
+            selection: selection(""),
+            ..wire::TopRequest::default()
+        };
+        let top = rig.queries().await.top(request).await;
+        let quality = top.expect("an answer").into_inner().quality;
+        quality.expect("quality").weights_capped
+    };
+    for (sequence, expected) in [(1, false), (2, true)] {
+        let mut part = window(sequence, &["main;read"]);
+        part.facts.as_mut().expect("facts").unit = "cycles".to_owned();
+        part.sample_weights = vec![u64::MAX / 2 + 1];
+        agent.store_part(part, &["main;read"]).await;
+        assert_eq!(capped().await, expected);
+    }
+}
+
+#[tokio::test]
 async fn a_query_that_takes_too_long_is_given_up() {
     let mut options = Options::default();
     options.query.timeout = Duration::from_millis(200);
