@@ -2,8 +2,9 @@
 //! all of it.
 
 use collector::store::{
-    Answer, Attending, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, NewWindow,
-    Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    Answer, Attending, BatchPolicy, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines,
+    NewWindow, Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken, TimeRange,
+    selects,
 };
 use profile::{
     ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
@@ -28,6 +29,7 @@ struct State {
     trouble: Option<Trouble>,
     held: bool,
     folds: bool,
+    policy: BatchPolicy,
     cancelled: u64,
     closed: bool,
     attending: BTreeMap<String, Attending>,
@@ -61,6 +63,11 @@ impl Memory {
     /// What pushes fail with from now on.
     pub fn set_trouble(&self, trouble: Option<Trouble>) {
         self.lock().trouble = trouble;
+    }
+
+    /// How windows are to come, from the next collector on.
+    pub fn set_batch_policy(&self, policy: BatchPolicy) {
+        self.lock().policy = policy;
     }
 
     /// Profiles of too many stacks are cut to callers from now on, as engines do, instead of refused.
@@ -253,6 +260,10 @@ impl Store for Memory {
             state.batches.push(stored);
         }
         Ok(taken)
+    }
+
+    fn batch_policy(&self) -> BatchPolicy {
+        self.lock().policy
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {

@@ -20,8 +20,8 @@ mod stacks;
 mod window;
 
 use super::{
-    Answer, Attending, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store,
-    StoreError, Taken, TimeRange,
+    Answer, Attending, BatchPolicy, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
+    Scope, Store, StoreError, Taken, TimeRange,
 };
 use client::{Client, Fault};
 use keys::{Keys, STEP_NS, Span};
@@ -361,6 +361,14 @@ impl Store for ClickHouseStore {
             Ok(_) | Err(_) => self.is_back(),
         }
         done.map_err(|fault| fault.of("store windows"))
+    }
+
+    /// The engine writes parts, which it merges: it asks for about one insert a second, of many rows.
+    fn batch_policy(&self) -> BatchPolicy {
+        BatchPolicy {
+            linger: Duration::from_secs(1),
+            windows: 1024,
+        }
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
