@@ -165,6 +165,8 @@ pub struct ClickHouseStore {
     known: Mutex<Known>,
     counters: Counters,
     outage: Mutex<Option<Outage>>,
+    /// Rows that the server perhaps took some of.
+    unfinished: Mutex<Option<push::Batch>>,
     /// Days over the age of samples whose rollups were looked at.
     looked: Mutex<BTreeMap<u16, retire::Looked>>,
     closed: AtomicBool,
@@ -274,6 +276,7 @@ impl ClickHouseStore {
             known: Mutex::default(),
             counters: Counters::default(),
             outage: Mutex::default(),
+            unfinished: Mutex::default(),
             looked: Mutex::default(),
             closed: AtomicBool::new(false),
         })
@@ -353,6 +356,7 @@ impl Store for ClickHouseStore {
             options: &self.options,
             known: &self.known,
             counters: &self.counters,
+            unfinished: &self.unfinished,
         };
         let done = self.run(push.take(windows, definitions, now_unix_ns));
         match &done {
