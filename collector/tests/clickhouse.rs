@@ -292,6 +292,32 @@ fn what_was_begun_when_the_server_went_away_is_finished_first() {
 }
 
 #[test]
+fn what_the_server_never_takes_does_not_keep_others_out() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    store_all(&store, &[window(0)]);
+    // No room, for good, and for some rows alone.
+    let refused = "throwIf(n = 3, 'no room', toInt32(252))";
+    server.statement(
+        &name,
+        &format!(
+            "CREATE MATERIALIZED VIEW full ENGINE = Null AS SELECT {refused} AS no FROM totals \
+             SETTINGS allow_custom_error_code_in_throwif = 1"
+        ),
+    );
+    let one = [window(1)];
+    let taken = store.push(&windows(&one), &definitions(&one), NOW_NS);
+    assert!(
+        matches!(taken, Err(StoreError::Unavailable(_))),
+        "{taken:?}"
+    );
+    let other = Draft::new("b", 1, 0).row("unit=web", "main;serve", 7);
+    assert_eq!(push_until_taken(&store, &other), Taken::Stored);
+    assert_eq!(count(&store), (2, 17));
+}
+
+#[test]
 fn what_another_collector_stored_meanwhile_is_not_finished() {
     let Some(server) = server() else { return };
     let name = fresh_name();
