@@ -11,6 +11,10 @@ use proto::collector::DataQuality;
 use serde::Serialize;
 use std::time::Duration;
 
+/// What is said of an answer whose sums are cut.
+const CAPPED: &str = "weights of this answer pass 2^64 - 1 (584 CPU-years) and were cut to it: totals are too \
+                      small and shares too large; ask for a shorter range or fewer hosts";
+
 /// An answer is partial when gaps are more than one part in this many of the time of its hosts. The
 /// newest windows are always on their way, and in a large fleet a host is always being restarted; a
 /// tenth is neither.
@@ -131,11 +135,13 @@ impl Fleet {
         loss::of_sums(&self.sampling(), &self.coverage())
     }
 
-    /// True when most was lost, when stored data is missing, or too much time of the hosts. Pruned
-    /// weight is in the answer, under the callers of what was pruned, so it does not count.
+    /// True when most was lost, when stored data is missing, or too much time of the hosts, and when sums are
+    /// larger than an answer can say. Pruned weight is in the answer, under the callers of what was pruned, so
+    /// it does not count.
     pub fn is_partial(&self) -> bool {
         self.loss().is_some()
             || !self.0.damaged.is_empty()
+            || self.0.weights_capped
             || self.gap_share() > 1.0 / GAP_PART_MAX as f64
     }
 
@@ -192,10 +198,13 @@ impl Fleet {
         self.note_damage();
     }
 
-    /// Says to standard error what is wrong with the store.
+    /// Says to standard error what is wrong with the store, and with the sums of the answer.
     pub fn note_damage(&self) {
         if let Some(damage) = self.damage() {
             note!("agent-ctl: {damage}");
+        }
+        if self.0.weights_capped {
+            note!("agent-ctl: {CAPPED}");
         }
     }
 
@@ -217,6 +226,7 @@ impl Fleet {
             unit,
             pruned_weight,
             damaged,
+            weights_capped,
         } = self.0.clone();
         let gap = |gap: proto::collector::HostGap| Gap {
             host_id: gap.host_id,
@@ -245,6 +255,7 @@ impl Fleet {
             pruned_share: units::share(pruned_weight, total_weight),
             unit,
             damaged,
+            weights_capped,
             partial: self.is_partial(),
         }
     }
@@ -281,6 +292,7 @@ pub struct Json {
     pruned_share: f64,
     unit: String,
     damaged: Vec<String>,
+    weights_capped: bool,
     partial: bool,
 }
 
@@ -386,6 +398,17 @@ mod tests {
             damaged.damage().as_deref(),
             Some("damaged partitions are set aside and missing here: a, b, c and 2 more")
         );
+    }
+
+    #[test]
+    fn sums_that_were_cut_make_an_answer_partial() {
+        let capped = Fleet::of(DataQuality {
+            total_weight: u64::MAX,
+            weights_capped: true,
+            ..sound()
+        });
+        assert!(capped.is_partial() && capped.json().weights_capped);
+        assert!(!Fleet::of(sound()).json().weights_capped);
     }
 
     #[test]

@@ -220,8 +220,10 @@ fn rows_whose_window_was_never_stored_do_not_count() {
     let by_unit = query("", &["unit"]);
     let answer = store.profile(hour(), &by_unit, &ample()).unwrap();
     assert_eq!(answer.quality.total.count, 0);
-    // The agents come again, and now the rows are there twice.
-    store_all(&store, &drafts);
+    // The agents come again, in another company, and now the rows are there twice.
+    for some in drafts.chunks(3) {
+        store_all(&store, some);
+    }
     assert_eq!(count(&store), (4, 40));
     let answer = store.profile(hour(), &by_unit, &ample()).unwrap();
     assert_eq!(answer.quality.total.count, 40);
@@ -238,6 +240,135 @@ fn rows_whose_window_was_never_stored_do_not_count() {
         server.statement(&name, &format!("OPTIMIZE TABLE {table} FINAL"));
     }
     assert_eq!(count(&store), (4, 40));
+}
+
+#[test]
+fn an_insert_that_comes_again_as_it_was_leaves_rollups_exact() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    let drafts: Vec<Draft> = (0..4).map(window).collect();
+    store_all(&store, &drafts);
+    // As if the server had been killed after the samples and before the windows.
+    server.statement(&name, "TRUNCATE TABLE windows");
+    store_all(&store, &drafts);
+    assert_eq!(count(&store), (4, 40));
+    assert_by_service(&store, 40);
+}
+
+/// Sums over services answer, and are these.
+fn assert_by_service(store: &dyn Store, count: u64) {
+    let answer = store.profile(hour(), &query("", &["unit"]), &ample());
+    let quality = answer.unwrap().quality;
+    assert!(quality.rollup.by_service);
+    assert_eq!(quality.total.count, count);
+}
+
+#[test]
+fn what_was_begun_when_the_server_went_away_is_finished_first() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    store_all(&store, &[window(0)]);
+    let windows_take = |setting: &str| {
+        server.statement(&name, &format!("ALTER TABLE windows {setting}"));
+    };
+    // It takes the samples of two windows, and has no room for the windows.
+    windows_take("MODIFY SETTING parts_to_throw_insert = 1, parts_to_delay_insert = 0");
+    let both = [window(1), window(2)];
+    let taken = store.push(&windows(&both), &definitions(&both), NOW_NS);
+    assert!(
+        matches!(taken, Err(StoreError::Unavailable(_))),
+        "{taken:?}"
+    );
+    assert_eq!(count(&store), (1, 10));
+    windows_take("RESET SETTING parts_to_throw_insert, parts_to_delay_insert");
+    // Their agents come again, each when it likes and with what is new.
+    assert_eq!(push_until_taken(&store, &window(2)), Taken::Repeated);
+    assert_eq!(
+        push(&store, &[window(3), window(1)]),
+        [Taken::Stored, Taken::Repeated]
+    );
+    assert_eq!(count(&store), (4, 40));
+    assert_by_service(&store, 40);
+}
+
+#[test]
+fn what_the_server_never_takes_does_not_keep_others_out() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    store_all(&store, &[window(0)]);
+    // No room, for good, and for some rows alone.
+    let refused = "throwIf(n = 3, 'no room', toInt32(252))";
+    server.statement(
+        &name,
+        &format!(
+            "CREATE MATERIALIZED VIEW full ENGINE = Null AS SELECT {refused} AS no FROM totals \
+             SETTINGS allow_custom_error_code_in_throwif = 1"
+        ),
+    );
+    let one = [window(1)];
+    let taken = store.push(&windows(&one), &definitions(&one), NOW_NS);
+    assert!(
+        matches!(taken, Err(StoreError::Unavailable(_))),
+        "{taken:?}"
+    );
+    let other = Draft::new("b", 1, 0).row("unit=web", "main;serve", 7);
+    assert_eq!(push_until_taken(&store, &other), Taken::Stored);
+    assert_eq!(count(&store), (2, 17));
+}
+
+#[test]
+fn what_another_collector_stored_meanwhile_is_not_finished() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let (store, other) = (open(&server.url(), &name), open(&server.url(), &name));
+    store_all(&store, &[window(0)]);
+    server.statement(
+        &name,
+        "ALTER TABLE totals MODIFY SETTING parts_to_throw_insert = 1, parts_to_delay_insert = 0",
+    );
+    let both = [window(1), window(2)];
+    let taken = store.push(&windows(&both), &definitions(&both), NOW_NS);
+    assert!(
+        matches!(taken, Err(StoreError::Unavailable(_))),
+        "{taken:?}"
+    );
+    server.statement(
+        &name,
+        "ALTER TABLE totals RESET SETTING parts_to_throw_insert, parts_to_delay_insert",
+    );
+    store_all(&other, &[window(1)]);
+    assert_eq!(push_until_taken(&store, &window(2)), Taken::Stored);
+    assert_eq!(count(&store), (3, 30));
+    assert_by_service(&store, 30);
+}
+
+#[test]
+fn hosts_of_which_half_was_written_are_all_there_when_they_come_again() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    let hosts: Vec<HostRecord> = (0..5)
+        .map(|number| HostRecord {
+            facts: HostFacts {
+                hostname: format!("host-{number}"),
+                health: vec![number],
+                ..HostFacts::default()
+            },
+            ..host(&number.to_string())
+        })
+        .collect();
+    // Health is written, and then the server has no table for hosts.
+    server.statement(&name, "RENAME TABLE hosts TO elsewhere");
+    assert!(store.put_hosts(&hosts).is_err());
+    server.statement(&name, "RENAME TABLE elsewhere TO hosts");
+    assert!(store.hosts(hour(), &ample()).unwrap().is_empty());
+    store.put_hosts(&hosts).unwrap();
+    let found = store.hosts(hour(), &ample()).unwrap();
+    let found: Vec<HostRecord> = found.into_iter().map(|(host, _)| host).collect();
+    assert_eq!(found, hosts);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 Called as `clickhouse_front.py DATA_DIR [PORT [remove]]`; prints `port N version V` once it listens (on
 loopback only), and ends when its standard input does; with `remove` it takes its data along. What it does of the interface: statements in the body, the URL or a multipart form; parameters;
-settings; inserts of RowBinaryWithNamesAndTypes; errors with their codes. One statement runs at a time.
+settings; inserts of RowBinaryWithNamesAndTypes, packed by LZ4 where the URL says so (checksums are not looked at); errors with their codes. One statement runs at a time.
 """
 
 import http.server
@@ -16,10 +16,57 @@ import urllib.parse
 from chdb import session
 
 # What of the URL is no setting of the engine.
-NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password"}
+NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password", "decompress"}
 
 # As the server's `http_max_field_value_size`.
 FIELD_LEN_MAX = 128 << 10
+
+
+def unpacked(body):
+    """The content of ClickHouse's packed blocks: a checksum of 16 bytes, a method, sizes with and without packing."""
+    parts, at = [], 0
+    while at < len(body):
+        if body[at + 16] != 0x82:
+            raise ValueError("Code: 432. DB::Exception: unknown codec of a packed block")
+        size = int.from_bytes(body[at + 17 : at + 21], "little")
+        length = int.from_bytes(body[at + 21 : at + 25], "little")
+        part = lz4(body[at + 25 : at + 16 + size])
+        if len(part) != length:
+            raise ValueError("Code: 271. DB::Exception: a packed block has another length than it says")
+        parts.append(part)
+        at += 16 + size
+    return b"".join(parts)
+
+
+def lz4(data):
+    """One block of LZ4."""
+    out, at = bytearray(), 0
+
+    def count(short):
+        """A number of four bits, and what is added to the largest of them."""
+        nonlocal at
+        total, more = short, short == 15
+        while more:
+            total += data[at]
+            more = data[at] == 255
+            at += 1
+        return total
+
+    while at < len(data):
+        token = data[at]
+        at += 1
+        literals = count(token >> 4)
+        out += data[at : at + literals]
+        at += literals
+        if at >= len(data):
+            break
+        offset = int.from_bytes(data[at : at + 2], "little")
+        at += 2
+        length = count(token & 15) + 4
+        # A match may reach into itself: what it repeats is then as long as the offset.
+        again = bytes(out[-offset:])[:length]
+        out += (again * (length // len(again) + 1))[:length]
+    return bytes(out)
 
 
 class Engine:
@@ -79,6 +126,8 @@ class Front(http.server.BaseHTTPRequestHandler):
         body = self.body()
         sql = options.get("query", "")
         try:
+            if options.get("decompress") == "1":
+                body = unpacked(body)
             fields = self.fields(body)
         except ValueError as error:
             return self.answer(500, str(error).encode())

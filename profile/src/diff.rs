@@ -22,6 +22,7 @@ use crate::frame::FrameKind;
 use crate::functions::{Shape, sum_functions};
 use crate::merge::{GroupBy, MergeError};
 use crate::sample::{Info, Profile, SampleKey, Value};
+use crate::top::{Costs, TopSort};
 use crate::{Dictionary, LabelSetId};
 use hashbrown::HashMap;
 
@@ -152,12 +153,7 @@ impl Diff {
             after: after.total(),
         };
         let mut functions = function_changes(&dict, &samples);
-        let moved = |row: &FunctionChange| share(row.own, totals).delta.abs();
-        functions.sort_by(|left, right| {
-            moved(right)
-                .total_cmp(&moved(left))
-                .then_with(|| (&left.function, &left.module).cmp(&(&right.function, &right.module)))
-        });
+        sort(&mut functions, totals);
         Ok(Diff {
             dict,
             before: before.info.clone(),
@@ -197,6 +193,75 @@ impl Diff {
             ),
         }
     }
+}
+
+/// What functions cost before and after, without their stacks.
+///
+/// For profiles that are too large to be held as a [`Diff`] holds them: a profile that was cut to fit charges what
+/// was cut off to callers, and a diff of two would show that as a change.
+#[derive(Clone, Debug)]
+pub struct CostDiff {
+    /// Sums over all samples.
+    pub totals: Change,
+    /// As [`Diff::functions`].
+    pub functions: Vec<FunctionChange>,
+}
+
+impl CostDiff {
+    /// Compares two tables of functions. That their units agree is for the caller to see.
+    pub fn new(before: Costs, after: Costs) -> CostDiff {
+        let totals = Change {
+            before: before.total(),
+            after: after.total(),
+        };
+        let mut rows: HashMap<(String, String), (FrameKind, Change, Change)> = HashMap::new();
+        for (costs, is_before) in [(before, true), (after, false)] {
+            for row in costs.into_top(TopSort::Own, usize::MAX).rows {
+                let new = || (row.kind, Change::default(), Change::default());
+                let costs = rows.entry((row.name, row.module)).or_insert_with(new);
+                let (kind, own, total) = costs;
+                *kind = (*kind).min(row.kind);
+                if is_before {
+                    (own.before, total.before) = (row.own, row.total);
+                } else {
+                    (own.after, total.after) = (row.own, row.total);
+                }
+            }
+        }
+        let rows = rows.into_iter();
+        let rows = rows.map(|((function, module), (kind, own, total))| FunctionChange {
+            function,
+            module,
+            kind,
+            own,
+            total,
+        });
+        let mut functions: Vec<FunctionChange> = rows.collect();
+        sort(&mut functions, totals);
+        CostDiff { totals, functions }
+    }
+
+    /// The share that a change is of both sides.
+    pub fn share(&self, change: Change) -> ShareChange {
+        share(change, self.totals)
+    }
+
+    /// Memory held, in bytes; an estimate.
+    pub fn heap_bytes(&self) -> usize {
+        let rows = self.functions.iter();
+        let texts = rows.map(|row| row.function.len() + row.module.len());
+        self.functions.capacity() * size_of::<FunctionChange>() + texts.sum::<usize>()
+    }
+}
+
+/// The largest change of own share first, then by name.
+fn sort(functions: &mut [FunctionChange], totals: Change) {
+    let moved = |row: &FunctionChange| share(row.own, totals).delta.abs();
+    functions.sort_by(|left, right| {
+        moved(right)
+            .total_cmp(&moved(left))
+            .then_with(|| (&left.function, &left.module).cmp(&(&right.function, &right.module)))
+    });
 }
 
 fn function_changes(dict: &Dictionary, samples: &[SampleChange]) -> Vec<FunctionChange> {

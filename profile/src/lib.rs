@@ -32,7 +32,9 @@ pub mod text;
 mod top;
 
 pub use dictionary::{Dictionary, Remap};
-pub use diff::{Change, Diff, FunctionChange, SIGNIFICANT_ERRORS, SampleChange, ShareChange};
+pub use diff::{
+    Change, CostDiff, Diff, FunctionChange, SIGNIFICANT_ERRORS, SampleChange, ShareChange,
+};
 pub use filter::{
     FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, LabelMatcher, MatchOp, PATTERN_LEN_MAX,
     PATTERN_SIZE_MAX, Selector,

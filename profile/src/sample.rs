@@ -11,7 +11,8 @@ use crate::stack::StackId;
 use crate::strings::StrId;
 use hashbrown::HashMap;
 
-/// What was counted under one key.
+/// What was counted under one key. Sums end at the largest number instead of starting again from 0: see
+/// [`Value::is_capped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Value {
     /// Number of samples.
@@ -19,6 +20,14 @@ pub struct Value {
     /// What they stand for in [`Info::unit`]: the sum of their periods. CPU time in nanoseconds for
     /// `cpu-clock`. Stays right when the rate changes while a profile is taken.
     pub weight: u64,
+}
+
+impl Value {
+    /// True for a sum that may be more than it says. In nanoseconds that is more than 584 CPU-years: 1000
+    /// hosts of 16 busy CPUs pass it in 13 days. Whoever shows it says so.
+    pub fn is_capped(self) -> bool {
+        self.weight == u64::MAX || self.count == u64::MAX
+    }
 }
 
 impl std::ops::AddAssign for Value {

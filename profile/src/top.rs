@@ -3,6 +3,8 @@
 use crate::dictionary::Dictionary;
 use crate::frame::FrameKind;
 use crate::functions::{FunctionCost, Shape, sum_functions, sum_modules};
+use crate::outcome::StackEnd;
+use crate::query::LOST_FRAME;
 use crate::sample::{Profile, Value};
 use crate::stack::StackId;
 use crate::strings::{StrId, StringTable};
@@ -131,6 +133,8 @@ pub struct Costs {
     strings: StringTable,
     rows: HashMap<(StrId, StrId), Row>,
     total: Value,
+    /// Part of `total`. Nobody knows where these samples were: they are in no row of `rows`.
+    lost: Value,
 }
 
 /// Sums by function or module that are not in their table yet.
@@ -151,16 +155,36 @@ impl Costs {
             strings: StringTable::default(),
             rows: HashMap::new(),
             total: Value::default(),
+            lost: Value::default(),
         }
     }
 
     /// The table of a profile.
     pub fn of(profile: &Profile, by: CostBy) -> Costs {
         let mut costs = Costs::new(by);
+        let is_lost = |end| end == StackEnd::Lost;
         let samples = profile.samples.iter();
+        for (_, &value) in samples.clone().filter(|(key, _)| is_lost(key.end)) {
+            costs.add_lost(value);
+        }
+        let samples = samples.filter(|(key, _)| !is_lost(key.end));
         let samples = samples.map(|(key, &value)| (key.stack, value));
         costs.add(&profile.dict, samples);
         costs
+    }
+
+    /// Adds samples that were lost. Their row is `[lost]`, whatever stack they are kept under.
+    pub fn add_lost(&mut self, value: Value) {
+        self.total += value;
+        self.lost += value;
+    }
+
+    /// The table of what was sampled alone.
+    pub fn without_lost(mut self) -> Costs {
+        let lost = std::mem::take(&mut self.lost);
+        self.total.count = self.total.count.saturating_sub(lost.count);
+        self.total.weight = self.total.weight.saturating_sub(lost.weight);
+        self
     }
 
     /// Adds samples whose stacks are of `dict`.
@@ -231,7 +255,20 @@ impl Costs {
     }
 
     /// At most `limit` rows, sorted by weight (count where weights are equal).
-    pub fn into_top(self, sort: TopSort, limit: usize) -> Top {
+    pub fn into_top(mut self, sort: TopSort, limit: usize) -> Top {
+        if self.lost != Value::default() {
+            let name = match self.by {
+                CostBy::Function => self.strings.intern(LOST_FRAME),
+                CostBy::Module => StrId::EMPTY,
+            };
+            let row = self.rows.entry((name, StrId::EMPTY)).or_insert(Row {
+                kind: FrameKind::Synthetic,
+                own: Value::default(),
+                total: Value::default(),
+            });
+            row.own += self.lost;
+            row.total += self.lost;
+        }
         let text = |id| self.strings.get(id);
         let mut order: Vec<_> = self.rows.iter().collect();
         let rank = |left: &(&(StrId, StrId), &Row), right: &(&(StrId, StrId), &Row)| {

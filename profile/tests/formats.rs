@@ -486,3 +486,18 @@ fn a_full_disk_is_an_error() {
         );
     }
 }
+
+#[test]
+fn a_total_that_readers_of_pprof_cannot_add_up_is_refused() {
+    let mut profile = from_lines("- main;a 1\n- main;b 1");
+    for value in profile.samples.values_mut() {
+        value.weight = i64::MAX as u64;
+    }
+    let mut out = Vec::new();
+    let written = formats::write(&profile, Format::Pprof, &Options::default(), &mut out);
+    assert!(matches!(
+        written,
+        Err(formats::FormatError::TotalTooLarge { .. })
+    ));
+    assert!(out.is_empty());
+}

@@ -6,7 +6,10 @@
 
 mod support;
 
-use profile::{Diff, FunctionChange, GroupBy, Profile, TopBy, TopSort};
+use profile::{
+    CostBy, CostDiff, Costs, Diff, FunctionChange, GroupBy, Profile, Remap, SampleKey, StackEnd,
+    TopBy, TopSort, Value,
+};
 use proptest::prelude::*;
 use support::{PERIOD, build, from_lines, samples};
 
@@ -151,7 +154,48 @@ fn units_must_agree() {
     assert!(Diff::new(&before, &after, &GroupBy::All).is_err());
 }
 
+#[test]
+fn a_lost_sample_costs_no_function_anything() {
+    let mut profile = from_lines("- main;a 5");
+    let key = *profile.samples.keys().next().unwrap();
+    let lost = SampleKey {
+        end: StackEnd::Lost,
+        ..key
+    };
+    let value = Value {
+        count: 2,
+        weight: 20,
+    };
+    profile.add(lost, value);
+    let costs = || Costs::of(&profile, CostBy::Function);
+    assert_eq!(costs().without_lost().total().count, 5);
+    let rows = costs().into_top(TopSort::Own, 10).rows;
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| (row.name.as_str(), row.own.count))
+        .collect();
+    assert_eq!(rows, [("a", 5), ("[lost]", 2), ("main", 0)]);
+}
+
 proptest! {
+    #[test]
+    fn functions_differ_as_their_profiles_do(a in samples(), b in samples()) {
+        let sampled = |of: &Profile| {
+            let (mut sampled, mut remap) = (Profile::default(), Remap::default());
+            let samples = of.sorted().into_iter();
+            for (key, value) in samples.filter(|(key, _)| key.end != StackEnd::Lost) {
+                sampled.add_from(&of.dict, &mut remap, key, value);
+            }
+            sampled
+        };
+        let (a, b) = (sampled(&build(&a)), sampled(&build(&b)));
+        let of_profiles = Diff::new(&a, &b, &GroupBy::Keys(Vec::new())).unwrap();
+        let costs = |profile| Costs::of(profile, CostBy::Function);
+        let of_costs = CostDiff::new(costs(&a), costs(&b));
+        prop_assert_eq!(of_costs.totals, of_profiles.totals);
+        prop_assert_eq!(of_costs.functions, of_profiles.functions);
+    }
+
     #[test]
     fn a_profile_does_not_differ_from_itself(a in samples()) {
         let profile = build(&a);

@@ -24,6 +24,8 @@ pub struct Behaviour {
     pub refuse_status: bool,
     /// Two partitions are damaged.
     pub damaged: bool,
+    /// Weights are larger than an answer can say.
+    pub capped: bool,
     /// Every host is alive and well.
     pub healthy: bool,
     /// Calls are never answered.
@@ -127,6 +129,7 @@ impl Fake {
                 true => vec!["2026-11-20\x1b[2J".into(), "2026-11-19".into()],
                 false => Vec::new(),
             },
+            weights_capped: self.behaviour.capped,
         }
     }
 

@@ -225,6 +225,26 @@ fn labels_of_a_fleet_are_asked_for() {
 }
 
 #[test]
+fn sums_larger_than_an_answer_can_say_are_said_to_be_cut() {
+    let running = Running::start(Behaviour {
+        capped: true,
+        ..Behaviour::default()
+    });
+    for args in [
+        &["profile"] as &[&str],
+        &["top", "--once"],
+        &["cgroups"],
+        &["diff", "--before", "-1h..-30m"],
+    ] {
+        let ended = running.ask(args);
+        assert_eq!(ended.code, 6, "{args:?}: {}", ended.all());
+        assert!(ended.err.contains("584 CPU-years"), "{}", ended.all());
+    }
+    let json = json(&running.ask(&["top", "--json"]));
+    assert_eq!(json["fleet"]["weights_capped"], true);
+}
+
+#[test]
 fn damaged_partitions_make_every_answer_partial() {
     let running = damaged();
     for args in [

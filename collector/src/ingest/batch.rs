@@ -1,9 +1,9 @@
-//! The one way to the store: windows of all streams, grouped so that one fsync serves all that wait.
+//! The one way to the store: windows of all streams, grouped so that one call serves all that wait.
 
-use super::limits::{BATCH_LINGER, BATCH_ROWS_MAX, BATCH_WINDOWS_MAX};
+use super::limits::BATCH_ROWS_MAX;
 use super::window::Pending;
 use crate::metrics::Metrics;
-use crate::store::{NewWindow, Store, StoreError, Taken};
+use crate::store::{BatchPolicy, NewWindow, Store, StoreError, Taken};
 use crate::time::Clock;
 use profile::{Dictionary, Remap, StackId};
 use std::sync::Arc;
@@ -51,7 +51,10 @@ const FAILING_FOR: Duration = Duration::from_secs(180);
 
 /// The thread that calls the store, and nothing else: whatever queries, downloads and metrics take of
 /// the runtime's threads, an acknowledgement does not wait for one. It ends when this is dropped.
-pub struct Pusher(mpsc::Sender<Call>);
+pub struct Pusher {
+    batches: mpsc::Sender<Call>,
+    policy: BatchPolicy,
+}
 
 impl Pusher {
     /// Starts the thread.
@@ -65,6 +68,7 @@ impl Pusher {
     ) -> std::io::Result<Pusher> {
         // One: the next batch is collected while the store is called.
         let (batches, mut queue) = mpsc::channel::<Call>(1);
+        let policy = store.batch_policy();
         let thread = std::thread::Builder::new().name(THREAD.to_owned());
         thread.spawn(move || {
             while let Some((batch, tell)) = queue.blocking_recv() {
@@ -73,13 +77,13 @@ impl Pusher {
                 let _ = tell.send(failure);
             }
         })?;
-        Ok(Pusher(batches))
+        Ok(Pusher { batches, policy })
     }
 
     async fn push(&self, batch: Vec<Job>) -> Result<Failure, StorePanicked> {
         let (tell, told) = oneshot::channel();
         // Both ends are gone only when the thread panicked.
-        let sent = self.0.send((batch, tell)).await;
+        let sent = self.batches.send((batch, tell)).await;
         sent.map_err(|_| StorePanicked)?;
         told.await.map_err(|_| StorePanicked)
     }
@@ -112,7 +116,7 @@ pub async fn run(
         let Some(first) = next else {
             return Ok(());
         };
-        let batch = collect(first, &mut jobs).await;
+        let batch = collect(first, &mut jobs, pusher.policy).await;
         metrics.queue_windows.set(jobs.len() as u64);
         let failure = pusher.push(batch).await?;
         metrics.push_failing.set(u64::from(failure.is_complete));
@@ -121,12 +125,12 @@ pub async fn run(
 }
 
 /// What waits, and what comes within the linger, up to the bounds of a batch.
-async fn collect(first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
+async fn collect(first: Job, jobs: &mut mpsc::Receiver<Job>, policy: BatchPolicy) -> Vec<Job> {
     let mut rows = first.pending.window.rows.len();
     let mut batch = vec![first];
-    let linger = tokio::time::sleep(BATCH_LINGER);
+    let linger = tokio::time::sleep(policy.linger);
     tokio::pin!(linger);
-    while batch.len() < BATCH_WINDOWS_MAX && rows < BATCH_ROWS_MAX {
+    while batch.len() < policy.windows && rows < BATCH_ROWS_MAX {
         tokio::select! {
             biased;
             job = jobs.recv() => match job {

@@ -94,15 +94,9 @@ pub const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Windows that wait for the store, over all streams. At the bound streams are not read.
 pub const QUEUE_WINDOWS_MAX: usize = 256;
 
-/// Most windows of one call of the store.
-pub const BATCH_WINDOWS_MAX: usize = 256;
-
-/// Rows from which on no more windows are added to a call of the store.
+/// Rows from which on no more windows are added to a call of the store. How many windows, and for how long
+/// they are waited for, is the store's to say: [`BatchPolicy`](crate::store::BatchPolicy).
 pub const BATCH_ROWS_MAX: usize = 1_000_000;
-
-/// Time to wait for more windows before the store is called. One fsync then serves all of them; each
-/// agent waits this much longer for an answer it does nothing else without.
-pub const BATCH_LINGER: Duration = Duration::from_millis(25);
 
 /// Least time between two times that an unchanged host is remembered anew.
 pub const HOST_INTERVAL: Duration = Duration::from_secs(60);

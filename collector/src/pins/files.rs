@@ -5,17 +5,18 @@
 //! rename. What is in a file is an agent's, so it is read as an attacker's though its checksums are right.
 //!
 //! Blocks on the disk. The index is locked for moments, never across a read or write of a file: threads that must not
-//! block look into it. Whoever changes which files there are is alone in that by a lock of its own.
+//! block look into it. Whoever changes which pins there are is alone in that by a lock of its own.
 
 use super::format::{HEAD, MESSAGE_HEAD, damaged, encode_head, message_sum, read_head, words};
-use super::limits::{LIST_BYTES_MAX, MESSAGE_BYTES_MAX, PART_BYTES_MAX, PINS_MAX};
+use super::limits::{LIST_BYTES_MAX, MESSAGE_BYTES_MAX, PART_BYTES_MAX};
+use super::shares::{Shares, Why};
 use profile::Profile;
 use prost::Message;
 use proto::collector::HostPin;
 use proto::wire::ProfileChunk;
 use proto::{AssembleError, ProfileAssembler};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -156,8 +157,8 @@ pub struct Files {
     handle: File,
     _lock: File,
     index: Mutex<Index>,
-    /// Locked before the index by those who rename and remove files: a number that one has chosen nobody else
-    /// removes or takes.
+    /// Locked before the index by those who add and remove pins: a number that one has chosen nobody else removes
+    /// or takes. A number that left the index never comes back, so its file is removed without this lock.
     changing: Mutex<()>,
     bounds: Bounds,
     uploads: AtomicU64,
@@ -399,28 +400,37 @@ impl Files {
     /// Removes what is over its age, over the share of its host and over what all may take: of hosts the one with
     /// the most loses its oldest.
     pub fn prune(&self, now_unix_ns: i64) -> Removed {
-        let (mut removed, mut gone) = (Removed::default(), Vec::new());
-        let _alone = self.changing();
+        let aged = now_unix_ns.saturating_sub(self.bounds.age_ns);
+        let mut gone = Vec::new();
+        let mut removed = Removed::default();
         {
-            let mut index = self.index();
-            let aged = now_unix_ns.saturating_sub(self.bounds.age_ns);
-            index.pins.retain(|&id, kept| {
-                let stays = kept.pin.received_unix_ns >= aged;
-                if !stays {
-                    gone.push(id);
+            // Nothing is added or replaced between the look and the removal.
+            let _alone = self.changing();
+            let mut shares = Shares::default();
+            for (id, kept) in &self.index().pins {
+                match kept.pin.received_unix_ns < aged {
+                    true => gone.push(*id),
+                    false => shares.add(&kept.pin.host_id, kept.order(), kept.bytes),
                 }
-                stays
-            });
+            }
             removed.age = gone.len() as u64;
-            while let Some((id, why)) = dispensable(&index.pins, self.bounds) {
-                index.pins.remove(&id);
+            shares.sort();
+            while let Some((id, why)) = shares.dispensable(self.bounds) {
                 gone.push(id);
                 match why {
                     Why::Host => removed.host += 1,
                     Why::Disk => removed.disk += 1,
                 }
             }
+            if gone.is_empty() {
+                return removed;
+            }
+            let mut index = self.index();
+            for id in &gone {
+                index.pins.remove(id);
+            }
         }
+        // Nobody takes a number that is not in the index: these files are of no one else.
         for id in gone {
             if let Err(error) = std::fs::remove_file(self.path(id)) {
                 tracing::warn!(pin = id, %error, "failed to remove a pin's file");
@@ -428,32 +438,6 @@ impl Files {
         }
         removed
     }
-}
-
-enum Why {
-    Host,
-    Disk,
-}
-
-fn dispensable(pins: &BTreeMap<u64, Kept>, bounds: Bounds) -> Option<(u64, Why)> {
-    let mut hosts: HashMap<&str, (u64, u64)> = HashMap::new();
-    let mut all = 0;
-    for kept in pins.values() {
-        let (bytes, count) = hosts.entry(&kept.pin.host_id).or_default();
-        (*bytes, *count) = (*bytes + kept.bytes, *count + 1);
-        all += kept.bytes;
-    }
-    let by_bytes = hosts.iter().max_by_key(|(_, (bytes, _))| *bytes);
-    let by_count = hosts.iter().max_by_key(|(_, (_, count))| *count);
-    let (host, why) = match (by_bytes, by_count) {
-        (Some((host, (bytes, _))), _) if *bytes > bounds.host_bytes => (host, Why::Host),
-        (Some((host, _)), _) if all > bounds.bytes => (host, Why::Disk),
-        (_, Some((host, _))) if pins.len() > PINS_MAX => (host, Why::Disk),
-        _ => return None,
-    };
-    let theirs = pins.iter().filter(|(_, kept)| kept.pin.host_id == **host);
-    let oldest = theirs.min_by_key(|(_, kept)| kept.order());
-    oldest.map(|(&id, _)| (id, why))
 }
 
 impl Upload<'_> {

@@ -1,6 +1,7 @@
 //! Files of pins, on disks that misbehave and with bytes of strangers.
 
 use super::*;
+use crate::pins::limits::PINS_MAX;
 use proto::agent;
 
 /// More than any profile here.

@@ -11,6 +11,7 @@ mod files;
 mod format;
 pub mod limits;
 mod service;
+mod shares;
 mod take;
 
 pub use files::{Bounds, Files, OpenError};

@@ -3,7 +3,7 @@
 use super::spread::Certainty;
 use crate::ingest::{Hosts, Verdict};
 use crate::store::{HostFacts, HostRange, HostRecord, Step, StoreQuality, TimeRange};
-use profile::{Coverage, Diff, FunctionChange, TopRow, Value};
+use profile::{CostDiff, Coverage, FunctionChange, TopRow, Value};
 use proto::{agent, collector as wire};
 
 /// Most text of one answer. Unit: bytes. Clients refuse a message of more than 4 MiB unless told
@@ -47,6 +47,7 @@ pub fn quality(
         unit: quality.unit,
         pruned_weight: quality.pruned_weight,
         damaged: quality.damaged,
+        weights_capped: quality.total.is_capped(),
     }
 }
 
@@ -127,7 +128,7 @@ pub fn sampled(total: Value, parts: usize) -> wire::Sampled {
 }
 
 /// A function in two selections.
-pub fn diff_row(diff: &Diff, row: &FunctionChange, certainty: &Certainty) -> wire::DiffRow {
+pub fn diff_row(diff: &CostDiff, row: &FunctionChange, certainty: &Certainty) -> wire::DiffRow {
     let share = diff.share(row.own);
     wire::DiffRow {
         name: row.function.clone(),

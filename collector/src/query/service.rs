@@ -5,9 +5,11 @@ use super::{
     ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
     resolved, spread, units,
 };
-use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
+use crate::store::{
+    Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreError, StoreQuality,
+};
 use profile::{
-    CostBy, Coverage, Diff, GroupBy, Profile, Quality, StackEnd, TopBy, TopSort, Value, key,
+    CostBy, CostDiff, Costs, Coverage, MergeError, Profile, Quality, TopBy, TopSort, Value, key,
 };
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
@@ -132,11 +134,14 @@ impl QueryService for Queries {
                 rest: true,
             });
         }
+        let mut quality = answer::quality(quality, None, &self.0.hosts);
+        // A step has the weight of whole hosts, whatever is selected of them.
+        quality.weights_capped |= data.steps.iter().any(|step| step.weight == u64::MAX);
         Ok(Response::new(wire::SeriesResponse {
             start_unix_ns: data.start_unix_ns,
             step_ns: data.step_ns,
             lines,
-            quality: Some(answer::quality(quality, None, &self.0.hosts)),
+            quality: Some(quality),
             rest_lines: data.rest_lines,
             steps: data.steps.into_iter().map(answer::step).collect(),
         }))
@@ -221,35 +226,33 @@ impl QueryService for Queries {
         let lines = self.0.options.lines;
         let compared = self
             .run(nodes, lines, move |store, limits| {
-                let ask = |side: usize, limits: &Limits| -> Result<Side, Failed> {
+                // Never of profiles: what is cut off one to fit is charged to callers, and looks like a change.
+                let ask = |side: usize, limits: &Limits| -> Result<(Costs, StoreQuality), Failed> {
                     let range = resolved(store, sides[side].range(), now)?;
-                    let Answer { mut data, quality } =
-                        store.profile(range, &queries[side], limits)?;
-                    let coverage = covered(&data);
+                    let by = CostBy::Function;
+                    let Answer { data, quality } =
+                        store.costs(range, &queries[side], by, limits)?;
                     // Nobody knows what was lost: shares are of what was sampled.
-                    data.samples.retain(|key, _| key.end != StackEnd::Lost);
-                    Ok(Side {
-                        data,
-                        parts: None,
-                        quality: (quality, coverage),
-                    })
+                    Ok((data.without_lost(), quality))
                 };
                 // Both sides are the answer. How far they spread takes what time and memory is left.
-                let mut before = ask(0, limits)?;
+                let (costs, before) = ask(0, limits)?;
                 let mut rest = limits.clone();
-                let held = |side: &Side| side.data.heap_bytes();
-                rest.memory_bytes = rest.memory_bytes.saturating_sub(held(&before));
-                let mut after = ask(1, &rest)?;
-                let mut bytes_left = rest.memory_bytes.saturating_sub(held(&after));
-                for (side, query) in [&mut before, &mut after].into_iter().zip(&queries) {
-                    let of = (side.quality.0.covered, side.quality.0.rollup.step_ns);
-                    if !side.data.samples.is_empty() {
+                rest.memory_bytes = rest.memory_bytes.saturating_sub(costs.heap_bytes());
+                let (costs_after, after) = ask(1, &rest)?;
+                one_unit(&before, &after)?;
+                let diff = CostDiff::new(costs, costs_after);
+                let mut bytes_left = limits.memory_bytes.saturating_sub(diff.heap_bytes());
+                let (mut before, mut after) = (Side::new(before), Side::new(after));
+                let totals = [diff.totals.before, diff.totals.after];
+                let asked = [&mut before, &mut after].into_iter().zip(&queries);
+                for ((side, query), total) in asked.zip(totals) {
+                    let of = (side.quality.covered, side.quality.rollup.step_ns);
+                    if total != Value::default() {
                         side.parts =
                             spread::Parts::read(store, of, query, limits, &mut bytes_left)?;
                     }
                 }
-                let none = GroupBy::Keys(Vec::new());
-                let diff = Diff::new(&before.data, &after.data, &none).map_err(invalid)?;
                 let verdicts = spread::judge(&diff, before.parts.as_ref(), after.parts.as_ref());
                 let left_out = diff.functions.len().saturating_sub(limit);
                 let functions = diff.functions.iter().zip(&verdicts).take(limit);
@@ -261,7 +264,7 @@ impl QueryService for Queries {
         let (rows, left_out, totals, before, after) = compared;
         let bytes = |row: &wire::DiffRow| row.name.len() + row.module.len() + 80;
         let (rows, too_long) = answer::fitting(rows, bytes);
-        let quality = |(quality, coverage)| Some(answer::quality(quality, coverage, &self.0.hosts));
+        let quality = |quality| Some(answer::quality(quality, None, &self.0.hosts));
         Ok(Response::new(wire::DiffResponse {
             rows,
             rows_left_out: (left_out + too_long) as u64,
@@ -305,6 +308,7 @@ impl QueryService for Queries {
                 coverage += of_host;
             }
         }
+        quality.weights_capped = quality.total_weight == u64::MAX;
         quality.sampling = Some(sampling.into());
         quality.coverage = Some(coverage.into());
         let namesakes = namesakes(&found);
@@ -434,17 +438,31 @@ impl QueryService for Queries {
 
 /// One side of a diff.
 struct Side {
-    data: Profile,
     parts: Option<spread::Parts>,
-    quality: (StoreQuality, Option<Coverage>),
+    quality: StoreQuality,
 }
 
 impl Side {
+    /// A side whose spread is not known yet.
+    fn new(quality: StoreQuality) -> Side {
+        let parts = None;
+        Side { parts, quality }
+    }
+
     /// What is told of it: its quality, and how many parts its spread is of.
-    fn told(self) -> ((StoreQuality, Option<Coverage>), usize) {
+    fn told(self) -> (StoreQuality, usize) {
         let parts = self.parts.as_ref().map_or(0, spread::Parts::len);
         (self.quality, parts)
     }
+}
+
+/// Refuses to compare weights of different units. A side without samples has none.
+fn one_unit(before: &StoreQuality, after: &StoreQuality) -> Result<(), StoreError> {
+    let (left, right) = (before.unit.clone(), after.unit.clone());
+    if left.is_empty() || right.is_empty() || left == right {
+        return Ok(());
+    }
+    Err(MergeError::UnitMismatch { left, right }.into())
 }
 
 type Table = (Vec<wire::TopRow>, usize, StoreQuality, Option<Coverage>);

@@ -1,6 +1,6 @@
 //! How sure a change of a share is, from how much the share moves within each side.
 //!
-//! The binomial error of [`profile::Diff`] takes samples as independent. Those of a fleet are not: load
+//! The binomial error of [`profile::CostDiff`] takes samples as independent. Those of a fleet are not: load
 //! comes and goes, a job runs in one minute and not in the next, so of millions of samples every row would
 //! be certain. Here each side's range is cut into parts of equal length, and the variance of a share is
 //! that of a ratio over these parts (cluster sampling, linearized):
@@ -16,7 +16,7 @@
 //! same on both sides and no error; where the sides are of different hosts, it is not seen here.
 
 use crate::store::{Limits, Store, StoreError, TimeRange};
-use profile::{CostBy, Diff, FrameKind, FunctionChange, Query, TopSort};
+use profile::{CostBy, CostDiff, FunctionChange, Query, TopSort};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Instant;
@@ -111,13 +111,11 @@ impl Parts {
                 Err(StoreError::Cancelled | StoreError::TooLarge(_)) => return Ok(None),
                 Err(error) => return Err(error),
             };
-            let whole = costs.total().weight as f64;
-            let mut lost = 0.0;
+            let costs = costs.without_lost();
+            found.whole[at] = costs.total().weight as f64;
             for row in costs.into_top(TopSort::Own, usize::MAX).rows {
                 let own = row.own.weight as f64;
-                if row.kind == FrameKind::Synthetic && row.name == LOST {
-                    lost += own;
-                } else if own > 0.0 {
+                if own > 0.0 {
                     let bytes = row.module.len() + row.name.len() + of_parts + FUNCTION_BYTES;
                     let of = match found.own.entry((row.module, row.name)) {
                         Entry::Occupied(of) => of.into_mut(),
@@ -132,7 +130,6 @@ impl Parts {
                     of[at] = own;
                 }
             }
-            found.whole[at] = (whole - lost).max(0.0);
         }
         Ok(Some(found))
     }
@@ -162,11 +159,12 @@ impl Parts {
     }
 }
 
-/// Name of the frame that stands for lost samples.
-pub(super) const LOST: &str = "[lost]";
-
 /// Judges every function of a diff, in its order.
-pub(super) fn judge(diff: &Diff, before: Option<&Parts>, after: Option<&Parts>) -> Vec<Certainty> {
+pub(super) fn judge(
+    diff: &CostDiff,
+    before: Option<&Parts>,
+    after: Option<&Parts>,
+) -> Vec<Certainty> {
     let mut verdicts = Vec::with_capacity(diff.functions.len());
     let mut chances = Vec::with_capacity(diff.functions.len());
     for (at, row) in diff.functions.iter().enumerate() {
@@ -289,7 +287,7 @@ fn ln_gamma(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use profile::{FrameRef, GroupBy, LabelSetId, Profile, SampleKey, StackEnd, StackId, Value};
+    use profile::{Costs, FrameRef, LabelSetId, Profile, SampleKey, StackEnd, StackId, Value};
 
     #[test]
     fn chances_are_those_of_tables() {
@@ -378,7 +376,8 @@ mod tests {
     /// Whether each of `rows` moved for sure, by the spread and by sampling alone.
     fn judged(before: &[(&str, &[u64])], after: &[(&str, &[u64])]) -> Vec<(String, bool, bool)> {
         let (was, is) = (profile(&sums(before)), profile(&sums(after)));
-        let diff = Diff::new(&was, &is, &GroupBy::Keys(Vec::new())).unwrap();
+        let costs = |profile| Costs::of(profile, CostBy::Function);
+        let diff = CostDiff::new(costs(&was), costs(&is));
         let (before, after) = (parts(before), parts(after));
         let spread = judge(&diff, Some(&before), Some(&after));
         let sampling = judge(&diff, None, None);

@@ -6,6 +6,7 @@
 
 mod answer;
 mod attending;
+mod batching;
 pub mod clickhouse;
 pub mod embedded;
 pub mod open;
@@ -16,6 +17,7 @@ pub use answer::{
     StoreQuality,
 };
 pub use attending::Attending;
+pub use batching::BatchPolicy;
 pub use window::{
     HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
     StreamStacks, Taken, TimeRange, WindowAccount,
@@ -69,6 +71,11 @@ pub trait Store: Send + Sync + 'static {
         definitions: &Dictionary,
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError>;
+
+    /// How windows are to come together into one call of [`Store::push`].
+    fn batch_policy(&self) -> BatchPolicy {
+        BatchPolicy::default()
+    }
 
     /// Remembers what is known of hosts, replacing what was: in one write, so many of them should come
     /// together.

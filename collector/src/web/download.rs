@@ -135,7 +135,11 @@ pub(super) async fn make(
     let query = selected.query(&asked.group_by)?;
     let mut place = queries.place()?;
     let made = queries.profile(&selected, query, 0, move |found, limits| {
-        let Answer { data, .. } = found;
+        let Answer { data, quality } = found;
+        if quality.total.is_capped() {
+            // A file has no place to say so.
+            return Err(too_large().into());
+        }
         let start_s = data.info.start_unix_ns.div_euclid(1_000_000_000);
         let pieces = file(&data, format, &asked.group_by, limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
@@ -166,6 +170,12 @@ pub(super) async fn make(
     })
 }
 
+fn too_large() -> Status {
+    Status::out_of_range(
+        "the total is beyond what the format can count: ask for a shorter range or fewer hosts",
+    )
+}
+
 fn file(
     profile: &Profile,
     format: Format,
@@ -187,9 +197,7 @@ fn file(
     let mut out = Bounded::new(left.min(FILE_BYTES_MAX), limits);
     match write(profile, format, &options, &mut out) {
         Ok(()) => Ok(out.done()),
-        Err(FormatError::TotalTooLarge { .. }) => Err(Failed::Status(Status::out_of_range(
-            "the total is beyond what the format can count: ask for a shorter range",
-        ))),
+        Err(FormatError::TotalTooLarge { .. }) => Err(too_large().into()),
         Err(_) if out.given_up => Err(StoreError::Cancelled.into()),
         Err(_) => Err(Failed::Status(Status::resource_exhausted(format!(
             "the file has more than the {} bytes that are left for it (`query.memory_mib`): ask for \

@@ -2,8 +2,10 @@
 //!
 //! The listener is on loopback and knows no users, so a browser is what stands between it and any page
 //! on the internet. Requests must name the collector as their host, which a name that was rebound to
-//! 127.0.0.1 does not; and those that carry data must not come from another site's page.
+//! 127.0.0.1 does not; and they must not come from another site's page. Only a link to the page itself may: behind
+//! all else are queries of the store, whose answers a browser would write to its user's disk.
 
+use super::page;
 use hyper::header::{
     CONTENT_SECURITY_POLICY, HOST, HeaderName, HeaderValue, ORIGIN, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -65,9 +67,9 @@ pub(super) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
     }
     let foreign =
         matches!(text("sec-fetch-site"), Some(site) if site != "same-origin" && site != "none");
-    // Following a link to the page is fine, wherever the link is.
+    // Following a link to the page is fine, wherever the link is. Links on the page are not foreign.
     let link = method == Method::GET && text("sec-fetch-mode") == Some("navigate");
-    if foreign && !link {
+    if foreign && !(link && page::is_page(uri.path())) {
         return Some("requests from pages of other sites are refused");
     }
     None
@@ -106,6 +108,14 @@ mod tests {
     use super::*;
 
     fn check(headers: &[(&'static str, &'static str)], method: Method) -> bool {
+        check_at("/", headers, method)
+    }
+
+    fn check_at(
+        path: &'static str,
+        headers: &[(&'static str, &'static str)],
+        method: Method,
+    ) -> bool {
         let mut map = HeaderMap::new();
         for &(name, value) in headers {
             map.append(
@@ -113,7 +123,7 @@ mod tests {
                 HeaderValue::from_static(value),
             );
         }
-        refusal(&method, &Uri::from_static("/"), &map).is_none()
+        refusal(&method, &Uri::from_static(path), &map).is_none()
     }
 
     #[test]
@@ -185,5 +195,32 @@ mod tests {
         ];
         assert!(check(&link, Method::GET));
         assert!(!check(&link, Method::POST));
+    }
+    #[test]
+    fn links_from_elsewhere_open_nothing_but_the_page() {
+        let link = |site| {
+            [
+                ("host", "localhost:7610"),
+                ("sec-fetch-site", site),
+                ("sec-fetch-mode", "navigate"),
+            ]
+        };
+        assert!(check_at("/?x", &link("cross-site"), Method::GET));
+        assert!(check_at("/index.html", &link("cross-site"), Method::GET));
+        for path in [
+            "/api/profile.folded?from=0",
+            "/metrics",
+            "/app.js",
+            "//",
+            "/index.html/../api/profile.folded",
+        ] {
+            for site in ["cross-site", "same-site"] {
+                assert!(!check_at(path, &link(site), Method::GET), "{path}");
+            }
+            // Of the page's own links, and of addresses that were typed.
+            for site in ["same-origin", "none"] {
+                assert!(check_at(path, &link(site), Method::GET), "{path}");
+            }
+        }
     }
 }

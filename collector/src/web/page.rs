@@ -53,6 +53,11 @@ fn is_hashed(name: &str) -> bool {
 /// are found from here, and not from a path below.
 const PAGE: [&str; 2] = ["/", "/index.html"];
 
+/// True for the page itself, false for its files.
+pub(super) fn is_page(path: &str) -> bool {
+    PAGE.contains(&path)
+}
+
 /// The file at `path` of the page.
 pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Response<Bytes> {
     if method != Method::GET && method != Method::HEAD {
@@ -61,7 +66,7 @@ pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Respo
         response.headers_mut().insert(ALLOW, allow);
         return response;
     }
-    let is_page = PAGE.contains(&path);
+    let is_page = is_page(path);
     let name = match path.strip_prefix('/') {
         _ if is_page => "index.html",
         Some(name) => name,

@@ -1,15 +1,16 @@
 //! IngestService: what is taken, and what is refused.
 
 use crate::faults::short;
-use crate::memory::Trouble;
+use crate::memory::{Memory, Trouble};
 use crate::rig::{
     Agent, NOW, Options, Rig, SECOND, begin, facts, hash, hello, labels, tables, until, window,
 };
 use collector::ingest::limits::{LABEL_VALUE_BYTES_MAX, ROWS_PER_WINDOW_MAX, WINDOWS_IN_FLIGHT};
-use collector::store::LabelSet;
+use collector::store::{BatchPolicy, LabelSet};
 use profile::StackEnd;
 use proto::collector as wire;
 use proto::collector::{Outcome, push_request, push_response};
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::Code;
 
@@ -378,6 +379,21 @@ async fn many_streams_share_their_pushes() {
     assert!(pushes < STREAMS * WINDOWS / 2, "{pushes} pushes");
     drop(agents);
     until("all streams are closed", || rig.metrics.streams.get() == 0).await;
+}
+
+#[tokio::test]
+async fn windows_wait_for_one_another_as_the_store_asks() {
+    let store = Arc::new(Memory::default());
+    store.set_batch_policy(BatchPolicy {
+        linger: Duration::from_secs(3600),
+        windows: 3,
+    });
+    let rig = Rig::on(store, Options::default()).await;
+    let stacks = &["main;read"];
+    let (mut a, mut b) = (rig.agent("a").await, rig.agent("b").await);
+    let mut c = rig.agent("c").await;
+    tokio::join!(a.store(1, stacks), b.store(1, stacks), c.store(1, stacks));
+    assert_eq!(rig.store.batches(), [3]);
 }
 
 #[tokio::test]

@@ -2,8 +2,9 @@
 //! all of it.
 
 use collector::store::{
-    Answer, Attending, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, NewWindow,
-    Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    Answer, Attending, BatchPolicy, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines,
+    NewWindow, Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken, TimeRange,
+    selects,
 };
 use profile::{
     ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
@@ -27,6 +28,8 @@ struct State {
     batches: Vec<usize>,
     trouble: Option<Trouble>,
     held: bool,
+    folds: bool,
+    policy: BatchPolicy,
     cancelled: u64,
     closed: bool,
     attending: BTreeMap<String, Attending>,
@@ -60,6 +63,16 @@ impl Memory {
     /// What pushes fail with from now on.
     pub fn set_trouble(&self, trouble: Option<Trouble>) {
         self.lock().trouble = trouble;
+    }
+
+    /// How windows are to come, from the next collector on.
+    pub fn set_batch_policy(&self, policy: BatchPolicy) {
+        self.lock().policy = policy;
+    }
+
+    /// Profiles of too many stacks are cut to callers from now on, as engines do, instead of refused.
+    pub fn fold(&self) {
+        self.lock().folds = true;
     }
 
     /// Holds pushes and queries until released.
@@ -247,6 +260,10 @@ impl Store for Memory {
             state.batches.push(stored);
         }
         Ok(taken)
+    }
+
+    fn batch_policy(&self) -> BatchPolicy {
+        self.lock().policy
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
@@ -458,13 +475,19 @@ impl Store for Memory {
             period: 10,
             ..Info::default()
         });
+        let quality = quality(range, &windows, answer.total());
+        if answer.dict.stacks.len() > limits.nodes && state.folds {
+            return Ok(Answer {
+                data: without_leaves(&answer),
+                quality,
+            });
+        }
         if answer.dict.stacks.len() > limits.nodes {
             return Err(StoreError::TooLarge(format!(
                 "more than {} stacks",
                 limits.nodes
             )));
         }
-        let quality = quality(range, &windows, answer.total());
         Ok(Answer {
             data: answer,
             quality,
@@ -549,4 +572,19 @@ impl Store for Memory {
         self.lock().closed = true;
         Ok(())
     }
+}
+
+/// Each sample under the caller of its leaf.
+fn without_leaves(profile: &Profile) -> Profile {
+    let mut cut = Profile {
+        dict: profile.dict.clone(),
+        info: profile.info.clone(),
+        ..Profile::default()
+    };
+    for (key, value) in profile.sorted() {
+        let caller = profile.dict.stacks.node(key.stack);
+        let stack = caller.map_or(key.stack, |(caller, _)| caller);
+        cut.add(SampleKey { stack, ..key }, value);
+    }
+    cut
 }

@@ -147,6 +147,57 @@ async fn a_diff_shows_what_moved() {
 }
 
 #[tokio::test]
+async fn a_diff_is_not_of_pruned_profiles() {
+    let mut options = Options::default();
+    options.query.nodes = 2;
+    let rig = filled(options).await;
+    rig.store.fold();
+    let request = wire::DiffRequest {
+        before: selection("host=\"a\",unit=\"web.service\""),
+        after: selection("host=\"b\",unit=\"web.service\""),
+        limit: 0,
+    };
+    let answer = rig.queries().await.diff(request).await;
+    let rows = answer.expect("an answer").into_inner().rows;
+    let of = |name: &str| {
+        let row = rows.iter().find(|row| row.name == name).expect("a row");
+        (row.before_self_weight, row.after_self_weight)
+    };
+    // What `read` and `write` cost does not wander to their caller.
+    assert_eq!(of("main"), (0, 0));
+    assert!(of("read").0 > 0 && of("read").1 > 0 && of("write").0 > 0);
+}
+
+#[tokio::test]
+async fn selections_of_different_units_are_not_compared() {
+    let rig = filled(Options::default()).await;
+    let mut c = rig.agent("c").await;
+    let mut part = window(30, &["main;read"]);
+    part.facts.as_mut().expect("facts").unit = "cycles".to_owned();
+    c.part(part).await;
+    c.ack().await;
+    let of = |sequence| {
+        let range = agent::TimeRange {
+            start_unix_ns: begin(sequence),
+            end_unix_ns: begin(sequence + 1),
+        };
+        Some(wire::Selection {
+            range: Some(range),
+            ..wire::Selection::default()
+        })
+    };
+    let request = wire::DiffRequest {
+        before: of(1),
+        after: of(30),
+        limit: 0,
+    };
+    let refused = rig.queries().await.diff(request).await;
+    let refused = refused.expect_err("two units");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("cycles"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_diff_is_of_what_was_sampled() {
     let rig = filled(Options::default()).await;
     // Two windows, and one of them.
@@ -541,6 +592,28 @@ async fn what_functions_cost_is_not_of_a_pruned_profile() {
     };
     let top = rig.queries().await.top(request).await;
     assert!(top.is_ok_and(|top| !top.into_inner().rows.is_empty()));
+}
+
+#[tokio::test]
+async fn an_answer_says_that_its_weights_were_cut() {
+    let rig = Rig::with(Options::default()).await;
+    let mut agent = rig.agent("a").await;
+    let capped = async || {
+        let request = wire::TopRequest {
+            selection: selection(""),
+            ..wire::TopRequest::default()
+        };
+        let top = rig.queries().await.top(request).await;
+        let quality = top.expect("an answer").into_inner().quality;
+        quality.expect("quality").weights_capped
+    };
+    for (sequence, expected) in [(1, false), (2, true)] {
+        let mut part = window(sequence, &["main;read"]);
+        part.facts.as_mut().expect("facts").unit = "cycles".to_owned();
+        part.sample_weights = vec![u64::MAX / 2 + 1];
+        agent.store_part(part, &["main;read"]).await;
+        assert_eq!(capped().await, expected);
+    }
 }
 
 #[tokio::test]

@@ -232,6 +232,25 @@ async fn other_names_and_other_sites_get_nothing() {
 }
 
 #[tokio::test]
+async fn links_of_other_sites_start_no_downloads_and_the_pages_own_do() {
+    let rig = filled().await;
+    let follow = async |site: &str, path: &str| {
+        let headers = format!(
+            "Host: {}\r\nSec-Fetch-Site: {site}\r\nSec-Fetch-Mode: navigate\r\n",
+            rig.http
+        );
+        get_with(&rig, path, &headers).await.status
+    };
+    let download = "/api/profile.folded?from=0";
+    assert_eq!(follow("cross-site", download).await, 403);
+    assert_eq!(follow("same-site", download).await, 403);
+    assert_eq!(rig.metrics.queries_ok.get(), 0);
+    assert_eq!(follow("cross-site", "/").await, 200);
+    assert_eq!(follow("same-origin", download).await, 200);
+    assert_eq!(follow("none", download).await, 200);
+}
+
+#[tokio::test]
 async fn grpc_web_answers_unary_and_streams() {
     let rig = filled().await;
     let all = wire::Selection {

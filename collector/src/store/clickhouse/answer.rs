@@ -3,7 +3,7 @@
 use super::client::{Client, Fault, Param, Statement};
 use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
 use super::quality;
-use super::select::{Condition, Grouping, Labels, Unit, within};
+use super::select::{Condition, Grouping, Labels, Unit, signed_sum, sum, within};
 use crate::store::{
     Answer, LabelSet, Labelled, Limits, Line, Lines, Rollup, Scope, Step, StoreQuality, TimeRange,
 };
@@ -232,9 +232,10 @@ pub(super) async fn series(
         &condition,
         &format!(
             "toUInt64(intDiv(toInt64(toUnixTimestamp(total.chunk)) + total.slot * {STEP_S} \
-             - ({}), {})) AS step, sum(total.n + total.lost_n) AS n, \
-             sum(total.w + total.lost_w) AS w",
-            steps.start_s, steps.step_s
+             - ({}), {})) AS step, sum(total.n + total.lost_n) AS n, {} AS w",
+            steps.start_s,
+            steps.step_s,
+            sum("total.w + total.lost_w")
         ),
         "g, unit, step",
     );
@@ -279,7 +280,7 @@ fn heaviest_lines(
     steps: &Steps,
     limit: usize,
 ) -> Lines {
-    let sum = |weights: &[u64]| {
+    let all = |weights: &[u64]| {
         weights
             .iter()
             .fold(0u64, |sum, &weight| sum.saturating_add(weight))
@@ -300,7 +301,7 @@ fn heaviest_lines(
         .map(|(labels, weights)| Line { labels, weights })
         .collect();
     lines.sort_by(|left, right| {
-        let (of_left, of_right) = (sum(&left.weights), sum(&right.weights));
+        let (of_left, of_right) = (all(&left.weights), all(&right.weights));
         of_right
             .cmp(&of_left)
             .then_with(|| left.labels.cmp(&right.labels))
@@ -355,8 +356,7 @@ async fn of_steps(
     // A window is in each step that it covers some of; its time and weight are in the first of them,
     // where its samples are.
     ask.sql = format!(
-        "SELECT step, uniqExact(host_id) AS hosts, sum(if(step = first, length_ns, 0)) AS covered_ns, \
-           sum(if(step = first, w, 0)) AS w FROM ( \
+        "SELECT step, uniqExact(host_id) AS hosts, {covered} AS covered_ns, {weight} AS w FROM ( \
            SELECT host_id, w, first, toUInt64(greatest(end_ns - start_ns, 0)) AS length_ns, \
              arrayJoin(range(first, greatest(first, least({count}, last)) + 1)) AS step FROM ( \
              SELECT toString(host_id) AS host_id, set.w AS w, start_ns, end_ns, \
@@ -365,6 +365,8 @@ async fn of_steps(
                toUInt64(greatest(intDiv(end_ns - 1 - ({start_ns}), {step_ns}), 0)) AS last \
              FROM windows AS set FINAL WHERE {inside} AND {selected})) \
          GROUP BY step",
+        covered = sum("if(step = first, length_ns, 0)"),
+        weight = sum("if(step = first, w, 0)"),
         count = steps.count,
         start_s = steps.start_s,
         step_s = steps.step_s,
@@ -384,9 +386,10 @@ async fn of_steps(
     let selected = hosts.sql(&mut ask);
     ask.sql = format!(
         "SELECT toUInt64(intDiv(toInt64(toUnixTimestamp(chunk)) + slot * {STEP_S} - ({start_s}), \
-           {step_s})) AS step, sum(total.lost_w) AS lost_w FROM totals AS total FINAL \
+           {step_s})) AS step, {lost} AS lost_w FROM totals AS total FINAL \
          WHERE total.lost_w > 0 AND {inside} AND (chunk, slot, origin) IN \
            (SELECT chunk, slot, origin FROM windows WHERE {inside} AND {selected}) GROUP BY step",
+        lost = sum("total.lost_w"),
         start_s = steps.start_s,
         step_s = steps.step_s,
         inside = span.of_steps(),
@@ -430,10 +433,15 @@ pub(super) async fn totals(
     let labels = Labels::Set("series");
     let condition = Condition::of(client, labels, span, &scope.selector, limits).await?;
     let grouping = Grouping::new(group_by);
-    let columns = "sum(total.n) AS n, sum(total.w) AS w, sum(total.lost_n) AS lost_n, \
-         sum(total.lost_w) AS lost_w, sum(total.alone_ns) AS expected_ns, \
-         sum(total.alone_estimated_ns) AS estimated_ns";
-    let ask = of_totals(&grouping, span, &condition, columns, "g, unit");
+    let columns = format!(
+        "sum(total.n) AS n, {} AS w, sum(total.lost_n) AS lost_n, {} AS lost_w, {} AS expected_ns, \
+         {} AS estimated_ns",
+        sum("total.w"),
+        sum("total.lost_w"),
+        signed_sum("total.alone_ns"),
+        signed_sum("total.alone_estimated_ns")
+    );
+    let ask = of_totals(&grouping, span, &condition, &columns, "g, unit");
     let (mut unit, mut total) = (Unit::default(), Value::default());
     let mut sums: Vec<(u64, Labelled)> = Vec::new();
     client

@@ -230,6 +230,8 @@ impl Statement {
 pub(super) struct Client {
     /// In the database.
     inside: ::clickhouse::Client,
+    /// The same for rows of windows, which are packed on their way: they are most of what is sent.
+    inserting: ::clickhouse::Client,
     /// In no database.
     outside: ::clickhouse::Client,
     database: String,
@@ -255,8 +257,10 @@ impl Client {
         if let Some(password) = password {
             outside = outside.with_password(password);
         }
+        let inside = outside.clone().with_database(&options.database);
         Client {
-            inside: outside.clone().with_database(&options.database),
+            inserting: inside.clone().with_compression(Compression::Lz4),
+            inside,
             outside,
             database: options.database.clone(),
             write_timeout: options.write_timeout,
@@ -330,7 +334,31 @@ impl Client {
             return Ok(());
         }
         self.in_time(async {
-            let mut insert = self.inside.insert::<T>(table).await?;
+            let mut insert = self.inserting.insert::<T>(table).await?;
+            for row in rows {
+                insert.write(row).await?;
+            }
+            insert.end().await
+        })
+        .await
+    }
+
+    /// Inserts rows that must not be there twice, also in what views make of them: an insert under a token that
+    /// was there lately adds nothing.
+    pub async fn insert_once<T: RowOwned + RowWrite>(
+        &self,
+        table: &str,
+        rows: &[T],
+        token: &str,
+    ) -> Result<(), Fault> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.in_time(async {
+            let insert = self.inserting.insert::<T>(table).await?;
+            let mut insert = insert
+                .with_setting("insert_deduplication_token", token)
+                .with_setting("deduplicate_blocks_in_dependent_materialized_views", "1");
             for row in rows {
                 insert.write(row).await?;
             }

@@ -20,8 +20,8 @@ mod stacks;
 mod window;
 
 use super::{
-    Answer, Attending, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store,
-    StoreError, Taken, TimeRange,
+    Answer, Attending, BatchPolicy, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
+    Scope, Store, StoreError, Taken, TimeRange,
 };
 use client::{Client, Fault};
 use keys::{Keys, STEP_NS, Span};
@@ -165,6 +165,8 @@ pub struct ClickHouseStore {
     known: Mutex<Known>,
     counters: Counters,
     outage: Mutex<Option<Outage>>,
+    /// Rows that the server perhaps took some of.
+    unfinished: Mutex<Option<push::Batch>>,
     /// Days over the age of samples whose rollups were looked at.
     looked: Mutex<BTreeMap<u16, retire::Looked>>,
     closed: AtomicBool,
@@ -274,6 +276,7 @@ impl ClickHouseStore {
             known: Mutex::default(),
             counters: Counters::default(),
             outage: Mutex::default(),
+            unfinished: Mutex::default(),
             looked: Mutex::default(),
             closed: AtomicBool::new(false),
         })
@@ -353,6 +356,7 @@ impl Store for ClickHouseStore {
             options: &self.options,
             known: &self.known,
             counters: &self.counters,
+            unfinished: &self.unfinished,
         };
         let done = self.run(push.take(windows, definitions, now_unix_ns));
         match &done {
@@ -361,6 +365,14 @@ impl Store for ClickHouseStore {
             Ok(_) | Err(_) => self.is_back(),
         }
         done.map_err(|fault| fault.of("store windows"))
+    }
+
+    /// The engine writes parts, which it merges: it asks for about one insert a second, of many rows.
+    fn batch_policy(&self) -> BatchPolicy {
+        BatchPolicy {
+            linger: Duration::from_secs(1),
+            windows: 1024,
+        }
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {

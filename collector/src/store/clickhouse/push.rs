@@ -17,6 +17,11 @@ use std::sync::atomic::Ordering;
 /// Ids of one look-up. Unit: ids, about 20 bytes each in the request.
 const LOOKUP_MAX: usize = 20_000;
 
+/// How often a batch is tried to be finished once the server is back. One that it never takes, for its size
+/// perhaps, must not keep others out: with more, agents wait longer; with less, a server that comes back
+/// slowly has rollups that lack something.
+const TRIES_MAX: u32 = 5;
+
 /// A window that is to be stored.
 struct Planned<'w> {
     at: usize,
@@ -27,7 +32,7 @@ struct Planned<'w> {
 
 /// All rows of a push, by table.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     frames: Vec<FrameRow>,
     stacks: Vec<StackRow>,
     series: Vec<SeriesRow>,
@@ -40,7 +45,39 @@ struct Batch {
     learned: HashMap<u16, HashSet<u64>>,
     /// Stacks to be copied to a day from others.
     copies: BTreeMap<u16, BTreeSet<u64>>,
+    /// How often it was tried to finish it.
+    tries: u32,
 }
+
+impl Batch {
+    /// A name for the samples: equal for the same rows in the same order, and for no others.
+    fn token(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for row in &self.feed {
+            let FeedRow {
+                chunk,
+                slot,
+                series,
+                service,
+                stack,
+                end,
+                origin,
+                n,
+                w,
+                period,
+            } = row;
+            hasher.update(&chunk.to_le_bytes());
+            hasher.update(&[*slot, *end]);
+            for number in [series, service, stack, origin, n, w, period] {
+                hasher.update(&number.to_le_bytes());
+            }
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// What a window is known by: its day, host and sequence.
+type WindowKey = (u16, u64, u64);
 
 /// A day with those before and after it: a clock that was set may have moved a window by a little.
 fn around(day: u16) -> [u16; 3] {
@@ -57,6 +94,8 @@ pub(super) struct Push<'s> {
     pub options: &'s Options,
     pub known: &'s Mutex<Known>,
     pub counters: &'s Counters,
+    /// What the server perhaps took some of when it was last called.
+    pub unfinished: &'s Mutex<Option<Batch>>,
 }
 
 impl Push<'_> {
@@ -67,6 +106,7 @@ impl Push<'_> {
         definitions: &Dictionary,
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, Fault> {
+        self.finish().await?;
         let mut answers: Vec<Option<Taken>> = vec![None; windows.len()];
         let mut planned = Vec::new();
         let mut first: HashMap<(u64, u64), usize> = HashMap::new();
@@ -95,7 +135,11 @@ impl Push<'_> {
                 }
             }
         }
-        let stored = self.stored(&planned).await?;
+        let keys = planned.iter().map(|plan| {
+            let sequence = plan.window.origin.sequence;
+            (plan.place.day(), plan.host, sequence)
+        });
+        let stored = self.stored(&keys.collect::<Vec<_>>()).await?;
         planned.retain(|plan| {
             let is_stored = stored.contains(&(plan.host, plan.window.origin.sequence));
             if is_stored {
@@ -115,23 +159,18 @@ impl Push<'_> {
 
     /// Which of the windows are stored already. What is sent again has the time it had before, so only days
     /// around those of the windows are looked at, however many are kept.
-    async fn stored(&self, planned: &[Planned<'_>]) -> Result<HashSet<(u64, u64)>, Fault> {
+    async fn stored(&self, windows: &[WindowKey]) -> Result<HashSet<(u64, u64)>, Fault> {
         #[derive(Fields, Deserialize)]
         struct Origin {
             host: u64,
             sequence: u64,
         }
         let mut found = HashSet::new();
-        for some in planned.chunks(LOOKUP_MAX) {
-            let pairs = some
-                .iter()
-                .map(|plan| (plan.host, plan.window.origin.sequence));
+        for some in windows.chunks(LOOKUP_MAX) {
+            let pairs = some.iter().map(|&(_, host, sequence)| (host, sequence));
             let mut ask = Statement::default();
             let pairs = ask.pairs(&pairs.collect::<Vec<_>>());
-            let days: BTreeSet<u16> = some
-                .iter()
-                .flat_map(|plan| around(plan.place.day()))
-                .collect();
+            let days: BTreeSet<u16> = some.iter().flat_map(|&(day, _, _)| around(day)).collect();
             let days = days
                 .iter()
                 .map(u16::to_string)
@@ -439,11 +478,50 @@ impl Push<'_> {
         id
     }
 
-    /// Writes the rows: dictionaries before what names them, windows last.
+    /// Writes to its end what was begun when the server went away, before anything else: the same samples
+    /// under the same token, so that what it took of them does not count twice. Their agents come again as
+    /// they like.
+    async fn finish(&self) -> Result<(), Fault> {
+        let Some(mut batch) = super::lock(self.unfinished).take() else {
+            return Ok(());
+        };
+        let windows = batch.windows.iter();
+        let keys = windows.map(|row| ((row.chunk / 86_400) as u16, row.host, row.sequence));
+        match self.stored(&keys.collect::<Vec<_>>()).await {
+            Ok(stored) if stored.is_empty() && batch.tries < TRIES_MAX => {
+                batch.tries += 1;
+                self.insert(batch).await
+            }
+            // The last insert was done, or agents went to another collector: the others come again.
+            Ok(_) => Ok(()),
+            Err(fault) => {
+                *super::lock(self.unfinished) = Some(batch);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Writes the rows. What the server is away for is remembered.
     async fn insert(&self, batch: Batch) -> Result<(), Fault> {
         if batch.windows.is_empty() {
             return Ok(());
         }
+        let written = self.write(&batch).await;
+        match &written {
+            Ok(()) => {
+                let mut known = super::lock(self.known);
+                for (day, ids) in batch.learned {
+                    known.add(day, ids);
+                }
+            }
+            Err(Fault::Away(_)) => *super::lock(self.unfinished) = Some(batch),
+            Err(_) => {}
+        }
+        written
+    }
+
+    /// Writes the rows: dictionaries before what names them, windows last.
+    async fn write(&self, batch: &Batch) -> Result<(), Fault> {
         for (day, stacks) in &batch.copies {
             self.copy(*day, stacks).await?;
         }
@@ -453,12 +531,9 @@ impl Push<'_> {
         self.client.insert("services", &batch.services).await?;
         self.client.insert("gaps", &batch.gaps).await?;
         self.client.insert("totals", &batch.totals).await?;
-        self.client.insert("feed", &batch.feed).await?;
+        let token = batch.token();
+        self.client.insert_once("feed", &batch.feed, &token).await?;
         self.client.insert("windows", &batch.windows).await?;
-        let mut known = super::lock(self.known);
-        for (day, ids) in batch.learned {
-            known.add(day, ids);
-        }
         let add = |counter: &std::sync::atomic::AtomicU64, more: usize| {
             counter.fetch_add(more as u64, Ordering::Relaxed);
         };

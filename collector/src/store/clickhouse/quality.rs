@@ -2,7 +2,7 @@
 
 use super::client::{Client, Fault, Statement};
 use super::keys::{NS_PER_S, Span};
-use super::select::{Condition, Labels, within};
+use super::select::{Condition, Labels, sum, within};
 use crate::store::HostFacts;
 use crate::store::clickhouse::rows::{HealthRow, HostRow};
 use crate::store::{
@@ -479,11 +479,13 @@ pub(super) async fn hosts(
     if let Some(span) = span {
         let ask = Statement::of(format!(
             "SELECT toString(host_id) AS host_id, boot, count() AS windows, \
-             countIf(set.measured = 0) AS unmeasured, sum(set.n) AS n, sum(set.w) AS w, \
-             sum(set.lost_n) AS lost_n, sum(set.lost_w) AS lost_w, \
-             sum(if(set.measured = 0, toUInt64(set.w - set.lost_w), set.expected_ns)) AS expected_ns, \
-             sum(if(set.measured = 0, toUInt64(set.w - set.lost_w), set.estimated_ns)) AS estimated_ns, \
+             countIf(set.measured = 0) AS unmeasured, sum(set.n) AS n, {} AS w, \
+             sum(set.lost_n) AS lost_n, {} AS lost_w, {} AS expected_ns, {} AS estimated_ns, \
              {MISSED_SUM} AS missed FROM windows AS set FINAL WHERE {} GROUP BY host_id, boot",
+            sum("set.w"),
+            sum("set.lost_w"),
+            sum("if(set.measured = 0, toUInt64(set.w - set.lost_w), set.expected_ns)"),
+            sum("if(set.measured = 0, toUInt64(set.w - set.lost_w), set.estimated_ns)"),
             span.of_steps()
         ));
         client

@@ -9,18 +9,18 @@
 //! at once where a query reads with FINAL, on disk when it merges. So no insert has to be exactly
 //! once, and no collector has to know of another. FINAL and the look at `windows` are left out
 //! while the samples of the range are as many as its windows say, before the reading and after it.
-//! The rollups are fed by materialized views, which do see every repeat: each of their rows counts
-//! the rows it was made of, and a rollup answers for an hour only while it has as many as the
-//! windows of the hour say.
+//! The rollups are fed by materialized views. An insert that is repeated as it was adds nothing to them,
+//! by its token; windows that come again in another company do. So each of their rows counts the rows it
+//! was made of, and a rollup answers for an hour only while it has as many as the windows of the hour say.
 
 use super::client::{Client, Fault};
 use super::keys::Keys;
 
 /// Version of the schema that this collector makes and understands.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// Statements by version, 1 first. A version that was published never changes.
-const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST];
+const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST, ONCE];
 
 /// Functions as their runtime spells them, beside what people read. Empty for most.
 const SYSTEM_NAMES: &[&str] =
@@ -36,6 +36,14 @@ const ATTENDANCE: &[&str] = &["CREATE TABLE IF NOT EXISTS attendance (
 /// Windows from before version 4 say that nothing of their weight was lost. This version changes no
 /// table: it fills in what was, see [`tell_lost`].
 const LOST: &[&str] = &[];
+
+/// What the views make of samples remembers the tokens of the last inserts, about a quarter of an hour of
+/// them: one that comes again adds nothing.
+const ONCE: &[&str] = &[
+    "ALTER TABLE samples MODIFY SETTING non_replicated_deduplication_window = 1000",
+    "ALTER TABLE service_1m MODIFY SETTING non_replicated_deduplication_window = 1000",
+    "ALTER TABLE service_1h MODIFY SETTING non_replicated_deduplication_window = 1000",
+];
 
 /// Version that [`tell_lost`] belongs to.
 const LOST_VERSION: usize = 5;

@@ -311,6 +311,19 @@ impl<'g> Grouping<'g> {
     }
 }
 
+/// SQL of a sum of weights. It ends at the largest number, which answers tell, and not at what is left of it
+/// after starting again from 0.
+pub(super) fn sum(of: &str) -> String {
+    let most = u64::MAX;
+    format!("toUInt64(least(sum(toUInt128({of})), toUInt128({most})))")
+}
+
+/// The same of numbers with a sign.
+pub(super) fn signed_sum(of: &str) -> String {
+    let (least, most) = (i64::MIN + 1, i64::MAX);
+    format!("toInt64(greatest(least(sum(toInt128({of})), toInt128({most})), toInt128({least})))")
+}
+
 /// Fails when an answer passes the memory it may take.
 pub(super) fn within(bytes: usize, limits: &Limits) -> Result<(), Fault> {
     if bytes > limits.memory_bytes {

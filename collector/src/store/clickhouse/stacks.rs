@@ -5,7 +5,7 @@ use super::client::{Client, Fault, Statement};
 use super::keys::{STEP_NS, Span};
 use super::quality;
 use super::rollup::Source;
-use super::select::{Condition, Grouping, Labels, Unit, within};
+use super::select::{Condition, Grouping, Labels, Unit, sum, within};
 use crate::store::{Answer, LabelSet, Limits, StoreQuality, TimeRange};
 use clickhouse::Row;
 use profile::{
@@ -212,7 +212,8 @@ async fn read_cells(
     let (from, group) = from(source, condition, grouping, &mut ask);
     ask.sql = format!(
         "SELECT {group}, sample.stack AS stack, sample.end AS end, sum(sample.n) AS n, \
-         sum(sample.w) AS w FROM {from} GROUP BY g, unit, stack, end"
+         {} AS w FROM {from} GROUP BY g, unit, stack, end",
+        sum("sample.w")
     );
     let mut cells = Vec::new();
     client

@@ -1,9 +1,12 @@
 //! Limits of queries: nodes, memory, time, and a client that has gone.
 
-use crate::store::draft::{Draft, PERIOD, store_all};
+use crate::store::draft::{Draft, PERIOD, frame, store_all};
 use crate::store::text::{assert_adds_up, short};
-use crate::store::{Engine, Fresh, Place, ample, given_up, hour, names, query, scope, whole_hour};
+use crate::store::{
+    Engine, Fresh, Place, ample, given_up, hour, names, query, range, scope, whole_hour,
+};
 use collector::store::{Limits, StoreError};
+use profile::{CostBy, StackEnd, TopSort, Value};
 use std::time::{Duration, Instant};
 
 /// A window with 200 stacks below two roots.
@@ -97,4 +100,53 @@ pub fn a_query_over_its_memory_is_too_large(_: &dyn Engine, place: Box<dyn Place
     };
     assert!(!text.is_empty());
     assert_eq!(whole_hour(&*store).quality.windows, 1);
+}
+
+/// More time than 64 bits of nanoseconds hold, as a thousand hosts have it in two weeks. Sums that start again
+/// from 0 look like any other.
+pub fn sums_beyond_the_largest_number_end_at_it(_: &dyn Engine, place: Box<dyn Place>) {
+    const WEIGHT: u64 = 1 << 53;
+    let store = Fresh::of(place);
+    let value = Value {
+        count: 1,
+        weight: WEIGHT,
+    };
+    // 2^53 of each of 2100 hosts, in four hours: what the rollup of an hour sums up fits.
+    let drafts: Vec<Draft> = (0..2100i64)
+        .map(|host| {
+            let draft = Draft::new(&format!("h{host}"), 1, host % 4 * 3600 - 7200);
+            let labels = draft.labels("service=s,unit=u");
+            draft.sample(&labels, &[frame("f")], StackEnd::Complete, value)
+        })
+        .collect();
+    for some in drafts.chunks(525) {
+        store_all(&*store, some);
+    }
+    let all = range(-7200, 7200);
+    for query in [query("", &[]), query("unit=u", &["unit"])] {
+        let answer = store.profile(all, &query, &ample()).unwrap();
+        assert!(answer.quality.total.is_capped());
+        assert_eq!(answer.data.total().weight, u64::MAX);
+        assert_eq!(answer.quality.total.count, 2100);
+        let costs = store.costs(all, &query, CostBy::Function, &ample());
+        let costs = costs.unwrap().data;
+        assert!(costs.total().is_capped());
+        assert_eq!(costs.into_top(TopSort::Own, 1).rows[0].own.weight, u64::MAX);
+    }
+    let scope = scope(all, "");
+    let totals = store.totals(&scope, &names(&["unit"]), &ample()).unwrap();
+    assert!(totals.quality.total.is_capped());
+    assert_eq!(totals.data[0].taken.weight, u64::MAX);
+    assert_eq!(totals.data[0].expected_ns, i64::MAX);
+    let step_ns = 4 * 3_600_000_000_000;
+    let series = store.series(&scope, &[], step_ns, &ample()).unwrap();
+    let most = series.data.lines[0].weights.iter().max();
+    assert_eq!(most, Some(&u64::MAX));
+    let steps = series.data.steps.iter().map(|step| step.weight);
+    assert_eq!(steps.max(), Some(u64::MAX));
+    // What fits is exact.
+    let hour = store.profile(range(0, 3600), &query("", &[]), &ample());
+    assert_eq!(hour.unwrap().quality.total.weight, 525 * WEIGHT);
+    let hosts = store.hosts(all, &ample()).unwrap();
+    assert!(hosts.iter().all(|(_, did)| did.taken.weight == WEIGHT));
 }

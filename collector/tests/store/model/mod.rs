@@ -431,12 +431,12 @@ impl Store for Model {
         let mut rest = if left_out.is_empty() {
             Vec::new()
         } else {
-            vec![0; steps]
+            vec![0u64; steps]
         };
         for line in &left_out {
             rest.iter_mut()
                 .zip(&line.weights)
-                .for_each(|(sum, weight)| *sum += weight);
+                .for_each(|(sum, weight)| *sum = sum.saturating_add(*weight));
         }
         let unit = unit_of(rows.iter().map(|row| row.0.window.unit.as_str()))?;
         Ok(Answer {
@@ -516,14 +516,15 @@ impl Store for Model {
                 }
             }
         }
+        let clip = |ns: i128| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         let data = sums
             .into_iter()
             .map(|(labels, (taken, lost, ns, estimated))| Labelled {
                 labels,
                 taken,
                 lost,
-                expected_ns: i64::try_from(ns).unwrap(),
-                estimated_ns: i64::try_from(estimated).unwrap(),
+                expected_ns: clip(ns),
+                estimated_ns: clip(estimated),
             });
         let mut data: Vec<_> = data.collect();
         data.sort_by_key(|row| std::cmp::Reverse(row.taken.weight.saturating_add(row.lost.weight)));

@@ -56,6 +56,11 @@ test('what is missing is told of, and warned of from a bound on', () => {
   expect(said).toMatchObject({ '2/3 hosts': true, 'lost 0.10 %': false, 'truncated 20.0 %': true, 'coverage 90.0 %': true, '5.0 % pruned': true, '1 partition set aside': true });
 });
 
+test('sums that were cut are said before anything else', () => {
+  const [first] = notesOf(create(DataQualitySchema, { hosts: 2n, hostsAlive: 3n, weightsCapped: true }));
+  expect(first).toMatchObject({ text: 'weights too large', bad: true });
+});
+
 test('cgroups stand under the nearest parent there is, heaviest first', () => {
   const cgroup = (path: string, totalWeight: bigint) => create(CgroupSchema, { path, totalWeight });
   const roots = treeOf([cgroup('/', 100n), cgroup('/a', 30n), cgroup('/b/c/d', 60n), cgroup('/b/c/d/e', 2n), cgroup('/ab', 10n), cgroup('/b/c/d', 60n)]);

@@ -228,16 +228,16 @@ fn folded_share(tree: &Tree<Name, 2>) -> String {
         let name = &tree.names[node.name as usize];
         name.function == crate::OTHER_FRAME && name.kind == FrameKind::Synthetic as u8
     };
-    let sum: u64 = tree
+    let sum: f64 = tree
         .nodes
         .iter()
         .filter(other)
-        .map(|node| node.own[0])
+        .map(|node| node.own[0] as f64)
         .sum();
     let all = tree.nodes[0].total[0];
     match all {
         0 => String::new(),
-        _ => format!(", {:.1} % of all", sum as f64 * 100.0 / all as f64),
+        _ => format!(", {:.1} % of all", sum * 100.0 / all as f64),
     }
 }
 

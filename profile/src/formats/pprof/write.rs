@@ -4,7 +4,7 @@ use super::messages::{
     Function, Label, Line, Location, Mapping, Profile as Message, Sample, ValueType,
 };
 use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
-use crate::formats::{FormatError, no_frames, quality_line};
+use crate::formats::{Format, FormatError, no_frames, quality_line};
 use crate::frame::{FrameKind, FrameRef};
 use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Profile, Quality, SampleKey, Value};
@@ -17,11 +17,16 @@ use std::io::Write;
 
 /// Writes the profile.
 ///
-/// Values beyond 2⁶³ − 1 become that: the format has signed numbers.
-///
 /// # Errors
-/// When `out` fails.
+/// When `out` fails, or the values together are beyond 2⁶³ − 1: the format has signed numbers, and readers add
+/// them up as such.
 pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError> {
+    let total = profile.total();
+    if i64::try_from(total.weight.max(total.count)).is_err() {
+        return Err(FormatError::TotalTooLarge {
+            format: Format::Pprof,
+        });
+    }
     let bytes = build(profile).encode_to_vec();
     let mut gzip = GzEncoder::new(out, Compression::default());
     gzip.write_all(&bytes)?;

@@ -7,7 +7,7 @@ use super::profile::{Found, SLICE, merge_kinds, read_partition};
 use super::quality::Fleet;
 use super::{Guard, each_partition};
 use crate::store::{Answer, Limits, StoreError, TimeRange};
-use ::profile::{CostBy, Costs, Info, Quality, Query, SampleKey, Shape, StackId, Value};
+use ::profile::{CostBy, Costs, Info, Quality, Query, SampleKey, Shape, StackEnd, StackId, Value};
 
 /// Memory that [`Costs::sum`] takes for each stack of a dictionary. Unit: bytes.
 const STACK_BYTES: usize = 50;
@@ -57,7 +57,10 @@ pub fn costs(
                             let labels = labels[kept as usize];
                             let key = SampleKey { labels, stack, end };
                             counted.count(&dict.tables, key, value.count);
-                            samples.push((stack, value));
+                            match end {
+                                StackEnd::Lost => costs.add_lost(value),
+                                _ => samples.push((stack, value)),
+                            }
                         }
                     }
                 }
