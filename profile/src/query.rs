@@ -173,12 +173,38 @@ impl<'q> QueryRunner<'q> {
         caller: StackId,
         value: Value,
     ) -> Option<SampleKey> {
+        self.count(source, key, value.count);
+        let stack = caller;
+        self.add_sum(source, SampleKey { stack, ..key }, value)
+    }
+
+    /// Counts samples in the answer's quality, as those they are; what they add up to with others goes to
+    /// [`QueryRunner::add_sum`].
+    ///
+    /// # Panics
+    /// When the ids are not of `source`.
+    pub fn count(&mut self, source: &Dictionary, key: SampleKey, count: u64) {
+        if self.selects(source, key.labels) {
+            self.counted.add(source, key, count);
+        }
+    }
+
+    /// Adds what samples that were [counted](QueryRunner::count) add up to. Returns what it is kept under.
+    /// Frame filters are not applied.
+    ///
+    /// # Panics
+    /// When the ids are not of `source`.
+    pub fn add_sum(
+        &mut self,
+        source: &Dictionary,
+        key: SampleKey,
+        sum: Value,
+    ) -> Option<SampleKey> {
         let labels = self.label_set(source, key.labels)?;
-        self.counted.add(source, key, value.count);
-        let stack = self.remap.stack(source, &mut self.answer.dict, caller);
+        let stack = self.remap.stack(source, &mut self.answer.dict, key.stack);
         let end = key.end;
         let kept = SampleKey { labels, stack, end };
-        self.answer.add(kept, value);
+        self.answer.add(kept, sum);
         Some(kept)
     }
 

@@ -284,7 +284,6 @@ pub struct Block {
     starts: Vec<u64>,
     lens: Vec<u32>,
     slots: Vec<u16>,
-    chosen: Vec<bool>,
 }
 
 impl Block {
@@ -363,15 +362,31 @@ impl Block {
             return Err(Damage("a count is beyond the end"));
         }
         self.slots.clear();
-        for &len in &self.lens {
-            let mut slot = 0u16;
-            for _ in 0..len {
-                slot = slot
-                    .checked_add(input.take_u16()?)
-                    .filter(|&slot| usize::from(slot) < self.chosen.len())
-                    .ok_or(Damage("a window is not there"))?;
-                self.slots.push(slot);
+        self.slots.reserve(all);
+        let mut last = 0;
+        if let Some(mut steps) = input.take_short(all) {
+            for &len in &self.lens {
+                let (own, rest) = steps.split_at(len as usize);
+                steps = rest;
+                let mut slot = 0u16;
+                self.slots.extend(own.iter().map(|&step| {
+                    slot = slot.saturating_add(step.into());
+                    slot
+                }));
+                last = last.max(slot);
             }
+        } else {
+            for &len in &self.lens {
+                let mut slot = 0u16;
+                for _ in 0..len {
+                    slot = slot.saturating_add(input.take_u16()?);
+                    self.slots.push(slot);
+                }
+                last = last.max(slot);
+            }
+        }
+        if all > 0 && usize::from(last) >= self.starts.len() {
+            return Err(Damage("a window is not there"));
         }
         Ok(all)
     }
@@ -386,13 +401,27 @@ impl Block {
     ) -> Result<(), Damage> {
         let mut input = Reader::new(raw);
         take_starts(&mut input, &mut self.starts)?;
-        self.chosen.clear();
-        self.chosen
-            .extend(self.starts.iter().map(|&start| (from..to).contains(&start)));
+        // They are ascending, so what is chosen is one span of them.
+        let first = self.starts.partition_point(|&start| start < from);
+        let end = self.starts.partition_point(|&start| start < to);
         let all = self.read_slots(&mut input)?;
+        let (plain, saturated) = (flags & 1 == 0, flags & 2 != 0);
+        let (mut slots, chosen) = (&self.slots[..], first..end);
+        let is_chosen = |slot: &u16| chosen.contains(&usize::from(*slot));
+        let columns = self.values.iter_mut().zip(&mut self.present);
+        if plain && !saturated {
+            for (&len, (value, present)) in self.lens.iter().zip(columns) {
+                let (own, rest) = slots.split_at(len as usize);
+                slots = rest;
+                (*value, *present) = sum_of_chosen(&mut input, own, value.count, is_chosen)?
+                    .map_or((Value::default(), false), |count| {
+                        let weight = count.wrapping_mul(period);
+                        (Value { count, weight }, true)
+                    });
+            }
+            return Ok(());
+        }
         // Counts first, weights after: two passes over the same shape.
-        let plain = flags & 1 == 0;
-        let saturated = flags & 2 != 0;
         let mut weights = input.clone();
         if !plain {
             let written = if saturated {
@@ -404,13 +433,13 @@ impl Block {
                 weights.take()?;
             }
         }
-        let mut at = 0;
-        let columns = self.values.iter_mut().zip(&mut self.present);
         for (&len, (value, present)) in self.lens.iter().zip(columns) {
+            let (own, rest) = slots.split_at(len as usize);
+            slots = rest;
             let (mut left, mut sum) = (*value, Value::default());
             *present = false;
-            for nth in 0..len {
-                let one = if nth + 1 == len && !saturated {
+            for (nth, slot) in own.iter().enumerate() {
+                let one = if nth + 1 == own.len() && !saturated {
                     left
                 } else {
                     let count = input.take()?;
@@ -420,16 +449,48 @@ impl Block {
                 };
                 left.count = left.count.wrapping_sub(one.count);
                 left.weight = left.weight.wrapping_sub(one.weight);
-                if self.chosen[usize::from(self.slots[at])] {
+                if is_chosen(slot) {
                     *present = true;
                     sum += one;
                 }
-                at += 1;
             }
             *value = sum;
         }
         Ok(())
     }
+}
+
+/// Reads the counts of a stack in its windows, of which the last follows from `total` and is not
+/// written; the sum of those in chosen windows, when one is.
+#[inline]
+fn sum_of_chosen(
+    input: &mut Reader<'_>,
+    slots: &[u16],
+    total: u64,
+    is_chosen: impl Fn(&u16) -> bool,
+) -> Result<Option<u64>, Damage> {
+    let Some((last, before)) = slots.split_last() else {
+        return Ok(None);
+    };
+    let (mut left, mut sum, mut any) = (total, 0u64, is_chosen(last));
+    let mut add = |slot: &u16, count: u64| {
+        left = left.wrapping_sub(count);
+        any |= is_chosen(slot);
+        sum = sum.wrapping_add(if is_chosen(slot) { count } else { 0 });
+    };
+    if let Some(counts) = input.take_short(before.len()) {
+        for (slot, &count) in before.iter().zip(counts) {
+            add(slot, count.into());
+        }
+    } else {
+        for slot in before {
+            add(slot, input.take()?);
+        }
+    }
+    if is_chosen(last) {
+        sum = sum.wrapping_add(left);
+    }
+    Ok(any.then_some(sum))
 }
 
 #[cfg(test)]
