@@ -13,6 +13,7 @@
 mod rows;
 
 use super::codec::{Damage, Opener, Reader, Sealer, put, put_signed};
+use super::order::order_by;
 use profile::Value;
 
 /// Most begins of windows that one block tells apart. Windows beyond are put in the last one: their
@@ -142,13 +143,29 @@ pub struct Timed {
     pub slot: u16,
 }
 
-/// Orders rows for a block and adds up equal ones.
-pub fn sort_rows(rows: &mut Vec<Timed>) {
+/// Orders rows for a block and adds up equal ones; `spare` is room.
+pub fn sort_rows(rows: &mut Vec<Timed>, spare: &mut Vec<Timed>) {
     let key = |row: &Timed| {
         let low = u64::from(row.entry.leaf) << 16 | u64::from(row.slot);
         (row.entry.series, low)
     };
-    rows.sort_unstable_by_key(key);
+    let series = || rows.iter().map(|row| row.entry.series);
+    let (first, last) = (series().min().unwrap_or(0), series().max().unwrap_or(0));
+    // Series of a bundle are few and came together: all of it is one number, unless they are spread.
+    if last - first < 1 << 16 {
+        // Windows mostly came in order.
+        let ordered = if rows.is_sorted_by_key(|row| row.slot) {
+            16
+        } else {
+            0
+        };
+        order_by(rows, spare, ordered, |row| {
+            let (series, low) = key(row);
+            u64::from(series - first) << 48 | low
+        });
+    } else {
+        rows.sort_unstable_by_key(key);
+    }
     rows.dedup_by(|later, first| {
         let same = key(later) == key(first);
         if same {
@@ -522,7 +539,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_part_of_a_block_is_what_its_rows_add_up_to(mut rows in rows(), from in 0u64..50, len in 0u64..50, whole in any::<bool>()) {
-            sort_rows(&mut rows);
+            sort_rows(&mut rows, &mut Vec::new());
             let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
             let mut body = Vec::new();
             put_block(&mut body, &mut Sealer::new().unwrap(), &rows, &starts, PERIOD).unwrap();
@@ -551,7 +568,7 @@ mod tests {
 
         #[test]
         fn every_row_comes_back_with_its_time(mut rows in rows()) {
-            sort_rows(&mut rows);
+            sort_rows(&mut rows, &mut Vec::new());
             let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
             let mut body = Vec::new();
             put_block(&mut body, &mut Sealer::new().unwrap(), &rows, &starts, PERIOD).unwrap();
@@ -569,7 +586,7 @@ mod tests {
         #[test]
         fn packed_rows_come_back(mut rows in rows()) {
             rows.iter_mut().for_each(|row| row.slot = 0);
-            sort_rows(&mut rows);
+            sort_rows(&mut rows, &mut Vec::new());
             let rows: Vec<Entry> = rows.into_iter().map(|row| row.entry).collect();
             let mut bytes = Vec::new();
             put_rows(&mut bytes, &rows, PERIOD);

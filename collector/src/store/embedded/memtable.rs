@@ -26,7 +26,9 @@ impl Part {
     /// Packs rows that are ordered by (series, leaf), each once. `is_lost` tells which leaves are of
     /// samples that were lost.
     pub fn new(group: u32, rows: &[Entry], period: u64, is_lost: impl Fn(u32) -> bool) -> Part {
-        let (mut packed, mut heads) = (Vec::with_capacity(rows.len() * 4), Vec::new());
+        // A row takes four bytes, about, and each series some more.
+        let mut packed = Vec::with_capacity(rows.len() * 5 + 16);
+        let mut heads = Vec::with_capacity(16);
         put_rows(&mut packed, rows, period);
         let mut before = 0;
         for run in rows.chunk_by(|left, right| left.series == right.series) {
@@ -70,6 +72,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// Size of its packed rows. Unit: bytes.
+    pub fn bytes(&self) -> usize {
+        let parts = self.parts.iter();
+        parts.map(|part| part.rows.len() + part.heads.len()).sum()
+    }
+
     /// Appends the window.
     pub fn put(&self, out: &mut Vec<u8>) {
         put(out, self.chunk.into());

@@ -48,6 +48,7 @@ mod marks;
 mod memtable;
 mod meta;
 mod options;
+mod order;
 mod partition;
 mod prepare;
 mod push;
