@@ -17,7 +17,7 @@ pub use answer::{
 };
 pub use attending::Attending;
 pub use window::{
-    HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
+    Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
     StreamStacks, Taken, TimeRange, WindowAccount,
 };
 
@@ -69,6 +69,20 @@ pub trait Store: Send + Sync + 'static {
         definitions: &Dictionary,
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError>;
+
+    /// As [`Store::push`], of frames whose contents are known: an engine that needs them does not compute
+    /// them again.
+    ///
+    /// # Errors
+    /// When nothing of the call was taken.
+    fn push_defined(
+        &self,
+        windows: &[NewWindow],
+        definitions: &Defined,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, StoreError> {
+        self.push(windows, definitions.dict(), now_unix_ns)
+    }
 
     /// Remembers what is known of hosts, replacing what was: in one write, so many of them should come
     /// together.

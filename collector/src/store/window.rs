@@ -1,7 +1,7 @@
 //! What is pushed into a store: windows of hosts, and what is known of the hosts.
 
 use super::MissingStacks;
-use profile::{ContentId, Quality, StackEnd, Value};
+use profile::{ContentId, Dictionary, Quality, Remap, StackEnd, StackId, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -127,6 +127,60 @@ impl NewWindow {
             *sum = sum.saturating_add(row.value.count);
         }
         (taken, lost)
+    }
+}
+
+/// Frames that come with windows. To compute contents costs more than anything else that is done with
+/// frames, so they are computed once, from the frames and not from what an agent says, and kept.
+#[derive(Default)]
+pub struct Defined {
+    dict: Dictionary,
+    ids: Vec<ContentId>,
+}
+
+impl Defined {
+    /// Computes the contents of all stacks.
+    pub fn new(dict: Dictionary) -> Defined {
+        Defined {
+            ids: dict.content_ids(),
+            dict,
+        }
+    }
+
+    /// The frames.
+    pub fn dict(&self) -> &Dictionary {
+        &self.dict
+    }
+
+    /// Contents by stack.
+    pub fn ids(&self) -> &[ContentId] {
+        &self.ids
+    }
+
+    /// Adds stacks of another and all that called them.
+    pub fn adopt(&mut self, source: &Defined, stacks: impl IntoIterator<Item = StackId>) {
+        let mut remap = Remap::default();
+        let mut is_here = vec![false; source.ids.len()];
+        let mut path = Vec::new();
+        self.ids
+            .resize(self.dict.stacks.len(), ContentId::default());
+        for stack in stacks {
+            let mut at = stack;
+            while !is_here[at.0 as usize]
+                && let Some((caller, _)) = source.dict.stacks.node(at)
+            {
+                path.push(at);
+                at = caller;
+            }
+            // Callers first, so that each is new by itself.
+            for at in path.drain(..).rev() {
+                is_here[at.0 as usize] = true;
+                let own = remap.stack(&source.dict, &mut self.dict, at);
+                if own.0 as usize == self.ids.len() {
+                    self.ids.push(source.ids[at.0 as usize]);
+                }
+            }
+        }
     }
 }
 

@@ -30,15 +30,14 @@ const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 /// is not believed.
 pub struct Definitions<'d> {
     dict: &'d Dictionary,
-    ids: Vec<ContentId>,
+    ids: &'d [ContentId],
     by_id: HashMap<ContentId, StackId>,
     remaps: HashMap<i64, Remap>,
 }
 
 impl<'d> Definitions<'d> {
-    /// Computes the contents of all stacks.
-    pub fn new(dict: &'d Dictionary) -> Definitions<'d> {
-        let ids = dict.content_ids();
+    /// Frames with the contents of all stacks.
+    pub fn new((dict, ids): (&'d Dictionary, &'d [ContentId])) -> Definitions<'d> {
         let by_id = ids
             .iter()
             .enumerate()
