@@ -16,6 +16,7 @@ pub use answer::{
     StoreQuality,
 };
 pub use attending::Attending;
+pub(crate) use window::reserve;
 pub use window::{
     Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
     StreamStacks, Taken, TimeRange, WindowAccount,

@@ -242,9 +242,23 @@ impl Memo {
     pub fn set(&mut self, id: u32, known: u32) {
         let at = id as usize;
         if self.known.len() <= at {
+            let more = at + 1 - self.known.len();
+            reserve(&mut self.known, more);
             self.known.resize(at + 1, UNKNOWN);
         }
         self.known[at] = known;
+    }
+}
+
+/// Least room that is made beyond what is needed. Unit: items.
+const ROOM_MIN: usize = 64;
+
+/// Makes room for `more` items and, where that is more than there is, for an eighth more. A stream has a
+/// stack for each that its host ever had, and there are thousands of streams: twice the room that is used,
+/// as vectors take it, would be hundreds of MiB.
+pub(crate) fn reserve<T>(items: &mut Vec<T>, more: usize) {
+    if items.capacity() - items.len() < more {
+        items.reserve_exact(more + (items.len() / 8).max(ROOM_MIN));
     }
 }
 
@@ -319,4 +333,31 @@ pub struct HostRecord {
     pub last_seen_unix_ns: i64,
     /// By how much its clock was ahead of the collector's, last time.
     pub clock_ahead_ns: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::FrameRef;
+
+    #[test]
+    fn contents_go_with_the_stacks_that_are_adopted() {
+        let mut source = Dictionary::default();
+        let frames = ["main", "work", "read", "idle"].map(|function| {
+            source.intern_frame(FrameRef {
+                function,
+                ..FrameRef::default()
+            })
+        });
+        let [main, work, read, idle] = frames;
+        let deep = source.stacks.intern([main, work, read]);
+        let beside = source.stacks.intern([main, idle]);
+        let source = Defined::new(source);
+        let mut target = Defined::default();
+        target.adopt(&source, [beside, StackId::EMPTY]);
+        assert_eq!(target.dict().stacks.len(), 3);
+        target.adopt(&source, [deep, beside]);
+        assert_eq!(target.dict().stacks.len(), 5);
+        assert_eq!(target.ids(), target.dict().content_ids());
+    }
 }
