@@ -19,10 +19,11 @@ impl std::fmt::Display for ContentId {
 impl ContentId {
     /// The identity of this stack with a frame called on top, given by its own identity.
     pub fn child(self, frame: ContentId) -> ContentId {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.0);
-        hasher.update(&frame.0);
-        cut(hasher)
+        let mut both = [0; 32];
+        let (own, called) = both.split_at_mut(16);
+        own.copy_from_slice(&self.0);
+        called.copy_from_slice(&frame.0);
+        cut(blake3::hash(&both))
     }
 
     /// The identity of one frame.
@@ -48,7 +49,7 @@ impl ContentId {
             hasher.update(&(system_name.len() as u64).to_le_bytes());
             hasher.update(system_name.as_bytes());
         }
-        cut(hasher)
+        cut(hasher.finalize())
     }
 }
 
@@ -99,9 +100,9 @@ impl Dictionary {
     }
 }
 
-fn cut(hasher: blake3::Hasher) -> ContentId {
+fn cut(hash: blake3::Hash) -> ContentId {
     let mut id = ContentId::default();
-    id.0.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    id.0.copy_from_slice(&hash.as_bytes()[..16]);
     id
 }
 

@@ -122,7 +122,7 @@ pub struct QueryRunner<'q> {
     matches: Vec<Vec<Option<bool>>>,
     remap: Remap,
     path: Vec<FrameId>,
-    quality: Quality,
+    counted: Counted,
     answer: Profile,
 }
 
@@ -136,7 +136,7 @@ impl<'q> QueryRunner<'q> {
             matches: vec![Vec::new(); query.frame_filters.len()],
             remap: Remap::default(),
             path: Vec::new(),
-            quality: Quality::default(),
+            counted: Counted::default(),
             answer: Profile::default(),
         }
     }
@@ -155,7 +155,7 @@ impl<'q> QueryRunner<'q> {
         let Some(stack) = self.stack(source, key.stack) else {
             return;
         };
-        count_quality(&mut self.quality, source, key, value.count);
+        self.counted.add(source, key, value.count);
         let end = key.end;
         self.answer.add(SampleKey { labels, stack, end }, value);
     }
@@ -173,12 +173,38 @@ impl<'q> QueryRunner<'q> {
         caller: StackId,
         value: Value,
     ) -> Option<SampleKey> {
+        self.count(source, key, value.count);
+        let stack = caller;
+        self.add_sum(source, SampleKey { stack, ..key }, value)
+    }
+
+    /// Counts samples in the answer's quality, as those they are; what they add up to with others goes to
+    /// [`QueryRunner::add_sum`].
+    ///
+    /// # Panics
+    /// When the ids are not of `source`.
+    pub fn count(&mut self, source: &Dictionary, key: SampleKey, count: u64) {
+        if self.selects(source, key.labels) {
+            self.counted.add(source, key, count);
+        }
+    }
+
+    /// Adds what samples that were [counted](QueryRunner::count) add up to. Returns what it is kept under.
+    /// Frame filters are not applied.
+    ///
+    /// # Panics
+    /// When the ids are not of `source`.
+    pub fn add_sum(
+        &mut self,
+        source: &Dictionary,
+        key: SampleKey,
+        sum: Value,
+    ) -> Option<SampleKey> {
         let labels = self.label_set(source, key.labels)?;
-        count_quality(&mut self.quality, source, key, value.count);
-        let stack = self.remap.stack(source, &mut self.answer.dict, caller);
+        let stack = self.remap.stack(source, &mut self.answer.dict, key.stack);
         let end = key.end;
         let kept = SampleKey { labels, stack, end };
-        self.answer.add(kept, value);
+        self.answer.add(kept, sum);
         Some(kept)
     }
 
@@ -202,6 +228,7 @@ impl<'q> QueryRunner<'q> {
         self.stacks.clear();
         self.matches.iter_mut().for_each(Vec::clear);
         self.remap = Remap::default();
+        self.counted.next_dictionary();
     }
 
     /// Adds when a sample was taken, when the query takes it. In any order; at another time than those of
@@ -228,7 +255,7 @@ impl<'q> QueryRunner<'q> {
     /// among selections. The counts of samples (taken, lost samples, folded, truncated, depth limit,
     /// unnamed) are those of the samples that were kept, before frame filters changed their stacks.
     pub fn finish(self, info: Info) -> Profile {
-        let quality = self.quality.of_selection(info.quality);
+        let quality = self.counted.quality().of_selection(info.quality);
         let mut answer = self.answer;
         answer.moments.list.sort_by_key(|moment| moment.at_ns);
         answer.info = Info { quality, ..info };
@@ -337,12 +364,51 @@ impl Profile {
     }
 }
 
-impl Quality {
-    /// Counts samples of one key, whose ids are of `source`, by what their stack says.
-    pub fn count(&mut self, source: &Dictionary, key: SampleKey, count: u64) {
-        count_quality(self, source, key, count);
+/// Samples counted by what their stacks say.
+///
+/// The leaf of a wait is not the last frame of its stack, so stacks are walked where there are waits.
+/// Most dictionaries have none, which is found out once: counting then looks at one frame a sample.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    quality: Quality,
+    /// Frames of the dictionary that were looked at.
+    frames: usize,
+    /// One of them is a mark of waits.
+    has_marks: bool,
+}
+
+impl Counted {
+    /// Counts samples of one key, whose ids are of `source`: the same dictionary every time, which may
+    /// have grown, until [`Counted::next_dictionary`] is called.
+    ///
+    /// # Panics
+    /// When the ids are not of `source`.
+    pub fn add(&mut self, source: &Dictionary, key: SampleKey, count: u64) {
+        let frames = source.frames.as_slice();
+        if self.frames < frames.len() {
+            let mut new = frames[self.frames..].iter();
+            self.has_marks = self.has_marks || new.any(|frame| is_mark(source, *frame));
+            self.frames = frames.len();
+        }
+        let leaf = match self.has_marks {
+            true => own_leaf,
+            false => last_frame,
+        };
+        count_leaf(&mut self.quality, source, key, count, leaf);
     }
 
+    /// The samples that follow are of another dictionary.
+    pub fn next_dictionary(&mut self) {
+        (self.frames, self.has_marks) = (0, false);
+    }
+
+    /// What was counted.
+    pub fn quality(&self) -> Quality {
+        self.quality
+    }
+}
+
+impl Quality {
     /// Counted samples of a selection, with what was missed on the `whole` before it had labels. See
     /// [`QueryRunner::finish`].
     pub fn of_selection(self, whole: Quality) -> Quality {
@@ -370,6 +436,16 @@ pub(crate) fn count_quality(
     key: SampleKey,
     count: u64,
 ) {
+    count_leaf(quality, source, key, count, own_leaf);
+}
+
+fn count_leaf(
+    quality: &mut Quality,
+    source: &Dictionary,
+    key: SampleKey,
+    count: u64,
+    leaf: impl Fn(&Dictionary, StackId) -> Option<Frame>,
+) {
     let add = |counter: &mut u64| *counter = counter.saturating_add(count);
     if key.end == StackEnd::Lost {
         return add(&mut quality.lost_samples);
@@ -381,7 +457,7 @@ pub(crate) fn count_quality(
     if key.end == StackEnd::DepthLimit {
         add(&mut quality.depth_limit);
     }
-    let Some(leaf) = own_leaf(source, key.stack) else {
+    let Some(leaf) = leaf(source, key.stack) else {
         return;
     };
     if leaf.unnamed != Unnamed::No {
@@ -392,10 +468,15 @@ pub(crate) fn count_quality(
     }
 }
 
+/// The leaf frame of a stack without marks.
+fn last_frame(source: &Dictionary, stack: StackId) -> Option<Frame> {
+    let (_, leaf) = source.stacks.node(stack)?;
+    Some(source.frames.get(leaf))
+}
+
 /// The leaf frame; of a wait the last frame of the thread that waits.
 fn own_leaf(source: &Dictionary, stack: StackId) -> Option<Frame> {
-    let (_, leaf) = source.stacks.node(stack)?;
-    let mut leaf = source.frames.get(leaf);
+    let mut leaf = last_frame(source, stack)?;
     let mut beyond = false;
     for frame in source.stacks.leaf_first(stack) {
         let frame = source.frames.get(frame);

@@ -8,8 +8,9 @@
 mod support;
 
 use profile::{
-    FrameFilter, FrameFilterOp, GroupBy, LabelMatcher, MatchOp, Profile, Query, QueryRunner,
-    SampleKey, Selector, StackEnd, Value,
+    Counted, Dictionary, FrameFilter, FrameFilterOp, FrameId, FrameKind, FrameRef, GroupBy,
+    LabelMatcher, LabelSetId, MatchOp, OTHER_FRAME, Profile, Query, QueryRunner, SampleKey,
+    Selector, StackEnd, Unnamed, Value,
 };
 use proptest::prelude::*;
 use support::{build, canonical, from_lines, info, samples, short, unnamed};
@@ -303,4 +304,45 @@ proptest! {
         };
         prop_assert_eq!(sum(part(yes), part(no)), profile.total());
     }
+}
+
+#[test]
+fn samples_are_counted_alike_before_and_after_there_are_waits() {
+    let mut dict = Dictionary::default();
+    let mut counted = Counted::default();
+    let stacks: [&[&str]; 5] = [
+        &["main", "?"],
+        &["main", OTHER_FRAME],
+        &["main", "?", "[woken by b]", "write"],
+        &["main", "write", "[still waiting]", "?"],
+        &[],
+    ];
+    for names in stacks {
+        let frames: Vec<FrameId> = names
+            .iter()
+            .map(|&function| {
+                dict.intern_frame(FrameRef {
+                    kind: match function.starts_with('[') {
+                        true => FrameKind::Synthetic,
+                        false => FrameKind::Native,
+                    },
+                    unnamed: match function {
+                        "?" => Unnamed::NoSymbols,
+                        _ => Unnamed::No,
+                    },
+                    function,
+                    ..FrameRef::default()
+                })
+            })
+            .collect();
+        let key = SampleKey {
+            labels: LabelSetId::default(),
+            stack: dict.stacks.intern(frames),
+            end: StackEnd::Complete,
+        };
+        counted.add(&dict, key, 3);
+    }
+    // The leaf of a wait is where its thread waits.
+    let quality = counted.quality();
+    assert_eq!((quality.taken, quality.unnamed, quality.folded), (15, 6, 3));
 }

@@ -31,7 +31,9 @@ pub struct Acked {
     pub rows: usize,
     /// Samples in it.
     pub samples: u64,
-    /// From the moment it was handed to the connection.
+    /// When it was handed to the connection.
+    pub handed: Instant,
+    /// From that moment on.
     pub after: Duration,
     /// Bytes of the window and of the definitions that it needed, as they are sent: compressed.
     pub bytes: usize,
@@ -131,6 +133,7 @@ impl Agent {
                     return Ok(Acked {
                         rows,
                         samples,
+                        handed: begin,
                         after: begin.elapsed(),
                         bytes,
                     });

@@ -4,6 +4,7 @@
 //! measured is the collector's own process, as the kernel accounts it.
 
 mod agent;
+mod floor;
 mod generate;
 mod queries;
 mod text;
@@ -62,15 +63,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .build()?;
     let local = LocalSet::new();
     let limit = Duration::from_secs(args.seconds);
-    let (acked, used, wall, late) =
-        local.block_on(&runtime, steady(fleet.clone(), &collector, limit))?;
+    let steady = local.block_on(&runtime, steady(fleet.clone(), &collector, limit))?;
+    let Steady {
+        acked,
+        used_s: used,
+        wall,
+        rows_before,
+        late,
+        memory,
+        connected,
+    } = steady;
     let peak = Used::of(collector.pid())?.rss_peak_bytes;
     // Ended, so that what was in memory is in its files.
     let status = collector.stop();
     ensure!(status.success(), "the collector ended with {status}");
     let disk = size_of(&dir.path().join("data"))?;
     let rows: u64 = acked.iter().map(|acked| acked.rows as u64).sum();
-    let all_rows = rows + late.rows;
+    let all_rows = rows + rows_before;
+    let windows = limit.as_secs().div_euclid(WINDOW_S).min(60);
+    let floor = floor::measure(&fleet, 0..hosts.min(50), windows)?;
     let folded = text::folded(&fleet, &mut Drawn::default());
     let mut table = Table::new(&["", "collector", "folded text + zstd", "design's figure"]);
     let mut line = |what: &str, own: String, text: String, design: String| {
@@ -108,14 +119,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         number(Some(folded.bytes as f64 / folded.rows as f64), 2),
         number(Some(DESIGN.0), 2),
     );
+    line(
+        "of the floor, which is unpacking, ordering and packing the same rows",
+        number(Some(per_million(used, rows) / floor.take_s), 1),
+        dash(),
+        dash(),
+    );
     line("peak RSS, MiB", number(Some(mib(peak)), 0), dash(), dash());
-    for (name, share) in [("median", 0.5), ("99th", 0.99), ("worst", 1.0)] {
-        line(
-            &format!("ack after, {name}, ms"),
-            number(Some(quantile(&acked, share) * 1e3), 1),
-            dash(),
-            dash(),
-        );
+    let after: Vec<Duration> = acked.iter().map(|acked| acked.after).collect();
+    for (what, all) in [("ack after", after), ("load behind its time", late)] {
+        for (name, share) in [("median", 0.5), ("99th", 0.99), ("worst", 1.0)] {
+            line(
+                &format!("{what}, {name}, ms"),
+                number(Some(quantile(&all, share) * 1e3), 1),
+                dash(),
+                dash(),
+            );
+        }
     }
     print!("{}", report::machine(&Machine::here()));
     println!(
@@ -124,6 +144,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         count(Some(acked.len() as u64)),
         count(Some(rows)),
         count(Some(acked.iter().map(|acked| acked.samples).sum()))
+    );
+    println!(
+        "start    the first window of every host is acknowledged after {} s, {FIRST_TOGETHER} hosts at \
+         a time",
+        connected.as_secs()
+    );
+    let memory: Vec<String> = memory
+        .iter()
+        .map(|&rss| number(Some(mib(rss)), 0))
+        .collect();
+    println!(
+        "memory   {} MiB RSS, at equal distances over the run",
+        memory.join(", ")
     );
     print!(
         "{}",
@@ -141,16 +174,34 @@ fn start(dir: &Path, hosts: usize) -> Collector {
     Options::new().start(dir)
 }
 
-/// What was pushed before the measurement began.
+/// Hosts that push their first window at the same time. It brings the frames of its stacks, which the
+/// load, that has one thread, makes up and packs: with all of them at once hosts wait for that thread.
+const FIRST_TOGETHER: usize = 8;
+/// Times that memory is looked at in a run, beside its begin.
+const LOOKS: u32 = 10;
+
+/// What came of a run.
 #[derive(Default)]
-struct Before {
-    rows: u64,
+struct Steady {
+    /// Windows that were handed over within the measurement.
+    acked: Vec<Acked>,
+    /// CPU time of the collector.
+    used_s: f64,
+    /// Length of the measurement.
+    wall: Duration,
+    /// What was pushed before the measurement began.
+    rows_before: u64,
+    /// How long after its time each window was handed over: the load has one thread, and when that gets
+    /// no CPU, acknowledgements wait to be read as long.
+    late: Vec<Duration>,
+    /// Resident memory at equal distances. Unit: bytes.
+    memory: Vec<u64>,
+    /// Until every host had an acknowledgement.
+    connected: Duration,
 }
 
-type Steady = (Vec<Acked>, f64, Duration, Before);
-
-/// Every host pushes a window each 10 s, out of step with the others; what is acknowledged within
-/// `limit` counts, once all have pushed their first.
+/// Every host pushes a window each 10 s, out of step with the others; what is handed over and
+/// acknowledged within `limit` counts, a window after all have pushed their first.
 async fn steady(
     fleet: Rc<Fleet>,
     collector: &Collector,
@@ -162,44 +213,67 @@ async fn steady(
     let (sender, mut acks) = tokio::sync::mpsc::channel(hosts);
     let mut tasks = tokio::task::JoinSet::new();
     let begin = tokio::time::Instant::now();
+    let turns = Rc::new(tokio::sync::Semaphore::new(FIRST_TOGETHER));
     for host in 0..hosts {
         let (fleet, address, sender) = (fleet.clone(), address.clone(), sender.clone());
+        let turns = turns.clone();
         tasks.spawn_local(async move {
-            // The first round is twice as long: every stack is new then.
-            let mut due = begin + period.mul_f64(2.0 * host as f64 / hosts as f64);
-            tokio::time::sleep_until(due).await;
-            let mut agent = Agent::connect(&address, &fleet, host).await?;
             let mut drawn = Drawn::default();
-            for window in 1.. {
-                let start = fixtures::clock::unix_ns() - (WINDOW_S * 1_000_000_000) as i64;
-                let acked = agent.push(&fleet, window, start, &mut drawn).await?;
-                if sender.send((window, acked)).await.is_err() {
+            let start = || fixtures::clock::unix_ns() - (WINDOW_S * 1_000_000_000) as i64;
+            let turn = turns.acquire().await?;
+            let mut agent = Agent::connect(&address, &fleet, host).await?;
+            let acked = agent.push(&fleet, 1, start(), &mut drawn).await?;
+            drop(turn);
+            let mut due = begin + period.mul_f64(host as f64 / hosts as f64);
+            let mut sent = sender.send((1, acked, Duration::ZERO)).await;
+            for window in 2.. {
+                if sent.is_err() {
                     break;
                 }
-                due += period;
+                // What the load has no time for is left out: it would come as a burst.
+                while due <= tokio::time::Instant::now() {
+                    due += period;
+                }
                 tokio::time::sleep_until(due).await;
+                let acked = agent.push(&fleet, window, start(), &mut drawn).await?;
+                let late = acked.handed.saturating_duration_since(due.into_std());
+                sent = sender.send((window, acked, late)).await;
             }
             anyhow::Ok(())
         });
     }
     drop(sender);
-    let (mut acked, mut before, mut first) = (Vec::new(), Before::default(), 0);
+    let (mut run, mut first) = (Steady::default(), 0);
     let mut measured: Option<(Instant, f64)> = None;
     loop {
         tokio::select! {
             Some(ended) = tasks.join_next() => ended?.context("a simulated host gave up")?,
-            Some((window, ack)) = acks.recv() => {
+            Some((window, ack, late)) = acks.recv() => {
                 first += usize::from(window == 1);
-                match measured {
-                    Some((since, cpu_s)) if since.elapsed() >= limit => {
-                        let used = Used::of(collector.pid())?.cpu_s - cpu_s;
-                        return Ok((acked, used, since.elapsed(), before));
+                if let Some((since, cpu_s)) = measured {
+                    let passed = since.elapsed();
+                    if passed >= limit * run.memory.len() as u32 / LOOKS {
+                        run.memory.push(rss(collector)?);
                     }
-                    Some(_) => acked.push(ack),
-                    None => before.rows += ack.rows as u64,
+                    if passed >= limit {
+                        run.used_s = Used::of(collector.pid())?.cpu_s - cpu_s;
+                        run.wall = passed;
+                        return Ok(run);
+                    }
+                    // What was on its way when the measurement began waited beside first windows.
+                    if ack.handed >= since {
+                        run.acked.push(ack);
+                        run.late.push(late);
+                        continue;
+                    }
                 }
-                if measured.is_none() && first == hosts {
-                    eprintln!("all hosts are connected after {} s", begin.elapsed().as_secs());
+                run.rows_before += ack.rows as u64;
+                if run.connected.is_zero() && first == hosts {
+                    run.connected = begin.elapsed();
+                    eprintln!("all hosts are connected after {} s", run.connected.as_secs());
+                }
+                let is_in_step = first == hosts && begin.elapsed() >= run.connected + period;
+                if measured.is_none() && is_in_step {
                     measured = Some((Instant::now(), Used::of(collector.pid())?.cpu_s));
                 }
             }
@@ -207,8 +281,13 @@ async fn steady(
     }
 }
 
-fn quantile(acked: &[Acked], share: f64) -> f64 {
-    let mut all: Vec<Duration> = acked.iter().map(|acked| acked.after).collect();
+/// Resident memory now. Unit: bytes.
+fn rss(collector: &Collector) -> anyhow::Result<u64> {
+    Ok(crate::cost::Usage::of(collector.pid())?.rss_bytes)
+}
+
+fn quantile(all: &[Duration], share: f64) -> f64 {
+    let mut all = all.to_vec();
     all.sort_unstable();
     let at = ((all.len() as f64 * share) as usize).min(all.len().saturating_sub(1));
     all.get(at).map_or(0.0, Duration::as_secs_f64)

@@ -1,6 +1,7 @@
 //! Questions to a collector that remembers an hour of 50 hosts, and of twice as many.
 
 use super::agent::Agent;
+use super::floor;
 use super::generate::{Drawn, Fleet, WINDOW_S};
 use super::{DESIGN, SEED, SERVICES, Used, size_of, start};
 use crate::machine::Machine;
@@ -19,6 +20,8 @@ use tonic::transport::{Channel, Endpoint};
 const STREAMS: usize = 8;
 /// Times that each question is asked; the median counts, the first is told apart.
 const REPEATS: usize = 5;
+/// Name of the collector's thread that works without being asked.
+const UPKEEP: &str = "fp-upkeep";
 /// Largest answer taken. Unit: bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
@@ -62,10 +65,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         "rows taken",
         "rows/s",
         "CPU-s per 1M rows",
+        "of the floor",
         "of the design's",
         "bytes a row on the wire",
     ]);
     let mut all_rows = 0;
+    let mut floors = Vec::new();
     for round in 0..2 {
         let which = round * hosts..(round + 1) * hosts;
         let begin = (Instant::now(), Used::of(collector.pid())?.cpu_s);
@@ -85,15 +90,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let per_million = cpu_s * 1e6 / rows as f64;
         all_rows += rows;
         eprintln!("{} rows taken in {wall_s:.0} s", count(Some(rows)));
+        let pushed = round * hosts..(round + 1) * hosts;
+        rounds.push(runtime.block_on(ask(&fleet, &collector, range))?);
+        let floor = floor::measure(&fleet, pushed, windows)?;
         ingest.row([
             format!("{} to {}", round * hosts + 1, (round + 1) * hosts),
             count(Some(rows)),
             count(Some((rows as f64 / wall_s) as u64)),
             number(Some(per_million), 3),
+            number(Some(per_million / floor.take_s), 1),
             number(Some(per_million / DESIGN.1), 1),
             number(Some(bytes as f64 / rows as f64), 2),
         ]);
-        rounds.push(runtime.block_on(ask(&fleet, &collector, range))?);
+        floors.push(floor);
     }
     print!("{}", report::machine(&Machine::here()));
     println!(
@@ -104,6 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         "question",
         "CPU ms",
         "of the aim",
+        "of the floor",
         "wall ms",
         "first CPU ms",
         "growth at 2×",
@@ -113,6 +123,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             first.name.to_owned(),
             number(Some(first.cpu_ms), 0),
             number(Some(first.cpu_ms / first.aim_ms), 2),
+            number(
+                first.reads_all.then(|| first.cpu_ms / floors[0].merge_ms),
+                1,
+            ),
             number(Some(first.wall_ms), 0),
             number(Some(first.first_cpu_ms), 0),
             number(Some(second.cpu_ms / first.cpu_ms.max(1.0)), 2),
@@ -133,6 +147,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         );
     }
+    println!(
+        "floor    {:.3} and {:.3} CPU-s per 1M rows taken; {:.0} ms to unpack the totals of the first \
+         round, {:.0} ms to add them up as well",
+        floors[0].take_s, floors[1].take_s, floors[0].unpack_ms, floors[0].merge_ms
+    );
     println!(
         "on disk {} bytes a row, {} of the design's; peak RSS {} MiB",
         number(Some(disk as f64 / all_rows as f64), 2),
@@ -189,6 +208,8 @@ struct Answered {
     cpu_ms: f64,
     first_cpu_ms: f64,
     wall_ms: f64,
+    /// It has to look at every row of the fleet.
+    reads_all: bool,
 }
 
 enum Question {
@@ -241,6 +262,7 @@ async fn ask(
     ];
     let mut answered = Vec::new();
     for (name, aim_ms, matchers, question) in questions {
+        let matchers_are_none = matchers.is_empty();
         let selection = Selection {
             range: Some(range),
             matchers,
@@ -248,12 +270,12 @@ async fn ask(
         };
         let mut taken = Vec::new();
         for _ in 0..REPEATS {
-            let (begin, cpu_s) = (Instant::now(), Used::of(collector.pid())?.cpu_s);
+            let (begin, cpu_ms) = (Instant::now(), asked_ms(collector)?);
             once(&mut client, &question, selection.clone())
                 .await
                 .with_context(|| format!("failed to ask for {name}"))?;
             let wall_ms = begin.elapsed().as_secs_f64() * 1e3;
-            let cpu_ms = (Used::of(collector.pid())?.cpu_s - cpu_s) * 1e3;
+            let cpu_ms = asked_ms(collector)? - cpu_ms;
             taken.push((cpu_ms, wall_ms));
         }
         let first_cpu_ms = taken[0].0;
@@ -265,9 +287,19 @@ async fn ask(
             cpu_ms,
             first_cpu_ms,
             wall_ms,
+            reads_all: matchers_are_none && !matches!(question, Question::Series(_)),
         });
     }
     Ok(answered)
+}
+
+/// CPU time so far of all threads but the one that flushes and compacts what was pushed before. Unit:
+/// milliseconds.
+fn asked_ms(collector: &Collector) -> anyhow::Result<f64> {
+    let usage = crate::cost::Usage::of(collector.pid())?;
+    let threads = usage.cpu_ns_by_thread.iter();
+    let asked = threads.filter(|(name, _)| *name != UPKEEP);
+    Ok(asked.map(|(_, ns)| *ns as f64).sum::<f64>() / 1e6)
 }
 
 async fn once(

@@ -3,9 +3,9 @@
 use super::limits::BATCH_ROWS_MAX;
 use super::window::Pending;
 use crate::metrics::Metrics;
-use crate::store::{BatchPolicy, NewWindow, Store, StoreError, Taken};
+use crate::store::{BatchPolicy, Defined, NewWindow, Store, StoreError, Taken};
 use crate::time::Clock;
-use profile::{Dictionary, Remap, StackId};
+use profile::StackId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -15,7 +15,7 @@ pub struct Job {
     /// The window.
     pub pending: Box<Pending>,
     /// Frames of stacks that its agent was asked for; no others.
-    pub definitions: Option<Arc<Dictionary>>,
+    pub definitions: Option<Arc<Defined>>,
     /// Where the answer goes. Has room for every window of its stream that may be without one.
     pub answer: mpsc::Sender<Answered>,
 }
@@ -206,12 +206,12 @@ fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Fail
 fn call(
     store: &dyn Store,
     windows: &[NewWindow],
-    definitions: &Dictionary,
+    definitions: &Defined,
     now: i64,
     metrics: &Metrics,
 ) -> Result<Vec<Taken>, StoreError> {
     let begin = Instant::now();
-    let result = store.push(windows, definitions, now);
+    let result = store.push_defined(windows, definitions, now);
     metrics.pushes.inc();
     metrics.push_ns.add(begin.elapsed().as_nanos() as u64);
     metrics.pushes_failed.add(u64::from(result.is_err()));
@@ -255,8 +255,8 @@ fn take(pending: &mut Pending) -> NewWindow {
     std::mem::replace(&mut pending.window, empty)
 }
 
-/// All definitions of a batch as one dictionary.
-fn merged(batch: &[Job]) -> Arc<Dictionary> {
+/// All definitions of a batch as one.
+fn merged(batch: &[Job]) -> Arc<Defined> {
     let mut all = batch.iter().filter_map(|job| job.definitions.as_ref());
     let Some(first) = all.next() else {
         return Arc::default();
@@ -264,12 +264,10 @@ fn merged(batch: &[Job]) -> Arc<Dictionary> {
     let Some(second) = all.next() else {
         return first.clone();
     };
-    let mut target = Dictionary::default();
+    let mut target = Defined::default();
     for source in [first, second].into_iter().chain(all) {
-        let mut remap = Remap::default();
-        for id in 1..source.stacks.len() as u32 {
-            remap.stack(source, &mut target, StackId(id));
-        }
+        let stacks = 1..source.ids().len() as u32;
+        target.adopt(source, stacks.map(StackId));
     }
     Arc::new(target)
 }

@@ -17,8 +17,8 @@ use super::limits::{
 use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
 use crate::metrics::Metric;
-use crate::store::{HostKey, Taken};
-use profile::{ContentId, Dictionary, Remap, StackId};
+use crate::store::{Defined, HostKey, Taken};
+use profile::{ContentId, Dictionary, StackId};
 use proto::TableAssembler;
 use proto::collector::{
     Ack, Definitions, Hello, Need, Outcome, PushRequest, PushResponse, Welcome, WindowPart,
@@ -141,7 +141,7 @@ impl Ingest {
 /// A window that the store is to get.
 struct Ready {
     pending: Box<Pending>,
-    definitions: Option<Arc<Dictionary>>,
+    definitions: Option<Arc<Defined>>,
 }
 
 /// The window whose stacks the agent was asked for.
@@ -157,12 +157,12 @@ struct Needing {
 
 impl Needing {
     /// The window with the frames it needs and no others; or why they are not there.
-    fn picked(self) -> Result<(Box<Pending>, Dictionary), String> {
+    fn picked(self) -> Result<(Box<Pending>, Defined), String> {
         if let Some(reason) = self.unusable {
             return Err(reason);
         }
         let all = self.tables.finish().map_err(|error| error.to_string())?;
-        let wanted = pick(&all, &self.missing).ok_or(
+        let wanted = pick(all, &self.missing).ok_or(
             "the definitions lack stacks that were asked for, or their frames do not have the \
              hashes that were sent",
         )?;
@@ -568,15 +568,14 @@ async fn sleep_until(deadline: Option<Instant>) {
 }
 
 /// The stacks of `wanted` and nothing else that `all` has; `None` when some are not there.
-fn pick(all: &Dictionary, wanted: &HashSet<ContentId>) -> Option<Dictionary> {
-    let mut picked = Dictionary::default();
-    let mut remap = Remap::default();
-    let mut found = 0;
-    for (at, id) in all.content_ids().iter().enumerate() {
-        if wanted.contains(id) {
-            remap.stack(all, &mut picked, StackId(at as u32));
-            found += 1;
-        }
-    }
-    (found == wanted.len()).then_some(picked)
+fn pick(all: Dictionary, wanted: &HashSet<ContentId>) -> Option<Defined> {
+    let all = Defined::new(all);
+    let ids = all.ids().iter().zip(0..);
+    let found: Vec<StackId> = ids
+        .filter(|(id, _)| wanted.contains(*id))
+        .map(|(_, at)| StackId(at))
+        .collect();
+    let mut picked = Defined::default();
+    picked.adopt(&all, found.iter().copied());
+    (found.len() == wanted.len()).then_some(picked)
 }

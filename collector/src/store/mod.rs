@@ -18,8 +18,9 @@ pub use answer::{
 };
 pub use attending::Attending;
 pub use batching::BatchPolicy;
+pub(crate) use window::reserve;
 pub use window::{
-    HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
+    Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
     StreamStacks, Taken, TimeRange, WindowAccount,
 };
 
@@ -75,6 +76,20 @@ pub trait Store: Send + Sync + 'static {
     /// How windows are to come together into one call of [`Store::push`].
     fn batch_policy(&self) -> BatchPolicy {
         BatchPolicy::default()
+    }
+
+    /// As [`Store::push`], of frames whose contents are known: an engine that needs them does not compute
+    /// them again.
+    ///
+    /// # Errors
+    /// When nothing of the call was taken.
+    fn push_defined(
+        &self,
+        windows: &[NewWindow],
+        definitions: &Defined,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, StoreError> {
+        self.push(windows, definitions.dict(), now_unix_ns)
     }
 
     /// Remembers what is known of hosts, replacing what was: in one write, so many of them should come

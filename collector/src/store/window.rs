@@ -1,7 +1,7 @@
 //! What is pushed into a store: windows of hosts, and what is known of the hosts.
 
 use super::MissingStacks;
-use profile::{ContentId, Quality, StackEnd, Value};
+use profile::{ContentId, Dictionary, Quality, Remap, StackEnd, StackId, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -130,6 +130,60 @@ impl NewWindow {
     }
 }
 
+/// Frames that come with windows. To compute contents costs more than anything else that is done with
+/// frames, so they are computed once, from the frames and not from what an agent says, and kept.
+#[derive(Default)]
+pub struct Defined {
+    dict: Dictionary,
+    ids: Vec<ContentId>,
+}
+
+impl Defined {
+    /// Computes the contents of all stacks.
+    pub fn new(dict: Dictionary) -> Defined {
+        Defined {
+            ids: dict.content_ids(),
+            dict,
+        }
+    }
+
+    /// The frames.
+    pub fn dict(&self) -> &Dictionary {
+        &self.dict
+    }
+
+    /// Contents by stack.
+    pub fn ids(&self) -> &[ContentId] {
+        &self.ids
+    }
+
+    /// Adds stacks of another and all that called them.
+    pub fn adopt(&mut self, source: &Defined, stacks: impl IntoIterator<Item = StackId>) {
+        let mut remap = Remap::default();
+        let mut is_here = vec![false; source.ids.len()];
+        let mut path = Vec::new();
+        self.ids
+            .resize(self.dict.stacks.len(), ContentId::default());
+        for stack in stacks {
+            let mut at = stack;
+            while !is_here[at.0 as usize]
+                && let Some((caller, _)) = source.dict.stacks.node(at)
+            {
+                path.push(at);
+                at = caller;
+            }
+            // Callers first, so that each is new by itself.
+            for at in path.drain(..).rev() {
+                is_here[at.0 as usize] = true;
+                let own = remap.stack(&source.dict, &mut self.dict, at);
+                if own.0 as usize == self.ids.len() {
+                    self.ids.push(source.ids[at.0 as usize]);
+                }
+            }
+        }
+    }
+}
+
 /// Numbers of stacks that stay the same from window to window, with room for what an engine knows of
 /// them: it need not find each stack of each window by its content again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,9 +242,23 @@ impl Memo {
     pub fn set(&mut self, id: u32, known: u32) {
         let at = id as usize;
         if self.known.len() <= at {
+            let more = at + 1 - self.known.len();
+            reserve(&mut self.known, more);
             self.known.resize(at + 1, UNKNOWN);
         }
         self.known[at] = known;
+    }
+}
+
+/// Least room that is made beyond what is needed. Unit: items.
+const ROOM_MIN: usize = 64;
+
+/// Makes room for `more` items and, where that is more than there is, for an eighth more. A stream has a
+/// stack for each that its host ever had, and there are thousands of streams: twice the room that is used,
+/// as vectors take it, would be hundreds of MiB.
+pub(crate) fn reserve<T>(items: &mut Vec<T>, more: usize) {
+    if items.capacity() - items.len() < more {
+        items.reserve_exact(more + (items.len() / 8).max(ROOM_MIN));
     }
 }
 
@@ -265,4 +333,31 @@ pub struct HostRecord {
     pub last_seen_unix_ns: i64,
     /// By how much its clock was ahead of the collector's, last time.
     pub clock_ahead_ns: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::FrameRef;
+
+    #[test]
+    fn contents_go_with_the_stacks_that_are_adopted() {
+        let mut source = Dictionary::default();
+        let frames = ["main", "work", "read", "idle"].map(|function| {
+            source.intern_frame(FrameRef {
+                function,
+                ..FrameRef::default()
+            })
+        });
+        let [main, work, read, idle] = frames;
+        let deep = source.stacks.intern([main, work, read]);
+        let beside = source.stacks.intern([main, idle]);
+        let source = Defined::new(source);
+        let mut target = Defined::default();
+        target.adopt(&source, [beside, StackId::EMPTY]);
+        assert_eq!(target.dict().stacks.len(), 3);
+        target.adopt(&source, [deep, beside]);
+        assert_eq!(target.dict().stacks.len(), 5);
+        assert_eq!(target.ids(), target.dict().content_ids());
+    }
 }

@@ -23,7 +23,7 @@ use super::memory::Held;
 use crate::metrics::Metrics;
 use crate::store::{
     Gap, HostFacts, HostKey, LabelSet, NewWindow, Origin, Row, StreamStacks, TimeRange,
-    WindowAccount,
+    WindowAccount, reserve,
 };
 use bounds::{own_labels, plausible, range, text};
 use profile::{ContentId, StackEnd, Value, key};
@@ -185,6 +185,7 @@ impl Decoder {
             tables.own.push(set);
             tables.merged.push(None);
         }
+        reserve(&mut tables.stacks, hashes.len());
         let hashes = hashes.iter().map(|&hash| ContentId(hash));
         tables.stacks.extend(hashes);
         tables.held.join(held);

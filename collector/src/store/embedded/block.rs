@@ -13,6 +13,7 @@
 mod rows;
 
 use super::codec::{Damage, Opener, Reader, Sealer, put, put_signed};
+use super::order::order_by;
 use profile::Value;
 
 /// Most begins of windows that one block tells apart. Windows beyond are put in the last one: their
@@ -142,13 +143,29 @@ pub struct Timed {
     pub slot: u16,
 }
 
-/// Orders rows for a block and adds up equal ones.
-pub fn sort_rows(rows: &mut Vec<Timed>) {
+/// Orders rows for a block and adds up equal ones; `spare` is room.
+pub fn sort_rows(rows: &mut Vec<Timed>, spare: &mut Vec<Timed>) {
     let key = |row: &Timed| {
         let low = u64::from(row.entry.leaf) << 16 | u64::from(row.slot);
         (row.entry.series, low)
     };
-    rows.sort_unstable_by_key(key);
+    let series = || rows.iter().map(|row| row.entry.series);
+    let (first, last) = (series().min().unwrap_or(0), series().max().unwrap_or(0));
+    // Series of a bundle are few and came together: all of it is one number, unless they are spread.
+    if last - first < 1 << 16 {
+        // Windows mostly came in order.
+        let ordered = if rows.is_sorted_by_key(|row| row.slot) {
+            16
+        } else {
+            0
+        };
+        order_by(rows, spare, ordered, |row| {
+            let (series, low) = key(row);
+            u64::from(series - first) << 48 | low
+        });
+    } else {
+        rows.sort_unstable_by_key(key);
+    }
     rows.dedup_by(|later, first| {
         let same = key(later) == key(first);
         if same {
@@ -284,7 +301,6 @@ pub struct Block {
     starts: Vec<u64>,
     lens: Vec<u32>,
     slots: Vec<u16>,
-    chosen: Vec<bool>,
 }
 
 impl Block {
@@ -363,15 +379,31 @@ impl Block {
             return Err(Damage("a count is beyond the end"));
         }
         self.slots.clear();
-        for &len in &self.lens {
-            let mut slot = 0u16;
-            for _ in 0..len {
-                slot = slot
-                    .checked_add(input.take_u16()?)
-                    .filter(|&slot| usize::from(slot) < self.chosen.len())
-                    .ok_or(Damage("a window is not there"))?;
-                self.slots.push(slot);
+        self.slots.reserve(all);
+        let mut last = 0;
+        if let Some(mut steps) = input.take_short(all) {
+            for &len in &self.lens {
+                let (own, rest) = steps.split_at(len as usize);
+                steps = rest;
+                let mut slot = 0u16;
+                self.slots.extend(own.iter().map(|&step| {
+                    slot = slot.saturating_add(step.into());
+                    slot
+                }));
+                last = last.max(slot);
             }
+        } else {
+            for &len in &self.lens {
+                let mut slot = 0u16;
+                for _ in 0..len {
+                    slot = slot.saturating_add(input.take_u16()?);
+                    self.slots.push(slot);
+                }
+                last = last.max(slot);
+            }
+        }
+        if all > 0 && usize::from(last) >= self.starts.len() {
+            return Err(Damage("a window is not there"));
         }
         Ok(all)
     }
@@ -386,13 +418,27 @@ impl Block {
     ) -> Result<(), Damage> {
         let mut input = Reader::new(raw);
         take_starts(&mut input, &mut self.starts)?;
-        self.chosen.clear();
-        self.chosen
-            .extend(self.starts.iter().map(|&start| (from..to).contains(&start)));
+        // They are ascending, so what is chosen is one span of them.
+        let first = self.starts.partition_point(|&start| start < from);
+        let end = self.starts.partition_point(|&start| start < to);
         let all = self.read_slots(&mut input)?;
+        let (plain, saturated) = (flags & 1 == 0, flags & 2 != 0);
+        let (mut slots, chosen) = (&self.slots[..], first..end);
+        let is_chosen = |slot: &u16| chosen.contains(&usize::from(*slot));
+        let columns = self.values.iter_mut().zip(&mut self.present);
+        if plain && !saturated {
+            for (&len, (value, present)) in self.lens.iter().zip(columns) {
+                let (own, rest) = slots.split_at(len as usize);
+                slots = rest;
+                (*value, *present) = sum_of_chosen(&mut input, own, value.count, is_chosen)?
+                    .map_or((Value::default(), false), |count| {
+                        let weight = count.wrapping_mul(period);
+                        (Value { count, weight }, true)
+                    });
+            }
+            return Ok(());
+        }
         // Counts first, weights after: two passes over the same shape.
-        let plain = flags & 1 == 0;
-        let saturated = flags & 2 != 0;
         let mut weights = input.clone();
         if !plain {
             let written = if saturated {
@@ -404,13 +450,13 @@ impl Block {
                 weights.take()?;
             }
         }
-        let mut at = 0;
-        let columns = self.values.iter_mut().zip(&mut self.present);
         for (&len, (value, present)) in self.lens.iter().zip(columns) {
+            let (own, rest) = slots.split_at(len as usize);
+            slots = rest;
             let (mut left, mut sum) = (*value, Value::default());
             *present = false;
-            for nth in 0..len {
-                let one = if nth + 1 == len && !saturated {
+            for (nth, slot) in own.iter().enumerate() {
+                let one = if nth + 1 == own.len() && !saturated {
                     left
                 } else {
                     let count = input.take()?;
@@ -420,16 +466,48 @@ impl Block {
                 };
                 left.count = left.count.wrapping_sub(one.count);
                 left.weight = left.weight.wrapping_sub(one.weight);
-                if self.chosen[usize::from(self.slots[at])] {
+                if is_chosen(slot) {
                     *present = true;
                     sum += one;
                 }
-                at += 1;
             }
             *value = sum;
         }
         Ok(())
     }
+}
+
+/// Reads the counts of a stack in its windows, of which the last follows from `total` and is not
+/// written; the sum of those in chosen windows, when one is.
+#[inline]
+fn sum_of_chosen(
+    input: &mut Reader<'_>,
+    slots: &[u16],
+    total: u64,
+    is_chosen: impl Fn(&u16) -> bool,
+) -> Result<Option<u64>, Damage> {
+    let Some((last, before)) = slots.split_last() else {
+        return Ok(None);
+    };
+    let (mut left, mut sum, mut any) = (total, 0u64, is_chosen(last));
+    let mut add = |slot: &u16, count: u64| {
+        left = left.wrapping_sub(count);
+        any |= is_chosen(slot);
+        sum = sum.wrapping_add(if is_chosen(slot) { count } else { 0 });
+    };
+    if let Some(counts) = input.take_short(before.len()) {
+        for (slot, &count) in before.iter().zip(counts) {
+            add(slot, count.into());
+        }
+    } else {
+        for slot in before {
+            add(slot, input.take()?);
+        }
+    }
+    if is_chosen(last) {
+        sum = sum.wrapping_add(left);
+    }
+    Ok(any.then_some(sum))
 }
 
 #[cfg(test)]
@@ -461,7 +539,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_part_of_a_block_is_what_its_rows_add_up_to(mut rows in rows(), from in 0u64..50, len in 0u64..50, whole in any::<bool>()) {
-            sort_rows(&mut rows);
+            sort_rows(&mut rows, &mut Vec::new());
             let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
             let mut body = Vec::new();
             put_block(&mut body, &mut Sealer::new().unwrap(), &rows, &starts, PERIOD).unwrap();
@@ -490,7 +568,7 @@ mod tests {
 
         #[test]
         fn every_row_comes_back_with_its_time(mut rows in rows()) {
-            sort_rows(&mut rows);
+            sort_rows(&mut rows, &mut Vec::new());
             let starts: Vec<u64> = (0..5).map(|slot| slot * 10 + 1).collect();
             let mut body = Vec::new();
             put_block(&mut body, &mut Sealer::new().unwrap(), &rows, &starts, PERIOD).unwrap();
@@ -508,7 +586,7 @@ mod tests {
         #[test]
         fn packed_rows_come_back(mut rows in rows()) {
             rows.iter_mut().for_each(|row| row.slot = 0);
-            sort_rows(&mut rows);
+            sort_rows(&mut rows, &mut Vec::new());
             let rows: Vec<Entry> = rows.into_iter().map(|row| row.entry).collect();
             let mut bytes = Vec::new();
             put_rows(&mut bytes, &rows, PERIOD);

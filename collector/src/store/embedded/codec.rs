@@ -67,13 +67,17 @@ impl<'b> Reader<'b> {
     /// A number.
     #[inline]
     pub fn take(&mut self) -> Result<u64, Damage> {
-        if let Some((&byte, rest)) = self.bytes.split_first()
-            && byte < 0x80
-        {
-            self.bytes = rest;
-            return Ok(byte.into());
+        match *self.bytes {
+            [byte, ref rest @ ..] if byte < 0x80 => {
+                self.bytes = rest;
+                Ok(byte.into())
+            }
+            [low, high, ref rest @ ..] if high < 0x80 => {
+                self.bytes = rest;
+                Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
+            }
+            _ => self.take_long(),
         }
-        self.take_long()
     }
 
     fn take_long(&mut self) -> Result<u64, Damage> {
@@ -95,6 +99,7 @@ impl<'b> Reader<'b> {
     }
 
     /// A number of 16 bits.
+    #[inline]
     pub fn take_u16(&mut self) -> Result<u16, Damage> {
         u16::try_from(self.take()?).map_err(|_| Damage("a number is too large"))
     }
@@ -112,6 +117,18 @@ impl<'b> Reader<'b> {
             return Err(Damage("a count is beyond the end"));
         }
         Ok(count as usize)
+    }
+
+    /// As many numbers as are asked for when each has one byte, which most have; or nothing is taken.
+    #[inline]
+    pub fn take_short(&mut self, count: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(count)?;
+        // Without a branch a number, so that the compiler looks at many at a time.
+        let all = taken.iter().fold(0, |all, &byte| all | byte);
+        (all < 0x80).then(|| {
+            self.bytes = rest;
+            taken
+        })
     }
 
     /// As many bytes as are asked for.

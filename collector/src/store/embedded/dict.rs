@@ -297,11 +297,11 @@ impl Dict {
         *slot
     }
 
-    /// What rows name a complete stack with this content by, when one did.
-    pub fn find_leaf(&self, content: ContentId) -> Option<u32> {
-        let stack = self.find_stack(content)?;
+    /// As [`Dict::find_named`], with what rows name the complete stack by, when one did.
+    pub fn find_leaf(&self, content: ContentId) -> Option<(StackId, Option<u32>)> {
+        let stack = self.find_named(content)?;
         let leaf = self.complete.get(stack.0 as usize).copied();
-        leaf.filter(|&leaf| leaf != NONE)
+        Some((stack, leaf.filter(|&leaf| leaf != NONE)))
     }
 
     /// The stack with this content, when a row has named it. Callers of stacks are there too, but an

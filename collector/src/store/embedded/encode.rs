@@ -96,7 +96,7 @@ pub fn encode_chunk(dict: &Tables, chunk: &ChunkRows) -> Result<Encoded, EncodeE
     groups.sort_unstable();
     let mut services = Services::default();
     let mut heads = HeadsWriter::default();
-    let mut rows: Vec<Timed> = Vec::new();
+    let (mut rows, mut spare): (Vec<Timed>, Vec<Timed>) = Default::default();
     for group in groups {
         let period = at(&dict.group_periods, group);
         let packed = &chunk.groups[&group];
@@ -119,7 +119,7 @@ pub fn encode_chunk(dict: &Tables, chunk: &ChunkRows) -> Result<Encoded, EncodeE
                 slot: slot as u16,
             });
         })?;
-        sort_rows(&mut rows);
+        sort_rows(&mut rows, &mut spare);
         let mut body = Vec::new();
         put_block(&mut body, &mut sealer, &rows, &starts, period)?;
         out.entries += rows.len() as u64;
@@ -206,7 +206,7 @@ impl Services {
         sealer: &mut Sealer,
     ) -> Result<(), EncodeError> {
         let mut heads = HeadsWriter::default();
-        let mut rows = Vec::new();
+        let (mut rows, mut spare) = (Vec::new(), Vec::new());
         for (service, packed) in self.packed {
             let period = at(&dict.service_periods, service);
             rows.clear();
@@ -227,7 +227,7 @@ impl Services {
                     slot,
                 });
             }
-            sort_rows(&mut rows);
+            sort_rows(&mut rows, &mut spare);
             let starts: Vec<u64> = (0..minutes)
                 .map(|minute| u64::from(minute) * SERVICE_STEP_NS)
                 .collect();

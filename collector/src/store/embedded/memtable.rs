@@ -26,7 +26,9 @@ impl Part {
     /// Packs rows that are ordered by (series, leaf), each once. `is_lost` tells which leaves are of
     /// samples that were lost.
     pub fn new(group: u32, rows: &[Entry], period: u64, is_lost: impl Fn(u32) -> bool) -> Part {
-        let (mut packed, mut heads) = (Vec::with_capacity(rows.len() * 4), Vec::new());
+        // A row takes four bytes, about, and each series some more.
+        let mut packed = Vec::with_capacity(rows.len() * 5 + 16);
+        let mut heads = Vec::with_capacity(16);
         put_rows(&mut packed, rows, period);
         let mut before = 0;
         for run in rows.chunk_by(|left, right| left.series == right.series) {
@@ -70,6 +72,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// Size of its packed rows. Unit: bytes.
+    pub fn bytes(&self) -> usize {
+        let parts = self.parts.iter();
+        parts.map(|part| part.rows.len() + part.heads.len()).sum()
+    }
+
     /// Appends the window.
     pub fn put(&self, out: &mut Vec<u8>) {
         put(out, self.chunk.into());
@@ -107,23 +115,25 @@ impl Prepared {
     }
 }
 
-/// Packed rows of one group in one chunk.
+/// Packed rows of one group in one chunk. Clones share them: what is added while a reader has one goes
+/// into a copy.
 #[derive(Clone, Debug, Default)]
 pub struct GroupRows {
     /// Begin of the window, length, rows: one after the other.
-    rows: Vec<u8>,
+    rows: Arc<Vec<u8>>,
     /// The same of what series add up to.
-    heads: Vec<u8>,
+    heads: Arc<Vec<u8>>,
     /// Rows in all.
     pub entries: u64,
 }
 
 impl GroupRows {
     fn add(&mut self, start: u64, part: &Part) {
-        put(&mut self.rows, start);
-        put_bytes(&mut self.rows, &part.rows);
-        put(&mut self.heads, start);
-        put_bytes(&mut self.heads, &part.heads);
+        for (own, more) in [(&mut self.rows, &part.rows), (&mut self.heads, &part.heads)] {
+            let own = Arc::make_mut(own);
+            put(own, start);
+            put_bytes(own, more);
+        }
         self.entries += part.entries;
     }
 
@@ -133,11 +143,24 @@ impl GroupRows {
     }
 
     /// Every row with the begin of its window.
-    pub fn each(&self, period: u64, mut row: impl FnMut(u64, Entry)) -> Result<(), Damage> {
+    pub fn each(&self, period: u64, row: impl FnMut(u64, Entry)) -> Result<(), Damage> {
+        self.each_of(period, |_| true, row)
+    }
+
+    /// Every row of the windows that `wanted` takes by their begin.
+    pub fn each_of(
+        &self,
+        period: u64,
+        wanted: impl Fn(u64) -> bool,
+        mut row: impl FnMut(u64, Entry),
+    ) -> Result<(), Damage> {
         let mut input = Reader::new(&self.rows);
         while !input.is_empty() {
             let start = input.take()?;
-            each_row(input.take_bytes()?, period, |entry| row(start, entry))?;
+            let rows = input.take_bytes()?;
+            if wanted(start) {
+                each_row(rows, period, |entry| row(start, entry))?;
+            }
         }
         Ok(())
     }
@@ -201,7 +224,8 @@ impl ChunkRows {
             let rows = self.groups.entry(part.group).or_default();
             let before = rows.bytes();
             rows.add(window.start, part);
-            grown += rows.bytes() - before;
+            // A copy that a reader made necessary has less room to grow.
+            grown += rows.bytes().saturating_sub(before);
         }
         Arc::make_mut(&mut self.summary).add(&window.meta);
         self.windows.push(Arc::new(window.meta));

@@ -48,6 +48,7 @@ mod marks;
 mod memtable;
 mod meta;
 mod options;
+mod order;
 mod partition;
 mod prepare;
 mod push;
@@ -64,8 +65,8 @@ mod wal;
 pub use options::{OpenError, Options};
 
 use super::{
-    Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
-    Taken, TimeRange,
+    Answer, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store,
+    StoreError, Taken, TimeRange,
 };
 use counters::Counters;
 use file::FileError;
@@ -213,6 +214,17 @@ impl Store for EmbeddedStore {
         definitions: &Dictionary,
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
+        let ids = definitions.content_ids();
+        self.push_windows(windows, (definitions, &ids), now_unix_ns)
+    }
+
+    fn push_defined(
+        &self,
+        windows: &[NewWindow],
+        definitions: &Defined,
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, StoreError> {
+        let definitions = (definitions.dict(), definitions.ids());
         self.push_windows(windows, definitions, now_unix_ns)
     }
 

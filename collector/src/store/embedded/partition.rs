@@ -696,7 +696,8 @@ pub struct View {
 }
 
 impl View {
-    /// Memory of the copies, in bytes. What is shared with the partition is counted there.
+    /// Memory that it comes to hold alone, in bytes, when windows are added to all that it shares with the
+    /// partition. What it shares for good is counted there.
     pub fn heap_bytes(&self) -> usize {
         let chunks = self.chunks.iter();
         let of_chunk = |chunk: &MemChunk| {

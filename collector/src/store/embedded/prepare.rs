@@ -5,6 +5,7 @@ use super::block::{Entry, Sum};
 use super::dict::{Dict, Kind, NONE};
 use super::memtable::{Part, Prepared};
 use super::meta::{Account, WindowMeta};
+use super::order::order_by;
 use super::partition::{Partition, lock, read, write};
 use crate::store::{LabelSet, NewWindow, Row, StoreError, Taken};
 use hashbrown::{HashMap, HashSet};
@@ -29,15 +30,14 @@ const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 /// is not believed.
 pub struct Definitions<'d> {
     dict: &'d Dictionary,
-    ids: Vec<ContentId>,
+    ids: &'d [ContentId],
     by_id: HashMap<ContentId, StackId>,
     remaps: HashMap<i64, Remap>,
 }
 
 impl<'d> Definitions<'d> {
-    /// Computes the contents of all stacks.
-    pub fn new(dict: &'d Dictionary) -> Definitions<'d> {
-        let ids = dict.content_ids();
+    /// Frames with the contents of all stacks.
+    pub fn new((dict, ids): (&'d Dictionary, &'d [ContentId])) -> Definitions<'d> {
         let by_id = ids
             .iter()
             .enumerate()
@@ -139,7 +139,7 @@ pub fn prepare(
     let rows = entries(&mut dict, window, &labels, &known, kind);
     let host_labels = host_labels(window);
     let (chunk, start) = partition.chunk_of(window.range.start_unix_ns);
-    let parts = pack(&dict, rows, window.period);
+    let parts = pack(&dict, &rows, window.period);
     let window = Prepared {
         chunk,
         start,
@@ -243,12 +243,18 @@ fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<Stack> {
             known.push(find(row));
             continue;
         }
-        let leaf = memo.get(id).or_else(|| {
-            let leaf = dict.find_leaf(row.stack)?;
-            memo.set(id, leaf);
-            Some(leaf)
+        if let Some(leaf) = memo.get(id) {
+            known.push(Stack::Leaf(leaf));
+            continue;
+        }
+        known.push(match dict.find_leaf(row.stack) {
+            None => Stack::Unknown,
+            Some((stack, None)) => Stack::Node(stack),
+            Some((_, Some(leaf))) => {
+                memo.set(id, leaf);
+                Stack::Leaf(leaf)
+            }
         });
-        known.push(leaf.map_or_else(|| find(row), Stack::Leaf));
     }
     known
 }
@@ -383,26 +389,48 @@ fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> Lab
 }
 
 /// Rows by group, each (series, leaf) once.
-fn pack(dict: &Dict, rows: Vec<Entry>, period: u64) -> Vec<Part> {
-    let group = |row: &Entry| dict.series[row.series as usize].group;
-    let mut rows: Vec<(u32, Entry)> = rows.into_iter().map(|row| (group(&row), row)).collect();
-    rows.sort_unstable_by_key(|(group, row)| (*group, row.series, row.leaf));
-    rows.dedup_by(|later, first| {
-        let same = (later.1.series, later.1.leaf) == (first.1.series, first.1.leaf);
-        if same {
-            first.1.value += later.1.value;
-        }
-        same
-    });
-    let is_lost = |leaf: u32| dict.leaves[leaf as usize].1 == StackEnd::Lost;
-    let mut entries = Vec::new();
-    rows.chunk_by(|left, right| left.0 == right.0)
-        .map(|run| {
-            entries.clear();
-            entries.extend(run.iter().map(|(_, row)| *row));
-            Part::new(run[0].0, &entries, period, is_lost)
+fn pack(dict: &Dict, rows: &[Entry], period: u64) -> Vec<Part> {
+    // Rows of a label set come one after the other: it is runs of one series that are put in order, and
+    // the leaves within each series.
+    let mut runs: Vec<Run<'_>> = rows
+        .chunk_by(|left, right| left.series == right.series)
+        .map(|rows| Run {
+            group: dict.series[rows[0].series as usize].group,
+            series: rows[0].series,
+            rows,
         })
-        .collect()
+        .collect();
+    runs.sort_unstable_by_key(|run| (run.group, run.series));
+    let is_lost = |leaf: u32| dict.leaves[leaf as usize].1 == StackEnd::Lost;
+    let mut entries: Vec<Entry> = Vec::with_capacity(rows.len());
+    let mut spare = Vec::new();
+    let mut parts = Vec::new();
+    for of_group in runs.chunk_by(|left, right| left.group == right.group) {
+        entries.clear();
+        for of_series in of_group.chunk_by(|left, right| left.series == right.series) {
+            let begin = entries.len();
+            for run in of_series {
+                entries.extend_from_slice(run.rows);
+            }
+            order_by(&mut entries[begin..], &mut spare, 0, |row| row.leaf.into());
+        }
+        entries.dedup_by(|later, first| {
+            let same = (later.series, later.leaf) == (first.series, first.leaf);
+            if same {
+                first.value += later.value;
+            }
+            same
+        });
+        parts.push(Part::new(of_group[0].group, &entries, period, is_lost));
+    }
+    parts
+}
+
+/// Neighbouring rows of one series.
+struct Run<'r> {
+    group: u32,
+    series: u32,
+    rows: &'r [Entry],
 }
 
 /// Accounts with what the nearest accounted cgroups below each have. Without any: what was taken.
@@ -447,10 +475,15 @@ fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
     all
 }
 
+/// Room for what a record has beside the rows of its window. Unit: bytes. With less it is made room for
+/// as it grows, which costs time alone.
+const RECORD_ROOM: usize = 4096;
+
 /// Adds to a record what the window's ids need that neither an earlier record nor the log's own copy of
 /// the dictionary has: what can be read back whatever becomes of the partition's file.
 pub fn put_record(partition: &Partition, dict: &Dict, window: &Prepared, out: &mut Vec<u8>) {
     use super::codec::{put_bytes, put_signed};
+    out.reserve(window.bytes() + RECORD_ROOM);
     put_signed(out, partition.start);
     out.extend_from_slice(&partition.generation.to_le_bytes());
     let mut logged = lock(&partition.logged);

@@ -9,7 +9,7 @@ use super::replay::{RECORD_HOST, RECORD_WINDOW};
 use super::wal::{Batch, RECORD_BYTES_MAX};
 use crate::store::{HostRecord, NewWindow, Origin, StoreError, Taken};
 use hashbrown::HashMap;
-use profile::Dictionary;
+use profile::{ContentId, Dictionary};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
@@ -73,7 +73,7 @@ impl EmbeddedStore {
     pub(super) fn push_windows(
         &self,
         windows: &[NewWindow],
-        definitions: &Dictionary,
+        definitions: (&Dictionary, &[ContentId]),
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
         self.check_open()?;

@@ -25,6 +25,11 @@ const QUIET_NS: i64 = 20_000_000_000;
 /// With it the log is cut, however wrong clocks are.
 const AGE_NS_MAX: i64 = 1_200_000_000_000;
 
+/// A push flushes by itself when memory or log are beyond their bounds by one part in so many of them.
+/// `maintain`, which is called every two seconds on a thread of its own, flushes at the bounds: a flush of
+/// everything takes seconds, and every acknowledgement waits for one that a push does.
+const LATE_SHARE: u64 = 2;
+
 /// Dictionaries may take this part of their memory more until it is seen whether all fit.
 const LOADED_SHARE: usize = 8;
 
@@ -56,11 +61,20 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// Flushes everything when there is much of it, unless a flush runs.
+    /// True when memory or log are beyond their bounds by more than one part in `beyond` of them; 0: at
+    /// all.
+    fn is_large(&self, beyond: u64) -> bool {
+        let most = |bytes: u64| bytes.saturating_add(bytes.checked_div(beyond).unwrap_or(0));
+        self.mem_bytes() as u64 > most(self.options.memtable_bytes as u64)
+            || lock(&self.wal).bytes() > most(self.options.log_bytes)
+    }
+
+    /// Flushes everything when there is much more of it than `maintain` leaves, unless a flush runs. All
+    /// that is pushed waits for it meanwhile.
     pub(super) fn flush_when_large(&self) {
-        let large = self.mem_bytes() > self.options.memtable_bytes
-            || lock(&self.wal).bytes() > self.options.log_bytes;
-        if large && let Ok(_upkeep) = self.upkeep.try_lock() {
+        if self.is_large(LATE_SHARE)
+            && let Ok(_upkeep) = self.upkeep.try_lock()
+        {
             // What fails is counted, said, and tried again by `maintain`.
             let _ = self.flush(|_, _, _| true);
         }
@@ -93,7 +107,8 @@ impl EmbeddedStore {
             let old = now_unix_ns.saturating_sub(rows.begun_unix_ns) >= AGE_NS_MAX;
             (over && quiet) || old
         };
-        if let Err(text) = self.flush(closed) {
+        let large = self.is_large(0);
+        if let Err(text) = self.flush(|of, chunk, rows| large || closed(of, chunk, rows)) {
             undone.push(text);
         }
         self.retire(now_unix_ns, &mut undone);

@@ -18,8 +18,6 @@ impl Block {
         opener.open(&mut body, &mut raw)?;
         let mut input = Reader::new(&raw);
         take_starts(&mut input, &mut self.starts)?;
-        self.chosen.clear();
-        self.chosen.resize(self.starts.len(), true);
         let all = self.read_slots(&mut input)?;
         let (plain, saturated) = (flags & 1 == 0, flags & 2 != 0);
         let mut weights = input.clone();

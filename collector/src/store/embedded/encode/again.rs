@@ -46,6 +46,7 @@ impl Gathered {
     pub fn encode(self, tables: &Tables, table: Table) -> Result<Again, EncodeError> {
         let mut sealer = Sealer::new()?;
         let (mut out, mut heads) = (Again::default(), HeadsWriter::default());
+        let mut spare = Vec::new();
         for (bundle, moments) in self.bundles {
             let period = tables.period(table, bundle);
             let mut starts: Vec<u64> = moments.iter().map(|moment| moment.start).collect();
@@ -63,7 +64,7 @@ impl Gathered {
                     }
                 })
                 .collect();
-            sort_rows(&mut rows);
+            sort_rows(&mut rows, &mut spare);
             let mut body = Vec::new();
             put_block(&mut body, &mut sealer, &rows, &starts, period)?;
             out.blocks.push((bundle, body));

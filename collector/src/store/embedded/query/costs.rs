@@ -7,7 +7,7 @@ use super::profile::{Found, SLICE, merge_kinds, read_partition};
 use super::quality::Fleet;
 use super::{Guard, each_partition};
 use crate::store::{Answer, Limits, StoreError, TimeRange};
-use ::profile::{CostBy, Costs, Info, Quality, Query, SampleKey, Shape, StackEnd, StackId, Value};
+use ::profile::{CostBy, Costs, Counted, Info, Query, SampleKey, Shape, StackEnd, StackId, Value};
 
 /// Memory that [`Costs::sum`] takes for each stack of a dictionary. Unit: bytes.
 const STACK_BYTES: usize = 50;
@@ -24,7 +24,7 @@ pub fn costs(
     guard.check()?;
     let range = covered(store, range);
     let (mut info, mut used) = (Info::default(), Read::default());
-    let (mut costs, mut counted) = (Costs::new(by), Quality::default());
+    let (mut costs, mut counted) = (Costs::new(by), Counted::default());
     each_partition(
         store,
         range,
@@ -38,6 +38,7 @@ pub fn costs(
                 read: of,
             } = found;
             used |= of;
+            counted.next_dictionary();
             // A dictionary that is locked keeps pushes waiting: it is copied from and looked at in slices.
             let shape = {
                 let dict = read(&dict);
@@ -56,7 +57,7 @@ pub fn costs(
                         if let Some(&(stack, end)) = dict.leaves.get(leaf as usize) {
                             let labels = labels[kept as usize];
                             let key = SampleKey { labels, stack, end };
-                            counted.count(&dict.tables, key, value.count);
+                            counted.add(&dict.tables, key, value.count);
                             match end {
                                 StackEnd::Lost => costs.add_lost(value),
                                 _ => samples.push((stack, value)),
@@ -78,7 +79,7 @@ pub fn costs(
     )?;
     let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;
     let mut quality = fleet.quality(store, range, used.rollup(), costs.total(), info.unit);
-    quality.sampling = counted.of_selection(quality.sampling);
+    quality.sampling = counted.quality().of_selection(quality.sampling);
     Ok(Answer {
         data: costs,
         quality,

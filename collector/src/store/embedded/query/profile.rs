@@ -16,8 +16,8 @@ use super::{
 };
 use crate::store::{Answer, LabelSet, Limits, StoreError, TimeRange};
 use ::profile::{
-    GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackId,
-    StackTrie, Value,
+    GroupBy, Info, LabelSetId, MergeError, Profile, Query, QueryRunner, Remap, SampleKey, StackEnd,
+    StackId, StackTrie, Value,
 };
 use hashbrown::HashMap;
 use std::sync::{Arc, RwLock};
@@ -27,6 +27,9 @@ const DENSE_MAX: usize = 4 << 20;
 
 /// Samples put into the answer between looks at the clock, and before pushes get their turn.
 pub const SLICE: usize = 8192;
+
+/// With fewer samples than one stack in so many has, no table by stack is made.
+const DENSE_SHARE: usize = 8;
 
 /// Fewer groups than one in so many are looked up one by one; more are found by reading all.
 const SCAN_SHARE: usize = 4;
@@ -119,8 +122,8 @@ enum Sums {
     Dense {
         leaves: usize,
         values: Vec<Value>,
-        /// A bit a value: a row may count nothing and be there. Bits, so that they stay in the cache.
-        present: Vec<u64>,
+        /// A bit a value: a row that counts nothing was there.
+        nothing: Vec<u64>,
     },
     Sparse(HashMap<(u32, u32), Value>),
 }
@@ -132,26 +135,29 @@ impl Sums {
             Sums::Dense {
                 leaves,
                 values: vec![Value::default(); size],
-                present: vec![0; size.div_ceil(64)],
+                nothing: vec![0; size.div_ceil(64)],
             }
         } else {
             Sums::Sparse(HashMap::new())
         }
     }
 
+    #[inline]
     fn add(&mut self, kept: u32, leaf: u32, value: Value) {
         match self {
             Sums::Dense {
                 leaves,
                 values,
-                present,
+                nothing,
             } => {
                 let at = kept as usize * *leaves + leaf as usize;
                 if (leaf as usize) < *leaves
                     && let Some(sum) = values.get_mut(at)
                 {
                     *sum += value;
-                    present[at / 64] |= 1 << (at % 64);
+                    if value == Value::default() {
+                        nothing[at / 64] |= 1 << (at % 64);
+                    }
                 }
             }
             Sums::Sparse(values) => *values.entry((kept, leaf)).or_default() += value,
@@ -170,10 +176,13 @@ impl Sums {
             Sums::Dense {
                 leaves,
                 values,
-                present,
+                nothing,
             } => {
                 let all = values.into_iter().enumerate();
-                all.filter(|(at, _)| present[at / 64] & (1 << (at % 64)) != 0)
+                let is_there = |at: usize, value: Value| {
+                    value != Value::default() || nothing[at / 64] & (1 << (at % 64)) != 0
+                };
+                all.filter(|&(at, value)| is_there(at, value))
                     .map(|(at, value)| ((at / leaves) as u32, (at % leaves) as u32, value))
                     .collect()
             }
@@ -291,7 +300,10 @@ impl Merge<'_> {
         let stays = self.fold(&dict, &lists, guard)?;
         let most = if stays.is_some() { self.nodes } else { samples };
         self.runner.reserve(samples.min(most));
-        for (labels, list) in lists {
+        for (labels, mut list) in lists {
+            if let Some(stays) = stays.as_deref().filter(|_| !self.several) {
+                self.add_up(&dict, &labels, &mut list, stays, guard)?;
+            }
             for slice in list.chunks(SLICE) {
                 guard.check()?;
                 let dict = read(&dict);
@@ -304,6 +316,68 @@ impl Merge<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Adds up what is kept under the same stack before it is put into the answer, one label set after
+    /// the other: a table by stack is faster than one by key. What it leaves in `list` is of other ends, or
+    /// of label sets with too few samples for such a table.
+    fn add_up(
+        &mut self,
+        dict: &RwLock<Dict>,
+        labels: &[LabelSetId],
+        list: &mut Vec<(u32, u32, Value)>,
+        stays: &[StackId],
+        guard: &mut Guard<'_>,
+    ) -> Result<(), StoreError> {
+        let held = stays.len() * size_of::<Option<Value>>();
+        let is_dense = |run: &[_]| run.len() * DENSE_SHARE >= stays.len();
+        if !list.chunk_by(|left, right| left.0 == right.0).any(is_dense) {
+            return Ok(());
+        }
+        guard.hold(held)?;
+        let mut sums: Vec<Option<Value>> = vec![None; stays.len()];
+        let mut left = Vec::new();
+        for run in list.chunk_by(|left, right| left.0 == right.0) {
+            if !is_dense(run) {
+                left.extend_from_slice(run);
+                continue;
+            }
+            let labels = labels[run[0].0 as usize];
+            for slice in run.chunks(SLICE) {
+                guard.check()?;
+                let dict = read(dict);
+                for row in slice {
+                    let Some(&(stack, end)) = dict.leaves.get(row.1 as usize) else {
+                        continue;
+                    };
+                    if end != StackEnd::Complete {
+                        left.push(*row);
+                        continue;
+                    }
+                    let key = SampleKey { labels, stack, end };
+                    self.runner.count(&dict.tables, key, row.2.count);
+                    let caller = stays[stack.0 as usize];
+                    *sums[caller.0 as usize].get_or_insert_default() += row.2;
+                    if caller != stack {
+                        self.folded.weight = self.folded.weight.saturating_add(row.2.weight);
+                    }
+                }
+            }
+            for (slice, first) in sums.chunks_mut(SLICE).zip((0..).step_by(SLICE)) {
+                guard.check()?;
+                let dict = read(dict);
+                for (sum, stack) in slice.iter_mut().zip(first..) {
+                    if let Some(sum) = sum.take() {
+                        let (stack, end) = (StackId(stack), StackEnd::Complete);
+                        let key = SampleKey { labels, stack, end };
+                        self.runner.add_sum(&dict.tables, key, sum);
+                    }
+                }
+            }
+        }
+        guard.release(held);
+        *list = left;
         Ok(())
     }
 
@@ -493,9 +567,10 @@ impl Reading<'_> {
                 guard.check()?;
                 let period = choice.periods.get(*group as usize).copied().unwrap_or(0);
                 let mut any = false;
-                rows.each(period, |start, entry| {
+                let wanted = |start| piece.has(start);
+                rows.each_of(period, wanted, |_, entry| {
                     let kept = choice.kept(entry.series);
-                    if kept != NONE && piece.has(start) {
+                    if kept != NONE {
                         any = true;
                         sums.add(kept, entry.leaf, entry.value);
                     }
