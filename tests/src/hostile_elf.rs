@@ -499,7 +499,7 @@ mod tests {
             hostile
                 .write(&path)
                 .unwrap_or_else(|e| panic!("{hostile:?}: {e}"));
-            let mut child = Command::new(&path).spawn().expect("it runs");
+            let mut child = crate::process::begin(&mut Command::new(&path)).expect("it runs");
             std::thread::sleep(Duration::from_millis(50));
             child.kill().expect("it is there");
             let status = child.wait().expect("it ends");

@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal};
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -32,6 +33,19 @@ pub struct Proc {
     name: String,
 }
 
+/// Starts a program that may just have been written: another thread that forks at that moment holds the
+/// file open for writing until its child runs.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn begin(command: &mut Command) -> io::Result<Child> {
+    let started = wait_for(Duration::from_secs(10), || match command.spawn() {
+        Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => None,
+        started => Some(started),
+    });
+    started.unwrap_or_else(|| Err(io::ErrorKind::ExecutableFileBusy.into()))
+}
+
 impl Proc {
     /// Starts `command` with output to `DIR/NAME.out` and `DIR/NAME.err`.
     ///
@@ -47,8 +61,7 @@ impl Proc {
             .stdin(Stdio::null())
             .stdout(file(&stdout))
             .stderr(file(&stderr));
-        let child = command
-            .spawn()
+        let child = begin(command)
             .unwrap_or_else(|e| panic!("failed to start `{name}` ({command:?}): {e}"));
         Proc {
             child,
