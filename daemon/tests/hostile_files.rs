@@ -4,16 +4,13 @@
 //! with the file's name in its environment. Memory is the peak of the resident set above what it was before:
 //! what the kernel counts, and what ends a daemon.
 
-#[path = "../../tests/src/hostile_elf.rs"]
-mod hostile_elf;
-
 use daemon::ids::{Avma, FileId, FileOffset, Pid};
 use daemon::symbolize::debug_files::{self, Wanted};
 use daemon::symbolize::files::{FileIdentity, FileSeen, FileStore, Image, RELATIVES};
 use daemon::symbolize::{Named, SymbolCounters, SymbolOptions, Symbolizer};
 use daemon::time::thread_cpu;
 use daemon::unwind::module::Module;
-use hostile_elf::Hostile;
+use fixtures::hostile_elf::Hostile;
 use profile::{Dictionary, Unnamed};
 use std::fs;
 use std::path::{Path, PathBuf};
