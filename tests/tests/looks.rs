@@ -35,7 +35,9 @@ fn program() -> Recipe {
 
 /// What a daemon with a setting sees of programs.
 fn record(setting: &str, programs: &[(&'static str, &[&str])]) -> Views {
-    let daemon = Daemon::with().set(setting).start().sampling();
+    // What else runs on the machine, a compiler say, must not crowd out the tables of these.
+    let room = "unwind.cache_mib=512";
+    let daemon = Daemon::with().set(setting).set(room).start().sampling();
     let mut running = Vec::new();
     for &(name, args) in programs {
         let cgroup = Cgroup::new(format!("looks-{name}"));

@@ -243,8 +243,9 @@ fn the_rate_of_the_start_is_the_rate_of_samples_needs_root() {
         .set("sampling.rate_hz=499")
         .start()
         .sampling();
-    let split = c("split.c").start_in(&cgroup, &["-t", "2"]);
-    std::thread::sleep(Duration::from_secs(5));
+    let mut split = c("split.c").start_in(&cgroup, &["-t", "2"]);
+    let ended = wait_for(Duration::from_secs(60), || split.proc().exited());
+    assert!(ended.is_some(), "two seconds of CPU time take a minute");
     let view = daemon.client().everything().in_cgroup(cgroup.path());
     let spent: u64 = split.finish("split").iter().sum();
     let wanted = spent as f64 * 1e-9 * 499.0;

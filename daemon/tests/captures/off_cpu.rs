@@ -266,8 +266,9 @@ fn has_whole(rows: &[(String, Vec<String>, u64)]) -> bool {
 
 #[test]
 fn what_is_remembered_of_waits_goes_with_the_last_capture_of_them_needs_root() {
-    // Nothing is remembered before the unwind information of this program is read.
-    let sleep = || (0..1500).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
+    // Nothing is remembered before the unwind information of this program is read, which takes seconds
+    // where CPUs are busy.
+    let sleep = || (0..5000).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
     let Some(captured) = capture(16 << 10, sleep) else {
         return;
     };
