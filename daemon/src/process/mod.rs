@@ -40,7 +40,7 @@ const PROCESSES_MAX: usize = 262_144;
 const THREADS_MAX: usize = 1 << 20;
 
 /// What all address spaces may take. Unit: bytes, at 32 a mapping: 10,000 processes with 200 executable
-/// mappings, each a space of its own. At the bound a process with more than [`MAPPINGS_FAIR`] that maps
+/// mappings, each a space of its own. At the bound a process with more than `MAPPINGS_FAIR` that maps
 /// yet more loses what is known of its mappings, and its code has no names.
 pub const SPACE_BYTES_MAX: usize = 64 << 20;
 

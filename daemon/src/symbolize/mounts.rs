@@ -63,7 +63,7 @@ const INSTALLED: [&[u8]; 5] = [b"/usr", b"/opt", b"/nix", b"/gnu", b"/snap"];
 const NOT_INSTALLED: [&[u8]; 2] = [b"overlay", b"autofs"];
 
 /// Devices (`st_dev`) of the file systems that hold what the host has installed: of its root directory and of
-/// [`INSTALLED`]. Where the mounts of the first process cannot be read, that of the daemon's own root directory.
+/// `INSTALLED`. Where the mounts of the first process cannot be read, that of the daemon's own root directory.
 pub fn host_devices() -> Vec<u64> {
     let device = |path: &Path| Some(std::fs::metadata(path).ok()?.dev());
     let root = format!("/proc/{INIT}/root");

@@ -12,8 +12,8 @@
 //! waits show how often that is wrong ([`RecallCounts::wrong`]); a place where it once was is not
 //! estimated again while it is remembered.
 //!
-//! Memory is bounded by [`BYTES_MAX`]; whoever makes it full forgets its own walks
-//! ([`Recall::make_room`]). A thread's walks are forgotten when it ends, and all when nobody asks
+//! Memory is bounded by `BYTES_MAX`; whoever makes it full forgets its own walks
+//! (`Recall::make_room`). A thread's walks are forgotten when it ends, and all when nobody asks
 //! for waits any more.
 //!
 //! Stack bytes hold secrets: of words only places and one keyed hash of all are kept. Called by the
