@@ -2,7 +2,7 @@
 
 use fixtures::process::wait_for;
 use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, View, live, skip};
+use fixtures::{Cgroup, Daemon, Need, View, cannot, live, skip};
 use profile::key;
 use std::fs;
 use std::time::Duration;
@@ -63,14 +63,14 @@ fn soft_interrupts_on_an_idle_cpu_are_kept_and_its_loop_is_dropped_needs_root() 
     assert!(flood.finish("datagrams")[0] > 0);
     drop(steered);
     let Some(view) = found else {
-        return skip("no CPU is idle");
+        return cannot("no CPU is idle");
     };
     let idle = idle_task(&view);
     eprintln!("{} dropped, {}", dropped(&view), idle.dump());
     let delivered = idle.with("net_rx_action");
     if delivered.count() == 0 {
         // The second CPU had other work whenever packets came: then no idle CPU delivered any.
-        return skip("no packet met an idle CPU");
+        return cannot("no packet met an idle CPU");
     }
     for sample in &delivered.samples {
         assert_eq!(
