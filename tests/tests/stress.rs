@@ -184,14 +184,21 @@ fn more_files_in_use_than_can_be_known_are_told_and_counted_needs_root() {
     });
     let told = told.expect("files were refused and nobody says so");
     assert!(told.message.contains("[other]"), "{}", told.message);
-    // What comes now has names: who maps most gave way. Where its own records were lost among all those
-    // of the others it has them once /proc was read.
+    // What comes now has names: who maps most gave way. They come once the files of the same user that
+    // were met before it are read, for which a user has a bounded share of a CPU.
     let newcomer = c("split.c").prefixed("late_").start_in(&late, &[]);
-    std::thread::sleep(length());
+    let named = || {
+        let view = client.everything().in_cgroup(late.path());
+        let named = ["late_spend_seventy", "late_spend_twenty"].map(|name| view.count_with(name));
+        named.iter().sum::<u64>()
+    };
+    let has_names = wait_for(Duration::from_secs(90), || (named() >= 20).then_some(()));
+    let dump = || client.everything().in_cgroup(late.path()).dump();
+    assert!(has_names.is_some(), "{}", dump());
     let spent = newcomer.finish("split");
-    for process in many {
-        assert_eq!(process.finish("files"), [FILES_EACH]);
-    }
+    let mapped = many.into_iter().map(|process| process.finish("files")[0]);
+    let mapped: u64 = mapped.sum();
+    assert!(mapped > 32_768 / 8 * 7, "{mapped}: there was room for all");
     for command in ["status", "doctor"] {
         let shown = rig.daemon.ctl(&[command]);
         assert!(shown.text().contains("files_refused"), "{}", shown.text());
@@ -202,12 +209,6 @@ fn more_files_in_use_than_can_be_known_are_told_and_counted_needs_root() {
     let view = all.in_cgroup(late.path());
     let expected = spent.iter().sum::<u64>() as f64 * 1e-9 * 99.0;
     assert!(view.count() as f64 > expected / 2.0, "{}", view.dump());
-    let named = ["late_spend_seventy", "late_spend_twenty"].map(|name| view.count_with(name));
-    assert!(
-        named.iter().sum::<u64>() * 4 > view.count(),
-        "{}",
-        view.dump()
-    );
 }
 
 #[test]
