@@ -78,8 +78,8 @@ impl Collector {
         self.route.answer("get status", call).await
     }
 
-    /// What an answer is made of. The time it covers is what was asked for: that from before anything was kept
-    /// is no part of it, nor that after the newest window.
+    /// What an answer is made of. The time it covers is what was asked for: that from before
+    /// anything was kept is no part of it, nor that after the newest window.
     fn told(&self, what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
         Ok(Fleet::told(what, quality)?.kept(self.kept))
     }

@@ -1,7 +1,7 @@
 //! `agent-ctl completions`: what a shell needs to complete the command line.
 //!
-//! The scripts know commands, options and the values that are the same everywhere. What runs on a host
-//! (units, containers, pins) they do not ask for.
+//! The scripts know commands, options and the values that are the same everywhere. What runs on a
+//! host (units, containers, pins) they do not ask for.
 
 use crate::cli::Cli;
 use crate::{exit, terminal::Out};
@@ -25,8 +25,8 @@ pub struct Args {
 /// Name of the program.
 const NAME: &str = "agent-ctl";
 
-/// Values offered for options that take any text, by the id of the option. A tracepoint or uprobe is as good an
-/// event as these: its words are offered up to where the name starts.
+/// Values offered for options that take any text, by the id of the option. A tracepoint or uprobe
+/// is as good an event as these: its words are offered up to where the name starts.
 const VALUES: [(&str, &[&str]); 3] = [
     (
         "event",
@@ -80,15 +80,16 @@ fn script(shell: Shell) -> String {
     clap_complete::generate(shell, &mut command, NAME, &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
-        // The generator writes a hyphen of the program's name in two ways, so that no case of the script is
-        // ever reached: `agent__ctl` where it notes the subcommand, `agent__subcmd__ctl` where it looks.
+        // The generator writes a hyphen of the program's name in two ways, so that no case of the
+        // script is ever reached: `agent__ctl` where it notes the subcommand, `agent__subcmd__ctl`
+        // where it looks.
         Shell::Bash => script.replace(&NAME.replace('-', "__subcmd__"), &NAME.replace('-', "__")),
         _ => script,
     }
 }
 
-/// The command line with what is known of its values: a shell offers files for those that are some, and
-/// nothing where it would only guess.
+/// The command line with what is known of its values: a shell offers files for those that are some,
+/// and nothing where it would only guess.
 fn prepared(command: Command) -> Command {
     let command = command.mut_args(hinted);
     command.mut_subcommands(prepared)

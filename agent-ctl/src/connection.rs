@@ -103,8 +103,8 @@ impl Route {
         }
     }
 
-    /// The error where an agent is taken for a collector or the other way round: whoever knows none of the
-    /// calls of the one is asked as the other.
+    /// The error where an agent is taken for a collector or the other way round: whoever knows none
+    /// of the calls of the one is asked as the other.
     async fn mistaken(&self, what: &str) -> Option<anyhow::Error> {
         let Peer { kind, target } = &self.peer;
         let (is_other, other) = match kind {

@@ -245,8 +245,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     })
 }
 
-/// Leaves the names of functions alone where one side has no modules, as folded stacks have none: every
-/// function would be new in one side and vanished in the other.
+/// Leaves the names of functions alone where one side has no modules, as folded stacks have none:
+/// every function would be new in one side and vanished in the other.
 fn by_name_alone(before: &mut Profile, after: &mut Profile) {
     if before.samples.is_empty() || after.samples.is_empty() {
         return;

@@ -135,9 +135,9 @@ impl Fleet {
         loss::of_sums(&self.sampling(), &self.coverage())
     }
 
-    /// True when most was lost, when stored data is missing, or too much time of the hosts, and when sums are
-    /// larger than an answer can say. Pruned weight is in the answer, under the callers of what was pruned, so
-    /// it does not count.
+    /// True when most was lost, when stored data is missing, or too much time of the hosts, and
+    /// when sums are larger than an answer can say. Pruned weight is in the answer, under the
+    /// callers of what was pruned, so it does not count.
     pub fn is_partial(&self) -> bool {
         self.loss().is_some()
             || !self.0.damaged.is_empty()

@@ -70,7 +70,8 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
             [all] if all == "*" => GroupBy::All,
             labels => GroupBy::Keys(labels.to_vec()),
         };
-        // What a file says it misses is of all its samples: a part of them says what it says itself.
+        // What a file says it misses is of all its samples: a part of them says what it says
+        // itself.
         let profile = match matchers.is_empty() && filters.is_empty() {
             true => import.profile.group_by(&group),
             false => {

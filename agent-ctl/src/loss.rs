@@ -1,4 +1,5 @@
-//! Whether most of an answer is missing, so that nobody takes what is left, or `[lost]`, for a finding.
+//! Whether most of an answer is missing, so that nobody takes what is left, or `[lost]`, for a
+//! finding.
 
 use crate::units;
 use crate::when::{Clock, Range};
@@ -8,8 +9,8 @@ use std::time::Duration;
 /// Samples below which nothing is concluded from what was lost of them.
 const SAMPLES_MIN: u64 = 20;
 
-/// An agent that is well answers with samples of the last second or two; its newest ones are this old only
-/// when nothing comes any more.
+/// An agent that is well answers with samples of the last second or two; its newest ones are this
+/// old only when nothing comes any more.
 const STALE: Duration = Duration::from_secs(10);
 
 /// A range that ends so soon before now goes on until now. Unit: nanoseconds.
@@ -40,8 +41,8 @@ pub fn of_sums(quality: &Quality, coverage: &Coverage) -> Option<String> {
         .or_else(|| uncovered(coverage, quality))
 }
 
-/// Why an agent's answer ends long before it should: what was asked for goes on until now, and more than
-/// half of it is not there.
+/// Why an agent's answer ends long before it should: what was asked for goes on until now, and more
+/// than half of it is not there.
 pub fn of_time(asked: Range, end_ns: i64, clock: &Clock) -> Option<String> {
     let now_ns = clock.now_ns();
     let until_ns = match asked.end_ns {

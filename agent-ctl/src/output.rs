@@ -77,8 +77,8 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format
 const ENDINGS: &str = ".folded .pb.gz .speedscope.json .svg .html .json .firefox.json .perf.txt \
                        .bundle.html";
 
-/// The format that a file's name asks for, as `of_path` reads it; `None` for standard output, a device or a
-/// pipe, whose names say nothing.
+/// The format that a file's name asks for, as `of_path` reads it; `None` for standard output, a
+/// device or a pipe, whose names say nothing.
 ///
 /// # Errors
 /// When the name has none of the `endings`.

@@ -40,8 +40,8 @@ pub struct Args {
     #[command(flatten)]
     frames: Frames,
     /// Labels to tell samples apart by, `*` for all, `none` for none; in text and flame graphs they
-    /// become root frames [default: `comm` there; in pprof and JSON cgroup, unit, container, comm and
-    /// thread; from a collector host, unit, container and comm]
+    /// become root frames [default: `comm` there; in pprof and JSON cgroup, unit, container, comm
+    /// and thread; from a collector host, unit, container and comm]
     #[arg(
         long,
         value_name = "LABEL,…",

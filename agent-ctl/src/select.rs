@@ -45,8 +45,8 @@ pub struct When {
 pub const DEFAULT_SINCE: Duration = Duration::from_secs(300);
 
 impl When {
-    /// The range on the clock of the agent or collector. How times were taken that can be understood in two
-    /// ways is said on standard error.
+    /// The range on the clock of the agent or collector. How times were taken that can be
+    /// understood in two ways is said on standard error.
     ///
     /// # Errors
     /// When a time cannot be read, the start is in the future, or the range ends before it starts.

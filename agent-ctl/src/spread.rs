@@ -1,5 +1,5 @@
-//! How sure the changes of a comparison are, as a collector judges them: by how much shares move between
-//! parts of the ranges, which sampling alone says nothing of.
+//! How sure the changes of a comparison are, as a collector judges them: by how much shares move
+//! between parts of the ranges, which sampling alone says nothing of.
 
 use crate::collector::Samples;
 use crate::source::Source;
@@ -104,7 +104,8 @@ impl Spread {
     }
 }
 
-/// Leaves out what was lost, as a collector does: nobody knows what it was, so shares are of the rest.
+/// Leaves out what was lost, as a collector does: nobody knows what it was, so shares are of the
+/// rest.
 pub fn without_lost(profile: &mut Profile) {
     profile.samples.retain(|key, _| key.end != StackEnd::Lost);
 }

@@ -99,8 +99,8 @@ fn columns() -> Option<usize> {
         .filter(|&columns| columns > 0)
 }
 
-/// The text with lines no wider than `columns`: what is too long goes on below, `indent` columns in. Lines break
-/// between words, after a comma or the like where that is not far.
+/// The text with lines no wider than `columns`: what is too long goes on below, `indent` columns
+/// in. Lines break between words, after a comma or the like where that is not far.
 pub fn hang(text: &str, columns: Option<usize>, indent: usize) -> String {
     let Some(columns) = columns.filter(|&columns| columns >= HANG_COLUMNS_MIN) else {
         return text.to_owned();
@@ -126,7 +126,8 @@ fn hang_line(line: &str, columns: usize, indent: usize) -> String {
     out
 }
 
-/// Where a text that is wider than `room` is to be broken: at a space, none of the first `from` cells.
+/// Where a text that is wider than `room` is to be broken: at a space, none of the first `from`
+/// cells.
 fn break_at(text: &str, room: usize, from: usize) -> Option<usize> {
     let (mut cells, mut in_escape) = (0, false);
     let (mut word, mut phrase) = (None, None);
@@ -276,8 +277,8 @@ impl Out {
     }
 }
 
-/// A table of text: columns as wide as their content. Where the terminal has too few, those that matter
-/// least are left out, and the last one is cut.
+/// A table of text: columns as wide as their content. Where the terminal has too few, those that
+/// matter least are left out, and the last one is cut.
 pub struct Table {
     right: Vec<bool>,
     rows: Vec<Vec<String>>,
@@ -309,8 +310,8 @@ impl Table {
         }
     }
 
-    /// The same table; where the terminal is too narrow for all columns, those with these headings are
-    /// left out, the first one first.
+    /// The same table; where the terminal is too narrow for all columns, those with these headings
+    /// are left out, the first one first.
     pub fn sparing(mut self, headings: &[&str]) -> Table {
         let at = |name: &&str| self.rows[0].iter().position(|heading| heading == name);
         self.spare = headings.iter().filter_map(at).collect();

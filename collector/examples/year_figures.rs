@@ -1,10 +1,11 @@
-//! Whether a collector may run for years: memory, start-up and a five-minute query at 30, 90 and 365 days.
+//! Whether a collector may run for years: memory, start-up and a five-minute query at 30, 90 and
+//! 365 days.
 //!
-//! `cargo run --release -p fleetprof-collector --example year_figures [HOSTS]` lets a store of 40 hosts
-//! live for a year by its own clock, which takes about five minutes and more with more hosts. Most of it
-//! comes as one window an hour, because what is older than two days is kept in coarser steps anyway; the
-//! two days before each look come as agents send them, every ten seconds. At each age a process of its own
-//! opens the store and asks for the last five minutes.
+//! `cargo run --release -p fleetprof-collector --example year_figures [HOSTS]` lets a store of 40
+//! hosts live for a year by its own clock, which takes about five minutes and more with more hosts.
+//! Most of it comes as one window an hour, because what is older than two days is kept in coarser
+//! steps anyway; the two days before each look come as agents send them, every ten seconds. At each
+//! age a process of its own opens the store and asks for the last five minutes.
 //!
 //! It fails when a query reads more partitions than before, or when memory grows by more than
 //! [`PARTITION_BYTES`] a partition: neither may follow retention. CPU is printed and not judged.
@@ -30,8 +31,8 @@ const BEGIN: i64 = 1_768_435_200 * SECOND;
 /// Ages at which the store is looked at. Unit: days.
 const LOOKS: [i64; 3] = [30, 90, 365];
 
-/// Most memory for a partition that no query needs: its name, and up to where the log is in it. Whatever it
-/// had of hosts would show: that is half a KiB a host. Unit: bytes.
+/// Most memory for a partition that no query needs: its name, and up to where the log is in it.
+/// Whatever it had of hosts would show: that is half a KiB a host. Unit: bytes.
 const PARTITION_BYTES: u64 = 6 << 10;
 
 /// Memory that two processes doing the same may differ by. Unit: bytes.
@@ -173,7 +174,8 @@ struct Look {
     partitions_read: u64,
 }
 
-/// Opens the store and asks; prints the numbers of a [`Look`] for the process that started this one.
+/// Opens the store and asks; prints the numbers of a [`Look`] for the process that started this
+/// one.
 fn look(dir: &Path, now: i64, samples: u64) -> Result<(), Failed> {
     let before = cpu();
     let store = EmbeddedStore::open(dir, options(), now)?;

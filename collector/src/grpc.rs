@@ -94,8 +94,8 @@ pub async fn serve(
     type Captures = CaptureServiceServer<Control>;
     type Evidence = EvidenceServiceServer<Pins>;
     type Pinned = PinServiceServer<Pins>;
-    // What agents are answered is some bytes a window: to compress them costs more than the window's way
-    // through the transport.
+    // What agents are answered is some bytes a window: to compress them costs more than the
+    // window's way through the transport.
     let agents = Agents::new(ingest)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .accept_compressed(Zstd);

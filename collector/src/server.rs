@@ -1,8 +1,8 @@
 //! The collector as a whole: what is started, in which order it ends, and what ends it.
 //!
-//! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for queries;
-//! `fp-store`, which stores windows; `fp-upkeep`, which calls [`Store::maintain`]; and `fp-survey`, which
-//! looks for hosts in trouble.
+//! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for
+//! queries; `fp-store`, which stores windows; `fp-upkeep`, which calls [`Store::maintain`]; and
+//! `fp-survey`, which looks for hosts in trouble.
 
 use crate::config::Config;
 use crate::control::{self, Control, ControlOptions};

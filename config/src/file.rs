@@ -505,8 +505,8 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
     }
 }
 
-/// The line (from 1) on which the value at `path` starts (`triggers[1].when`), or that of the nearest map
-/// or list around it that is there.
+/// The line (from 1) on which the value at `path` starts (`triggers[1].when`), or that of the
+/// nearest map or list around it that is there.
 pub(crate) fn line_of(text: &str, path: &str) -> Option<usize> {
     let dotted = path.replace('[', ".").replace(']', "");
     let names: Vec<&str> = dotted.split('.').collect();

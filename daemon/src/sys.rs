@@ -338,8 +338,8 @@ impl Priority {
         self.set_io(IDLE);
     }
 
-    /// Has the calling thread go before others by this nice value, where the daemon may: as root, or with
-    /// CAP_SYS_NICE or RLIMIT_NICE. Returns whether it does.
+    /// Has the calling thread go before others by this nice value, where the daemon may: as root,
+    /// or with CAP_SYS_NICE or RLIMIT_NICE. Returns whether it does.
     pub fn prefer_this_thread(nice: i32) -> bool {
         let priority = Priority::calling();
         priority.set_nice(nice).is_ok()

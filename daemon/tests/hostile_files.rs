@@ -1,8 +1,9 @@
-//! What reading hostile files takes: memory and CPU time of each reading, by processes that do nothing else.
+//! What reading hostile files takes: memory and CPU time of each reading, by processes that do
+//! nothing else.
 //!
-//! Each file is read three times, as `fp-open`, `fp-namer` and `fp-files` do, by this program started again
-//! with the file's name in its environment. Memory is the peak of the resident set above what it was before:
-//! what the kernel counts, and what ends a daemon.
+//! Each file is read three times, as `fp-open`, `fp-namer` and `fp-files` do, by this program
+//! started again with the file's name in its environment. Memory is the peak of the resident set
+//! above what it was before: what the kernel counts, and what ends a daemon.
 
 use daemon::ids::{Avma, FileId, FileOffset, Pid};
 use daemon::symbolize::debug_files::{self, Wanted};
@@ -18,12 +19,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most memory above what was there before. Unit: bytes. 48 MiB for the file, and what the allocator and the
-/// dictionary take in pages of their own.
+/// Most memory above what was there before. Unit: bytes. 48 MiB for the file, and what the
+/// allocator and the dictionary take in pages of their own.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Most CPU time of one reading: two seconds, and as much again for what lies between two looks at the clock in
-/// a build that is not optimized, on a busy host.
+/// Most CPU time of one reading: two seconds, and as much again for what lies between two looks at
+/// the clock in a build that is not optimized, on a busy host.
 const CPU_MAX: Duration = Duration::from_secs(4);
 
 /// Tells the child which file to read, and how.

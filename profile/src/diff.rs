@@ -197,8 +197,8 @@ impl Diff {
 
 /// What functions cost before and after, without their stacks.
 ///
-/// For profiles that are too large to be held as a [`Diff`] holds them: a profile that was cut to fit charges what
-/// was cut off to callers, and a diff of two would show that as a change.
+/// For profiles that are too large to be held as a [`Diff`] holds them: a profile that was cut to
+/// fit charges what was cut off to callers, and a diff of two would show that as a change.
 #[derive(Clone, Debug)]
 pub struct CostDiff {
     /// Sums over all samples.

@@ -1,7 +1,7 @@
 //! What each function or module cost: the sum that tables and diffs are made of.
 //!
-//! The stack of a wait goes on beyond the thread that waits: `[woken by NAME]` and the waker's frames. What
-//! counts as its own is where the thread itself waits, the last frame before these.
+//! The stack of a wait goes on beyond the thread that waits: `[woken by NAME]` and the waker's
+//! frames. What counts as its own is where the thread itself waits, the last frame before these.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{Frame, FrameId, FrameKind};
@@ -85,8 +85,8 @@ fn marks(dict: &Dictionary) -> Vec<FrameId> {
     marks.map(|(at, _)| FrameId(at as u32)).collect()
 }
 
-/// True for a frame that says of a wait who ended it or how it was: what lies beyond is not of the thread
-/// that waits.
+/// True for a frame that says of a wait who ended it or how it was: what lies beyond is not of the
+/// thread that waits.
 pub(crate) fn is_mark(dict: &Dictionary, frame: Frame) -> bool {
     frame.kind == FrameKind::Synthetic && is_mark_text(dict.strings.get(frame.function))
 }

@@ -57,8 +57,8 @@ counters! {
     }
 }
 
-/// CPU time below which nothing is concluded from what of it was sampled. Unit: nanoseconds. A second is 99
-/// samples at the default rate, of which chance never leaves out half.
+/// CPU time below which nothing is concluded from what of it was sampled. Unit: nanoseconds. A
+/// second is 99 samples at the default rate, of which chance never leaves out half.
 const MEASURED_NS_MIN: u64 = 1_000_000_000;
 
 impl Coverage {
@@ -69,8 +69,8 @@ impl Coverage {
         share(self.taken_ns, self.expected_ns, self.estimated_ns)
     }
 
-    /// True when more than half of what was measured was not sampled, for whatever cause. Never of less than
-    /// a second: on an idle machine the kernel's accounting is as coarse as the sampling.
+    /// True when more than half of what was measured was not sampled, for whatever cause. Never of
+    /// less than a second: on an idle machine the kernel's accounting is as coarse as the sampling.
     pub fn misses_most(&self) -> bool {
         self.measured_ns() >= MEASURED_NS_MIN && self.share().is_some_and(|share| share < 0.5)
     }
@@ -81,8 +81,8 @@ impl Coverage {
     }
 }
 
-/// True when more was lost than taken, in samples or any other unit: what is left misleads, because nothing
-/// says that losses fall on all functions alike.
+/// True when more was lost than taken, in samples or any other unit: what is left misleads, because
+/// nothing says that losses fall on all functions alike.
 ///
 /// This is what makes a host blind, an answer partial and a command end with the code for it.
 pub fn is_mostly_lost(taken: u64, lost: u64) -> bool {
@@ -261,8 +261,8 @@ struct Node {
     own: Tally,
     /// Accounts of the subtree.
     accounts: Sums,
-    /// What is expected of the cgroup alone beside the accounts; of samples of windows without accounts
-    /// because they were taken.
+    /// What is expected of the cgroup alone beside the accounts; of samples of windows without
+    /// accounts because they were taken.
     alone: Sums,
 }
 
@@ -349,8 +349,8 @@ impl<'s> LedgerBuilder<'s> {
         });
     }
 
-    /// Adds what is expected of a cgroup alone, without those below it, and the part of it that was not
-    /// measured, where `per.count` samples weighed `per.weight`. Unit: nanoseconds.
+    /// Adds what is expected of a cgroup alone, without those below it, and the part of it that was
+    /// not measured, where `per.count` samples weighed `per.weight`. Unit: nanoseconds.
     ///
     /// # Panics
     /// See [`LedgerBuilder::add`].

@@ -178,8 +178,8 @@ impl<'q> QueryRunner<'q> {
         self.add_sum(source, SampleKey { stack, ..key }, value)
     }
 
-    /// Counts samples in the answer's quality, as those they are; what they add up to with others goes to
-    /// [`QueryRunner::add_sum`].
+    /// Counts samples in the answer's quality, as those they are; what they add up to with others
+    /// goes to [`QueryRunner::add_sum`].
     ///
     /// # Panics
     /// When the ids are not of `source`.
@@ -189,8 +189,8 @@ impl<'q> QueryRunner<'q> {
         }
     }
 
-    /// Adds what samples that were [counted](QueryRunner::count) add up to. Returns what it is kept under.
-    /// Frame filters are not applied.
+    /// Adds what samples that were [counted](QueryRunner::count) add up to. Returns what it is kept
+    /// under. Frame filters are not applied.
     ///
     /// # Panics
     /// When the ids are not of `source`.
@@ -366,8 +366,9 @@ impl Profile {
 
 /// Samples counted by what their stacks say.
 ///
-/// The leaf of a wait is not the last frame of its stack, so stacks are walked where there are waits.
-/// Most dictionaries have none, which is found out once: counting then looks at one frame a sample.
+/// The leaf of a wait is not the last frame of its stack, so stacks are walked where there are
+/// waits. Most dictionaries have none, which is found out once: counting then looks at one frame a
+/// sample.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     quality: Quality,
@@ -378,8 +379,8 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Counts samples of one key, whose ids are of `source`: the same dictionary every time, which may
-    /// have grown, until [`Counted::next_dictionary`] is called.
+    /// Counts samples of one key, whose ids are of `source`: the same dictionary every time, which
+    /// may have grown, until [`Counted::next_dictionary`] is called.
     ///
     /// # Panics
     /// When the ids are not of `source`.

@@ -11,8 +11,8 @@ use crate::stack::StackId;
 use crate::strings::StrId;
 use hashbrown::HashMap;
 
-/// What was counted under one key. Sums end at the largest number instead of starting again from 0: see
-/// [`Value::is_capped`].
+/// What was counted under one key. Sums end at the largest number instead of starting again from 0:
+/// see [`Value::is_capped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Value {
     /// Number of samples.
@@ -23,8 +23,8 @@ pub struct Value {
 }
 
 impl Value {
-    /// True for a sum that may be more than it says. In nanoseconds that is more than 584 CPU-years: 1000
-    /// hosts of 16 busy CPUs pass it in 13 days. Whoever shows it says so.
+    /// True for a sum that may be more than it says. In nanoseconds that is more than 584
+    /// CPU-years: 1000 hosts of 16 busy CPUs pass it in 13 days. Whoever shows it says so.
     pub fn is_capped(self) -> bool {
         self.weight == u64::MAX || self.count == u64::MAX
     }
@@ -80,7 +80,8 @@ counters! {
 }
 
 counters! {
-    /// What is known of the waits that a profile of [`OFF_CPU`] is made of. Lengths are in nanoseconds.
+    /// What is known of the waits that a profile of [`OFF_CPU`] is made of. Lengths are in
+    /// nanoseconds.
     pub struct Waits {
         /// Waits whose begin and end were seen.
         pub complete: u64,
@@ -225,8 +226,8 @@ impl Profile {
         frames.any(|frame| frame.module != StrId::EMPTY)
     }
 
-    /// The same profile with frames that have nothing but their names; only what stands for something else
-    /// than code keeps its kind.
+    /// The same profile with frames that have nothing but their names; only what stands for
+    /// something else than code keeps its kind.
     pub fn by_name_alone(&self) -> Profile {
         let mut bare = Profile {
             info: self.info.clone(),

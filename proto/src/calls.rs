@@ -1,8 +1,9 @@
 //! The calls of each connection, so that who has none does not stay for ever.
 //!
-//! Bytes say nothing of a peer: inside TLS they may be half a handshake. A call that reached a service
-//! does, from its head to the last byte of its answer. No token is needed for one, but one without is
-//! over at once. Only health is told without a token, and whoever watches it is told for ever.
+//! Bytes say nothing of a peer: inside TLS they may be half a handshake. A call that reached a
+//! service does, from its head to the last byte of its answer. No token is needed for one, but one
+//! without is over at once. Only health is told without a token, and whoever watches it is told for
+//! ever.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -20,7 +21,8 @@ use tower::{Layer, Service};
 pub struct Patience {
     /// Time from connecting to the first call. Clients connect because they have one.
     pub first_call: Duration,
-    /// Time without a call after that. Clients that keep a connection open connect again by themselves.
+    /// Time without a call after that. Clients that keep a connection open connect again by
+    /// themselves.
     pub idle: Duration,
 }
 
@@ -122,8 +124,8 @@ impl Drop for Call {
     }
 }
 
-/// Who is at the other end of a connection: what it tells of itself, which is in the extensions of every
-/// request.
+/// Who is at the other end of a connection: what it tells of itself, which is in the extensions of
+/// every request.
 pub trait Caller: Clone + Send + Sync + 'static {
     /// Its calls.
     fn calls(&self) -> &Arc<Calls>;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time from start to readiness, on a loaded machine.
 const READY_LIMIT: Duration = Duration::from_secs(20);
-/// Longest time from SIGTERM to the end: a grace of 20 s, which tests of slow ends ask for, and what a
-/// loaded machine adds.
+/// Longest time from SIGTERM to the end: a grace of 20 s, which tests of slow ends ask for, and
+/// what a loaded machine adds.
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// How long one wait for a notification blocks before the daemon's life is looked at again.
 const NOTIFY_STEP: Duration = Duration::from_millis(100);

@@ -1,8 +1,9 @@
 //! ELF files that run, and cost whoever reads them as much as their author could think of.
 //!
-//! Each is a small static program for x86-64: it fills its stack with return addresses into one function
-//! and spins there until it is killed, or for two minutes. What differs is what the file says about itself.
-//! Nothing but the standard library is used: the daemon's own tests include this file.
+//! Each is a small static program for x86-64: it fills its stack with return addresses into one
+//! function and spins there until it is killed, or for two minutes. What differs is what the file
+//! says about itself. Nothing but the standard library is used: the daemon's own tests include this
+//! file.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -374,8 +375,8 @@ fn segment(kind: u32, flags: u32, offset: u64, len: u64, align: u64) -> Vec<u8> 
     header
 }
 
-/// The program: fills 64 KiB of its stack with addresses in the function, and jumps to its begin, where it
-/// jumps to itself.
+/// The program: fills 64 KiB of its stack with addresses in the function, and jumps to its begin,
+/// where it jumps to itself.
 fn code() -> Vec<u8> {
     let mut code = vec![
         0xb8, 37, 0, 0, 0, // mov eax, alarm
@@ -413,7 +414,8 @@ fn function(into: u64) -> Vec<u8> {
     symbol
 }
 
-/// An `.eh_frame` with the head of all descriptions: the CFA is at rsp + 8, the return address below it.
+/// An `.eh_frame` with the head of all descriptions: the CFA is at rsp + 8, the return address
+/// below it.
 fn head() -> Vec<u8> {
     let content = [0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
     [&(content.len() as u32).to_le_bytes()[..], &content].concat()
@@ -429,14 +431,16 @@ fn describe(frames: &mut Vec<u8>, instructions: &[u8]) {
     frames.extend_from_slice(instructions);
 }
 
-/// 60 KiB: the state is saved, the next byte has another CFA, the state is restored; so for 12,000 bytes.
+/// 60 KiB: the state is saved, the next byte has another CFA, the state is restored; so for 12,000
+/// bytes.
 fn deep(number: u32) -> Vec<u8> {
     let mut instructions = vec![0x2e, number as u8 & 0x7f, 0x2e, (number >> 7) as u8 & 0x7f];
     instructions.extend([0x0a, 0x0e, 16, 0x41, 0x0b].repeat(12_000));
     instructions
 }
 
-/// 13,000 rows of as many bytes: each register is a distance from the CFA, and each row has another CFA.
+/// 13,000 rows of as many bytes: each register is a distance from the CFA, and each row has another
+/// CFA.
 fn rules(part: u32) -> Vec<u8> {
     let mut instructions: Vec<u8> = (0..16).flat_map(|register| [0x14, register, 2]).collect();
     for number in (0..13_000).map(|number| part * 13_000 + number) {
@@ -447,7 +451,8 @@ fn rules(part: u32) -> Vec<u8> {
     instructions
 }
 
-/// A compressed section of so many zeros: its header, then zlib's format with the fixed code of deflate.
+/// A compressed section of so many zeros: its header, then zlib's format with the fixed code of
+/// deflate.
 fn zeros(len: u64) -> Vec<u8> {
     let matches = (len - 1) / 258;
     let len = matches * 258 + 1;

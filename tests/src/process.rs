@@ -33,8 +33,8 @@ pub struct Proc {
     name: String,
 }
 
-/// Starts a program that may just have been written: another thread that forks at that moment holds the
-/// file open for writing until its child runs.
+/// Starts a program that may just have been written: another thread that forks at that moment holds
+/// the file open for writing until its child runs.
 ///
 /// # Errors
 /// When it cannot be started.

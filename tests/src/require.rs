@@ -69,8 +69,9 @@ pub fn skip(reason: impl Display) {
     assert!(!fails, "skipped where {SKIP_FAILS} forbids it: {reason}");
 }
 
-/// Reports that a test did not run for want of what this machine cannot have, whatever is installed:
-/// another architecture, systemd as the first process, an idle CPU while others use all. It fails nothing.
+/// Reports that a test did not run for want of what this machine cannot have, whatever is
+/// installed: another architecture, systemd as the first process, an idle CPU while others use all.
+/// It fails nothing.
 pub fn cannot(reason: impl Display) {
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     let _ = writeln!(std::io::stderr(), "cannot: {reason} ({name})");

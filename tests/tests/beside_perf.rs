@@ -135,8 +135,8 @@ fn sum(windows: Vec<View>) -> View {
 }
 
 impl Recording {
-    /// The samples of the cgroup: whatever else the machine does makes its shares no smaller, and perf sees
-    /// no callers of programs that are built without frame pointers.
+    /// The samples of the cgroup: whatever else the machine does makes its shares no smaller, and
+    /// perf sees no callers of programs that are built without frame pointers.
     fn own(&self) -> (View, Vec<&PerfSample>) {
         let theirs = self.theirs.iter();
         let theirs = theirs.filter(|sample| self.pids.contains(&sample.pid));

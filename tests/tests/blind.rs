@@ -1,5 +1,5 @@
-//! Blindness: a sampler that is held for half a minute, while CPUs are busy, is said by everything that
-//! speaks of the daemon, and so is that it is over.
+//! Blindness: a sampler that is held for half a minute, while CPUs are busy, is said by everything
+//! that speaks of the daemon, and so is that it is over.
 
 use fixtures::ctl::ctl;
 use fixtures::fleet::Options;

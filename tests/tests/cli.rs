@@ -239,7 +239,7 @@ fn said() -> Option<&'static Said> {
     })
 }
 
-/// Begin of the first window and end of the last of what `tail` printed.
+/// Start of the first window and end of the last of what `tail` printed.
 fn edges(tail: &str) -> [String; 2] {
     let line = |line: &str| -> Value { serde_json::from_str(line).unwrap() };
     let (first, last) = (tail.lines().next(), tail.lines().next_back());

@@ -78,7 +78,8 @@ fn stop(mut daemon: Daemon) -> u64 {
 fn kill(mut daemon: Daemon) -> u64 {
     let before = loop {
         let closed = windows_pass(&daemon, 1);
-        // On disk by now, and the next one not over, unless this machine is too busy: then once more.
+        // On disk by now, and the next one not over, unless this machine is too busy: then once
+        // more.
         std::thread::sleep(WINDOW / 4);
         let before = export(&daemon);
         daemon.signal(Signal::STOP);

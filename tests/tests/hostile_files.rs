@@ -1,9 +1,10 @@
-//! Users without any right run programs whose files cost their reader as much as they can: the daemon stays
-//! small, and misses no sample of what others run.
+//! Users without any right run programs whose files cost their reader as much as they can: the
+//! daemon stays small, and misses no sample of what others run.
 //!
-//! Each program is started again and again from a fresh copy of its file, by a user of its own, next to an
-//! honest one. `FLEETPROF_HOSTILE_S=60` gives each kind a minute; with `FLEETPROF_BIN_DIR` of a release build
-//! the table that the test prints is what the project reports.
+//! Each program is started again and again from a fresh copy of its file, by a user of its own,
+//! next to an honest one. `FLEETPROF_HOSTILE_S=60` gives each kind a minute; with
+//! `FLEETPROF_BIN_DIR` of a release build the table that the test prints is what the project
+//! reports.
 
 use fixtures::hostile_elf::Hostile;
 use fixtures::workload::{Workload, c};
@@ -28,8 +29,9 @@ const SECONDS_DEFAULT: u64 = 3;
 /// How long one copy runs: some samples each.
 const COPY_RUNS: Duration = Duration::from_millis(300);
 
-/// Most memory that the daemon takes above what it took before a kind. Unit: KiB. 64 MiB for the file; the
-/// rest is for what it records meanwhile, which is small, and for what the allocator does not give back.
+/// Most memory that the daemon takes above what it took before a kind. Unit: KiB. 64 MiB for the
+/// file; the rest is for what it records meanwhile, which is small, and for what the allocator does
+/// not give back.
 const GROWTH_KIB_MAX: u64 = 80 << 10;
 
 /// Users who own nothing else.
@@ -149,7 +151,8 @@ fn hostile_files_cost_little_and_others_keep_their_samples_needs_root() {
     assert!(wrong.is_empty(), "{}\n{table}", wrong.join("\n"));
     assert!(share > 0.9, "{share}: {}", view.dump());
     let status = client.status().expect("a status");
-    // What files cost is no reason to sample everybody less. A debug build is over its budget anyway.
+    // What files cost is no reason to sample everybody less. A debug build is over its budget
+    // anyway.
     let lowered = status.counters.iter();
     let lowered = lowered.filter(|it| it.labels.contains("cpu_lowered"));
     let lowered: u64 = lowered.map(|it| it.value).sum();

@@ -28,12 +28,12 @@ const RUN: Duration = Duration::from_secs(20);
 /// Starts of `bpftrace` in that time.
 const STARTS: u32 = 10;
 /// Longest time without a sample of a program that keeps a CPU busy. A second is the promise; a
-/// hypervisor takes a CPU away for nearly as long (0.94 s seen), and nobody can sample that time: the
-/// other half is for it. A ring that waits for a record without a sound time leaves its CPU without
-/// samples for minutes.
+/// hypervisor takes a CPU away for nearly as long (0.94 s seen), and nobody can sample that time:
+/// the other half is for it. A ring that waits for a record without a sound time leaves its CPU
+/// without samples for minutes.
 const BLIND_MAX_NS: i64 = 2_000_000_000;
-/// Least coverage of the short run, where a second that a hypervisor takes weighs a twentieth, and of a
-/// longer one.
+/// Least coverage of the short run, where a second that a hypervisor takes weighs a twentieth, and
+/// of a longer one.
 const COVERAGE_MIN: f64 = 0.95;
 const COVERAGE_MIN_LONG: f64 = 0.99;
 

@@ -12,8 +12,8 @@ const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 const STORM_S: u64 = 6;
 /// Samples a second of each CPU, by default.
 const RATE_HZ: u64 = 99;
-/// What the daemon may take above what it took before. Unit: bytes. Its bounded tables (paths, mappings,
-/// threads, ends) have some 50 MiB together, and windows under a storm hold more rows.
+/// What the daemon may take above what it took before. Unit: bytes. Its bounded tables (paths,
+/// mappings, threads, ends) have some 50 MiB together, and windows under a storm hold more rows.
 const MORE_MAX: u64 = 96 << 20;
 
 /// A field of `/proc/PID/status`. Unit: bytes.
@@ -52,8 +52,8 @@ fn weather(kind: &str) {
     let mut storm = stormy.command(&program);
     let storm = Workload::spawn(storm.args([kind, &dir]));
     std::thread::sleep(Duration::from_secs(1));
-    // Within the storm from its first instruction to its last: samples of a calm time would hide what
-    // the storm pushes out.
+    // Within the storm from its first instruction to its last: samples of a calm time would hide
+    // what the storm pushes out.
     let victim = c("split.c").start_in(&calm, &[]);
     std::thread::sleep(Duration::from_secs(seconds));
     drop(victim);
@@ -101,8 +101,8 @@ fn weather(kind: &str) {
         missed * 100 <= all * MISSED_PERCENT_MAX,
         "{missed} samples of {all} missed"
     );
-    // What was missed is missed of all. Which of two programs a tick meets is chance: three standard
-    // deviations; and a tick missed is rarely an idle one.
+    // What was missed is missed of all. Which of two programs a tick meets is chance: three
+    // standard deviations; and a tick missed is rarely an idle one.
     let left = expected * (1.0 - 2.0 * missed as f64 / all as f64);
     assert!(
         found as f64 + 3.0 * expected.sqrt() >= left,

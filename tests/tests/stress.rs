@@ -184,8 +184,8 @@ fn more_files_in_use_than_can_be_known_are_told_and_counted_needs_root() {
     });
     let told = told.expect("files were refused and nobody says so");
     assert!(told.message.contains("[other]"), "{}", told.message);
-    // What comes now has names: who maps most gave way. They come once the files of the same user that
-    // were met before it are read, for which a user has a bounded share of a CPU.
+    // What comes now has names: who maps most gave way. They come once the files of the same user
+    // that were met before it are read, for which a user has a bounded share of a CPU.
     let newcomer = c("split.c").prefixed("late_").start_in(&late, &[]);
     let named = || {
         let view = client.everything().in_cgroup(late.path());

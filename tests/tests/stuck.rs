@@ -15,10 +15,10 @@ const NAMED_LIMIT: Duration = Duration::from_secs(60);
 /// The default grace and what a loaded machine adds.
 const GRACE: Duration = Duration::from_secs(7);
 
-/// A process with samples in generated code, whose `/tmp` is a FUSE file system that it serves itself
-/// and never answers for: it does not even take the questions, unless it is started with a word. Its own
-/// program is opened before, for that may be below `/tmp`; so may the directories that cargo has the loader
-/// look into, and it would wait for itself there.
+/// A process with samples in generated code, whose `/tmp` is a FUSE file system that it serves
+/// itself and never answers for: it does not even take the questions, unless it is started with a
+/// word. Its own program is opened before, for that may be below `/tmp`; so may the directories
+/// that cargo has the loader look into, and it would wait for itself there.
 fn hanging(words: &str) -> Workload {
     let options = "fd=3,rootmode=40000,user_id=0,group_id=0,allow_other";
     let script = format!(

@@ -52,7 +52,7 @@ impl MapFormat {
 A column is a second, a row a part of it: what happens for some milliseconds now and then, which a \
 flame graph of minutes hides, is a spot. In the HTML two clicks show the flame graph of the time \
 between them; --pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either \
-end left out, each a time (`14:03:05.2`), an offset from the begin (`+12.5s`) or a cell \
+end left out, each a time (`14:03:05.2`), an offset from the start (`+12.5s`) or a cell \
 (`COLUMN,ROW` from 0, as in the JSON). An agent knows times of the last minutes; of files those \
 that say them: JSON of agent-ctl, perf script text, speedscope.
 Exit code 6: there are no samples with times, or most was lost.
@@ -92,8 +92,8 @@ pub struct Args {
     /// Time of a column [default: a second, or more where the time is long]
     #[arg(long, value_name = "DURATION", value_parser = crate::when::duration, help_heading = "Output")]
     column: Option<Duration>,
-    /// Format of the map: text, svg, html or json; of what --pick writes: as of `profile` [default: by the
-    /// file name, or text, and folded stacks of what is picked]
+    /// Format of the map: text, svg, html or json; of what --pick writes: as of `profile` [default:
+    /// by the file name, or text, and folded stacks of what is picked]
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     format: Option<String>,
     /// Characters that every terminal has

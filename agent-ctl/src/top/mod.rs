@@ -97,8 +97,9 @@ impl Sort {
     }
 }
 
-/// Longest range of a view that is live, of an agent or a fleet: what is kept of an agent's stream grows with
-/// it, and so does what a collector adds up for each window. One table may be of any time.
+/// Longest range of a view that is live, of an agent or a fleet: what is kept of an agent's stream
+/// grows with it, and so does what a collector adds up for each window. One table may be of any
+/// time.
 const RANGE_MAX: Duration = Duration::from_secs(600);
 
 /// Shortest range of a view: a second's profile of the stream.

@@ -39,8 +39,8 @@ pub struct Acked {
     pub bytes: usize,
 }
 
-/// The sequence number that an agent gives a window: the time since the host's boot at which it begins.
-/// Unit: nanoseconds.
+/// The sequence number that an agent gives a window: the time since the host's boot at which it
+/// begins. Unit: nanoseconds.
 fn sequence(host: usize, window: u64) -> u64 {
     (host as u64 + 1) * 86_400_000_000_123 + window * WINDOW_S * 1_000_000_000
 }

@@ -1,9 +1,9 @@
-//! What the same rows cost where nothing is done but what cannot be left out: zstd, numbers in and out of
-//! columns, and sums. A figure of the collector as a ratio to it holds on any machine.
+//! What the same rows cost where nothing is done but what cannot be left out: zstd, numbers in and
+//! out of columns, and sums. A figure of the collector as a ratio to it holds on any machine.
 //!
-//! Taking: a window comes as columns under zstd, is unpacked, ordered, and goes with those of its ten
-//! minutes into columns under zstd. Asking: the totals of each container and ten minutes are unpacked and
-//! added up by stack. There is no transport, no name, no log, no disk and no answer.
+//! Taking: a window comes as columns under zstd, is unpacked, ordered, and goes with those of its
+//! ten minutes into columns under zstd. Asking: the totals of each container and ten minutes are
+//! unpacked and added up by stack. There is no transport, no name, no log, no disk and no answer.
 
 use super::generate::{Drawn, Fleet, WINDOW_S};
 use anyhow::{Context, ensure};
@@ -138,7 +138,7 @@ fn stored(sent: &[Vec<u8>]) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
     let mut before = 0;
     for run in rows.chunk_by(|left, right| (left.0, left.1) == (right.0, right.1)) {
         if run[0].1 < before {
-            // The next container: its stacks begin anew.
+            // The next container: its stacks start again.
             put(&mut totals, 0);
             before = 0;
         }

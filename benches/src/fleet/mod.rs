@@ -174,8 +174,9 @@ fn start(dir: &Path, hosts: usize) -> Collector {
     Options::new().start(dir)
 }
 
-/// Hosts that push their first window at the same time. It brings the frames of its stacks, which the
-/// load, that has one thread, makes up and packs: with all of them at once hosts wait for that thread.
+/// Hosts that push their first window at the same time. It brings the frames of its stacks, which
+/// the load, that has one thread, makes up and packs: with all of them at once hosts wait for that
+/// thread.
 const FIRST_TOGETHER: usize = 8;
 /// Times that memory is looked at in a run, beside its begin.
 const LOOKS: u32 = 10;
@@ -191,8 +192,8 @@ struct Steady {
     wall: Duration,
     /// What was pushed before the measurement began.
     rows_before: u64,
-    /// How long after its time each window was handed over: the load has one thread, and when that gets
-    /// no CPU, acknowledgements wait to be read as long.
+    /// How long after its time each window was handed over: the load has one thread, and when that
+    /// gets no CPU, acknowledgements wait to be read as long.
     late: Vec<Duration>,
     /// Resident memory at equal distances. Unit: bytes.
     memory: Vec<u64>,

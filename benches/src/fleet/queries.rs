@@ -293,8 +293,8 @@ async fn ask(
     Ok(answered)
 }
 
-/// CPU time so far of all threads but the one that flushes and compacts what was pushed before. Unit:
-/// milliseconds.
+/// CPU time so far of all threads but the one that flushes and compacts what was pushed before.
+/// Unit: milliseconds.
 fn asked_ms(collector: &Collector) -> anyhow::Result<f64> {
     let usage = crate::cost::Usage::of(collector.pid())?;
     let threads = usage.cpu_ns_by_thread.iter();

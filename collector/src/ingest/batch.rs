@@ -44,9 +44,9 @@ struct Failure {
     is_complete: bool,
 }
 
-/// For how long the store counts as failing after the last push that failed. Agents come again within a
-/// minute or so; with less, a store that is away looks well between their attempts, with more, one window
-/// that the store refuses keeps a collector with few agents from being ready.
+/// For how long the store counts as failing after the last push that failed. Agents come again
+/// within a minute or so; with less, a store that is away looks well between their attempts, with
+/// more, one window that the store refuses keeps a collector with few agents from being ready.
 const FAILING_FOR: Duration = Duration::from_secs(180);
 
 /// The thread that calls the store, and nothing else: whatever queries, downloads and metrics take of

@@ -77,7 +77,7 @@ impl Windows {
     /// The alarm at `now_unix_ns`: one that did not end, or one that began since the last window.
     /// Windows that keep coming, as in a replay of older ones, begin none.
     fn alarm_of(&self, stream: Listening, now_unix_ns: i64) -> Option<Absence> {
-        // An agent that connects again begins anew.
+        // An agent that connects again starts over.
         let is_of_stream = |alarm: &Absence| alarm.from_unix_ns >= stream.open_since_unix_ns;
         let last = self.last;
         let received = last.map_or(i64::MIN, |window| window.received_unix_ns);

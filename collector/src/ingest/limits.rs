@@ -41,17 +41,18 @@ pub const LABEL_VALUE_BYTES_MAX: usize = 4096;
 /// Longest text of facts: names, versions, events, units, causes. Unit: bytes; longer ones are cut.
 pub const FACT_BYTES_MAX: usize = 256;
 
-/// Most degradations of an agent that are kept, the most severe first. Agents have some fifty kinds, of
-/// which few hold at a time.
+/// Most degradations of an agent that are kept, the most severe first. Agents have some fifty
+/// kinds, of which few hold at a time.
 pub const DEGRADATIONS_MAX: usize = 32;
 
-/// Longest message or remedy of a degradation. Unit: bytes; longer ones are cut. Agents write one or two
-/// sentences. With [`DEGRADATIONS_MAX`] a host takes 40 KiB at most, and some hundred bytes when it is well.
+/// Longest message or remedy of a degradation. Unit: bytes; longer ones are cut. Agents write one
+/// or two sentences. With [`DEGRADATIONS_MAX`] a host takes 40 KiB at most, and some hundred bytes
+/// when it is well.
 pub const DEGRADATION_BYTES_MAX: usize = 512;
 
-/// Most bytes that all hosts together may take for what agents say of their own work. Unit: bytes. A host
-/// that is well takes a few, one in trouble some hundred; with less, a fleet in trouble loses its reasons
-/// earlier, and keeps that it is blind or stops.
+/// Most bytes that all hosts together may take for what agents say of their own work. Unit: bytes.
+/// A host that is well takes a few, one in trouble some hundred; with less, a fleet in trouble
+/// loses its reasons earlier, and keeps that it is blind or stops.
 pub const HEALTH_BYTES_MAX: usize = 64 << 20;
 
 /// Most labels from an agent's configuration.
@@ -94,8 +95,8 @@ pub const MEMORY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Windows that wait for the store, over all streams. At the bound streams are not read.
 pub const QUEUE_WINDOWS_MAX: usize = 256;
 
-/// Rows from which on no more windows are added to a call of the store. How many windows, and for how long
-/// they are waited for, is the store's to say: [`BatchPolicy`](crate::store::BatchPolicy).
+/// Rows from which on no more windows are added to a call of the store. How many windows, and for
+/// how long they are waited for, is the store's to say: [`BatchPolicy`](crate::store::BatchPolicy).
 pub const BATCH_ROWS_MAX: usize = 1_000_000;
 
 /// Least time between two times that an unchanged host is remembered anew.
@@ -112,17 +113,17 @@ pub const HOSTS_MAX: usize = 65_536;
 /// badly but whose windows still fall where they belong, within one window.
 pub const CLOCK_WARNING_NS: i64 = 5_000_000_000;
 
-/// A host that was not heard of for so long is silent. Unit: nanoseconds. Agents send a window at least
-/// once a minute, and another collector's hosts are noted once in [`HOST_INTERVAL`], so three minutes are
-/// no hiccup.
+/// A host that was not heard of for so long is silent. Unit: nanoseconds. Agents send a window at
+/// least once a minute, and another collector's hosts are noted once in [`HOST_INTERVAL`], so three
+/// minutes are no hiccup.
 pub const SILENT_FOR_NS: i64 = 180_000_000_000;
 
 /// After so long a silent host is gone, and no longer worth a warning. Unit: nanoseconds.
 pub const SILENT_MAX_NS: i64 = 86_400_000_000_000;
 
-/// An agent that said that it stops and was not heard of for so long should be back. Unit: nanoseconds. A
-/// restart, an upgrade or a reboot takes minutes; with less they are told as trouble, with more a new
-/// version that does not start on any host looks well for longer.
+/// An agent that said that it stops and was not heard of for so long should be back. Unit:
+/// nanoseconds. A restart, an upgrade or a reboot takes minutes; with less they are told as
+/// trouble, with more a new version that does not start on any host looks well for longer.
 pub const STOPPED_MAX_NS: i64 = 900_000_000_000;
 
 /// How often hosts are looked at for trouble. Blindness is known by the agent within seconds.
@@ -131,7 +132,8 @@ pub const SURVEY_INTERVAL: Duration = Duration::from_secs(4);
 /// How often a store that other collectors use is asked what they know of their hosts.
 pub const OTHERS_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Most blind hosts that are told one by one in the status and in the log; their number is told beyond.
+/// Most blind hosts that are told one by one in the status and in the log; their number is told
+/// beyond.
 pub const BLIND_HOSTS_MAX: usize = 20;
 
 /// How long a warning about an id in double use stays after it was last seen.

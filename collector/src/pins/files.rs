@@ -157,8 +157,9 @@ pub struct Files {
     handle: File,
     _lock: File,
     index: Mutex<Index>,
-    /// Locked before the index by those who add and remove pins: a number that one has chosen nobody else removes
-    /// or takes. A number that left the index never comes back, so its file is removed without this lock.
+    /// Locked before the index by those who add and remove pins: a number that one has chosen
+    /// nobody else removes or takes. A number that left the index never comes back, so its file is
+    /// removed without this lock.
     changing: Mutex<()>,
     bounds: Bounds,
     uploads: AtomicU64,

@@ -1,7 +1,8 @@
-//! Which pins go when they take too much room: of the host with the most its oldest, until all bounds hold.
+//! Which pins go when they take too much room: of the host with the most its oldest, until all
+//! bounds hold.
 //!
-//! Takes n log n steps for n pins, however many of them go: hosts are kept in order by what they have, and each
-//! host's pins in order of age.
+//! Takes n log n steps for n pins, however many of them go: hosts are kept in order by what they
+//! have, and each host's pins in order of age.
 
 use super::files::Bounds;
 use super::limits::PINS_MAX;

@@ -25,8 +25,9 @@ const CGROUPS_MAX: usize = 8000;
 /// Most hosts of one answer. About 500 bytes each.
 const HOSTS_MAX: usize = 6000;
 
-/// Most text of what is wrong with the hosts of one answer, twice of which is sent. Unit: bytes. Beyond it
-/// hosts have the names of what is wrong without the sentences. Some 2500 hosts in trouble have room.
+/// Most text of what is wrong with the hosts of one answer, twice of which is sent. Unit: bytes.
+/// Beyond it hosts have the names of what is wrong without the sentences. Some 2500 hosts in
+/// trouble have room.
 const HEALTH_BYTES_MAX: usize = 500_000;
 
 /// Most rows of tables and values of labels.
@@ -226,7 +227,8 @@ impl QueryService for Queries {
         let lines = self.0.options.lines;
         let compared = self
             .run(nodes, lines, move |store, limits| {
-                // Never of profiles: what is cut off one to fit is charged to callers, and looks like a change.
+                // Never of profiles: what is cut off one to fit is charged to callers, and looks
+                // like a change.
                 let ask = |side: usize, limits: &Limits| -> Result<(Costs, StoreQuality), Failed> {
                     let range = resolved(store, sides[side].range(), now)?;
                     let by = CostBy::Function;
@@ -235,7 +237,8 @@ impl QueryService for Queries {
                     // Nobody knows what was lost: shares are of what was sampled.
                     Ok((data.without_lost(), quality))
                 };
-                // Both sides are the answer. How far they spread takes what time and memory is left.
+                // Both sides are the answer. How far they spread takes what time and memory is
+                // left.
                 let (costs, before) = ask(0, limits)?;
                 let mut rest = limits.clone();
                 rest.memory_bytes = rest.memory_bytes.saturating_sub(costs.heap_bytes());

@@ -1,19 +1,20 @@
 //! How sure a change of a share is, from how much the share moves within each side.
 //!
-//! The binomial error of [`profile::CostDiff`] takes samples as independent. Those of a fleet are not: load
-//! comes and goes, a job runs in one minute and not in the next, so of millions of samples every row would
-//! be certain. Here each side's range is cut into parts of equal length, and the variance of a share is
-//! that of a ratio over these parts (cluster sampling, linearized):
+//! The binomial error of [`profile::CostDiff`] takes samples as independent. Those of a fleet are
+//! not: load comes and goes, a job runs in one minute and not in the next, so of millions of
+//! samples every row would be certain. Here each side's range is cut into parts of equal length,
+//! and the variance of a share is that of a ratio over these parts (cluster sampling, linearized):
 //!
 //! ```text
 //! share    = Σ wᵢ ÷ Σ Wᵢ                                     over the n parts with samples
 //! variance = n ÷ (n − 1) × Σ (wᵢ − share × Wᵢ)² ÷ (Σ Wᵢ)²
 //! ```
 //!
-//! It is never taken below the binomial one. A row is significant when its two-sided p-value, of Student's
-//! t with Welch's degrees of freedom, passes the procedure of Benjamini and Hochberg over all rows: of the
-//! rows that are marked, at most one in twenty is chance. What differs from host to host all the time is the
-//! same on both sides and no error; where the sides are of different hosts, it is not seen here.
+//! It is never taken below the binomial one. A row is significant when its two-sided p-value, of
+//! Student's t with Welch's degrees of freedom, passes the procedure of Benjamini and Hochberg over
+//! all rows: of the rows that are marked, at most one in twenty is chance. What differs from host
+//! to host all the time is the same on both sides and no error; where the sides are of different
+//! hosts, it is not seen here.
 
 use crate::store::{Limits, Store, StoreError, TimeRange};
 use profile::{CostBy, CostDiff, FunctionChange, Query, TopSort};
@@ -21,8 +22,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Instant;
 
-/// Parts a range is cut into, at most. More have less time each, in which neighbours are alike; fewer leave
-/// so few degrees of freedom that only large changes are significant.
+/// Parts a range is cut into, at most. More have less time each, in which neighbours are alike;
+/// fewer leave so few degrees of freedom that only large changes are significant.
 const PARTS_MAX: u64 = 10;
 
 /// Parts from this length on are cut at multiples of it, so that rollups answer. Unit: nanoseconds.
@@ -48,12 +49,12 @@ pub(super) struct Certainty {
     pub is_significant: bool,
 }
 
-/// What a function takes beyond its names and costs: two strings, a vector and its place in the map. Unit:
-/// bytes.
+/// What a function takes beyond its names and costs: two strings, a vector and its place in the
+/// map. Unit: bytes.
 const FUNCTION_BYTES: usize = 128;
 
-/// Cuts `range` into at most [`PARTS_MAX`] parts, each whole steps of the data long; of minutes, but
-/// for what is before the first and after the last full one.
+/// Cuts `range` into at most [`PARTS_MAX`] parts, each whole steps of the data long; of minutes,
+/// but for what is before the first and after the last full one.
 fn cut(range: TimeRange, step_ns: u64) -> Vec<TimeRange> {
     let length = range.end_unix_ns.abs_diff(range.start_unix_ns);
     let step = match step_ns.max(super::request::WINDOW_NS) {
@@ -80,9 +81,9 @@ fn cut(range: TimeRange, step_ns: u64) -> Vec<TimeRange> {
 }
 
 impl Parts {
-    /// Asks what functions cost in each part of `range`, of which the data has steps of `step_ns`. `None`
-    /// when it took too long or too much: the answer has the error of sampling then. It may take half of the
-    /// time that is left, and what it keeps is taken from `bytes_left`.
+    /// Asks what functions cost in each part of `range`, of which the data has steps of `step_ns`.
+    /// `None` when it took too long or too much: the answer has the error of sampling then. It may
+    /// take half of the time that is left, and what it keeps is taken from `bytes_left`.
     pub fn read(
         store: &dyn Store,
         (range, step_ns): (TimeRange, u64),
@@ -139,7 +140,8 @@ impl Parts {
         self.whole.iter().filter(|whole| **whole > 0.0).count()
     }
 
-    /// Variance of a function's share, and its degrees of freedom; `None` where two parts are not there.
+    /// Variance of a function's share, and its degrees of freedom; `None` where two parts are not
+    /// there.
     fn variance(&self, row: &FunctionChange) -> Option<(f64, f64)> {
         let parts = self.len() as f64;
         let sum: f64 = self.whole.iter().sum();
@@ -215,8 +217,8 @@ fn welch(sides: &[Option<(f64, f64)>; 2]) -> f64 {
     }
 }
 
-/// How likely chance alone makes a |t| this large, of Student's distribution. Numerical Recipes 6.4: the
-/// incomplete beta function, as a continued fraction.
+/// How likely chance alone makes a |t| this large, of Student's distribution. Numerical Recipes
+/// 6.4: the incomplete beta function, as a continued fraction.
 fn chance(t: f64, freedom: f64) -> f64 {
     if !t.is_finite() {
         return 0.0;

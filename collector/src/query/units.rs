@@ -26,7 +26,8 @@ impl Units {
         self.all.clone().unwrap_or_else(each)
     }
 
-    /// What of the CPU time of a host was sampled; `None` where its weights are not known to be time.
+    /// What of the CPU time of a host was sampled; `None` where its weights are not known to be
+    /// time.
     pub fn coverage(&self, key: &HostKey, did: &HostRange) -> Option<Coverage> {
         let is_time = did.total().weight == 0 || self.of(key) == CPU_TIME;
         is_time.then(|| did.coverage())

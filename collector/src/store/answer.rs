@@ -132,8 +132,8 @@ pub struct Line {
 /// takes of their samples. Hosts are selected as for [`StoreQuality`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Step {
-    /// Length of the windows that begin in the step, over all hosts. 0 beside `hosts`: a longer window
-    /// that began before covers the step, and has its samples. Unit: nanoseconds.
+    /// Length of the windows that begin in the step, over all hosts. 0 beside `hosts`: a longer
+    /// window that began before covers the step, and has its samples. Unit: nanoseconds.
     pub covered_ns: u64,
     /// Hosts with a window that covers some of the step; 0: there is no data, which is not 0 cores.
     pub hosts: u64,
@@ -147,7 +147,7 @@ pub struct Step {
 /// Lines over one time axis, heaviest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lines {
-    /// Begin of the first step.
+    /// Start of the first step.
     pub start_unix_ns: i64,
     /// Length of a step. Unit: nanoseconds.
     pub step_ns: u64,
@@ -170,9 +170,9 @@ pub struct Labelled {
     pub taken: Value,
     /// Lost, an estimate.
     pub lost: Value,
-    /// What should have been taken: what the kernel accounts for these cgroups alone, without those below
-    /// them, and what was taken in windows without accounts. Readings a moment apart can take it below
-    /// zero; sums over a host are exact. Unit: nanoseconds.
+    /// What should have been taken: what the kernel accounts for these cgroups alone, without those
+    /// below them, and what was taken in windows without accounts. Readings a moment apart can take
+    /// it below zero; sums over a host are exact. Unit: nanoseconds.
     pub expected_ns: i64,
     /// The part of it that was not measured. Unit: nanoseconds.
     pub estimated_ns: i64,

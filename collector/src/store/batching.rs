@@ -5,8 +5,8 @@ use std::time::Duration;
 /// How a store wants windows to come: what one call costs it, whatever is in it, decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPolicy {
-    /// Time to wait for more windows after the first. Each agent waits this much longer for an answer it does
-    /// nothing else without, and has at most four windows on their way.
+    /// Time to wait for more windows after the first. Each agent waits this much longer for an
+    /// answer it does nothing else without, and has at most four windows on their way.
     pub linger: Duration,
     /// Most windows of one call.
     pub windows: usize,

@@ -78,8 +78,8 @@ pub trait Store: Send + Sync + 'static {
         BatchPolicy::default()
     }
 
-    /// As [`Store::push`], of frames whose contents are known: an engine that needs them does not compute
-    /// them again.
+    /// As [`Store::push`], of frames whose contents are known: an engine that needs them does not
+    /// compute them again.
     ///
     /// # Errors
     /// When nothing of the call was taken.
@@ -92,8 +92,8 @@ pub trait Store: Send + Sync + 'static {
         self.push(windows, definitions.dict(), now_unix_ns)
     }
 
-    /// Remembers what is known of hosts, replacing what was: in one write, so many of them should come
-    /// together.
+    /// Remembers what is known of hosts, replacing what was: in one write, so many of them should
+    /// come together.
     ///
     /// # Errors
     /// When it could not be made durable.
@@ -186,9 +186,9 @@ pub trait Store: Send + Sync + 'static {
         limits: &Limits,
     ) -> Result<Answer<Profile>, StoreError>;
 
-    /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the same
-    /// samples as [`Store::profile`]'s answer, but an engine need not build it, and must not prune: what is
-    /// cut off would be charged to callers.
+    /// What functions or modules cost in what `query` selects; labels are not kept apart. Of the
+    /// same samples as [`Store::profile`]'s answer, but an engine need not build it, and must not
+    /// prune: what is cut off would be charged to callers.
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -130,8 +130,9 @@ impl NewWindow {
     }
 }
 
-/// Frames that come with windows. To compute contents costs more than anything else that is done with
-/// frames, so they are computed once, from the frames and not from what an agent says, and kept.
+/// Frames that come with windows. To compute contents costs more than anything else that is done
+/// with frames, so they are computed once, from the frames and not from what an agent says, and
+/// kept.
 #[derive(Default)]
 pub struct Defined {
     dict: Dictionary,
@@ -253,9 +254,9 @@ impl Memo {
 /// Least room that is made beyond what is needed. Unit: items.
 const ROOM_MIN: usize = 64;
 
-/// Makes room for `more` items and, where that is more than there is, for an eighth more. A stream has a
-/// stack for each that its host ever had, and there are thousands of streams: twice the room that is used,
-/// as vectors take it, would be hundreds of MiB.
+/// Makes room for `more` items and, where that is more than there is, for an eighth more. A stream
+/// has a stack for each that its host ever had, and there are thousands of streams: twice the room
+/// that is used, as vectors take it, would be hundreds of MiB.
 pub(crate) fn reserve<T>(items: &mut Vec<T>, more: usize) {
     if items.capacity() - items.len() < more {
         items.reserve_exact(more + (items.len() / 8).max(ROOM_MIN));
@@ -306,7 +307,8 @@ pub struct HostFacts {
     /// Windows given up since the boot.
     pub dropped_windows: u64,
     /// What the agent says of its own work: an encoded message `HostFacts` with nothing but its
-    /// `health`. Empty: the agent says nothing, as those of older versions. Engines keep it as it is.
+    /// `health`. Empty: the agent says nothing, as those of older versions. Engines keep it as it
+    /// is.
     pub health: Vec<u8>,
 }
 

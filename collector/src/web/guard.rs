@@ -1,9 +1,10 @@
 //! Who may ask over HTTP: pages of this collector, and programs on this machine.
 //!
-//! The listener is on loopback and knows no users, so a browser is what stands between it and any page
-//! on the internet. Requests must name the collector as their host, which a name that was rebound to
-//! 127.0.0.1 does not; and they must not come from another site's page. Only a link to the page itself may: behind
-//! all else are queries of the store, whose answers a browser would write to its user's disk.
+//! The listener is on loopback and knows no users, so a browser is what stands between it and any
+//! page on the internet. Requests must name the collector as their host, which a name that was
+//! rebound to 127.0.0.1 does not; and they must not come from another site's page. Only a link to
+//! the page itself may: behind all else are queries of the store, whose answers a browser would
+//! write to its user's disk.
 
 use super::page;
 use hyper::header::{
@@ -67,7 +68,8 @@ pub(super) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
     }
     let foreign =
         matches!(text("sec-fetch-site"), Some(site) if site != "same-origin" && site != "none");
-    // Following a link to the page is fine, wherever the link is. Links on the page are not foreign.
+    // Following a link to the page is fine, wherever the link is. Links on the page are not
+    // foreign.
     let link = method == Method::GET && text("sec-fetch-mode") == Some("navigate");
     if foreign && !(link && page::is_page(uri.path())) {
         return Some("requests from pages of other sites are refused");

@@ -70,7 +70,8 @@ impl Memory {
         self.lock().policy = policy;
     }
 
-    /// Profiles of too many stacks are cut to callers from now on, as engines do, instead of refused.
+    /// Profiles of too many stacks are cut to callers from now on, as engines do, instead of
+    /// refused.
     pub fn fold(&self) {
         self.lock().folds = true;
     }

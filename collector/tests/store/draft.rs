@@ -29,7 +29,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Window `number` of a host, of 10 s, that begins `start_s` seconds after the begin of the tests' time.
+    /// Window `number` of a host, of 10 s, that begins `start_s` seconds after the start of the
+    /// tests' time.
     pub fn new(host: &str, number: u64, start_s: i64) -> Draft {
         let start_unix_ns = BEGIN_NS + start_s * SECOND;
         Draft {

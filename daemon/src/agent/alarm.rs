@@ -1,10 +1,12 @@
-//! Which degradations hold, since when, and what of them is said aloud: in the log once when it starts and
-//! once when it ends, to the collector with the facts of the host, and by the health of the daemon.
+//! Which degradations hold, since when, and what of them is said aloud: in the log once when it
+//! starts and once when it ends, to the collector with the facts of the host, and by the health of
+//! the daemon.
 //!
-//! The daemon is *blind* when no usable samples come: the sampler does not run, no samples arrive though
-//! CPUs are busy, or most of the newest window was lost. One reason may follow another while it is blind;
-//! it sees again when a window that closed after the last of them holds more than was lost. [`Alarms`] is
-//! bookkeeping without clock or syscalls; the main thread feeds it every few seconds.
+//! The daemon is *blind* when no usable samples come: the sampler does not run, no samples arrive
+//! though CPUs are busy, or most of the newest window was lost. One reason may follow another while
+//! it is blind; it sees again when a window that closed after the last of them holds more than was
+//! lost. [`Alarms`] is bookkeeping without clock or syscalls; the main thread feeds it every few
+//! seconds.
 
 use super::status::to_wire;
 use super::{Agent, lock};
@@ -17,18 +19,19 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A sampler that has not passed its loop for so long does not run: it wakes every second. The rings
-/// hold more than two seconds of a busy CPU, so what comes later is lost.
+/// A sampler that has not passed its loop for so long does not run: it wakes every second. The
+/// rings hold more than two seconds of a busy CPU, so what comes later is lost.
 pub const SAMPLER_SILENT: Duration = Duration::from_secs(5);
 
-/// Time of the newest windows that are judged: a default window, so that one that is good ends the alarm.
+/// Time of the newest windows that are judged: a default window, so that one that is good ends the
+/// alarm.
 const NEWEST: Duration = Duration::from_secs(10);
 
 /// Samples of the newest windows below which nothing is concluded from what was lost of them.
 const SAMPLES_MIN: u64 = 20;
 
-/// Looks further apart than this find a process that was paused as a whole, or a machine that gives it no
-/// CPU: one is left out, so that what was paused with it can run first.
+/// Looks further apart than this find a process that was paused as a whole, or a machine that gives
+/// it no CPU: one is left out, so that what was paused with it can run first.
 const PAUSED: Duration = Duration::from_secs(15);
 
 /// The main thread looks every five seconds; when it has not for so long it is stuck itself.
@@ -141,8 +144,8 @@ impl Alarms {
         self.skipped
     }
 
-    /// Takes what holds at `now`: all degradations, why the daemon is blind if it is, and the end of the
-    /// newest window that closed.
+    /// Takes what holds at `now`: all degradations, why the daemon is blind if it is, and the end
+    /// of the newest window that closed.
     fn note(
         &mut self,
         now: Mono,
@@ -238,8 +241,8 @@ impl Agent {
         Mono(self.sampler.heartbeat.load(Ordering::Relaxed))
     }
 
-    /// Looks what holds now, logs what starts and ends, and has the collector told. Called every few
-    /// seconds by the main thread.
+    /// Looks what holds now, logs what starts and ends, and has the collector told. Called every
+    /// few seconds by the main thread.
     pub fn look_around(&self, now: Mono) {
         if lock(&self.alarms).is_paused(now) {
             return;
@@ -389,8 +392,8 @@ mod tests {
         Degradation::new(id, Severity::Error, "why", "do it")
     }
 
-    /// At these seconds: the errors that hold, and when the newest window ended. What is logged: `+` and
-    /// `-` with the id, and of an end its seconds.
+    /// At these seconds: the errors that hold, and when the newest window ended. What is logged:
+    /// `+` and `-` with the id, and of an end its seconds.
     #[track_caller]
     fn check(looks: &[(u64, &[&'static str], u64)], expected: &[&str]) {
         let mut alarms = Alarms::default();

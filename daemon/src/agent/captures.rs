@@ -35,12 +35,13 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// How often the recorder is looked at meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(5);
 
-/// Samples a second on each CPU of an event that may happen a million times a second, where nobody asked for
-/// more: a hundredth of a CPU. Less, and a capture of seconds is no flame graph.
+/// Samples a second on each CPU of an event that may happen a million times a second, where nobody
+/// asked for more: a hundredth of a CPU. Less, and a capture of seconds is no flame graph.
 const DENSE_HZ_MAX: u32 = 4 * crate::capture::event::RATE_HZ;
 
 /// What a wait costs whose copy of the stack has 16 KiB, beside one of
-/// [`NEAR_BYTES`](crate::capture::offcpu::setup::NEAR_BYTES): `captures.switches_max` is divided by it.
+/// [`NEAR_BYTES`](crate::capture::offcpu::setup::NEAR_BYTES): `captures.switches_max` is divided by
+/// it.
 const COPY_ALL_COST: u32 = 3;
 
 /// Threads that take and name samples.

@@ -25,10 +25,10 @@ const READINGS_APART: Duration = Duration::from_millis(9_500);
 /// twice what is needed to look past its start.
 const READINGS_MAX: usize = 40;
 
-/// What mends a daemon that does not run when it should.
+/// What fixes a daemon that does not run when it should.
 pub(super) const RUN: &str = "see that nothing stops it, and give it CPU: \
                               systemctl set-property fleetprofd CPUQuota= CPUWeight=1000";
-/// What mends rings that are too small.
+/// What fixes rings that are too small.
 pub(super) const RING: &str = "raise sampling.ring_kib and reload: agent-ctl config reload";
 /// What to do about rings that stood still: they were flushed and go on.
 pub(super) const STALLED: &str = "nothing, if it stays at one: the ring was flushed and goes on; if the \
@@ -36,7 +36,7 @@ pub(super) const STALLED: &str = "nothing, if it stays at one: the ring was flus
 /// Nothing is lost for long.
 const SIDE_BAND: &str = "find what forks, maps or renames without end: agent-ctl top; raise \
                          sampling.ring_kib if that is its business";
-/// What mends throttling.
+/// What fixes throttling.
 pub(super) const THROTTLE: &str =
     "sysctl -w kernel.perf_cpu_time_max_percent=25, or lower sampling.rate_hz";
 

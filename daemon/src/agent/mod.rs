@@ -51,9 +51,9 @@ pub use losses::RecentLosses;
 use losses::Stalls;
 use profile::text::with_causes;
 
-/// A sampler that has not passed its loop for this long is stuck for good, and the daemon ends so that a
-/// new one can start: it wakes every second. A debugger or a freezer that looks for half a minute is
-/// survived, and told meanwhile; each restart costs the recorder's hour.
+/// A sampler that has not passed its loop for this long is stuck for good, and the daemon ends so
+/// that a new one can start: it wakes every second. A debugger or a freezer that looks for half a
+/// minute is survived, and told meanwhile; each restart costs the recorder's hour.
 pub const SAMPLER_STUCK: Duration = Duration::from_secs(60);
 
 /// A namer that works this long on one batch waits for a file system: naming takes milliseconds, and

@@ -132,7 +132,8 @@ impl UnwindCache {
     }
 }
 
-/// Says that files were given up for what reading them costs, or put off for what their owner's cost.
+/// Says that files were given up for what reading them costs, or put off for what their owner's
+/// cost.
 pub(super) fn of_costly_files(
     symbols: &SymbolCounters,
     modules: &ModuleCounts,
@@ -157,8 +158,8 @@ pub(super) fn of_costly_files(
     })
 }
 
-/// Says what the process table had to refuse: the bounds are fixed, so all there is to say is what is
-/// missing for it.
+/// Says what the process table had to refuse: the bounds are fixed, so all there is to say is what
+/// is missing for it.
 pub(super) fn of_process_table(counts: &ProcessCounts) -> Vec<Degradation> {
     let remedy = "find who maps so many: grep -c r-xp /proc/[0-9]*/maps | sort -t: -k2 -n | tail";
     let say = |id, message: String| Degradation::new(id, Severity::Warning, message, remedy);

@@ -9,12 +9,12 @@ use crate::ids::{Avma, CaptureId, CgroupId, Comm, FileId, FileOffset, Pid, Proce
 use crate::time::Mono;
 use profile::{Quality, StackEnd, Unnamed, Value};
 
-/// Cgroups made whose paths a batch keeps. A host that starts a thousand containers in a window makes
-/// some 4,000.
+/// Cgroups made whose paths a batch keeps. A host that starts a thousand containers in a window
+/// makes some 4,000.
 const CGROUPS_MAX: usize = 8192;
 
-/// Bytes of their paths together: 256 each. Paths of containers in pods have 250; whoever has a cgroup
-/// to make others in may give them 4 KiB.
+/// Bytes of their paths together: 256 each. Paths of containers in pods have 250; whoever has a
+/// cgroup to make others in may give them 4 KiB.
 const CGROUP_BYTES_MAX: usize = 2 << 20;
 
 /// One frame before it has a name. Caller frames hold the address of the call, not of the return.
@@ -245,8 +245,8 @@ impl RawBatch {
         last.map_or(0, |at| at + 1)
     }
 
-    /// Takes the path of a cgroup that was made. False when there is no room: the cgroup is named from
-    /// the tree, if it is still there when it is asked for.
+    /// Takes the path of a cgroup that was made. False when there is no room: the cgroup is named
+    /// from the tree, if it is still there when it is asked for.
     pub fn note_cgroup(&mut self, id: CgroupId, path: &[u8]) -> bool {
         let bytes = self.cgroup_bytes + path.len();
         if self.cgroups.len() >= CGROUPS_MAX || bytes > CGROUP_BYTES_MAX {

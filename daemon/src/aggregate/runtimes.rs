@@ -115,8 +115,8 @@ pub struct Runtimes {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<ProcessId, Entry>,
-    /// What came of asking processes whose samples have not been counted yet: a process is asked as soon as
-    /// one is taken. Oldest first.
+    /// What came of asking processes whose samples have not been counted yet: a process is asked as
+    /// soon as one is taken. Oldest first.
     asked: VecDeque<(ProcessId, AskReport)>,
     generation: Mono,
 }

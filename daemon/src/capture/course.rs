@@ -163,8 +163,8 @@ impl Course {
         }
     }
 
-    /// Looks how often the event happens. Returns the period that is in force from now on, where that was too
-    /// often.
+    /// Looks how often the event happens. Returns the period that is in force from now on, where
+    /// that was too often.
     pub fn count(&mut self, now: Mono, captures: &Captures) -> Option<u64> {
         let (since, before) = self.counted;
         let span = now.since(since);

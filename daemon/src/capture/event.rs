@@ -442,9 +442,9 @@ impl Event {
         }
     }
 
-    /// True for what the kernel counts itself and may happen a million times a second. It is sampled each time
-    /// at first, and more rarely where that is too often: the kernel's own rate follows bursts and then takes a
-    /// few samples of thousands of events.
+    /// True for what the kernel counts itself and may happen a million times a second. It is
+    /// sampled each time at first, and more rarely where that is too often: the kernel's own rate
+    /// follows bursts and then takes a few samples of thousands of events.
     pub fn is_dense(&self) -> bool {
         match self {
             Event::Counted(event) => {

@@ -84,7 +84,8 @@ pub trait World: Send + Sync + 'static {
     /// and whether they are named by now.
     fn seen(&self, id: CaptureId) -> u64;
 
-    /// Has the event of a capture sampled so many times more rarely; `None` when it is sampled by rate.
+    /// Has the event of a capture sampled so many times more rarely; `None` when it is sampled by
+    /// rate.
     ///
     /// # Errors
     /// Why it goes on as it was.

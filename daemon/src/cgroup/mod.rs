@@ -30,8 +30,8 @@ use std::time::Duration;
 /// ones that nobody asked for longest go first, then living ones, which a walk can find again.
 pub const CGROUPS_MAX: usize = 16_384;
 
-/// Most that they take together. Unit: bytes; 1 KiB each. Reached sooner than [`CGROUPS_MAX`] only where
-/// somebody gives cgroups names of hundreds of bytes.
+/// Most that they take together. Unit: bytes; 1 KiB each. Reached sooner than [`CGROUPS_MAX`] only
+/// where somebody gives cgroups names of hundreds of bytes.
 pub const CGROUPS_BYTES_MAX: usize = 16 << 20;
 
 /// Least time between two walks that unknown ids start. A walk of 500 cgroups takes a few
@@ -52,9 +52,9 @@ const PID_PATHS_MAX: usize = 8192;
 /// What these take at most. Unit: bytes; 512 each.
 const PID_PATHS_BYTES_MAX: usize = 4 << 20;
 
-/// Longest path kept. Unit: bytes of its text. Those of containers in pods have 250. What is longer is
-/// cut and gets the cgroup's id, so that different ones stay different; what the kernel accounts for it
-/// is not read. Windows, ledgers and answers hold paths by the thousand.
+/// Longest path kept. Unit: bytes of its text. Those of containers in pods have 250. What is longer
+/// is cut and gets the cgroup's id, so that different ones stay different; what the kernel accounts
+/// for it is not read. Windows, ledgers and answers hold paths by the thousand.
 pub const PATH_BYTES_MAX: usize = 1024;
 
 /// A cgroup.

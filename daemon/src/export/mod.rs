@@ -301,8 +301,8 @@ impl Exporter {
         self.shared.settings_version()
     }
 
-    /// Has the collector told what the agent knows of its own work: at once when something started or
-    /// ended, otherwise when other facts are told.
+    /// Has the collector told what the agent knows of its own work: at once when something started
+    /// or ended, otherwise when other facts are told.
     pub fn set_health(&self, health: HostHealth) {
         let shape = |of: &HostHealth| {
             let list = of.degradations.iter();

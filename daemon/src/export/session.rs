@@ -128,8 +128,8 @@ pub struct Session<'a> {
     in_flight_max: usize,
     /// The window that the last stream failed over goes first.
     suspect: Option<u64>,
-    /// One window at a time, so that it is known whose fault it is when the stream fails again; until none
-    /// waits.
+    /// One window at a time, so that it is known whose fault it is when the stream fails again;
+    /// until none waits.
     careful: bool,
     outgoing: VecDeque<Ask>,
     backlog_at: Instant,

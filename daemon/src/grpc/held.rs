@@ -1,7 +1,8 @@
 //! Answers that wait to be read: how much memory they hold together.
 //!
-//! A query has one of few places while it runs. What it answers is held here until its client has read
-//! it: slow readers keep others from answers, for as long as one may take at most, and never from running.
+//! A query has one of few places while it runs. What it answers is held here until its client has
+//! read it: slow readers keep others from answers, for as long as one may take at most, and never
+//! from running.
 
 use super::HELD_BYTES_MAX;
 use profile::Profile;

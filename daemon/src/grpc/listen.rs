@@ -294,8 +294,8 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
     ReceiverStream::new(rx)
 }
 
-/// Closes the connection whose place is worth least, if there is one without a call that is not being
-/// closed already.
+/// Closes the connection whose place is worth least, if there is one without a call that is not
+/// being closed already.
 fn make_room(peers: &[(Weak<()>, Peer)]) {
     let idle = peers
         .iter()

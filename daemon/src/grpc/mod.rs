@@ -54,20 +54,20 @@ pub const QUERIES_MAX: usize = 4;
 /// chunks besides its profile. More are refused with RESOURCE_EXHAUSTED.
 pub const STREAMS_MAX: usize = 16;
 
-/// Answers that wait to be read hold this much together. Unit: bytes; the profile of an hour of a large
-/// host takes some 20 MiB. One that is larger is held alone. More are refused for a moment.
+/// Answers that wait to be read hold this much together. Unit: bytes; the profile of an hour of a
+/// large host takes some 20 MiB. One that is larger is held alone. More are refused for a moment.
 pub const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// Time a client may take to read a whole answer. Who reads a chunk now and then would hold memory for
-/// ever.
+/// Time a client may take to read a whole answer. Who reads a chunk now and then would hold memory
+/// for ever.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Captures that are sent at a time, those included that wait for their begin: as many as `captures.max` can
 /// allow. Apart from [`STREAMS_MAX`], so that captures that take an hour leave room for questions.
 pub const CAPTURES_MAX: usize = 64;
 
-/// Connections at a time. Beyond it the one that has been without a call longest makes room; where all
-/// have one, more wait in the listen backlog.
+/// Connections at a time. Beyond it the one that has been without a call longest makes room; where
+/// all have one, more wait in the listen backlog.
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// Requests at a time on one connection.
@@ -429,8 +429,8 @@ where
     }
 }
 
-/// Keeps the health of the daemon as a whole (the empty name) as the host says it is; that of the service
-/// says whether it answers, which a daemon that is blind still does. Never done.
+/// Keeps the health of the daemon as a whole (the empty name) as the host says it is; that of the
+/// service says whether it answers, which a daemon that is blind still does. Never done.
 async fn keep_health(host: Arc<dyn Host>, health: HealthReporter) {
     let mut told = None;
     loop {

@@ -129,8 +129,8 @@ pub struct CpuRing {
     leaving: bool,
     /// The look ended because it found its share, not because there was no more.
     more: bool,
-    /// It was full at a look since which its count of losses was not read. The `LOST` record comes with
-    /// the next of the side band, which may never come.
+    /// It was full at a look since which its count of losses was not read. The `LOST` record comes
+    /// with the next of the side band, which may never come.
     was_full: bool,
     still: Still,
 }
@@ -169,14 +169,14 @@ pub(super) enum Excess {
 pub struct CpuRings {
     /// Of the samples.
     pub samples: CpuRing,
-    /// Of the side band, where it has its own: whoever maps, forks or renames without end fills that
-    /// one, and no sample is lost.
+    /// Of the side band, where it has its own: whoever maps, forks or renames without end fills
+    /// that one, and no sample is lost.
     pub side_band: Option<CpuRing>,
 }
 
 impl CpuRings {
-    /// Opens, maps and enables the events of a CPU with the most features the kernel takes, `features`
-    /// at most. Returns the features it took.
+    /// Opens, maps and enables the events of a CPU with the most features the kernel takes,
+    /// `features` at most. Returns the features it took.
     ///
     /// # Errors
     /// [`RingsError`].

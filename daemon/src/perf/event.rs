@@ -52,8 +52,8 @@ pub struct EventSpec {
     pub watermark_bytes: usize,
     /// Bytes of user stack copied with each sample, together with the registers; 0: none.
     pub stack_bytes: u32,
-    /// Bytes of the ring that takes the side band (processes, mappings, names, cgroups, kernel code),
-    /// a power of two; 0: it goes into the ring of the samples.
+    /// Bytes of the ring that takes the side band (processes, mappings, names, cgroups, kernel
+    /// code), a power of two; 0: it goes into the ring of the samples.
     pub side_band_bytes: usize,
 }
 

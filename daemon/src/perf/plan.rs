@@ -20,8 +20,9 @@ const RING_BYTES_MAX: u64 = 4 << 20;
 /// Ring without copies of the stack: five seconds at 99 Hz.
 const RING_BYTES_PLAIN: u64 = 256 << 10;
 
-/// The ring of the side band has this part of that of the samples, and no less than below. Records are 50 to
-/// 200 bytes: 512 KiB hold those of 600 programs that start, and 30 ms of a program that does nothing but map.
+/// The ring of the side band has this part of that of the samples, and no less than below. Records
+/// are 50 to 200 bytes: 512 KiB hold those of 600 programs that start, and 30 ms of a program that
+/// does nothing but map.
 const SIDE_BAND_SHARE: usize = 8;
 const SIDE_BAND_BYTES_MIN: usize = 64 << 10;
 
@@ -97,8 +98,8 @@ pub struct Plan {
     pub ring_bytes: usize,
     /// Bytes in a ring after which the sampler is woken.
     pub watermark_bytes: usize,
-    /// Bytes of each ring of the side band, a power of two; 0: where no more memory may be locked the
-    /// rings of the samples take it.
+    /// Bytes of each ring of the side band, a power of two; 0: where no more memory may be locked
+    /// the rings of the samples take it.
     pub side_band_bytes: usize,
     /// Why less is copied than the configuration asks for, and how much that is; or why what it asks
     /// for loses samples.

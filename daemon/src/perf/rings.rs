@@ -46,16 +46,16 @@ const SET_SHARE_MIN: usize = 16;
 /// Least records of one ring that a drain takes.
 const SHARE_MIN: usize = 64;
 
-/// How full the fullest ring of the continuous profile's samples is when captures do without what is beyond
-/// their share, in parts of 256. Until then all wait together for the next drain, which follows at once, so that
-/// the process table is that of their time.
+/// How full the fullest ring of the continuous profile's samples is when captures do without what
+/// is beyond their share, in parts of 256. Until then all wait together for the next drain, which
+/// follows at once, so that the process table is that of their time.
 const SHED_FULL: u64 = 96;
 
 /// How far the drains may fall behind for their sake before they do without likewise.
 const SHED_LATE: Duration = Duration::from_secs(2);
 
-/// As [`SHED_FULL`], when the side band does: it names the samples, and a ring of samples is half full by
-/// design when the sampler comes.
+/// As [`SHED_FULL`], when the side band does: it names the samples, and a ring of samples is half
+/// full by design when the sampler comes.
 const SHED_SIDE_BAND_FULL: u64 = 176;
 
 /// How far a look came: before the first record that found no room in the index.
@@ -331,18 +331,20 @@ impl Rings {
         left.fold(false, |any, left| any | left)
     }
 
-    /// Descriptors to wait on, those of captures left out, and whether each is of the side band, which must
-    /// be listened to also while the samples' need not ([`Rings::quiet`]): nobody knows when more comes.
+    /// Descriptors to wait on, those of captures left out, and whether each is of the side band,
+    /// which must be listened to also while the samples' need not ([`Rings::quiet`]): nobody knows
+    /// when more comes.
     pub fn fds(&self) -> impl Iterator<Item = (RawFd, bool)> + '_ {
         self.rings.iter().filter_map(CpuRing::watched)
     }
 
     /// How long the rings may be left alone after the last drain; `None`: until one says that it fills.
     ///
-    /// The kernel wakes a reader each time so many bytes were written, whether or not they have been
-    /// read since. So with many busy CPUs, each at its own beat, a reader that listens is woken all
-    /// the time, for rings that another one's wake-up has just emptied. Samples come at a known rate:
-    /// where nothing but samples came, there is no need to listen. A few CPUs are listened to always.
+    /// The kernel wakes a reader each time so many bytes were written, whether or not they have
+    /// been read since. So with many busy CPUs, each at its own beat, a reader that listens is
+    /// woken all the time, for rings that another one's wake-up has just emptied. Samples come at a
+    /// known rate: where nothing but samples came, there is no need to listen. A few CPUs are
+    /// listened to always.
     pub fn quiet(&self) -> Option<Duration> {
         // At what rate captures fill theirs is their own matter.
         let listened = !self.sets.is_empty();
@@ -359,7 +361,8 @@ impl Rings {
         self.counts.iter().map(|(&cpu, &counts)| (cpu, counts))
     }
 
-    /// Samples one more CPU, or one again whose event is dead: what its rings still hold comes out first.
+    /// Samples one more CPU, or one again whose event is dead: what its rings still hold comes out
+    /// first.
     pub fn add(&mut self, rings: CpuRings) {
         self.leave(rings.samples.cpu);
         self.rings.extend(rings);
@@ -398,8 +401,8 @@ impl Rings {
         }
     }
 
-    /// Samples no CPU any more through these rings, which others have taken over from: until somebody
-    /// closes their events these would only cost.
+    /// Samples no CPU any more through these rings, which others have taken over from: until
+    /// somebody closes their events these would only cost.
     pub fn stop(&mut self) {
         self.rings.iter_mut().for_each(CpuRing::leave);
     }
@@ -529,8 +532,8 @@ impl Rings {
         if reached.all == horizon {
             return horizon;
         }
-        // What captures and the side band cannot have at once is not worth a sample of the continuous
-        // profile.
+        // What captures and the side band cannot have at once is not worth a sample of the
+        // continuous profile.
         let fullest = self.of_samples().map(CpuRing::fullness).max().unwrap_or(0);
         let pressed =
             |full: u64, reached: Mono| fullest > full || horizon.since(reached) > SHED_LATE;
@@ -545,7 +548,8 @@ impl Rings {
         limit
     }
 
-    /// Tells how far it came; `side_band` and `sets` say what becomes of what is beyond their share.
+    /// Tells how far it came; `side_band` and `sets` say what becomes of what is beyond their
+    /// share.
     fn look_up_to(&mut self, horizon: Mono, side_band: Excess, sets: Excess) -> Reached {
         let mut samples = horizon;
         self.found.index.clear();

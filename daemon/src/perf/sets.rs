@@ -169,8 +169,8 @@ impl RingSet {
         times.reduce(|(enabled, running), (more, ran)| (enabled + more, running + ran))
     }
 
-    /// Has the ring of an event tell of each thread that comes to a CPU, also where the switch to it is not
-    /// recorded ([`Drained::SetArrival`]). Asked for again nothing changes.
+    /// Has the ring of an event tell of each thread that comes to a CPU, also where the switch to
+    /// it is not recorded ([`Drained::SetArrival`]). Asked for again nothing changes.
     ///
     /// # Errors
     /// When the kernel refuses. No error where the CPU has no such ring.

@@ -11,8 +11,8 @@ use std::time::Duration;
 /// beyond the bound the files that no live process maps are forgotten.
 pub const FILES_MAX: usize = 32_768;
 
-/// Bytes of the paths of all files known: 512 a file. Paths have some 60; a stranger's have up to 4096.
-/// Beyond it the table is full, as by number.
+/// Bytes of the paths of all files known: 512 a file. Paths have some 60; a stranger's have up
+/// to 4096. Beyond it the table is full, as by number.
 pub(super) const PATH_BYTES_MAX: usize = 16 << 20;
 
 /// When a file that is still being sampled is announced again: the first process may have been gone
@@ -81,8 +81,8 @@ impl FileTable {
         self.entries.len() >= FILES_MAX || self.path_bytes >= PATH_BYTES_MAX
     }
 
-    /// True when what is left is for processes with few files: one that maps without end would take the
-    /// room of whatever starts next.
+    /// True when what is left is for processes with few files: one that maps without end would take
+    /// the room of whatever starts next.
     pub fn is_crowded(&self) -> bool {
         self.entries.len() >= FILES_MAX / 8 * 7 || self.path_bytes >= PATH_BYTES_MAX / 8 * 7
     }

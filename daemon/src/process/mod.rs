@@ -35,13 +35,14 @@ use file_table::FileTable;
 /// ones are counted as unknown.
 const PROCESSES_MAX: usize = 262_144;
 
-/// Threads known, over all processes: 64 MiB at most. Beyond the bound a thread goes by its process's
-/// name, and the end of the process is learnt from /proc.
+/// Threads known, over all processes: 64 MiB at most. Beyond the bound a thread goes by its
+/// process's name, and the end of the process is learnt from /proc.
 const THREADS_MAX: usize = 1 << 20;
 
-/// What all address spaces may take. Unit: bytes, at 32 a mapping: 10,000 processes with 200 executable
-/// mappings, each a space of its own. At the bound a process with more than `MAPPINGS_FAIR` that maps
-/// yet more loses what is known of its mappings, and its code has no names.
+/// What all address spaces may take. Unit: bytes, at 32 a mapping: 10,000 processes with 200
+/// executable mappings, each a space of its own. At the bound a process with more than
+/// `MAPPINGS_FAIR` that maps yet more loses what is known of its mappings, and its code has no
+/// names.
 pub const SPACE_BYTES_MAX: usize = 64 << 20;
 
 /// As [`SPACE_BYTES_MAX`], for processes with few mappings: room for those that start while others
@@ -51,12 +52,12 @@ const SPACE_BYTES_ALL_MAX: usize = SPACE_BYTES_MAX / 2 * 3;
 /// Mappings that a process may have in any case. Programs have some 20, large ones 150.
 const MAPPINGS_FAIR: usize = 256;
 
-/// Shares of the table of files that a process may keep when it is full: of who has more only the files
-/// stay that were met first, its program and libraries; first of those with most.
+/// Shares of the table of files that a process may keep when it is full: of who has more only the
+/// files stay that were met first, its program and libraries; first of those with most.
 const FILES_FAIR: [usize; 4] = [2048, 1024, 512, 256];
 
-/// Ends seen while /proc is read. Unit: threads of 9 bytes. A scan takes a second where 10,000 end in
-/// it. Beyond the bound nobody is taken from the scan, and another is asked for.
+/// Ends seen while /proc is read. Unit: threads of 9 bytes. A scan takes a second where 10,000 end
+/// in it. Beyond the bound nobody is taken from the scan, and another is asked for.
 const EXITS_MAX: usize = 1 << 17;
 
 /// Time after which a full table looks for unused files again: it looks at every mapping of the host, some
@@ -122,8 +123,8 @@ pub struct Process {
     dumps: u32,
 }
 
-/// An address space, kept so that none other gets its address, and what is left of it if it is to have
-/// fewer files.
+/// An address space, kept so that none other gets its address, and what is left of it if it is to
+/// have fewer files.
 type Shortened = (Rc<AddressSpace>, Option<Rc<AddressSpace>>);
 
 /// A thread other than the main one.
@@ -174,7 +175,8 @@ pub struct ProcessCounts {
     pub refused: u64,
     /// Mappings refused at the bound of one process, or of all.
     pub mappings_refused: u64,
-    /// Times a process lost what was known of its mappings, at the bounds of all mappings and files.
+    /// Times a process lost what was known of its mappings, at the bounds of all mappings and
+    /// files.
     pub spaces_forgotten: u64,
     /// Threads that go by their process's name, at the bound.
     pub threads_refused: u64,
@@ -182,9 +184,11 @@ pub struct ProcessCounts {
     pub ends_unseen: u64,
     /// The same of threads.
     pub thread_ends_unseen: u64,
-    /// Main threads that ended while it was not known what other threads there are: /proc is read again.
+    /// Main threads that ended while it was not known what other threads there are: /proc is read
+    /// again.
     pub ends_uncertain: u64,
-    /// Readings of /proc from which nobody was taken: more threads ended meanwhile than are remembered.
+    /// Readings of /proc from which nobody was taken: more threads ended meanwhile than are
+    /// remembered.
     pub scans_outrun: u64,
     /// Files forgotten at the bound.
     pub files_forgotten: u64,
@@ -544,7 +548,8 @@ impl ProcessTable {
     /// Files in memory (memfds, `/dev/shm`) hold generated code or programs. Loaders map programs for
     /// one process alone; runtimes that write code map it shared, or writing would not reach it.
     ///
-    /// `many`: the process has so many mappings that the last room in the table of files is not for it.
+    /// `many`: the process has so many mappings that the last room in the table of files is not for
+    /// it.
     fn backing(
         &mut self,
         identity: Option<FileIdentity>,
@@ -584,8 +589,8 @@ impl ProcessTable {
             .map_or(Backing::Nothing(Unnamed::Limit), Backing::File)
     }
 
-    /// The id of a file; `None` when the table is full of files that are all in use, for a process with
-    /// `many` when it is nearly so.
+    /// The id of a file; `None` when the table is full of files that are all in use, for a process
+    /// with `many` when it is nearly so.
     fn file(&mut self, identity: FileIdentity, path: &[u8], many: bool) -> Option<FileId> {
         if let Some(known) = self.files.known(&identity) {
             return Some(known);
@@ -604,7 +609,8 @@ impl ProcessTable {
         Some(self.files.id_of(identity, path))
     }
 
-    /// Makes room in the table of files: those of no process go, then those of the processes that have most.
+    /// Makes room in the table of files: those of no process go, then those of the processes that
+    /// have most.
     fn forget_files(&mut self) {
         self.forget_unused_files();
         for fair in FILES_FAIR {

@@ -1,9 +1,10 @@
-//! What a reading of /proc sets right in the table: at start what is older than the daemon, later what
-//! lost records left wrong.
+//! What a reading of /proc sets right in the table: at start what is older than the daemon, later
+//! what lost records left wrong.
 
 use super::*;
 
-/// True when /proc shows the program that is known: every file it has mapped is where it was told of.
+/// True when /proc shows the program that is known: every file it has mapped is where it was told
+/// of.
 fn agrees(files: &FileTable, known: &Process, scanned: &ScannedProcess) -> bool {
     let is_known = |mapping: &ScannedMapping, identity: &FileIdentity| {
         let found = known.space.find(Avma(mapping.start));
@@ -18,8 +19,8 @@ fn agrees(files: &FileTable, known: &Process, scanned: &ScannedProcess) -> bool 
         && mappings.all(|it| it.identity.is_none_or(|identity| is_known(it, &identity)))
 }
 
-/// False when two identities are of different files. /proc tells no generation of an inode, and a build
-/// id is not always to be had.
+/// False when two identities are of different files. /proc tells no generation of an inode, and a
+/// build id is not always to be had.
 fn may_be_one(one: &FileIdentity, other: &FileIdentity) -> bool {
     let inode = |identity: &FileIdentity| match *identity {
         FileIdentity::Inode {
@@ -51,15 +52,17 @@ impl ProcessTable {
         }
     }
 
-    /// Remembers who ends from now on, for the scan that was just asked for: it may show them alive.
+    /// Remembers who ends from now on, for the scan that was just asked for: it may show them
+    /// alive.
     pub fn expect_scan(&mut self) {
         self.exits = Some(HashSet::new());
     }
 
-    /// Sets right what lost records left wrong, by a reading of /proc that began at `asked`, once every
-    /// record older than that has been applied: processes and threads that are gone end, and those that
-    /// are new or run another program than was known are new. False when another reading is needed: for
-    /// those that were forked since `asked` by somebody older, who may have been known wrongly.
+    /// Sets right what lost records left wrong, by a reading of /proc that began at `asked`, once
+    /// every record older than that has been applied: processes and threads that are gone end, and
+    /// those that are new or run another program than was known are new. False when another reading
+    /// is needed: for those that were forked since `asked` by somebody older, who may have been
+    /// known wrongly.
     pub fn repair(&mut self, scan: &Scan, asked: Mono) -> bool {
         let exits = self.exits.take().unwrap_or_default();
         let found: HashMap<Pid, &ScannedProcess> = scan
@@ -70,7 +73,8 @@ impl ProcessTable {
             .collect();
         let mut others: Vec<Pid> = Vec::new();
         let mut replaced: HashMap<Pid, Process> = HashMap::new();
-        // Whoever was known wrongly gave that to those it forked since, so those are looked at again.
+        // Whoever was known wrongly gave that to those it forked since, so those are looked at
+        // again.
         let mut is_uncertain = false;
         for process in self.processes.values_mut() {
             if process.pid == Pid(0) || process.began >= asked {
@@ -221,7 +225,8 @@ impl ProcessTable {
         }
     }
 
-    /// Takes in the threads of a process that is known, as they were at `asked`, if they `may` still run.
+    /// Takes in the threads of a process that is known, as they were at `asked`, if they `may`
+    /// still run.
     fn take_in_threads(
         &mut self,
         scanned: &ScannedProcess,

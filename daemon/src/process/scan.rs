@@ -16,16 +16,16 @@ use std::os::fd::AsRawFd;
 /// Flag of kernel threads in /proc/PID/stat (`PF_KTHREAD`, include/linux/sched.h).
 const PF_KTHREAD: u32 = 0x0020_0000;
 
-/// Flag of tasks that are ending in /proc/PID/stat (`PF_EXITING`): their end is in the record stream
-/// already, or will be in a moment.
+/// Flag of tasks that are ending in /proc/PID/stat (`PF_EXITING`): their end is in the record
+/// stream already, or will be in a moment.
 const PF_EXITING: u32 = 0x0000_0004;
 
 /// Threads per process whose name is read: each costs about 10 µs. Of the others only the id is
 /// read; they go by the name of their process until they change it.
 const NAMES_PER_PROCESS_MAX: usize = 4096;
 
-/// Threads taken in one reading, over all processes. Unit: threads of 24 bytes. What is beyond it is
-/// left out, and [`ScannedProcess::threads_cut`] says of whom.
+/// Threads taken in one reading, over all processes. Unit: threads of 24 bytes. What is beyond it
+/// is left out, and [`ScannedProcess::threads_cut`] says of whom.
 const THREADS_MAX: usize = super::THREADS_MAX;
 
 /// Bytes of `maps` asked for at a time: the kernel gives whole lines of up to a page.

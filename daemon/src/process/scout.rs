@@ -51,7 +51,8 @@ pub enum Request {
     Processes,
     /// Close the events of a capture that ended: the kernel may wait for all CPUs meanwhile.
     Close(Box<RingSet>),
-    /// Close rings of the continuous profile, which others have taken over from, or whose CPU went away.
+    /// Close rings of the continuous profile, which others have taken over from, or whose CPU went
+    /// away.
     CloseRings(Retired),
 }
 
@@ -78,8 +79,8 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Requests served in one pause of a reading.
 const SERVED_AT_ONCE: usize = 8;
 
-/// Longest wait for one file while the namer may wait for the reading to end. Most open in microseconds; a
-/// later one is taken when its file system answers.
+/// Longest wait for one file while the namer may wait for the reading to end. Most open in
+/// microseconds; a later one is taken when its file system answers.
 const WAIT_ALONE: Duration = Duration::from_millis(20);
 
 /// Longest time of serving others in such a reading. Beyond it they wait until the file is read.
@@ -150,8 +151,8 @@ impl Scout {
             heartbeat.begin();
             match request {
                 Ok(request) => self.serve(request, WAIT, store, scanned, modules, &mut unread),
-                // Opening comes first, also while one file takes long to read: a container may be gone in
-                // a moment, an open file stays.
+                // Opening comes first, also while one file takes long to read: a container may be
+                // gone in a moment, an open file stays.
                 Err(TryRecvError::Empty) => {
                     if let Some(id) = unread.pop_front() {
                         let mut served_alone = Duration::ZERO;

@@ -130,8 +130,8 @@ impl AddressSpace {
         space
     }
 
-    /// The same with the `most` files alone that were met first, and how many mappings have none any more;
-    /// `None` when it has no more files.
+    /// The same with the `most` files alone that were met first, and how many mappings have none
+    /// any more; `None` when it has no more files.
     pub fn with_first_files(&self, most: usize) -> Option<(AddressSpace, u64)> {
         let files = self.mappings.iter().filter_map(|it| it.backing.file());
         let mut files: Vec<FileId> = files.collect();

@@ -355,8 +355,8 @@ fn who_maps_most_files_gives_way_to_who_maps_few() {
         backing(&table, 10, 0x10_0800),
         Some(Backing::File(_))
     ));
-    // Whoever had most keeps what it mapped first, its program; what it mapped last has no name, with
-    // the reason.
+    // Whoever had most keeps what it mapped first, its program; what it mapped last has no name,
+    // with the reason.
     assert_eq!(
         table.counts().files_refused,
         7 * (4096 - FILES_FAIR[0] as u64)

@@ -447,8 +447,8 @@ impl Captures {
         }
     }
 
-    /// Adds what the last drain learned of the rings of captures, and has CPUs that record no switches of
-    /// their idle task tell of arrivals.
+    /// Adds what the last drain learned of the rings of captures, and has CPUs that record no
+    /// switches of their idle task tell of arrivals.
     pub(super) fn take_news(&mut self, rings: &mut Rings) {
         for running in &mut self.list {
             let Some(waits) = &mut running.waits else {
@@ -579,7 +579,8 @@ impl Captures {
                 break;
             }
         }
-        // Sets come and go as captures are asked for: while `fp-files` stands still they would pile up.
+        // Sets come and go as captures are asked for: while `fp-files` stands still they would pile
+        // up.
         let beyond = keep_newest(&mut self.closing, CLOSING_MAX);
         shared.rings_closed.fetch_add(beyond, Ordering::Relaxed);
         Ok(())

@@ -114,7 +114,8 @@ impl Sampler {
                 period,
                 reduced,
             } => {
-                // They have filled since the first of them was opened, and nothing before the cut is theirs.
+                // They have filled since the first of them was opened, and nothing before the cut
+                // is theirs.
                 let mut rings = *rings;
                 rings.drain(Mono::now(), |_| {});
                 self.successor = Some(Box::new(Successor {

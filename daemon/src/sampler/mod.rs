@@ -1,9 +1,10 @@
 //! The sampler thread: rings → order of time → process table → unwinding → folding → batches.
 //!
-//! It never blocks but in its one wait, never logs, never opens a file; but for one event for each CPU that
-//! an off-CPU capture finds silent, for which the kernel took 15 ms the first time. What it cannot hand on
-//! it keeps folding, and what it cannot keep it counts. It wakes once a second, when somebody asks for
-//! fresh data, and when a ring has filled to the watermark, unless there are many (`Rings::quiet`).
+//! It never blocks but in its one wait, never logs, never opens a file; but for one event for each
+//! CPU that an off-CPU capture finds silent, for which the kernel took 15 ms the first time. What
+//! it cannot hand on it keeps folding, and what it cannot keep it counts. It wakes once a second,
+//! when somebody asks for fresh data, and when a ring has filled to the watermark, unless there are
+//! many (`Rings::quiet`).
 
 mod captures;
 mod commands;
@@ -46,9 +47,9 @@ use std::time::Duration;
 /// is noticed.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Time between two readings of /proc on a large host. On a smaller one it is as much shorter as there are
-/// fewer processes, so that readings, which cost about 50 µs a process, take half a percent of a CPU: what
-/// lost its records in somebody's storm has its names back the sooner.
+/// Time between two readings of /proc on a large host. On a smaller one it is as much shorter as
+/// there are fewer processes, so that readings, which cost about 50 µs a process, take half a
+/// percent of a CPU: what lost its records in somebody's storm has its names back the sooner.
 pub const REPAIR_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Shortest time between two.
@@ -57,19 +58,21 @@ const REPAIR_INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// How much of the interval each process adds.
 const REPAIR_INTERVAL_EACH: Duration = Duration::from_millis(10);
 
-/// Readings of /proc in a row that each leave a doubt. Each leaves fewer, but where processes come and
-/// go by the hundred there is always one.
+/// Readings of /proc in a row that each leave a doubt. Each leaves fewer, but where processes come
+/// and go by the hundred there is always one.
 const REPAIRS_IN_ROW_MAX: u32 = 3;
 
-/// Rings, or sets of them, that wait to be closed because `fp-files` stands still. Each keeps its memory
-/// until then; beyond it the oldest is closed here, which is counted: that may take milliseconds.
+/// Rings, or sets of them, that wait to be closed because `fp-files` stands still. Each keeps its
+/// memory until then; beyond it the oldest is closed here, which is counted: that may take
+/// milliseconds.
 const CLOSING_MAX: usize = 16;
 
-/// Nice value of the sampler's thread: it works little, and others' records fill the rings while it waits
-/// for a CPU. With queues of four to five on both of two CPUs and a program that renames itself without
-/// end, a sampler of nice 0 waited 5.0 of 6 s, and 546,426 records were lost, 280 samples among them; of
-/// nice -10 it waited 1.5 s, and none were (debug build, 2026-11-23). It counts among the threads of one cgroup:
-/// where the daemon has a cgroup of its own the files in `deploy/` raise the weight of that.
+/// Nice value of the sampler's thread: it works little, and others' records fill the rings while it
+/// waits for a CPU. With queues of four to five on both of two CPUs and a program that renames
+/// itself without end, a sampler of nice 0 waited 5.0 of 6 s, and 546,426 records were lost, 280
+/// samples among them; of nice -10 it waited 1.5 s, and none were (debug build, 2026-11-23). It
+/// counts among the threads of one cgroup: where the daemon has a cgroup of its own the files in
+/// `deploy/` raise the weight of that.
 pub const NICE: i32 = -10;
 
 /// Token of the wake descriptor; ring descriptors all have token 0.
@@ -405,7 +408,8 @@ impl Sampler {
         fill_up(&mut self.commands, coming, COMMANDS_MAX);
     }
 
-    /// Has `fp-files` close events that are sampled no more: the kernel may wait for all CPUs meanwhile.
+    /// Has `fp-files` close events that are sampled no more: the kernel may wait for all CPUs
+    /// meanwhile.
     fn close_rings(&mut self) {
         while let Some(rings) = self.closing.pop_front() {
             let sent = self.queues.scout.try_send(Request::CloseRings(rings));
@@ -426,8 +430,8 @@ impl Sampler {
             .fetch_add(beyond, Ordering::Relaxed);
     }
 
-    /// Corrects the process table by the reading of /proc that came, when all records older than it have
-    /// been applied.
+    /// Corrects the process table by the reading of /proc that came, when all records older than it
+    /// have been applied.
     fn repair(&mut self, horizon: Mono) {
         let is_due = |scanned: &Scanned| scanned.asked <= horizon;
         if !self.repair.scanned.as_ref().is_some_and(is_due) {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, OnceLock};
 
-/// Commands that wait for the next pass. As many captures as may run begin, follow and end within one
-/// pass with a fourth of it; the queue is full only when the sampler stands still, and then the
+/// Commands that wait for the next pass. As many captures as may run begin, follow and end within
+/// one pass with a fourth of it; the queue is full only when the sampler stands still, and then the
 /// supervisor ends the daemon.
 pub const COMMANDS_MAX: usize = 1024;
 
@@ -127,7 +127,8 @@ impl Shared {
         self.wake.wake();
     }
 
-    /// Has a command carried out at the next pass. Beyond [`COMMANDS_MAX`] it is dropped and counted.
+    /// Has a command carried out at the next pass. Beyond [`COMMANDS_MAX`] it is dropped and
+    /// counted.
     pub fn command(&self, command: Command) {
         if self.commands.try_send(command).is_err() {
             self.commands_refused.fetch_add(1, Ordering::Relaxed);

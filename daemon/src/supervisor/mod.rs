@@ -28,8 +28,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often heartbeats, the clock and what is degraded are checked when systemd does not ask for more. A
-/// look costs a part of a millisecond; a daemon that is blind is known so much later.
+/// How often heartbeats, the clock and what is degraded are checked when systemd does not ask for
+/// more. A look costs a part of a millisecond; a daemon that is blind is known so much later.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often what the service manager had no room for is sent again.

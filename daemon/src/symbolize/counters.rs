@@ -38,9 +38,11 @@ counters! {
     tables_evicted,
     /// Files without names because reading them takes more memory or time than one file may.
     tables_refused,
-    /// Times that a file was not read because the files of its owner had taken more than their share of time.
+    /// Times that a file was not read because the files of its owner had taken more than their
+    /// share of time.
     files_put_off,
-    /// CPU time spent on files of users and containers, in nanoseconds; of each owner it is bounded.
+    /// CPU time spent on files of users and containers, in nanoseconds; of each owner it is
+    /// bounded.
     owners_files_cpu_ns,
     /// Separate debug files held open with executables that may need them.
     debug_files_held,

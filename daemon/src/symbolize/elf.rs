@@ -21,8 +21,8 @@ const SEGMENTS_MAX: usize = 512;
 /// some thousands before they are linked and a few dozen after.
 const SECTIONS_MAX: usize = 8192;
 
-/// Longest section name kept. Unit: bytes. Longer ones are cut, and are the names of no section that is
-/// looked for. Names may share one string that ends nowhere, so each is bounded by itself.
+/// Longest section name kept. Unit: bytes. Longer ones are cut, and are the names of no section
+/// that is looked for. Names may share one string that ends nowhere, so each is bounded by itself.
 const SECTION_NAME_BYTES_MAX: usize = 64;
 
 /// Largest table of section names read. Unit: bytes. Names behind it are empty.
@@ -38,8 +38,8 @@ const NOTES_MAX: usize = 16;
 const SYMBOLS_AT_ONCE: usize = 2048;
 
 /// Most symbols of one table looked at, whatever they are of. The largest programs have some three
-/// million with their debug information. Larger tables are refused before they are read: a sparse file
-/// may state any size.
+/// million with their debug information. Larger tables are refused before they are read: a sparse
+/// file may state any size.
 pub(super) const SYMBOLS_MAX: u64 = 8 << 20;
 
 /// How far back a look-up goes for an outer symbol that covers the address. Symbols nest one or two
@@ -394,8 +394,8 @@ struct Entry {
     name: u32,
 }
 
-/// Where the rank of a symbol is in [`Entry::size`], so that reading a table takes no more memory than
-/// keeping it. No function has 256 MiB.
+/// Where the rank of a symbol is in [`Entry::size`], so that reading a table takes no more memory
+/// than keeping it. No function has 256 MiB.
 const RANK_SHIFT: u32 = 28;
 
 /// Longest function. Unit: bytes. Longer ones are cut.
@@ -543,7 +543,8 @@ impl SymbolTable {
         }
     }
 
-    /// Address and length of the symbol of this name, if the table of names fits what is left of `budget`.
+    /// Address and length of the symbol of this name, if the table of names fits what is left of
+    /// `budget`.
     pub fn named<R: ReadAt + ?Sized>(
         &self,
         image: &R,
@@ -635,8 +636,8 @@ fn read_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
         let (symbols, _) =
             slice_from_bytes::<S>(bytes, here as usize).map_err(|()| ElfError::Damaged)?;
         if found.capacity() - found.len() < here as usize {
-            // By half and exactly, so that what is charged is what is taken; but by no more than the table
-            // may need or the budget has left, so that all of the budget can be used.
+            // By half and exactly, so that what is charged is what is taken; but by no more than
+            // the table may need or the budget has left, so that all of the budget can be used.
             let room = (charge.room() / size_of::<Entry>()).saturating_sub(found.len());
             let left = (count - at).min(room as u64);
             let more = here.max(left.min(found.capacity() as u64 / 2)) as usize;

@@ -6,8 +6,8 @@
 use super::budget::FileBudget;
 use super::elf::{ElfError, Headers, ReadAt, SYMBOLS_MAX, Section, read_headers};
 
-/// Most places in a table of names where the name is found. Names may end alike and share their ends, so
-/// there are some; a file that repeats one without end is refused.
+/// Most places in a table of names where the name is found. Names may end alike and share their
+/// ends, so there are some; a file that repeats one without end is refused.
 const PLACES_MAX: usize = 4096;
 
 /// Bytes of names looked through at a time.
@@ -113,8 +113,8 @@ fn search<R: ReadAt + ?Sized>(
     Ok(found)
 }
 
-/// Where the name stands in a table of names, without or with a version; in order. The table is looked
-/// through piece by piece: those of the largest programs have more than 100 MiB.
+/// Where the name stands in a table of names, without or with a version; in order. The table is
+/// looked through piece by piece: those of the largest programs have more than 100 MiB.
 fn places_of_name<R: ReadAt + ?Sized>(
     image: &R,
     names: &Section,

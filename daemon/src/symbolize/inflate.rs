@@ -6,8 +6,8 @@ use super::elf::{ElfError, ReadAt, Section};
 use std::io::Read;
 use std::ops::Deref;
 
-/// Memory that unpacking xz may take next to its output. Unit: bytes. `xz -8` needs 33 MiB; distributions
-/// pack symbols with the default, which needs 9. Symbols packed harder are not read.
+/// Memory that unpacking xz may take next to its output. Unit: bytes. `xz -8` needs 33 MiB;
+/// distributions pack symbols with the default, which needs 9. Symbols packed harder are not read.
 const XZ_BYTES_MAX: usize = 34 << 20;
 
 /// Bytes unpacked between two looks at the budget.

@@ -1,9 +1,10 @@
-//! Which file systems answer only as long as another process or machine does, and which hold what the host has
-//! installed.
+//! Which file systems answer only as long as another process or machine does, and which hold what
+//! the host has installed.
 //!
-//! Two ways to tell the former: of an open file by `fstatfs`, which may itself wait for ever; and of a path in
-//! a process by `/proc/PID/mountinfo`, which asks nobody but the kernel. The latter are found among the mounts
-//! of the host's first process, since the daemon may itself run in a container.
+//! Two ways to tell the former: of an open file by `fstatfs`, which may itself wait for ever; and
+//! of a path in a process by `/proc/PID/mountinfo`, which asks nobody but the kernel. The latter
+//! are found among the mounts of the host's first process, since the daemon may itself run in a
+//! container.
 
 use super::open;
 use std::fs::File;
@@ -54,20 +55,22 @@ const REMOTE_MAGICS: [i64; 13] = [
 /// The first process of the host, where `/proc` is the host's.
 const INIT: u32 = 1;
 
-/// Directories of what is installed on a host: what is mounted there or below is a part of it. Not `/var`,
-/// where the files of containers are.
+/// Directories of what is installed on a host: what is mounted there or below is a part of it. Not
+/// `/var`, where the files of containers are.
 const INSTALLED: [&[u8]; 5] = [b"/usr", b"/opt", b"/nix", b"/gnu", b"/snap"];
 
-/// Types of mounts below them that are not looked at: the root directories of containers, wherever those are
-/// kept, and what is mounted by looking at it.
+/// Types of mounts below them that are not looked at: the root directories of containers, wherever
+/// those are kept, and what is mounted by looking at it.
 const NOT_INSTALLED: [&[u8]; 2] = [b"overlay", b"autofs"];
 
-/// Devices (`st_dev`) of the file systems that hold what the host has installed: of its root directory and of
-/// `INSTALLED`. Where the mounts of the first process cannot be read, that of the daemon's own root directory.
+/// Devices (`st_dev`) of the file systems that hold what the host has installed: of its root
+/// directory and of `INSTALLED`. Where the mounts of the first process cannot be read, that of the
+/// daemon's own root directory.
 pub fn host_devices() -> Vec<u64> {
     let device = |path: &Path| Some(std::fs::metadata(path).ok()?.dev());
     let root = format!("/proc/{INIT}/root");
-    // By a look at the directory, where that is allowed: of btrfs the table of mounts has other numbers.
+    // By a look at the directory, where that is allowed: of btrfs the table of mounts has other
+    // numbers.
     let of_host = |point: &[u8]| {
         let inside = open::as_path(point).strip_prefix("/").ok()?;
         device(&Path::new(&root).join(inside))
@@ -79,8 +82,8 @@ pub fn host_devices() -> Vec<u64> {
     devices
 }
 
-/// Devices of the mounts of what is installed, each once. `device` gives that of a mount point; where it does
-/// not, the table's own number counts.
+/// Devices of the mounts of what is installed, each once. `device` gives that of a mount point;
+/// where it does not, the table's own number counts.
 fn installed(
     lines: impl Iterator<Item = Vec<u8>>,
     device: impl Fn(&[u8]) -> Option<u64>,

@@ -20,9 +20,10 @@ use crate::time::Mono;
 use profile::StackEnd;
 use std::cell::Cell;
 
-/// Most operations of DWARF expressions for one stack. Real stacks take some dozen; one of 512 frames of
-/// functions with realigned stacks takes 1,500. At 10 ns each a stack costs at most 40 µs more than its
-/// frames do. Where it is too small stacks end with [`StackEnd::WorkLimit`], which is counted.
+/// Most operations of DWARF expressions for one stack. Real stacks take some dozen; one of 512
+/// frames of functions with realigned stacks takes 1,500. At 10 ns each a stack costs at most 40 µs
+/// more than its frames do. Where it is too small stacks end with [`StackEnd::WorkLimit`], which is
+/// counted.
 const OPERATIONS_MAX: u32 = 4096;
 
 /// What the engine did, since the start.

@@ -46,12 +46,12 @@ impl Values {
     }
 }
 
-/// Evaluates `expression` with `first` on the stack, where there is one: the CFA, for register rules. Each
-/// operation is one less in `left`, what the walk may still do.
+/// Evaluates `expression` with `first` on the stack, where there is one: the CFA, for register
+/// rules. Each operation is one less in `left`, what the walk may still do.
 ///
 /// # Errors
-/// [`StackEnd::NoUnwindInfo`] for what cannot be evaluated, [`StackEnd::WorkLimit`] when nothing is left,
-/// or what reading the stack gave.
+/// [`StackEnd::NoUnwindInfo`] for what cannot be evaluated, [`StackEnd::WorkLimit`] when nothing is
+/// left, or what reading the stack gave.
 pub fn evaluate(
     expression: Expression<Slice<'_>>,
     first: Option<u64>,

@@ -72,8 +72,8 @@ impl Registers {
         })
     }
 
-    /// Those of some registers that are as the sample has them; the stack pointer and the instruction pointer
-    /// apart.
+    /// Those of some registers that are as the sample has them; the stack pointer and the
+    /// instruction pointer apart.
     fn original_of(&self, mask: u32) -> u32 {
         self.original & mask & !(1 << number::RSP | 1 << number::RA)
     }

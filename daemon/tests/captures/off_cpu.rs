@@ -266,8 +266,8 @@ fn has_whole(rows: &[(String, Vec<String>, u64)]) -> bool {
 
 #[test]
 fn what_is_remembered_of_waits_goes_with_the_last_capture_of_them_needs_root() {
-    // Nothing is remembered before the unwind information of this program is read, which takes seconds
-    // where CPUs are busy.
+    // Nothing is remembered before the unwind information of this program is read, which takes
+    // seconds where CPUs are busy.
     let sleep = || (0..5000).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
     let Some(captured) = capture(16 << 10, sleep) else {
         return;
@@ -367,8 +367,8 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
     }
 }
 
-/// Waits by turns from two callers at equal depth, without frame pointers. The array makes the outer frames lie
-/// beyond what is copied with every wait where `DEEP` is large.
+/// Waits by turns from two callers at equal depth, without frame pointers. The array makes the
+/// outer frames lie beyond what is copied with every wait where `DEEP` is large.
 const PROGRAM: &str = r#"
 #include <poll.h>
 __attribute__((noinline)) int wait_here(void) { int found = poll(0, 0, 2); __asm__ volatile(""); return found; }
@@ -414,12 +414,12 @@ fn waiting_program(deep: u32) -> Option<Waiter> {
     Some(Waiter(child.expect("failed to run"), dir))
 }
 
-/// How long a program is watched. Reading the unwind information of its libraries takes seconds of that in a
-/// debug build on a busy machine.
+/// How long a program is watched. Reading the unwind information of its libraries takes seconds of
+/// that in a debug build on a busy machine.
 const WATCHED: Duration = Duration::from_secs(15);
 
-/// Waited time by the caller of `wait_here`, of stacks that reach `main`; and all of it. What was sampled before
-/// the unwind information of the program was read is left out.
+/// Waited time by the caller of `wait_here`, of stacks that reach `main`; and all of it. What was
+/// sampled before the unwind information of the program was read is left out.
 fn by_caller(captured: &Captured) -> ([u64; 2], u64) {
     let dict = &captured.profile.dict;
     let (mut sums, mut all) = ([0; 2], 0);

@@ -97,7 +97,8 @@ impl Import {
                 frame.kind == FrameKind::Synthetic && name == TRUNCATED_FRAME
             })
             .collect();
-        // By stack, once each: many may share a long one. A caller has a smaller id than what it called.
+        // By stack, once each: many may share a long one. A caller has a smaller id than what it
+        // called.
         let nodes = dict.stacks.nodes();
         let mut is_cut: Vec<bool> = Vec::with_capacity(nodes.len());
         for (id, &(parent, frame)) in nodes.iter().enumerate() {

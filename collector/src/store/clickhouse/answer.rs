@@ -353,8 +353,8 @@ async fn of_steps(
     let (start_ns, step_ns) = (steps.start_unix_ns(), steps.step_ns());
     let mut ask = Statement::default();
     let selected = hosts.sql(&mut ask);
-    // A window is in each step that it covers some of; its time and weight are in the first of them,
-    // where its samples are.
+    // A window is in each step that it covers some of; its time and weight are in the first of
+    // them, where its samples are.
     ask.sql = format!(
         "SELECT step, uniqExact(host_id) AS hosts, {covered} AS covered_ns, {weight} AS w FROM ( \
            SELECT host_id, w, first, toUInt64(greatest(end_ns - start_ns, 0)) AS length_ns, \

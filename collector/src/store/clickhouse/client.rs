@@ -343,8 +343,8 @@ impl Client {
         .await
     }
 
-    /// Inserts rows that must not be there twice, also in what views make of them: an insert under a token that
-    /// was there lately adds nothing.
+    /// Inserts rows that must not be there twice, also in what views make of them: an insert under
+    /// a token that was there lately adds nothing.
     pub async fn insert_once<T: RowOwned + RowWrite>(
         &self,
         table: &str,

@@ -88,10 +88,10 @@ impl Keys {
 /// What tells the rows of one window from those of others with the same series and step: the host
 /// and by how much the sequence is ahead of the step's start.
 ///
-/// Agents number windows by the nanosecond of the boot in which they start, so this stays the same for as
-/// long as windows are as long as steps, and has few values where they are shorter. It costs next to nothing
-/// compressed, where the sequence itself would cost three bytes for each row. Two windows of a host in one
-/// step have different ones, whatever numbers they have.
+/// Agents number windows by the nanosecond of the boot in which they start, so this stays the same
+/// for as long as windows are as long as steps, and has few values where they are shorter. It costs
+/// next to nothing compressed, where the sequence itself would cost three bytes for each row. Two
+/// windows of a host in one step have different ones, whatever numbers they have.
 pub(super) fn origin(host: u64, sequence: u64, place: Place) -> u64 {
     let start_ns = place.step().wrapping_mul(STEP_NS as u64);
     host.wrapping_add(sequence).wrapping_sub(start_ns)

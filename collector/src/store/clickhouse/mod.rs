@@ -293,8 +293,8 @@ impl ClickHouseStore {
         done
     }
 
-    /// Anything but windows: what a busy server answers to a query, or to a sign of life of a host, says
-    /// nothing of whether it takes windows.
+    /// Anything but windows: what a busy server answers to a query, or to a sign of life of a host,
+    /// says nothing of whether it takes windows.
     fn wait<T>(
         &self,
         operation: &'static str,
@@ -367,7 +367,8 @@ impl Store for ClickHouseStore {
         done.map_err(|fault| fault.of("store windows"))
     }
 
-    /// The engine writes parts, which it merges: it asks for about one insert a second, of many rows.
+    /// The engine writes parts, which it merges: it asks for about one insert a second, of many
+    /// rows.
     fn batch_policy(&self) -> BatchPolicy {
         BatchPolicy {
             linger: Duration::from_secs(1),

@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering;
 /// Ids of one look-up. Unit: ids, about 20 bytes each in the request.
 const LOOKUP_MAX: usize = 20_000;
 
-/// How often a batch is tried to be finished once the server is back. One that it never takes, for its size
-/// perhaps, must not keep others out: with more, agents wait longer; with less, a server that comes back
-/// slowly has rollups that lack something.
+/// How often a batch is tried to be finished once the server is back. One that it never takes, for
+/// its size perhaps, must not keep others out: with more, agents wait longer; with less, a server
+/// that comes back slowly has rollups that lack something.
 const TRIES_MAX: u32 = 5;
 
 /// A window that is to be stored.
@@ -157,8 +157,8 @@ impl Push<'_> {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Which of the windows are stored already. What is sent again has the time it had before, so only days
-    /// around those of the windows are looked at, however many are kept.
+    /// Which of the windows are stored already. What is sent again has the time it had before, so
+    /// only days around those of the windows are looked at, however many are kept.
     async fn stored(&self, windows: &[WindowKey]) -> Result<HashSet<(u64, u64)>, Fault> {
         #[derive(Fields, Deserialize)]
         struct Origin {
@@ -478,9 +478,9 @@ impl Push<'_> {
         id
     }
 
-    /// Writes to its end what was begun when the server went away, before anything else: the same samples
-    /// under the same token, so that what it took of them does not count twice. Their agents come again as
-    /// they like.
+    /// Writes to its end what was begun when the server went away, before anything else: the same
+    /// samples under the same token, so that what it took of them does not count twice. Their
+    /// agents come again as they like.
     async fn finish(&self) -> Result<(), Fault> {
         let Some(mut batch) = super::lock(self.unfinished).take() else {
             return Ok(());

@@ -22,11 +22,12 @@ const LOOK_BYTES: usize = 64 << 20;
 /// Time after which a look that failed is tried again.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
-/// Time after which a day that lacked something is looked at again: another collector's clock may be late.
+/// Time after which a day that lacked something is looked at again: another collector's clock may
+/// be late.
 const LACKING_AGAIN: Duration = Duration::from_secs(6 * 3600);
 
-/// Whether the rollups of a day have all of its samples, which changes no more once no window of the day is
-/// taken.
+/// Whether the rollups of a day have all of its samples, which changes no more once no window of
+/// the day is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
     Whole,

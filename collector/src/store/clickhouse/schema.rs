@@ -9,9 +9,10 @@
 //! at once where a query reads with FINAL, on disk when it merges. So no insert has to be exactly
 //! once, and no collector has to know of another. FINAL and the look at `windows` are left out
 //! while the samples of the range are as many as its windows say, before the reading and after it.
-//! The rollups are fed by materialized views. An insert that is repeated as it was adds nothing to them,
-//! by its token; windows that come again in another company do. So each of their rows counts the rows it
-//! was made of, and a rollup answers for an hour only while it has as many as the windows of the hour say.
+//! The rollups are fed by materialized views. An insert that is repeated as it was adds nothing to
+//! them, by its token; windows that come again in another company do. So each of their rows counts
+//! the rows it was made of, and a rollup answers for an hour only while it has as many as the
+//! windows of the hour say.
 
 use super::client::{Client, Fault};
 use super::keys::Keys;
@@ -37,8 +38,8 @@ const ATTENDANCE: &[&str] = &["CREATE TABLE IF NOT EXISTS attendance (
 /// table: it fills in what was, see [`tell_lost`].
 const LOST: &[&str] = &[];
 
-/// What the views make of samples remembers the tokens of the last inserts, about a quarter of an hour of
-/// them: one that comes again adds nothing.
+/// What the views make of samples remembers the tokens of the last inserts, about a quarter of an
+/// hour of them: one that comes again adds nothing.
 const ONCE: &[&str] = &[
     "ALTER TABLE samples MODIFY SETTING non_replicated_deduplication_window = 1000",
     "ALTER TABLE service_1m MODIFY SETTING non_replicated_deduplication_window = 1000",

@@ -311,8 +311,8 @@ impl<'g> Grouping<'g> {
     }
 }
 
-/// SQL of a sum of weights. It ends at the largest number, which answers tell, and not at what is left of it
-/// after starting again from 0.
+/// SQL of a sum of weights. It ends at the largest number, which answers tell, and not at what is
+/// left of it after starting again from 0.
 pub(super) fn sum(of: &str) -> String {
     let most = u64::MAX;
     format!("toUInt64(least(sum(toUInt128({of})), toUInt128({most})))")

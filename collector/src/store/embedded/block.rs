@@ -151,7 +151,8 @@ pub fn sort_rows(rows: &mut Vec<Timed>, spare: &mut Vec<Timed>) {
     };
     let series = || rows.iter().map(|row| row.entry.series);
     let (first, last) = (series().min().unwrap_or(0), series().max().unwrap_or(0));
-    // Series of a bundle are few and came together: all of it is one number, unless they are spread.
+    // Series of a bundle are few and came together: all of it is one number, unless they are
+    // spread.
     if last - first < 1 << 16 {
         // Windows mostly came in order.
         let ordered = if rows.is_sorted_by_key(|row| row.slot) {

@@ -12,7 +12,7 @@ use profile::LabelSetId;
 pub struct HostState {
     /// Labels of the host as a whole, of its last window.
     pub labels: LabelSet,
-    /// Begin of the first window.
+    /// Start of the first window.
     pub first_start: i64,
     /// Begin of the last one.
     pub last_start: i64,

@@ -119,7 +119,8 @@ impl<'b> Reader<'b> {
         Ok(count as usize)
     }
 
-    /// As many numbers as are asked for when each has one byte, which most have; or nothing is taken.
+    /// As many numbers as are asked for when each has one byte, which most have; or nothing is
+    /// taken.
     #[inline]
     pub fn take_short(&mut self, count: usize) -> Option<&'b [u8]> {
         let (taken, rest) = self.bytes.split_at_checked(count)?;

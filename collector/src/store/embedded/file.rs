@@ -305,8 +305,9 @@ impl PartitionFile {
         Ok(())
     }
 
-    /// Writes a flush up to, but without, the commit, which [`PartitionFile::commit`] does. One that
-    /// is in the file already, after a commit that only seemed to fail, adds nothing; says whether it does.
+    /// Writes a flush up to, but without, the commit, which [`PartitionFile::commit`] does. One
+    /// that is in the file already, after a commit that only seemed to fail, adds nothing; says
+    /// whether it does.
     pub fn write(&mut self, flush: &Flush) -> Result<bool, FileError> {
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         let written = self.number("flushes").and_then(|done| {

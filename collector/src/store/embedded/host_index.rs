@@ -1,9 +1,9 @@
-//! Which hosts were there when, over all partitions: what a push or a query must know of partitions that
-//! it has no other reason to read.
+//! Which hosts were there when, over all partitions: what a push or a query must know of partitions
+//! that it has no other reason to read.
 //!
-//! Every stored window is added, and what partitions that are removed had is cut out. The size follows
-//! the boots of hosts and their interruptions, not how long data is kept: a host that runs for a year
-//! without a gap has one span and one run of numbers.
+//! Every stored window is added, and what partitions that are removed had is cut out. The size
+//! follows the boots of hosts and their interruptions, not how long data is kept: a host that runs
+//! for a year without a gap has one span and one run of numbers.
 
 use super::boots::HostState;
 use super::meta::{ABSENT_MIN_NS, WindowMeta};
@@ -12,12 +12,12 @@ use crate::store::{HostKey, LabelSet};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Most spans kept of a boot: one more for each interruption. Beyond it the two oldest are joined, so a
-/// gap that long ago is not told at the edge of a range.
+/// Most spans kept of a boot: one more for each interruption. Beyond it the two oldest are joined,
+/// so a gap that long ago is not told at the edge of a range.
 const SPANS_MAX: usize = 4096;
 
-/// Most label sets kept of a boot; of more, the ones seen first are forgotten. The labels of a host as a
-/// whole change when somebody sets others.
+/// Most label sets kept of a boot; of more, the ones seen first are forgotten. The labels of a host
+/// as a whole change when somebody sets others.
 const LABEL_SETS_MAX: usize = 8;
 
 /// One boot of one host.
@@ -27,7 +27,7 @@ pub struct Boot {
     pub seen: Seen,
     /// Labels that the host had as a whole.
     pub labels: Vec<LabelSet>,
-    /// Begin of the last window.
+    /// Start of the last window.
     pub last_start: i64,
     /// When windows are there: ordered, and joined where nothing is missing between them.
     spans: VecDeque<(i64, i64)>,
@@ -83,7 +83,7 @@ impl Boot {
             .collect();
     }
 
-    /// Begin of the first window.
+    /// Start of the first window.
     pub fn first_start(&self) -> i64 {
         self.spans.front().map_or(i64::MAX, |span| span.0)
     }
@@ -98,8 +98,9 @@ impl Boot {
         self.first_start() < to && self.last_end() > from
     }
 
-    /// What is nearest before and after the partitions from `from` to `to`, in which the boot covers
-    /// `own`: without it, the end of the one and the begin of the other would look like gaps.
+    /// What is nearest before and after the partitions from `from` to `to`, in which the boot
+    /// covers `own`: without it, the end of the one and the start of the other would look like
+    /// gaps.
     pub fn around(&self, (from, to): (i64, i64), own: Option<(i64, i64)>) -> Vec<(i64, i64)> {
         let before = self.spans.partition_point(|span| span.0 < from);
         let before = before.checked_sub(1).map(|at| self.spans[at]);
@@ -144,8 +145,9 @@ impl HostIndex {
         boot.add(&state.labels, span, state.last_start);
     }
 
-    /// Forgets what a partition that is removed had: windows that begin in `[from, to)`. Their numbers
-    /// stay known as long as the boot has others, because windows of that time are refused from now on.
+    /// Forgets what a partition that is removed had: windows that begin in `[from, to)`. Their
+    /// numbers stay known as long as the boot has others, because windows of that time are refused
+    /// from now on.
     pub fn cut(&mut self, from: i64, to: i64) {
         self.boots.retain(|_, boot| {
             boot.cut(from, to);

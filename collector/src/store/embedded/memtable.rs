@@ -115,8 +115,8 @@ impl Prepared {
     }
 }
 
-/// Packed rows of one group in one chunk. Clones share them: what is added while a reader has one goes
-/// into a copy.
+/// Packed rows of one group in one chunk. Clones share them: what is added while a reader has one
+/// goes into a copy.
 #[derive(Clone, Debug, Default)]
 pub struct GroupRows {
     /// Begin of the window, length, rows: one after the other.

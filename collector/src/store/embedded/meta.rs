@@ -25,9 +25,9 @@ pub struct Account {
 }
 
 impl Account {
-    /// Time of samples of a window without accounts: the cgroup alone is expected to have it because it
-    /// was taken, so it neither lowers nor raises the share that is covered. What is below is negative,
-    /// which it never is for an account of the kernel.
+    /// Time of samples of a window without accounts: the cgroup alone is expected to have it
+    /// because it was taken, so it neither lowers nor raises the share that is covered. What is
+    /// below is negative, which it never is for an account of the kernel.
     pub fn unmeasured(taken_ns: u64) -> Account {
         Account {
             below_ns: -i128::from(taken_ns),
@@ -65,8 +65,8 @@ pub struct WindowMeta {
     pub quality: Quality,
     /// Samples.
     pub sum: Sum,
-    /// Accounts by label set; of a window without, those of [`Account::unmeasured`]. Windows stored by
-    /// earlier versions have none instead.
+    /// Accounts by label set; of a window without, those of [`Account::unmeasured`]. Windows stored
+    /// by earlier versions have none instead.
     pub accounts: Vec<(u32, Account)>,
     /// Every label set, ascending.
     pub label_sets: Vec<u32>,
@@ -85,7 +85,8 @@ pub struct HostSum {
     pub quality: Quality,
     /// Samples.
     pub sum: Sum,
-    /// The kernel's accounting of the host, and the time taken in windows without any. Unit: nanoseconds.
+    /// The kernel's accounting of the host, and the time taken in windows without any. Unit:
+    /// nanoseconds.
     pub expected_ns: u64,
     /// The part that was not measured: all of it in windows without any. Unit: nanoseconds.
     pub estimated_ns: u64,

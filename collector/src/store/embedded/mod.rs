@@ -112,7 +112,8 @@ pub struct EmbeddedStore {
     /// End of the last partition that the disk budget removed.
     evicted_before: AtomicI64,
     uses: AtomicU64,
-    /// Memory of dictionaries that queries loaded since it was last seen whether all fit. Unit: bytes.
+    /// Memory of dictionaries that queries loaded since it was last seen whether all fit. Unit:
+    /// bytes.
     loaded_bytes: AtomicUsize,
     closed: AtomicBool,
 }

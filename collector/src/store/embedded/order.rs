@@ -1,5 +1,5 @@
-//! Orders many rows by a number: digit by digit, which for rows of ids that lie near each other takes
-//! a few passes, where comparing takes one for each doubling of their number.
+//! Orders many rows by a number: digit by digit, which for rows of ids that lie near each other
+//! takes a few passes, where comparing takes one for each doubling of their number.
 
 /// Fewer items are compared: the tables of the digits cost more than they save.
 const DIGITS_MIN: usize = 64;
@@ -7,7 +7,7 @@ const DIGITS_MIN: usize = 64;
 /// More items are compared as well: what is in place takes no second memory. Unit: items.
 const DIGITS_MAX: usize = 1 << 20;
 
-/// Values of a digit of few items: their table is made anew for each pass.
+/// Values of a digit of few items: their table is made again for each pass.
 const SMALL: usize = 1 << 8;
 
 /// Values of a digit of many, for which a larger table saves passes.
@@ -16,8 +16,9 @@ const LARGE: usize = 1 << 11;
 /// From so many items on their digits are large. Unit: items.
 const MANY: usize = 1 << 12;
 
-/// Orders `items` by `key`; equal ones stand in any order. They are in the order of the `ordered` lowest
-/// bits of it already. `spare` is used for room, as many items at most, and holds nothing of use afterwards.
+/// Orders `items` by `key`; equal ones stand in any order. They are in the order of the `ordered`
+/// lowest bits of it already. `spare` is used for room, as many items at most, and holds nothing of
+/// use afterwards.
 pub fn order_by<T: Copy>(
     items: &mut [T],
     spare: &mut Vec<T>,

@@ -1,10 +1,11 @@
 //! One partition while the store is open: its file, its dictionary, and what is not in the file yet.
 //!
-//! Locks are taken in this order: `mem`, then the dictionary, then `hosts`, with which no other is taken;
-//! each for a short time. The disk is waited for with the dictionary's slot, while it is loaded, and with
-//! `mem` for as long as SQLite takes to fix what a reader sees. A reader sees file and memory as of one instant: flushes are
-//! numbered, the file says how many are in it, and what a flush is writing stays in memory until it is
-//! committed, to be passed over by readers whose view of the file has it.
+//! Locks are taken in this order: `mem`, then the dictionary, then `hosts`, with which no other is
+//! taken; each for a short time. The disk is waited for with the dictionary's slot, while it is
+//! loaded, and with `mem` for as long as SQLite takes to fix what a reader sees. A reader sees file
+//! and memory as of one instant: flushes are numbered, the file says how many are in it, and what a
+//! flush is writing stays in memory until it is committed, to be passed over by readers whose view
+//! of the file has it.
 
 mod coarser;
 
@@ -66,8 +67,8 @@ pub struct Frozen {
     /// Number of the flush.
     number: u64,
     chunks: BTreeMap<u16, ChunkRows>,
-    /// How much of the dictionary it takes along: the same when it is tried again, because what seemed
-    /// to fail may be in the file.
+    /// How much of the dictionary it takes along: the same when it is tried again, because what
+    /// seemed to fail may be in the file.
     marks: OnceLock<Marks>,
 }
 
@@ -696,8 +697,8 @@ pub struct View {
 }
 
 impl View {
-    /// Memory that it comes to hold alone, in bytes, when windows are added to all that it shares with the
-    /// partition. What it shares for good is counted there.
+    /// Memory that it comes to hold alone, in bytes, when windows are added to all that it shares
+    /// with the partition. What it shares for good is counted there.
     pub fn heap_bytes(&self) -> usize {
         let chunks = self.chunks.iter();
         let of_chunk = |chunk: &MemChunk| {

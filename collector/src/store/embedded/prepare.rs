@@ -390,8 +390,8 @@ fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> Lab
 
 /// Rows by group, each (series, leaf) once.
 fn pack(dict: &Dict, rows: &[Entry], period: u64) -> Vec<Part> {
-    // Rows of a label set come one after the other: it is runs of one series that are put in order, and
-    // the leaves within each series.
+    // Rows of a label set come one after the other: it is runs of one series that are put in order,
+    // and the leaves within each series.
     let mut runs: Vec<Run<'_>> = rows
         .chunk_by(|left, right| left.series == right.series)
         .map(|rows| Run {
@@ -475,8 +475,8 @@ fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
     all
 }
 
-/// Room for what a record has beside the rows of its window. Unit: bytes. With less it is made room for
-/// as it grows, which costs time alone.
+/// Room for what a record has beside the rows of its window. Unit: bytes. With less it is made room
+/// for as it grows, which costs time alone.
 const RECORD_ROOM: usize = 4096;
 
 /// Adds to a record what the window's ids need that neither an earlier record nor the log's own copy of

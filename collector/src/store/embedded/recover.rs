@@ -221,9 +221,9 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// Reads the index of hosts again: what a damaged file had may come again. Nothing may be on its way
-    /// into the log. Where a file cannot be read now, the index stays as it is: windows that it calls
-    /// stored though they are not are better than windows that are stored twice.
+    /// Reads the index of hosts again: what a damaged file had may come again. Nothing may be on
+    /// its way into the log. Where a file cannot be read now, the index stays as it is: windows
+    /// that it calls stored though they are not are better than windows that are stored twice.
     pub(super) fn index_hosts_again(&self) {
         let mut index = HostIndex::default();
         let partitions: Vec<_> = read(&self.partitions).values().cloned().collect();

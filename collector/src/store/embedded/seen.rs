@@ -1,9 +1,10 @@
 //! Which windows of a boot of a host are there, by their numbers.
 //!
-//! Agents number windows by the time since boot at which they start, in nanoseconds, so numbers are a
-//! window's length apart, and each start of an agent is another beginning. Kept are therefore runs of equal
-//! distance: one for each start of the agent and for each window that was late, whatever the number of
-//! windows. A set of ranges would hold every window of every host for as long as its partition is kept.
+//! Agents number windows by the time since boot at which they start, in nanoseconds, so numbers are
+//! a window's length apart, and each start of an agent is another beginning. Kept are therefore
+//! runs of equal distance: one for each start of the agent and for each window that was late,
+//! whatever the number of windows. A set of ranges would hold every window of every host for as
+//! long as its partition is kept.
 
 use super::codec::{Damage, Reader, put};
 use std::collections::BTreeMap;
@@ -80,8 +81,8 @@ impl Seen {
         }
     }
 
-    /// Joins the run that starts at `first`, if one does, with its neighbours, nearer ones before others, as
-    /// long as distances are equal.
+    /// Joins the run that starts at `first`, if one does, with its neighbours, nearer ones before
+    /// others, as long as distances are equal.
     fn settle(&mut self, mut first: u64) {
         while let Some(&run) = self.runs.get(&first) {
             let before = self.runs.range(..first).next_back();

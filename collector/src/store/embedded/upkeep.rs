@@ -25,9 +25,10 @@ const QUIET_NS: i64 = 20_000_000_000;
 /// With it the log is cut, however wrong clocks are.
 const AGE_NS_MAX: i64 = 1_200_000_000_000;
 
-/// A push flushes by itself when memory or log are beyond their bounds by one part in so many of them.
-/// `maintain`, which is called every two seconds on a thread of its own, flushes at the bounds: a flush of
-/// everything takes seconds, and every acknowledgement waits for one that a push does.
+/// A push flushes by itself when memory or log are beyond their bounds by one part in so many of
+/// them. `maintain`, which is called every two seconds on a thread of its own, flushes at the
+/// bounds: a flush of everything takes seconds, and every acknowledgement waits for one that a push
+/// does.
 const LATE_SHARE: u64 = 2;
 
 /// Dictionaries may take this part of their memory more until it is seen whether all fit.
@@ -61,16 +62,16 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// True when memory or log are beyond their bounds by more than one part in `beyond` of them; 0: at
-    /// all.
+    /// True when memory or log are beyond their bounds by more than one part in `beyond` of them;
+    /// 0: at all.
     fn is_large(&self, beyond: u64) -> bool {
         let most = |bytes: u64| bytes.saturating_add(bytes.checked_div(beyond).unwrap_or(0));
         self.mem_bytes() as u64 > most(self.options.memtable_bytes as u64)
             || lock(&self.wal).bytes() > most(self.options.log_bytes)
     }
 
-    /// Flushes everything when there is much more of it than `maintain` leaves, unless a flush runs. All
-    /// that is pushed waits for it meanwhile.
+    /// Flushes everything when there is much more of it than `maintain` leaves, unless a flush
+    /// runs. All that is pushed waits for it meanwhile.
     pub(super) fn flush_when_large(&self) {
         if self.is_large(LATE_SHARE)
             && let Ok(_upkeep) = self.upkeep.try_lock()
@@ -379,8 +380,9 @@ impl EmbeddedStore {
         }
     }
 
-    /// Counts the dictionary that a query loaded; once enough are, those used longest ago are forgotten.
-    /// To look after each would take a query of a year as many looks at all partitions as there are.
+    /// Counts the dictionary that a query loaded; once enough are, those used longest ago are
+    /// forgotten. To look after each would take a query of a year as many looks at all partitions
+    /// as there are.
     pub(super) fn note_loaded(&self, partition: &Partition) {
         let bytes = partition.dict_bytes().unwrap_or(0);
         let loaded = self.loaded_bytes.fetch_add(bytes, Ordering::Relaxed);

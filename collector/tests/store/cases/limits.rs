@@ -102,8 +102,8 @@ pub fn a_query_over_its_memory_is_too_large(_: &dyn Engine, place: Box<dyn Place
     assert_eq!(whole_hour(&*store).quality.windows, 1);
 }
 
-/// More time than 64 bits of nanoseconds hold, as a thousand hosts have it in two weeks. Sums that start again
-/// from 0 look like any other.
+/// More time than 64 bits of nanoseconds hold, as a thousand hosts have it in two weeks. Sums that
+/// start again from 0 look like any other.
 pub fn sums_beyond_the_largest_number_end_at_it(_: &dyn Engine, place: Box<dyn Place>) {
     const WEIGHT: u64 = 1 << 53;
     let store = Fresh::of(place);

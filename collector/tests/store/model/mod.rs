@@ -107,8 +107,8 @@ impl Kept {
         alone
     }
 
-    /// What is expected, and the part that was not measured, by label set: the kernel's account of each
-    /// cgroup alone; without accounts, what was taken.
+    /// What is expected, and the part that was not measured, by label set: the kernel's account of
+    /// each cgroup alone; without accounts, what was taken.
     fn expected(&self) -> Vec<(&LabelSet, (i128, i128))> {
         let sets = |labels: u32| &self.window.label_sets[labels as usize];
         if self.window.accounts.is_empty() {

@@ -1,4 +1,5 @@
-// Hosts without usable samples, said on every page: what is read there is not what happened on them.
+// Hosts without usable samples, said on every page: what is read there is not what happened on
+// them.
 
 import { Icon, Name } from './parts';
 import type { State } from './state';

@@ -51,7 +51,8 @@ function Compared(props: PageProps & { beforeRange: Range }) {
     const [before, after] = await Promise.all([profile(beforeSubject, state.root, signal, part(0)), profile(subject, state.root, signal, part(1))]);
     return { before, after };
   });
-  // Sides of different length are compared by what they took of the CPU on average, over the time they cover.
+  // Sides of different length are compared by what they took of the CPU on average, over the time
+  // they cover.
   const means = useAsked(`means\n${bothKey}`, async (signal) => {
     const [before, after] = await Promise.all([series(beforeSubject, '', signal), series(subject, '', signal)]);
     return { before, after };
@@ -87,7 +88,8 @@ function Compared(props: PageProps & { beforeRange: Range }) {
 function ratesOf(means: Record<'before' | 'after', SeriesResponse>, pair: { before: Profile; after: Profile }, filtered: boolean, nowMs: number): [number, number] | undefined {
   const of = (side: 'before' | 'after') => {
     const mean = meanOf(means[side], nowMs);
-    // Frame filters do not reach series: what they leave is the part that the profile has of all samples.
+    // Frame filters do not reach series: what they leave is the part that the profile has of all
+    // samples.
     const [all, left] = [Number(means[side].quality?.totalCount ?? 0n), Number(pair[side].quality?.totalCount ?? 0n)];
     return filtered && all > 0 ? mean * Math.min(1, left / all) : mean;
   };

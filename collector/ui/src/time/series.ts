@@ -69,7 +69,8 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
   const longest = answer.lines.reduce((most, line) => Math.max(most, line.weights.length), answer.steps.length);
   const startMs = toMs(answer.startUnixNs);
   let steps = stepMs > 0 ? Math.min(STEPS_MAX, longest) : 0;
-  // By step: time of its windows for each host that covers it. A collector that does not tell covers all.
+  // By step: time of its windows for each host that covers it. A collector that does not tell
+  // covers all.
   const told = answer.steps.length > 0;
   const hosts = (step: number) => (told ? Number(answer.steps[step]?.hosts ?? 0n) : 1);
   const covered = (step: number) => (told ? Number(answer.steps[step]?.coveredNs ?? 0n) / Math.max(1, hosts(step)) : stepNs);
@@ -89,9 +90,9 @@ export function chartOf(answer: SeriesResponse, by: string, nowMs: number): Char
       lost[at] = lost[at - 1] ?? 0;
     } else states.push(hosts(at) === 0 ? 'none' : lost[at] >= LOST_FROM ? 'lost' : 'known');
   }
-  // What rates are of. Windows that are longer than the step bring more than its time. Where less is there, it is
-  // missing on all hosts alike at the begin and the end of the data; elsewhere on some, which is a gap of theirs:
-  // the lines of the others are as they were.
+  // What rates are of. Windows that are longer than the step bring more than its time. Where less
+  // is there, it is missing on all hosts alike at the start and the end of the data; elsewhere on
+  // some, which is a gap of theirs: the lines of the others are as they were.
   const timeAt = (at: number) => {
     const isEdge = at === steps - 1 || states[at - 1] === 'none' || states[at + 1] === 'none' || hosts(at) === 1;
     return isEdge ? covered(at) : Math.max(covered(at), covered(at) > 0 ? stepNs : 0);

@@ -1,4 +1,5 @@
-// What the page must not say: that a blind host is well, that lost or missing time was idle, that chance is a change.
+// What the page must not say: that a blind host is well, that lost or missing time was idle, that
+// chance is a change.
 
 import type { Page } from 'playwright-core';
 import { describe, expect, test } from 'vitest';
@@ -157,7 +158,8 @@ describe.skipIf(!SEEDED)('time without data', () => {
     await drawn(page);
     await settled(page);
     expect(await steps(page, 'none')).toBe(0);
-    // The upper half of the first and the last step is drawn: their rates are of the time they cover.
+    // The upper half of the first and the last step is drawn: their rates are of the time they
+    // cover.
     for (const part of [0.005, 0.97]) expect((await coloursAt(page, part)).size, `at ${part}`).toBeLessThan(4);
     const means = await page.evaluate(() => document.querySelector('.chart-lacks')?.textContent ?? '');
     expect(means).toBe('');

@@ -134,7 +134,7 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
     for (const one of made) {
       const ms = covered.get(host)?.[one.step] ?? 0;
       one.coveredNs += ns(ms);
-      // A window that began before may cover the begin of the step.
+      // A window that began before may cover the start of the step.
       if (ms > 0 || windowsOf(host, from + one.step * stepMs - WINDOW_MS + 1, from + one.step * stepMs, first) > 0) one.hosts++;
       const weight = mine.reduce((sum, entity) => sum + weightIn(entity, one.step), 0);
       one.weight += weight;

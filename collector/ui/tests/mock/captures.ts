@@ -1,8 +1,9 @@
 // A fake CaptureService: it plays fan-outs to hosts that are not there, and samples nothing.
 //
-// What goes wrong is asked for by selector, as with the other calls: `scenario="partial"`, `"hostile"`,
-// `"many"`, `"left-out"`, `"nobody"`, `"gone"`, `"broken-end"`, `"broken-ids"`, `"no-times"`, `"none-answers"`,
-// `"error-limit"`, `"error-refused"`; `"past-lost"`: of the time before every sample was lost; `"waits"`: threads that waited.
+// What goes wrong is asked for by selector, as with the other calls: `scenario="partial"`,
+// `"hostile"`, `"many"`, `"left-out"`, `"nobody"`, `"gone"`, `"broken-end"`, `"broken-ids"`,
+// `"no-times"`, `"none-answers"`, `"error-limit"`, `"error-refused"`; `"past-lost"`: of the time
+// before every sample was lost; `"waits"`: threads that waited.
 
 import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError, type ConnectRouter } from '@connectrpc/connect';

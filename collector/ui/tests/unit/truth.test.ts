@@ -1,4 +1,5 @@
-// What the page must not say: rates of time that nobody covered, losses as nothing, chance as a change.
+// What the page must not say: rates of time that nobody covered, losses as nothing, chance as a
+// change.
 
 import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError } from '@connectrpc/connect';
@@ -87,7 +88,8 @@ test('a step of which a part has come is a rate of that part', () => {
 test('the newest step waits for the windows of all hosts', () => {
   const some = answer(10, [30, 10], [{ covered: 30, hosts: 3 }, { covered: 10, hosts: 3 }]);
   expect(chartOf(some, 'unit', 25_000).times).toEqual([0, 10]);
-  // What has not come by now is missing: on some hosts, so the lines of the others stay as they are.
+  // What has not come by now is missing: on some hosts, so the lines of the others stay as they
+  // are.
   expect([...chartOf(some, 'unit', LATER).lines[0].rates].length).toBe(2);
 });
 

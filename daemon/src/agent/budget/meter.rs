@@ -1,5 +1,5 @@
-//! What the daemon uses: CPU time of its own work, of answering clients, and of sending what it has to the
-//! collector, told apart by thread.
+//! What the daemon uses: CPU time of its own work, of answering clients, and of sending what it has
+//! to the collector, told apart by thread.
 //!
 //! Read from `/proc/self/task` every ten seconds; two small reads a thread. Work and answers cannot be
 //! told apart from the process's total, for threads of queries come and go and take their time with
@@ -11,8 +11,8 @@ use std::path::Path;
 /// Threads that work because a client asked.
 const SERVING: [&str; 5] = ["fp-grpc", "fp-query", "fp-capture", "fp-past", "fp-control"];
 
-/// Threads that send to the collector. Sampling less does not make a pin that is there any smaller, and
-/// uploads are paced by the collector: they take no stack copies from the host.
+/// Threads that send to the collector. Sampling less does not make a pin that is there any smaller,
+/// and uploads are paced by the collector: they take no stack copies from the host.
 const UPLOADING: [&str; 2] = ["fp-push", "fp-pins"];
 
 /// CPU time since the start of the meter. Unit: nanoseconds.
@@ -27,8 +27,8 @@ pub struct Used {
     pub uploading_ns: u64,
 }
 
-/// Takes parts out of a sum that only grows, so that the rest only grows too: how much captures took is an
-/// estimate, which may fall.
+/// Takes parts out of a sum that only grows, so that the rest only grows too: how much captures
+/// took is an estimate, which may fall.
 #[derive(Debug, Default)]
 pub struct Apart {
     rest: u64,

@@ -168,9 +168,9 @@ impl Budget {
         ]
     }
 
-    /// `captures_ns`: CPU time in it that captures took, which were asked for. `owners_files_ns`: that of
-    /// reading files of users and containers, which has bounds of its own: if it made the daemon sample less,
-    /// any user could have it do so, and that would make the files no cheaper.
+    /// `captures_ns`: CPU time in it that captures took, which were asked for. `owners_files_ns`:
+    /// that of reading files of users and containers, which has bounds of its own: if it made the
+    /// daemon sample less, any user could have it do so, and that would make the files no cheaper.
     fn observe_cpu(&mut self, now: Mono, captures_ns: u64, owners_files_ns: u64) -> Option<usize> {
         let mut used = self.meter.read();
         let apart = captures_ns.saturating_add(owners_files_ns);

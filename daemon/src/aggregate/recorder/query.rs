@@ -239,7 +239,7 @@ pub enum Span {
 /// What an answer covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Covered {
-    /// Begin of the first window; the same as `end` when there is none.
+    /// Start of the first window; the same as `end` when there is none.
     pub start: Mono,
     /// End of the last window.
     pub end: Mono,

@@ -66,10 +66,10 @@ impl Engine {
         })
     }
 
-    /// Has the event of a capture sampled so many times more rarely, and says how it is set up then. By a
-    /// longer period, never by the kernel's rate: that follows bursts, and takes 14 samples of 32,000 page
-    /// faults in 3 s where 499 a second are asked for (Linux 6.18). `None`: it is by rate, or none of this id
-    /// runs.
+    /// Has the event of a capture sampled so many times more rarely, and says how it is set up
+    /// then. By a longer period, never by the kernel's rate: that follows bursts, and takes 14
+    /// samples of 32,000 page faults in 3 s where 499 a second are asked for (Linux 6.18). `None`:
+    /// it is by rate, or none of this id runs.
     ///
     /// # Errors
     /// [`EngineError`]: the capture keeps what it has.

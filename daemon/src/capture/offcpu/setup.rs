@@ -1,12 +1,12 @@
 //! What a capture of event `off-cpu` opens, and how its samples are read.
 //!
-//! The cost of a switch is what is recorded of it, and there are 100,000 a second. So of switches away from a
-//! thread that could go on nothing is recorded but who left and who came; those of threads that begin to wait
-//! bring the kernel's callchain and [`NEAR_BYTES`] of the user stack, which hold all of most event loops;
-//! wake-ups bring the callchain. Larger copies come from two events of their own that the kernel keeps to
-//! [`COPIES_HZ`] a second on each CPU: by them deeper stacks are completed, exactly or as an estimate
-//! (`unwind/recall.rs`). With [`Options::copy_all`] every wait brings a copy of the size asked for, at the cost
-//! that has.
+//! The cost of a switch is what is recorded of it, and there are 100,000 a second. So of switches
+//! away from a thread that could go on nothing is recorded but who left and who came; those of
+//! threads that begin to wait bring the kernel's callchain and [`NEAR_BYTES`] of the user stack,
+//! which hold all of most event loops; wake-ups bring the callchain. Larger copies come from two
+//! events of their own that the kernel keeps to [`COPIES_HZ`] a second on each CPU: by them deeper
+//! stacks are completed, exactly or as an estimate (`unwind/recall.rs`). With [`Options::copy_all`]
+//! every wait brings a copy of the size asked for, at the cost that has.
 //!
 //! Used on the thread that opens a capture; blocks on tracefs and on the kernel.
 
@@ -41,19 +41,20 @@ pub mod event {
     pub const COPIED: u8 = 4;
 }
 
-/// Larger copies of stacks a second on each CPU, of waits. Threads that wait for long wait rarely and are not
-/// among those copied: looks at their memory complete theirs. With these 95.8 % of the time that postgres
-/// waited (12,912 waits in 10 s under pgbench) has complete stacks, and 98.3 % at 997 copies a second; without
-/// looks 67 % and that at 997, which costs 1 % of a CPU more.
+/// Larger copies of stacks a second on each CPU, of waits. Threads that wait for long wait rarely
+/// and are not among those copied: looks at their memory complete theirs. With these 95.8 % of the
+/// time that postgres waited (12,912 waits in 10 s under pgbench) has complete stacks, and 98.3 %
+/// at 997 copies a second; without looks 67 % and that at 997, which costs 1 % of a CPU more.
 pub const COPIES_HZ: u32 = 199;
 
 /// The same of wake-ups, which say who ended a wait: what matters of them is near the leaf.
 const WAKER_COPIES_HZ: u32 = 199;
 
-/// Bytes of the user stack copied with every wait. Where they wait, redis has 0.6 KiB of stack, nginx 1.4 to
-/// 1.7 KiB, CPython 1.4 KiB, postgres 1 to 6 KiB, node 16 KiB (Debian 12, 2026-11-22). A copy of 2 KiB took
-/// the kernel no more time than the noise of the measurement (`perf bench sched pipe` under `perf record`,
-/// 6.3 µs a switch with it and 6.0 to 6.2 µs without), one of 8 KiB 1.4 µs more.
+/// Bytes of the user stack copied with every wait. Where they wait, redis has 0.6 KiB of stack,
+/// nginx 1.4 to 1.7 KiB, CPython 1.4 KiB, postgres 1 to 6 KiB, node 16 KiB (Debian 12, 2026-11-22).
+/// A copy of 2 KiB took the kernel no more time than the noise of the measurement (`perf bench
+/// sched pipe` under `perf record`, 6.3 µs a switch with it and 6.0 to 6.2 µs without), one of 8
+/// KiB 1.4 µs more.
 pub const NEAR_BYTES: u32 = 2 << 10;
 
 /// Why waits cannot be captured.

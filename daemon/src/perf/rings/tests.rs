@@ -65,7 +65,8 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(first.expect("a number"))
 }
 
-/// An event at 999 Hz on both CPUs, with or without rings for the side band. None where there are no perf events.
+/// An event at 999 Hz on both CPUs, with or without rings for the side band. None where there are
+/// no perf events.
 fn fast_rings(ring_bytes: usize, side_band_bytes: usize) -> Option<Rings> {
     let spec = EventSpec {
         kind: EventKind::CpuClock,

@@ -273,8 +273,9 @@ proptest! {
         prop_assert_eq!(world.table.counts().unannounced, 0);
     }
 
-    /// Records of any kind are lost until /proc is asked for; after it was read the table is what runs,
-    /// also of what happened between the question, the reading of each process, and the answer.
+    /// Records of any kind are lost until /proc is asked for; after it was read the table is what
+    /// runs, also of what happened between the question, the reading of each process, and the
+    /// answer.
     #[test]
     fn after_losses_and_a_repair_the_table_is_what_runs(
         lossy in events(120),

@@ -1,5 +1,5 @@
-//! The entries of a section of unwind information: takes apart what is written of heads and functions, and
-//! writes both anew for gimli to evaluate, each function from zero on.
+//! The entries of a section of unwind information: takes apart what is written of heads and
+//! functions, and writes both again for gimli to evaluate, each function from zero on.
 //!
 //! Every number is a stranger's. What is not understood is `None`, and the entry is left out.
 
@@ -8,7 +8,7 @@ use gimli::{LittleEndian, Reader};
 
 /// What is kept of a head while its functions are read.
 pub(super) struct Head {
-    /// Written anew: an entry that gimli reads, with its length.
+    /// Written again: an entry that gimli reads, with its length.
     pub(super) entry: Box<[u8]>,
     /// Descriptions have a length of data before their instructions.
     has_data: bool,
@@ -157,7 +157,8 @@ pub(super) fn write_function(to: &mut Vec<u8>, head: &Head, instructions: &[u8])
     to.extend_from_slice(instructions);
 }
 
-/// Reads an address written as `encoding` (LSB, exception frames) says, without what it is relative to.
+/// Reads an address written as `encoding` (LSB, exception frames) says, without what it is relative
+/// to.
 fn read_pointer(rest: &mut Slice<'_>, encoding: u8) -> Option<u64> {
     Some(match encoding & 0x0f {
         0x00 | 0x04 | 0x0c => rest.read_u64().ok()?,
@@ -179,7 +180,8 @@ enum Operands {
     Block(usize),
 }
 
-/// True where an instruction names an address: it would be another one here, and compilers write none.
+/// True where an instruction names an address: it would be another one here, and compilers write
+/// none.
 pub(super) fn names_an_address(instructions: &[u8]) -> bool {
     use Operands::{Block, Bytes, Numbers};
     const SET_LOCATION: u8 = 0x01;

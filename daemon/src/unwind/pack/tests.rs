@@ -175,7 +175,8 @@ fn what_names_an_address_is_not_taken_and_what_looks_like_it_is() {
     check(&[0x3f, 1], false);
 }
 
-/// So many rows of one function, all with another CFA and with registers that are a distance from it.
+/// So many rows of one function, all with another CFA and with registers that are a distance from
+/// it.
 fn computed_rows(rows: u32, registers: u8) -> Vec<u8> {
     let mut instructions: Vec<u8> = (0..registers).flat_map(|at| [0x14, 15 - at, 2]).collect();
     for row in 0..rows {

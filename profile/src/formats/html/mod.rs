@@ -8,10 +8,11 @@
 //! weight), names as columns (function, module, kind). Bars beyond [`Options::max_bars`] are folded
 //! into `[other]` before, smallest first.
 //!
-//! Two pages more are made of the same parts: [`write_heat_map`], where a heat map of time picks the range
-//! whose flame graph is shown, and [`write_bundle`], which says besides all that is known of the profile and
-//! is bounded in size. Facts are part of the page's text: they can be read without the script. A third one,
-//! [`write_diff`], shows what changed between two profiles. [`read()`] takes the profile out of any of them.
+//! Two pages more are made of the same parts: [`write_heat_map`], where a heat map of time picks
+//! the range whose flame graph is shown, and [`write_bundle`], which says besides all that is known
+//! of the profile and is bounded in size. Facts are part of the page's text: they can be read
+//! without the script. A third one, [`write_diff`], shows what changed between two profiles.
+//! [`read()`] takes the profile out of any of them.
 
 mod diff;
 mod facts;

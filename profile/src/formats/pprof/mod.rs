@@ -10,8 +10,8 @@
 //! - An inlined frame is a line of its caller's location. A stack that begins (root end) with inlined
 //!   frames has a location of its own for them, in a mapping of kind `inlined`.
 //! - `system_name` is the raw name where a runtime wrote another than is shown, and empty otherwise.
-//! - A function that has no symbol is one whose name is made up: a comment says which they are, and why:
-//!   `fleetprof unnamed: 7=no_symbols`.
+//! - A function that has no symbol is one whose name is made up: a comment says which they are, and
+//!   why: `fleetprof unnamed: 7=no_symbols`.
 //! - Labels are string labels. How a stack ended is the label `stack_end`, left out when complete.
 //! - Event and quality are comments: `fleetprof event: cpu-clock`, `fleetprof quality: taken=9 …`.
 //!

@@ -18,8 +18,8 @@ use std::io::Write;
 /// Writes the profile.
 ///
 /// # Errors
-/// When `out` fails, or the values together are beyond 2⁶³ − 1: the format has signed numbers, and readers add
-/// them up as such.
+/// When `out` fails, or the values together are beyond 2⁶³ − 1: the format has signed numbers, and
+/// readers add them up as such.
 pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError> {
     let total = profile.total();
     if i64::try_from(total.weight.max(total.count)).is_err() {

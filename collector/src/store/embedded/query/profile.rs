@@ -319,9 +319,9 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Adds up what is kept under the same stack before it is put into the answer, one label set after
-    /// the other: a table by stack is faster than one by key. What it leaves in `list` is of other ends, or
-    /// of label sets with too few samples for such a table.
+    /// Adds up what is kept under the same stack before it is put into the answer, one label set
+    /// after the other: a table by stack is faster than one by key. What it leaves in `list` is of
+    /// other ends, or of label sets with too few samples for such a table.
     fn add_up(
         &mut self,
         dict: &RwLock<Dict>,

@@ -220,8 +220,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Adds of each host that is there during the range what it did outside of the partitions that were
-    /// read, which begin and end at `bounds`.
+    /// Adds of each host that is there during the range what it did outside of the partitions that
+    /// were read, which begin and end at `bounds`.
     fn add_around(
         &mut self,
         store: &EmbeddedStore,

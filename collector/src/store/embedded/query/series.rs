@@ -188,7 +188,7 @@ pub fn ends(pieces: &[Piece]) -> (u16, u16) {
 /// The time axis of lines.
 #[derive(Clone, Copy)]
 pub struct Axis {
-    /// Begin of the first step.
+    /// Start of the first step.
     pub start: i64,
     /// Length of a step. Unit: nanoseconds.
     pub step_ns: u64,
@@ -270,9 +270,9 @@ pub fn series(
             let hosts = HostLabels::of(partition)?;
             let mut found =
                 read_partition(partition, scope, &group_by, axis, (&hosts, false), guard)?;
-            // Reads the heads of every series of the selected hosts, no block: a line of one unit of a
-            // hundred takes a hundred times the heads that it is made of. Where steps are shorter than a
-            // minute the windows, which are read below, have the same sums.
+            // Reads the heads of every series of the selected hosts, no block: a line of one unit
+            // of a hundred takes a hundred times the heads that it is made of. Where steps are
+            // shorter than a minute the windows, which are read below, have the same sums.
             if !found.is_of_hosts {
                 let none = GroupBy::Keys(Vec::new());
                 let all = read_partition(partition, scope, &none, axis, (&hosts, true), guard)?;
@@ -340,7 +340,8 @@ fn add_line(sum: &mut [u64], line: &[u64]) {
     }
 }
 
-/// Reads the lines of what the selector takes, or, with `all`, of all samples of the hosts it takes.
+/// Reads the lines of what the selector takes, or, with `all`, of all samples of the hosts it
+/// takes.
 fn read_partition(
     partition: &Arc<Partition>,
     scope: &Scope,

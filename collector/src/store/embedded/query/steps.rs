@@ -1,10 +1,10 @@
-//! What each step of a series is made of: for how long hosts sent windows, how much they took, and how
-//! much of it was lost.
+//! What each step of a series is made of: for how long hosts sent windows, how much they took, and
+//! how much of it was lost.
 //!
-//! Samples are put in the step in which their window begins, so the time that they are of is that of
-//! the windows that begin there. In steps of a minute and more it is told from the spans that a chunk's
-//! summary keeps, as runs of windows of the usual length; in shorter ones, where a window that is longer
-//! would look like a peak and a stop, from each window.
+//! Samples are put in the step in which their window begins, so the time that they are of is that
+//! of the windows that begin there. In steps of a minute and more it is told from the spans that a
+//! chunk's summary keeps, as runs of windows of the usual length; in shorter ones, where a window
+//! that is longer would look like a peak and a stop, from each window.
 
 use super::super::codec::{Opener, Reader};
 use super::super::dict::Dict;
@@ -20,8 +20,8 @@ use ::profile::{Selector, StrId, key};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-/// Steps from this length on are read from summaries. Unit: nanoseconds. Six windows: one that is some
-/// seconds longer changes little. Shorter: ranges of a day read the facts of every window.
+/// Steps from this length on are read from summaries. Unit: nanoseconds. Six windows: one that is
+/// some seconds longer changes little. Shorter: ranges of a day read the facts of every window.
 const SUMMED_FROM_NS: u64 = 60_000_000_000;
 
 /// Names of the labels that the hosts of a partition have as a whole, by the value of `host`.
@@ -39,8 +39,8 @@ impl HostLabels {
         Ok(HostLabels(hosts))
     }
 
-    /// By label set: whether it is of a host that the selector takes. A matcher of a label that the host
-    /// does not have as a whole says nothing of it.
+    /// By label set: whether it is of a host that the selector takes. A matcher of a label that the
+    /// host does not have as a whole says nothing of it.
     pub fn select(&self, dict: &Dict, selector: &Selector) -> Vec<bool> {
         let strings = &dict.tables.strings;
         let find = |name: &str| strings.find(name);
@@ -228,7 +228,7 @@ impl OfPartition {
             && self.axis.step_of(at) < self.axis.steps
     }
 
-    /// The first begin of a window that counts.
+    /// The first start of a window that counts.
     fn first(&self) -> i64 {
         self.axis.start.max(self.range.start_unix_ns)
     }
@@ -251,7 +251,7 @@ impl OfPartition {
             self.covers(host, start, end);
             let mut at = start;
             while at < end {
-                // The last begin of a window in the step, and where that window ends.
+                // The last start of a window in the step, and where that window ends.
                 let step = match self.is_inside(at) {
                     true => self.axis.step_of(at),
                     false if at < self.first() => {
