@@ -28,6 +28,13 @@ impl ContentId {
 
     /// The identity of one frame.
     pub fn of_frame(frame: FrameRef<'_>) -> ContentId {
+        let mut bytes = Vec::new();
+        ContentId::put_frame(frame, &mut bytes);
+        cut(blake3::hash(&bytes))
+    }
+
+    /// What the identity of a frame is the hash of: in one piece, which is hashed by one call.
+    fn put_frame(frame: FrameRef<'_>, bytes: &mut Vec<u8>) {
         let FrameRef {
             kind,
             unnamed,
@@ -37,19 +44,18 @@ impl ContentId {
             file,
             line,
         } = frame;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&[kind as u8, unnamed as u8]);
-        hasher.update(&line.to_le_bytes());
-        for text in [function, module, file] {
-            hasher.update(&(text.len() as u64).to_le_bytes());
-            hasher.update(text.as_bytes());
-        }
+        bytes.clear();
+        bytes.extend_from_slice(&[kind as u8, unnamed as u8]);
+        bytes.extend_from_slice(&line.to_le_bytes());
+        let mut put = |text: &str| {
+            bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+        };
+        [function, module, file].into_iter().for_each(&mut put);
         // Ids of frames without one are those of before there were any: they are stored.
         if !system_name.is_empty() && system_name != function {
-            hasher.update(&(system_name.len() as u64).to_le_bytes());
-            hasher.update(system_name.as_bytes());
+            put(system_name);
         }
-        cut(hasher.finalize())
     }
 }
 
@@ -63,9 +69,10 @@ pub struct ContentIds {
 impl ContentIds {
     /// Takes in what `dict` got since the last call; it must be the same dictionary every time.
     pub fn update(&mut self, dict: &Dictionary) {
+        let mut bytes = Vec::new();
         for id in self.frames.len()..dict.frames.len() {
-            let frame = dict.frame(FrameId(id as u32));
-            self.frames.push(ContentId::of_frame(frame));
+            ContentId::put_frame(dict.frame(FrameId(id as u32)), &mut bytes);
+            self.frames.push(cut(blake3::hash(&bytes)));
         }
         if self.stacks.is_empty() {
             self.stacks.push(ContentId::default());

@@ -27,14 +27,12 @@ pub struct StringTable {
 
 impl Default for StringTable {
     fn default() -> Self {
-        let mut table = StringTable {
+        StringTable {
             text: String::new(),
-            ends: Vec::new(),
+            ends: vec![0],
             index: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
-        };
-        table.intern("");
-        table
+        }
     }
 }
 
@@ -43,6 +41,10 @@ impl StringTable {
     ///
     /// When the arena is full (4 GiB of text) the empty string is returned instead.
     pub fn intern(&mut self, text: &str) -> StrId {
+        // Most frames have no file and no second name.
+        if text.is_empty() {
+            return StrId::EMPTY;
+        }
         let hash = self.hasher.hash_one(text);
         if let Some(&id) = self
             .index
@@ -72,6 +74,9 @@ impl StringTable {
 
     /// Returns the id of `text` when it is known.
     pub fn find(&self, text: &str) -> Option<StrId> {
+        if text.is_empty() {
+            return Some(StrId::EMPTY);
+        }
         let hash = self.hasher.hash_one(text);
         self.index
             .find(hash, |&id| slice(&self.text, &self.ends, id) == text)
