@@ -20,6 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         out.join("descriptors.bin"),
         prost::Message::encode_to_vec(&descriptors),
     )?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .codec_path("crate::PieceCodec")
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -37,12 +37,14 @@ pub mod fleetprof {
 }
 
 pub mod calls;
+mod codec;
 pub mod convert;
 mod ledger;
 pub mod query;
 mod same;
 mod weight;
 
+pub use codec::PieceCodec;
 pub use convert::{AssembleError, Chunks, ProfileAssembler, TableAssembler};
 pub use fleetprof::agent::v1 as agent;
 pub use fleetprof::collector::v1 as collector;
