@@ -5,7 +5,6 @@ use super::window::Pending;
 use crate::metrics::Metrics;
 use crate::store::{BatchPolicy, Defined, NewWindow, Store, StoreError, Taken};
 use crate::time::Clock;
-use profile::StackId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -148,7 +147,10 @@ async fn collect(first: Job, jobs: &mut mpsc::Receiver<Job>, policy: BatchPolicy
 
 /// Pushes a batch and answers all of it. Returns what failed.
 fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Failure {
-    let definitions = merged(&batch);
+    let definitions: Vec<Arc<Defined>> = batch
+        .iter()
+        .filter_map(|job| job.definitions.clone())
+        .collect();
     let (windows, mut rest): (Vec<NewWindow>, Vec<Job>) = batch
         .into_iter()
         .map(|mut job| (take(&mut job.pending), job))
@@ -206,7 +208,7 @@ fn push(store: &dyn Store, batch: Vec<Job>, now: i64, metrics: &Metrics) -> Fail
 fn call(
     store: &dyn Store,
     windows: &[NewWindow],
-    definitions: &Defined,
+    definitions: &[Arc<Defined>],
     now: i64,
     metrics: &Metrics,
 ) -> Result<Vec<Taken>, StoreError> {
@@ -253,23 +255,6 @@ fn take(pending: &mut Pending) -> NewWindow {
         stream: None,
     };
     std::mem::replace(&mut pending.window, empty)
-}
-
-/// All definitions of a batch as one.
-fn merged(batch: &[Job]) -> Arc<Defined> {
-    let mut all = batch.iter().filter_map(|job| job.definitions.as_ref());
-    let Some(first) = all.next() else {
-        return Arc::default();
-    };
-    let Some(second) = all.next() else {
-        return first.clone();
-    };
-    let mut target = Defined::default();
-    for source in [first, second].into_iter().chain(all) {
-        let stacks = 1..source.ids().len() as u32;
-        target.adopt(source, stacks.map(StackId));
-    }
-    Arc::new(target)
 }
 
 /// Logs a trouble of the store when it begins and when it ends, not each time.

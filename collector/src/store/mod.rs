@@ -25,6 +25,7 @@ pub use window::{
 };
 
 use profile::{ContentId, CostBy, Costs, Dictionary, Profile, Query, Selector};
+use std::sync::Arc;
 
 /// Why a store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -78,18 +79,18 @@ pub trait Store: Send + Sync + 'static {
         BatchPolicy::default()
     }
 
-    /// As [`Store::push`], of frames whose contents are known: an engine that needs them does not
-    /// compute them again.
+    /// As [`Store::push`], of frames whose contents are known, as they came with several windows: an
+    /// engine that needs contents does not compute them again.
     ///
     /// # Errors
     /// When nothing of the call was taken.
     fn push_defined(
         &self,
         windows: &[NewWindow],
-        definitions: &Defined,
+        definitions: &[Arc<Defined>],
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
-        self.push(windows, definitions.dict(), now_unix_ns)
+        self.push(windows, Defined::merged(definitions).dict(), now_unix_ns)
     }
 
     /// Remembers what is known of hosts, replacing what was: in one write, so many of them should

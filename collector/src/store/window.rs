@@ -1,6 +1,7 @@
 //! What is pushed into a store: windows of hosts, and what is known of the hosts.
 
 use super::MissingStacks;
+use hashbrown::HashMap;
 use profile::{ContentId, Dictionary, Quality, Remap, StackEnd, StackId, Value};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +48,11 @@ impl LabelSet {
         pairs.sort_by(|left, right| left.0.cmp(&right.0));
         pairs.dedup_by(|later, first| later.0 == first.0);
         LabelSet(pairs.into())
+    }
+
+    /// Where the pairs are: the same for clones.
+    fn place(&self) -> usize {
+        self.0.as_ptr().addr()
     }
 
     /// The value of a label; absent labels have the empty value.
@@ -158,6 +164,49 @@ impl Defined {
         &self.ids
     }
 
+    /// True when there is nothing beside these stacks and what they are made of.
+    pub fn is_made_of(&self, stacks: &[StackId]) -> bool {
+        let nodes = &self.dict.stacks;
+        let mut is_used = vec![false; nodes.len()];
+        is_used[0] = true;
+        stacks
+            .iter()
+            .for_each(|stack| is_used[stack.0 as usize] = true);
+        let mut frames = vec![false; self.dict.frames.len()];
+        // Callers have smaller ids: each is marked before it is looked at.
+        for id in (1..nodes.len()).rev() {
+            match nodes.node(StackId(id as u32)) {
+                Some((caller, frame)) if is_used[id] => {
+                    is_used[caller.0 as usize] = true;
+                    frames[frame.0 as usize] = true;
+                }
+                _ => return false,
+            }
+        }
+        let mut strings = vec![false; self.dict.strings.len()];
+        strings[0] = true;
+        for frame in self.dict.frames.iter() {
+            for text in [frame.function, frame.system_name, frame.module, frame.file] {
+                strings[text.0 as usize] = true;
+            }
+        }
+        let all = |used: &[bool]| used.iter().all(|used| *used);
+        all(&frames) && all(&strings) && self.dict.label_sets.len() <= 1
+    }
+
+    /// Several as one.
+    pub fn merged(all: &[Arc<Defined>]) -> Arc<Defined> {
+        if let [one] = all {
+            return one.clone();
+        }
+        let mut target = Defined::default();
+        for source in all {
+            let stacks = 1..source.ids.len() as u32;
+            target.adopt(source, stacks.map(StackId));
+        }
+        Arc::new(target)
+    }
+
     /// Adds stacks of another and all that called them.
     pub fn adopt(&mut self, source: &Defined, stacks: impl IntoIterator<Item = StackId>) {
         let mut remap = Remap::default();
@@ -206,7 +255,15 @@ pub struct Memo {
     /// Whose numbers are remembered.
     owner: u64,
     known: Vec<u32>,
+    /// Numbers of label sets by where their pairs are. The set itself keeps that place taken.
+    labels: HashMap<usize, (LabelSet, u32)>,
+    /// Labels of the host as a whole, with their number.
+    host: Option<(u32, LabelSet)>,
 }
+
+/// Most label sets that are remembered of a stream: a host has some hundreds. Beyond it all are
+/// looked up once more.
+const LABEL_SETS_REMEMBERED: usize = 4096;
 
 /// A number that was not remembered.
 const UNKNOWN: u32 = u32::MAX;
@@ -218,8 +275,15 @@ impl StackMemo {
         if memo.owner != owner {
             memo.owner = owner;
             memo.known.clear();
+            memo.forget_labels();
         }
         memo
+    }
+
+    /// Lets go of label sets, which are not used again.
+    pub fn forget_labels(&self) {
+        let mut memo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        memo.forget_labels();
     }
 }
 
@@ -237,6 +301,37 @@ impl Memo {
     pub fn get(&self, id: u32) -> Option<u32> {
         let known = self.known.get(id as usize).copied();
         known.filter(|&known| known != UNKNOWN)
+    }
+
+    /// What was remembered of a label set: this very one, not one that is equal.
+    pub fn labels(&self, set: &LabelSet) -> Option<u32> {
+        self.labels.get(&set.place()).map(|&(_, id)| id)
+    }
+
+    /// Remembers a number of a label set.
+    pub fn set_labels(&mut self, set: &LabelSet, id: u32) {
+        if self.labels.len() >= LABEL_SETS_REMEMBERED {
+            self.labels.clear();
+        }
+        self.labels.insert(set.place(), (set.clone(), id));
+    }
+
+    /// The labels of the host that have this number, as they were remembered; made when they are
+    /// others.
+    pub fn host(&mut self, id: u32, make: impl FnOnce() -> LabelSet) -> LabelSet {
+        if let Some((known, labels)) = &self.host
+            && *known == id
+        {
+            return labels.clone();
+        }
+        let labels = make();
+        self.host = Some((id, labels.clone()));
+        labels
+    }
+
+    fn forget_labels(&mut self) {
+        self.labels.clear();
+        self.host = None;
     }
 
     /// Remembers a number of a stack.
@@ -341,6 +436,56 @@ pub struct HostRecord {
 mod tests {
     use super::*;
     use profile::FrameRef;
+
+    #[test]
+    fn a_memo_of_label_sets_is_bounded_and_knows_no_other_set() {
+        let memo = StackMemo::default();
+        let mut memo = memo.of(1);
+        let set = |value: usize| LabelSet::new([("comm".to_owned(), value.to_string())]);
+        let sets: Vec<LabelSet> = (0..3 * LABEL_SETS_REMEMBERED).map(set).collect();
+        for (set, id) in sets.iter().zip(0..) {
+            assert_eq!(memo.labels(set), None);
+            memo.set_labels(set, id);
+            assert_eq!(memo.labels(&set.clone()), Some(id));
+            assert!(memo.labels.len() <= LABEL_SETS_REMEMBERED);
+        }
+    }
+
+    #[test]
+    fn what_one_owner_remembers_is_nothing_to_another() {
+        let memo = StackMemo::default();
+        let set = LabelSet::new([("comm".to_owned(), "web".to_owned())]);
+        let known = |owner| {
+            let memo = memo.of(owner);
+            (memo.get(7), memo.labels(&set))
+        };
+        memo.of(1).set(7, 70);
+        memo.of(1).set_labels(&set, 71);
+        assert_eq!(known(1), (Some(70), Some(71)));
+        assert_eq!(known(2), (None, None));
+        assert_eq!(known(1), (None, None));
+    }
+
+    #[test]
+    fn only_what_is_made_of_the_wanted_stacks_is_taken_as_it_is() {
+        let mut dict = Dictionary::default();
+        let [main, work, idle] = ["main", "work", "idle"].map(|function| {
+            dict.intern_frame(FrameRef {
+                function,
+                ..FrameRef::default()
+            })
+        });
+        let deep = dict.stacks.intern([main, work]);
+        let defined = Defined::new(dict.clone());
+        // A frame that no stack has.
+        assert!(!defined.is_made_of(&[deep]));
+        let beside = dict.stacks.intern([main, idle]);
+        let defined = Defined::new(dict.clone());
+        assert!(defined.is_made_of(&[deep, beside]));
+        assert!(!defined.is_made_of(&[deep]));
+        dict.strings.intern("a text that no frame has");
+        assert!(!Defined::new(dict).is_made_of(&[deep, beside]));
+    }
 
     #[test]
     fn contents_go_with_the_stacks_that_are_adopted() {

@@ -127,6 +127,30 @@ pub struct Dict {
     identity: u64,
 }
 
+/// What became of frames and stacks of another dictionary: each is looked up once.
+#[derive(Default)]
+pub struct Adopted {
+    remap: Remap,
+    /// By stack of the other.
+    stacks: Vec<u32>,
+    path: Vec<(StackId, FrameId)>,
+}
+
+impl Adopted {
+    fn find(&self, stack: StackId) -> Option<StackId> {
+        let own = self.stacks.get(stack.0 as usize).copied();
+        own.filter(|&own| own != NONE).map(StackId)
+    }
+
+    fn note(&mut self, stack: StackId, own: StackId) {
+        let at = stack.0 as usize;
+        if self.stacks.len() <= at {
+            self.stacks.resize((at + 1).next_power_of_two(), NONE);
+        }
+        self.stacks[at] = own.0;
+    }
+}
+
 /// Gives each dictionary in memory its number.
 static IDENTITIES: AtomicU64 = AtomicU64::new(1);
 
@@ -329,13 +353,18 @@ impl Dict {
         &mut self,
         source: &Dictionary,
         content: impl Fn(StackId) -> ContentId,
-        remap: &mut Remap,
+        adopted: &mut Adopted,
         stack: StackId,
     ) -> StackId {
-        let mut path = Vec::with_capacity(64);
+        let mut path = std::mem::take(&mut adopted.path);
+        path.clear();
         let mut at = stack;
         let mut own = loop {
+            if let Some(own) = adopted.find(at) {
+                break own;
+            }
             if let Some(own) = self.find_stack(content(at)) {
+                adopted.note(at, own);
                 break own;
             }
             let Some((parent, frame)) = source.stacks.node(at) else {
@@ -344,18 +373,20 @@ impl Dict {
             path.push((at, frame));
             at = parent;
         };
-        for (node, frame) in path.into_iter().rev() {
-            let frame = remap.frame(source, &mut self.tables, frame);
+        for &(node, frame) in path.iter().rev() {
+            let frame = adopted.remap.frame(source, &mut self.tables, frame);
             own = self.tables.stacks.child(own, frame);
             self.set_content(own, content(node));
+            adopted.note(node, own);
         }
+        adopted.path = path;
         own
     }
 
     /// Adds a stack of another partition.
-    pub fn adopt_from(&mut self, other: &Dict, remap: &mut Remap, stack: StackId) -> StackId {
+    pub fn adopt_from(&mut self, other: &Dict, adopted: &mut Adopted, stack: StackId) -> StackId {
         let content = |stack: StackId| other.contents[stack.0 as usize];
-        self.adopt(&other.tables, content, remap, stack)
+        self.adopt(&other.tables, content, adopted, stack)
     }
 
     fn set_content(&mut self, stack: StackId, content: ContentId) {

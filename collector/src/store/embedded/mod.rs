@@ -216,17 +216,18 @@ impl Store for EmbeddedStore {
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
         let ids = definitions.content_ids();
-        self.push_windows(windows, (definitions, &ids), now_unix_ns)
+        self.push_windows(windows, vec![(definitions, &ids)], now_unix_ns)
     }
 
     fn push_defined(
         &self,
         windows: &[NewWindow],
-        definitions: &Defined,
+        definitions: &[Arc<Defined>],
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
-        let definitions = (definitions.dict(), definitions.ids());
-        self.push_windows(windows, definitions, now_unix_ns)
+        let sources = definitions.iter();
+        let sources = sources.map(|defined| (defined.dict(), defined.ids()));
+        self.push_windows(windows, sources.collect(), now_unix_ns)
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {

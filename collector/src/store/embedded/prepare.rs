@@ -2,14 +2,14 @@
 
 use super::EmbeddedStore;
 use super::block::{Entry, Sum};
-use super::dict::{Dict, Kind, NONE};
+use super::dict::{Adopted, Dict, Kind, NONE};
 use super::memtable::{Part, Prepared};
 use super::meta::{Account, WindowMeta};
 use super::order::order_by;
 use super::partition::{Partition, lock, read, write};
 use crate::store::{LabelSet, NewWindow, Row, StoreError, Taken};
 use hashbrown::{HashMap, HashSet};
-use profile::{ContentId, Dictionary, LabelSetId, Remap, StackEnd, StackId, key};
+use profile::{ContentId, Dictionary, LabelSetId, StackEnd, StackId, key};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
@@ -29,24 +29,26 @@ const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 /// Frames that came with a push, by the content that was computed from them: what an agent calls them
 /// is not believed.
 pub struct Definitions<'d> {
-    dict: &'d Dictionary,
-    ids: &'d [ContentId],
-    by_id: HashMap<ContentId, StackId>,
-    remaps: HashMap<i64, Remap>,
+    sources: Vec<(&'d Dictionary, &'d [ContentId])>,
+    /// Where a stack is: which source, and which of its stacks.
+    by_id: HashMap<ContentId, (u32, StackId)>,
+    /// By dictionary, what it has of each source.
+    adopted: HashMap<u64, Vec<Adopted>>,
 }
 
 impl<'d> Definitions<'d> {
     /// Frames with the contents of all stacks.
-    pub fn new((dict, ids): (&'d Dictionary, &'d [ContentId])) -> Definitions<'d> {
-        let by_id = ids
-            .iter()
-            .enumerate()
-            .map(|(at, &id)| (id, StackId(at as u32)));
+    pub fn new(sources: Vec<(&'d Dictionary, &'d [ContentId])>) -> Definitions<'d> {
+        let stacks = sources.iter().map(|(_, ids)| ids.len()).sum();
+        let mut by_id = HashMap::with_capacity(stacks);
+        for (source, (_, ids)) in (0..).zip(&sources) {
+            let of_source = ids.iter().zip(0..);
+            by_id.extend(of_source.map(|(&id, stack)| (id, (source, StackId(stack)))));
+        }
         Definitions {
-            dict,
-            by_id: by_id.collect(),
-            ids,
-            remaps: HashMap::new(),
+            sources,
+            by_id,
+            adopted: HashMap::new(),
         }
     }
 }
@@ -90,12 +92,70 @@ fn host_labels(window: &NewWindow) -> LabelSet {
     LabelSet::new(
         shared
             .filter(|(name, value)| {
-                !key::is_of_cgroup(name)
-                    && !OF_SAMPLES.contains(name)
-                    && sets.iter().all(|set| set.get(name) == *value)
+                is_of_host(name) && sets.iter().all(|set| set.get(name) == *value)
             })
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
     )
+}
+
+fn is_of_host(name: &str) -> bool {
+    !key::is_of_cgroup(name) && !OF_SAMPLES.contains(&name)
+}
+
+/// Label sets of a window in the dictionary.
+struct Labels {
+    /// By index in the window.
+    ids: Vec<LabelSetId>,
+    /// Labels of the host as a whole.
+    host: LabelSet,
+    host_id: LabelSetId,
+}
+
+/// Looks label sets up, or adds them. Those that the stream brought before are remembered with it.
+fn labels(store: &EmbeddedStore, dict: &mut Dict, window: &NewWindow) -> Labels {
+    let mut ids = Vec::with_capacity(window.label_sets.len());
+    let mut memo = window
+        .stream
+        .as_ref()
+        .map(|stream| stream.memo.of(dict.identity()));
+    let mut all_exact = true;
+    for set in &window.label_sets {
+        if let Some(known) = memo.as_ref().and_then(|memo| memo.labels(set)) {
+            ids.push(LabelSetId(known));
+            continue;
+        }
+        let (id, is_exact) = bounded_labels(store, dict, set);
+        if let Some(memo) = &mut memo
+            && is_exact
+        {
+            memo.set_labels(set, id.0);
+        }
+        all_exact &= is_exact;
+        ids.push(id);
+    }
+    let Some(memo) = memo.as_mut().filter(|_| all_exact) else {
+        let host = host_labels(window);
+        let host_id = dict.labels(&host);
+        return Labels { ids, host, host_id };
+    };
+    // As `host_labels` does, by ids.
+    let tables = &mut dict.tables;
+    let mut shared = match ids.first() {
+        Some(&first) => tables.label_sets.get(first).to_vec(),
+        None => Vec::new(),
+    };
+    shared.retain(|pair| is_of_host(tables.strings.get(pair.0)));
+    for &other in ids.iter().skip(1) {
+        let other = tables.label_sets.get(other);
+        shared.retain(|pair| other.contains(pair));
+    }
+    let host_id = tables.label_sets.intern(&mut shared);
+    let host = memo.host(host_id.0, || {
+        let text = |id| tables.strings.get(id).to_owned();
+        let pairs = shared.iter();
+        LabelSet::new(pairs.map(|&(name, value)| (text(name), text(value))))
+    });
+    Labels { ids, host, host_id }
 }
 
 /// A window with what its host is called.
@@ -117,9 +177,13 @@ pub fn prepare(
         .dict(true)
         .map_err(|error| store.file_error("read a dictionary", partition, error))?;
     let mut known = known_stacks(&read(&dict), window);
-    let missing = find_missing(store, partition, &dict, window, definitions, &mut known)?;
-    if !missing.is_empty() {
-        return Ok(Err(Taken::Missing(missing)));
+    // Most windows have no stack that their host had not before.
+    let has_unknown = known.contains(&Stack::Unknown);
+    if has_unknown {
+        let missing = find_missing(store, partition, &dict, window, definitions, &mut known)?;
+        if !missing.is_empty() {
+            return Ok(Err(Taken::Missing(missing)));
+        }
     }
     let mut dict = write(&dict);
     let kind = dict.kind(Kind {
@@ -131,24 +195,23 @@ pub fn prepare(
         let reason = "too many events, units or periods within a few hours";
         return Ok(Err(Taken::Refused(reason.to_owned())));
     };
-    adopt_defined(store, partition, &mut dict, window, definitions, &mut known);
-    let mut labels = Vec::with_capacity(window.label_sets.len());
-    for set in &window.label_sets {
-        labels.push(bounded_labels(store, &mut dict, set));
+    if has_unknown {
+        adopt_defined(store, &mut dict, window, definitions, &mut known);
     }
-    let rows = entries(&mut dict, window, &labels, &known, kind);
-    let host_labels = host_labels(window);
+    let labels = labels(store, &mut dict, window);
+    let rows = entries(&mut dict, window, &labels.ids, &known, kind);
     let (chunk, start) = partition.chunk_of(window.range.start_unix_ns);
-    let parts = pack(&dict, &rows, window.period);
+    let has_lost = window.rows.iter().any(|row| row.end == StackEnd::Lost);
+    let parts = pack(&dict, &rows, window.period, has_lost);
     let window = Prepared {
         chunk,
         start,
-        meta: meta(&mut dict, window, &labels, &host_labels),
+        meta: meta(&mut dict, window, &labels),
         parts,
     };
     Ok(Ok(Ready {
         window,
-        host_labels,
+        host_labels: labels.host,
     }))
 }
 
@@ -183,13 +246,8 @@ fn entries(
 }
 
 /// What is kept of the window beside its rows.
-fn meta(
-    dict: &mut Dict,
-    window: &NewWindow,
-    labels: &[LabelSetId],
-    host_labels: &LabelSet,
-) -> WindowMeta {
-    let mut label_sets: Vec<u32> = labels.iter().map(|labels| labels.0).collect();
+fn meta(dict: &mut Dict, window: &NewWindow, labels: &Labels) -> WindowMeta {
+    let mut label_sets: Vec<u32> = labels.ids.iter().map(|labels| labels.0).collect();
     label_sets.sort_unstable();
     label_sets.dedup();
     let mut sum = Sum::default();
@@ -205,10 +263,10 @@ fn meta(
         host: dict.host(&window.origin.host),
         sequence: window.origin.sequence,
         range: window.range,
-        host_labels: dict.labels(host_labels).0,
+        host_labels: labels.host_id.0,
         quality: window.quality,
         sum,
-        accounts: accounts(window, labels),
+        accounts: accounts(window, &labels.ids),
         label_sets,
         dropped: window.dropped_before.clone(),
     }
@@ -236,14 +294,16 @@ fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<Stack> {
         return rows.iter().map(find).collect();
     };
     let mut memo = stream.memo.of(dict.identity());
+    // In a loop of its own: see where the decoder looks stacks up.
+    let leaves: Vec<Option<u32>> = stream.ids.iter().map(|&id| memo.get(id)).collect();
     let mut known = Vec::with_capacity(rows.len());
-    for (row, &id) in rows.iter().zip(&stream.ids) {
+    for ((row, &id), leaf) in rows.iter().zip(&stream.ids).zip(leaves) {
         // Other ends are rare; a number of the stream stands for one leaf.
         if row.end != StackEnd::Complete {
             known.push(find(row));
             continue;
         }
-        if let Some(leaf) = memo.get(id) {
+        if let Some(leaf) = leaf {
             known.push(Stack::Leaf(leaf));
             continue;
         }
@@ -280,7 +340,7 @@ fn find_missing(
     for neighbour in neighbours(store, partition) {
         let source = read(&neighbour);
         let mut target = write(dict);
-        let mut remap = Remap::default();
+        let mut adopted = Adopted::default();
         open.retain(|&at| {
             let content = window.rows[at].stack;
             if let Some(own) = target.find_named(content) {
@@ -290,7 +350,7 @@ fn find_missing(
                     store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
                     target.other_stack()
                 } else {
-                    target.adopt_from(&source, &mut remap, stack)
+                    target.adopt_from(&source, &mut adopted, stack)
                 });
             }
             stacks[at] == Stack::Unknown
@@ -333,20 +393,19 @@ fn is_full(store: &EmbeddedStore, dict: &Dict) -> bool {
 
 fn adopt_defined(
     store: &EmbeddedStore,
-    partition: &Partition,
     dict: &mut Dict,
     window: &NewWindow,
     definitions: &mut Definitions<'_>,
     stacks: &mut [Stack],
 ) {
     let Definitions {
-        dict: source,
-        ids,
+        sources,
         by_id,
-        remaps,
+        adopted,
     } = definitions;
-    // Ids of frames are of one partition's dictionary.
-    let remap = remaps.entry(partition.start).or_default();
+    // Not by partition: one that is set aside while a push waits is followed by one with other ids.
+    let adopted = adopted.entry(dict.identity()).or_default();
+    adopted.resize_with(sources.len(), Adopted::default);
     let mut full = is_full(store, dict);
     let mut since_asked = 0;
     for (row, slot) in window.rows.iter().zip(stacks) {
@@ -358,38 +417,40 @@ fn adopt_defined(
             since_asked = 0;
             full = is_full(store, dict);
         }
-        *slot = Stack::Node(match (dict.find_named(row.stack), by_id.get(&row.stack)) {
-            (Some(known), _) => known,
-            (None, Some(&stack)) if !full => {
-                dict.adopt(source, |stack| ids[stack.0 as usize], remap, stack)
+        *slot = Stack::Node(match by_id.get(&row.stack) {
+            Some(&(source, stack)) if !full => {
+                let (frames, ids) = sources[source as usize];
+                let adopted = &mut adopted[source as usize];
+                dict.adopt(frames, |stack| ids[stack.0 as usize], adopted, stack)
             }
-            _ => {
+            _ => dict.find_named(row.stack).unwrap_or_else(|| {
                 store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
                 dict.other_stack()
-            }
+            }),
         });
     }
 }
 
-/// The label set, or what stands for it beyond the bound.
-fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> LabelSetId {
+/// The label set, or what stands for it beyond the bound; whether it is the set itself.
+fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> (LabelSetId, bool) {
     let full =
         dict.tables.label_sets.len() >= store.options.label_sets.max(1) || is_full(store, dict);
     if !full {
-        return dict.labels(set);
+        return (dict.labels(set), true);
     }
     if let Some(known) = dict.find_labels(set) {
-        return known;
+        return (known, true);
     }
     store
         .counters
         .label_sets_folded
         .fetch_add(1, Ordering::Relaxed);
-    dict.overflow_labels(set)
+    (dict.overflow_labels(set), false)
 }
 
-/// Rows by group, each (series, leaf) once.
-fn pack(dict: &Dict, rows: &[Entry], period: u64) -> Vec<Part> {
+/// Rows by group, each (series, leaf) once. `has_lost` says that some are of samples that were lost:
+/// mostly none is, and the ends of stacks need not be looked at.
+fn pack(dict: &Dict, rows: &[Entry], period: u64, has_lost: bool) -> Vec<Part> {
     // Rows of a label set come one after the other: it is runs of one series that are put in order,
     // and the leaves within each series.
     let mut runs: Vec<Run<'_>> = rows
@@ -401,7 +462,7 @@ fn pack(dict: &Dict, rows: &[Entry], period: u64) -> Vec<Part> {
         })
         .collect();
     runs.sort_unstable_by_key(|run| (run.group, run.series));
-    let is_lost = |leaf: u32| dict.leaves[leaf as usize].1 == StackEnd::Lost;
+    let is_lost = |leaf: u32| has_lost && dict.leaves[leaf as usize].1 == StackEnd::Lost;
     let mut entries: Vec<Entry> = Vec::with_capacity(rows.len());
     let mut spare = Vec::new();
     let mut parts = Vec::new();
@@ -436,11 +497,16 @@ struct Run<'r> {
 /// Accounts with what the nearest accounted cgroups below each have. Without any: what was taken.
 fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
     if window.accounts.is_empty() {
-        let mut taken: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut by_set = vec![0u64; labels.len()];
         let rows = window.rows.iter();
-        for row in rows.filter(|row| row.end != StackEnd::Lost && row.value.weight > 0) {
-            let sum = taken.entry(labels[row.labels as usize].0).or_default();
+        for row in rows.filter(|row| row.end != StackEnd::Lost) {
+            let sum = &mut by_set[row.labels as usize];
             *sum = sum.saturating_add(row.value.weight);
+        }
+        let mut taken: BTreeMap<u32, u64> = BTreeMap::new();
+        for (labels, ns) in labels.iter().zip(by_set).filter(|&(_, ns)| ns > 0) {
+            let sum = taken.entry(labels.0).or_default();
+            *sum = sum.saturating_add(ns);
         }
         let of_taken = |(labels, ns)| (labels, Account::unmeasured(ns));
         return taken.into_iter().map(of_taken).collect();

@@ -73,7 +73,7 @@ impl EmbeddedStore {
     pub(super) fn push_windows(
         &self,
         windows: &[NewWindow],
-        definitions: (&Dictionary, &[ContentId]),
+        definitions: Vec<(&Dictionary, &[ContentId])>,
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
         self.check_open()?;
