@@ -37,6 +37,8 @@ pub struct Behaviour {
     pub message_bytes_max: u64,
     /// Windows it admits without an answer.
     pub windows_in_flight: u32,
+    /// Stacks after which a new dictionary is to begin; 0: not told.
+    pub dictionary_stacks: u32,
 }
 
 impl Default for Behaviour {
@@ -51,6 +53,7 @@ impl Default for Behaviour {
             ends_after: None,
             message_bytes_max: 1 << 20,
             windows_in_flight: 4,
+            dictionary_stacks: 0,
         }
     }
 }
@@ -312,6 +315,7 @@ impl Talk {
             windows_in_flight: behaviour.windows_in_flight,
             message_bytes_max: behaviour.message_bytes_max,
             collector_version: "fake".to_owned(),
+            dictionary_stacks: behaviour.dictionary_stacks,
         }))
         .await
     }

@@ -55,6 +55,8 @@ pub struct Agent {
     /// The other way round; id 0 is the empty stack.
     stacks: Vec<StackId>,
     labels_sent: bool,
+    /// Stacks after which the collector wants a new dictionary.
+    stacks_max: usize,
 }
 
 impl Agent {
@@ -90,10 +92,10 @@ impl Agent {
             .send_compressed(CompressionEncoding::Zstd)
             .accept_compressed(CompressionEncoding::Zstd);
         let mut answers = client.push(ReceiverStream::new(queue)).await?.into_inner();
-        match next(&mut answers).await? {
-            push_response::Body::Welcome(_) => {}
+        let welcome = match next(&mut answers).await? {
+            push_response::Body::Welcome(welcome) => welcome,
             other => bail!("expected a welcome, got {other:?}"),
-        }
+        };
         Ok(Agent {
             host,
             requests,
@@ -101,6 +103,10 @@ impl Agent {
             ids: HashMap::new(),
             stacks: vec![StackId::EMPTY],
             labels_sent: false,
+            stacks_max: match welcome.dictionary_stacks {
+                0 => usize::MAX,
+                stacks => stacks as usize,
+            },
         })
     }
 
@@ -157,6 +163,13 @@ impl Agent {
             last: true,
             ..WindowPart::default()
         };
+        // Nothing is in flight: each window is waited for.
+        if self.stacks.len() > self.stacks_max {
+            self.ids.clear();
+            self.stacks.truncate(1);
+            self.labels_sent = false;
+            part.new_dictionary = true;
+        }
         if !std::mem::replace(&mut self.labels_sent, true) {
             part.label_sets = host
                 .containers

@@ -11,20 +11,21 @@ use super::Ingest;
 use super::batch::{Answered, Job};
 use super::hosts::Ticket;
 use super::limits::{
-    DEFINITIONS_BYTES_MAX, HOST_ID_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts,
-    WINDOWS_IN_FLIGHT,
+    DEFINITIONS_BYTES_MAX, DICTIONARY_STACKS, HOST_ID_BYTES_MAX, MESSAGE_BYTES_MAX,
+    NEEDS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
 };
 use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
 use crate::metrics::Metric;
 use crate::store::{Defined, HostKey, Taken};
+use hashbrown::{HashMap, HashSet};
 use profile::{ContentId, Dictionary, StackId};
 use proto::TableAssembler;
 use proto::collector::{
     Ack, Definitions, Hello, Need, Outcome, PushRequest, PushResponse, Welcome, WindowPart,
     push_request, push_response,
 };
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Duration, Instant};
@@ -96,6 +97,7 @@ async fn serve(
         windows_in_flight: WINDOWS_IN_FLIGHT,
         message_bytes_max: MESSAGE_BYTES_MAX as u64,
         collector_version: env!("CARGO_PKG_VERSION").to_owned(),
+        dictionary_stacks: DICTIONARY_STACKS,
     });
     session.send(welcome).await?;
     let end = session.run(requests).await;
@@ -575,7 +577,14 @@ fn pick(all: Dictionary, wanted: &HashSet<ContentId>) -> Option<Defined> {
         .filter(|(id, _)| wanted.contains(*id))
         .map(|(_, at)| StackId(at))
         .collect();
+    if found.len() != wanted.len() {
+        return None;
+    }
+    // As agents send it.
+    if all.is_made_of(&found) {
+        return Some(all);
+    }
     let mut picked = Defined::default();
     picked.adopt(&all, found.iter().copied());
-    (found.len() == wanted.len()).then_some(picked)
+    Some(picked)
 }

@@ -153,7 +153,7 @@ impl<'a> Session<'a> {
         Session {
             exporter,
             identity,
-            stream: Stream::new(MESSAGE_BYTES_MIN),
+            stream: Stream::new(MESSAGE_BYTES_MIN, 0),
             readers: Readers::default(),
             in_flight: Vec::new(),
             in_flight_max: 1,
@@ -310,7 +310,7 @@ impl<'a> Session<'a> {
         if welcome.message_bytes_max < MESSAGE_BYTES_MIN {
             return Err(SessionError::SmallMessages(welcome.message_bytes_max));
         }
-        self.stream = Stream::new(welcome.message_bytes_max);
+        self.stream = Stream::new(welcome.message_bytes_max, welcome.dictionary_stacks);
         self.in_flight_max = (welcome.windows_in_flight as usize).clamp(1, IN_FLIGHT_MAX);
         self.heard = Instant::now();
         if !self.is_own() {

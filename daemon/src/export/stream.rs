@@ -50,11 +50,14 @@ pub struct Stream {
     fresh: bool,
     /// Largest message. Unit: bytes.
     limit: usize,
+    /// Most stacks that the collector wants to remember of a dictionary.
+    stacks_max: usize,
 }
 
 impl Stream {
-    /// A stream to a collector that takes messages of so many bytes.
-    pub fn new(message_bytes_max: u64) -> Stream {
+    /// A stream to a collector that takes messages of so many bytes, and wants a new dictionary after
+    /// so many stacks; 0: it does not say.
+    pub fn new(message_bytes_max: u64, dictionary_stacks: u32) -> Stream {
         Stream {
             dict: Dictionary::default(),
             ids: ContentIds::default(),
@@ -65,13 +68,18 @@ impl Stream {
             epoch: 0,
             fresh: false,
             limit: message_bytes_max.min(MESSAGE_BYTES_MAX) as usize,
+            stacks_max: match dictionary_stacks {
+                0 => usize::MAX,
+                stacks => stacks as usize,
+            },
         }
     }
 
     /// True when a new dictionary should begin, for which nothing may be in flight.
     pub fn is_full(&self) -> bool {
         let ids = self.stack_ids.capacity() + self.stacks.capacity();
-        self.dict.heap_bytes() + self.ids.heap_bytes() + ids * 4 > DICTIONARY_BYTES_MAX
+        self.stacks.len() >= self.stacks_max
+            || self.dict.heap_bytes() + self.ids.heap_bytes() + ids * 4 > DICTIONARY_BYTES_MAX
     }
 
     /// Begins a new dictionary.
@@ -80,7 +88,8 @@ impl Stream {
             epoch: self.epoch + 1,
             fresh: true,
             limit: self.limit,
-            ..Stream::new(u64::MAX)
+            stacks_max: self.stacks_max,
+            ..Stream::new(u64::MAX, 0)
         };
     }
 

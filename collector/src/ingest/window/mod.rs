@@ -26,9 +26,9 @@ use crate::store::{
     WindowAccount, reserve,
 };
 use bounds::{own_labels, plausible, range, text};
+use hashbrown::{HashMap, HashSet};
 use profile::{ContentId, StackEnd, Value, key};
 use proto::collector as wire;
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use tables::Tables;
@@ -62,6 +62,10 @@ pub struct Pending {
     /// The memory it holds.
     pub held: Held,
 }
+
+/// Stacks that are looked up one after the other. Some of them are on their way from memory then; with
+/// many more, the first ones have left the cache before they are used.
+const STACKS_TOGETHER: usize = 256;
 
 /// Rows whose weight is their count times the period, which the last part tells.
 type Unweighted = Range<usize>;
@@ -108,12 +112,20 @@ impl Decoder {
     /// Labels of the host that all label sets get from now on: `host`, which nothing an agent sends can
     /// replace, and those configured, which give way to labels of the samples.
     pub fn set_facts(&mut self, facts: &HostFacts) {
-        facts
-            .name(&self.host.host_id)
-            .clone_into(&mut self.host_name);
+        let name = facts.name(&self.host.host_id);
         let labels = facts.labels.iter();
+        let is_same = name == self.host_name
+            && labels
+                .clone()
+                .eq(self.host_labels.iter().map(|(k, v)| (k, v)));
+        // Agents say every minute what waits on their disk.
+        if is_same {
+            return;
+        }
+        name.clone_into(&mut self.host_name);
         self.host_labels = labels.map(|(k, v)| (k.clone(), v.clone())).collect();
         self.tables.merged.fill(None);
+        self.tables.memo.forget_labels();
     }
 
     /// What the labels of the host add to each label set. Unit: bytes.
@@ -212,12 +224,21 @@ impl Decoder {
             open.rows.reserve(rows);
             open.stack_ids.reserve(rows);
         }
+        // Stacks lie all over the tables of the stream. In a loop that does nothing else the processor
+        // waits for many of them at a time.
+        let mut stacks = [ContentId::default(); STACKS_TOGETHER];
         // Rows of a label set come one after the other.
         let mut run: Option<(u32, u32)> = None;
         for at in 0..rows {
             let set = part.sample_label_sets[at];
             let id = part.sample_stacks[at];
-            let stack = self.tables.stack(id)?;
+            if at % STACKS_TOGETHER == 0 {
+                let ids = &part.sample_stacks[at..];
+                for (stack, &id) in stacks.iter_mut().zip(ids) {
+                    *stack = self.tables.stack(id)?;
+                }
+            }
+            let stack = stacks[at % STACKS_TOGETHER];
             let end = match part.sample_ends.get(at) {
                 None => StackEnd::Complete,
                 Some(&id) => {

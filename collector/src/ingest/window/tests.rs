@@ -1,6 +1,7 @@
 //! Parts of windows, sound and not.
 
 use super::*;
+use crate::ingest::limits::DICTIONARY_STACKS;
 use proptest::prelude::*;
 
 fn decoder() -> Decoder {
@@ -37,6 +38,61 @@ fn more_cpus_than_any_host_has_are_refused() {
     let refused =
         matches!(&decoded, Ok(Decoded::Refused { reason, .. }) if reason.contains("CPUs"));
     assert!(refused);
+}
+
+/// A window without rows that brings these stacks.
+fn bringing(sequence: u64, stacks: usize) -> wire::WindowPart {
+    let hashes = (0..stacks as u128).flat_map(|stack| (stack + 1).to_be_bytes());
+    wire::WindowPart {
+        sequence,
+        last: true,
+        stack_hashes: hashes.collect(),
+        facts: Some(facts()),
+        ..wire::WindowPart::default()
+    }
+}
+
+#[test]
+fn a_stream_remembers_no_more_stacks_than_it_was_told_and_those_of_one_window() {
+    let mut decoder = decoder();
+    let told = DICTIONARY_STACKS as usize;
+    for sequence in 0.. {
+        let brought = decoder.part(bringing(sequence, told / 2), held());
+        assert!(decoder.tables.stacks.len() <= STACKS_PER_STREAM_MAX);
+        if let Err(fault) = brought {
+            let what = "stacks";
+            let limit = STACKS_PER_STREAM_MAX;
+            assert_eq!(fault, Fault::DictionaryFull { what, limit });
+            break;
+        }
+    }
+}
+
+#[test]
+fn nothing_of_a_dictionary_is_left_when_a_new_one_begins() {
+    let whole = |decoded| match decoded {
+        Ok(Decoded::Whole(pending)) => pending.window,
+        _ => panic!("the window is not whole"),
+    };
+    let mut decoder = decoder();
+    let first = parts(&[(0, 1, 1, None), (0, 2, 1, None)], 2).remove(0);
+    let first = whole(decoder.part(first, held()));
+    let mut second = parts(&[(0, 9, 1, None)], 1).remove(0);
+    second.new_dictionary = true;
+    let second = whole(decoder.part(second, held()));
+    assert_eq!(second.rows[0].stack, ContentId([9; 16]));
+    // Ids of the first are not known any more, and what an engine remembers of them is gone.
+    assert_eq!(decoder.tables.stacks.len(), 2);
+    let memo = |window: NewWindow| window.stream.expect("it is of a stream").memo;
+    assert_ne!(memo(first), memo(second));
+    let mut third = parts(&[(0, 9, 1, None)], 1).remove(0);
+    (third.label_sets, third.stack_hashes) = (Vec::new(), Vec::new());
+    third.sample_stacks = vec![2];
+    let gone = Fault::Id {
+        table: "stacks",
+        id: 2,
+    };
+    assert_eq!(decoder.part(third, held()).err(), Some(gone));
 }
 
 /// A row: label set and stack by number, count, and weight if it has one.

@@ -160,7 +160,7 @@ impl Run {
 
     /// Reads everything that waits, oldest first.
     fn read_all(&self) -> Vec<(u64, Vec<Text>)> {
-        let (mut readers, stream) = (Readers::default(), Stream::new(1 << 20));
+        let (mut readers, stream) = (Readers::default(), Stream::new(1 << 20, 0));
         let mut windows = Vec::new();
         while let Some(picked) = self.pick() {
             match readers.window(&self.shared, &picked, &stream) {
@@ -582,7 +582,7 @@ fn every_message_is_within_the_bound_and_nothing_is_left_out() {
     let mut run = Run::new(dir.path(), settings());
     run.record(&large());
     let limit = super::stream::MESSAGE_BYTES_MIN;
-    let mut stream = Stream::new(limit);
+    let mut stream = Stream::new(limit, 0);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
     let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
@@ -610,7 +610,7 @@ fn definitions_give_the_hashes_that_were_sent() {
     let mut run = Run::new(dir.path(), settings());
     run.record(&large());
     let limit = super::stream::MESSAGE_BYTES_MIN;
-    let mut stream = Stream::new(limit);
+    let mut stream = Stream::new(limit, 0);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
     let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
@@ -637,11 +637,28 @@ fn definitions_give_the_hashes_that_were_sent() {
 }
 
 #[test]
+fn a_dictionary_is_full_when_the_collector_wants_to_remember_no_more_stacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = Run::new(dir.path(), settings());
+    run.record(&sample(1));
+    let picked = run.pick().unwrap();
+    for (told, is_full) in [(0, false), (1, true), (1 << 20, false)] {
+        let (mut stream, mut readers) = (Stream::new(1 << 20, told), Readers::default());
+        assert!(!stream.is_full());
+        let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
+        stream.parts(&reader.tables, &mut reader.remap, &window, None);
+        assert_eq!(stream.is_full(), is_full, "{told}");
+        stream.begin_dictionary();
+        assert!(!stream.is_full());
+    }
+}
+
+#[test]
 fn a_new_dictionary_counts_from_the_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = Run::new(dir.path(), settings());
     run.record(&sample(1));
-    let mut stream = Stream::new(1 << 20);
+    let mut stream = Stream::new(1 << 20, 0);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
     let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
