@@ -109,13 +109,13 @@ fn a_runtime_that_hangs_delays_nothing_needs_root() {
         assert_eq!(sample.label(key::CONTAINER_NAME), "");
     }
     assert!(view.count_with("spend_seventy") > 0, "{}", view.dump());
-    // Its first window was the only one that waited.
+    // Its first window was the only one that waited, if it closed while the question was open.
     let late = wait_for(PATIENCE, || {
         let client = daemon.client();
         let failed = client.counter("fleetprof_containers_failed_total");
         (failed > 0).then(|| client.counter("fleetprof_containers_late_total"))
     });
-    assert_eq!(late, Some(1));
+    assert!(late.is_some_and(|late| late <= 1), "{late:?}");
     let status = daemon.client().status().unwrap();
     let stalled = status
         .degradations
