@@ -3,7 +3,7 @@
 
 mod support;
 
-use profile::formats::{self, Format, Measure, Options, pprof};
+use profile::formats::{self, Format, ImportOptions, Measure, Options, pprof};
 use profile::{FrameKind, Profile, StackEnd};
 use support::{Sample, build};
 
@@ -66,6 +66,13 @@ fn speedscope_has_the_unit_by_its_name() {
     let page = text(Format::Speedscope);
     assert!(page.contains(r#""unit":"microseconds""#), "{page}");
     assert!(page.contains(&FLEET_US.to_string()), "{page}");
+    let options = ImportOptions {
+        bytes_max: 1 << 20,
+        profile: None,
+    };
+    let (back, _) = formats::import(page.as_bytes(), options).unwrap();
+    assert_eq!(back.profile.info.unit, "microseconds");
+    assert_eq!(back.profile.total().weight, FLEET_US);
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn random_sums_are_those_of_128_bits() {
         .run(&(rows, range), |(rows, (from, length))| {
             random_sum_is_right(&rows, from * 10, (from + length) * 10)
         })
-        .unwrap();
+        .expect("an answer");
 }
 
 fn random_sum_is_right(rows: &[(i64, u64)], from_s: i64, to_s: i64) -> Result<(), TestCaseError> {
@@ -63,12 +63,14 @@ fn random_sum_is_right(rows: &[(i64, u64)], from_s: i64, to_s: i64) -> Result<()
     let most = hours.values().copied().max().unwrap_or(0);
     let found = store
         .profile(asked, &query("", &[]), &ample())
-        .unwrap()
+        .expect("an answer")
         .quality;
     let costs = store
         .costs(asked, &query("", &[]), CostBy::Module, &ample())
-        .unwrap();
-    let totals = store.totals(&scope(asked, ""), &[], &ample()).unwrap();
+        .expect("an answer");
+    let totals = store
+        .totals(&scope(asked, ""), &[], &ample())
+        .expect("an answer");
     let capped = most >= u64::MAX.into();
     let off_most = 500 * rows.len() as u128;
     for quality in [found, costs.quality, totals.quality] {

@@ -283,6 +283,10 @@ impl Store for Exact {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Cancel, Rollup, StoreQuality};
+    use profile::Quality;
+    use std::cell::RefCell;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn parts_end_at_whole_hours_and_always_get_on() {
@@ -308,5 +312,166 @@ mod tests {
             let half = end_of_part(at, (to - at) / 2);
             assert!(at < half && half < to, "{at}..{to}: {half}");
         }
+    }
+    /// Unit: hours.
+    const YEAR: i64 = 365 * 24;
+
+    fn hours(from: i64, to: i64) -> TimeRange {
+        TimeRange {
+            start_unix_ns: from * GRAIN_NS,
+            end_unix_ns: to * GRAIN_NS,
+        }
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            cancel: Cancel::default(),
+            deadline: Instant::now() + Duration::from_secs(60),
+            memory_bytes: 1 << 20,
+            nodes: 100,
+            lines: 100,
+        }
+    }
+
+    /// An engine's answer that weighs so much, and has one window an hour.
+    fn answer(range: TimeRange, weight: u128, unit: &str) -> Answer<Costs> {
+        let total = Value {
+            count: length(range).unsigned_abs() / GRAIN_NS as u64,
+            weight: u64::try_from(weight).unwrap_or(u64::MAX),
+        };
+        let mut data = Costs::new(CostBy::Function);
+        data.add_lost(total);
+        let quality = StoreQuality {
+            covered: range,
+            rollup: Rollup {
+                step_ns: 1,
+                by_service: false,
+            },
+            hosts: 1000,
+            hosts_alive: 1000,
+            windows: total.count,
+            windows_unmeasured: 0,
+            gaps: Vec::new(),
+            gaps_total: 0,
+            gap_ns_total: 0,
+            sampling: Quality::default(),
+            total,
+            unit: unit.to_owned(),
+            pruned_weight: 0,
+            damaged: Vec::new(),
+        };
+        Answer { data, quality }
+    }
+
+    /// Asks about CPUs that are all busy; returns what was asked for, too.
+    fn busy(cpus: u128, range: TimeRange) -> (Answer<Costs>, Vec<TimeRange>) {
+        let asked = RefCell::new(Vec::new());
+        let found = exact(range, &limits(), |range, _, _| {
+            asked.borrow_mut().push(range);
+            let ns = u128::from(length(range).unsigned_abs());
+            Ok(answer(range, ns * cpus, "nanoseconds"))
+        });
+        (found.expect("an answer"), asked.into_inner())
+    }
+
+    #[test]
+    fn a_thousand_hosts_of_sixteen_cpus_have_their_year() {
+        let year = hours(0, YEAR);
+        let (found, asked) = busy(16_000, year);
+        assert_eq!(found.quality.unit, "microseconds");
+        assert!(!found.quality.total.is_capped());
+        let us = length(year).unsigned_abs() / 1000;
+        assert_eq!(found.quality.total.weight, us * 16_000);
+        assert_eq!(found.data.total(), found.quality.total);
+        assert_eq!(found.quality.total.count, YEAR as u64);
+        // The whole once, what was too long for less than once, and what fits once.
+        let read: i64 = asked.iter().map(|part| length(*part)).sum();
+        assert!(read < 3 * length(year), "{}", read / GRAIN_NS);
+        assert!(asked.len() < 60, "{asked:?}");
+    }
+
+    #[test]
+    fn what_fits_is_asked_for_once_and_stays_as_it_is() {
+        let (found, asked) = busy(16, hours(0, YEAR));
+        assert_eq!(
+            (found.quality.unit.as_str(), asked.len()),
+            ("nanoseconds", 1)
+        );
+        // Above what is signed, but known.
+        let (found, asked) = busy(400, hours(0, YEAR));
+        assert_eq!(
+            (found.quality.unit.as_str(), asked.len()),
+            ("microseconds", 1)
+        );
+        assert_eq!(
+            found.quality.total.weight,
+            400 * YEAR as u64 * 3_600_000_000
+        );
+    }
+
+    #[test]
+    fn an_hour_that_overflows_by_itself_is_told() {
+        let (found, asked) = busy(6_000_000, hours(0, 3));
+        assert!(found.quality.total.is_capped() && found.data.total().is_capped());
+        assert_eq!(asked.len(), 4, "{asked:?}");
+        let (found, _) = busy(5_000_000, hours(0, 3));
+        assert_eq!(found.quality.total.weight, 5_000_000 * 3 * 3_600_000_000);
+    }
+
+    #[test]
+    fn a_range_without_end_is_halved_until_it_is_found() {
+        let all = TimeRange {
+            start_unix_ns: 0,
+            end_unix_ns: i64::MAX,
+        };
+        let busy = hours(500_000, 500_000 + YEAR);
+        let asked = RefCell::new(0);
+        let found = exact(all, &limits(), |range, _, _| {
+            *asked.borrow_mut() += 1;
+            let from = range.start_unix_ns.max(busy.start_unix_ns);
+            let to = range.end_unix_ns.min(busy.end_unix_ns);
+            let ns = to.saturating_sub(from).max(0).unsigned_abs();
+            Ok(answer(range, u128::from(ns) * 16_000, "nanoseconds"))
+        });
+        let weight = found.expect("an answer").quality.total.weight;
+        assert_eq!(weight, YEAR as u64 * 3_600_000_000 * 16_000);
+        assert!(asked.into_inner() < 150);
+    }
+
+    #[test]
+    fn limits_of_parts_are_what_is_left() {
+        let limits = Limits {
+            memory_bytes: 10_000,
+            ..limits()
+        };
+        let left = RefCell::new(Vec::new());
+        let found = exact(hours(0, YEAR), &limits, |range, _, limits| {
+            left.borrow_mut()
+                .push((limits.memory_bytes, limits.deadline));
+            let ns = u128::from(length(range).unsigned_abs());
+            Ok(answer(range, ns * 16_000, "nanoseconds"))
+        });
+        assert!(found.is_ok());
+        let left = left.into_inner();
+        assert!(
+            left.iter()
+                .all(|(_, deadline)| *deadline == limits.deadline)
+        );
+        assert!(left.iter().all(|(bytes, _)| *bytes <= limits.memory_bytes));
+    }
+
+    #[test]
+    fn samples_of_another_unit_that_came_meanwhile_are_not_added() {
+        let whole = hours(0, YEAR);
+        let found = exact(whole, &limits(), |range, _, _| {
+            let unit = if range == whole {
+                "nanoseconds"
+            } else {
+                "cycles"
+            };
+            let ns = u128::from(length(range).unsigned_abs());
+            Ok(answer(range, ns * 16_000, unit))
+        });
+        assert!(matches!(found, Err(StoreError::Units(_))));
     }
 }
