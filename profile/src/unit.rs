@@ -16,8 +16,8 @@ const COARSER: [(&str, &str); 2] = [(TIME, "microseconds"), ("cycles", "kilocycl
 /// How many of a unit one of its coarser one is.
 pub const COARSER_BY: u64 = 1000;
 
-/// The largest weight that every format holds: most read it as a signed number. Larger sums are told
-/// in the coarser unit.
+/// The largest weight that every format holds: most read it as a signed number. Larger sums are
+/// told in the coarser unit.
 pub const WEIGHT_MAX: u64 = i64::MAX as u64;
 
 /// The coarser unit of a unit; `None`: it has none.
@@ -46,7 +46,8 @@ pub fn is_time(unit: &str) -> bool {
 }
 
 /// A weight in the coarser unit, rounded to the nearest: it is off by half of that unit at most. A
-/// sum that ended at the largest number stays there ([`Value::is_capped`]): nobody knows what it is.
+/// sum that ended at the largest number stays there ([`Value::is_capped`]): nobody knows what it
+/// is.
 pub fn coarsened(weight: u64) -> u64 {
     if weight == u64::MAX {
         return weight;

@@ -7,7 +7,8 @@ use profile::formats::{self, Format, ImportOptions, Measure, Options, pprof};
 use profile::{FrameKind, Profile, StackEnd};
 use support::{Sample, build};
 
-/// A thousand hosts of 16 CPUs for a year, in microseconds: 27 times what 64 bits of nanoseconds hold.
+/// A thousand hosts of 16 CPUs for a year, in microseconds: 27 times what 64 bits of nanoseconds
+/// hold.
 const FLEET_US: u64 = 16_000 * 365 * 86_400 * 1_000_000;
 
 fn fleet() -> Profile {

@@ -11,8 +11,8 @@ use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Samples of any weight at any time of two days: the total is that of 128 bits, in nanoseconds where
-/// it fits, and an hour that overflows by itself is told.
+/// Samples of any weight at any time of two days: the total is that of 128 bits, in nanoseconds
+/// where it fits, and an hour that overflows by itself is told.
 #[test]
 fn random_sums_are_those_of_128_bits() {
     let weight = prop_oneof![

@@ -74,7 +74,8 @@ struct Writer<'p> {
     categories: Vec<fx::CategoryHandle>,
     strings: HashMap<FrameId, fx::StringHandle>,
     stacks: HashMap<(fx::ThreadHandle, bool, StackId), Option<fx::StackHandle>>,
-    /// Time of a thread that is less than a millisecond and waits to be told, in the profile's unit.
+    /// Time of a thread that is less than a millisecond and waits to be told, in the profile's
+    /// unit.
     left: HashMap<fx::ThreadHandle, u64>,
     /// Weight of a millisecond, where weights are shown and are time.
     per_ms: Option<u64>,

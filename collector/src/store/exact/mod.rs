@@ -1,20 +1,21 @@
 //! Sums of weights that do not overflow: a store over another one, of either engine.
 //!
-//! An engine adds weights up in 64 bits and stops at the largest number, which in nanoseconds is 584
-//! CPU-years: 1,000 hosts of 16 busy CPUs pass it in two weeks. An answer that does, or that passes
-//! what signed readers take (292), is told here in the coarser unit of its weights
+//! An engine adds weights up in 64 bits and stops at the largest number, which in nanoseconds is
+//! 584 CPU-years: 1,000 hosts of 16 busy CPUs pass it in two weeks. An answer that does, or that
+//! passes what signed readers take (292), is told here in the coarser unit of its weights
 //! ([`profile::unit`]): microseconds hold 292,000 CPU-years, 1,000 such hosts for 18 years.
 //!
 //! What stands at the largest number was lost. It is asked for anew in parts of the range, short
-//! enough that each part's sums are exact; each weight of a part is rounded to the coarser unit, and
-//! the parts are added up. So a row is off by half a microsecond for each part at most. Whatever is
-//! not a sum of weights (hosts, gaps, windows, steps covered) stays as the first answer had it: a
-//! host that is in two parts is one host.
+//! enough that each part's sums are exact; each weight of a part is rounded to the coarser unit,
+//! and the parts are added up. So a row is off by half a microsecond for each part at most.
+//! Whatever is not a sum of weights (hosts, gaps, windows, steps covered) stays as the first answer
+//! had it: a host that is in two parts is one host. Under steady load the range is read less than
+//! three times in all.
 //!
 //! The caller's limits hold for the whole: the deadline is one, and a part may take the memory that
-//! the sum has left. Parts end at whole hours, which all rollups have, so that engines neither widen
-//! them nor count anything twice. A sum that overflows within an hour, which needs five million busy
-//! CPUs, stays at the largest number and the answer says so.
+//! the sum has left. Parts end at whole hours, which all rollups have, so that engines neither
+//! widen them nor count anything twice. A sum that overflows within an hour, which needs five
+//! million busy CPUs, stays at the largest number and the answer says so.
 
 mod sums;
 
@@ -28,6 +29,8 @@ use std::sync::Arc;
 use sums::Weighed;
 
 /// Parts end at multiples of it: the coarsest step that data is kept in. Unit: nanoseconds.
+/// Partitions begin at multiples of it, too; a length of theirs that is no whole hours would have
+/// hours of services counted in two parts.
 const GRAIN_NS: i64 = 3_600_000_000_000;
 
 /// A part that weighs less is followed by one of twice its length.
@@ -181,7 +184,7 @@ impl Store for Exact {
         self.0.is_shared()
     }
 
-    /// A host is not told in a coarser unit: it takes 584 CPUs that are busy for a year to overflow.
+    /// Each host stays in its unit: 584 CPUs that are busy for a year fit.
     fn hosts(
         &self,
         range: TimeRange,

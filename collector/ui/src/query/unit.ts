@@ -1,6 +1,7 @@
-// Units of weights. Sums over a whole fleet do not fit in 64 bits of the unit that agents weigh in: the collector
-// tells them in one a thousand times as large. The page has numbers that hold any sum, so answers are put back
-// into the agents' unit here, where they come in, and nothing else knows of the others.
+// Units of weights. Sums over a whole fleet do not fit in 64 bits of the unit that agents weigh in:
+// the collector tells them in one a thousand times as large. The page has numbers that hold any sum,
+// so answers are put back into the agents' unit here, where they come in, and nothing else knows of
+// the others.
 
 import type { CgroupsResponse, DataQuality, DiffResponse, HostsResponse, SeriesResponse, TopResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Coverage } from '../gen/fleetprof/profile/v1/profile_pb';
