@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// What is said of an answer whose sums are cut.
-const CAPPED: &str = "weights of this answer pass 2^64 - 1 (584 CPU-years) and were cut to it: totals are too \
+const CAPPED: &str = "weights of this answer pass 2^64 - 1 and were cut to it: totals are too \
                       small and shares too large; ask for a shorter range or fewer hosts";
 
 /// An answer is partial when gaps are more than one part in this many of the time of its hosts. The

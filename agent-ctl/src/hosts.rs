@@ -11,6 +11,7 @@ use crate::when::{Clock, rfc3339};
 use crate::{exit, units};
 use anyhow::Result;
 use profile::Coverage;
+use profile::unit::{TIME, base, is_time, time_unit_ns};
 use proto::agent::Severity;
 use proto::collector::{Host, HostFacts};
 use serde::Serialize;
@@ -75,12 +76,6 @@ const STOPPED: &str = "agent_stopped";
 
 /// What the collector finds out itself, in words that nobody else has.
 const COLLECTOR_SEES: [&str; 3] = ["clock", "twins", "namesakes"];
-
-/// Unit of weights that are CPU time.
-const CPU_TIME: &str = "nanoseconds";
-
-/// Unit of weights of hosts that count cycles.
-const CYCLES: &str = "cycles";
 
 /// Characters of an id that tell hosts of one name apart.
 const ID_CHARS: usize = 12;
@@ -216,7 +211,7 @@ impl Known {
                 Sort::Name => by_name(),
                 // What is counted in another unit cannot be compared: after all CPU time.
                 Sort::Cpu => {
-                    let key = |row: &Row| (row.host.unit == CPU_TIME, row.host.weight);
+                    let key = |row: &Row| (is_time(&row.host.unit), row.host.weight);
                     key(right).cmp(&key(left)).then_with(by_name)
                 }
                 Sort::Seen => right.age.cmp(&left.age).then_with(by_name),
@@ -263,8 +258,9 @@ impl Known {
     fn cpus(&self, weight: u64, unit: &str) -> Option<f64> {
         let covered_ns = self.fleet.covered_ns();
         // Nothing is nothing in any unit.
-        let is_time = unit == CPU_TIME || (weight == 0 && unit.is_empty());
-        (is_time && covered_ns > 0).then(|| units::share(weight, covered_ns))
+        let nothing = || (weight == 0 && unit.is_empty()).then_some(1);
+        let unit_ns = time_unit_ns(unit).or_else(nothing)?;
+        (covered_ns > 0).then(|| units::share(weight, covered_ns) * unit_ns as f64)
     }
 
     /// A mean over the range: CPUs as a bare number, other units by the second.
@@ -272,9 +268,10 @@ impl Known {
         let covered_ns = self.fleet.covered_ns();
         match self.cpus(weight, unit) {
             Some(cpus) => format!("{cpus:.2}"),
-            None if unit == CYCLES && covered_ns > 0 => {
+            None if base(unit).0 == units::CYCLES && covered_ns > 0 => {
                 // Cycles a nanosecond are billions a second.
-                format!("{:.2} Gc/s", units::share(weight, covered_ns))
+                let rate = units::share(weight, covered_ns) * base(unit).1 as f64;
+                format!("{rate:.2} Gc/s")
             }
             None => units::weight(weight, unit),
         }
@@ -340,13 +337,16 @@ impl Known {
             let sum = sums.entry(&row.host.unit).or_default();
             *sum = sum.saturating_add(row.host.weight);
         }
-        // CPU time first, and alone where there is nothing else.
-        let time = sums.remove(CPU_TIME).unwrap_or(0);
+        // CPU time first, and alone where there is nothing else. All hosts that have it have it in
+        // one unit.
+        let unit = sums.keys().copied().find(|unit| is_time(unit));
+        let unit = unit.unwrap_or(TIME);
+        let time = sums.remove(unit).unwrap_or(0);
         let mut used = Vec::new();
         if self.rows.iter().all(|row| row.host.windows == 0) {
             used.push("CPU use unknown: no complete window in the range".to_owned());
         } else if time > 0 || sums.is_empty() {
-            used.push(format!("{} CPUs in use", self.used(time, CPU_TIME)));
+            used.push(format!("{} CPUs in use", self.used(time, unit)));
         }
         used.extend(sums.iter().map(|(unit, sum)| match self.used(*sum, unit) {
             sum if unit.is_empty() => format!("{sum} in a unit that is not known"),
@@ -571,7 +571,7 @@ mod tests {
             last_seen_unix_ns: NOW - seen_s * S,
             windows: 1,
             weight,
-            unit: CPU_TIME.to_owned(),
+            unit: TIME.to_owned(),
             facts: Some(HostFacts {
                 hostname: name.to_owned(),
                 ..HostFacts::default()
@@ -683,7 +683,7 @@ mod tests {
         let ten_s = 10 * S as u64;
         let hosts = vec![
             host("1", "time", 1, 2 * ten_s),
-            with(CYCLES, host("2", "cycles", 1, 7 * ten_s)),
+            with(units::CYCLES, host("2", "cycles", 1, 7 * ten_s)),
             with("", host("3", "unknown", 1, 9000)),
             with("", host("4", "idle", 1, 0)),
         ];
@@ -723,7 +723,7 @@ mod tests {
     #[test]
     fn boots_in_different_units_are_not_added_up_as_one() {
         let cycles = |weight| Host {
-            unit: CYCLES.to_owned(),
+            unit: units::CYCLES.to_owned(),
             ..host("1", "a", 1, weight)
         };
         let unit = |one: Host, other: Host| {
@@ -731,8 +731,8 @@ mod tests {
             known.rows[0].host.unit.clone()
         };
         assert_eq!(unit(host("1", "a", 9, 5), cycles(7)), "");
-        assert_eq!(unit(host("1", "a", 9, 0), cycles(7)), CYCLES);
-        assert_eq!(unit(host("1", "a", 9, 5), cycles(0)), CPU_TIME);
+        assert_eq!(unit(host("1", "a", 9, 0), cycles(7)), units::CYCLES);
+        assert_eq!(unit(host("1", "a", 9, 5), cycles(0)), TIME);
     }
 
     #[test]

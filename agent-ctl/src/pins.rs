@@ -381,7 +381,7 @@ async fn show(out: &Out, place: &mut Place, clock: &Clock, peer: &Peer, args: Sh
         return Ok(exit::PARTIAL);
     }
     let summary = summary::line(&profile, clock);
-    let coverage = summary::coverage(&profile.info.coverage);
+    let coverage = summary::coverage(&profile.info.coverage, &profile.info.unit);
     let labels = render::root_labels(&group_by, &profile);
     let look = args.output.look.clone();
     let mut facts = vec![

@@ -118,7 +118,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let asked_now = (!peer.is_collector() && question.fresh).then_some(range);
     let Answer { profile, fleet } = source.profile(question.clone()).await?;
     let summary = summary::line(&profile, &clock);
-    let coverage = summary::coverage(&profile.info.coverage);
+    let coverage = summary::coverage(&profile.info.coverage, &profile.info.unit);
     let end_ns = summary::end_ns(&profile.info);
     let covered = (profile.info.start_unix_ns, end_ns);
     let widened = summary::widened(range, covered, &clock);

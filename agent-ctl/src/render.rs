@@ -6,6 +6,7 @@ use crate::terminal::clean;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Measure, Options, Source};
+use profile::unit::is_time;
 use profile::{Diff, GroupBy, Info, Profile, Query};
 use proto::{agent, query};
 use std::collections::BTreeSet;
@@ -156,7 +157,7 @@ impl Look {
         }
         match info.event.as_str() {
             profile::OFF_CPU => "Time off the CPU".to_owned(),
-            event if info.unit == "nanoseconds" || event.is_empty() => "CPU profile".to_owned(),
+            event if is_time(&info.unit) || event.is_empty() => "CPU profile".to_owned(),
             event => format!("Profile of {event}"),
         }
     }

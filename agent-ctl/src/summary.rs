@@ -5,6 +5,7 @@ use crate::terminal::clean;
 use crate::units;
 use crate::when::{Clock, Range, rfc3339};
 use profile::formats::Known;
+use profile::unit::{TIME, base, is_time};
 use profile::{Coverage, Info, Profile, Quality, Value, Waits};
 use serde::Serialize;
 use std::time::Duration;
@@ -37,10 +38,10 @@ fn sums(info: &Info, total: Value, is_samples: bool, clock: &Clock) -> String {
     let Info { unit, .. } = info;
     let time = time(info, clock);
     let weight = match unit.as_str() {
-        "nanoseconds" if info.is_waiting() => {
+        _ if is_time(unit) && info.is_waiting() => {
             format!("{} waited", units::weight(total.weight, unit))
         }
-        "nanoseconds" => format!("{} CPU", units::weight(total.weight, unit)),
+        _ if is_time(unit) => format!("{} CPU", units::weight(total.weight, unit)),
         // What was sampled, where the unit says less: `events`, `calls`.
         _ if info.event.starts_with("tracepoint:") || info.event.starts_with("uprobe:") => {
             format!(
@@ -50,7 +51,8 @@ fn sums(info: &Info, total: Value, is_samples: bool, clock: &Clock) -> String {
                 clean(&info.event)
             )
         }
-        "" | "samples" | "cycles" => units::weight(total.weight, unit),
+        "" | "samples" | units::CYCLES => units::weight(total.weight, unit),
+        _ if base(unit).0 == units::CYCLES => units::weight(total.weight, unit),
         _ => format!("{} {}", units::count(total.weight), clean(unit)),
     };
     let count = units::count(total.count);
@@ -195,12 +197,15 @@ pub fn line_of_file(profile: &Profile, known: Known, clock: &Clock) -> String {
 
 /// `99.2 % of 41.30 s CPU that the kernel accounts`, and what was not measured. Nothing when
 /// nothing is known.
-pub fn coverage(coverage: &Coverage) -> Option<String> {
+///
+/// Its times are in `unit`, that of the weights beside it, where that is one of time.
+pub fn coverage(coverage: &Coverage, unit: &str) -> Option<String> {
     let share = coverage.share()? * 100.0;
-    let measured = units::weight(coverage.measured_ns(), "nanoseconds");
+    let unit = if is_time(unit) { unit } else { TIME };
+    let measured = units::weight(coverage.measured_ns(), unit);
     let mut text = format!("{share:.1} % of {measured} CPU that the kernel accounts");
     if coverage.estimated_ns > 0 {
-        let rest = units::weight(coverage.estimated_ns, "nanoseconds");
+        let rest = units::weight(coverage.estimated_ns, unit);
         text.push_str(&format!(", {rest} more not measured"));
     }
     Some(text)
@@ -488,14 +493,16 @@ mod tests {
 
     #[test]
     fn coverage_is_said_of_what_was_measured() {
-        let found = coverage(&Coverage {
+        let found = Coverage {
             expected_ns: 50_000_000_000,
             estimated_ns: 10_000_000_000,
             taken_ns: 49_000_000_000,
             ..Coverage::default()
-        });
+        };
         let expected = "97.5 % of 40.00 s CPU that the kernel accounts, 10.00 s more not measured";
-        assert_eq!(found.as_deref(), Some(expected));
-        assert_eq!(coverage(&Coverage::default()), None);
+        assert_eq!(coverage(&found, "nanoseconds").as_deref(), Some(expected));
+        let coarsened = coverage(&found.coarsened(), "microseconds");
+        assert_eq!(coarsened.as_deref(), Some(expected));
+        assert_eq!(coverage(&Coverage::default(), "nanoseconds"), None);
     }
 }

@@ -66,11 +66,17 @@ pub fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// A sum of sample weights in its unit: CPU time for nanoseconds, a plain number otherwise.
+/// Unit of weights that are cycles.
+pub const CYCLES: &str = "cycles";
+
+/// A sum of sample weights in its unit, or the coarser one of it: seconds of CPU time, billions of
+/// cycles, a plain number otherwise.
 pub fn weight(weight: u64, unit: &str) -> String {
-    match unit {
-        "nanoseconds" => format!("{:.2} s", weight as f64 / 1e9),
-        "cycles" => format!("{:.2} Gc", weight as f64 / 1e9),
+    let (base, by) = profile::unit::base(unit);
+    let billions = weight as f64 / (1e9 / by as f64);
+    match base {
+        profile::unit::TIME => format!("{billions:.2} s"),
+        CYCLES => format!("{billions:.2} Gc"),
         _ => count(weight),
     }
 }
@@ -119,6 +125,18 @@ mod tests {
                 "12 d 4 h"
             ]
         );
+    }
+
+    #[test]
+    fn weights_are_told_alike_in_a_unit_and_its_coarser_one() {
+        let year = 16_000 * 365 * 86_400;
+        assert_eq!(weight(1_234_567_890, "nanoseconds"), "1.23 s");
+        assert_eq!(
+            weight(year * 1_000_000, "microseconds"),
+            "504576000000.00 s"
+        );
+        assert_eq!(weight(7_000_000, "kilocycles"), "7.00 Gc");
+        assert_eq!(weight(7_000, "page-faults"), "7,000");
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 #[path = "support/embedded_engine.rs"]
 mod embedded_engine;
+#[path = "support/random_sums.rs"]
+mod random_sums;
 mod store;
 
 use collector::store::Store;

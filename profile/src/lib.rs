@@ -30,6 +30,7 @@ mod stack;
 mod strings;
 pub mod text;
 mod top;
+pub mod unit;
 
 pub use dictionary::{Dictionary, Remap};
 pub use diff::{

@@ -9,6 +9,7 @@ use crate::moments::Moments;
 use crate::outcome::StackEnd;
 use crate::stack::StackId;
 use crate::strings::StrId;
+use crate::unit::is_time;
 use hashbrown::HashMap;
 
 /// What was counted under one key. Sums end at the largest number instead of starting again from 0:
@@ -24,7 +25,8 @@ pub struct Value {
 
 impl Value {
     /// True for a sum that may be more than it says. In nanoseconds that is more than 584
-    /// CPU-years: 1000 hosts of 16 busy CPUs pass it in 13 days. Whoever shows it says so.
+    /// CPU-years: 1000 hosts of 16 busy CPUs pass it in 13 days. Stores tell such sums in a coarser
+    /// unit ([`crate::unit`]); where there is none, whoever shows it says so.
     pub fn is_capped(self) -> bool {
         self.weight == u64::MAX || self.count == u64::MAX
     }
@@ -139,7 +141,8 @@ pub struct Info {
     pub duration_ns: u64,
     /// The event that was sampled: `cpu-clock`, `cycles`.
     pub event: String,
-    /// Unit of [`Value::weight`]: `nanoseconds` or `cycles`.
+    /// Unit of [`Value::weight`]: `nanoseconds` or `cycles`; of sums over a fleet that do not fit
+    /// the coarser one, see [`crate::unit`].
     pub unit: String,
     /// Weight of one sample at the configured rate; 0 when it varies.
     pub period: u64,
@@ -165,14 +168,14 @@ impl Info {
     /// True when samples stand for different numbers of what happened, as those of an event by rate do: counts
     /// of samples then have no meaning of their own.
     pub fn weighs_apart(&self) -> bool {
-        self.period == 0 && !matches!(self.unit.as_str(), "" | "nanoseconds" | "samples")
+        self.period == 0 && !matches!(self.unit.as_str(), "" | "samples") && !is_time(&self.unit)
     }
 
     /// What the weight is in words: `CPU time`, `Time waited`, or its unit.
     pub fn weighs(&self) -> &str {
         match self.unit.as_str() {
-            "nanoseconds" if self.is_waiting() => "Time waited",
-            "nanoseconds" => "CPU time",
+            unit if is_time(unit) && self.is_waiting() => "Time waited",
+            unit if is_time(unit) => "CPU time",
             "" => "Weight",
             unit => unit,
         }

@@ -244,9 +244,42 @@ impl Costs {
         rest > 0
     }
 
+    /// What it is added up by.
+    pub fn by(&self) -> CostBy {
+        self.by
+    }
+
     /// The sum over all samples.
     pub fn total(&self) -> Value {
         self.total
+    }
+
+    /// Weighs in the coarser unit, each row rounded to the nearest: see [`crate::unit`].
+    pub fn coarsen(&mut self) {
+        for row in self.rows.values_mut() {
+            row.own = row.own.coarsened();
+            row.total = row.total.coarsened();
+        }
+        self.total = self.total.coarsened();
+        self.lost = self.lost.coarsened();
+    }
+
+    /// Adds a table of other samples, by the same and in the same unit.
+    pub fn merge(&mut self, other: &Costs) {
+        for (key, row) in &other.rows {
+            let mut text = |id| self.strings.intern(other.strings.get(id));
+            let key = (text(key.0), text(key.1));
+            let sum = self.rows.entry(key).or_insert(Row {
+                kind: row.kind,
+                own: Value::default(),
+                total: Value::default(),
+            });
+            sum.kind = sum.kind.min(row.kind);
+            sum.own += row.own;
+            sum.total += row.total;
+        }
+        self.total += other.total;
+        self.lost += other.lost;
     }
 
     /// Memory held, in bytes; an estimate.

@@ -2,7 +2,8 @@
 //! `perf` beside them, and a headless browser.
 //!
 //! Everything a fixture starts it also ends, on a panic too. A test that cannot run says so with
-//! [`skip`]. Tests that need the machine's CPUs to themselves hold [`Live`].
+//! [`skip`]. Tests that need the machine's CPUs to themselves hold [`Live`], other tests with daemons
+//! [`Beside`].
 #![forbid(unsafe_code)]
 
 pub mod attendants;
@@ -37,6 +38,6 @@ pub use client::Client;
 pub use collector::Collector;
 pub use daemon::Daemon;
 pub use docker::Docker;
-pub use require::{Live, Need, cannot, live, met, program, skip};
+pub use require::{Beside, Live, Need, beside, cannot, live, met, program, skip};
 pub use view::{View, ViewFrame, ViewSample};
 pub use workload::Workload;

@@ -88,7 +88,8 @@ pub fn met(needs: &[Need]) -> bool {
     }
 }
 
-/// The right to load the machine's CPUs: one holder at a time, over all test programs.
+/// The right to have the machine's CPUs: one holder at a time, over all test programs. For tests that
+/// measure shares of CPU time or change settings of the kernel.
 pub struct Live {
     _lock: File,
 }
@@ -99,22 +100,46 @@ impl Live {
     /// # Panics
     /// When the lock file cannot be made.
     pub fn take() -> Live {
-        // Built before anything is measured.
-        crate::binaries::fleetprofd();
-        let path = if Path::new("/run/lock").is_dir() {
-            "/run/lock"
-        } else {
-            "/tmp"
-        };
-        let path = Path::new(path).join("fleetprof-live-tests");
-        let lock = File::options().create(true).append(true).open(&path);
-        let lock = lock.unwrap_or_else(|e| panic!("failed to open `{}`: {e}", path.display()));
+        let lock = lock_file();
         lock.lock().expect("failed to lock the live tests' file");
         Live { _lock: lock }
     }
 }
 
+/// The right to run daemons beside others that have it too, but beside no [`Live`] test. For tests
+/// that mostly wait, and whose outcome does not depend on who else has the CPUs.
+pub struct Beside {
+    _lock: File,
+}
+
+fn lock_file() -> File {
+    // Built before anything is measured.
+    crate::binaries::fleetprofd();
+    let path = if Path::new("/run/lock").is_dir() {
+        "/run/lock"
+    } else {
+        "/tmp"
+    };
+    let path = Path::new(path).join("fleetprof-live-tests");
+    let lock = File::options().create(true).append(true).open(&path);
+    lock.unwrap_or_else(|e| panic!("failed to open `{}`: {e}", path.display()))
+}
+
 /// The right to run a live test; reports a skip and returns nothing where a need is not met.
 pub fn live(needs: &[Need]) -> Option<Live> {
     met(needs).then(Live::take)
+}
+
+/// The right to run a live test that only waits; reports a skip and returns nothing where a need is
+/// not met.
+///
+/// # Panics
+/// When the lock file cannot be made.
+pub fn beside(needs: &[Need]) -> Option<Beside> {
+    met(needs).then(|| {
+        let lock = lock_file();
+        lock.lock_shared()
+            .expect("failed to lock the live tests' file");
+        Beside { _lock: lock }
+    })
 }

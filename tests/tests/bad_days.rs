@@ -12,7 +12,7 @@ use fixtures::process::{Output, run, wait_for};
 use fixtures::sysctl::Sysctl;
 use fixtures::terminal::Terminal;
 use fixtures::workload::{Workload, c, source};
-use fixtures::{Cgroup, Daemon, Need, View, live, skip};
+use fixtures::{Cgroup, Daemon, Need, View, beside, live, skip};
 use profile::{FrameKind, StackEnd, Unnamed, key};
 use proto::agent::{GetStatusResponse, StreamProfilesRequest};
 use rustix::process::Signal;
@@ -232,7 +232,7 @@ const MAP: &str = "10000000 1000 honest_code\n";
 
 #[test]
 fn perf_maps_that_are_traps_are_refused_and_honest_ones_beside_them_read_needs_root() {
-    let Some(_live) = live(LIVE) else { return };
+    let Some(_live) = beside(LIVE) else { return };
     let cgroup = Cgroup::new("traps");
     // On the file system of /tmp, where things are renamed to.
     let dir = tempfile::tempdir_in("/tmp").unwrap();
@@ -298,7 +298,7 @@ fn perf_maps_that_are_traps_are_refused_and_honest_ones_beside_them_read_needs_r
 #[ignore = "takes long: make test-slow"]
 fn hostile_names_reach_the_terminal_as_text_needs_root() {
     let needs = [LIVE, &[Need::Program("tmux")]].concat();
-    let Some(_live) = live(&needs) else { return };
+    let Some(_live) = beside(&needs) else { return };
     let cgroup = Cgroup::new("evil;\x1b[2J\x1b]2;owned\x07<b>");
     let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
     let _first = c("split.c").start_in(&cgroup, &["-c", "\x1b[2J\x1b]2;own\x07"]);
@@ -384,7 +384,7 @@ fn a_clock_stepped_back_an_hour_loses_no_samples_and_is_told_needs_root() {
 
 #[test]
 fn a_full_disk_under_the_log_does_not_stop_the_daemon_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let full = ["sh", "-c", r#"exec "$0" "$@" >/dev/full 2>/dev/full"#];
@@ -422,7 +422,7 @@ impl Drop for TinyDisk {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_full_disk_under_an_answer_leaves_the_old_file_and_no_part_of_a_new_one_needs_root() {
-    let Some(_live) = live(LIVE) else { return };
+    let Some(_live) = beside(LIVE) else { return };
     let cgroup = Cgroup::new("full");
     let daemon = Daemon::start().sampling();
     let _split = c("split.c").start_in(&cgroup, &[]);
@@ -441,7 +441,7 @@ fn a_full_disk_under_an_answer_leaves_the_old_file_and_no_part_of_a_new_one_need
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_client_that_never_reads_its_stream_holds_up_nobody_needs_root() {
-    let Some(_live) = live(LIVE) else { return };
+    let Some(_live) = beside(LIVE) else { return };
     let cgroup = Cgroup::new("unread");
     let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
     let _split = c("split.c").start_in(&cgroup, &[]);

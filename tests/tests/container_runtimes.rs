@@ -4,7 +4,7 @@
 
 use fixtures::process::wait_for;
 use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, View, live, require};
+use fixtures::{Cgroup, Daemon, Need, View, beside, live, require};
 use profile::key;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::agent::{GetLedgerRequest, LabelMatcher, MatchOp};
@@ -97,7 +97,7 @@ fn until(daemon: &Daemon, container: &Container, holds: impl Fn(&View) -> View) 
 
 #[test]
 fn a_runtime_that_hangs_delays_nothing_needs_root() {
-    let Some(_live) = live(NEEDS) else { return };
+    let Some(_live) = beside(NEEDS) else { return };
     // Every connection is taken, and kept without a word.
     let engine = Engine::start(std::mem::forget);
     let container = Container::new();
@@ -109,13 +109,13 @@ fn a_runtime_that_hangs_delays_nothing_needs_root() {
         assert_eq!(sample.label(key::CONTAINER_NAME), "");
     }
     assert!(view.count_with("spend_seventy") > 0, "{}", view.dump());
-    // Its first window was the only one that waited.
+    // Its first window was the only one that waited, if it closed while the question was open.
     let late = wait_for(PATIENCE, || {
         let client = daemon.client();
         let failed = client.counter("fleetprof_containers_failed_total");
         (failed > 0).then(|| client.counter("fleetprof_containers_late_total"))
     });
-    assert_eq!(late, Some(1));
+    assert!(late.is_some_and(|late| late <= 1), "{late:?}");
     let status = daemon.client().status().unwrap();
     let stalled = status
         .degradations
@@ -127,7 +127,7 @@ fn a_runtime_that_hangs_delays_nothing_needs_root() {
 
 #[test]
 fn what_a_runtime_says_is_text_everywhere_needs_root() {
-    let Some(_live) = live(NEEDS) else { return };
+    let Some(_live) = beside(NEEDS) else { return };
     let evil = "\u{1b}]0;owned\u{7};<script>name\r\n\"'&\u{9b}31m\u{202e}";
     let huge = "<script>huge;\n".repeat(1 << 13);
     let engine = Engine::saying(serde_json::json!({
@@ -225,7 +225,7 @@ fn systemd_scopes_and_slices_are_labels_needs_root() {
     if !std::path::Path::new("/run/systemd/system").is_dir() {
         return fixtures::cannot("needs systemd as the init of this machine");
     }
-    let Some(_live) = live(&needs) else { return };
+    let Some(_live) = beside(&needs) else { return };
     let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
     let unit = format!("fleetprof-test-{}", std::process::id());
     let mut command = std::process::Command::new("systemd-run");

@@ -4,7 +4,7 @@
 
 use fixtures::collector::{Behaviour, Collector, Memory};
 use fixtures::process::wait_for;
-use fixtures::{Daemon, Need, live};
+use fixtures::{Daemon, Need, beside, live};
 use proto::agent::{Export, StreamProfilesRequest};
 use rustix::process::Signal;
 use std::path::Path;
@@ -48,7 +48,6 @@ impl Drop for Load {
 fn daemon(collector: &Collector, dir: &Path) -> fixtures::daemon::Options {
     Daemon::with()
         .set("windows.length_s=1")
-        .set("shutdown.grace_s=60")
         .set(&format!("collector.address={}", collector.address()))
         .set(&format!("collector.spool.dir={}", dir.display()))
         .set("collector.host_id=under-test")
@@ -190,7 +189,7 @@ fn every_window_arrives_once_whatever_is_asked_meanwhile_needs_root() {
 
 #[test]
 fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -219,7 +218,7 @@ fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_daemon_that_ends_without_a_collector_leaves_its_windows_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -244,7 +243,7 @@ fn a_daemon_that_ends_without_a_collector_leaves_its_windows_needs_root() {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_killed_daemon_loses_no_window_that_was_on_disk_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -295,7 +294,7 @@ fn a_killed_daemon_loses_no_window_that_was_on_disk_needs_root() {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_collector_that_misbehaves_costs_nothing_but_time_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -341,7 +340,7 @@ fn a_collector_that_misbehaves_costs_nothing_but_time_needs_root() {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_collector_that_never_answers_is_left_and_gets_the_windows_again_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -368,7 +367,7 @@ fn a_collector_that_never_answers_is_left_and_gets_the_windows_again_needs_root(
 
 #[test]
 fn refused_windows_are_a_gap_and_the_next_ones_go_on_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -418,7 +417,7 @@ fn refused_windows_are_a_gap_and_the_next_ones_go_on_needs_root() {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -458,7 +457,7 @@ fn a_window_the_collector_objects_to_does_not_stop_the_others_needs_root() {
 
 #[test]
 fn a_spool_that_cannot_be_used_is_told_and_windows_go_from_memory_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -478,7 +477,7 @@ fn a_spool_that_cannot_be_used_is_told_and_windows_go_from_memory_needs_root() {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_full_disk_costs_no_window_while_the_collector_answers_needs_root() {
-    let Some(_live) = live(&[Need::Root, Need::Program("mount")]) else {
+    let Some(_live) = beside(&[Need::Root, Need::Program("mount")]) else {
         return;
     };
     let place = tempfile::tempdir().unwrap();
@@ -531,7 +530,7 @@ impl Drop for Mounted<'_> {
 
 #[test]
 fn without_a_collector_there_is_no_spool_and_no_thread_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();
@@ -547,7 +546,7 @@ fn without_a_collector_there_is_no_spool_and_no_thread_needs_root() {
 
 #[test]
 fn labels_follow_a_reload_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let spool = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use fixtures::fleet::{Collector, Options};
 use fixtures::process::wait_for;
 use fixtures::wire::Wire;
 use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, browser, live, skip};
+use fixtures::{Cgroup, Daemon, Need, beside, browser, skip};
 use proto::agent::{Export, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{DataQuality, HostsRequest, ProfileRequest, Selection};
@@ -31,7 +31,6 @@ const SHOWN: Duration = Duration::from_secs(30);
 fn daemon(address: &str, dir: &Path) -> Daemon {
     Daemon::with()
         .set(&format!("windows.length_s={}", WINDOW.as_secs()))
-        .set("shutdown.grace_s=60")
         .set("collector.host_id=under-test")
         .set(&format!("collector.address={address}"))
         .set(&format!(
@@ -140,7 +139,7 @@ fn taken(options: &Options, end_unix_ns: i64) -> Option<u64> {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn every_sample_arrives_once_whoever_dies_and_whatever_is_cut_needs_root() {
-    let Some(_live) = live(NEEDS) else { return };
+    let Some(_live) = beside(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new();
     let mut collector = options.start(dir.path());
@@ -211,7 +210,7 @@ fn hosts(collector: &Collector) -> usize {
 
 #[test]
 fn the_page_shows_real_stacks_of_this_machine_within_half_a_minute_needs_root() {
-    let Some(_live) = live(NEEDS) else { return };
+    let Some(_live) = beside(NEEDS) else { return };
     if browser::chromium().is_none() {
         return skip("needs chromium");
     }

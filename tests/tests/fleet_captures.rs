@@ -7,7 +7,7 @@ use fixtures::ctl::{self, UNREACHABLE};
 use fixtures::fleet::Options;
 use fixtures::process::{Output, run, wait_for};
 use fixtures::workload::Workload;
-use fixtures::{Daemon, Need, live};
+use fixtures::{Daemon, Need, beside};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn of_two_hundred_hosts_a_tenth_fails_and_a_tenth_is_slow() {
-    let _live = live(&[]);
+    let _live = beside(&[]);
     let dir = tempfile::tempdir().unwrap();
     let collector = Options::new().start(dir.path());
     let address = collector.options().grpc();
@@ -158,7 +158,7 @@ fn host(address: &str, dir: &Path) -> Daemon {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn a_daemon_captures_for_its_collector_and_again_after_a_restart_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ fn a_daemon_captures_for_its_collector_and_again_after_a_restart_needs_root() {
 
 #[test]
 fn a_daemon_that_is_stopped_in_the_middle_answers_its_collector_with_what_there_is_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();

@@ -169,7 +169,7 @@ fn user_code_is_work_of_a_task_needs_root() {
     let counts = contexts(&recording.view.in_cgroup(&recording.busy.0));
     let all: u64 = counts.values().sum();
     let tasks = counts.get("task").copied().unwrap_or(0);
-    assert!(all > 200 && tasks * 100 >= all * 95, "{counts:?}");
+    assert!(all > 50 && tasks * 100 >= all * 95, "{counts:?}");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn datagrams_are_delivered_by_soft_interrupts_needs_root() {
     let counts = contexts(&view);
     let soft = view.only(|sample| sample.label(key::CONTEXT) == "softirq");
     assert!(
-        soft.count() * 20 >= view.count() && soft.count() > 20,
+        soft.count() * 20 >= view.count() && soft.count() > 5,
         "{counts:?}"
     );
     let task = view.only(|sample| sample.label(key::CONTEXT) == "task");

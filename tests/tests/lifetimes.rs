@@ -97,12 +97,12 @@ fn recording() -> Option<&'static Recording> {
         assert!(ran[0] > 20, "only {ran:?} short processes ran");
         let done = becomes
             .proc()
-            .wait(Duration::from_secs(10))
+            .wait(Duration::from_secs(60))
             .expect("it ends by itself");
         assert!(done.success(), "{done}");
         let done = same
             .proc()
-            .wait(Duration::from_secs(10))
+            .wait(Duration::from_secs(60))
             .expect("it ends by itself");
 
         let all = daemon.client().everything();

@@ -4,7 +4,7 @@
 
 use fixtures::process::wait_for;
 use fixtures::workload::c;
-use fixtures::{Cgroup, Daemon, Need, live};
+use fixtures::{Cgroup, Daemon, Need, beside, live};
 use proto::agent::StreamProfilesRequest;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -19,15 +19,16 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
 const SERVICE: &str = "fleetprof.agent.v1.AgentService";
-/// The default grace and what a loaded machine adds.
-const GRACE: Duration = Duration::from_secs(7);
+const GRACE_KEY: &str = "shutdown.grace_s=20";
+/// That grace and what a loaded machine adds.
+const GRACE: Duration = Duration::from_secs(25);
 
 #[test]
 fn sigterm_ends_the_daemon_within_its_grace_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
-    let mut daemon = Daemon::start().sampling();
+    let mut daemon = Daemon::with().set(GRACE_KEY).start().sampling();
     let begin = Instant::now();
     daemon.signal(Signal::TERM);
     let status = daemon.wait(GRACE).expect("it ends within its grace");
@@ -42,10 +43,14 @@ fn sigterm_ends_the_daemon_within_its_grace_needs_root() {
 
 #[test]
 fn sigterm_with_a_client_that_listens_forever_ends_the_daemon_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
-    let mut daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let mut daemon = Daemon::with()
+        .set("windows.length_s=1")
+        .set(GRACE_KEY)
+        .start()
+        .sampling();
     let client = daemon.client();
     let listener = std::thread::spawn(move || {
         client
@@ -61,10 +66,10 @@ fn sigterm_with_a_client_that_listens_forever_ends_the_daemon_needs_root() {
 
 #[test]
 fn sigterm_with_a_client_that_stands_still_ends_the_daemon_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
-    let mut daemon = Daemon::start();
+    let mut daemon = Daemon::with().set(GRACE_KEY).start();
     // Its runtime runs only during calls, so it never hears that the daemon says goodbye.
     let client = daemon.client();
     client.status().expect("a status");
@@ -76,7 +81,7 @@ fn sigterm_with_a_client_that_stands_still_ends_the_daemon_needs_root() {
 
 #[test]
 fn the_watchdog_is_fed_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let mut daemon = Daemon::with().watchdog(Duration::from_secs(3)).start();
@@ -95,7 +100,7 @@ fn the_watchdog_is_fed_needs_root() {
 
 #[test]
 fn a_second_daemon_on_the_same_socket_is_refused_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +116,7 @@ fn a_second_daemon_on_the_same_socket_is_refused_needs_root() {
 
 #[test]
 fn a_socket_left_by_a_killed_daemon_is_replaced_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -128,7 +133,7 @@ fn a_socket_left_by_a_killed_daemon_is_replaced_needs_root() {
 #[test]
 fn the_socket_is_closed_to_others_needs_root() {
     use std::os::unix::fs::PermissionsExt;
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let daemon = Daemon::start();
@@ -153,7 +158,7 @@ fn daemon_with_budget(mib: u32) -> Daemon {
 
 #[test]
 fn sighup_puts_a_changed_configuration_in_force_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let mut daemon = daemon_with_budget(32);
@@ -168,7 +173,7 @@ fn sighup_puts_a_changed_configuration_in_force_needs_root() {
 
 #[test]
 fn a_reload_tells_what_changed_and_what_needs_a_restart_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let daemon = daemon_with_budget(32);
@@ -187,7 +192,7 @@ fn a_reload_tells_what_changed_and_what_needs_a_restart_needs_root() {
 
 #[test]
 fn an_invalid_reload_keeps_the_configuration_in_force_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let mut daemon = daemon_with_budget(32);
@@ -217,7 +222,7 @@ fn an_invalid_reload_keeps_the_configuration_in_force_needs_root() {
 
 #[test]
 fn a_bad_setting_ends_the_start_with_the_configuration_code_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let mut daemon = Daemon::with().set("sampling.rate_hz=0").launch();
@@ -280,7 +285,7 @@ fn http_get(address: &str, path: &str) -> String {
 
 #[test]
 fn metrics_tell_own_cost_and_every_drop_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let address = free_address();
@@ -306,7 +311,7 @@ fn metrics_tell_own_cost_and_every_drop_needs_root() {
 
 #[test]
 fn metrics_refuse_other_paths_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let address = free_address();
@@ -317,7 +322,7 @@ fn metrics_refuse_other_paths_needs_root() {
 
 #[test]
 fn the_health_service_answers_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let daemon = Daemon::start().sampling();
@@ -337,7 +342,7 @@ fn the_health_service_answers_needs_root() {
 
 #[test]
 fn reflection_lists_the_service_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let daemon = Daemon::start();

@@ -1,6 +1,6 @@
 //! What others can see of the daemon's memory, which holds stacks of the whole machine.
 
-use fixtures::{Daemon, Need, live, skip};
+use fixtures::{Daemon, Need, beside, skip};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ const END: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_daemon_that_crashes_leaves_no_core_dump_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     // Proves that a process that may dump core does so here. Its dump goes with the directory.
@@ -32,7 +32,7 @@ fn a_daemon_that_crashes_leaves_no_core_dump_needs_root() {
 
 #[test]
 fn the_right_to_dump_core_is_given_up_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let daemon = Daemon::start();
@@ -46,7 +46,7 @@ fn the_right_to_dump_core_is_given_up_needs_root() {
 
 #[test]
 fn rings_are_left_out_of_dumps_of_any_kind_needs_root() {
-    let Some(_live) = live(&[Need::Root]) else {
+    let Some(_live) = beside(&[Need::Root]) else {
         return;
     };
     let daemon = Daemon::start().sampling();

@@ -12,8 +12,8 @@ use std::time::Duration;
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Program("unshare")];
 /// Several windows, and what a loaded machine adds.
 const NAMED_LIMIT: Duration = Duration::from_secs(60);
-/// The default grace and what a loaded machine adds.
-const GRACE: Duration = Duration::from_secs(7);
+/// The daemon's grace and what a loaded machine adds.
+const GRACE: Duration = Duration::from_secs(25);
 
 /// A process with samples in generated code, whose `/tmp` is a FUSE file system that it serves
 /// itself and never answers for: it does not even take the questions, unless it is started with a
@@ -41,7 +41,11 @@ fn a_file_system_that_never_answers_holds_up_nothing_needs_root() {
         return skip("needs /dev/fuse");
     }
     let before = hanging("");
-    let mut daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let mut daemon = Daemon::with()
+        .set("windows.length_s=1")
+        .set("shutdown.grace_s=20")
+        .start()
+        .sampling();
     let after: Vec<Workload> = (0..3).map(|_| hanging("")).collect();
     let honest = c("split.c").start(&[]);
     let client = daemon.client();
@@ -78,7 +82,12 @@ fn a_question_taken_and_not_answered_does_not_keep_the_successor_out_needs_root(
     }
     let server = hanging("takes");
     let dir = tempfile::tempdir().unwrap();
-    let with = || Daemon::with().dir(dir.path()).set("windows.length_s=1");
+    let with = || {
+        Daemon::with()
+            .dir(dir.path())
+            .set("windows.length_s=1")
+            .set("shutdown.grace_s=20")
+    };
     let mut first = with().start().sampling();
     let found = wait_for(NAMED_LIMIT, || waited_in_vain(&first));
     assert!(found.is_some(), "log:\n{}", first.log());

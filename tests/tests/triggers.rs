@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::{Output, run, wait_for};
-use fixtures::{Cgroup, Client, Daemon, Need, ctl, fleet, live, skip};
+use fixtures::{Cgroup, Client, Daemon, Need, beside, ctl, fleet, live, skip};
 use proto::agent::{LabelMatcher, MatchOp, Pin, QueryProfileRequest, TimeRange};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -243,7 +243,7 @@ fn folded(text: &str) -> u64 {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn what_a_trigger_captured_and_its_minutes_reach_a_collector_that_was_away_needs_root() {
-    let Some(_live) = live(&[Need::Root, Need::Cgroup2]) else {
+    let Some(_live) = beside(&[Need::Root, Need::Cgroup2]) else {
         return;
     };
     let Some(mut limited) = Limited::new() else {
@@ -359,7 +359,7 @@ impl Drop for Small<'_> {
 #[test]
 #[ignore = "takes long: make test-slow"]
 fn on_a_full_disk_pins_wait_in_memory_and_are_written_when_there_is_room_needs_root() {
-    let Some(_live) = live(&[Need::Root, Need::Program("mount")]) else {
+    let Some(_live) = beside(&[Need::Root, Need::Program("mount")]) else {
         return;
     };
     let place = tempfile::tempdir().unwrap();

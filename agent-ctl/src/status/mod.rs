@@ -401,7 +401,7 @@ fn budget_lines(budget: &Budget, clock: &Clock) -> [(&'static str, String); 2] {
 fn recent(status: &GetStatusResponse) -> String {
     let coverage = Coverage::from(status.coverage.unwrap_or_default());
     let lost = units::count(status.recent_lost_samples);
-    match summary::coverage(&coverage) {
+    match summary::coverage(&coverage, profile::unit::TIME) {
         None if coverage.windows == 0 => "no window is closed yet".to_owned(),
         None => "what the kernel accounts is not known".to_owned(),
         Some(text) => format!("last minute: {text}; {lost} samples lost"),

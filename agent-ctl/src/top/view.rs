@@ -107,10 +107,9 @@ fn fleet_header(app: &App, fleet: &OfFleet, paint: &Paint, cells: usize) -> Line
     let Some(made_of) = &fleet.made_of else {
         return Line::raw(fit(&address, cells).into_owned());
     };
-    let rate = units::share(app.total(), app.info.duration_ns);
-    let busy = match app.info.unit.as_str() {
-        "nanoseconds" => format!("  {rate:.2} CPUs busy"),
-        _ => String::new(),
+    let busy = match cpus_busy(app) {
+        Some(rate) => format!("  {rate:.2} CPUs busy"),
+        None => String::new(),
     };
     let coverage = app
         .coverage()
@@ -132,13 +131,18 @@ fn fleet_header(app: &App, fleet: &OfFleet, paint: &Paint, cells: usize) -> Line
     Line::styled(fit(&text, cells).into_owned(), style)
 }
 
+/// CPUs in use on the mean; `None` where weights are no time.
+fn cpus_busy(app: &App) -> Option<f64> {
+    let unit_ns = profile::unit::time_unit_ns(&app.info.unit)?;
+    Some(units::share(app.total(), app.info.duration_ns) * unit_ns as f64)
+}
+
 fn agent_header(app: &App, paint: &Paint, cells: usize) -> Line<'static> {
     let agent = &app.agent;
     let quality = &app.info.quality;
-    let rate = units::share(app.total(), app.info.duration_ns);
-    let busy = match app.info.unit.as_str() {
-        "nanoseconds" => format!("{rate:.2} of {} CPUs busy", agent.cpus_online),
-        _ => format!("{} CPUs", agent.cpus_online),
+    let busy = match cpus_busy(app) {
+        Some(rate) => format!("{rate:.2} of {} CPUs busy", agent.cpus_online),
+        None => format!("{} CPUs", agent.cpus_online),
     };
     let coverage = app
         .coverage()

@@ -5,12 +5,8 @@ use super::{
     ANSWER_TIMEOUT, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
     resolved, spread, units,
 };
-use crate::store::{
-    Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreError, StoreQuality,
-};
-use profile::{
-    CostBy, CostDiff, Costs, Coverage, MergeError, Profile, Quality, TopBy, TopSort, Value, key,
-};
+use crate::store::{Answer, HostRange, HostRecord, Labelled, Limits, Scope, Store, StoreQuality};
+use profile::{CostBy, CostDiff, Costs, Coverage, Profile, Quality, TopBy, TopSort, Value, key};
 use proto::collector::query_service_server::QueryService;
 use proto::convert::Chunks;
 use proto::{agent, collector as wire};
@@ -239,11 +235,12 @@ impl QueryService for Queries {
                 };
                 // Both sides are the answer. How far they spread takes what time and memory is
                 // left.
-                let (costs, before) = ask(0, limits)?;
+                let mut before = ask(0, limits)?;
                 let mut rest = limits.clone();
-                rest.memory_bytes = rest.memory_bytes.saturating_sub(costs.heap_bytes());
-                let (costs_after, after) = ask(1, &rest)?;
-                one_unit(&before, &after)?;
+                rest.memory_bytes = rest.memory_bytes.saturating_sub(before.0.heap_bytes());
+                let mut after = ask(1, &rest)?;
+                units::equalize(&mut before, &mut after)?;
+                let ((costs, before), (costs_after, after)) = (before, after);
                 let diff = CostDiff::new(costs, costs_after);
                 let mut bytes_left = limits.memory_bytes.saturating_sub(diff.heap_bytes());
                 let (mut before, mut after) = (Side::new(before), Side::new(after));
@@ -287,7 +284,7 @@ impl QueryService for Queries {
         let now = self.0.clock.now_unix_ns();
         let lines = self.0.options.lines;
         let known = self.0.hosts.clone();
-        let (mut found, units, range) = self
+        let (mut found, mut units, range) = self
             .run(0, lines, move |store, limits| {
                 let range = resolved(store, asked, now)?;
                 let found = store.hosts(range, limits)?;
@@ -296,6 +293,7 @@ impl QueryService for Queries {
             })
             .await?;
         let mut quality = answer::covered(range);
+        quality.weights_capped = units.fit(&mut found);
         quality.unit = units.common();
         let (mut sampling, mut coverage) = (Quality::default(), Coverage::default());
         for (record, did) in &found {
@@ -311,7 +309,6 @@ impl QueryService for Queries {
                 coverage += of_host;
             }
         }
-        quality.weights_capped = quality.total_weight == u64::MAX;
         quality.sampling = Some(sampling.into());
         quality.coverage = Some(coverage.into());
         let namesakes = namesakes(&found);
@@ -457,15 +454,6 @@ impl Side {
         let parts = self.parts.as_ref().map_or(0, spread::Parts::len);
         (self.quality, parts)
     }
-}
-
-/// Refuses to compare weights of different units. A side without samples has none.
-fn one_unit(before: &StoreQuality, after: &StoreQuality) -> Result<(), StoreError> {
-    let (left, right) = (before.unit.clone(), after.unit.clone());
-    if left.is_empty() || right.is_empty() || left == right {
-        return Ok(());
-    }
-    Err(MergeError::UnitMismatch { left, right }.into())
 }
 
 type Table = (Vec<wire::TopRow>, usize, StoreQuality, Option<Coverage>);

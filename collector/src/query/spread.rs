@@ -16,7 +16,8 @@
 //! to host all the time is the same on both sides and no error; where the sides are of different
 //! hosts, it is not seen here.
 
-use crate::store::{Limits, Store, StoreError, TimeRange};
+use crate::store::{Answer, Limits, Store, StoreError, TimeRange};
+use profile::unit;
 use profile::{CostBy, CostDiff, FunctionChange, Query, TopSort};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -104,18 +105,21 @@ impl Parts {
         let of_parts = parts.len() * size_of::<f64>();
         for (at, part) in parts.iter().enumerate() {
             limits.memory_bytes = *bytes_left;
-            let costs = match store.costs(*part, query, CostBy::Function, &limits) {
-                Ok(answer) => answer.data,
-                Err(StoreError::Cancelled) if limits.cancel.is_cancelled() => {
-                    return Err(StoreError::Cancelled);
-                }
-                Err(StoreError::Cancelled | StoreError::TooLarge(_)) => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            let costs = costs.without_lost();
-            found.whole[at] = costs.total().weight as f64;
+            let Answer { data, quality } =
+                match store.costs(*part, query, CostBy::Function, &limits) {
+                    Ok(answer) => answer,
+                    Err(StoreError::Cancelled) if limits.cancel.is_cancelled() => {
+                        return Err(StoreError::Cancelled);
+                    }
+                    Err(StoreError::Cancelled | StoreError::TooLarge(_)) => return Ok(None),
+                    Err(error) => return Err(error),
+                };
+            let costs = data.without_lost();
+            // A heavy part may be in a coarser unit than its neighbours.
+            let (_, by) = unit::base(&quality.unit);
+            found.whole[at] = costs.total().weight as f64 * by as f64;
             for row in costs.into_top(TopSort::Own, usize::MAX).rows {
-                let own = row.own.weight as f64;
+                let own = row.own.weight as f64 * by as f64;
                 if own > 0.0 {
                     let bytes = row.module.len() + row.name.len() + of_parts + FUNCTION_BYTES;
                     let of = match found.own.entry((row.module, row.name)) {

@@ -1,16 +1,17 @@
-//! In which unit the weights of each host are: CPU time, or cycles of hosts that count those.
+//! In which unit the weights of each host are: CPU time, or cycles of hosts that count those; and
+//! one unit for what is compared or added up.
 //!
 //! The store keeps units by series, not by host. Where all hosts send CPU time, as nearly all fleets do,
 //! what they sent last is the answer; otherwise the store is asked whether the range has one unit.
 
 use super::Failed;
 use crate::ingest::Hosts;
-use crate::store::{HostKey, HostRange, HostRecord, Limits, Scope, Store, StoreError, TimeRange};
-use profile::{Coverage, Selector};
+use crate::store::{
+    HostKey, HostRange, HostRecord, Limits, Scope, Store, StoreError, StoreQuality, TimeRange,
+};
+use profile::unit::{self, WEIGHT_MAX};
+use profile::{Costs, Coverage, MergeError, Selector};
 use std::collections::HashMap;
-
-/// What nearly all hosts send.
-const CPU_TIME: &str = "nanoseconds";
 
 /// Units of hosts that did something.
 pub struct Units {
@@ -29,7 +30,7 @@ impl Units {
     /// What of the CPU time of a host was sampled; `None` where its weights are not known to be
     /// time.
     pub fn coverage(&self, key: &HostKey, did: &HostRange) -> Option<Coverage> {
-        let is_time = did.total().weight == 0 || self.of(key) == CPU_TIME;
+        let is_time = did.total().weight == 0 || unit::is_time(&self.of(key));
         is_time.then(|| did.coverage())
     }
 
@@ -44,6 +45,32 @@ impl Units {
             true => first,
             false => String::new(),
         }
+    }
+
+    /// Weighs all hosts in the coarser unit of theirs when what they add up to needs it. Returns
+    /// whether a host's own weight was too large to be known.
+    pub fn fit(&mut self, found: &mut [(HostRecord, HostRange)]) -> bool {
+        let sum = |of: &dyn Fn(&HostRange) -> u64| -> u128 {
+            let each = found.iter().map(|(_, did)| of(did));
+            each.map(u128::from).sum()
+        };
+        let weight = sum(&|did| did.total().weight);
+        let most = weight.max(sum(&|did| did.expected_ns));
+        let is_capped = found.iter().any(|(_, did)| did.total().is_capped());
+        let common = self.common();
+        let Some(coarser) = unit::coarser(&common).filter(|_| most > WEIGHT_MAX.into()) else {
+            return is_capped || weight > u64::MAX.into();
+        };
+        for (_, did) in found {
+            did.taken = did.taken.coarsened();
+            did.lost = did.lost.coarsened();
+            if unit::is_time(coarser) {
+                did.expected_ns = unit::coarsened(did.expected_ns);
+                did.estimated_ns = unit::coarsened(did.estimated_ns);
+            }
+        }
+        self.all = Some(coarser.to_owned());
+        is_capped
     }
 }
 
@@ -62,7 +89,7 @@ pub fn of_hosts(
     let each: HashMap<HostKey, String> = active
         .map(|(record, _)| (record.key.clone(), hosts.unit(&record.key)))
         .collect();
-    if each.values().all(|unit| unit == CPU_TIME) {
+    if each.values().all(|unit| unit == unit::TIME) {
         return Ok(Units { all: None, each });
     }
     let scope = Scope {
@@ -70,9 +97,155 @@ pub fn of_hosts(
         selector: Selector::default(),
     };
     let all = match store.totals(&scope, &[], limits) {
-        Ok(answer) => Some(answer.quality.unit),
+        // Of each host the store tells the unit that agents send.
+        Ok(answer) => Some(unit::base(&answer.quality.unit).0.to_owned()),
         Err(StoreError::Units(_)) => None,
         Err(error) => return Err(error.into()),
     };
     Ok(Units { all, each })
+}
+
+/// Gives both sides one unit, the coarser of both where they have one in common, and refuses to
+/// compare weights of different kinds. A side without samples has none.
+///
+/// # Errors
+/// When their units have nothing in common.
+pub fn equalize(
+    before: &mut (Costs, StoreQuality),
+    after: &mut (Costs, StoreQuality),
+) -> Result<(), StoreError> {
+    let (left, right) = (before.1.unit.clone(), after.1.unit.clone());
+    if left.is_empty() || right.is_empty() || left == right {
+        return Ok(());
+    }
+    let (finer, unit) = match (unit::coarser(&left), unit::coarser(&right)) {
+        (Some(coarser), _) if coarser == right => (before, coarser),
+        (_, Some(coarser)) if coarser == left => (after, coarser),
+        _ => return Err(MergeError::UnitMismatch { left, right }.into()),
+    };
+    let (costs, quality) = finer;
+    costs.coarsen();
+    unit.clone_into(&mut quality.unit);
+    quality.total = quality.total.coarsened();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::HostFacts;
+    use profile::Value;
+
+    fn found(weights: &[u64]) -> Vec<(HostRecord, HostRange)> {
+        let hosts = weights.iter().enumerate().map(|(at, &weight)| {
+            let key = HostKey {
+                host_id: format!("h{at}"),
+                boot_id: [0; 16],
+            };
+            let record = HostRecord {
+                key,
+                facts: HostFacts::default(),
+                first_seen_unix_ns: 0,
+                last_seen_unix_ns: 0,
+                clock_ahead_ns: 0,
+            };
+            let did = HostRange {
+                taken: Value { count: 1, weight },
+                expected_ns: weight,
+                ..HostRange::default()
+            };
+            (record, did)
+        });
+        hosts.collect()
+    }
+
+    /// The unit of all, weights and what is expected by host, and whether one is not known.
+    fn fitted(unit: &str, weights: &[u64]) -> (String, Vec<(u64, u64)>, bool) {
+        let mut found = found(weights);
+        let each = found
+            .iter()
+            .map(|(record, _)| (record.key.clone(), unit.to_owned()));
+        let mut units = Units {
+            all: None,
+            each: each.collect(),
+        };
+        let is_capped = units.fit(&mut found);
+        let both = |(_, did): &(HostRecord, HostRange)| (did.taken.weight, did.expected_ns);
+        (units.common(), found.iter().map(both).collect(), is_capped)
+    }
+
+    #[test]
+    fn hosts_that_fit_together_stay_in_their_unit() {
+        let (unit, rows, is_capped) = fitted("nanoseconds", &[5, WEIGHT_MAX - 5]);
+        assert_eq!((unit.as_str(), is_capped), ("nanoseconds", false));
+        assert_eq!(rows[0], (5, 5));
+    }
+
+    #[test]
+    fn hosts_that_do_not_are_all_told_in_the_coarser_one() {
+        let (unit, rows, is_capped) = fitted("nanoseconds", &[1500, WEIGHT_MAX]);
+        assert_eq!((unit.as_str(), is_capped), ("microseconds", false));
+        let most = 9_223_372_036_854_776;
+        assert_eq!(rows, [(2, 2), (most, most)]);
+        let (unit, rows, _) = fitted("cycles", &[1500, WEIGHT_MAX]);
+        assert_eq!((unit.as_str(), rows[0]), ("kilocycles", (2, 1500)));
+    }
+
+    #[test]
+    fn a_host_whose_own_weight_is_not_known_is_told() {
+        assert!(fitted("nanoseconds", &[5, u64::MAX]).2);
+        assert!(fitted("page-faults", &[u64::MAX / 2, u64::MAX / 2, 9]).2);
+    }
+    fn side(unit: &str, weight: u64) -> (Costs, StoreQuality) {
+        let mut costs = Costs::new(profile::CostBy::Function);
+        let value = Value { count: 1, weight };
+        costs.add_lost(value);
+        let quality = StoreQuality {
+            covered: TimeRange {
+                start_unix_ns: 0,
+                end_unix_ns: 1,
+            },
+            rollup: crate::store::Rollup {
+                step_ns: 1,
+                by_service: false,
+            },
+            hosts: 0,
+            hosts_alive: 0,
+            windows: 0,
+            windows_unmeasured: 0,
+            gaps: Vec::new(),
+            gaps_total: 0,
+            gap_ns_total: 0,
+            sampling: profile::Quality::default(),
+            total: value,
+            unit: unit.to_owned(),
+            pruned_weight: 0,
+            damaged: Vec::new(),
+        };
+        (costs, quality)
+    }
+
+    /// Units and weights of both sides, or why they cannot be compared.
+    fn equal(before: (&str, u64), after: (&str, u64)) -> Result<[(String, u64); 2], String> {
+        let (mut before, mut after) = (side(before.0, before.1), side(after.0, after.1));
+        equalize(&mut before, &mut after).map_err(|error| error.to_string())?;
+        Ok([before, after].map(|(costs, quality)| {
+            assert_eq!(costs.total(), quality.total);
+            (quality.unit, quality.total.weight)
+        }))
+    }
+
+    #[test]
+    fn sides_of_a_comparison_get_the_coarser_of_their_units() {
+        let of = |unit: &str, weight| (unit.to_owned(), weight);
+        let coarse = [of("microseconds", 8), of("microseconds", 5)];
+        let found = equal(("nanoseconds", 7600), ("microseconds", 5));
+        assert_eq!(found, Ok(coarse.clone()));
+        let found = equal(("microseconds", 8), ("nanoseconds", 5100));
+        assert_eq!(found, Ok(coarse));
+        let found = equal(("nanoseconds", 5100), ("", 0));
+        assert_eq!(found, Ok([of("nanoseconds", 5100), of("", 0)]));
+        let refused = equal(("microseconds", 5), ("kilocycles", 5)).expect_err("no one unit");
+        assert!(refused.contains("microseconds") && refused.contains("kilocycles"));
+    }
 }

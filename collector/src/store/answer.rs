@@ -99,7 +99,8 @@ pub struct StoreQuality {
     pub sampling: Quality,
     /// What the answer adds up to, before limits.
     pub total: Value,
-    /// Unit of weights; `mixed` where several meet.
+    /// Unit of weights. Engines have that of agents; sums that do not fit are in its coarser one:
+    /// see [`profile::unit`].
     pub unit: String,
     /// Weight of what limits folded into parents.
     pub pruned_weight: u64,
@@ -172,9 +173,10 @@ pub struct Labelled {
     pub lost: Value,
     /// What should have been taken: what the kernel accounts for these cgroups alone, without those
     /// below them, and what was taken in windows without accounts. Readings a moment apart can take
-    /// it below zero; sums over a host are exact. Unit: nanoseconds.
+    /// it below zero; sums over a host are exact. Unit: nanoseconds, or microseconds where weights
+    /// are.
     pub expected_ns: i64,
-    /// The part of it that was not measured. Unit: nanoseconds.
+    /// The part of it that was not measured. Unit: as `expected_ns`.
     pub estimated_ns: i64,
 }
 

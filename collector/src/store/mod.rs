@@ -9,7 +9,9 @@ mod attending;
 mod batching;
 pub mod clickhouse;
 pub mod embedded;
+mod exact;
 pub mod open;
+mod prune;
 mod window;
 
 pub use answer::{
@@ -18,6 +20,7 @@ pub use answer::{
 };
 pub use attending::Attending;
 pub use batching::BatchPolicy;
+pub use exact::Exact;
 pub(crate) use window::reserve;
 pub use window::{
     Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,

@@ -1,8 +1,8 @@
 //! Opens the engine that the configuration names: the one place that knows them all.
 
-use super::Store;
 use super::clickhouse::{self, ClickHouseStore};
 use super::embedded::{self, EmbeddedStore};
+use super::{Exact, Store};
 use crate::config::{Config, Engine};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub enum OpenError {
 pub fn open(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenError> {
     let keep = config.retention;
     let age_ns = |days: u32| u64::from(days) * DAY_NS;
-    Ok(match config.store {
+    let engine: Arc<dyn Store> = match config.store {
         Engine::Embedded => {
             let options = embedded::Options {
                 retention_ns: age_ns(keep.service_hours_days),
@@ -61,5 +61,6 @@ pub fn open(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenErr
             };
             Arc::new(ClickHouseStore::open(options)?)
         }
-    })
+    };
+    Ok(Arc::new(Exact::new(engine)))
 }

@@ -3,6 +3,7 @@
 mod attendants;
 mod captures;
 mod connections;
+mod exact;
 mod faults;
 mod hosts;
 mod ingest;

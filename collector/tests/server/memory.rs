@@ -389,7 +389,7 @@ impl Store for Memory {
             let step = &mut made[at as usize];
             step.hosts += 1;
             for row in &window.rows {
-                step.weight += row.value.weight;
+                step.weight = step.weight.saturating_add(row.value.weight);
                 if row.end == StackEnd::Lost {
                     step.lost_weight += row.value.weight;
                 }
@@ -399,7 +399,8 @@ impl Store for Memory {
                 if selects(&scope.selector, labels) {
                     let line = lines.entry(project(labels, group_by));
                     let line = line.or_insert_with(|| vec![0; steps]);
-                    line[at as usize] += row.value.weight;
+                    let sum = &mut line[at as usize];
+                    *sum = sum.saturating_add(row.value.weight);
                     total += row.value;
                 }
             }

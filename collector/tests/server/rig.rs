@@ -9,6 +9,7 @@ use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
 use collector::pins::{Bounds, Pins};
 use collector::query::{Facts, Queries, QueryOptions};
+use collector::store::Exact;
 use collector::time::Clock;
 use collector::{grpc, listen, web};
 use profile::{ContentId, Dictionary, FrameRef};
@@ -154,8 +155,9 @@ impl Rig {
             started_unix_ns: NOW,
             store_bytes_max: 7,
         };
+        // As the program has it.
         let queries = Queries::new(
-            store.clone(),
+            Arc::new(Exact::new(store.clone())),
             hosts.clone(),
             options.query,
             facts,

@@ -12,8 +12,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 /// An answer.
-struct Reply {
-    status: u16,
+pub struct Reply {
+    /// Of HTTP.
+    pub status: u16,
     head: String,
     body: Vec<u8>,
 }
@@ -26,7 +27,8 @@ impl Reply {
         })
     }
 
-    fn text(&self) -> String {
+    /// The body as text.
+    pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
@@ -78,7 +80,8 @@ async fn get_with(rig: &Rig, path: &str, headers: &str) -> Reply {
     raw(rig.http, request.as_bytes()).await
 }
 
-async fn get(rig: &Rig, path: &str) -> Reply {
+/// Gets a path of the page.
+pub async fn get(rig: &Rig, path: &str) -> Reply {
     let host = format!("Host: {}\r\n", rig.http);
     get_with(rig, path, &host).await
 }

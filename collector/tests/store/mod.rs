@@ -175,6 +175,8 @@ macro_rules! suite {
                 limits: too_many_stacks_are_folded_into_their_callers, a_cancelled_query_gives_up,
                     a_query_past_its_deadline_gives_up, a_query_over_its_memory_is_too_large,
                     sums_beyond_the_largest_number_end_at_it;
+                exact: sums_beyond_64_bits_are_told_in_microseconds,
+                    cycles_beyond_64_bits_are_told_in_thousands;
                 hostile: labels_are_only_text, functions_are_only_text,
                     numbers_at_their_limits_harm_nothing_else, long_labels_are_kept_whole;
                 together: pushes_and_queries_of_many_threads_add_up,

@@ -12,6 +12,7 @@ use crate::labels::{LabelSetId, key};
 use crate::sample::Profile;
 use crate::stack::StackId;
 use crate::text::printable;
+use crate::unit::time_unit_ns;
 use fxprof_processed_profile as fx;
 use hashbrown::HashMap;
 use std::io::Write;
@@ -49,9 +50,9 @@ pub fn write(
         let thread = threads[&event.key.labels];
         let stack = writer.stack(thread, event.key);
         let at = fx::Timestamp::from_nanos_since_reference(event.at_ns);
-        let weight = match writer.by_time {
-            true => writer.milliseconds(thread, event.value.weight),
-            false => event.value.count,
+        let weight = match writer.per_ms {
+            Some(per_ms) => writer.milliseconds(thread, event.value.weight, per_ms),
+            None => event.value.count,
         };
         let weight = i32::try_from(weight).map_err(|_| FormatError::TotalTooLarge {
             format: Format::Firefox,
@@ -73,9 +74,11 @@ struct Writer<'p> {
     categories: Vec<fx::CategoryHandle>,
     strings: HashMap<FrameId, fx::StringHandle>,
     stacks: HashMap<(fx::ThreadHandle, bool, StackId), Option<fx::StackHandle>>,
-    /// Time of a thread that is less than a millisecond and waits to be told. Unit: nanoseconds.
+    /// Time of a thread that is less than a millisecond and waits to be told, in the profile's
+    /// unit.
     left: HashMap<fx::ThreadHandle, u64>,
-    by_time: bool,
+    /// Weight of a millisecond, where weights are shown and are time.
+    per_ms: Option<u64>,
 }
 
 impl<'p> Writer<'p> {
@@ -88,11 +91,12 @@ impl<'p> Writer<'p> {
         let start = timeline.start_unix_ns.max(0).unsigned_abs();
         let start =
             fx::ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(start));
-        let is_time = profile.info.unit == "nanoseconds";
-        let interval = match profile.info.period {
-            period if is_time && period > 0 => period,
+        let unit_ns = time_unit_ns(&profile.info.unit);
+        let interval = match (profile.info.period, unit_ns) {
+            (period, Some(unit_ns)) if period > 0 => period.saturating_mul(unit_ns),
             _ => 10_000_000,
         };
+        let by_weight = options.measure == Measure::Weight;
         let mut file =
             fx::Profile::new(&product, start, fx::SamplingInterval::from_nanos(interval));
         // Names are there; nothing is to be looked up.
@@ -118,7 +122,9 @@ impl<'p> Writer<'p> {
             strings: HashMap::new(),
             stacks: HashMap::new(),
             left: HashMap::new(),
-            by_time: is_time && options.measure == Measure::Weight,
+            per_ms: unit_ns
+                .filter(|_| by_weight)
+                .map(|unit_ns| 1_000_000 / unit_ns),
         }
     }
 
@@ -165,7 +171,7 @@ impl<'p> Writer<'p> {
     }
 
     fn weigh(&mut self, thread: fx::ThreadHandle) {
-        if self.by_time {
+        if self.per_ms.is_some() {
             self.file
                 .set_thread_samples_weight_type(thread, fx::WeightType::TracingMs);
         }
@@ -251,10 +257,10 @@ impl<'p> Writer<'p> {
     }
 
     /// Whole milliseconds of a sample and of what its thread had left over.
-    fn milliseconds(&mut self, thread: fx::ThreadHandle, ns: u64) -> u64 {
+    fn milliseconds(&mut self, thread: fx::ThreadHandle, weight: u64, per_ms: u64) -> u64 {
         let left = self.left.entry(thread).or_default();
-        let sum = left.saturating_add(ns);
-        *left = sum % 1_000_000;
-        sum / 1_000_000
+        let sum = left.saturating_add(weight);
+        *left = sum % per_ms;
+        sum / per_ms
     }
 }

@@ -20,6 +20,7 @@ use crate::heatmap::{Cell, HeatMap};
 use crate::sample::Profile;
 use crate::text::grouped;
 use crate::text::printable;
+use crate::unit::time_unit_ns;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -142,8 +143,8 @@ pub fn summary(profile: &Profile, map: &HeatMap, measure: Measure) -> String {
 
 /// A value with its unit, as people read it.
 pub fn amount(value: u64, measure: Measure, unit: &str) -> String {
-    match measure {
-        Measure::Weight if unit == "nanoseconds" => length(value as f64),
+    match time_unit_ns(unit) {
+        Some(unit_ns) if measure == Measure::Weight => length(value as f64 * unit_ns as f64),
         _ => format!("{} {}", grouped(value), printable(measure.word(unit))),
     }
 }

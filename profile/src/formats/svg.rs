@@ -12,6 +12,7 @@ use super::{Annotations, Format, FormatError, Measure, Options, quality_line};
 use crate::diff::Diff;
 use crate::sample::{Info, Profile};
 use crate::text::printable;
+use crate::unit::time_unit_ns;
 use inferno::flamegraph::color::{BackgroundColor, BasicPalette, Color, PaletteMap};
 use inferno::flamegraph::{self, Direction, Palette, TextTruncateDirection};
 use std::io::Write;
@@ -128,9 +129,10 @@ fn draw(
     style.title = printable(&options.title).into_owned();
     style.subtitle = Some(subtitle);
     style.count_name = printable(options.measure.word(&info.unit)).into_owned();
-    if options.measure == Measure::Weight && info.unit == "nanoseconds" {
+    let unit_ns = time_unit_ns(&info.unit).filter(|_| options.measure == Measure::Weight);
+    if let Some(unit_ns) = unit_ns {
         // Ten digits are a riddle.
-        style.factor = 1e-3;
+        style.factor = unit_ns as f64 / 1e3;
         style.count_name = "µs".to_owned();
     }
     style.direction = if options.icicle {

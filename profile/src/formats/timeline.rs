@@ -5,6 +5,7 @@
 //! an order that was seen. Writers say how many of each there are.
 
 use crate::sample::{Profile, SampleKey, Value};
+use crate::unit::time_unit_ns;
 use hashbrown::HashMap;
 
 /// About the most events that samples without a moment become. Beyond, each stands for several samples,
@@ -74,7 +75,7 @@ impl Timeline {
             before if before > 0 && !moments.is_absent() && moments.dropped == 0 => before,
             _ => info.duration_ns,
         };
-        timeline.spread(&rest, room, info.unit == "nanoseconds");
+        timeline.spread(&rest, room, time_unit_ns(&info.unit));
         let first = behind(moments.start_unix_ns);
         for moment in &moments.list {
             timeline.timed += 1;
@@ -91,7 +92,7 @@ impl Timeline {
         timeline
     }
 
-    fn spread(&mut self, rest: &[(SampleKey, Value)], room_ns: u64, by_weight: bool) {
+    fn spread(&mut self, rest: &[(SampleKey, Value)], room_ns: u64, unit_ns: Option<u64>) {
         let total = rest.iter().fold(Value::default(), |mut sum, &(_, value)| {
             sum += value;
             sum
@@ -100,10 +101,10 @@ impl Timeline {
         let samples_each = total.count.div_ceil(SPREAD_EVENTS_MAX).max(1);
         let count = |value: &Value| value.count.div_ceil(samples_each);
         let events: u64 = rest.iter().map(|(_, value)| count(value)).sum();
-        let room_ns = match room_ns {
-            0 if by_weight => total.weight,
-            0 => events.saturating_mul(EVENT_NS),
-            room => room,
+        let room_ns = match (room_ns, unit_ns) {
+            (0, Some(unit_ns)) => total.weight.saturating_mul(unit_ns),
+            (0, None) => events.saturating_mul(EVENT_NS),
+            (room, _) => room,
         };
         let part = |whole: u64, at: u64, of: u64| {
             let to = u128::from(whole) * u128::from(at) / u128::from(of.max(1));

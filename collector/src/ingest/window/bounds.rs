@@ -15,7 +15,8 @@ use proto::collector as wire;
 pub(super) fn plausible(facts: &wire::WindowFacts, rows: &[Row]) -> Result<(), String> {
     let weight: u128 = rows.iter().map(|row| u128::from(row.value.weight)).sum();
     let most = u128::from(facts.duration_ns) * CPUS_MAX;
-    if facts.unit == "nanoseconds" && weight > most {
+    let is_over = |unit_ns: u64| weight.saturating_mul(unit_ns.into()) > most;
+    if profile::unit::time_unit_ns(&facts.unit).is_some_and(is_over) {
         return Err(format!("it says that more than {CPUS_MAX} CPUs were busy"));
     }
     Ok(())

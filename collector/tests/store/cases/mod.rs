@@ -1,6 +1,7 @@
 //! The cases of the suite, by what they are about.
 
 pub mod coarser;
+pub mod exact;
 pub mod hostile;
 pub mod limits;
 pub mod pushes;

@@ -9,6 +9,7 @@ import { QueryService, SelectionSchema } from '../gen/fleetprof/collector/v1/que
 import type { Range } from '../time/range';
 import { toNs } from '../time/range';
 import { Assembler, type Profile } from './profile';
+import { rebaseCgroups, rebaseDiff, rebaseHosts, rebaseSeries, rebaseTop } from './unit';
 
 /** Longest a question waits. Unit: milliseconds. The collector has a limit of its own below it. */
 export const DEADLINE_MS = 60_000;
@@ -49,8 +50,8 @@ function selection(subject: Subject, withFrames = true): Selection {
 }
 
 /** CPU over time. Frame filters do not reach it: series have no stacks. */
-export function series(subject: Subject, by: string, signal: AbortSignal): Promise<SeriesResponse> {
-  return client.series({ selection: selection(subject, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX }, { signal });
+export async function series(subject: Subject, by: string, signal: AbortSignal): Promise<SeriesResponse> {
+  return rebaseSeries(await client.series({ selection: selection(subject, false), groupBy: by === '' ? [] : [by], limit: LINES_MAX }, { signal }));
 }
 
 /** One merged profile. `progress` is told how many stacks have come. */
@@ -65,23 +66,23 @@ export async function profile(subject: Subject, groupBy: string, signal: AbortSi
 }
 
 /** A table by function, module or label, from the collector's own sums. */
-export function top(subject: Subject, by: string, byTotal: boolean, signal: AbortSignal): Promise<TopResponse> {
-  return client.top({ selection: selection(subject), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal });
+export async function top(subject: Subject, by: string, byTotal: boolean, signal: AbortSignal): Promise<TopResponse> {
+  return rebaseTop(await client.top({ selection: selection(subject), by, sortByTotal: byTotal, limit: ROWS_MAX }, { signal }));
 }
 
 /** Two selections against each other, with the statistical error. */
-export function diff(before: Subject, after: Subject, signal: AbortSignal): Promise<DiffResponse> {
-  return client.diff({ before: selection(before), after: selection(after), limit: ROWS_MAX }, { signal });
+export async function diff(before: Subject, after: Subject, signal: AbortSignal): Promise<DiffResponse> {
+  return rebaseDiff(await client.diff({ before: selection(before), after: selection(after), limit: ROWS_MAX }, { signal }));
 }
 
 /** Every host heard of. */
-export function hosts(range: Range, signal: AbortSignal): Promise<HostsResponse> {
-  return client.hosts({ range: timeRange(range) }, { signal });
+export async function hosts(range: Range, signal: AbortSignal): Promise<HostsResponse> {
+  return rebaseHosts(await client.hosts({ range: timeRange(range) }, { signal }));
 }
 
 /** CPU by cgroup, with frame filters from stacks. */
-export function cgroups(subject: Subject, signal: AbortSignal): Promise<CgroupsResponse> {
-  return client.cgroups({ selection: selection(subject) }, { signal });
+export async function cgroups(subject: Subject, signal: AbortSignal): Promise<CgroupsResponse> {
+  return rebaseCgroups(await client.cgroups({ selection: selection(subject) }, { signal }));
 }
 
 /** What this collector is. */

@@ -4,6 +4,7 @@ import type { DataQuality, ProfileResponse } from '../gen/fleetprof/collector/v1
 import type { Coverage, Info, ProfileChunk, Quality } from '../gen/fleetprof/profile/v1/profile_pb';
 import { ProfileError, below, bound, bytes, floats, words } from './columns';
 import { type Moments, MomentsBuilder } from './moments';
+import { baseOf, rebase } from './unit';
 
 export { ProfileError } from './columns';
 
@@ -77,6 +78,8 @@ export class Assembler {
   private readonly weight = floats();
   private readonly moments = new MomentsBuilder();
   private unit = '';
+  /** What weights are multiplied by to be in `unit`. */
+  private by = 1;
   private about: About = { startUnixNs: 0n, durationNs: 0n, event: '', period: 0n, sampling: undefined, coverage: undefined };
   private last = false;
   private quality: DataQuality | undefined;
@@ -96,7 +99,10 @@ export class Assembler {
    * @throws ProfileError when it contradicts itself or those before.
    */
   add(message: ProfileResponse): void {
-    if (message.quality) this.quality = message.quality;
+    if (message.quality) {
+      this.quality = message.quality;
+      rebase(this.quality);
+    }
     if (message.chunk) this.addChunk(message.chunk);
   }
 
@@ -128,8 +134,9 @@ export class Assembler {
 
   private addInfo(info: Info): void {
     const { unit, startUnixNs, durationNs, event, period, quality, coverage } = info;
-    this.unit = unit;
-    this.about = { startUnixNs, durationNs, event, period, sampling: quality, coverage };
+    const base = baseOf(unit);
+    [this.unit, this.by] = [base.unit, base.by];
+    this.about = { startUnixNs, durationNs, event, period: period * BigInt(base.by), sampling: quality, coverage };
     if (info.times) this.moments.begin(info.times);
   }
 
@@ -172,7 +179,7 @@ export class Assembler {
       this.stack.push(below(sampleStacks[at], this.parent.length, 'stack'));
       this.end.push(Math.min(sampleEnds[at], 255));
       this.count.push(Number(sampleCounts[at]));
-      this.weight.push(Number(sampleWeights[at]));
+      this.weight.push(Number(sampleWeights[at]) * this.by);
     }
   }
 

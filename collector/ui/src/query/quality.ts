@@ -73,7 +73,7 @@ export function notesOf(quality: DataQuality): Note[] {
     notes.push({ text: `${format.percent(part)} pruned`, title: 'Weight of stacks that were cut to a parent, or folded, to keep the answer within its limits: narrow the selection to see them', warn: part > WARN_FROM.pruned });
   }
   if (quality.weightsCapped) {
-    notes.unshift({ text: 'weights too large', title: 'Weights of this answer pass 2⁶⁴ − 1 (584 CPU-years) and were cut to it: totals are too small and shares too large. Ask for a shorter range or fewer hosts', warn: true, bad: true });
+    notes.unshift({ text: 'weights too large', title: 'Weights of this answer pass 2⁶⁴ − 1 and were cut to it: totals are too small and shares too large. Ask for a shorter range or fewer hosts', warn: true, bad: true });
   }
   if (quality.damaged.length) {
     notes.push({ text: `${format.plural(quality.damaged.length, 'partition')} set aside`, title: 'Damaged partitions do not answer', warn: true });

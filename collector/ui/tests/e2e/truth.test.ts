@@ -214,7 +214,10 @@ describe.skipIf(!SEEDED)('the comparison', () => {
     await page.getByRole('button', { name: 'Cores', exact: true }).click();
     await page.locator('.top th', { hasText: 'Change, cores' }).waitFor();
     const [before, after] = await page.locator('.top tbody tr').filter({ hasText: 'malloc' }).first().locator('td.number').allTextContents();
-    expect(Math.abs(Number(before) / Number(after) - 1)).toBeLessThan(0.3);
+    // The load wanders by some tens of percent; without the time it would be a sixth.
+    const ratio = Number(before) / Number(after);
+    expect(ratio).toBeGreaterThan(0.5);
+    expect(ratio).toBeLessThan(2);
     await page.locator('.flame-box').focus();
     await page.keyboard.press('ArrowDown');
     await page.waitForFunction(() => /cores/.test(document.querySelector('.detail')?.textContent ?? ''));

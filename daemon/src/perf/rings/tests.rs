@@ -296,7 +296,8 @@ fn hold_taken_and_missing_against_time() {
     assert!(known_at_once && missing > 500, "{missing} missing");
     let found = counts.samples + counts.missed;
     eprintln!("{counts:?}, {periods} periods passed, {ticks} ticks");
-    assert!(found <= periods + 4, "{found} of {periods}");
+    // A busy virtual machine makes up for timers that came late.
+    assert!(found <= periods + periods / 20 + 4, "{found} of {periods}");
     if throttled {
         return fixtures::skip("the kernel throttles events here");
     }

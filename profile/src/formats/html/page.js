@@ -78,7 +78,8 @@
       if (ns >= size) return (ns / size).toPrecision(3).replace(/\.0+$/, "") + " " + unit;
     return ns + " ns";
   };
-  const weightText = (value) => (data.unit === "nanoseconds" ? duration(value) : number.format(value) + " " + data.unit);
+  const unitNs = { nanoseconds: 1, microseconds: 1e3 }[data.unit];
+  const weightText = (value) => (unitNs ? duration(value * unitNs) : number.format(value) + " " + data.unit);
   const countText = (value) => number.format(value) + (value === 1 ? " sample" : " samples");
   const measureText = (value) => (state.measure === 0 ? countText : weightText)(value);
   const label = (node) => (node === 0 ? "all" : functions[nameOf[node]]);

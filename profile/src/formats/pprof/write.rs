@@ -8,6 +8,7 @@ use crate::formats::{Format, FormatError, no_frames, quality_line};
 use crate::frame::{FrameKind, FrameRef};
 use crate::outcome::{StackEnd, Unnamed};
 use crate::sample::{Profile, Quality, SampleKey, Value};
+use crate::unit::is_time;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use hashbrown::HashMap;
@@ -54,8 +55,8 @@ fn build(profile: &Profile) -> Message {
         unit: builder.string("count"),
     };
     let weight = match info.unit.as_str() {
-        "nanoseconds" if info.is_waiting() => ("off_cpu", "nanoseconds"),
-        "nanoseconds" => ("cpu", "nanoseconds"),
+        unit if is_time(unit) && info.is_waiting() => ("off_cpu", unit),
+        unit if is_time(unit) => ("cpu", unit),
         "" => ("weight", "count"),
         // The default type is found by its name, which must not be that of the count.
         "samples" => ("weight", "samples"),

@@ -15,6 +15,7 @@ use crate::frame::FrameRef;
 use crate::outcome::StackEnd;
 use crate::sample::{Profile, SampleKey, Value};
 use crate::text::printable;
+use crate::unit::is_time;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -34,7 +35,7 @@ struct File<'a> {
     #[serde(rename = "activeProfileIndex")]
     active_profile_index: usize,
     shared: Shared<'a>,
-    profiles: Vec<Sampled>,
+    profiles: Vec<Sampled<'a>>,
 }
 
 #[derive(Serialize)]
@@ -56,11 +57,11 @@ fn is_zero(line: &u32) -> bool {
 }
 
 #[derive(Serialize)]
-struct Sampled {
+struct Sampled<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     name: String,
-    unit: &'static str,
+    unit: &'a str,
     #[serde(rename = "startValue")]
     start_value: u64,
     #[serde(rename = "endValue")]
@@ -81,10 +82,10 @@ pub fn write(
     options: &Options,
     out: &mut impl Write,
 ) -> Result<(), FormatError> {
-    let unit = if profile.info.unit == "nanoseconds" {
-        "nanoseconds"
-    } else {
-        "none"
+    // The format has our units of time, by the same names.
+    let unit = match profile.info.unit.as_str() {
+        unit if is_time(unit) => unit,
+        _ => "none",
     };
     let options = &Options {
         root_labels: Vec::new(),

@@ -186,7 +186,14 @@ pub fn read(bytes: &[u8], which: Option<usize>) -> Result<Import, SpeedscopeErro
     if chosen.iter().any(|other| other.unit() != first.unit()) {
         return Err(SpeedscopeError::Units { names: names() });
     }
-    let scale = Scale::of(first.unit())?;
+    let scale = match first.unit() {
+        // Ours are in microseconds where nanoseconds do not hold them.
+        "microseconds" if file.exporter == EXPORTER => Scale {
+            unit: "microseconds",
+            by: 1.0,
+        },
+        unit => Scale::of(unit)?,
+    };
     let mut reader = Reader::new(&file.shared.frames, scale, file.exporter != EXPORTER);
     let offset = which.unwrap_or(1);
     for (at, entry) in chosen.iter().enumerate() {

@@ -1,0 +1,330 @@
+//! Answers that are added up from parts of their range, each kind by its own rules.
+
+use crate::store::prune::prune;
+use crate::store::{LabelSet, Labelled, Limits, Line, Lines};
+use profile::unit::{WEIGHT_MAX, coarsened};
+use profile::{Costs, Info, Profile, Remap};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Taken for a label set in a table, beside its line. Unit: bytes.
+const LABELS_BYTES: usize = 300;
+
+/// Data of an answer whose weights add up over time.
+pub(super) trait Weighed: Sized {
+    /// Parts that were added up, and what of the whole is no sum of them. From the whole.
+    type Sum: From<Self>;
+
+    /// True when a sum in it may stand at the largest number, though the total does not.
+    fn is_capped(&self) -> bool {
+        false
+    }
+
+    /// True when a sum in it passes what every reader takes, though the total does not.
+    fn is_beyond(&self) -> bool {
+        false
+    }
+
+    /// Weighs in the coarser unit. `is_time`: weights are time, as what the kernel accounts.
+    fn coarsen(&mut self, is_time: bool);
+
+    /// What its rows weigh together; `None` when it may not have all of them.
+    fn weight(&self) -> Option<u64> {
+        None
+    }
+
+    /// Adds a part in the coarser unit.
+    fn add(sum: &mut Self::Sum, part: Self, limits: &Limits);
+
+    /// Memory of a sum. Unit: bytes.
+    fn heap_bytes(sum: &Self::Sum) -> usize;
+
+    /// The answer within its limits, what all of it weighs, and what of that limits folded.
+    fn finish(sum: Self::Sum, limits: &Limits) -> (Self, u64, u64);
+}
+
+/// Samples of parts under the facts of the whole.
+pub(super) struct OfProfile {
+    whole: Info,
+    sum: Profile,
+    folded: u64,
+}
+
+impl From<Profile> for OfProfile {
+    fn from(whole: Profile) -> OfProfile {
+        OfProfile {
+            whole: whole.info,
+            sum: Profile::default(),
+            folded: 0,
+        }
+    }
+}
+
+impl Weighed for Profile {
+    type Sum = OfProfile;
+
+    fn coarsen(&mut self, _: bool) {
+        Profile::coarsen(self);
+    }
+
+    fn weight(&self) -> Option<u64> {
+        Some(self.total().weight)
+    }
+
+    fn add(of: &mut OfProfile, part: Profile, limits: &Limits) {
+        let mut remap = Remap::default();
+        for (key, value) in part.sorted() {
+            of.sum.add_from(&part.dict, &mut remap, key, value);
+        }
+        // Stacks that are heavy in a part may be light in the whole: they stay for a while.
+        if of.sum.dict.stacks.len() > limits.nodes.saturating_mul(4) {
+            let folded = prune(&mut of.sum, limits.nodes.saturating_mul(2));
+            of.folded = of.folded.saturating_add(folded);
+        }
+    }
+
+    fn heap_bytes(of: &OfProfile) -> usize {
+        of.sum.heap_bytes()
+    }
+
+    fn finish(mut of: OfProfile, limits: &Limits) -> (Profile, u64, u64) {
+        let folded = of.folded.saturating_add(prune(&mut of.sum, limits.nodes));
+        // Takes unit and period along.
+        let mut facts = Profile {
+            info: of.whole,
+            ..Profile::default()
+        };
+        facts.coarsen();
+        of.sum.info = facts.info;
+        let weight = of.sum.total().weight;
+        (of.sum, weight, folded)
+    }
+}
+
+/// Costs of parts.
+pub(super) struct OfCosts(Costs);
+
+impl From<Costs> for OfCosts {
+    fn from(whole: Costs) -> OfCosts {
+        OfCosts(Costs::new(whole.by()))
+    }
+}
+
+impl Weighed for Costs {
+    type Sum = OfCosts;
+
+    fn coarsen(&mut self, _: bool) {
+        Costs::coarsen(self);
+    }
+
+    fn weight(&self) -> Option<u64> {
+        Some(self.total().weight)
+    }
+
+    fn add(of: &mut OfCosts, part: Costs, _: &Limits) {
+        of.0.merge(&part);
+    }
+
+    fn heap_bytes(of: &OfCosts) -> usize {
+        of.0.heap_bytes()
+    }
+
+    fn finish(of: OfCosts, _: &Limits) -> (Costs, u64, u64) {
+        let weight = of.0.total().weight;
+        (of.0, weight, 0)
+    }
+}
+
+/// Totals of parts by label set.
+#[derive(Default)]
+pub(super) struct OfTotals(HashMap<LabelSet, Labelled>);
+
+impl From<Vec<Labelled>> for OfTotals {
+    fn from(_: Vec<Labelled>) -> OfTotals {
+        OfTotals::default()
+    }
+}
+
+/// Both numbers of what the kernel accounts.
+fn accounted(row: &Labelled) -> [i64; 2] {
+    [row.expected_ns, row.estimated_ns]
+}
+
+impl Weighed for Vec<Labelled> {
+    type Sum = OfTotals;
+
+    fn is_capped(&self) -> bool {
+        // Engines end a little apart below zero.
+        let is_end = |ns: i64| ns == i64::MAX || ns <= i64::MIN + 1;
+        self.iter()
+            .any(|row| accounted(row).into_iter().any(is_end))
+    }
+
+    fn is_beyond(&self) -> bool {
+        // What is expected is added up over the rows, too.
+        let sum = |at: usize| -> i128 {
+            let all = self.iter().map(|row| accounted(row)[at]);
+            all.map(|ns| i128::from(ns.max(0))).sum()
+        };
+        sum(0).max(sum(1)) > WEIGHT_MAX.into()
+    }
+
+    fn coarsen(&mut self, is_time: bool) {
+        for row in self {
+            row.taken = row.taken.coarsened();
+            row.lost = row.lost.coarsened();
+            if is_time {
+                row.expected_ns = coarsened_signed(row.expected_ns);
+                row.estimated_ns = coarsened_signed(row.estimated_ns);
+            }
+        }
+    }
+
+    fn add(of: &mut OfTotals, part: Vec<Labelled>, _: &Limits) {
+        for row in part {
+            match of.0.entry(row.labels.clone()) {
+                Entry::Vacant(new) => {
+                    new.insert(row);
+                }
+                Entry::Occupied(mut sum) => {
+                    let sum = sum.get_mut();
+                    sum.taken += row.taken;
+                    sum.lost += row.lost;
+                    sum.expected_ns = sum.expected_ns.saturating_add(row.expected_ns);
+                    sum.estimated_ns = sum.estimated_ns.saturating_add(row.estimated_ns);
+                }
+            }
+        }
+    }
+
+    fn heap_bytes(of: &OfTotals) -> usize {
+        of.0.len() * LABELS_BYTES
+    }
+
+    fn finish(of: OfTotals, limits: &Limits) -> (Vec<Labelled>, u64, u64) {
+        let mut rows: Vec<Labelled> = of.0.into_values().collect();
+        let weight = |row: &Labelled| row.taken.weight.saturating_add(row.lost.weight);
+        let all = sum(rows.iter().map(weight));
+        rows.sort_by(|left, right| {
+            let heavier = weight(right).cmp(&weight(left));
+            heavier.then_with(|| left.labels.cmp(&right.labels))
+        });
+        rows.truncate(limits.lines);
+        (rows, all, 0)
+    }
+}
+
+/// The same in the coarser unit, rounded to the nearest; the largest number stays.
+fn coarsened_signed(ns: i64) -> i64 {
+    if ns == i64::MAX {
+        return ns;
+    }
+    let size = i64::try_from(coarsened(ns.unsigned_abs())).unwrap_or(i64::MAX);
+    size * ns.signum()
+}
+
+/// Lines of parts over the time axis of the whole.
+pub(super) struct OfLines {
+    /// The axis, and whose windows each step has.
+    whole: Lines,
+    lines: HashMap<LabelSet, Vec<u64>>,
+}
+
+impl OfLines {
+    /// Length of the steps.
+    pub fn step_ns(&self) -> u64 {
+        self.whole.step_ns
+    }
+}
+
+impl From<Lines> for OfLines {
+    fn from(mut whole: Lines) -> OfLines {
+        for step in &mut whole.steps {
+            (step.weight, step.lost_weight) = (0, 0);
+        }
+        whole.lines.clear();
+        whole.rest.clear();
+        whole.rest_lines = 0;
+        let lines = HashMap::new();
+        OfLines { whole, lines }
+    }
+}
+
+impl Weighed for Lines {
+    type Sum = OfLines;
+
+    fn is_capped(&self) -> bool {
+        // Steps have all that their hosts weigh, whatever is selected of them.
+        self.steps.iter().any(|step| step.weight == u64::MAX)
+    }
+
+    fn is_beyond(&self) -> bool {
+        self.steps.iter().any(|step| step.weight > WEIGHT_MAX)
+    }
+
+    fn coarsen(&mut self, _: bool) {
+        let lines = self.lines.iter_mut().map(|line| &mut line.weights);
+        for weight in lines.chain([&mut self.rest]).flatten() {
+            *weight = coarsened(*weight);
+        }
+        for step in &mut self.steps {
+            step.weight = coarsened(step.weight);
+            step.lost_weight = coarsened(step.lost_weight);
+        }
+    }
+
+    fn weight(&self) -> Option<u64> {
+        let lines = self.lines.iter().map(|line| &line.weights);
+        Some(sum(lines.chain([&self.rest]).flatten().copied()))
+    }
+
+    fn add(of: &mut OfLines, part: Lines, _: &Limits) {
+        let (start, step_ns) = (of.whole.start_unix_ns, of.whole.step_ns);
+        // A part that begins within a step has that step as its first.
+        let first = part.start_unix_ns.saturating_sub(start) / (step_ns as i64).max(1);
+        let first = usize::try_from(first).unwrap_or(0);
+        let count = of.whole.steps.len();
+        for Line { labels, weights } in part.lines {
+            let line = of.lines.entry(labels).or_insert_with(|| vec![0; count]);
+            for (sum, weight) in line.iter_mut().skip(first).zip(weights) {
+                *sum = sum.saturating_add(weight);
+            }
+        }
+        for (sum, step) in of.whole.steps.iter_mut().skip(first).zip(part.steps) {
+            sum.weight = sum.weight.saturating_add(step.weight);
+            sum.lost_weight = sum.lost_weight.saturating_add(step.lost_weight);
+        }
+    }
+
+    fn heap_bytes(of: &OfLines) -> usize {
+        of.lines.len() * (of.whole.steps.len() * size_of::<u64>() + LABELS_BYTES)
+    }
+
+    fn finish(of: OfLines, limits: &Limits) -> (Lines, u64, u64) {
+        let OfLines { mut whole, lines } = of;
+        let lines = lines.into_iter();
+        let mut lines: Vec<(u64, Line)> = lines
+            .map(|(labels, weights)| (sum(weights.iter().copied()), Line { labels, weights }))
+            .collect();
+        let all = sum(lines.iter().map(|(weight, _)| *weight));
+        lines.sort_by(|(left, line), (right, other)| {
+            right.cmp(left).then_with(|| line.labels.cmp(&other.labels))
+        });
+        let left_out = lines.split_off(lines.len().min(limits.lines));
+        if !left_out.is_empty() {
+            whole.rest = vec![0; whole.steps.len()];
+        }
+        for (_, line) in &left_out {
+            for (sum, weight) in whole.rest.iter_mut().zip(&line.weights) {
+                *sum = sum.saturating_add(*weight);
+            }
+        }
+        whole.rest_lines = left_out.len() as u64;
+        whole.lines = lines.into_iter().map(|(_, line)| line).collect();
+        (whole, all, 0)
+    }
+}
+
+fn sum(weights: impl Iterator<Item = u64>) -> u64 {
+    weights.fold(0, u64::saturating_add)
+}
