@@ -139,7 +139,8 @@ fn the_profile_says_its_coverage_needs_root() {
     // The open window has no accounts yet.
     assert!(coverage.windows_unmeasured <= 2, "{coverage:?}");
     let share = coverage.share().expect("something was measured");
-    assert!((0.9..=1.1).contains(&share), "{share}: {coverage:?}");
+    // On a loaded machine accounts are read late, and one window is measured.
+    assert!((0.8..=1.25).contains(&share), "{share}: {coverage:?}");
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl Store for Exact {
     fn push_defined(
         &self,
         windows: &[NewWindow],
-        definitions: &Defined,
+        definitions: &[Arc<Defined>],
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
         self.0.push_defined(windows, definitions, now_unix_ns)
