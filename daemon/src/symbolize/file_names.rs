@@ -5,7 +5,9 @@ use super::counters::{SymbolCounters, add, bump};
 use super::elf::{ElfError, Headers, Segment, SymbolTable, read_headers};
 use super::files::{Found, Image};
 use super::lines::{LineSource, Place};
-use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name, names};
+use super::{
+    FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, go, inflate, module_name, names,
+};
 use crate::ids::FileOffset;
 use hashbrown::HashMap;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
@@ -71,6 +73,8 @@ impl FileNames {
                 machine: 0,
                 segments: Vec::new(),
                 eh_frame_hdr: None,
+                dynamic: None,
+                go_note: false,
                 sections: Vec::new(),
                 build_id: Box::default(),
             },
@@ -131,6 +135,9 @@ impl FileNames {
             }
         } else if !has_symbols {
             self.add_mini_debug_info(image, budget);
+        }
+        if self.tables.is_empty() && self.missing != Unnamed::OverBudget {
+            self.add_go_functions(image, budget);
         }
         if self.missing == Unnamed::OverBudget {
             return;
@@ -255,6 +262,25 @@ impl FileNames {
                 true => Unnamed::OverBudget,
                 false => Unnamed::FileUnreadable,
             };
+        }
+    }
+
+    /// Reads the names that every program in Go has.
+    fn add_go_functions(&mut self, image: &Image, budget: &FileBudget<'_>) {
+        let found = match go::find(image, &self.headers, budget) {
+            Ok(Some(tables)) => go::symbols(image, &tables, budget),
+            Ok(None) => return,
+            Err(over) => Err(over.into()),
+        };
+        match found {
+            Ok(Some(symbols)) => self.tables.push(Table {
+                symbols,
+                names_in: None,
+                frames: Vec::new(),
+                hint: 0,
+            }),
+            Ok(None) => {}
+            Err(error) => self.note(&error),
         }
     }
 

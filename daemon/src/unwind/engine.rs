@@ -10,7 +10,7 @@ use super::StackBuffer;
 use super::lookouts::LookCounts;
 use super::modules::{ModuleCounts, Modules, State};
 use super::recall::RecallCounts;
-use super::rule::{Rule, Step, return_slot, step_saved};
+use super::rule::{Behind, Rule, Step, return_slot, step_saved};
 use super::state::{Registers, StackCopy, number};
 use crate::aggregate::batch::RawFrame;
 use crate::ids::{Avma, FileId, FileOffset};
@@ -82,6 +82,8 @@ pub struct Engine {
     pub counts: UnwindCounts,
     /// Where the last walk needed a return address beyond the copy.
     pub cut: Option<Cut>,
+    /// What is behind the frame at which the last walk ended with [`StackEnd::OtherStack`].
+    pub behind: Behind,
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
     operations: Cell<u32>,
 }
@@ -129,6 +131,7 @@ impl Engine {
             modules: Modules::new(bytes_max),
             counts: UnwindCounts::default(),
             cut: None,
+            behind: Behind::Unknown,
             operations: Cell::new(0),
         }
     }
@@ -186,6 +189,7 @@ impl Engine {
         out: &mut StackBuffer,
     ) -> StackEnd {
         self.cut = None;
+        self.behind = Behind::Unknown;
         for depth in out.frames.len()..depth_max {
             if let Next::End(found) = self.frame(cursor, depth == 0, out) {
                 return found;
@@ -261,6 +265,19 @@ impl Engine {
         } = &*cursor;
         let caller = match rule.step {
             Step::Outermost => return Next::End(StackEnd::Complete),
+            // Where the instruction pointer is in it, the stack may be either: its frame pointer tells.
+            Step::Switched(behind) if cursor.exact => {
+                // Where that is not in the copy it has changed already.
+                if behind == Behind::Caller {
+                    self.behind = behind;
+                }
+                return self.by_frame_pointer(cursor, StackEnd::OtherStack);
+            }
+            Step::Switched(Behind::Nobody) => return Next::End(StackEnd::Complete),
+            Step::Switched(behind) => {
+                self.behind = behind;
+                return Next::End(StackEnd::OtherStack);
+            }
             Step::Unknown if without == StackEnd::ModuleLoading => return Next::End(without),
             Step::Unknown => return self.by_frame_pointer(cursor, without),
             Step::Saved {

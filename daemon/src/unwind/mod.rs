@@ -15,6 +15,7 @@ mod callchain;
 pub mod engine;
 mod expression;
 pub mod generated;
+mod go;
 pub mod lent;
 pub mod look;
 pub mod lookouts;
@@ -38,8 +39,9 @@ use crate::process::space::Mapping;
 use engine::{Engine, UnwindCounts};
 use lookouts::Lookouts;
 use modules::Loaded;
-use profile::StackEnd;
+use profile::{StackEnd, Unnamed};
 use recall::Recall;
+use rule::Behind;
 use state::{Registers, StackCopy};
 use std::sync::Arc;
 
@@ -235,6 +237,10 @@ impl Unwinder {
         let chain = &out.frames[out.user_at..];
         let (replaced, end) = match end {
             StackEnd::Complete | StackEnd::Stitched => (true, end),
+            StackEnd::OtherStack => (
+                true,
+                go_on_elsewhere(engine, &mut walked.frames, chain, chain_end),
+            ),
             _ => match rest_of_chain(&walked.frames, chain) {
                 Some(rest) if !rest.is_empty() => {
                     walked.frames.extend_from_slice(rest);
@@ -306,6 +312,28 @@ impl Unwinder {
             end => end,
         }
     }
+}
+
+/// Continues a walk that came to where the program changed to another stack: the copy does not hold the
+/// one it came from, but the kernel followed the frame pointers there. How the stack ends.
+fn go_on_elsewhere(
+    engine: &mut Engine,
+    walked: &mut Vec<RawFrame>,
+    chain: &[RawFrame],
+    chain_end: StackEnd,
+) -> StackEnd {
+    let rest = rest_of_chain(walked, chain).filter(|rest| !rest.is_empty());
+    let Some(rest) = rest else {
+        return StackEnd::OtherStack;
+    };
+    match engine.behind {
+        Behind::Caller => {}
+        Behind::CallersCaller => walked.push(RawFrame::Unknown(Unnamed::OtherStack)),
+        Behind::Unknown | Behind::Nobody => return StackEnd::OtherStack,
+    }
+    walked.extend_from_slice(rest);
+    engine.counts.chains_used += 1;
+    chain_end
 }
 
 /// What the chain has behind the frame at which a walk stopped, if it went that way too.
