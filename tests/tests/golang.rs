@@ -2,8 +2,7 @@
 //! own compiler, which distributions strip.
 
 use fixtures::golang::{self, Build};
-use fixtures::process::wait_for;
-use fixtures::recording::Shared;
+use fixtures::recording::{Shared, wait_until_read};
 use fixtures::{Cgroup, Daemon, Need, View, Workload, skip};
 use profile::{FrameKind, StackEnd, Unnamed};
 use proto::agent::{QueryProfileRequest, TimeRange};
@@ -13,8 +12,6 @@ use std::path::Path;
 use std::time::Duration;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Cgroup2];
-/// Longest wait for the daemon to have read the tables of all programs.
-const LEAD_MAX: Duration = Duration::from_secs(60);
 /// How long what is looked at lasts.
 const RUN: Duration = Duration::from_secs(24);
 /// The compiler's name in the recording.
@@ -84,22 +81,7 @@ fn recording() -> Option<&'static Views> {
             Ok(workload) => running.push((COMPILER.to_owned(), workload, cgroup)),
             Err(why) => drop(views.insert(COMPILER.to_owned(), Err(why))),
         }
-        let seen = wait_for(LEAD_MAX, || {
-            std::thread::sleep(Duration::from_secs(2));
-            let view = daemon.client().everything();
-            let known = |name: &str, cgroup: &Cgroup| {
-                let own = view.in_cgroup(cgroup.path());
-                name == COMPILER || own.only(|sample| sample.end.is_complete()).count() > 0
-            };
-            running
-                .iter()
-                .all(|(name, _, cgroup)| known(name, cgroup))
-                .then_some(())
-        });
-        // What did not come fails its own test, which shows what came instead.
-        if seen.is_none() {
-            eprintln!("programs still wait for unwind information");
-        }
+        wait_until_read(&daemon);
         let begin = fixtures::clock::unix_ns();
         std::thread::sleep(RUN);
         let end = fixtures::clock::unix_ns();

@@ -8,7 +8,7 @@
 use super::pack::build::{Builder, put};
 use super::rule::{Behind, ComputedRow, Kind, Rule};
 use super::table::{ROWS_MAX, Table};
-use crate::symbolize::budget::{FileBudget, Over};
+use crate::symbolize::budget::{Charge, FileBudget, Over};
 use crate::symbolize::elf::{Headers, ReadAt};
 use crate::symbolize::go;
 use crate::symbolize::go::functions::{Function, TOP_FRAME, WRITES_SP};
@@ -43,99 +43,144 @@ pub fn table<R: ReadAt + ?Sized>(
         return Ok(None);
     };
     let roles = roles(image, &tables, budget)?;
-    let mut lists = Lists::new(image, &tables, budget);
-    let mut charge = budget.charge(lists.heap_bytes())?;
-    let mut builder = Builder::new();
-    let mut known = HashMap::new();
-    let mut seen = 0;
-    tables.each(image, budget, |function: &Function| {
-        seen += 1;
-        if seen >= AT_ONCE {
-            seen = 0;
-            let known = known.allocation_size();
-            charge.set(lists.heap_bytes() + known + known / 2 + builder.heap_bytes())?;
-            budget.check()?;
-        }
-        let Some(Ok(start)) = function.start.checked_sub(base).map(u32::try_from) else {
-            return Ok(());
-        };
-        let len = u32::try_from(function.end - function.start).unwrap_or(u32::MAX);
-        let reading = match rule_of_role(image, headers, function, &roles) {
-            Ok(kind) => {
-                let rows = [(0, builder.number(kind)?)];
-                if let Some(rows) = builder.keep(&rows) {
-                    builder.add(start, len, rows);
-                }
-                return Ok(());
-            }
-            Err(reading) => reading,
-        };
-        let key = (function.depths, reading);
-        let found = match known.get(&key) {
-            Some(&found) => found,
-            None => {
-                let depths = lists.at(function.depths)?;
-                let found = depths.map(|depths| rows(&mut builder, depths, reading, &mut seen));
-                let found = found.transpose()?.flatten();
-                known.insert(key, found);
-                found
-            }
-        };
-        if let Some((rows, end)) = found {
-            builder.add(start, end.min(len), rows);
-        }
-        Ok::<(), Over>(())
-    })?;
-    let packed = builder.finish(charge)?;
+    let lists = Lists::new(image, &tables, budget);
+    let mut writer = Writer {
+        image,
+        headers,
+        base,
+        budget,
+        charge: budget.charge(lists.heap_bytes())?,
+        roles,
+        lists,
+        builder: Builder::new(),
+        known: HashMap::new(),
+        seen: 0,
+    };
+    tables.each(image, budget, |function: &Function| writer.add(function))?;
+    let packed = writer.builder.finish(writer.charge)?;
     Ok(Table::of(packed, base))
 }
 
-/// What all of a function leads to; else how its depths are to be read.
-fn rule_of_role<R: ReadAt + ?Sized>(
-    image: &R,
-    headers: &Headers,
-    function: &Function,
-    roles: &HashMap<u32, Role>,
-) -> Result<Kind, Reading> {
-    let role = roles.get(&function.name).copied();
-    let switched = || match keeps_frame_pointer(image, headers, function) {
-        true => Behind::Caller,
-        false => Behind::CallersCaller,
-    };
-    let rule = match role {
-        Some(Role::Begins) => Rule::OUTERMOST,
-        Some(Role::Leaves) => Rule::switched(Behind::Nobody),
-        Some(Role::Loses) => Rule::switched(Behind::Unknown),
-        Some(Role::SignalReturn) => {
-            return Ok(Kind::Computed(Box::new(ComputedRow::signal_return())));
-        }
-        Some(Role::Injected) => return Err(Reading::Injected),
-        Some(Role::Plain) => return Err(Reading::Depths),
-        None if function.flags & TOP_FRAME != 0 => Rule::OUTERMOST,
-        Some(Role::Switches) => Rule::switched(switched()),
-        None if function.flags & WRITES_SP != 0 => Rule::switched(switched()),
-        None => return Err(Reading::Depths),
-    };
-    Ok(Kind::Rule(rule))
+/// Writes the rows of one function after another.
+struct Writer<'a, 'b, R: ?Sized> {
+    image: &'a R,
+    headers: &'a Headers,
+    base: u64,
+    budget: &'a FileBudget<'b>,
+    charge: Charge<'a>,
+    roles: HashMap<u32, Role>,
+    lists: Lists<'a, 'b, R>,
+    builder: Builder,
+    /// Rows of the lists that were read, and where they end.
+    known: HashMap<(u32, Reading), Option<(u32, u32)>>,
+    /// Functions and rows since the last look at what is held and spent.
+    seen: usize,
 }
 
-/// True when a function saves its caller's frame pointer and sets its own, in one of the two ways that Go
-/// writes it: `push %rbp; mov %rsp,%rbp` from 1.21 on, `mov %rbp,N(%rsp); lea N(%rsp),%rbp` before.
-fn keeps_frame_pointer<R: ReadAt + ?Sized>(
-    image: &R,
-    headers: &Headers,
-    function: &Function,
-) -> bool {
-    let mut code = [0; PROLOGUE_BYTES];
-    let len = (function.end - function.start).min(PROLOGUE_BYTES as u64) as usize;
-    let offset = headers.offset_of(function.start);
-    let read = offset.and_then(|offset| image.read_some_at(&mut code[..len], offset).ok());
-    let code = &code[..read.unwrap_or(0)];
-    let has = |instructions: &[u8]| {
-        let mut places = code.windows(instructions.len());
-        places.any(|place| place == instructions)
-    };
-    has(&[0x55, 0x48, 0x89, 0xe5]) || has(&[0x48, 0x89, 0x6c, 0x24])
+impl<R: ReadAt + ?Sized> Writer<'_, '_, R> {
+    fn add(&mut self, function: &Function) -> Result<(), Over> {
+        self.seen += 1;
+        if self.seen >= AT_ONCE {
+            self.seen = 0;
+            let known = self.known.allocation_size();
+            let held = self.lists.heap_bytes() + known + known / 2 + self.builder.heap_bytes();
+            self.charge.set(held)?;
+            self.budget.check()?;
+        }
+        let Some(Ok(start)) = function.start.checked_sub(self.base).map(u32::try_from) else {
+            return Ok(());
+        };
+        let len = u32::try_from(function.end - function.start).unwrap_or(u32::MAX);
+        let role = self.roles.get(&function.name).copied();
+        match self.rule_of_role(function, role) {
+            Ok(kind) => self.add_alike(start, len, kind),
+            Err(reading) => {
+                if let Some((rows, end)) = self.rows(function.depths, reading)? {
+                    self.builder.add(start, end.min(len), rows);
+                }
+                if role == Some(Role::StandsIn) {
+                    self.add_stand_in(function, start)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds a function that is the same all over.
+    fn add_alike(&mut self, start: u32, len: u32, kind: Kind) -> Result<(), Over> {
+        let rows = [(0, self.builder.number(kind)?)];
+        if let Some(rows) = self.builder.keep(&rows) {
+            self.builder.add(start, len, rows);
+        }
+        Ok(())
+    }
+
+    /// Adds the first instruction of a function as what something returns to. A return address is looked
+    /// up one byte before it.
+    fn add_stand_in(&mut self, function: &Function, start: u32) -> Result<(), Over> {
+        if let (Some(before), Some(rule)) = (start.checked_sub(1), Rule::of_go(0, false))
+            && !self.keeps_frame_pointer(function)
+        {
+            let rule = Rule {
+                entered: true,
+                ..rule
+            };
+            self.add_alike(before, 1, Kind::Rule(rule))?;
+        }
+        Ok(())
+    }
+
+    /// The rows of the list of depths at a place, and where they end.
+    fn rows(&mut self, depths: u32, reading: Reading) -> Result<Option<(u32, u32)>, Over> {
+        if let Some(&found) = self.known.get(&(depths, reading)) {
+            return Ok(found);
+        }
+        let list = self.lists.at(depths)?;
+        let found = match list {
+            Some(list) => rows(&mut self.builder, list, reading, &mut self.seen)?,
+            None => None,
+        };
+        self.known.insert((depths, reading), found);
+        Ok(found)
+    }
+
+    /// What all of a function leads to; else how its depths are to be read.
+    fn rule_of_role(&self, function: &Function, role: Option<Role>) -> Result<Kind, Reading> {
+        let switched = || match self.keeps_frame_pointer(function) {
+            true => Behind::Caller,
+            false => Behind::CallersCaller,
+        };
+        let rule = match role {
+            Some(Role::Begins) => Rule::OUTERMOST,
+            Some(Role::Leaves) => Rule::switched(Behind::Nobody),
+            Some(Role::Loses) => Rule::switched(Behind::Unknown),
+            Some(Role::SignalReturn) => {
+                return Ok(Kind::Computed(Box::new(ComputedRow::signal_return())));
+            }
+            Some(Role::Injected) => return Err(Reading::Injected),
+            Some(Role::Plain | Role::StandsIn) => return Err(Reading::Depths),
+            None if function.flags & TOP_FRAME != 0 => Rule::OUTERMOST,
+            Some(Role::Switches) => Rule::switched(switched()),
+            None if function.flags & WRITES_SP != 0 => Rule::switched(switched()),
+            None => return Err(Reading::Depths),
+        };
+        Ok(Kind::Rule(rule))
+    }
+
+    /// True when a function saves its caller's frame pointer and sets its own, in one of the two ways that Go
+    /// writes it: `push %rbp; mov %rsp,%rbp` from 1.21 on, `mov %rbp,N(%rsp); lea N(%rsp),%rbp` before.
+    fn keeps_frame_pointer(&self, function: &Function) -> bool {
+        let mut code = [0; PROLOGUE_BYTES];
+        let len = (function.end - function.start).min(PROLOGUE_BYTES as u64) as usize;
+        let offset = self.headers.offset_of(function.start);
+        let read = offset.and_then(|offset| self.image.read_some_at(&mut code[..len], offset).ok());
+        let code = &code[..read.unwrap_or(0)];
+        let has = |instructions: &[u8]| {
+            let mut places = code.windows(instructions.len());
+            places.any(|place| place == instructions)
+        };
+        has(&[0x55, 0x48, 0x89, 0xe5]) || has(&[0x48, 0x89, 0x6c, 0x24])
+    }
 }
 
 /// The rows of a list of depths, and where they end. Adds their number to `seen`.

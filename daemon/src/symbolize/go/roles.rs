@@ -24,6 +24,9 @@ pub enum Role {
     Injected,
     /// Its depths are right although it is marked as if not.
     Plain,
+    /// A goroutine that called on another stack looks as if this function had been called; until Go 1.20 it
+    /// would return to its first instruction.
+    StandsIn,
 }
 
 /// Names and what they do. `cgocallback` writes the stack pointer, but has a frame on both stacks. The
@@ -48,6 +51,7 @@ const ROLES: &[(&[u8], Role)] = &[
     (b"runtime.sigreturn__sigaction", Role::SignalReturn),
     (b"runtime.sigtramp", Role::Plain),
     (b"runtime.systemstack", Role::Switches),
+    (b"runtime.systemstack_switch", Role::StandsIn),
 ];
 
 /// Longest of these names, with the byte that ends it.
