@@ -123,15 +123,17 @@ pub fn go_tables(data: &[u8]) {
         return;
     };
     let _ = go::roles::roles(data, &tables, &budget);
-    let source = Source::new(&tables);
+    let Ok(source) = Source::new(data, &headers, tables, true, &budget) else {
+        return;
+    };
     let (mut behind, mut functions) = (0, 0usize);
     let each = tables.each(data, &budget, |function| {
         assert!(behind <= function.start && function.start < function.end);
         behind = function.end;
         functions += 1;
         if functions <= 64 {
-            let place = source.place(data, function, function.start, &budget)?;
-            assert!(place.is_none_or(|place| !place.file.is_empty()));
+            let calls = source.calls(data, function.start, &budget)?;
+            assert!(calls.len() <= 65);
         }
         Ok::<(), Over>(())
     });

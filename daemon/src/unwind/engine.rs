@@ -82,8 +82,8 @@ pub struct Engine {
     pub counts: UnwindCounts,
     /// Where the last walk needed a return address beyond the copy.
     pub cut: Option<Cut>,
-    /// What is behind the frame at which the last walk ended with [`StackEnd::OtherStack`].
-    pub behind: Behind,
+    /// Where the last walk ended with [`StackEnd::OtherStack`].
+    pub switch: Switch,
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
     operations: Cell<u32>,
 }
@@ -95,6 +95,33 @@ pub struct Cut {
     pub slot: u64,
     registers: Registers,
     exact: bool,
+}
+
+/// A frame of a function that called on another stack than its caller's.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch {
+    /// What is behind it.
+    pub behind: Behind,
+    /// Its frame pointer, where that is known.
+    pub frame_pointer: Option<u64>,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Switch {
+            behind: Behind::Unknown,
+            frame_pointer: None,
+        }
+    }
+}
+
+impl Switch {
+    fn at(behind: Behind, registers: &Registers) -> Switch {
+        Switch {
+            behind,
+            frame_pointer: registers.get(number::RBP),
+        }
+    }
 }
 
 /// Where a walk is.
@@ -131,7 +158,7 @@ impl Engine {
             modules: Modules::new(bytes_max),
             counts: UnwindCounts::default(),
             cut: None,
-            behind: Behind::Unknown,
+            switch: Switch::default(),
             operations: Cell::new(0),
         }
     }
@@ -189,7 +216,7 @@ impl Engine {
         out: &mut StackBuffer,
     ) -> StackEnd {
         self.cut = None;
-        self.behind = Behind::Unknown;
+        self.switch = Switch::default();
         for depth in out.frames.len()..depth_max {
             if let Next::End(found) = self.frame(cursor, depth == 0, out) {
                 return found;
@@ -236,6 +263,18 @@ impl Engine {
         }
     }
 
+    /// Which of these frames is the first that nobody called, by what its file says of it: frames of a chain
+    /// do not tell where it ends.
+    pub fn outermost(&mut self, frames: &[RawFrame], now: Mono) -> Option<usize> {
+        frames.iter().position(|frame| match *frame {
+            RawFrame::File(file, offset) => {
+                let (rule, _) = self.rule(file, offset, now);
+                matches!(rule.step, Step::Outermost | Step::Switched(Behind::Nobody))
+            }
+            _ => false,
+        })
+    }
+
     /// The rule of a place, and why there is none.
     fn rule(&mut self, file: FileId, offset: FileOffset, now: Mono) -> (Rule, StackEnd) {
         if let Some(rule) = self.modules.known_rule(file, offset) {
@@ -265,17 +304,19 @@ impl Engine {
         } = &*cursor;
         let caller = match rule.step {
             Step::Outermost => return Next::End(StackEnd::Complete),
-            // Where the instruction pointer is in it, the stack may be either: its frame pointer tells.
+            // Where the instruction pointer is in it, the stack may be either: its frame pointer tells,
+            // which leads out of the copy once the stack has changed.
             Step::Switched(behind) if cursor.exact => {
-                // Where that is not in the copy it has changed already.
-                if behind == Behind::Caller {
-                    self.behind = behind;
-                }
+                let behind = match behind {
+                    Behind::Caller => behind,
+                    _ => Behind::Unknown,
+                };
+                self.switch = Switch::at(behind, registers);
                 return self.by_frame_pointer(cursor, StackEnd::OtherStack);
             }
             Step::Switched(Behind::Nobody) => return Next::End(StackEnd::Complete),
             Step::Switched(behind) => {
-                self.behind = behind;
+                self.switch = Switch::at(behind, registers);
                 return Next::End(StackEnd::OtherStack);
             }
             Step::Unknown if without == StackEnd::ModuleLoading => return Next::End(without),

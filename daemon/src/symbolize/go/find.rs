@@ -27,8 +27,14 @@ const HEADER_BYTES: usize = 72;
 /// the header, six slices and three pointers, in every version that is read.
 const MODULE_TEXT: u64 = 176;
 
+/// Where it has the address that the trees of inlined calls are counted from: of Go 1.18 and 1.19, and from
+/// 1.20 to 1.25. Unit: bytes. Later it moves; the trees are among the tables then, so it is the first
+/// address there behind [`MODULE_REST`].
+const MODULE_TREES: [usize; 2] = [304, 320];
+const MODULE_REST: usize = 256;
+
 /// Bytes of it that are looked at.
-const MODULE_BYTES: usize = MODULE_TEXT as usize + 8;
+const MODULE_BYTES: usize = 368;
 
 /// Most relocations looked at. The largest programs have some million.
 const RELOCATIONS_MAX: u64 = 8 << 20;
@@ -147,7 +153,7 @@ fn check<R: ReadAt + ?Sized>(
     if tables.layout != Layout::Addresses {
         let stated = u64_at(&header, 24).unwrap_or(0);
         let text = match stated {
-            0 => text_of_module(image, headers, &tables, &header, budget)?,
+            0 => text_of_module(image, headers, &tables, budget)?,
             _ => Some(stated),
         };
         let Some(text) = text else { return Ok(None) };
@@ -180,6 +186,7 @@ fn parse(header: &[u8], part: Part, address: u64) -> Option<GoTables> {
     };
     let tables = GoTables {
         layout,
+        at: part.at,
         address,
         text: 0,
         count,
@@ -219,29 +226,82 @@ fn makes_sense<R: ReadAt + ?Sized>(
     Ok(named)
 }
 
+/// What the first two pointers of `runtime.firstmoduledata` lead to: the header and the names.
+fn begin_of_module(tables: &GoTables) -> [u64; 2] {
+    let names = tables.names.at - tables.at;
+    [tables.address, tables.address.wrapping_add(names)]
+}
+
 /// The address of the code, from `runtime.firstmoduledata`: as it is in the file, or as the
 /// relocations of the program will write it.
 fn text_of_module<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
     tables: &GoTables,
-    header: &[u8],
     budget: &FileBudget<'_>,
 ) -> Result<Option<u64>, Over> {
-    // What its first two pointers lead to: the header and the names.
-    let names = u64_at(header, 32).map(|names| tables.address.wrapping_add(names));
-    let wanted = [tables.address, names.unwrap_or(0)];
-    let text = |bytes: &[u8]| {
-        let is = u64_at(bytes, 0) == Some(wanted[0]) && u64_at(bytes, 8) == Some(wanted[1]);
-        let text = u64_at(bytes, MODULE_TEXT as usize).filter(|&text| text != 0);
-        text.filter(|_| is)
+    let module = module(image, headers, tables, budget)?;
+    let text = module.and_then(|module| u64_at(&module, MODULE_TEXT as usize));
+    match text.filter(|&text| text != 0) {
+        Some(text) => Ok(Some(text)),
+        None => relocated_text(image, headers, begin_of_module(tables), budget),
+    }
+}
+
+/// Where the trees of inlined calls are; `None` where that is not in the file.
+///
+/// # Errors
+/// When looking takes more than `budget` has left.
+pub(super) fn trees<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    tables: &GoTables,
+    budget: &FileBudget<'_>,
+) -> Result<Option<Part>, Over> {
+    let Some(module) = module(image, headers, tables, budget)? else {
+        return Ok(None);
     };
+    let own = tables.functions.at - tables.at + tables.address;
+    let among = |address: &u64| address.wrapping_sub(own) < tables.functions.len;
+    let mut rest = (MODULE_REST..MODULE_BYTES).step_by(8);
+    let address = match tables.layout {
+        Layout::Addresses => None,
+        Layout::Offsets => u64_at(&module, MODULE_TREES[0]),
+        Layout::StartLines => {
+            let found = rest.find_map(|at| u64_at(&module, at).filter(among));
+            found.or_else(|| u64_at(&module, MODULE_TREES[1]))
+        }
+    };
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    let holds = |one: &&Segment| address.wrapping_sub(one.address) < one.file_size;
+    Ok(headers.segments.iter().find(holds).map(|segment| {
+        let into = address - segment.address;
+        Part {
+            at: segment.offset + into,
+            len: segment.file_size - into,
+        }
+    }))
+}
+
+/// The begin of `runtime.firstmoduledata` as it is in the file; `None` where nothing is before the program
+/// is loaded.
+fn module<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    tables: &GoTables,
+    budget: &FileBudget<'_>,
+) -> Result<Option<[u8; MODULE_BYTES]>, Over> {
+    let wanted = begin_of_module(tables);
+    let is_module =
+        |bytes: &[u8]| u64_at(bytes, 0) == Some(wanted[0]) && u64_at(bytes, 8) == Some(wanted[1]);
     if let Some(section) = headers.section(b".go.module") {
         let mut bytes = [0; MODULE_BYTES];
         budget.reads(bytes.len())?;
         let read = image.read_exact_at(&mut bytes, section.offset);
-        if let (Ok(()), Some(found)) = (read, text(&bytes)) {
-            return Ok(Some(found));
+        if read.is_ok() && is_module(&bytes) {
+            return Ok(Some(bytes));
         }
     }
     let _charge = budget.charge(SEARCH_AT_ONCE)?;
@@ -257,11 +317,10 @@ fn text_of_module<R: ReadAt + ?Sized>(
             budget.reads(here as usize)?;
             let read = image.read_some_at(&mut bytes[..here as usize], segment.offset + at);
             let piece = &bytes[..read.unwrap_or(0)];
-            let found = (0..piece.len())
-                .step_by(8)
-                .find_map(|into| text(&piece[into..]));
-            if found.is_some() {
-                return Ok(found);
+            let mut places = (0..piece.len().saturating_sub(MODULE_BYTES - 1)).step_by(8);
+            if let Some(found) = places.find(|&into| is_module(&piece[into..])) {
+                let bytes = &piece[found..];
+                return Ok(bytes.first_chunk().copied());
             }
             left -= here;
             // One that lies across two pieces is whole in the next.
@@ -271,7 +330,7 @@ fn text_of_module<R: ReadAt + ?Sized>(
             };
         }
     }
-    relocated_text(image, headers, wanted, budget)
+    Ok(None)
 }
 
 /// The same where all of it is written when the program is loaded: two passes over the relocations, for

@@ -102,6 +102,38 @@ impl GoTables {
         }))
     }
 
+    /// The function at an address (SVMA).
+    ///
+    /// # Errors
+    /// When reading takes more than `budget` has left.
+    pub fn function_at<R: ReadAt + ?Sized>(
+        &self,
+        image: &R,
+        address: u64,
+        budget: &FileBudget<'_>,
+    ) -> Result<Option<Function>, Over> {
+        let part = Part {
+            at: self.functions.at,
+            len: self.list_bytes(),
+        };
+        // Places far apart are read, so little of each.
+        let mut list = Pieces::new(image, budget, part, 64);
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.begin(&mut list, middle)? {
+                Some(begin) if begin <= address => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        let Some(number) = low.checked_sub(1) else {
+            return Ok(None);
+        };
+        let mut known = Pieces::new(image, budget, self.functions, 256);
+        let found = self.function(&mut list, &mut known, number)?;
+        Ok(found.filter(|one| one.start <= address && address < one.end))
+    }
+
     /// Hands every function to `each`, in order of address. Those that begin before the one before ends,
     /// and those of which nothing can be read, are left out.
     ///

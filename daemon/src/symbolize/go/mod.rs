@@ -80,6 +80,8 @@ struct Part {
 #[derive(Clone, Copy, Debug)]
 pub struct GoTables {
     layout: Layout,
+    /// Where the header is in the file.
+    at: u64,
     /// Address of the header (SVMA).
     address: u64,
     /// Address that functions are counted from (SVMA); 0 where they have addresses.

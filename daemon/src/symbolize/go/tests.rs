@@ -1,6 +1,6 @@
 //! Tables of real programs and tables written by hand.
 
-use super::lines::{Place, Source};
+use super::lines::Source;
 use super::values::{Span, Values};
 use super::*;
 use crate::symbolize::elf::{self, Headers, Segment};
@@ -297,42 +297,87 @@ fn a_table_of_many_functions_stays_within_its_budget() {
     assert!(refused.is_over_budget());
 }
 
+/// Where a function of this name is.
+fn function(image: &File, found: &GoTables, wanted: &str) -> Function {
+    let budget = FileBudget::default();
+    let table = symbols(image, found, &budget)
+        .expect("sound")
+        .expect("functions");
+    let (mut own, mut hint) = (None, 0);
+    let each = found.each(image, &budget, |function: &Function| {
+        let index = table.find(function.start, &mut hint).expect("itself");
+        if table.name(image, index).expect("a name") == wanted.as_bytes() {
+            own = Some(*function);
+        }
+        Ok::<(), Over>(())
+    });
+    each.expect("within the budget");
+    own.expect(wanted)
+}
+
 #[test]
 fn lines_are_those_of_the_source() {
-    for how in [Build::Stripped, Build::Pie] {
+    let text = std::fs::read_to_string(fixtures::workload::source("orders.go"));
+    let text = text.expect("the source");
+    let line = |begin: &str| text.lines().position(|line| line.starts_with(begin));
+    for how in Build::ALL {
         let Some((image, headers)) = program(how) else {
             return;
         };
         let budget = FileBudget::default();
         let found = tables(&image, &headers).expect("tables");
-        let source = Source::new(&found);
-        let table = symbols(&image, &found, &budget)
-            .expect("sound")
-            .expect("functions");
-        let (mut seen, mut hint) = (Vec::new(), 0);
-        let each = found.each(&image, &budget, |function: &Function| {
-            let index = table.find(function.start, &mut hint).expect("itself");
-            let name = table.name(&image, index).expect("a name");
-            if name.starts_with(b"main.") {
-                let place = source.place(&image, function, function.start, &budget)?;
-                seen.push((String::from_utf8_lossy(&name).into_owned(), place));
-            }
-            Ok::<(), Over>(())
-        });
-        each.expect("within the budget");
-        let text = std::fs::read_to_string(fixtures::workload::source("orders.go"));
-        let text = text.expect("the source");
-        let line = |begin: &str| text.lines().position(|line| line.starts_with(begin));
+        let source = Source::new(&image, &headers, found, false, &budget);
+        let source = source.expect("within the budget");
         for (name, begin) in [
             ("main.serve", "func serve("),
             ("main.main", "func main()"),
             ("main.nested", "func nested("),
         ] {
-            let place: &Option<Place> = &seen.iter().find(|(own, _)| own == name).expect(name).1;
-            let place = place.as_ref().expect("a place");
-            assert!(place.file.ends_with("orders.go"), "{place:?}");
+            let own = function(&image, &found, name);
+            let calls = source
+                .calls(&image, own.start, &budget)
+                .expect("within the budget");
+            let [call] = &calls[..] else {
+                panic!("{how:?}: {name}: {calls:?}");
+            };
+            assert!(call.file.ends_with("orders.go"), "{call:?}");
             let expected = line(begin).expect("a function") as u32 + 1;
-            assert_eq!(place.line, expected, "{name}");
+            assert_eq!((&*call.function, call.line), (name, expected), "{how:?}");
+        }
+        assert_eq!(source.calls(&image, 8, &budget), Ok(Vec::new()), "no code");
+    }
+}
+
+#[test]
+fn inlined_calls_stand_above_what_they_were_inlined_into() {
+    // Of the others the linker of C leaves the place of the trees to the loader.
+    for how in [Build::Whole, Build::Stripped, Build::External] {
+        let Some((image, headers)) = program(how) else {
+            return;
+        };
+        let budget = FileBudget::default();
+        let found = tables(&image, &headers).expect("tables");
+        let source = Source::new(&image, &headers, found, true, &budget);
+        let source = source.expect("within the budget");
+        let own = function(&image, &found, "main.(*Ledger).Post");
+        let mut seen = Vec::new();
+        for address in own.start..own.end {
+            let calls = source
+                .calls(&image, address, &budget)
+                .expect("within the budget");
+            assert_eq!(calls[0].function, "main.(*Ledger).Post");
+            let names: Vec<String> = calls.iter().map(|call| call.function.clone()).collect();
+            let whole = calls
+                .iter()
+                .all(|call| call.line > 0 && call.file.ends_with("orders.go"));
+            seen.push((names.join(" "), whole));
+        }
+        for expected in [
+            "main.(*Ledger).Post main.fee",
+            "main.(*Ledger).Post main.fee main.rounded",
+        ] {
+            let is = |(names, whole): &(String, bool)| names == expected && *whole;
+            assert!(seen.iter().any(is), "{how:?}: {expected}: {seen:?}");
         }
     }
 }
