@@ -1,5 +1,5 @@
-//! Programs in Go, built by the machine's toolchain, or that of [`TOOL`], in the ways that leave other
-//! tables behind.
+//! Programs in Go, built by the machine's toolchain, or that of [`TOOL`], in the ways that leave
+//! other tables behind.
 
 use crate::process::run;
 use crate::require::program;

@@ -1,5 +1,5 @@
-//! Programs in Go have complete stacks and names, however they were linked and stripped, and so has Go's
-//! own compiler, which distributions strip.
+//! Programs in Go have complete stacks and names, however they were linked and stripped, and so has
+//! Go's own compiler, which distributions strip.
 
 use fixtures::golang::{self, Build};
 use fixtures::recording::{Shared, wait_until_read};

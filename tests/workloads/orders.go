@@ -1,5 +1,5 @@
-// Busy in methods below functions of its own, on several goroutines, with garbage to collect, calls of
-// the runtime's clock, and generic functions, until it is killed or its life is over.
+// Busy in methods below functions of its own, on several goroutines, with garbage to collect, calls
+// of the runtime's clock, until it is killed or its life is over.
 package main
 
 import (

@@ -517,9 +517,9 @@ impl SymbolTable {
 
     /// The symbol that covers an address: its index, to be kept by the caller.
     ///
-    /// `hint` is where the last look-up ended and is moved on. Addresses asked for in order are then
-    /// found a few entries away, in memory that is in the processor's cache; any hint gives the
-    /// right answer.
+    /// `hint` is where the last look-up ended and is moved on. Addresses asked for in order are
+    /// then found a few entries away, in memory that is in the processor's cache; any hint gives
+    /// the right answer.
     pub fn find(&self, address: u64, hint: &mut usize) -> Option<u32> {
         let after = self.first_after(address, *hint);
         *hint = after;

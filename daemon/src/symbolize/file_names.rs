@@ -442,8 +442,8 @@ impl FileNames {
         }
     }
 
-    /// Keeps the frames of an offset: of the function itself and of what was inlined into it after, or of
-    /// its symbol where there are none.
+    /// Keeps the frames of an offset: of the function itself and of what was inlined into it after,
+    /// or of its symbol where there are none.
     fn keep_exact(
         &mut self,
         offset: u64,

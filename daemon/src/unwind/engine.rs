@@ -135,7 +135,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// A walk that is cut here, for want of the return address at `slot`, if that lies beyond the copy.
+    /// A walk that is cut here, for want of the return address at `slot`, if that lies beyond the
+    /// copy.
     fn cut_at(&self, slot: u64) -> Option<Cut> {
         self.stack.ends_before(slot).then_some(Cut {
             slot,
@@ -243,8 +244,8 @@ impl Engine {
             Backing::File(file) => {
                 let offset = mapping.offset_of(address);
                 let (rule, without) = self.rule(file, offset, cursor.now);
-                // Nobody called the function that a signal handler returns to, or that a stack begins
-                // with: its first instruction is the frame.
+                // Nobody called the function that a signal handler returns to, or that a stack
+                // begins with: its first instruction is the frame.
                 let named_at = match rule.entered && !cursor.exact {
                     true => FileOffset(offset.0.wrapping_add(1)),
                     false => offset,
@@ -263,8 +264,8 @@ impl Engine {
         }
     }
 
-    /// Which of these frames is the first that nobody called, by what its file says of it: frames of a chain
-    /// do not tell where it ends.
+    /// Which of these frames is the first that nobody called, by what its file says of it: frames
+    /// of a chain do not tell where it ends.
     pub fn outermost(&mut self, frames: &[RawFrame], now: Mono) -> Option<usize> {
         frames.iter().position(|frame| match *frame {
             RawFrame::File(file, offset) => {
@@ -304,8 +305,8 @@ impl Engine {
         } = &*cursor;
         let caller = match rule.step {
             Step::Outermost => return Next::End(StackEnd::Complete),
-            // Where the instruction pointer is in it, the stack may be either: its frame pointer tells,
-            // which leads out of the copy once the stack has changed.
+            // Where the instruction pointer is in it, the stack may be either: its frame pointer
+            // tells, which leads out of the copy once the stack has changed.
             Step::Switched(behind) if cursor.exact => {
                 let behind = match behind {
                     Behind::Caller => behind,
@@ -360,8 +361,9 @@ impl Engine {
         }
     }
 
-    /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What was
-    /// told may be of code that lay there before or after, so where it leads is looked at first.
+    /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What
+    /// was told may be of code that lay there before or after, so where it leads is looked at
+    /// first.
     fn through_generated(&mut self, cursor: &mut Cursor<'_>, address: Avma, leaf: bool) -> Next {
         let Cursor {
             process,

@@ -1,9 +1,9 @@
-//! Unwind information of programs in Go, which have none of the usual kind once they are stripped: from
-//! the depths of the stack that Go's own tables state for each instruction.
+//! Unwind information of programs in Go, which have none of the usual kind once they are stripped:
+//! from the depths of the stack that Go's own tables state for each instruction.
 //!
-//! The CFA is the stack pointer, the depth and the return address; the caller's frame pointer is next to
-//! it. What a goroutine's stack begins with, what the runtime runs on stacks of its own and what signal
-//! handlers return to is known by name ([`roles`]). Called by `fp-files`, once a file.
+//! The CFA is the stack pointer, the depth and the return address; the caller's frame pointer is
+//! next to it. What a goroutine's stack begins with, what the runtime runs on stacks of its own and
+//! what signal handlers return to is known by name ([`roles`]). Called by `fp-files`, once a file.
 
 use super::pack::build::{Builder, put};
 use super::rule::{Behind, ComputedRow, Kind, Rule};
@@ -19,7 +19,8 @@ use hashbrown::HashMap;
 /// Functions, and rows of them, between two looks at what is held and spent.
 const AT_ONCE: usize = 1024;
 
-/// Code at the start of a function that is looked at for whether it keeps a frame pointer. Unit: bytes.
+/// Code at the start of a function that is looked at for whether it keeps a frame pointer. Unit:
+/// bytes.
 const PROLOGUE_BYTES: usize = 64;
 
 /// How a list of depths is to be read: two functions may share one.
@@ -29,7 +30,8 @@ enum Reading {
     Injected,
 }
 
-/// The table of a program in Go, whose addresses are counted from `base`. `None` for other programs.
+/// The table of a program in Go, whose addresses are counted from `base`. `None` for other
+/// programs.
 ///
 /// # Errors
 /// When reading it takes more than `budget` has left.
@@ -115,8 +117,8 @@ impl<R: ReadAt + ?Sized> Writer<'_, '_, R> {
         Ok(())
     }
 
-    /// Adds the first instruction of a function as what something returns to. A return address is looked
-    /// up one byte before it.
+    /// Adds the first instruction of a function as what something returns to. A return address is
+    /// looked up one byte before it.
     fn add_stand_in(&mut self, function: &Function, start: u32) -> Result<(), Over> {
         if let (Some(before), Some(rule)) = (start.checked_sub(1), Rule::of_go(0, false))
             && !self.keeps_frame_pointer(function)
@@ -167,8 +169,9 @@ impl<R: ReadAt + ?Sized> Writer<'_, '_, R> {
         Ok(Kind::Rule(rule))
     }
 
-    /// True when a function saves its caller's frame pointer and sets its own, in one of the two ways that Go
-    /// writes it: `push %rbp; mov %rsp,%rbp` from 1.21 on, `mov %rbp,N(%rsp); lea N(%rsp),%rbp` before.
+    /// True when a function saves its caller's frame pointer and sets its own, in one of the two
+    /// ways that Go writes it: `push %rbp; mov %rsp,%rbp` from 1.21 on, `mov %rbp,N(%rsp); lea
+    /// N(%rsp),%rbp` before.
     fn keeps_frame_pointer(&self, function: &Function) -> bool {
         let mut code = [0; PROLOGUE_BYTES];
         let len = (function.end - function.start).min(PROLOGUE_BYTES as u64) as usize;

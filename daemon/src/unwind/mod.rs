@@ -46,8 +46,8 @@ use rule::Behind;
 use state::{Registers, StackCopy, number};
 use std::sync::Arc;
 
-/// Longest chain that is compared with a walk. Unit: frames. As `perf_event_max_stack` unless somebody
-/// raised it; what lies behind is cut.
+/// Longest chain that is compared with a walk. Unit: frames. As `perf_event_max_stack` unless
+/// somebody raised it; what lies behind is cut.
 const CHAIN_MAX: usize = 127;
 
 /// What the allocator adds to each allocation, at most. Unit: bytes. What is bounded by its size
@@ -227,8 +227,8 @@ impl Unwinder {
         self.settle((sample, user), end, (chain_end, behind), out)
     }
 
-    /// Takes what was walked, which ended so, or the chain in `out`, whichever tells more. `behind` is
-    /// where the chain has what is behind a change of stacks, if it is known.
+    /// Takes what was walked, which ended so, or the chain in `out`, whichever tells more. `behind`
+    /// is where the chain has what is behind a change of stacks, if it is known.
     fn settle(
         &mut self,
         (sample, user): (&Sample<'_>, &UserState<'_>),
@@ -330,8 +330,8 @@ impl Unwinder {
     }
 }
 
-/// Continues a walk that came to where the program changed to another stack: the copy does not hold the
-/// one it came from, but the kernel followed the frame pointers there. How the stack ends.
+/// Continues a walk that came to where the program changed to another stack: the copy does not hold
+/// the one it came from, but the kernel followed the frame pointers there. How the stack ends.
 fn go_on_elsewhere(
     engine: &mut Engine,
     walked: &mut Vec<RawFrame>,
@@ -357,9 +357,9 @@ fn go_on_elsewhere(
     }
 }
 
-/// Where the chain has the return address that lies next to the frame pointer `to`: the kernel's steps
-/// are taken again, from frame pointer to frame pointer, as far as the copy has them. Code without frame
-/// pointers that leaves the register alone is one step.
+/// Where the chain has the return address that lies next to the frame pointer `to`: the kernel's
+/// steps are taken again, from frame pointer to frame pointer, as far as the copy has them. Code
+/// without frame pointers that leaves the register alone is one step.
 fn place_in_chain(registers: &Registers, stack: &StackCopy<'_>, to: u64) -> Option<usize> {
     let mut frame = registers.get(number::RBP)?;
     for place in 1..CHAIN_MAX {

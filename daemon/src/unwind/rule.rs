@@ -112,10 +112,10 @@ impl Rule {
         }
     }
 
-    /// The rule of a function of Go whose stack is `depth` bytes deep, the return address apart. One with
-    /// a frame begins it with the caller's frame pointer; until Go 1.20 that is written two instructions
-    /// after the stack pointer has changed. `injected`: as a frame it is that of an interrupted
-    /// instruction, which did not call it.
+    /// The rule of a function of Go whose stack is `depth` bytes deep, the return address apart.
+    /// One with a frame begins it with the caller's frame pointer; until Go 1.20 that is written
+    /// two instructions after the stack pointer has changed. `injected`: as a frame it is that of
+    /// an interrupted instruction, which did not call it.
     pub fn of_go(depth: i32, injected: bool) -> Option<Rule> {
         let mut places = [SAME; PLACES.len()];
         places[0] = -1;
@@ -295,12 +295,14 @@ pub struct ComputedRow {
 }
 
 impl ComputedRow {
-    /// The row of a function that a signal handler returns to: all registers are where the kernel put
-    /// them, behind the return address (`struct rt_sigframe`, `arch/x86/include/asm/sigframe.h`).
+    /// The row of a function that a signal handler returns to: all registers are where the kernel
+    /// put them, behind the return address (`struct rt_sigframe`,
+    /// `arch/x86/include/asm/sigframe.h`).
     pub fn signal_return() -> ComputedRow {
         /// Where the registers begin: behind flags, link and stack of `struct ucontext`.
         const REGISTERS_AT: i64 = 40;
-        // In the order of `struct sigcontext`: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp; then rip.
+        // In the order of `struct sigcontext`: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp;
+        // then rip.
         const ORDER: [u16; 16] = [
             8,
             9,

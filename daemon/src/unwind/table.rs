@@ -1,5 +1,5 @@
-//! The unwind information of one section (`.eh_frame`, `.debug_frame` or Go's) as the sampler uses it:
-//! which rule holds from which address on.
+//! The unwind information of one section (`.eh_frame`, `.debug_frame` or Go's) as the sampler uses
+//! it: which rule holds from which address on.
 //!
 //! All rows are computed once, by whoever reads the file (`pack.rs`). To find a rule is two
 //! searches in sorted arrays, whatever the file says: how long its descriptions are and how they

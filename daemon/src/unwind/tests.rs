@@ -20,8 +20,9 @@ const SP: u64 = 0x7f00;
 const DEF_CFA_EXPRESSION: u8 = 0x0f;
 const EXPRESSION: u8 = 0x10;
 
-/// An `.eh_frame` with one function of 64 bytes at [`CODE`]: at its entry the CFA is rsp + 8 and the
-/// return address below it; `instructions` follow. With `augmentation` `S` it is a signal trampoline.
+/// An `.eh_frame` with one function of 64 bytes at [`CODE`]: at its entry the CFA is rsp + 8 and
+/// the return address below it; `instructions` follow. With `augmentation` `S` it is a signal
+/// trampoline.
 fn table(augmentation: &str, instructions: &[u8]) -> Table {
     let mut cie = vec![0, 0, 0, 0, 1];
     cie.extend_from_slice(augmentation.as_bytes());

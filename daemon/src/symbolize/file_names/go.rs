@@ -40,8 +40,8 @@ impl FileNames {
         self.go_lines = source().ok().flatten();
     }
 
-    /// Fills `exact` for offsets not seen yet: pairs of offset and address. What takes too much is not
-    /// tried again.
+    /// Fills `exact` for offsets not seen yet: pairs of offset and address. What takes too much is
+    /// not tried again.
     pub(super) fn find_go_lines(
         &mut self,
         image: &Image,

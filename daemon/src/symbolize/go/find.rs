@@ -2,16 +2,17 @@
 //!
 //! They are in a section of their own, but for position-independent programs of a foreign linker,
 //! where they are somewhere in `.data.rel.ro`, and for files without section headers: there the
-//! data is searched for what begins like a header. The address of the code stands in the header (until
-//! Go 1.25; 0 where it is written when the program is loaded) and in `runtime.firstmoduledata`.
+//! data is searched for what begins like a header. The address of the code stands in the header
+//! (until Go 1.25; 0 where it is written when the program is loaded) and in
+//! `runtime.firstmoduledata`.
 
 use super::functions::Function;
 use super::{FUNCTIONS_MAX, GoTables, Layout, Part, u32_at, u64_at};
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{Headers, ReadAt, Segment};
 
-/// Most bytes of data searched for the header. Unit: bytes. It is among the read-only data, which is
-/// as large as the tables themselves; the largest programs have 150 MiB.
+/// Most bytes of data searched for the header. Unit: bytes. It is among the read-only data, which
+/// is as large as the tables themselves; the largest programs have 150 MiB.
 const SEARCH_BYTES_MAX: u64 = 256 << 20;
 
 /// Bytes searched at a time.
@@ -23,13 +24,13 @@ const CANDIDATES_MAX: usize = 64;
 /// Longest header. Unit: bytes.
 const HEADER_BYTES: usize = 72;
 
-/// Where `runtime.firstmoduledata` has the address of the code. Unit: bytes. Before it are a pointer to
-/// the header, six slices and three pointers, in every version that is read.
+/// Where `runtime.firstmoduledata` has the address of the code. Unit: bytes. Before it are a
+/// pointer to the header, six slices and three pointers, in every version that is read.
 const MODULE_TEXT: u64 = 176;
 
-/// Where it has the address that the trees of inlined calls are counted from: of Go 1.18 and 1.19, and from
-/// 1.20 to 1.25. Unit: bytes. Later it moves; the trees are among the tables then, so it is the first
-/// address there behind [`MODULE_REST`].
+/// Where it has the address that the trees of inlined calls are counted from: of Go 1.18 and 1.19,
+/// and from 1.20 to 1.25. Unit: bytes. Later it moves; the trees are among the tables then, so it
+/// is the first address there behind [`MODULE_REST`].
 const MODULE_TREES: [usize; 2] = [304, 320];
 const MODULE_REST: usize = 256;
 
@@ -120,8 +121,8 @@ fn search<R: ReadAt + ?Sized>(
     Ok(None)
 }
 
-/// True for the first eight bytes of a header: a magic number, two zeros, instructions of one byte and
-/// pointers of eight.
+/// True for the first eight bytes of a header: a magic number, two zeros, instructions of one byte
+/// and pointers of eight.
 fn begins_header(bytes: &[u8]) -> bool {
     let magic = u32_at(bytes, 0).and_then(Layout::of);
     magic.is_some() && bytes.get(4..8) == Some(&[0, 0, 1, 8])
@@ -132,8 +133,8 @@ fn begins_header(bytes: &[u8]) -> bool {
 /// - there are functions, and not more than [`FUNCTIONS_MAX`];
 /// - names, units, files, values and functions follow it in this order, within `part`;
 /// - the list of functions fits;
-/// - the address of the code is in a segment with code, and so are the begin of the first function and
-///   the end of the last;
+/// - the address of the code is in a segment with code, and so are the begin of the first function
+///   and the end of the last;
 /// - the first function that is listed says the same begin itself, and has a name.
 fn check<R: ReadAt + ?Sized>(
     image: &R,
@@ -285,8 +286,8 @@ pub(super) fn trees<R: ReadAt + ?Sized>(
     }))
 }
 
-/// The begin of `runtime.firstmoduledata` as it is in the file; `None` where nothing is before the program
-/// is loaded.
+/// The begin of `runtime.firstmoduledata` as it is in the file; `None` where nothing is before the
+/// program is loaded.
 fn module<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
@@ -333,8 +334,9 @@ fn module<R: ReadAt + ?Sized>(
     Ok(None)
 }
 
-/// The same where all of it is written when the program is loaded: two passes over the relocations, for
-/// where the pointers to the header are, and for which of them is followed by what follows it there.
+/// The same where all of it is written when the program is loaded: two passes over the relocations,
+/// for where the pointers to the header are, and for which of them is followed by what follows it
+/// there.
 fn relocated_text<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

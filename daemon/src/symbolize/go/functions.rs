@@ -134,8 +134,8 @@ impl GoTables {
         Ok(found.filter(|one| one.start <= address && address < one.end))
     }
 
-    /// Hands every function to `each`, in order of address. Those that begin before the one before ends,
-    /// and those of which nothing can be read, are left out.
+    /// Hands every function to `each`, in order of address. Those that begin before the one before
+    /// ends, and those of which nothing can be read, are left out.
     ///
     /// # Errors
     /// When reading takes more than `budget` has left, or `each` fails.

@@ -1,9 +1,9 @@
 //! Files, lines and inlined calls of addresses in a program in Go.
 //!
-//! Each function has lists of files, of lines and of numbers of inlined calls by instruction. A number
-//! leads to an entry of the function's tree: what was inlined, and at which instruction of its caller.
-//! Where the trees are stands in `runtime.firstmoduledata`; of position-independent programs of a foreign
-//! linker, and before Go 1.18, they are not read.
+//! Each function has lists of files, of lines and of numbers of inlined calls by instruction. A
+//! number leads to an entry of the function's tree: what was inlined, and at which instruction of
+//! its caller. Where the trees are stands in `runtime.firstmoduledata`; of position-independent
+//! programs of a foreign linker, and before Go 1.18, they are not read.
 
 use super::functions::Function;
 use super::values::{Lists, Span, Values};
@@ -59,8 +59,8 @@ impl Source {
         Ok(Source { tables, trees })
     }
 
-    /// The calls at an address (SVMA), the function itself first, what was inlined into it after; none
-    /// where the tables have no function.
+    /// The calls at an address (SVMA), the function itself first, what was inlined into it after;
+    /// none where the tables have no function.
     ///
     /// # Errors
     /// When reading takes more than `budget` has left.
@@ -120,8 +120,8 @@ impl Source {
         Ok((file.unwrap_or_default(), line))
     }
 
-    /// What was inlined at an instruction: place of its name, and the instruction of its caller that
-    /// stands for the call.
+    /// What was inlined at an instruction: place of its name, and the instruction of its caller
+    /// that stands for the call.
     fn inlined<R: ReadAt + ?Sized>(
         &self,
         image: &R,

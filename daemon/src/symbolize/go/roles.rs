@@ -12,7 +12,8 @@ use hashbrown::HashMap;
 pub enum Role {
     /// Nobody called it: a goroutine or a thread begins there.
     Begins,
-    /// It goes over to the scheduler's stack for good: what it leaves will not be returned to from there.
+    /// It goes over to the scheduler's stack for good: what it leaves will not be returned to from
+    /// there.
     Leaves,
     /// It calls on another stack; its frame pointer leads back.
     Switches,
@@ -24,13 +25,13 @@ pub enum Role {
     Injected,
     /// Its depths are right although it is marked as if not.
     Plain,
-    /// A goroutine that called on another stack looks as if this function had been called; until Go 1.20 it
-    /// would return to its first instruction.
+    /// A goroutine that called on another stack looks as if this function had been called; until Go
+    /// 1.20 it would return to its first instruction.
     StandsIn,
 }
 
-/// Names and what they do. `cgocallback` writes the stack pointer, but has a frame on both stacks. The
-/// kernel calls the signal handlers, so their stacks do not end there.
+/// Names and what they do. `cgocallback` writes the stack pointer, but has a frame on both stacks.
+/// The kernel calls the signal handlers, so their stacks do not end there.
 const ROLES: &[(&[u8], Role)] = &[
     (b"_rt0_amd64_linux", Role::Begins),
     (b"runtime.asmcgocall", Role::Switches),
@@ -60,8 +61,8 @@ const NAME_BYTES_MAX: usize = 32;
 /// Bytes of names looked through at a time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Where the names of functions with a role are, as [`Function::name`](super::functions::Function) has
-/// them.
+/// Where the names of functions with a role are, as [`Function::name`](super::functions::Function)
+/// has them.
 ///
 /// # Errors
 /// When reading takes more than `budget` has left.

@@ -68,8 +68,8 @@ fn names(image: &File, symbols: &SymbolTable, addresses: &[u64]) -> Vec<Option<S
     addresses.iter().map(name).collect()
 }
 
-/// A name without what the two tables write differently: the ABI that the symbol is of, arguments of
-/// generic types, and a dot that some have.
+/// A name without what the two tables write differently: the ABI that the symbol is of, arguments
+/// of generic types, and a dot that some have.
 fn alike(name: &str) -> String {
     let name = name.replace('\u{b7}', ".");
     let name = name.strip_suffix(".abi0").unwrap_or(&name);
@@ -117,8 +117,8 @@ fn names_are_those_of_the_symbols() {
     );
 }
 
-/// `len` bytes of a table of one function, `f`, whose depth is 0, then 16: header, names, units, files,
-/// values, functions; `layout` by its magic number, `text` the address of the code.
+/// `len` bytes of a table of one function, `f`, whose depth is 0, then 16: header, names, units,
+/// files, values, functions; `layout` by its magic number, `text` the address of the code.
 fn written(magic: u32, text: u64) -> Vec<u8> {
     let layout = Layout::of(magic).expect("a layout");
     let words = if layout == Layout::Addresses { 7 } else { 8 };

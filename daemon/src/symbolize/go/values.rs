@@ -1,16 +1,16 @@
-//! Lists of values by address, as Go writes them for everything that changes within a function: depth of
-//! the stack, file, line, inlined call.
+//! Lists of values by address, as Go writes them for everything that changes within a function:
+//! depth of the stack, file, line, inlined call.
 //!
-//! A list is pairs of numbers of variable length: by how much the value changes, zigzag-coded, and for how
-//! many bytes of code it then holds. The value begins at -1; a change of nothing ends the list, but for
-//! the first.
+//! A list is pairs of numbers of variable length: by how much the value changes, zigzag-coded, and
+//! for how many bytes of code it then holds. The value begins at -1; a change of nothing ends the
+//! list, but for the first.
 
 use super::{GoTables, Pieces};
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::ReadAt;
 
-/// Longest list that is read. Unit: bytes. Those of stack depths have some ten, those of lines of the
-/// largest generated functions some ten thousand. What is behind is not known.
+/// Longest list that is read. Unit: bytes. Those of stack depths have some ten, those of lines of
+/// the largest generated functions some ten thousand. What is behind is not known.
 pub const LIST_BYTES_MAX: usize = 32 << 10;
 
 /// Bytes of lists in memory at a time.
@@ -83,7 +83,8 @@ impl Iterator for Values<'_> {
     }
 }
 
-/// The lists of a program, read as they are asked for: those of one function are next to each other.
+/// The lists of a program, read as they are asked for: those of one function are next to each
+/// other.
 pub struct Lists<'a, 'b, R: ?Sized> {
     pieces: Pieces<'a, 'b, R>,
 }
