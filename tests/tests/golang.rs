@@ -2,6 +2,7 @@
 //! Go's own compiler, which distributions strip.
 
 use fixtures::golang::{self, Build};
+use fixtures::process::wait_for;
 use fixtures::recording::{Shared, wait_until_read};
 use fixtures::{Cgroup, Daemon, Need, View, Workload, skip};
 use profile::{FrameKind, StackEnd, Unnamed};
@@ -12,6 +13,8 @@ use std::path::Path;
 use std::time::Duration;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Cgroup2];
+/// Longest wait until all stacks of the programs are walked.
+const LEAD_MAX: Duration = Duration::from_secs(60);
 /// How long what is looked at lasts.
 const RUN: Duration = Duration::from_secs(24);
 /// The compiler's name in the recording.
@@ -45,6 +48,35 @@ fn compiling(cgroup: &Cgroup, dir: &Path) -> Result<Workload, String> {
         .env("GOTOOLCHAIN", "local")
         .env_remove("GOROOT");
     Ok(Workload::spawn(&mut command))
+}
+
+/// What was seen since a time.
+fn since(daemon: &Daemon, begin: i64) -> View {
+    let request = QueryProfileRequest {
+        range: Some(TimeRange {
+            start_unix_ns: begin,
+            end_unix_ns: 0,
+        }),
+        group_by: vec!["*".to_owned()],
+        fresh: true,
+        ..QueryProfileRequest::default()
+    };
+    let end = fixtures::clock::unix_ns();
+    daemon.client().query_until(&request, end - 1_000_000_000)
+}
+
+/// Samples at the innermost of the recursion.
+fn nested(view: &View) -> View {
+    view.only(|sample| sample.leaf() == "main.(*Ledger).Settle" && sample.has("main.nested"))
+}
+
+/// Those with all of it, 24 and the first: one that was cut would have fewer.
+fn whole(view: &View) -> View {
+    view.only(|sample| {
+        let frames = sample.frames.iter();
+        let nested = frames.filter(|frame| frame.function == "main.nested");
+        nested.count() == 25
+    })
 }
 
 fn recording() -> Option<&'static Views> {
@@ -82,19 +114,26 @@ fn recording() -> Option<&'static Views> {
             Err(why) => drop(views.insert(COMPILER.to_owned(), Err(why))),
         }
         wait_until_read(&daemon);
+        // Until then a chain of frame pointers stands in, which lacks the leaf's caller.
+        let walked = wait_for(LEAD_MAX, || {
+            let begin = fixtures::clock::unix_ns();
+            std::thread::sleep(Duration::from_secs(3));
+            let view = since(&daemon, begin);
+            let is_walked = |cgroup: &Cgroup| {
+                let nested = nested(&view.in_cgroup(cgroup.path()));
+                nested.count() > 0 && whole(&nested).count() == nested.count()
+            };
+            let mut programs = running.iter().filter(|(name, ..)| name != COMPILER);
+            programs
+                .all(|(_, _, cgroup)| is_walked(cgroup))
+                .then_some(())
+        });
+        if walked.is_none() {
+            eprintln!("programs still wait for unwind information");
+        }
         let begin = fixtures::clock::unix_ns();
         std::thread::sleep(RUN);
-        let end = fixtures::clock::unix_ns();
-        let request = QueryProfileRequest {
-            range: Some(TimeRange {
-                start_unix_ns: begin,
-                end_unix_ns: 0,
-            }),
-            group_by: vec!["*".to_owned()],
-            fresh: true,
-            ..QueryProfileRequest::default()
-        };
-        let view = daemon.client().query_until(&request, end - 1_000_000_000);
+        let view = since(&daemon, begin);
         for (name, workload, cgroup) in running {
             drop(workload);
             let own = view.in_cgroup(cgroup.path());
@@ -190,15 +229,8 @@ fn callers_are_in_their_place_up_to_where_the_goroutine_begins_needs_root() {
             "{name}: {found} of {of} {}",
             busy.dump()
         );
-        // All 24 of them and the first: a recursion that was cut would have fewer.
-        let nested = busy.only(|sample| sample.has("main.nested"));
-        let whole = nested.only(|sample| {
-            let frames = sample.frames.iter();
-            frames
-                .filter(|frame| frame.function == "main.nested")
-                .count()
-                == 25
-        });
+        let nested = nested(&busy);
+        let whole = whole(&nested);
         let (of, found) = (nested.count(), whole.count());
         assert!(
             found * 20 >= of * 19,
