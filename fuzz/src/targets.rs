@@ -16,8 +16,10 @@ use daemon::jit::{map::MapReader, target};
 use daemon::perf::environment::parse_cpu_list;
 use daemon::perf::record::{self, Layout, Record};
 use daemon::process::maps;
-use daemon::symbolize::budget::{FILE_CPU_MAX, FileBudget};
+use daemon::symbolize::budget::{FILE_CPU_MAX, FileBudget, Over};
 use daemon::symbolize::elf::{self, SymbolTable};
+use daemon::symbolize::go::lines::Source;
+use daemon::symbolize::go::{self, values::Values};
 use daemon::symbolize::{KernelSymbols, functions, inflate, names};
 use daemon::time::Mono;
 use profile::formats::{self, Format, ImportOptions, Options};
@@ -44,6 +46,7 @@ pub type Target = fn(&[u8]);
 pub const ALL: &[(&str, Target)] = &[
     ("perf_records", perf_records),
     ("elf_images", elf_images),
+    ("go_tables", go_tables),
     ("unwinding", unwinding),
     ("perf_maps", perf_maps),
     ("jitdump", jitdump),
@@ -105,6 +108,45 @@ pub fn perf_records(data: &[u8]) {
             Ok(Record::Cgroup { path, .. }) => within(path),
             _ => {}
         }
+    }
+}
+
+/// The tables of programs in Go: whatever an image says, functions come in order and end, names and
+/// places are looked up within it, and what is kept of it is not much larger than it.
+pub fn go_tables(data: &[u8]) {
+    assert!(Values::new(data).count() <= data.len());
+    let Ok(headers) = elf::read_headers(data) else {
+        return;
+    };
+    let budget = FileBudget::new(64 * BYTES_MAX, FILE_CPU_MAX);
+    let Ok(Some(tables)) = go::find(data, &headers, &budget) else {
+        return;
+    };
+    let _ = go::roles::roles(data, &tables, &budget);
+    let Ok(source) = Source::new(data, &headers, tables, true, &budget) else {
+        return;
+    };
+    let (mut behind, mut functions) = (0, 0usize);
+    let each = tables.each(data, &budget, |function| {
+        assert!(behind <= function.start && function.start < function.end);
+        behind = function.end;
+        functions += 1;
+        if functions <= 64 {
+            let calls = source.calls(data, function.start, &budget)?;
+            assert!(calls.len() <= 65);
+        }
+        Ok::<(), Over>(())
+    });
+    if each.is_ok() {
+        assert!(functions <= data.len());
+    }
+    let budget = FileBudget::new(64 * BYTES_MAX, FILE_CPU_MAX);
+    let Ok(Some(symbols)) = go::symbols(data, &tables, &budget) else {
+        return;
+    };
+    assert!(symbols.heap_bytes() <= 4 * data.len());
+    for index in 0..symbols.len().min(64) as u32 {
+        symbols.name(data, index);
     }
 }
 

@@ -51,6 +51,7 @@ table! {
         GeneratedCode = 15, "generated_code", "the stack breaks off in generated code: its runtime keeps no frame pointers there and tells no unwinding information, for which it may have a switch";
         WorkLimit = 16, "work_limit", "the unwind information on the way is written so that one stack would take more work than any may";
         Alike = 17, "alike", "complete by an estimate: the outer part is that of a larger copy of the same thread's stack, with the same registers and the same words as far as both were copied";
+        OtherStack = 18, "other_stack", "the program changed to another stack on the way, as Go does for its runtime and for C, and nothing leads back to the one that it came from";
     }
 }
 
@@ -92,6 +93,7 @@ table! {
         JitMapLate = 15, "jit_map_late", "generated code whose perf map could not be read in time; it is taken when it can be";
         JitReused = 16, "jit_reused", "generated code: the address was used again around that time, and the perf map does not say when";
         OverBudget = 17, "over_budget", "reading the symbols would take more memory or time than one file, or all files of its owner, may take";
+        OtherStack = 18, "other_stack", "the caller of a function that changed to another stack and keeps no frame pointer there; the callers beyond it are known";
     }
 }
 

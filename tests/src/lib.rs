@@ -19,6 +19,7 @@ pub mod ctl;
 pub mod daemon;
 pub mod docker;
 pub mod fleet;
+pub mod golang;
 pub mod hostile_elf;
 pub mod perf;
 pub mod process;

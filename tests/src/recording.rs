@@ -1,8 +1,17 @@
 //! One recording that several tests of a suite look at: made by the first that asks, given to all.
 
+use crate::daemon::Daemon;
+use crate::process::wait_for;
 use crate::require::{Live, Need, met};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long no walk must have waited for unwind information before what is looked at: more than one
+/// pass of the sampler.
+const QUIET: Duration = Duration::from_secs(4);
+/// Longest wait for that. A debug build on a busy machine takes a second for a large library.
+const LEAD_MAX: Duration = Duration::from_secs(60);
 
 /// Holds a recording, or why there is none.
 pub struct Shared<T>(OnceLock<Result<T, String>>);
@@ -39,5 +48,29 @@ impl<T: Send + Sync> Shared<T> {
             Ok(recording) => Some(recording),
             Err(reason) => panic!("failed to record: {reason}"),
         }
+    }
+}
+
+/// Walks that ended because a file's unwind information was not read yet.
+fn walks_that_waited(daemon: &Daemon) -> u64 {
+    let counters = daemon.client().status().expect("a status").counters;
+    let ends = counters.iter().filter(|counter| {
+        counter.name == "fleetprof_unwind_ends_total" && counter.labels.contains("module_loading")
+    });
+    ends.map(|counter| counter.value).sum()
+}
+
+/// Waits until the daemon has read what it needs of the programs, as far as it can be had.
+pub fn wait_until_read(daemon: &Daemon) {
+    let (mut waited, mut since) = (walks_that_waited(daemon), Instant::now());
+    let quiet = wait_for(LEAD_MAX, || {
+        let now = walks_that_waited(daemon);
+        if now != waited {
+            (waited, since) = (now, Instant::now());
+        }
+        (since.elapsed() >= QUIET).then_some(())
+    });
+    if quiet.is_none() {
+        eprintln!("walks still wait for unwind information");
     }
 }

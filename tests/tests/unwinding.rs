@@ -4,8 +4,7 @@
 //! programs of the distribution. Stacks of the first seconds are left out, until all is read: unwind
 //! information is read after a file's first sample.
 
-use fixtures::process::wait_for;
-use fixtures::recording::Shared;
+use fixtures::recording::{Shared, wait_until_read};
 use fixtures::workload::{Recipe, Workload, bare_c};
 use fixtures::{Cgroup, Daemon, Need, View};
 use profile::StackEnd;
@@ -13,13 +12,8 @@ use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long no walk must have waited for unwind information before what is looked at: more than one
-/// pass of the sampler.
-const QUIET: Duration = Duration::from_secs(4);
-/// Longest wait for that. A debug build on a busy machine takes a second for a large library.
-const LEAD_MAX: Duration = Duration::from_secs(60);
 /// How long what is looked at lasts. Unit: seconds.
 const RUN_S: u64 = 24;
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
@@ -85,30 +79,6 @@ fn without_sections(program: &Path) -> Vec<u8> {
     image[0x28..0x30].fill(0);
     image[0x3c..0x40].fill(0);
     image
-}
-
-/// Walks that ended because a file's unwind information was not read yet.
-fn walks_that_waited(daemon: &Daemon) -> u64 {
-    let counters = daemon.client().status().expect("a status").counters;
-    let ends = counters.iter().filter(|counter| {
-        counter.name == "fleetprof_unwind_ends_total" && counter.labels.contains("module_loading")
-    });
-    ends.map(|counter| counter.value).sum()
-}
-
-/// Waits until the daemon has read what it needs of the programs, as far as it can be had.
-fn wait_until_read(daemon: &Daemon) {
-    let (mut waited, mut since) = (walks_that_waited(daemon), Instant::now());
-    let quiet = wait_for(LEAD_MAX, || {
-        let now = walks_that_waited(daemon);
-        if now != waited {
-            (waited, since) = (now, Instant::now());
-        }
-        (since.elapsed() >= QUIET).then_some(())
-    });
-    if quiet.is_none() {
-        eprintln!("walks still wait for unwind information");
-    }
 }
 
 /// What the daemon sees in `run_s` seconds, after those in which it gets to know the programs.

@@ -55,6 +55,9 @@ const START_FUNCTIONS: &[&str] = &[
     "_dl_start",
     "runtime.goexit",
     "runtime.goexit.abi0",
+    // It leaves the goroutine for the scheduler, and what it calls never returns.
+    "runtime.mcall",
+    "runtime.mcall.abi0",
     "runtime.mstart",
     "runtime.mstart.abi0",
     "runtime.rt0_go",

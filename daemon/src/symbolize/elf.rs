@@ -178,6 +178,10 @@ pub struct Headers {
     pub segments: Vec<Segment>,
     /// Where `.eh_frame_hdr` is, by its own program header, which survives without sections.
     pub eh_frame_hdr: Option<Segment>,
+    /// Where the dynamic linker's table is, by its own program header.
+    pub dynamic: Option<Segment>,
+    /// It has a note of Go's linker.
+    pub go_note: bool,
     /// Sections; empty when they were stripped.
     pub sections: Vec<Section>,
     /// GNU build id; empty when there is none.
@@ -223,7 +227,7 @@ fn read_class<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
     let table: Vec<H::ProgramHeader> =
         read_pods(image, header.e_phoff(LE).into(), count, &mut buffer)?;
     let mut segments = Vec::new();
-    let mut eh_frame_hdr = None;
+    let (mut eh_frame_hdr, mut dynamic, mut go_note) = (None, None, false);
     let mut build_id: Box<[u8]> = Box::default();
     let mut notes_left = NOTES_MAX;
     for entry in &table {
@@ -249,12 +253,17 @@ fn read_class<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
             segments.push(segment);
         } else if entry.p_type(LE) == elf::PT_GNU_EH_FRAME {
             eh_frame_hdr = Some(segment);
-        } else if entry.p_type(LE) == elf::PT_NOTE && build_id.is_empty() && notes_left > 0 {
+        } else if entry.p_type(LE) == elf::PT_DYNAMIC {
+            dynamic = Some(segment);
+        } else if entry.p_type(LE) == elf::PT_NOTE && notes_left > 0 {
             notes_left -= 1;
             let mut notes = vec![0; file_size.min(NOTES_BYTES_MAX) as usize];
             let len = image.read_some_at(&mut notes, offset)?;
-            let align = entry.p_align(LE).into();
-            build_id = find_build_id(&notes[..len], align).unwrap_or_default();
+            let (notes, align) = (&notes[..len], entry.p_align(LE).into());
+            if build_id.is_empty() {
+                build_id = find_build_id(notes, align).unwrap_or_default();
+            }
+            go_note |= find_note(notes, align, GO_NOTE).is_some();
         }
     }
     let sections = match with_sections {
@@ -268,6 +277,8 @@ fn read_class<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
         entry: header.e_entry(LE).into(),
         segments,
         eh_frame_hdr,
+        dynamic,
+        go_note,
         sections,
         build_id,
     })
@@ -312,8 +323,17 @@ fn read_sections<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
     Ok(table.iter().map(section).collect())
 }
 
+/// Kind and name of the note that Go's linker writes, with the build id of its own.
+const GO_NOTE: (u32, &[u8]) = (4, b"Go\0\0");
+
 /// Finds the GNU build id in the content of a notes segment.
 pub fn find_build_id(notes: &[u8], align: u64) -> Option<Box<[u8]>> {
+    let wanted = (elf::NT_GNU_BUILD_ID.0, &b"GNU\0"[..]);
+    find_note(notes, align, wanted).map(Into::into)
+}
+
+/// The content of the first note of a kind and a name that has any.
+fn find_note<'n>(notes: &'n [u8], align: u64, wanted: (u32, &[u8])) -> Option<&'n [u8]> {
     // Only segments that say 8 pad to 8; 0, 1 and 4 all mean 4.
     let padded = |len: u32| (len as usize).next_multiple_of(if align == 8 { 8 } else { 4 });
     let mut rest = notes;
@@ -328,8 +348,8 @@ pub fn find_build_id(notes: &[u8], align: u64) -> Option<Box<[u8]>> {
         };
         let name = rest.get(12..12 + name_len as usize)?;
         let content = rest.get(content_at..content_at.checked_add(content_len as usize)?)?;
-        if kind == elf::NT_GNU_BUILD_ID.0 && name == b"GNU\0" && !content.is_empty() {
-            return Some(content.into());
+        if (kind, name) == wanted && !content.is_empty() {
+            return Some(content);
         }
         rest = rest.get(content_at + padded(content_len)..)?;
     }
@@ -476,11 +496,30 @@ impl SymbolTable {
         }))
     }
 
+    /// A table of functions that no symbol table lists: address, length and place of the name of
+    /// each, in order of address. `names` is where names are in the file and how long that is.
+    pub(super) fn of_functions(
+        functions: impl Iterator<Item = (u64, u32, u32)>,
+        names: (u64, u64),
+    ) -> SymbolTable {
+        let entry = |(start, size, name): (u64, u32, u32)| Entry {
+            start,
+            size: size.min(SIZE_MAX),
+            name,
+        };
+        SymbolTable {
+            entries: functions.map(entry).collect(),
+            names_at: names.0,
+            names_size: names.1,
+            sparse: false,
+        }
+    }
+
     /// The symbol that covers an address: its index, to be kept by the caller.
     ///
-    /// `hint` is where the last look-up ended and is moved on. Addresses asked for in order are then
-    /// found a few entries away, in memory that is in the processor's cache; any hint gives the
-    /// right answer.
+    /// `hint` is where the last look-up ended and is moved on. Addresses asked for in order are
+    /// then found a few entries away, in memory that is in the processor's cache; any hint gives
+    /// the right answer.
     pub fn find(&self, address: u64, hint: &mut usize) -> Option<u32> {
         let after = self.first_after(address, *hint);
         *hint = after;

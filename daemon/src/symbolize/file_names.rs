@@ -1,9 +1,12 @@
 //! The names of one file: its symbol tables, its debug information, and the frames made so far.
 
+mod go;
+
 use super::budget::{FILE_CPU_MAX, FileBudget, Over};
 use super::counters::{SymbolCounters, add, bump};
 use super::elf::{ElfError, Headers, Segment, SymbolTable, read_headers};
 use super::files::{Found, Image};
+use super::go::lines::Source;
 use super::lines::{LineSource, Place};
 use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name, names};
 use crate::ids::FileOffset;
@@ -36,6 +39,8 @@ pub struct FileNames {
     /// Where the debug information is read from: the executable (`None`) or another file.
     lines_in: Option<(Option<Image>, Headers)>,
     lines_wanted: (bool, bool),
+    /// The lines of a program in Go without debug information.
+    go_lines: Option<Source>,
     /// With lines: frames by offset, since they differ within a function.
     exact: HashMap<u64, FrameSpan>,
     exact_frames: Vec<FrameId>,
@@ -71,6 +76,8 @@ impl FileNames {
                 machine: 0,
                 segments: Vec::new(),
                 eh_frame_hdr: None,
+                dynamic: None,
+                go_note: false,
                 sections: Vec::new(),
                 build_id: Box::default(),
             },
@@ -78,6 +85,7 @@ impl FileNames {
             lines: None,
             lines_in: None,
             lines_wanted: (options.lines, options.inlined_frames),
+            go_lines: None,
             exact: HashMap::new(),
             exact_frames: Vec::new(),
             missing: Unnamed::NoSymbols,
@@ -100,6 +108,7 @@ impl FileNames {
             names.missing = Unnamed::OverBudget;
             names.tables = Vec::new();
             names.lines_in = None;
+            names.go_lines = None;
         }
         // Only the segments are needed from here on.
         names.headers.sections = Vec::new();
@@ -132,6 +141,9 @@ impl FileNames {
         } else if !has_symbols {
             self.add_mini_debug_info(image, budget);
         }
+        if self.tables.is_empty() && self.missing != Unnamed::OverBudget {
+            self.add_go_functions(image, budget);
+        }
         if self.missing == Unnamed::OverBudget {
             return;
         }
@@ -145,6 +157,9 @@ impl FileNames {
                 _ if has_lines => Some((None, self.headers.clone())),
                 _ => None,
             };
+            if self.lines_in.is_none() {
+                self.add_go_lines(image, budget);
+            }
         }
     }
 
@@ -177,10 +192,14 @@ impl FileNames {
         image: Option<&'i Image>,
         offsets: &[FileOffset],
     ) -> Option<&'i Image> {
-        let (other, _) = self.lines_in.as_ref()?;
+        let other = match (&self.lines_in, self.go_lines) {
+            (Some((other, _)), _) => other.as_ref(),
+            (None, Some(_)) => None,
+            (None, None) => return None,
+        };
         let is_new = |offset: &FileOffset| !self.exact.contains_key(&offset.0);
         offsets.iter().any(is_new).then_some(())?;
-        other.as_ref().or(image)
+        other.or(image)
     }
 
     /// Memory that naming these offsets takes beside what is held: that of the debug information
@@ -197,6 +216,7 @@ impl FileNames {
             return 0;
         };
         let headers = self.lines_in.as_ref().map(|(_, headers)| headers);
+        // Go's own are read as they are needed.
         let bytes = headers.and_then(|headers| LineSource::bytes_for(from, headers));
         let bytes = bytes.unwrap_or(0);
         if bytes.saturating_add(self.heap_bytes()) > bytes_max {
@@ -388,6 +408,10 @@ impl FileNames {
         if new.is_empty() {
             return;
         }
+        if let (Some(_), Some(image)) = (self.go_lines, image) {
+            let new: Vec<_> = new.into_iter().zip(addresses).collect();
+            return self.find_go_lines(image, &new, dict, counters);
+        }
         let Some(lines) = self.take_lines(image, lines_bytes_max, counters) else {
             return;
         };
@@ -395,31 +419,10 @@ impl FileNames {
             image,
             checked: None,
         };
-        let (mut frames, begin) = (Vec::new(), crate::time::thread_cpu());
+        let begin = crate::time::thread_cpu();
         let outcome = lines.places(&addresses, |index, places| {
             let symbol = self.symbol(new[index], &mut reader, dict, counters).ok();
-            frames.clear();
-            match (places.split_first(), symbol) {
-                (Some((function, inlined)), _) => {
-                    let inlined = inlined.iter().rev().take(INLINED_MAX);
-                    let inlined =
-                        inlined.map(|one| self.place(FrameKind::Inlined, None, one, dict));
-                    frames.extend(inlined);
-                    frames.push(self.place(FrameKind::Native, symbol, function, dict));
-                }
-                // Not asked for again.
-                (None, Some(symbol)) => frames.push(symbol),
-                (None, None) => return,
-            }
-            let first = self.exact_frames.len() as u32;
-            self.exact_frames.extend_from_slice(&frames);
-            self.exact.insert(
-                new[index],
-                FrameSpan {
-                    first,
-                    len: frames.len() as u32,
-                },
-            );
+            self.keep_exact(new[index], places, symbol, dict);
         });
         let spent = crate::time::thread_cpu().saturating_sub(begin);
         match outcome {
@@ -437,6 +440,33 @@ impl FileNames {
                 }
             }
         }
+    }
+
+    /// Keeps the frames of an offset: of the function itself and of what was inlined into it after,
+    /// or of its symbol where there are none.
+    fn keep_exact(
+        &mut self,
+        offset: u64,
+        places: &[Place],
+        symbol: Option<FrameId>,
+        dict: &mut Dictionary,
+    ) {
+        let first = self.exact_frames.len() as u32;
+        match (places.split_first(), symbol) {
+            (Some((function, inlined)), _) => {
+                for one in inlined.iter().rev().take(INLINED_MAX) {
+                    let frame = self.place(FrameKind::Inlined, None, one, dict);
+                    self.exact_frames.push(frame);
+                }
+                let frame = self.place(FrameKind::Native, symbol, function, dict);
+                self.exact_frames.push(frame);
+            }
+            // Not asked for again.
+            (None, Some(symbol)) => self.exact_frames.push(symbol),
+            (None, None) => return,
+        }
+        let len = self.exact_frames.len() as u32 - first;
+        self.exact.insert(offset, FrameSpan { first, len });
     }
 
     /// A frame with its source place; called as `symbol`, else as the debug information says.

@@ -23,6 +23,7 @@ pub mod elf;
 mod file_names;
 pub mod files;
 pub mod functions;
+pub mod go;
 pub mod image;
 pub mod inflate;
 pub mod kernel;

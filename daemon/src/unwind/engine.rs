@@ -10,7 +10,7 @@ use super::StackBuffer;
 use super::lookouts::LookCounts;
 use super::modules::{ModuleCounts, Modules, State};
 use super::recall::RecallCounts;
-use super::rule::{Rule, Step, return_slot, step_saved};
+use super::rule::{Behind, Rule, Step, return_slot, step_saved};
 use super::state::{Registers, StackCopy, number};
 use crate::aggregate::batch::RawFrame;
 use crate::ids::{Avma, FileId, FileOffset};
@@ -82,6 +82,8 @@ pub struct Engine {
     pub counts: UnwindCounts,
     /// Where the last walk needed a return address beyond the copy.
     pub cut: Option<Cut>,
+    /// Where the last walk ended with [`StackEnd::OtherStack`].
+    pub switch: Switch,
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
     operations: Cell<u32>,
 }
@@ -95,6 +97,33 @@ pub struct Cut {
     exact: bool,
 }
 
+/// A frame of a function that called on another stack than its caller's.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch {
+    /// What is behind it.
+    pub behind: Behind,
+    /// Its frame pointer, where that is known.
+    pub frame_pointer: Option<u64>,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Switch {
+            behind: Behind::Unknown,
+            frame_pointer: None,
+        }
+    }
+}
+
+impl Switch {
+    fn at(behind: Behind, registers: &Registers) -> Switch {
+        Switch {
+            behind,
+            frame_pointer: registers.get(number::RBP),
+        }
+    }
+}
+
 /// Where a walk is.
 struct Cursor<'a> {
     process: &'a Process,
@@ -106,7 +135,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// A walk that is cut here, for want of the return address at `slot`, if that lies beyond the copy.
+    /// A walk that is cut here, for want of the return address at `slot`, if that lies beyond the
+    /// copy.
     fn cut_at(&self, slot: u64) -> Option<Cut> {
         self.stack.ends_before(slot).then_some(Cut {
             slot,
@@ -129,6 +159,7 @@ impl Engine {
             modules: Modules::new(bytes_max),
             counts: UnwindCounts::default(),
             cut: None,
+            switch: Switch::default(),
             operations: Cell::new(0),
         }
     }
@@ -186,6 +217,7 @@ impl Engine {
         out: &mut StackBuffer,
     ) -> StackEnd {
         self.cut = None;
+        self.switch = Switch::default();
         for depth in out.frames.len()..depth_max {
             if let Next::End(found) = self.frame(cursor, depth == 0, out) {
                 return found;
@@ -212,8 +244,8 @@ impl Engine {
             Backing::File(file) => {
                 let offset = mapping.offset_of(address);
                 let (rule, without) = self.rule(file, offset, cursor.now);
-                // Nobody called the function that a signal handler returns to, or that a stack begins
-                // with: its first instruction is the frame.
+                // Nobody called the function that a signal handler returns to, or that a stack
+                // begins with: its first instruction is the frame.
                 let named_at = match rule.entered && !cursor.exact {
                     true => FileOffset(offset.0.wrapping_add(1)),
                     false => offset,
@@ -230,6 +262,18 @@ impl Engine {
                 Next::End(StackEnd::Unmapped)
             }
         }
+    }
+
+    /// Which of these frames is the first that nobody called, by what its file says of it: frames
+    /// of a chain do not tell where it ends.
+    pub fn outermost(&mut self, frames: &[RawFrame], now: Mono) -> Option<usize> {
+        frames.iter().position(|frame| match *frame {
+            RawFrame::File(file, offset) => {
+                let (rule, _) = self.rule(file, offset, now);
+                matches!(rule.step, Step::Outermost | Step::Switched(Behind::Nobody))
+            }
+            _ => false,
+        })
     }
 
     /// The rule of a place, and why there is none.
@@ -261,6 +305,21 @@ impl Engine {
         } = &*cursor;
         let caller = match rule.step {
             Step::Outermost => return Next::End(StackEnd::Complete),
+            // Where the instruction pointer is in it, the stack may be either: its frame pointer
+            // tells, which leads out of the copy once the stack has changed.
+            Step::Switched(behind) if cursor.exact => {
+                let behind = match behind {
+                    Behind::Caller => behind,
+                    _ => Behind::Unknown,
+                };
+                self.switch = Switch::at(behind, registers);
+                return self.by_frame_pointer(cursor, StackEnd::OtherStack);
+            }
+            Step::Switched(Behind::Nobody) => return Next::End(StackEnd::Complete),
+            Step::Switched(behind) => {
+                self.switch = Switch::at(behind, registers);
+                return Next::End(StackEnd::OtherStack);
+            }
             Step::Unknown if without == StackEnd::ModuleLoading => return Next::End(without),
             Step::Unknown => return self.by_frame_pointer(cursor, without),
             Step::Saved {
@@ -302,8 +361,9 @@ impl Engine {
         }
     }
 
-    /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What was
-    /// told may be of code that lay there before or after, so where it leads is looked at first.
+    /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What
+    /// was told may be of code that lay there before or after, so where it leads is looked at
+    /// first.
     fn through_generated(&mut self, cursor: &mut Cursor<'_>, address: Avma, leaf: bool) -> Next {
         let Cursor {
             process,

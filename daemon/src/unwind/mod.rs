@@ -15,6 +15,7 @@ mod callchain;
 pub mod engine;
 mod expression;
 pub mod generated;
+mod go;
 pub mod lent;
 pub mod look;
 pub mod lookouts;
@@ -35,13 +36,19 @@ use crate::ids::{FileId, FileOffset, ProcessId, Tid};
 use crate::perf::record::{CpuMode, Sample, UserState};
 use crate::process::Process;
 use crate::process::space::Mapping;
+use crate::time::Mono;
 use engine::{Engine, UnwindCounts};
 use lookouts::Lookouts;
 use modules::Loaded;
-use profile::StackEnd;
+use profile::{StackEnd, Unnamed};
 use recall::Recall;
-use state::{Registers, StackCopy};
+use rule::Behind;
+use state::{Registers, StackCopy, number};
 use std::sync::Arc;
+
+/// Longest chain that is compared with a walk. Unit: frames. As `perf_event_max_stack` unless
+/// somebody raised it; what lies behind is cut.
+const CHAIN_MAX: usize = 127;
 
 /// What the allocator adds to each allocation, at most. Unit: bytes. What is bounded by its size
 /// counts it, or many small pieces would take twice their bound.
@@ -214,15 +221,19 @@ impl Unwinder {
             return end;
         }
         let end = self.walk(sample, (process, registers), near_bytes, stack);
-        self.settle((sample, user), end, chain_end, out)
+        let switch = (end == StackEnd::OtherStack).then_some(self.engine.switch);
+        let frame_pointer = switch.and_then(|switch| switch.frame_pointer);
+        let behind = frame_pointer.and_then(|to| place_in_chain(&registers, &stack, to));
+        self.settle((sample, user), end, (chain_end, behind), out)
     }
 
-    /// Takes what was walked, which ended so, or the chain in `out`, whichever tells more.
+    /// Takes what was walked, which ended so, or the chain in `out`, whichever tells more. `behind`
+    /// is where the chain has what is behind a change of stacks, if it is known.
     fn settle(
         &mut self,
         (sample, user): (&Sample<'_>, &UserState<'_>),
         end: StackEnd,
-        chain_end: StackEnd,
+        (chain_end, behind): (StackEnd, Option<usize>),
         out: &mut StackBuffer,
     ) -> StackEnd {
         if end == StackEnd::Unmapped && user.stack.is_empty() && sample.mode == CpuMode::Kernel {
@@ -235,6 +246,17 @@ impl Unwinder {
         let chain = &out.frames[out.user_at..];
         let (replaced, end) = match end {
             StackEnd::Complete | StackEnd::Stitched => (true, end),
+            StackEnd::OtherStack => {
+                let rest = match behind {
+                    Some(behind) => chain.get(behind..),
+                    None => rest_of_chain(&walked.frames, chain),
+                };
+                let rest = rest.unwrap_or_default();
+                (
+                    true,
+                    go_on_elsewhere(engine, &mut walked.frames, rest, (chain_end, sample.time)),
+                )
+            }
             _ => match rest_of_chain(&walked.frames, chain) {
                 Some(rest) if !rest.is_empty() => {
                     walked.frames.extend_from_slice(rest);
@@ -308,6 +330,47 @@ impl Unwinder {
     }
 }
 
+/// Continues a walk that came to where the program changed to another stack: the copy does not hold
+/// the one it came from, but the kernel followed the frame pointers there. How the stack ends.
+fn go_on_elsewhere(
+    engine: &mut Engine,
+    walked: &mut Vec<RawFrame>,
+    rest: &[RawFrame],
+    (chain_end, now): (StackEnd, Mono),
+) -> StackEnd {
+    match engine.switch.behind {
+        _ if rest.is_empty() => return StackEnd::OtherStack,
+        Behind::Caller => {}
+        Behind::CallersCaller => walked.push(RawFrame::Unknown(Unnamed::OtherStack)),
+        Behind::Unknown | Behind::Nobody => return StackEnd::OtherStack,
+    }
+    engine.counts.chains_used += 1;
+    match engine.outermost(rest, now) {
+        Some(last) => {
+            walked.extend_from_slice(&rest[..=last]);
+            StackEnd::Complete
+        }
+        None => {
+            walked.extend_from_slice(rest);
+            chain_end
+        }
+    }
+}
+
+/// Where the chain has the return address that lies next to the frame pointer `to`: the kernel's
+/// steps are taken again, from frame pointer to frame pointer, as far as the copy has them. Code
+/// without frame pointers that leaves the register alone is one step.
+fn place_in_chain(registers: &Registers, stack: &StackCopy<'_>, to: u64) -> Option<usize> {
+    let mut frame = registers.get(number::RBP)?;
+    for place in 1..CHAIN_MAX {
+        if frame == to {
+            return Some(place);
+        }
+        frame = stack.read(frame).ok()?;
+    }
+    None
+}
+
 /// What the chain has behind the frame at which a walk stopped, if it went that way too.
 fn rest_of_chain<'a>(walked: &[RawFrame], chain: &'a [RawFrame]) -> Option<&'a [RawFrame]> {
     let last = walked.last()?;
@@ -322,7 +385,6 @@ mod exec_tests {
     use crate::ids::{CgroupId, CpuId, Pid, Tid};
     use crate::perf::record::Callchain;
     use crate::process::ProcessTable;
-    use crate::time::Mono;
     use perf_event_open_sys::bindings as sys;
 
     #[test]

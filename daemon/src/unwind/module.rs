@@ -4,6 +4,7 @@
 //! so a file cut short while it is read or later cannot harm. The sampler shares one module among
 //! all processes that map the file.
 
+use super::go;
 use super::pack::Place;
 use super::rule::Rule;
 use super::state::{Registers, StackCopy};
@@ -129,10 +130,12 @@ impl Module {
             text: headers.section(b".text").map_or(0, |text| text.address),
             ..Bases::default()
         };
+        let go = go::table(image, headers, bases.code, budget)?;
         let eh_frame = eh_frame(image, headers, bases, budget)?;
-        let section = headers.section(b".debug_frame");
+        // Of a program in Go it repeats what Go's own tables say, but for what its runtime does.
+        let section = headers.section(b".debug_frame").filter(|_| go.is_none());
         let debug_frame = table(Dialect::Debug, image, section, bases, budget)?;
-        let tables = eh_frame.into_iter().chain(debug_frame);
+        let tables = [go, eh_frame, debug_frame].into_iter().flatten();
         let plts = [
             (&b".plt"[..], true),
             (b".plt.sec", false),

@@ -11,18 +11,20 @@
 //! overlap, and the budget of the file bounds what their evaluation takes. `.eh_frame_hdr` is not
 //! needed: it repeats what the section says, and would let a file name one entry a million times.
 
+pub mod build;
 mod entries;
 
-use super::rule::{Expressions, Kind, RowFacts, kind_of_row};
-use super::table::{Bases, Dialect, ROWS_MAX, WIDE};
+use super::rule::{RowFacts, kind_of_row};
+use super::table::{Bases, Dialect, ROWS_MAX};
 use crate::symbolize::budget::{Charge, FileBudget, Over};
 use crate::symbolize::elf::ReadAt;
+use build::{Builder, Packed, put};
 use entries::{Function, Head, head_of, names_an_address, write_function};
 use gimli::{
     BaseAddresses, EhFrame, EhFrameOffset, LittleEndian, UnwindContext, UnwindContextStorage,
     UnwindSection, UnwindTableRow,
 };
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::HashMap;
 use std::hash::BuildHasher;
 
 /// Longest description of one function that is read. Unit: bytes. Real ones have some hundred, the
@@ -41,11 +43,6 @@ const ROWS_AT_ONCE: usize = 256;
 /// Most functions of a section. Unit: functions. A browser has about a million. What lies behind
 /// them in the section is not described.
 const FUNCTIONS_MAX: usize = 4 << 20;
-
-/// Most memory of the rows of a file that are computed for each frame. Unit: bytes. Of 400 programs
-/// and libraries of Debian 12 libmvec has most: 96 rows, 16 KiB; node has 30, libcrypto 21, libc 5,
-/// LLVM, rustc and programs in Go none. Files over it have no unwind information.
-const COMPUTED_BYTES_MAX: usize = 1 << 20;
 
 /// Room for rows under evaluation: 32 registers are more than x86-64 code ever describes.
 #[derive(Debug)]
@@ -83,9 +80,6 @@ pub struct Entry {
 /// Bits of [`Entry::gap`].
 const GAP_BITS: u32 = 4;
 
-/// Most words of rows. Unit: words of two bytes. More than the budget of a file has room for.
-const WORDS_MAX: usize = (1 << (u32::BITS - GAP_BITS)) - 1;
-
 impl Entry {
     const NOTHING: u32 = u32::MAX;
 
@@ -101,67 +95,6 @@ impl Entry {
             place => place & ((1 << GAP_BITS) - 1),
         }
     }
-}
-
-/// A section, read.
-#[derive(Debug, Default)]
-pub struct Packed {
-    /// Where functions begin, in order of address, and where nothing is described.
-    pub index: Vec<Entry>,
-    /// The rows of all descriptions; see `table.rs`.
-    pub rows: Vec<u16>,
-    /// What rows lead to.
-    pub kinds: Vec<Kind>,
-    /// What kinds hold apart from themselves. Unit: bytes.
-    kinds_bytes: usize,
-    /// The expressions of kinds.
-    pub expressions: Expressions,
-}
-
-impl Packed {
-    /// The number of a kind, kept when it is met for the first time. There are more than fit the
-    /// numbers in no file that a compiler wrote: nothing is described then.
-    fn number(
-        &mut self,
-        kind: Kind,
-        known: &mut HashTable<u16>,
-        hasher: &DefaultHashBuilder,
-    ) -> Result<u16, Over> {
-        let kinds = &mut self.kinds;
-        let hash = hasher.hash_one(&kind);
-        if let Some(&number) = known.find(hash, |&at| kinds.get(usize::from(at)) == Some(&kind)) {
-            return Ok(number);
-        }
-        let Ok(number) = u16::try_from(kinds.len()) else {
-            return Ok(0);
-        };
-        self.kinds_bytes += kind.heap_bytes();
-        if self.kinds_bytes > COMPUTED_BYTES_MAX {
-            return Err(Over::Memory);
-        }
-        kinds.push(kind);
-        let hash_of = |&at: &u16| hasher.hash_one(&kinds[usize::from(at)]);
-        known.insert_unique(hash, number, hash_of);
-        Ok(number)
-    }
-
-    /// Memory held. Unit: bytes.
-    fn heap_bytes(&self) -> usize {
-        self.rows.len() * 2
-            + self.kinds.len() * size_of::<Kind>()
-            + self.kinds_bytes
-            + self.expressions.bytes.len()
-            + self.index.len() * size_of::<Entry>()
-    }
-}
-
-/// A function as it was found.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Found {
-    start: u32,
-    /// Where its rows are.
-    rows: u32,
-    len: u32,
 }
 
 /// The section as it lies in the image, a window at a time.
@@ -219,20 +152,13 @@ struct Packer<'a, 'p, R: ?Sized> {
     /// Numbers of heads by their place; `None`: not to be had.
     heads_read: HashMap<u64, Option<u32>>,
     last_head: Option<(u64, Option<u32>)>,
-    hasher: DefaultHashBuilder,
     /// Rows by the hash of their description. Two descriptions of one file may share a hash, once
     /// in some million files of a million descriptions: then a function has the rows of another.
     described: HashMap<u64, Option<u32>>,
-    /// Places of rows, found again by content.
-    kept: HashTable<u32>,
-    /// Numbers of kinds, found again by content.
-    kinds_known: HashTable<u16>,
-    found: Vec<Found>,
-    packed: Packed,
+    builder: Builder,
     context: Box<UnwindContext<usize, RowStorage>>,
     /// The entry under evaluation, behind its head.
     scratch: Vec<u8>,
-    words: Vec<u16>,
     rows_computed: usize,
 }
 
@@ -262,15 +188,10 @@ pub fn pack<R: ReadAt + ?Sized>(
         heads_bytes: 0,
         heads_read: HashMap::new(),
         last_head: None,
-        hasher: DefaultHashBuilder::default(),
         described: HashMap::new(),
-        kept: HashTable::new(),
-        kinds_known: HashTable::new(),
-        found: Vec::new(),
-        packed: Packed::default(),
+        builder: Builder::new(),
         context: Box::new(UnwindContext::new_in()),
         scratch: Vec::new(),
-        words: Vec::new(),
         rows_computed: 0,
     };
     packer.pack()
@@ -278,11 +199,9 @@ pub fn pack<R: ReadAt + ?Sized>(
 
 impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
     fn pack(mut self) -> Result<Packed, Over> {
-        // Kind 0: nothing is described.
-        self.packed.kinds.push(Kind::Nothing);
         let (mut at, mut entries) = (0, 0usize);
         let mut accounted_at = 0;
-        while self.found.len() < FUNCTIONS_MAX && self.window.bring(at, 4, self.budget)? {
+        while self.builder.len() < FUNCTIONS_MAX && self.window.bring(at, 4, self.budget)? {
             entries += 1;
             // Short entries have rows of their own, and long ones the expressions that are written
             // there.
@@ -312,36 +231,15 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
             }
         }
         self.account()?;
-        // What is not needed for the index makes room for it.
-        let Packer {
-            mut found,
-            mut packed,
-            mut charge,
-            ..
-        } = self;
-        packed.rows.shrink_to_fit();
-        packed.kinds.shrink_to_fit();
-        let kept = packed.heap_bytes();
-        let found_bytes = found.len() * size_of::<Found>();
-        let len = entries_of_index(&mut found);
-        charge.set(kept + found_bytes + len * size_of::<Entry>())?;
-        packed.index = index(&found, len);
-        charge.set(kept + len * size_of::<Entry>())?;
-        charge.keep();
-        Ok(packed)
+        self.builder.finish(self.charge)
     }
 
     /// Charges what is held, and asks whether that is still within the budget.
     fn account(&mut self) -> Result<(), Over> {
-        // Tables of hashes are twice in memory, for a moment, when they grow.
-        let tables = self.packed.expressions.tables_bytes()
-            + self.described.allocation_size()
-            + self.kept.allocation_size()
-            + self.heads_read.allocation_size()
-            + self.kinds_known.allocation_size();
+        // As tables of hashes grow they are twice in memory for a moment.
+        let tables = self.described.allocation_size() + self.heads_read.allocation_size();
         let heads = self.heads.len() * size_of::<Head>() + self.heads_bytes;
-        let found = self.found.len() * size_of::<Found>();
-        let held = WINDOW_BYTES + tables + tables / 2 + heads + found + self.packed.heap_bytes();
+        let held = WINDOW_BYTES + tables + tables / 2 + heads + self.builder.heap_bytes();
         self.charge.set(held)?;
         self.budget.check()
     }
@@ -377,7 +275,7 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
         let (Some(Ok(start)), true) = (start, begin != 0 && length != 0) else {
             return Ok(());
         };
-        let hash = self.hasher.hash_one((head, instructions));
+        let hash = self.builder.hasher().hash_one((head, instructions));
         let rows = match self.described.get(&hash) {
             Some(&rows) => rows,
             None => {
@@ -390,11 +288,8 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
             }
         };
         if let Some(rows) = rows {
-            self.found.push(Found {
-                start,
-                rows,
-                len: u32::try_from(length).unwrap_or(u32::MAX),
-            });
+            let len = u32::try_from(length).unwrap_or(u32::MAX);
+            self.builder.add(start, len, rows);
         }
         Ok(())
     }
@@ -445,17 +340,13 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
     /// Computes the rows of the description in `scratch`; where they are. `None` when there are
     /// none.
     fn evaluate(&mut self, head: u32) -> Result<Option<u32>, Over> {
-        self.words.clear();
         let Packer {
             scratch,
             context,
-            words,
-            packed,
-            kinds_known,
+            builder,
             budget,
             rows_computed,
             heads,
-            hasher,
             ..
         } = self;
         let mut section = EhFrame::new(scratch, LittleEndian);
@@ -493,11 +384,8 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
                 break;
             };
             behind = u32::try_from(row.end_address()).unwrap_or(u32::MAX);
-            let kind = kind_of_row(row, facts, &mut packed.expressions);
-            let number = match kind {
-                Kind::Nothing => 0,
-                kind => packed.number(kind, kinds_known, hasher)?,
-            };
+            let kind = kind_of_row(row, facts, builder.expressions());
+            let number = builder.number(kind)?;
             put(&mut found, start, number);
             // There is room for one that says where the last ends.
             if found.len() >= ROWS_MAX - 1 {
@@ -505,100 +393,7 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
                 break;
             }
         }
-        let wide = found
-            .iter()
-            .any(|&(offset, _)| offset > u32::from(u16::MAX));
-        let Some(&(0, _)) = found.first() else {
-            return Ok(None);
-        };
-        words.push(found.len() as u16 | if wide { WIDE } else { 0 });
-        for (offset, kind) in found {
-            words.push(offset as u16);
-            if wide {
-                words.push((offset >> 16) as u16);
-            }
-            words.push(kind);
-        }
-        Ok(self.keep_words())
-    }
-
-    /// Keeps the rows in `words`, once.
-    fn keep_words(&mut self) -> Option<u32> {
-        let Packer {
-            kept,
-            packed,
-            words,
-            hasher,
-            ..
-        } = self;
-        let rows = &mut packed.rows;
-        let hash = hasher.hash_one(&*words);
-        let same = |&at: &u32| rows.get(at as usize..at as usize + words.len()) == Some(words);
-        if let Some(&at) = kept.find(hash, same) {
-            return Some(at);
-        }
-        let at = rows.len();
-        if at + words.len() > WORDS_MAX {
-            return None;
-        }
-        rows.extend_from_slice(words);
-        let words_at = |at: u32| {
-            let first = rows.get(at as usize).copied().unwrap_or_default();
-            let each = if first & WIDE != 0 { 3 } else { 2 };
-            let len = 1 + usize::from(first & !WIDE) * each;
-            rows.get(at as usize..at as usize + len).unwrap_or(&[])
-        };
-        kept.insert_unique(hash, at as u32, |&at| hasher.hash_one(words_at(at)));
-        Some(at as u32)
-    }
-}
-
-/// Adds a row behind those there are. One that begins where the last does is in its place:
-/// advancing by nothing is allowed.
-fn put(rows: &mut Vec<(u32, u16)>, start: u32, kind: u16) {
-    if let Some(last) = rows.last_mut()
-        && last.0 >= start
-    {
-        last.1 = kind;
-        return;
-    }
-    if rows.last().is_none_or(|last| last.1 != kind) {
-        rows.push((start, kind));
-    }
-}
-
-/// Sorts what was found and keeps one of several at the same address: functions that the linker
-/// folded are described alike. How many entries the index has.
-fn entries_of_index(found: &mut Vec<Found>) -> usize {
-    found.sort_unstable();
-    found.dedup_by_key(|function| function.start);
-    let mut len = 0;
-    each_of_index(found, |_| len += 1);
-    len
-}
-
-/// The index: each function from its start to its end or to the start of the next.
-fn index(found: &[Found], len: usize) -> Vec<Entry> {
-    let mut index = Vec::with_capacity(len);
-    each_of_index(found, |entry| index.push(entry));
-    index
-}
-
-fn each_of_index(found: &[Found], mut each: impl FnMut(Entry)) {
-    for (number, function) in found.iter().enumerate() {
-        let next = found.get(number + 1).map_or(u32::MAX, |next| next.start);
-        let Found { start, rows, len } = *function;
-        let end = start.saturating_add(len).min(next);
-        let gap = match next - end {
-            gap if gap >> GAP_BITS == 0 && next != u32::MAX => gap,
-            _ => 0,
-        };
-        let place = rows << GAP_BITS | gap;
-        each(Entry { start, place });
-        if end + gap < next || next == u32::MAX {
-            let place = Entry::NOTHING;
-            each(Entry { start: end, place });
-        }
+        Ok(builder.keep(&found))
     }
 }
 

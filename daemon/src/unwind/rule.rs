@@ -8,13 +8,17 @@
 //! A [`Kind`] is what the rows of one file lead to, kept once for all of its functions: mostly a
 //! rule.
 
+mod linkage;
+
 use super::ALLOCATION_BYTES;
 use super::expression::evaluate;
 use super::pack::Row;
 use super::state::{Registers, StackCopy, number};
 use super::table::Slice;
-use gimli::{CfaRule, Expression, LittleEndian, Operation, RegisterRule, UnwindExpression};
+use gimli::{CfaRule, Expression, LittleEndian, RegisterRule, UnwindExpression};
 use hashbrown::{DefaultHashBuilder, HashTable};
+pub use linkage::Linkage;
+use linkage::linkage;
 use profile::StackEnd;
 use std::cell::Cell;
 use std::hash::BuildHasher;
@@ -49,7 +53,22 @@ pub enum Step {
     Computed,
     /// This is the outermost frame.
     Outermost,
+    /// The function calls on another stack than the one that its caller is on.
+    Switched(Behind),
     /// Nothing describes the address.
+    Unknown,
+}
+
+/// What is behind a function that calls on another stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Behind {
+    /// Nobody: what it calls returns to nobody.
+    Nobody,
+    /// Its caller, by its frame pointer.
+    Caller,
+    /// The caller of its caller, by the frame pointer of its caller: it has none itself.
+    CallersCaller,
+    /// Its caller, and nothing leads there.
     Unknown,
 }
 
@@ -84,6 +103,36 @@ impl Rule {
         signal: false,
         entered: true,
     };
+
+    /// The function calls on another stack.
+    pub fn switched(behind: Behind) -> Rule {
+        Rule {
+            step: Step::Switched(behind),
+            ..Rule::UNKNOWN
+        }
+    }
+
+    /// The rule of a function of Go whose stack is `depth` bytes deep, the return address apart.
+    /// One with a frame begins it with the caller's frame pointer; until Go 1.20 that is written
+    /// two instructions after the stack pointer has changed. `injected`: as a frame it is that of
+    /// an interrupted instruction, which did not call it.
+    pub fn of_go(depth: i32, injected: bool) -> Option<Rule> {
+        let mut places = [SAME; PLACES.len()];
+        places[0] = -1;
+        if depth >= 8 {
+            places[2] = -2;
+        }
+        let step = Step::Saved {
+            base: number::RSP as u8,
+            offset: depth.checked_add(8).filter(|_| depth >= 0)?,
+            places,
+        };
+        Some(Rule {
+            step,
+            signal: injected,
+            entered: false,
+        })
+    }
 
     /// The return address is at the stack pointer plus `offset` bytes, and nothing else is saved.
     pub fn return_address_at(offset: i32) -> Rule {
@@ -245,6 +294,47 @@ pub struct ComputedRow {
     registers: Box<[(u16, Source)]>,
 }
 
+impl ComputedRow {
+    /// The row of a function that a signal handler returns to: all registers are where the kernel
+    /// put them, behind the return address (`struct rt_sigframe`,
+    /// `arch/x86/include/asm/sigframe.h`).
+    pub fn signal_return() -> ComputedRow {
+        /// Where the registers begin: behind flags, link and stack of `struct ucontext`.
+        const REGISTERS_AT: i64 = 40;
+        // In the order of `struct sigcontext`: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp;
+        // then rip.
+        const ORDER: [u16; 16] = [
+            8,
+            9,
+            10,
+            11,
+            12,
+            13,
+            14,
+            15,
+            5,
+            4,
+            6,
+            3,
+            1,
+            0,
+            2,
+            number::RSP,
+        ];
+        let at = |place: usize| Source::At(REGISTERS_AT + 8 * place as i64);
+        let saved = ORDER.iter().enumerate();
+        let mut registers: Vec<_> = saved.map(|(place, &own)| (own, at(place))).collect();
+        registers.sort_unstable_by_key(|&(register, _)| register);
+        ComputedRow {
+            signal: true,
+            cfa: Source::Register(number::RSP, 0),
+            returns: at(ORDER.len()),
+            return_register: number::RA,
+            registers: registers.into(),
+        }
+    }
+}
+
 /// What belongs to a row next to its rules, while it is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowFacts<'a> {
@@ -364,88 +454,6 @@ fn computed(row: &Row, facts: RowFacts<'_>, expressions: &mut Expressions) -> Op
         return_register: facts.return_register,
         registers: registers.into(),
     })
-}
-
-/// How entries of a procedure linkage table are left, as GNU linkers describe it: the CFA is
-/// `rsp + distance + ((rip & mask) >= behind_push) * 8`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Linkage {
-    distance: i32,
-    mask: u64,
-    behind_push: u64,
-    places: [i16; PLACES.len()],
-}
-
-impl Linkage {
-    fn rule(&self, address: u64) -> Rule {
-        let pushed = i32::from(address & self.mask >= self.behind_push);
-        let step = Step::Saved {
-            base: number::RSP as u8,
-            offset: self.distance.saturating_add(8 * pushed),
-            places: self.places,
-        };
-        Rule {
-            step,
-            ..Rule::UNKNOWN
-        }
-    }
-}
-
-/// The expression in a section of PLT entries, whose address is known where it is used: no
-/// expression is left then.
-fn linkage(expression: Expression<Slice<'_>>, places: [i16; PLACES.len()]) -> Option<Linkage> {
-    let mut rest = expression.0;
-    let mut next = || Operation::parse(&mut rest, encoding()).ok();
-    let Operation::RegisterOffset {
-        register,
-        offset: distance,
-        ..
-    } = next()?
-    else {
-        return None;
-    };
-    let Operation::RegisterOffset {
-        register: ip,
-        offset: 0,
-        ..
-    } = next()?
-    else {
-        return None;
-    };
-    let constant = |operation: Operation<Slice<'_>>| match operation {
-        Operation::UnsignedConstant { value } => Some(value),
-        _ => None,
-    };
-    let mask = constant(next()?)?;
-    let and = next()?;
-    let behind_push = constant(next()?)?;
-    let compared = next()?;
-    let shift = constant(next()?)?;
-    let (shifted, added) = (next()?, next()?);
-    let usual = (and, compared, shifted, added)
-        == (
-            Operation::And,
-            Operation::Ge,
-            Operation::Shl,
-            Operation::Plus,
-        );
-    if !usual || register.0 != number::RSP || ip.0 != number::RA || shift != 3 || !rest.is_empty() {
-        return None;
-    }
-    Some(Linkage {
-        distance: i32::try_from(distance).ok()?,
-        mask,
-        behind_push,
-        places,
-    })
-}
-
-fn encoding() -> gimli::Encoding {
-    gimli::Encoding {
-        address_size: 8,
-        format: gimli::Format::Dwarf32,
-        version: 4,
-    }
 }
 
 /// Where the return address of a frame is, by a rule of fixed distances.

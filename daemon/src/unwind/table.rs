@@ -1,12 +1,13 @@
-//! The unwind information of one section (`.eh_frame` or `.debug_frame`) as the sampler uses it:
-//! which rule holds from which address on.
+//! The unwind information of one section (`.eh_frame`, `.debug_frame` or Go's) as the sampler uses
+//! it: which rule holds from which address on.
 //!
 //! All rows are computed once, by whoever reads the file (`pack.rs`). To find a rule is two
 //! searches in sorted arrays, whatever the file says: how long its descriptions are and how they
 //! are nested costs the sampler nothing. What is left to compute for each frame are DWARF
 //! expressions, bounded by the walk.
 
-use super::pack::{Entry, Packed, Place, pack};
+use super::pack::build::Packed;
+use super::pack::{Entry, Place, pack};
 use super::rule::{Kind, Rule, step_computed};
 use super::state::{Registers, StackCopy};
 use crate::symbolize::budget::{FileBudget, Over};
@@ -61,21 +62,27 @@ impl Table {
         bases: Bases,
         budget: &FileBudget<'_>,
     ) -> Result<Option<Table>, Over> {
+        let packed = pack(dialect, image, place, bases, budget)?;
+        Ok(Table::of(packed, bases.code))
+    }
+
+    /// The table of functions whose addresses are counted from `base`; `None` without any.
+    pub fn of(packed: Packed, base: u64) -> Option<Table> {
         let Packed {
             index,
             rows,
             kinds,
             expressions,
             ..
-        } = pack(dialect, image, place, bases, budget)?;
+        } = packed;
         let table = Table {
-            base: bases.code,
+            base,
             index: index.into(),
             rows: rows.into(),
             kinds: kinds.into(),
             expressions: expressions.bytes.into(),
         };
-        Ok((!table.index.is_empty()).then_some(table))
+        (!table.index.is_empty()).then_some(table)
     }
 
     /// The table of a section in memory.

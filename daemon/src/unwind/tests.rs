@@ -1,11 +1,15 @@
 //! Rows become rules, and rules lead to callers: on tables and stacks written out by hand.
 
-use super::rule::{Rule, Step, step_saved};
+use super::engine::Engine;
+use super::rule::{Behind, ComputedRow, Rule, Step, step_computed, step_saved};
 use super::state::{REGISTERS, Registers, StackCopy, number};
 use super::table::{Bases, Dialect, Table};
+use super::{go_on_elsewhere, place_in_chain};
+use crate::aggregate::batch::RawFrame;
 use crate::perf::record::UserState;
 use crate::symbolize::budget::FileBudget;
-use profile::StackEnd;
+use crate::time::Mono;
+use profile::{StackEnd, Unnamed};
 use std::cell::Cell;
 
 /// Where the functions of the tables begin.
@@ -16,8 +20,9 @@ const SP: u64 = 0x7f00;
 const DEF_CFA_EXPRESSION: u8 = 0x0f;
 const EXPRESSION: u8 = 0x10;
 
-/// An `.eh_frame` with one function of 64 bytes at [`CODE`]: at its entry the CFA is rsp + 8 and the
-/// return address below it; `instructions` follow. With `augmentation` `S` it is a signal trampoline.
+/// An `.eh_frame` with one function of 64 bytes at [`CODE`]: at its entry the CFA is rsp + 8 and
+/// the return address below it; `instructions` follow. With `augmentation` `S` it is a signal
+/// trampoline.
 fn table(augmentation: &str, instructions: &[u8]) -> Table {
     let mut cie = vec![0, 0, 0, 0, 1];
     cie.extend_from_slice(augmentation.as_bytes());
@@ -200,4 +205,59 @@ proptest::proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_signal_handler_of_go_returns_to_where_the_kernel_put_the_registers() {
+    let Some(leaf) = leaf() else { return };
+    let bytes = stack_bytes();
+    let stack = StackCopy::new(SP, &bytes, true);
+    let row = ComputedRow::signal_return();
+    let struck = step_computed(&row, &[], &leaf, &stack, &Cell::new(1)).expect("registers");
+    // Offsets of `struct ucontext`.
+    assert_eq!((struck.ip(), struck.sp()), (SP + 168, SP + 160));
+    assert_eq!(struck.get(number::RBP), Some(SP + 120));
+    assert_eq!(struck.get(number::R12), Some(SP + 72));
+    assert_eq!(struck.get(0), Some(SP + 144), "rax is another's too");
+}
+
+#[test]
+fn the_chain_goes_on_where_the_frame_pointer_of_the_switch_led_it() {
+    // The sample's frame pointer leads to a frame in the copy, that to one on another stack.
+    let elsewhere = 0xc000_1000u64;
+    let mut bytes = stack_bytes();
+    bytes[64..72].copy_from_slice(&elsewhere.to_le_bytes());
+    let stack = StackCopy::new(SP, &bytes, true);
+    let Some(mut leaf) = leaf() else { return };
+    leaf.set(number::RBP, SP + 64);
+    let place = |to| place_in_chain(&leaf, &stack, to);
+    assert_eq!(place(SP + 64), Some(1), "nobody changed it");
+    assert_eq!(place(elsewhere), Some(2));
+    assert_eq!(place(elsewhere + 8), None, "the chain went another way");
+}
+
+#[test]
+fn who_called_a_function_that_changed_stacks_is_said_to_be_missing_where_it_is() {
+    let frame = |at| RawFrame::Kernel(at);
+    let missing = RawFrame::Unknown(Unnamed::OtherStack);
+    let (own, rest) = ([frame(1)], [frame(8), frame(9)]);
+    let go_on = |behind, rest: &[RawFrame]| {
+        let mut engine = Engine::new(0);
+        engine.switch.behind = behind;
+        let mut walked = own.to_vec();
+        let end = go_on_elsewhere(
+            &mut engine,
+            &mut walked,
+            rest,
+            (StackEnd::BrokenChain, Mono(1)),
+        );
+        (walked, end)
+    };
+    let (chain_end, cut) = (StackEnd::BrokenChain, StackEnd::OtherStack);
+    let whole = vec![own[0], rest[0], rest[1]];
+    assert_eq!(go_on(Behind::Caller, &rest), (whole, chain_end));
+    let marked = vec![own[0], missing, rest[0], rest[1]];
+    assert_eq!(go_on(Behind::CallersCaller, &rest), (marked, chain_end));
+    assert_eq!(go_on(Behind::Unknown, &rest), (own.to_vec(), cut));
+    assert_eq!(go_on(Behind::Caller, &[]), (own.to_vec(), cut));
 }

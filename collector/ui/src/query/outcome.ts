@@ -60,18 +60,21 @@ const UNNAMED: readonly string[] = [
   'generated code whose perf map could not be read in time',
   'generated code: the address was used again around that time, and the perf map does not say when',
   'reading the symbols would take more memory or time than one file, or all files of its owner, may take',
+  'the caller of a function that changed to another stack and keeps no frame pointer there; the callers beyond it are known',
 ];
 
 /** Words of the ends of stacks in files. */
 export const END_WORDS: readonly string[] = [
   'complete', 'depth_limit', 'broken_chain', 'unmapped', 'no_user_stack', 'copy_too_small', 'no_unwind_info', 'unreadable_memory', 'unresolved', 'lost',
   'thirty_two_bit', 'module_loading', 'no_progress', 'stitched', 'module_refused', 'generated_code', 'work_limit', 'alike',
+  'other_stack',
 ];
 
 /** Words of the reasons for a missing name in files. */
 export const UNNAMED_WORDS: readonly string[] = [
   'named', 'no_symbols', 'not_in_symbols', 'file_gone', 'file_changed', 'file_unreadable', 'no_mapping', 'jit_no_map', 'jit_not_in_map', 'jit_map_refused',
   'kernel_hidden', 'process_unknown', 'limit', 'not_in_kallsyms', 'jit_process_gone', 'jit_map_late', 'jit_reused', 'over_budget',
+  'other_stack',
 ];
 
 /** Why a frame has no symbol; empty when it has one. */

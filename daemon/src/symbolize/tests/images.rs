@@ -74,6 +74,8 @@ fn headers(segments: Vec<Segment>) -> Headers {
         machine: 62,
         segments,
         eh_frame_hdr: None,
+        dynamic: None,
+        go_note: false,
         sections: Vec::new(),
         build_id: Box::default(),
     }
@@ -230,6 +232,8 @@ fn a_budget_holds_as_many_functions_as_it_has_bytes_for() {
             entry: 0,
             segments: vec![segment],
             eh_frame_hdr: None,
+            dynamic: None,
+            go_note: false,
             sections: vec![
                 section(b".strtab", 64, 0),
                 section(b".symtab", functions * SYMBOL_BYTES, 0),

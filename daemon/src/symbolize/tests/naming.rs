@@ -460,3 +460,54 @@ fn debug_information_that_does_not_fit_is_not_read() {
         assert_eq!(refused, 1, "{name}: known from then on");
     }
 }
+
+#[test]
+fn a_stripped_program_in_go_has_names_and_on_request_lines_and_inlined_calls() {
+    let path = match fixtures::golang::build(fixtures::golang::Build::Stripped) {
+        Ok(path) => path,
+        Err(why) => return fixtures::skip(why),
+    };
+    let image = fs::File::open(&path).expect("opens");
+    let headers = elf::read_headers(&image).expect("is ELF");
+    let budget = budget::FileBudget::default();
+    let tables = go::find(&image, &headers, &budget).expect("within the budget");
+    let functions = go::symbols(&image, &tables.expect("is in Go"), &budget).expect("sound");
+    let functions = functions.expect("functions");
+    let post = b"main.(*Ledger).Post";
+    let (start, len) = functions.named(&image, post, &budget).expect("is there");
+    let offset = |into: u64| FileOffset(headers.offset_of(start + into).expect("is code"));
+    let mut plain = Rig::plain();
+    let name = plain.name(&path, inode(&path), offset(5));
+    assert_eq!(name, "native main.(*Ledger).Post orders-stripped");
+    let mut rig = Rig::new(SymbolOptions {
+        lines: true,
+        inlined_frames: true,
+        debug_dirs: Vec::new(),
+        ..SymbolOptions::default()
+    });
+    rig.store
+        .see(&seen(&path, inode(&path), std::process::id()));
+    let source = fs::read_to_string(fixtures::workload::source("orders.go")).expect("readable");
+    let line = |text: &str| {
+        1 + source
+            .lines()
+            .position(|line| line.contains(text))
+            .expect(text)
+    };
+    let expected = [
+        format!(
+            "inlined main.rounded orders-stripped orders.go:{}",
+            line("return (sum ^")
+        ),
+        format!(
+            "inlined main.fee orders-stripped orders.go:{}",
+            line("return rounded(sum)")
+        ),
+        format!(
+            "native main.(*Ledger).Post orders-stripped orders.go:{}",
+            line("+= fee(")
+        ),
+    ];
+    let mut places = (0..u64::from(len)).map(|into| rig.frames(offset(into)));
+    assert!(places.any(|frames| frames == expected), "{expected:?}");
+}

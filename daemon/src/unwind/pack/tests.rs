@@ -4,6 +4,7 @@ use super::super::rule::Rule;
 use super::super::table::Table;
 use super::*;
 use crate::symbolize::elf;
+use crate::unwind::rule::Expressions;
 use gimli::CieOrFde;
 use std::fs::File;
 
