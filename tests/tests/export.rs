@@ -48,6 +48,7 @@ impl Drop for Load {
 fn daemon(collector: &Collector, dir: &Path) -> fixtures::daemon::Options {
     Daemon::with()
         .set("windows.length_s=1")
+        .set("shutdown.grace_s=60")
         .set(&format!("collector.address={}", collector.address()))
         .set(&format!("collector.spool.dir={}", dir.display()))
         .set("collector.host_id=under-test")

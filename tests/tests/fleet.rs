@@ -31,6 +31,7 @@ const SHOWN: Duration = Duration::from_secs(30);
 fn daemon(address: &str, dir: &Path) -> Daemon {
     Daemon::with()
         .set(&format!("windows.length_s={}", WINDOW.as_secs()))
+        .set("shutdown.grace_s=60")
         .set("collector.host_id=under-test")
         .set(&format!("collector.address={address}"))
         .set(&format!(

@@ -141,6 +141,9 @@ fn attaching() -> Daemon {
         .set("windows.length_s=1")
         .set("jit.hotspot_attach=true")
         .set("jit.hotspot_refresh_s=1")
+        // A JVM that writes its map when the daemon is to end is waited for: longer where CPUs are
+        // busy.
+        .set("shutdown.grace_s=20")
         .start()
         .sampling()
 }
