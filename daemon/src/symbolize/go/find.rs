@@ -86,11 +86,43 @@ fn search<R: ReadAt + ?Sized>(
     headers: &Headers,
     budget: &FileBudget<'_>,
 ) -> Result<Option<GoTables>, Over> {
+    let mut candidates = 0;
+    // Only the first eight bytes are looked for, and those are aligned: none lie across two pieces.
+    search_data(image, headers, 0, budget, |segment, at, piece| {
+        for (number, word) in piece.chunks_exact(8).enumerate() {
+            if !begins_header(word) || candidates >= CANDIDATES_MAX {
+                continue;
+            }
+            candidates += 1;
+            let into = at + number as u64 * 8;
+            let part = Part {
+                at: segment.offset + into,
+                len: segment.file_size - into,
+            };
+            let address = segment.address + into;
+            if let Some(found) = check(image, headers, part, address, budget)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    })
+}
+
+/// Hands what is not code to `each`, a piece at a time, until that finds something: the segment,
+/// where the piece starts in it, and the piece, aligned in memory as what is looked for. The last
+/// `overlap` bytes of a full piece are handed over again with the next, so that what lies across
+/// two pieces is complete in one. At most [`SEARCH_BYTES_MAX`] are read.
+fn search_data<R: ReadAt + ?Sized, T>(
+    image: &R,
+    headers: &Headers,
+    overlap: usize,
+    budget: &FileBudget<'_>,
+    mut each: impl FnMut(&Segment, u64, &[u8]) -> Result<Option<T>, Over>,
+) -> Result<Option<T>, Over> {
     let _charge = budget.charge(SEARCH_AT_ONCE)?;
-    let (mut left, mut candidates) = (SEARCH_BYTES_MAX, 0);
+    let mut left = SEARCH_BYTES_MAX;
     let mut bytes = vec![0; SEARCH_AT_ONCE];
     for segment in headers.segments.iter().filter(|one| !one.executable) {
-        // What is looked for is aligned in memory.
         let mut at = segment.address.wrapping_neg() % 8;
         while at < segment.file_size && left > 0 {
             let here = (segment.file_size - at)
@@ -99,23 +131,14 @@ fn search<R: ReadAt + ?Sized>(
             budget.reads(here as usize)?;
             let read = image.read_some_at(&mut bytes[..here as usize], segment.offset + at);
             let piece = &bytes[..read.unwrap_or(0)];
-            for (number, word) in piece.chunks_exact(8).enumerate() {
-                if !begins_header(word) || candidates >= CANDIDATES_MAX {
-                    continue;
-                }
-                candidates += 1;
-                let into = at + number as u64 * 8;
-                let part = Part {
-                    at: segment.offset + into,
-                    len: segment.file_size - into,
-                };
-                let address = segment.address + into;
-                if let Some(found) = check(image, headers, part, address, budget)? {
-                    return Ok(Some(found));
-                }
+            if let Some(found) = each(segment, at, piece)? {
+                return Ok(Some(found));
             }
-            at += here;
             left -= here;
+            at += match here as usize {
+                SEARCH_AT_ONCE => (SEARCH_AT_ONCE - overlap) as u64,
+                here => here as u64,
+            };
         }
     }
     Ok(None)
@@ -305,33 +328,11 @@ fn module<R: ReadAt + ?Sized>(
             return Ok(Some(bytes));
         }
     }
-    let _charge = budget.charge(SEARCH_AT_ONCE)?;
-    let mut left = SEARCH_BYTES_MAX;
-    let mut bytes = vec![0; SEARCH_AT_ONCE];
-    for segment in headers.segments.iter().filter(|one| !one.executable) {
-        // What is looked for is aligned in memory.
-        let mut at = segment.address.wrapping_neg() % 8;
-        while at < segment.file_size && left > 0 {
-            let here = (segment.file_size - at)
-                .min(SEARCH_AT_ONCE as u64)
-                .min(left);
-            budget.reads(here as usize)?;
-            let read = image.read_some_at(&mut bytes[..here as usize], segment.offset + at);
-            let piece = &bytes[..read.unwrap_or(0)];
-            let mut places = (0..piece.len().saturating_sub(MODULE_BYTES - 1)).step_by(8);
-            if let Some(found) = places.find(|&into| is_module(&piece[into..])) {
-                let bytes = &piece[found..];
-                return Ok(bytes.first_chunk().copied());
-            }
-            left -= here;
-            // One that lies across two pieces is whole in the next.
-            at += match here as usize {
-                SEARCH_AT_ONCE => (SEARCH_AT_ONCE - MODULE_BYTES) as u64,
-                here => here as u64,
-            };
-        }
-    }
-    Ok(None)
+    search_data(image, headers, MODULE_BYTES, budget, |_, _, piece| {
+        let mut places = (0..piece.len().saturating_sub(MODULE_BYTES - 1)).step_by(8);
+        let found = places.find(|&into| is_module(&piece[into..]));
+        Ok(found.and_then(|into| piece[into..].first_chunk().copied()))
+    })
 }
 
 /// The same where all of it is written when the program is loaded: two passes over the relocations,
