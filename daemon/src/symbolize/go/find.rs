@@ -2,7 +2,7 @@
 //!
 //! They are in a section of their own, but for position-independent programs of a foreign linker,
 //! where they are somewhere in `.data.rel.ro`, and for files without section headers: there the
-//! data is searched for what begins like a header. The address of the code stands in the header
+//! data is searched for what starts like a header. The address of the code stands in the header
 //! (until Go 1.25; 0 where it is written when the program is loaded) and in
 //! `runtime.firstmoduledata`.
 
@@ -90,7 +90,7 @@ fn search<R: ReadAt + ?Sized>(
     // Only the first eight bytes are looked for, and those are aligned: none lie across two pieces.
     search_data(image, headers, 0, budget, |segment, at, piece| {
         for (number, word) in piece.chunks_exact(8).enumerate() {
-            if !begins_header(word) || candidates >= CANDIDATES_MAX {
+            if !starts_header(word) || candidates >= CANDIDATES_MAX {
                 continue;
             }
             candidates += 1;
@@ -146,19 +146,19 @@ fn search_data<R: ReadAt + ?Sized, T>(
 
 /// True for the first eight bytes of a header: a magic number, two zeros, instructions of one byte
 /// and pointers of eight.
-fn begins_header(bytes: &[u8]) -> bool {
+fn starts_header(bytes: &[u8]) -> bool {
     let magic = u32_at(bytes, 0).and_then(Layout::of);
     magic.is_some() && bytes.get(4..8) == Some(&[0, 0, 1, 8])
 }
 
 /// The tables whose header is at `part`, when everything in it makes sense:
-/// - it begins as [`begins_header`] says;
+/// - it starts as [`starts_header`] says;
 /// - there are functions, and not more than [`FUNCTIONS_MAX`];
 /// - names, units, files, values and functions follow it in this order, within `part`;
 /// - the list of functions fits;
-/// - the address of the code is in a segment with code, and so are the begin of the first function
+/// - the address of the code is in a segment with code, and so are the start of the first function
 ///   and the end of the last;
-/// - the first function that is listed says the same begin itself, and has a name.
+/// - the first function that is listed says the same start itself, and has a name.
 fn check<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
@@ -188,24 +188,24 @@ fn check<R: ReadAt + ?Sized>(
 
 /// The tables by their header, without the address of the code.
 fn parse(header: &[u8], part: Part, address: u64) -> Option<GoTables> {
-    let layout = Layout::of(u32_at(header, 0)?).filter(|_| begins_header(header))?;
+    let layout = Layout::of(u32_at(header, 0)?).filter(|_| starts_header(header))?;
     let word = |number: usize| u64_at(header, 8 + number * 8);
     let (count, _file_count) = (word(0)?, word(1)?);
     let first = if layout == Layout::Addresses { 2 } else { 3 };
-    // Where each part begins, and behind the last where all of it ends.
-    let mut begins = [0; 6];
-    for (number, begin) in begins.iter_mut().take(5).enumerate() {
-        *begin = word(first + number)?;
+    // Where each part starts, and behind the last where all of it ends.
+    let mut starts = [0; 6];
+    for (number, start) in starts.iter_mut().take(5).enumerate() {
+        *start = word(first + number)?;
     }
-    begins[5] = part.len;
-    let ordered = begins.windows(2).all(|pair| pair[0] <= pair[1]);
-    if !ordered || begins[0] < 64 || count == 0 || count > FUNCTIONS_MAX {
+    starts[5] = part.len;
+    let ordered = starts.windows(2).all(|pair| pair[0] <= pair[1]);
+    if !ordered || starts[0] < 64 || count == 0 || count > FUNCTIONS_MAX {
         return None;
     }
     let parts = |number: usize| {
         Some(Part {
-            at: part.at.checked_add(begins[number])?,
-            len: begins[number + 1] - begins[number],
+            at: part.at.checked_add(starts[number])?,
+            len: starts[number + 1] - starts[number],
         })
     };
     let tables = GoTables {
@@ -251,7 +251,7 @@ fn makes_sense<R: ReadAt + ?Sized>(
 }
 
 /// What the first two pointers of `runtime.firstmoduledata` lead to: the header and the names.
-fn begin_of_module(tables: &GoTables) -> [u64; 2] {
+fn start_of_module(tables: &GoTables) -> [u64; 2] {
     let names = tables.names.at - tables.at;
     [tables.address, tables.address.wrapping_add(names)]
 }
@@ -268,7 +268,7 @@ fn text_of_module<R: ReadAt + ?Sized>(
     let text = module.and_then(|module| u64_at(&module, MODULE_TEXT as usize));
     match text.filter(|&text| text != 0) {
         Some(text) => Ok(Some(text)),
-        None => relocated_text(image, headers, begin_of_module(tables), budget),
+        None => relocated_text(image, headers, start_of_module(tables), budget),
     }
 }
 
@@ -309,7 +309,7 @@ pub(super) fn trees<R: ReadAt + ?Sized>(
     }))
 }
 
-/// The begin of `runtime.firstmoduledata` as it is in the file; `None` where nothing is before the
+/// The start of `runtime.firstmoduledata` as it is in the file; `None` where nothing is before the
 /// program is loaded.
 fn module<R: ReadAt + ?Sized>(
     image: &R,
@@ -317,7 +317,7 @@ fn module<R: ReadAt + ?Sized>(
     tables: &GoTables,
     budget: &FileBudget<'_>,
 ) -> Result<Option<[u8; MODULE_BYTES]>, Over> {
-    let wanted = begin_of_module(tables);
+    let wanted = start_of_module(tables);
     let is_module =
         |bytes: &[u8]| u64_at(bytes, 0) == Some(wanted[0]) && u64_at(bytes, 8) == Some(wanted[1]);
     if let Some(section) = headers.section(b".go.module") {
