@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time from start to readiness, on a loaded machine.
 const READY_LIMIT: Duration = Duration::from_secs(20);
-/// The grace that daemons are given: a loaded machine is slow, and tests of other things do not fail
-/// for it. Half of it goes by wherever a test still has a client. Unit: seconds.
+/// The grace that daemons are given: a loaded machine is slow, and tests of other things do not
+/// fail for it. Half of it goes by wherever a test still has a client. Unit: seconds.
 const GRACE_S: u32 = 10;
 /// Longest time from SIGTERM to the end: a grace of a minute, which tests of slow ends ask for, and
 /// what a loaded machine adds.

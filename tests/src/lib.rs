@@ -2,8 +2,8 @@
 //! `perf` beside them, and a headless browser.
 //!
 //! Everything a fixture starts it also ends, on a panic too. A test that cannot run says so with
-//! [`skip`]. Tests that need the machine's CPUs to themselves hold [`Live`], other tests with daemons
-//! [`Beside`].
+//! [`skip`]. Tests that need the machine's CPUs to themselves hold [`Live`], other tests with
+//! daemons [`Beside`].
 #![forbid(unsafe_code)]
 
 pub mod attendants;

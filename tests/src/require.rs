@@ -88,8 +88,8 @@ pub fn met(needs: &[Need]) -> bool {
     }
 }
 
-/// The right to have the machine's CPUs: one holder at a time, over all test programs. For tests that
-/// measure shares of CPU time or change settings of the kernel.
+/// The right to have the machine's CPUs: one holder at a time, over all test programs. For tests
+/// that measure shares of CPU time or change settings of the kernel.
 pub struct Live {
     _lock: File,
 }

@@ -25,16 +25,16 @@ pub const LABEL_SETS_PER_WINDOW_MAX: usize = 65_536;
 /// agent is to begin a new dictionary, as it does on every new stream.
 pub const LABEL_SETS_PER_STREAM_MAX: usize = 1 << 18;
 
-/// Stacks after which an agent is to begin a new dictionary: told in `Welcome`. Unit: stacks, 20 bytes
-/// each on this side, which make 2.5 MiB of a stream however long it lives.
+/// Stacks after which an agent is to begin a new dictionary: told in `Welcome`. Unit: stacks, 20
+/// bytes each on this side, which make 2.5 MiB of a stream however long it lives.
 ///
 /// A host has some tens of thousands of stacks at a time, and goes on having new ones. With less,
 /// stacks that are still in use travel again, 16 bytes each; with more, thousands of streams take
 /// memory for stacks that are gone.
 pub const DICTIONARY_STACKS: u32 = 1 << 17;
 
-/// Most stacks of a stream's dictionary. At the bound as with label sets. An agent that begins a new
-/// dictionary when it is told to gets there with no window.
+/// Most stacks of a stream's dictionary. At the bound as with label sets. An agent that begins a
+/// new dictionary when it is told to gets there with no window.
 pub const STACKS_PER_STREAM_MAX: usize = DICTIONARY_STACKS as usize + ROWS_PER_WINDOW_MAX;
 
 /// Most labels of a set. Of more, those that sort last by name are left out, and counted.

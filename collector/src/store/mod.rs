@@ -82,8 +82,8 @@ pub trait Store: Send + Sync + 'static {
         BatchPolicy::default()
     }
 
-    /// As [`Store::push`], of frames whose contents are known, as they came with several windows: an
-    /// engine that needs contents does not compute them again.
+    /// As [`Store::push`], of frames whose contents are known, as they came with several windows:
+    /// an engine that needs contents does not compute them again.
     ///
     /// # Errors
     /// When nothing of the call was taken.

@@ -55,8 +55,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream to a collector that takes messages of so many bytes, and wants a new dictionary after
-    /// so many stacks; 0: it does not say.
+    /// A stream to a collector that takes messages of so many bytes, and wants a new dictionary
+    /// after so many stacks; 0: it does not say.
     pub fn new(message_bytes_max: u64, dictionary_stacks: u32) -> Stream {
         Stream {
             dict: Dictionary::default(),

@@ -63,8 +63,8 @@ pub struct Pending {
     pub held: Held,
 }
 
-/// Stacks that are looked up one after the other. Some of them are on their way from memory then; with
-/// many more, the first ones have left the cache before they are used.
+/// Stacks that are looked up one after the other. Some of them are on their way from memory then;
+/// with many more, the first ones have left the cache before they are used.
 const STACKS_TOGETHER: usize = 256;
 
 /// Rows whose weight is their count times the period, which the last part tells.
@@ -224,8 +224,8 @@ impl Decoder {
             open.rows.reserve(rows);
             open.stack_ids.reserve(rows);
         }
-        // Stacks lie all over the tables of the stream. In a loop that does nothing else the processor
-        // waits for many of them at a time.
+        // Stacks lie all over the tables of the stream. In a loop that does nothing else the
+        // processor waits for many of them at a time.
         let mut stacks = [ContentId::default(); STACKS_TOGETHER];
         // Rows of a label set come one after the other.
         let mut run: Option<(u32, u32)> = None;

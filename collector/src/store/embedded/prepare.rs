@@ -448,8 +448,8 @@ fn bounded_labels(store: &EmbeddedStore, dict: &mut Dict, set: &LabelSet) -> (La
     (dict.overflow_labels(set), false)
 }
 
-/// Rows by group, each (series, leaf) once. `has_lost` says that some are of samples that were lost:
-/// mostly none is, and the ends of stacks need not be looked at.
+/// Rows by group, each (series, leaf) once. `has_lost` says that some are of samples that were
+/// lost: mostly none is, and the ends of stacks need not be looked at.
 fn pack(dict: &Dict, rows: &[Entry], period: u64, has_lost: bool) -> Vec<Part> {
     // Rows of a label set come one after the other: it is runs of one series that are put in order,
     // and the leaves within each series.

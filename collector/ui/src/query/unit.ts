@@ -1,7 +1,7 @@
 // Units of weights. Sums over a whole fleet do not fit in 64 bits of the unit that agents weigh in:
-// the collector tells them in one a thousand times as large. The page has numbers that hold any sum,
-// so answers are put back into the agents' unit here, where they come in, and nothing else knows of
-// the others.
+// the collector tells them in one a thousand times as large. The page has numbers that hold any
+// sum, so answers are put back into the agents' unit here, where they come in, and nothing else
+// knows of the others.
 
 import type { CgroupsResponse, DataQuality, DiffResponse, HostsResponse, SeriesResponse, TopResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Coverage } from '../gen/fleetprof/profile/v1/profile_pb';
@@ -30,7 +30,7 @@ function scaleCoverage(of: Coverage | undefined, by: bigint): void {
   if (of) scale(of, by, ['expectedNs', 'estimatedNs', 'takenNs']);
 }
 
-/** What weights of an answer are to be multiplied by; its quality is in the base unit afterwards. */
+/** What an answer's weights are to be multiplied by; its quality is in the base unit afterwards. */
 export function rebase(quality: DataQuality | undefined): bigint {
   if (!quality) return 1n;
   const { unit, by } = baseOf(quality.unit);
