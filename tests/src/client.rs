@@ -7,6 +7,7 @@ use proto::agent::{
     GetConfigRequest, GetLedgerRequest, GetLedgerResponse, GetStatusRequest, GetStatusResponse,
     ListCgroupsRequest, ListCgroupsResponse, ListPinsRequest, Pin, QueryProfileRequest,
     ReloadConfigRequest, ReloadConfigResponse, StreamProfilesRequest, StreamProfilesResponse,
+    TimeRange,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -160,7 +161,24 @@ impl Client {
     /// # Panics
     /// When the daemon refuses, or stays behind for too long.
     pub fn everything(&self) -> View {
+        self.up_to_now(None)
+    }
+
+    /// The same from a wall time on.
+    ///
+    /// # Panics
+    /// When the daemon refuses, or stays behind for too long.
+    pub fn since(&self, start_unix_ns: i64) -> View {
+        // Open at its end.
+        self.up_to_now(Some(TimeRange {
+            start_unix_ns,
+            end_unix_ns: 0,
+        }))
+    }
+
+    fn up_to_now(&self, range: Option<TimeRange>) -> View {
         let request = QueryProfileRequest {
+            range,
             group_by: vec!["*".to_owned()],
             fresh: true,
             ..QueryProfileRequest::default()

@@ -6,7 +6,6 @@ use fixtures::process::wait_for;
 use fixtures::recording::{Shared, wait_until_read};
 use fixtures::{Cgroup, Daemon, Need, View, Workload, skip};
 use profile::{FrameKind, StackEnd, Unnamed};
-use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -48,21 +47,6 @@ fn compiling(cgroup: &Cgroup, dir: &Path) -> Result<Workload, String> {
         .env("GOTOOLCHAIN", "local")
         .env_remove("GOROOT");
     Ok(Workload::spawn(&mut command))
-}
-
-/// What was seen since a time.
-fn since(daemon: &Daemon, begin: i64) -> View {
-    let request = QueryProfileRequest {
-        range: Some(TimeRange {
-            start_unix_ns: begin,
-            end_unix_ns: 0,
-        }),
-        group_by: vec!["*".to_owned()],
-        fresh: true,
-        ..QueryProfileRequest::default()
-    };
-    let end = fixtures::clock::unix_ns();
-    daemon.client().query_until(&request, end - 1_000_000_000)
 }
 
 /// Samples at the innermost of the recursion.
@@ -118,7 +102,7 @@ fn recording() -> Option<&'static Views> {
         let walked = wait_for(LEAD_MAX, || {
             let begin = fixtures::clock::unix_ns();
             std::thread::sleep(Duration::from_secs(3));
-            let view = since(&daemon, begin);
+            let view = daemon.client().since(begin);
             let is_walked = |cgroup: &Cgroup| {
                 let nested = nested(&view.in_cgroup(cgroup.path()));
                 nested.count() > 0 && whole(&nested).count() == nested.count()
@@ -133,7 +117,7 @@ fn recording() -> Option<&'static Views> {
         }
         let begin = fixtures::clock::unix_ns();
         std::thread::sleep(RUN);
-        let view = since(&daemon, begin);
+        let view = daemon.client().since(begin);
         for (name, workload, cgroup) in running {
             drop(workload);
             let own = view.in_cgroup(cgroup.path());

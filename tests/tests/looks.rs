@@ -6,7 +6,6 @@ use fixtures::recording::Shared;
 use fixtures::workload::{Recipe, bare_c};
 use fixtures::{Cgroup, Daemon, Need, View, live};
 use profile::key;
-use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -47,17 +46,7 @@ fn record(setting: &str, programs: &[(&'static str, &[&str])]) -> Views {
     std::thread::sleep(LEAD);
     let begin = fixtures::clock::unix_ns();
     std::thread::sleep(RUN);
-    let end = fixtures::clock::unix_ns();
-    let request = QueryProfileRequest {
-        range: Some(TimeRange {
-            start_unix_ns: begin,
-            end_unix_ns: 0,
-        }),
-        group_by: vec!["*".to_owned()],
-        fresh: true,
-        ..QueryProfileRequest::default()
-    };
-    let view = daemon.client().query_until(&request, end - 1_000_000_000);
+    let view = daemon.client().since(begin);
     daemon.stop();
     let views = running
         .iter()

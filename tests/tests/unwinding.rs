@@ -8,14 +8,13 @@ use fixtures::recording::{Shared, wait_until_read};
 use fixtures::workload::{Recipe, Workload, bare_c};
 use fixtures::{Cgroup, Daemon, Need, View};
 use profile::StackEnd;
-use proto::agent::{QueryProfileRequest, TimeRange};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long what is looked at lasts. Unit: seconds.
-const RUN_S: u64 = 24;
+/// How long what is looked at lasts.
+const RUN: Duration = Duration::from_secs(24);
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 
 /// Name of the cgroup, flags of the build, argument of the program.
@@ -81,25 +80,6 @@ fn without_sections(program: &Path) -> Vec<u8> {
     image
 }
 
-/// What the daemon sees in `run_s` seconds, after those in which it gets to know the programs.
-fn record(daemon: &Daemon, run_s: u64) -> View {
-    wait_until_read(daemon);
-    let begin = fixtures::clock::unix_ns();
-    std::thread::sleep(Duration::from_secs(run_s));
-    let end = fixtures::clock::unix_ns();
-    let request = QueryProfileRequest {
-        // Open at its end.
-        range: Some(TimeRange {
-            start_unix_ns: begin,
-            end_unix_ns: 0,
-        }),
-        group_by: vec!["*".to_owned()],
-        fresh: true,
-        ..QueryProfileRequest::default()
-    };
-    daemon.client().query_until(&request, end - 1_000_000_000)
-}
-
 fn recording() -> Option<&'static Views> {
     RECORDING.get(NEEDS, || {
         let mut running = Vec::new();
@@ -145,7 +125,10 @@ fn recording() -> Option<&'static Views> {
                 run(program, cgroup, workload);
             }
         }
-        let view = record(&daemon, RUN_S);
+        wait_until_read(&daemon);
+        let begin = fixtures::clock::unix_ns();
+        std::thread::sleep(RUN);
+        let view = daemon.client().since(begin);
         daemon.stop();
         let views = running
             .iter()
