@@ -198,7 +198,8 @@ pub fn line_of_file(profile: &Profile, known: Known, clock: &Clock) -> String {
 /// `99.2 % of 41.30 s CPU that the kernel accounts`, and what was not measured. Nothing when
 /// nothing is known.
 ///
-/// Its times are in `unit`, that of the weights beside it, where that is one of time.
+/// `unit` is the unit of the weights that `coverage` belongs to. If it is a unit of time, the times
+/// of `coverage` are in it too; otherwise they are in nanoseconds.
 pub fn coverage(coverage: &Coverage, unit: &str) -> Option<String> {
     let share = coverage.share()? * 100.0;
     let unit = if is_time(unit) { unit } else { TIME };

@@ -40,8 +40,8 @@ pub struct Expected {
 }
 
 counters! {
-    /// The kernel's accounting beside a whole profile. Its times are in nanoseconds, and in
-    /// microseconds where the weights beside it are: see [`crate::unit`].
+    /// The kernel's accounting for a whole profile. Its times are in nanoseconds, or in
+    /// microseconds if the weights of the profile are in microseconds: see [`crate::unit`].
     pub struct Coverage {
         /// See [`Expected::ns`]; 0 when not known, as for selections that are not about cgroups.
         pub expected_ns: u64,

@@ -5,12 +5,12 @@
 //! passes what signed readers take (292), is told here in the coarser unit of its weights
 //! ([`profile::unit`]): microseconds hold 292,000 CPU-years, 1,000 such hosts for 18 years.
 //!
-//! What stands at the largest number was lost. It is asked for anew in parts of the range, short
-//! enough that each part's sums are exact; each weight of a part is rounded to the coarser unit,
-//! and the parts are added up. So a row is off by half a microsecond for each part at most.
-//! Whatever is not a sum of weights (hosts, gaps, windows, steps covered) stays as the first answer
-//! had it: a host that is in two parts is one host. Under steady load the range is read less than
-//! three times in all.
+//! A sum that stopped at the largest number says nothing about the real one. So the engine is asked
+//! again, for parts of the range that are short enough for exact sums. Each weight of a part is
+//! rounded to the coarser unit, and the parts are added up: a row is off by at most half a
+//! microsecond for each part. What is not a sum of weights (hosts, gaps, windows, steps covered) is
+//! taken from the first answer, because a host that is in two parts is still one host. Under steady
+//! load the range is read less than three times in all.
 //!
 //! The caller's limits hold for the whole: the deadline is one, and a part may take the memory that
 //! the sum has left. Parts end at whole hours, which all rollups have, so that engines neither

@@ -178,13 +178,13 @@ impl<'a, 'b, R: ReadAt + ?Sized> Pieces<'a, 'b, R> {
     }
 }
 
-/// The word of four bytes at a place, of which there must be as many.
+/// The number in the four bytes at `at`; `None` where `bytes` end before.
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let word = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_le_bytes(*word.first_chunk()?))
 }
 
-/// Likewise of eight bytes.
+/// The number in the eight bytes at `at`; `None` where `bytes` end before.
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     let word = bytes.get(at..at.checked_add(8)?)?;
     Some(u64::from_le_bytes(*word.first_chunk()?))
