@@ -11,6 +11,7 @@ mod pins;
 mod profile;
 
 use fake::Behaviour;
+use fixtures::process::install;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -467,14 +468,13 @@ fn config_is_shown_and_reloaded() {
 
 #[test]
 fn config_check_passes_the_daemon_on() {
-    use std::os::unix::fs::PermissionsExt;
     // A stand-in for the daemon beside a copy of the command.
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path().join("agent-ctl");
-    std::fs::copy(env!("CARGO_BIN_EXE_agent-ctl"), &here).unwrap();
-    let daemon = dir.path().join("fleetprofd");
-    std::fs::write(&daemon, "#!/bin/sh\necho \"stand-in: $1 $2\" >&2\nexit 3\n").unwrap();
-    std::fs::set_permissions(&daemon, std::fs::Permissions::from_mode(0o755)).unwrap();
+    install(env!("CARGO_BIN_EXE_agent-ctl"), &here);
+    let (script, daemon) = (dir.path().join("script"), dir.path().join("fleetprofd"));
+    std::fs::write(&script, "#!/bin/sh\necho \"stand-in: $1 $2\" >&2\nexit 3\n").unwrap();
+    install(&script, &daemon);
     let mut command = Command::new(&here);
     command.args(["config", "check", "a b.yaml"]);
     let ended = run(command);

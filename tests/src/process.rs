@@ -183,6 +183,22 @@ pub fn run(command: &mut Command, limit: Duration) -> Output {
     }
 }
 
+/// Copies a file to where it can be executed. A process of its own does it: what this one has open
+/// to write, a child that another thread starts at that moment has open too, and a file that is
+/// open to write cannot be executed.
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn install(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut command = Command::new("install");
+    command.args(["-m", "755"]);
+    run(
+        command.arg(from.as_ref()).arg(to.as_ref()),
+        Duration::from_secs(60),
+    )
+    .ok();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use crate::daemon::Daemon;
 use crate::process::wait_for;
-use crate::require::{Live, Need, met};
+use crate::require::{Beside, Live, Need, met};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -32,11 +32,33 @@ impl<T: Send + Sync> Shared<T> {
     /// # Panics
     /// When recording failed, now or for an earlier test.
     pub fn get(&'static self, needs: &[Need], record: impl FnOnce() -> T) -> Option<&'static T> {
+        self.made_under(needs, Live::take, record)
+    }
+
+    /// As [`Shared::get`], made under [`Beside`]: for recordings whose names and stacks are looked
+    /// at, not their shares.
+    ///
+    /// # Panics
+    /// When recording failed, now or for an earlier test.
+    pub fn get_beside(
+        &'static self,
+        needs: &[Need],
+        record: impl FnOnce() -> T,
+    ) -> Option<&'static T> {
+        self.made_under(needs, Beside::take, record)
+    }
+
+    fn made_under<R>(
+        &'static self,
+        needs: &[Need],
+        right: impl FnOnce() -> R,
+        record: impl FnOnce() -> T,
+    ) -> Option<&'static T> {
         if !met(needs) {
             return None;
         }
         let made = self.0.get_or_init(|| {
-            let _live = Live::take();
+            let _right = right();
             catch_unwind(AssertUnwindSafe(record)).map_err(|panic| {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 text.or(panic.downcast_ref::<&str>().copied())

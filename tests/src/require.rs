@@ -100,7 +100,8 @@ impl Live {
     /// # Panics
     /// When the lock file cannot be made.
     pub fn take() -> Live {
-        let lock = lock_file();
+        let _turn = turn();
+        let lock = lock_file("fleetprof-live-tests");
         lock.lock().expect("failed to lock the live tests' file");
         Live { _lock: lock }
     }
@@ -112,15 +113,36 @@ pub struct Beside {
     _lock: File,
 }
 
-fn lock_file() -> File {
+impl Beside {
+    /// Waits for the right.
+    ///
+    /// # Panics
+    /// When the lock file cannot be made.
+    pub fn take() -> Beside {
+        let _turn = turn();
+        let lock = lock_file("fleetprof-live-tests");
+        lock.lock_shared()
+            .expect("failed to lock the live tests' file");
+        Beside { _lock: lock }
+    }
+}
+
+/// Held while waiting for a right: without it a [`Live`] test waits until no [`Beside`] test is left.
+fn turn() -> File {
     // Built before anything is measured.
     crate::binaries::fleetprofd();
+    let turn = lock_file("fleetprof-live-tests-turn");
+    turn.lock().expect("failed to lock the live tests' turn");
+    turn
+}
+
+fn lock_file(name: &str) -> File {
     let path = if Path::new("/run/lock").is_dir() {
         "/run/lock"
     } else {
         "/tmp"
     };
-    let path = Path::new(path).join("fleetprof-live-tests");
+    let path = Path::new(path).join(name);
     let lock = File::options().create(true).append(true).open(&path);
     lock.unwrap_or_else(|e| panic!("failed to open `{}`: {e}", path.display()))
 }
@@ -136,10 +158,5 @@ pub fn live(needs: &[Need]) -> Option<Live> {
 /// # Panics
 /// When the lock file cannot be made.
 pub fn beside(needs: &[Need]) -> Option<Beside> {
-    met(needs).then(|| {
-        let lock = lock_file();
-        lock.lock_shared()
-            .expect("failed to lock the live tests' file");
-        Beside { _lock: lock }
-    })
+    met(needs).then(Beside::take)
 }

@@ -8,7 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::ctl::{CONFIG, command, ctl};
-use fixtures::process::{Output, run, wait_for};
+use fixtures::process::{Output, install, run, wait_for};
 use fixtures::sysctl::Sysctl;
 use fixtures::terminal::Terminal;
 use fixtures::workload::{Workload, c, source};
@@ -81,7 +81,7 @@ fn for_everybody() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let program = dir.path().join("fleetprofd");
-    fs::copy(fixtures::binaries::fleetprofd(), &program).unwrap();
+    install(fixtures::binaries::fleetprofd(), &program);
     (dir, program)
 }
 

@@ -5,6 +5,7 @@
 //! under the pid and root of a namespace (daemon/src/jit/tests.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
+use fixtures::process::install;
 use fixtures::recording::Shared;
 use fixtures::workload::{Recipe, Workload, c};
 use fixtures::{Cgroup, Daemon, Need, View, live, skip};
@@ -49,7 +50,7 @@ fn overlaid(program: &Recipe, cgroup: &Cgroup, dir: &Path) -> Workload {
     for part in ["lower", "upper", "work", "merged"] {
         std::fs::create_dir(dir.join(part)).unwrap();
     }
-    std::fs::copy(program.build(), dir.join("lower/program")).unwrap();
+    install(program.build(), dir.join("lower/program"));
     let script = r#"cd "$0" &&
         mount -t overlay over -o lowerdir=lower,upperdir=upper,workdir=work merged &&
         exec merged/program"#;
@@ -68,7 +69,7 @@ struct Recording {
 static RECORDING: Shared<Recording> = Shared::new();
 
 fn recording() -> Option<&'static Recording> {
-    RECORDING.get(NEEDS, || {
+    RECORDING.get_beside(NEEDS, || {
         let names = ["hidden", "gone", "nameless", "overlaid"];
         let cgroups = names.map(|name| Cgroup::new(format!("contained-{name}")));
         let [hidden_in, gone_in, nameless_in, overlaid_in] = &cgroups;

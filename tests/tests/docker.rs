@@ -46,7 +46,7 @@ struct Recording {
 static RECORDING: Shared<Result<Recording, String>> = Shared::new();
 
 fn recording() -> Option<&'static Recording> {
-    match RECORDING.get(NEEDS, record)? {
+    match RECORDING.get_beside(NEEDS, record)? {
         Ok(recording) => Some(recording),
         Err(reason) => {
             skip(reason);

@@ -2,12 +2,11 @@
 //! Go's own compiler, which distributions strip.
 
 use fixtures::golang::{self, Build};
-use fixtures::process::wait_for;
+use fixtures::process::{install, wait_for};
 use fixtures::recording::{Shared, wait_until_read};
 use fixtures::{Cgroup, Daemon, Need, View, Workload, skip};
 use profile::{FrameKind, StackEnd, Unnamed};
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,9 +28,9 @@ fn without_sections(program: &Path, to: &Path) {
     // e_shoff; e_shnum and e_shstrndx.
     image[0x28..0x30].fill(0);
     image[0x3c..0x40].fill(0);
-    std::fs::write(to, image).expect("failed to write a program");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(to, mode).expect("failed to make a program");
+    let written = to.with_extension("written");
+    std::fs::write(&written, image).expect("failed to write a program");
+    install(&written, to);
 }
 
 /// Builds the standard library again and again.
@@ -64,7 +63,7 @@ fn whole(view: &View) -> View {
 }
 
 fn recording() -> Option<&'static Views> {
-    RECORDING.get(NEEDS, || {
+    RECORDING.get_beside(NEEDS, || {
         let dir = tempfile::tempdir().expect("failed to make a directory");
         let daemon = Daemon::with().set("unwind.cache_mib=512");
         let daemon = daemon.set("shutdown.grace_s=20").start();

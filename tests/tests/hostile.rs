@@ -40,7 +40,7 @@ struct Recording {
 static RECORDING: Shared<Recording> = Shared::new();
 
 fn recording() -> Option<&'static Recording> {
-    RECORDING.get(NEEDS, || {
+    RECORDING.get_beside(NEEDS, || {
         let cgroup = Cgroup::new(CGROUP);
         let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
         let _runs = [

@@ -4,7 +4,7 @@
 //! (daemon/src/jit/ask/tests.rs). Here the way of a sample to its name is whole.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use fixtures::process::{run, wait_for};
+use fixtures::process::{install, run, wait_for};
 use fixtures::{Daemon, Need, live, workload};
 use proto::agent::RuntimeStatus;
 use rustix::process::{Pid, Signal, kill_process};
@@ -270,7 +270,7 @@ fn a_daemon_that_is_not_root_attaches_with_two_capabilities_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("fleetprofd");
-    std::fs::copy(fixtures::binaries::fleetprofd(), &program).unwrap();
+    install(fixtures::binaries::fleetprofd(), &program);
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let rights = "+perfmon,+sys_ptrace,+dac_override,+dac_read_search,+syslog,+checkpoint_restore,\
                   +ipc_lock,+setuid,+setgid";
@@ -335,7 +335,7 @@ fn what_only_looks_like_a_jvm_is_not_signalled_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("libjvm.so");
-    std::fs::copy(workload::c("generated.c").build(), &program).unwrap();
+    install(workload::c("generated.c").build(), &program);
     let daemon = attaching();
     let mut looks = workload::Workload::spawn(&mut Command::new(&program));
     let found = runtime(&daemon, looks.pid(), |found| {

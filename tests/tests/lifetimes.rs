@@ -2,6 +2,7 @@
 //! named by the program that ran.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
+use fixtures::process::install;
 use fixtures::recording::Shared;
 use fixtures::workload::{Workload, c};
 use fixtures::{Cgroup, Daemon, Need, View, skip};
@@ -35,13 +36,13 @@ static RECORDING: Shared<Recording> = Shared::new();
 /// Starts a copy of a program that can be deleted.
 fn start_copy(dir: &Path, name: &str, cgroup: &Cgroup) -> (Workload, std::path::PathBuf) {
     let copy = dir.join(name);
-    std::fs::copy(c("split.c").build(), &copy).unwrap();
+    install(c("split.c").build(), &copy);
     let workload = Workload::spawn(&mut cgroup.command(&copy)).settled(&copy);
     (workload, copy)
 }
 
 fn recording() -> Option<&'static Recording> {
-    RECORDING.get(NEEDS, || {
+    RECORDING.get_beside(NEEDS, || {
         let names = [
             "brief", "becomes", "same", "inside", "outside", "before", "after",
         ];

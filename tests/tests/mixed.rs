@@ -40,7 +40,7 @@ struct Recording {
 static RECORDING: Shared<Recording> = Shared::new();
 
 fn recording() -> Option<&'static Recording> {
-    RECORDING.get(NEEDS, || {
+    RECORDING.get_beside(NEEDS, || {
         let cgroup = Cgroup::new("mixed");
         let daemon = Daemon::start().sampling();
         let _node = Workload::spawn(
@@ -265,7 +265,8 @@ fn check_page(file: &str) {
     let page = recording.dir.join(file);
     check_names(&browser::dom(&page));
     let shot = browser::screenshot(&page, &recording.dir.join(format!("{file}.png")));
-    assert!(shot.colours > 20 && shot.drawn > 0.05, "{shot:?}");
+    // Where something else on the machine has deep stacks, most of the picture is above the others.
+    assert!(shot.colours > 20 && shot.drawn > 0.005, "{shot:?}");
 }
 
 #[test]

@@ -4,12 +4,12 @@
 //! programs of the distribution. Stacks of the first seconds are left out, until all is read: unwind
 //! information is read after a file's first sample.
 
+use fixtures::process::install;
 use fixtures::recording::{Shared, wait_until_read};
 use fixtures::workload::{Recipe, Workload, bare_c};
 use fixtures::{Cgroup, Daemon, Need, View};
 use profile::StackEnd;
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -102,15 +102,17 @@ fn recording() -> Option<&'static Views> {
         let deleted = group("deleted");
         let dir = tempfile::tempdir().expect("failed to make a directory");
         let copy = dir.path().join("frames-deleted");
-        std::fs::copy(recipe("deep", &[]).build(), &copy).expect("failed to copy a program");
+        install(recipe("deep", &[]).build(), &copy);
         let workload = Workload::spawn(deleted.command(&copy).arg("deep")).settled(&copy);
         std::fs::remove_file(&copy).expect("failed to delete a program");
         run("deleted", deleted, workload);
-        let bare = dir.path().join("frames-no-sections");
-        std::fs::write(&bare, without_sections(&recipe("deep", &[]).build()))
+        let (written, bare) = (
+            dir.path().join("bare"),
+            dir.path().join("frames-no-sections"),
+        );
+        std::fs::write(&written, without_sections(&recipe("deep", &[]).build()))
             .expect("failed to write a program");
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(&bare, mode).expect("failed to make a program");
+        install(&written, &bare);
         let cgroup = group("no-sections");
         let workload = Workload::spawn(cgroup.command(&bare).arg("deep")).settled(&bare);
         run("no-sections", cgroup, workload);

@@ -558,20 +558,23 @@ impl Exporter {
 
     /// A window that the collector will never take.
     pub(super) fn refused(&self, picked: &Picked, reason: &str) {
-        self.finish(picked, Some(Gap::of(Cause::Refused, &picked.about)));
         let reason: String = reason
             .chars()
             .filter(|c| !c.is_control())
             .take(200)
             .collect();
-        let mut progress = lock(&self.shared.progress);
-        if progress.last_refusal.is_empty() {
-            tracing::warn!(reason, "the collector refused a window");
+        // Said before it is counted: whoever sees windows refused finds why.
+        {
+            let mut progress = lock(&self.shared.progress);
+            if progress.last_refusal.is_empty() {
+                tracing::warn!(reason, "the collector refused a window");
+            }
+            progress.last_refusal = match reason.is_empty() {
+                true => "of a reason it did not say".to_owned(),
+                false => reason,
+            };
         }
-        progress.last_refusal = match reason.is_empty() {
-            true => "of a reason it did not say".to_owned(),
-            false => reason,
-        };
+        self.finish(picked, Some(Gap::of(Cause::Refused, &picked.about)));
     }
 
     /// Takes a window out of the spool; true when it was there.

@@ -447,7 +447,7 @@ fn the_signal_is_sent_once_in_a_life() {
 fn what_only_looks_like_a_jvm_lives() {
     let dir = TempDir::new().expect("temporary directory");
     let program = dir.path().join("libjvm.so");
-    fs::copy("/bin/cat", &program).expect("copies");
+    fixtures::process::install("/bin/cat", &program);
     let mut cat = Command::new(&program)
         .stdin(Stdio::piped())
         .spawn()
