@@ -202,7 +202,7 @@ struct Said {
 static SAID: Shared<Said> = Shared::new();
 
 fn said() -> Option<&'static Said> {
-    SAID.get_beside(&[Need::Root, Need::StaticC, Need::Cgroup2], || {
+    SAID.get(&[Need::Root, Need::StaticC, Need::Cgroup2], || {
         let cgroup = Cgroup::new("cli");
         let _split = c("split.c").start_in(&cgroup, &[]);
         let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
