@@ -11,6 +11,7 @@ mod repair;
 pub mod scan;
 pub mod scout;
 pub mod space;
+mod unread;
 
 use crate::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use crate::jit::notice::{DumpSeen, Whose};

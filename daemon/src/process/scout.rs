@@ -1,11 +1,12 @@
 //! The body of the `fp-files` thread: looks at the file system for the sampler, which never does.
 //!
 //! It has executables opened as soon as they have a sample, reads their unwind information when
-//! nothing is left to open, and reads /proc again when records were lost: what the lost ones told
+//! nothing is left to open (first of those that walks stopped at), and reads /proc again when records were lost: what the lost ones told
 //! (forks, execs, mappings, exits) can be learnt in no other way. Files are touched by helpers,
 //! `fp-open`, and waited for only so long: one on a file system that never answers holds up no other.
 
 use super::scan::{self, Scan};
+use super::unread::Unread;
 use crate::heartbeat::Heartbeat;
 use crate::helpers::Helpers;
 use crate::ids::FileId;
@@ -16,16 +17,11 @@ use crate::time::Mono;
 use crate::unwind::module::Module;
 use crate::unwind::modules::Loaded;
 use profile::Unnamed;
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 use std::time::Duration;
-
-/// Files whose unwind information waits to be read. Beyond it a file is asked for again by the
-/// unwinder.
-const UNREAD_MAX: usize = 4096;
 
 /// Unwind information read and not yet taken by the sampler, which takes it at every pass: a second
 /// of reading at most. Unit: bytes. The largest module held waits alone.
@@ -45,7 +41,7 @@ impl std::fmt::Debug for Retired {
 pub enum Request {
     /// Open this executable.
     File(FileSeen),
-    /// Read the unwind information of this file, which was dropped.
+    /// Read the unwind information of this file: a walk misses it.
     Module(FileId),
     /// Read all processes again.
     Processes,
@@ -138,7 +134,7 @@ impl Scout {
         modules: &Modules,
         heartbeat: &Heartbeat,
     ) {
-        let mut unread = VecDeque::new();
+        let mut unread = Unread::default();
         // What could not be served while a file was read.
         let mut left = None;
         loop {
@@ -154,7 +150,7 @@ impl Scout {
                 // Opening comes first, also while one file takes long to read: a container may be
                 // gone in a moment, an open file stays.
                 Err(TryRecvError::Empty) => {
-                    if let Some(id) = unread.pop_front() {
+                    if let Some(id) = unread.pop() {
                         let mut served_alone = Duration::ZERO;
                         let mut pause = |alone: bool| {
                             for _ in 0..SERVED_AT_ONCE {
@@ -194,17 +190,17 @@ impl Scout {
         store: &Arc<FileStore>,
         scanned: &SyncSender<Scanned>,
         modules: &Modules,
-        unread: &mut VecDeque<FileId>,
+        unread: &mut Unread,
     ) {
         match request {
             Request::File(seen) => {
                 let id = seen.id;
                 let opened = store.see_in_time(seen, &self.helpers, wait);
                 if opened && modules.handover.wanted.load(Ordering::Relaxed) {
-                    modules.put_off(id, unread);
+                    modules.count(unread.saw(id));
                 }
             }
-            Request::Module(id) => modules.put_off(id, unread),
+            Request::Module(id) => modules.count(unread.missed(id)),
             Request::Processes => {
                 let (asked, scan) = (Mono::now(), self.scan());
                 // There is room: the sampler asks for one at a time.
@@ -217,14 +213,9 @@ impl Scout {
 }
 
 impl Modules {
-    /// Has a file wait to be read, once. The unwinder asks for what it misses, also for what waits.
-    fn put_off(&self, file: FileId, unread: &mut VecDeque<FileId>) {
-        if unread.contains(&file) {
-            return;
-        }
-        if unread.len() < UNREAD_MAX {
-            unread.push_back(file);
-        } else {
+    /// Counts a file that could not be had wait.
+    fn count(&self, waits: bool) {
+        if !waits {
             self.handover.unread.fetch_add(1, Ordering::Relaxed);
         }
     }
