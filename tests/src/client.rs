@@ -37,7 +37,10 @@ impl Client {
     /// # Errors
     /// When nothing listens.
     pub fn connect(socket: &Path) -> anyhow::Result<Client> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        // Its thread answers while no call is made: a daemon that ends closes the connection then,
+        // and does not wait for it.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
             .enable_all()
             .build()?;
         let socket = socket.to_path_buf();
