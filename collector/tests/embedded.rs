@@ -10,15 +10,18 @@ mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, OpenError, Options};
 use collector::store::{
-    Answer, Cancel, HostFacts, HostRecord, Limits, NewWindow, Scope, Store, StoreError, Taken,
-    TimeRange,
+    Answer, Cancel, Defined, HostFacts, HostRecord, Limits, NewWindow, Scope, Store, StoreError,
+    Taken, TimeRange,
 };
 use durability::counter;
 use fleet::{Fleet, Shape, WINDOW_NS};
-use profile::{Dictionary, GroupBy, Profile, Query, Selector};
-use std::collections::BTreeMap;
+use profile::{ContentId, Dictionary, GroupBy, Profile, Query, Selector, StackId};
+use proto::collector::Need;
+use proto::{Definer, TableAssembler};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SECOND: i64 = 1_000_000_000;
@@ -480,4 +483,79 @@ fn a_query_reads_the_partitions_of_its_range_and_is_told_of_the_others() {
     check(&store);
     drop(store);
     check(&open(folder.path(), &options));
+}
+
+/// A host's second window, with what its agent sends of the stacks that were asked for when it takes those
+/// of the first for known.
+fn second_window(fleet: &Fleet, asked: &[ContentId], all_callers: bool) -> Arc<Defined> {
+    let windows = [0, 1].map(|at| fleet.window(0, at, BEGIN));
+    let contents = |window: &NewWindow| window.rows.iter().map(|row| row.stack).collect();
+    let [first, second]: [Vec<ContentId>; 2] = [contents(&windows[0]), contents(&windows[1])];
+    let dict = fleet.define(&[first.clone(), second].concat());
+    let ids = dict.content_ids();
+    let stacks: HashMap<ContentId, StackId> = ids.iter().copied().zip((0..).map(StackId)).collect();
+    let mut definer = Definer::new(true);
+    definer.sent(1, first.iter().map(|id| stacks[id]));
+    definer.answered(&dict, 1, true);
+    let wanted: Vec<StackId> = asked.iter().map(|id| stacks[id]).collect();
+    let need = Need {
+        all_callers,
+        ..Need::default()
+    };
+    let content = |stack: StackId| ids[stack.0 as usize];
+    let mut tables = TableAssembler::new(1 << 20, true);
+    for message in definer.define(&dict, content, &need, &wanted, 1 << 16) {
+        tables.push(&message).unwrap();
+    }
+    let tables = tables.finish().unwrap();
+    assert_eq!(tables.known.is_empty(), all_callers);
+    let asked = asked.iter().copied().collect();
+    Arc::new(Defined::new(tables, &asked).unwrap())
+}
+
+#[test]
+fn callers_that_should_be_known_and_are_not_are_asked_for() {
+    let fleet = Fleet::new(7, SMALL);
+    let window = |at| fleet.window(0, at, BEGIN);
+    let now = BEGIN + 60 * SECOND;
+    let (knows, lacks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [knows, lacks] = [&knows, &lacks].map(|dir| open(dir.path(), &Options::default()));
+    assert_eq!(push(&knows, &fleet, window(0)).unwrap(), Taken::Stored);
+    let mut expected = None;
+    for (store, has_first) in [(&knows, true), (&lacks, false)] {
+        let second = [window(1)];
+        let none = store.push_defined(&second, &[], now).unwrap().remove(0);
+        let Taken::Missing(mut asked) = none else {
+            panic!("{none:?}");
+        };
+        let mut all_callers = false;
+        loop {
+            let defined = second_window(&fleet, &asked, all_callers);
+            match store
+                .push_defined(&second, &[defined], now)
+                .unwrap()
+                .remove(0)
+            {
+                Taken::MissingCallers(again) => {
+                    assert!(!has_first && !all_callers);
+                    (asked, all_callers) = (again, true);
+                }
+                taken => {
+                    assert_eq!(taken, Taken::Stored);
+                    break;
+                }
+            }
+        }
+        assert_eq!(all_callers, !has_first);
+        if !has_first {
+            assert_eq!(push(store, &fleet, window(0)).unwrap(), Taken::Stored);
+        }
+        let profile = by_host(store).data;
+        let ids = profile.dict.content_ids();
+        let samples = profile.samples.iter();
+        let found: BTreeMap<_, u64> = samples
+            .map(|(key, value)| (ids[key.stack.0 as usize], value.count))
+            .collect();
+        assert_eq!(*expected.get_or_insert_with(|| found.clone()), found);
+    }
 }

@@ -69,11 +69,7 @@ pub struct ContentIds {
 impl ContentIds {
     /// Takes in what `dict` got since the last call; it must be the same dictionary every time.
     pub fn update(&mut self, dict: &Dictionary) {
-        let mut bytes = Vec::new();
-        for id in self.frames.len()..dict.frames.len() {
-            ContentId::put_frame(dict.frame(FrameId(id as u32)), &mut bytes);
-            self.frames.push(cut(blake3::hash(&bytes)));
-        }
+        self.update_frames(dict);
         if self.stacks.is_empty() {
             self.stacks.push(ContentId::default());
         }
@@ -84,6 +80,14 @@ impl ContentIds {
             let parent = self.stacks[parent.0 as usize];
             self.stacks
                 .push(parent.child(self.frames[frame.0 as usize]));
+        }
+    }
+
+    fn update_frames(&mut self, dict: &Dictionary) {
+        let mut bytes = Vec::new();
+        for id in self.frames.len()..dict.frames.len() {
+            ContentId::put_frame(dict.frame(FrameId(id as u32)), &mut bytes);
+            self.frames.push(cut(blake3::hash(&bytes)));
         }
     }
 
@@ -99,6 +103,13 @@ impl ContentIds {
 }
 
 impl Dictionary {
+    /// The content identity of every frame, indexed by [`FrameId`].
+    pub fn frame_content_ids(&self) -> Vec<ContentId> {
+        let mut ids = ContentIds::default();
+        ids.update_frames(self);
+        ids.frames
+    }
+
     /// The content identity of every stack, indexed by `StackId`.
     pub fn content_ids(&self) -> Vec<ContentId> {
         let mut ids = ContentIds::default();

@@ -3,8 +3,7 @@
 //! Out: [`Chunks`] cuts a profile into messages of about [`CHUNK_BYTES_TARGET`]. In:
 //! [`ProfileAssembler`] puts chunks together again. It treats every chunk as an attacker's: ids,
 //! columns, order, depth and total size are checked before anything is kept, and what it builds goes
-//! through the interning of [`Dictionary`], so doubled table rows do no harm. [`TableAssembler`] does
-//! the same for tables that come without samples.
+//! through the interning of [`Dictionary`](profile::Dictionary), so doubled table rows do no harm.
 
 use crate::wire;
 use profile::{
@@ -81,7 +80,7 @@ impl<P: Borrow<Profile>> Chunks<P> {
 }
 
 /// Most bytes a 32-bit varint takes.
-const VARINT32: usize = 5;
+pub(crate) const VARINT32: usize = 5;
 /// Most bytes of one packed sample row: three 32-bit and two 64-bit columns.
 const SAMPLE_BYTES: usize = 3 * VARINT32 + 2 * 10;
 /// Most bytes of one packed moment: three 32-bit and two 64-bit columns.
@@ -106,19 +105,8 @@ impl<P: Borrow<Profile>> Iterator for Chunks<P> {
             chunk.info = Some(info);
         }
         // Table by table: what a row refers to stands in a table before it, or earlier in its own.
-        while self.strings < dict.strings.len() && bytes < self.target {
-            let text = cut(dict.strings.get(StrId(self.strings as u32)));
-            bytes += text.len() + VARINT32 + 1;
-            chunk.strings.push(text.to_owned());
-            self.strings += 1;
-        }
-        while self.frames < dict.frames.len() && bytes < self.target {
-            chunk
-                .frames
-                .push(frame_to_wire(dict.frames.get(FrameId(self.frames as u32))));
-            bytes += FRAME_BYTES;
-            self.frames += 1;
-        }
+        put_strings(dict, &mut self.strings, self.target, &mut bytes, &mut chunk);
+        put_frames(dict, &mut self.frames, self.target, &mut bytes, &mut chunk);
         while self.stacks < dict.stacks.len() && bytes < self.target {
             if let Some((parent, frame)) = dict.stacks.node(StackId(self.stacks as u32)) {
                 chunk.stack_parents.push(parent.0);
@@ -167,6 +155,38 @@ impl<P: Borrow<Profile>> Iterator for Chunks<P> {
             && self.moment >= moments.len();
         chunk.last = self.done;
         Some(chunk)
+    }
+}
+
+/// Adds strings from number `next` on, until the chunk has `target` bytes.
+pub(crate) fn put_strings(
+    dict: &Dictionary,
+    next: &mut usize,
+    target: usize,
+    bytes: &mut usize,
+    chunk: &mut wire::ProfileChunk,
+) {
+    while *next < dict.strings.len() && *bytes < target {
+        let text = cut(dict.strings.get(StrId(*next as u32)));
+        *bytes += text.len() + VARINT32 + 1;
+        chunk.strings.push(text.to_owned());
+        *next += 1;
+    }
+}
+
+/// As [`put_strings`], of frames.
+pub(crate) fn put_frames(
+    dict: &Dictionary,
+    next: &mut usize,
+    target: usize,
+    bytes: &mut usize,
+    chunk: &mut wire::ProfileChunk,
+) {
+    while *next < dict.frames.len() && *bytes < target {
+        let frame = dict.frames.get(FrameId(*next as u32));
+        chunk.frames.push(frame_to_wire(frame));
+        *bytes += FRAME_BYTES;
+        *next += 1;
     }
 }
 
@@ -291,6 +311,11 @@ impl ProfileAssembler {
             + self.label_sets.capacity() * size_of::<LabelSetId>()
     }
 
+    /// Encoded bytes taken so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// True once the last chunk was taken.
     pub fn is_complete(&self) -> bool {
         self.state == State::Complete
@@ -344,7 +369,7 @@ impl ProfileAssembler {
         self.take_moments(&chunk)
     }
 
-    fn weigh(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+    pub(crate) fn weigh(&mut self, chunk: &impl Message) -> Result<(), AssembleError> {
         self.bytes = self.bytes.saturating_add(chunk.encoded_len());
         if self.bytes > self.limit {
             return Err(AssembleError::TooLarge { limit: self.limit });
@@ -353,6 +378,12 @@ impl ProfileAssembler {
     }
 
     fn take_tables(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+        self.take_frames(chunk)?;
+        self.take_stacks(chunk)
+    }
+
+    /// Takes strings and frames.
+    pub(crate) fn take_frames(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
         for text in &chunk.strings {
             if self.strings.is_empty() && !text.is_empty() {
                 return Err(AssembleError::FirstString);
@@ -363,7 +394,17 @@ impl ProfileAssembler {
             let frame = self.frame(frame)?;
             self.frames.push(self.profile.dict.frames.intern(frame));
         }
-        self.take_stacks(chunk)
+        Ok(())
+    }
+
+    /// What frame a number of the sender means.
+    pub(crate) fn sent_frame(&self, id: u32) -> Result<FrameId, AssembleError> {
+        row(&self.frames, "frames", id)
+    }
+
+    /// Gives up the samples, which there are none of.
+    pub(crate) fn into_dictionary(self) -> Dictionary {
+        self.profile.dict
     }
 
     fn frame(&mut self, frame: &wire::Frame) -> Result<Frame, AssembleError> {
@@ -503,70 +544,7 @@ impl From<wire::Times> for Moments {
     }
 }
 
-/// Puts tables of strings, frames and stacks together that a stranger sends without samples.
-///
-/// As strict as [`ProfileAssembler`]. Facts and the end mark of chunks say nothing here and are not
-/// looked at: whoever sends says by other means what belongs together.
-pub struct TableAssembler(ProfileAssembler);
-
-impl TableAssembler {
-    /// An assembler for tables of at most `limit` encoded bytes.
-    pub fn with_limit(limit: usize) -> TableAssembler {
-        TableAssembler(ProfileAssembler::with_limit(limit))
-    }
-
-    /// Takes more rows.
-    ///
-    /// # Errors
-    /// When the chunk is damaged, too much, or has more than tables; the assembler is then spent.
-    pub fn push(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
-        if self.0.state == State::Failed {
-            return Err(AssembleError::AfterEnd);
-        }
-        let taken = self.take(chunk);
-        if taken.is_err() {
-            self.0.state = State::Failed;
-        }
-        taken
-    }
-
-    fn take(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
-        self.0.weigh(chunk)?;
-        let columns = [
-            chunk.sample_label_sets.len(),
-            chunk.sample_stacks.len(),
-            chunk.sample_ends.len(),
-            chunk.sample_counts.len(),
-            chunk.sample_weights.len(),
-        ];
-        if columns.iter().any(|&length| length > 0) {
-            return Err(AssembleError::NotATable { found: "samples" });
-        }
-        if !chunk.label_sets.is_empty() {
-            let found = "label sets";
-            return Err(AssembleError::NotATable { found });
-        }
-        self.0.take_tables(chunk)
-    }
-
-    /// Encoded bytes taken so far.
-    pub fn bytes(&self) -> usize {
-        self.0.bytes
-    }
-
-    /// What came so far.
-    ///
-    /// # Errors
-    /// When a chunk was refused.
-    pub fn finish(self) -> Result<Dictionary, AssembleError> {
-        if self.0.state == State::Failed {
-            return Err(AssembleError::Incomplete);
-        }
-        Ok(self.0.profile.dict)
-    }
-}
-
-fn row<T: Copy>(rows: &[T], table: &'static str, id: u32) -> Result<T, AssembleError> {
+pub(crate) fn row<T: Copy>(rows: &[T], table: &'static str, id: u32) -> Result<T, AssembleError> {
     rows.get(id as usize)
         .copied()
         .ok_or(AssembleError::Id { table, id })

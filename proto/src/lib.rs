@@ -39,13 +39,15 @@ pub mod fleetprof {
 pub mod calls;
 mod codec;
 pub mod convert;
+pub mod definitions;
 mod ledger;
 pub mod query;
 mod same;
 mod weight;
 
 pub use codec::PieceCodec;
-pub use convert::{AssembleError, Chunks, ProfileAssembler, TableAssembler};
+pub use convert::{AssembleError, Chunks, ProfileAssembler};
+pub use definitions::{DefinedTables, Definer, TableAssembler};
 pub use fleetprof::agent::v1 as agent;
 pub use fleetprof::collector::v1 as collector;
 pub use fleetprof::profile::v1 as wire;

@@ -2,16 +2,16 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use profile::{
-    Coverage, FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, Unnamed, Value,
-    Waits,
+    ContentId, Coverage, Dictionary, FrameKind, FrameRef, Info, Profile, Quality, SampleKey,
+    StackEnd, StackId, Unnamed, Value, Waits,
 };
 use proptest::prelude::*;
 use prost::Message;
+use proto::collector::{Definitions, Need};
 use proto::convert::{
     AssembleError, CHUNK_BYTES_TARGET, Chunks, ProfileAssembler, STACK_DEPTH_MAX, STRING_BYTES_MAX,
-    TableAssembler,
 };
-use proto::wire;
+use proto::{DefinedTables, Definer, TableAssembler, wire};
 use std::collections::BTreeMap;
 
 type OwnedFrame = (u8, u8, String, String, String, String, u32);
@@ -491,6 +491,24 @@ fn tables_alone(chunk: wire::ProfileChunk) -> wire::ProfileChunk {
     }
 }
 
+fn of(tables: wire::ProfileChunk) -> Definitions {
+    Definitions {
+        tables: Some(tables),
+        ..Definitions::default()
+    }
+}
+
+/// The contents of all stacks that came.
+fn contents(tables: DefinedTables) -> Vec<ContentId> {
+    let frames = tables.dict.frame_content_ids();
+    let mut ids = vec![ContentId::default()];
+    ids.extend(tables.known);
+    for (caller, frame) in tables.nodes {
+        ids.push(ids[caller as usize].child(frames[frame.0 as usize]));
+    }
+    ids
+}
+
 proptest! {
     #[test]
     fn tables_give_the_same_content_ids(
@@ -498,29 +516,161 @@ proptest! {
         target in 1usize..400,
     ) {
         let profile = build(&samples, Info::default());
-        let mut assembler = TableAssembler::with_limit(1 << 20);
+        let mut assembler = TableAssembler::new(1 << 20, false);
         for chunk in Chunks::with_target(&profile, target) {
-            assembler.push(&tables_alone(chunk)).unwrap();
+            assembler.push(&of(tables_alone(chunk))).unwrap();
         }
-        let found = assembler.finish().unwrap().content_ids();
+        let found = contents(assembler.finish().unwrap());
         prop_assert_eq!(found, profile.dict.content_ids());
     }
 }
 
 #[test]
 fn tables_come_without_samples_and_within_their_bound() {
-    let mut assembler = TableAssembler::with_limit(1 << 20);
+    let mut assembler = TableAssembler::new(1 << 20, false);
     assert_eq!(
-        assembler.push(&sound()),
+        assembler.push(&of(sound())),
         Err(AssembleError::NotATable { found: "samples" })
     );
     assert_eq!(
-        assembler.push(&tables_alone(sound())),
+        assembler.push(&of(tables_alone(sound()))),
         Err(AssembleError::AfterEnd)
     );
     assert!(assembler.finish().is_err());
 
-    let mut assembler = TableAssembler::with_limit(4);
+    let mut assembler = TableAssembler::new(4, false);
     let limit = AssembleError::TooLarge { limit: 4 };
-    assert_eq!(assembler.push(&tables_alone(sound())), Err(limit));
+    assert_eq!(assembler.push(&of(tables_alone(sound()))), Err(limit));
+}
+
+/// A definer to whose collector windows 1 and 2 are on their way, with the first and the last stack.
+fn definer(dict: &Dictionary) -> Definer {
+    let mut definer = Definer::new(true);
+    let last = StackId(dict.stacks.len() as u32 - 1);
+    definer.sent(1, [StackId(1)].into_iter());
+    definer.sent(2, [StackId(1), last].into_iter());
+    definer
+}
+
+/// Known stacks and others that come for the last stack.
+fn comes(definer: &mut Definer, dict: &Dictionary, need: Need) -> (usize, usize) {
+    let ids = dict.content_ids();
+    let content = |stack: StackId| ids[stack.0 as usize];
+    let last = StackId(dict.stacks.len() as u32 - 1);
+    let messages = definer.define(dict, content, &need, &[last], 64);
+    let mut tables = TableAssembler::new(1 << 20, true);
+    for (at, message) in messages.iter().enumerate() {
+        assert_eq!(message.more, at + 1 < messages.len());
+        tables.push(message).unwrap();
+    }
+    let tables = tables.finish().unwrap();
+    let came = (tables.known.len(), tables.nodes.len());
+    assert!(contents(tables).contains(&content(last)));
+    came
+}
+
+fn four_deep() -> Dictionary {
+    let mut dict = Dictionary::default();
+    let frames = ["main", "work", "read", "copy"].map(|function| {
+        dict.intern_frame(FrameRef {
+            function,
+            ..FrameRef::default()
+        })
+    });
+    dict.stacks.intern(frames);
+    dict
+}
+
+fn need(sequence: u64, all_callers: bool) -> Need {
+    Need {
+        sequence,
+        stacks: Vec::new(),
+        all_callers,
+    }
+}
+
+#[test]
+fn callers_come_until_a_window_with_them_is_stored() {
+    let dict = four_deep();
+    let mut of = definer(&dict);
+    // Window 1 is not answered yet.
+    assert_eq!(comes(&mut of, &dict, need(9, false)), (0, 4));
+    of.answered(&dict, 1, false);
+    assert_eq!(comes(&mut of, &dict, need(9, false)), (0, 4));
+    of.sent(3, [StackId(2)].into_iter());
+    of.answered(&dict, 3, true);
+    assert_eq!(comes(&mut of, &dict, need(9, false)), (1, 2));
+    of.answered(&dict, 2, true);
+    assert_eq!(comes(&mut of, &dict, need(9, false)), (1, 0));
+}
+
+#[test]
+fn what_is_not_asked_for_of_a_window_is_known() {
+    let dict = four_deep();
+    assert_eq!(comes(&mut definer(&dict), &dict, need(2, false)), (1, 3));
+}
+
+#[test]
+fn all_callers_come_when_the_collector_knows_none_and_in_a_new_dictionary() {
+    let dict = four_deep();
+    let mut of = definer(&dict);
+    of.answered(&dict, 1, true);
+    assert_eq!(comes(&mut of, &dict, need(2, true)), (0, 4));
+    of.answered(&dict, 2, true);
+    assert_eq!(comes(&mut of, &dict, need(9, false)), (1, 0));
+    of.begin_dictionary();
+    assert_eq!(comes(&mut of, &dict, need(9, false)), (0, 4));
+    // A collector of an older version.
+    let mut of = Definer::new(false);
+    of.sent(1, [StackId(4)].into_iter());
+    of.answered(&dict, 1, true);
+    assert_eq!(comes(&mut of, &dict, need(9, false)), (0, 4));
+}
+
+#[test]
+fn known_stacks_come_first_whole_and_only_where_they_are_taken() {
+    let known = |bytes: usize| Definitions {
+        known_stacks: vec![7; bytes],
+        ..Definitions::default()
+    };
+    let not_here = AssembleError::NotATable {
+        found: "known stacks",
+    };
+    let mut older = TableAssembler::new(1 << 20, false);
+    assert_eq!(older.push(&known(16)), Err(not_here.clone()));
+    let torn = AssembleError::Columns {
+        table: "known stacks",
+    };
+    let mut assembler = TableAssembler::new(1 << 20, true);
+    assert_eq!(assembler.push(&known(17)), Err(torn));
+    let mut assembler = TableAssembler::new(1 << 20, true);
+    assembler.push(&of(tables_alone(sound()))).unwrap();
+    assert_eq!(assembler.push(&known(16)), Err(not_here));
+    let mut assembler = TableAssembler::new(100, true);
+    assembler.push(&known(64)).unwrap();
+    let limit = AssembleError::TooLarge { limit: 100 };
+    assert_eq!(assembler.push(&known(64)), Err(limit));
+}
+
+#[test]
+fn the_frames_beyond_a_known_stack_are_counted_and_bounded() {
+    let chain = |frames: u32| wire::ProfileChunk {
+        strings: vec![String::new()],
+        frames: vec![wire::Frame::default()],
+        stack_parents: (1..=frames).collect(),
+        stack_frames: vec![0; frames as usize],
+        ..wire::ProfileChunk::default()
+    };
+    let most = u32::from(STACK_DEPTH_MAX);
+    for (frames, fits) in [(3, true), (most, true), (most + 1, false)] {
+        let mut assembler = TableAssembler::new(1 << 20, true);
+        let taken = assembler.push(&Definitions {
+            known_stacks: vec![7; 16],
+            ..of(chain(frames))
+        });
+        assert_eq!(taken.is_ok(), fits);
+        if fits {
+            assert_eq!(assembler.finish().unwrap().reach, [frames as u16]);
+        }
+    }
 }

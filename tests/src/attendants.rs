@@ -185,7 +185,7 @@ async fn push(collector: &str, host: &str) {
                 send(push_request::Body::Definitions(Definitions {
                     tables: Some(chunk),
                     sequence: need.sequence,
-                    more: false,
+                    ..Definitions::default()
                 }))
                 .await;
             }

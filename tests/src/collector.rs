@@ -1,8 +1,9 @@
 //! A collector for tests: takes windows by the protocol, remembers them over restarts, checks what the
 //! agent sends, and behaves as badly as it is told to.
 
+use profile::ContentId;
 use prost::Message;
-use proto::ProfileAssembler;
+use proto::TableAssembler;
 use proto::collector as wire;
 use proto::collector::ingest_service_server::{IngestService, IngestServiceServer};
 use proto::collector::push_request::Body as Ask;
@@ -39,6 +40,10 @@ pub struct Behaviour {
     pub windows_in_flight: u32,
     /// Stacks after which a new dictionary is to begin; 0: not told.
     pub dictionary_stacks: u32,
+    /// Takes definitions whose callers are named by content.
+    pub known_stacks: bool,
+    /// Forgets all frames after each window.
+    pub forgets: bool,
 }
 
 impl Default for Behaviour {
@@ -54,6 +59,8 @@ impl Default for Behaviour {
             message_bytes_max: 1 << 20,
             windows_in_flight: 4,
             dictionary_stacks: 0,
+            known_stacks: true,
+            forgets: false,
         }
     }
 }
@@ -103,6 +110,10 @@ pub struct Memory {
     stacks: HashSet<[u8; 16]>,
     /// Questions asked.
     pub needs: u64,
+    /// Those of them that wanted all callers.
+    pub needs_all: u64,
+    /// Stacks that definitions named by their content.
+    pub known: u64,
     /// How the agent broke the protocol.
     pub violations: Vec<String>,
 }
@@ -238,6 +249,7 @@ impl IngestService for Service {
             stacks: Vec::new(),
             open: BTreeMap::new(),
             assembler: None,
+            lacks_callers: false,
             windows: 0,
         };
         tokio::spawn(async move {
@@ -268,7 +280,9 @@ struct Talk {
     stacks: Vec<[u8; 16]>,
     /// Windows that are not complete or wait for definitions.
     open: BTreeMap<u64, Window>,
-    assembler: Option<ProfileAssembler>,
+    assembler: Option<TableAssembler>,
+    /// The last definitions named a stack that is not known here.
+    lacks_callers: bool,
     windows: usize,
 }
 
@@ -316,6 +330,7 @@ impl Talk {
             message_bytes_max: behaviour.message_bytes_max,
             collector_version: "fake".to_owned(),
             dictionary_stacks: behaviour.dictionary_stacks,
+            known_stacks: behaviour.known_stacks,
         }))
         .await
     }
@@ -391,9 +406,7 @@ impl Talk {
         }
         if behaviour.asks_nonsense {
             let stacks = vec![u32::MAX];
-            return self
-                .say(Answer::Need(wire::Need { sequence, stacks }))
-                .await;
+            return self.need(sequence, stacks, false).await;
         }
         let window = self.open.get(&sequence).expect("a window");
         let mut missing: Vec<u32> = Vec::new();
@@ -410,12 +423,20 @@ impl Talk {
         missing.dedup();
         if !missing.is_empty() {
             lock(&self.memory).needs += 1;
-            let stacks = missing;
-            return self
-                .say(Answer::Need(wire::Need { sequence, stacks }))
-                .await;
+            let all_callers = std::mem::take(&mut self.lacks_callers);
+            lock(&self.memory).needs_all += u64::from(all_callers);
+            return self.need(sequence, missing, all_callers).await;
         }
         self.store(sequence, behaviour).await
+    }
+
+    async fn need(&self, sequence: u64, stacks: Vec<u32>, all_callers: bool) -> Result<(), Status> {
+        self.say(Answer::Need(wire::Need {
+            sequence,
+            stacks,
+            all_callers,
+        }))
+        .await
     }
 
     async fn store(&mut self, sequence: u64, behaviour: &Behaviour) -> Result<(), Status> {
@@ -473,6 +494,9 @@ impl Talk {
             }
         };
         self.windows += 1;
+        if behaviour.forgets {
+            lock(&self.memory).stacks.clear();
+        }
         if behaviour
             .ends_after
             .is_some_and(|most| self.windows >= most)
@@ -500,12 +524,11 @@ impl Talk {
         behaviour: &Behaviour,
     ) -> Result<(), Status> {
         let sequence = definitions.sequence;
-        let tables = definitions.tables.unwrap_or_default();
-        if !tables.sample_counts.is_empty() {
-            self.violation("samples among definitions".to_owned());
-        }
-        let mut assembler = self.assembler.take().unwrap_or_default();
-        if let Err(error) = assembler.push(tables) {
+        let mut assembler = self
+            .assembler
+            .take()
+            .unwrap_or_else(|| TableAssembler::new(64 << 20, behaviour.known_stacks));
+        if let Err(error) = assembler.push(&definitions) {
             self.violation(error.to_string());
             return Ok(());
         }
@@ -514,10 +537,19 @@ impl Talk {
             return Ok(());
         }
         match assembler.finish() {
-            Ok(profile) => {
-                let ids = profile.dict.content_ids();
+            Ok(tables) => {
+                let frames = tables.dict.frame_content_ids();
                 let mut memory = lock(&self.memory);
-                memory.stacks.extend(ids.iter().map(|id| id.0));
+                memory.known += tables.known.len() as u64;
+                self.lacks_callers = tables.known.iter().any(|id| !memory.stacks.contains(&id.0));
+                if !self.lacks_callers {
+                    let mut ids = vec![ContentId::default()];
+                    ids.extend(tables.known);
+                    for (caller, frame) in tables.nodes {
+                        ids.push(ids[caller as usize].child(frames[frame.0 as usize]));
+                    }
+                    memory.stacks.extend(ids.iter().map(|id| id.0));
+                }
             }
             Err(error) => self.violation(error.to_string()),
         }

@@ -189,6 +189,30 @@ fn every_window_arrives_once_whatever_is_asked_meanwhile_needs_root() {
 }
 
 #[test]
+fn callers_that_a_collector_forgot_come_again_needs_root() {
+    let Some(_live) = beside(&[Need::Root]) else {
+        return;
+    };
+    let spool = tempfile::tempdir().unwrap();
+    let dir = spool.path().join("spool");
+    let collector = Collector::with(Behaviour {
+        forgets: true,
+        ..Behaviour::default()
+    });
+    let daemon = daemon(&collector, &dir).start().sampling();
+    let _load = Load::start();
+    closed(&daemon, 4);
+    settles(&collector, &daemon);
+    let samples = stop(daemon);
+    {
+        let memory = collector.memory();
+        assert!(memory.known > 0, "callers were taken for known");
+        assert!(memory.needs_all > 0, "and were not");
+    }
+    arrives(&collector, &dir, samples);
+}
+
+#[test]
 fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
     let Some(_live) = beside(&[Need::Root]) else {
         return;

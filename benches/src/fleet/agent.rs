@@ -2,13 +2,13 @@
 
 use super::generate::{Drawn, Fleet, PERIOD_NS, WINDOW_S};
 use anyhow::{Context, bail, ensure};
-use profile::{Profile, Remap, StackId, key};
-use proto::Chunks;
+use profile::{StackId, key};
+use proto::Definer;
 use proto::collector::ingest_service_client::IngestServiceClient;
 use proto::collector::push_request::Body;
 use proto::collector::{
-    Definitions, Hello, HostFacts, Labels, Need, Outcome, PushRequest, PushResponse, WindowFacts,
-    WindowPart, push_response,
+    Hello, HostFacts, Labels, Need, Outcome, PushRequest, PushResponse, WindowFacts, WindowPart,
+    push_response,
 };
 use proto::wire::Quality;
 use std::collections::HashMap;
@@ -21,6 +21,8 @@ use tonic::transport::Endpoint;
 
 /// Requests that wait to be sent: one window at a time, and what it needs.
 const QUEUE: usize = 8;
+/// Size that messages of definitions are filled up to, the agent's. Unit: bytes.
+const MESSAGE_BYTES: usize = 512 << 10;
 /// Longest wait for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
@@ -57,6 +59,7 @@ pub struct Agent {
     labels_sent: bool,
     /// Stacks after which the collector wants a new dictionary.
     stacks_max: usize,
+    definer: Definer,
 }
 
 impl Agent {
@@ -107,6 +110,7 @@ impl Agent {
                 0 => usize::MAX,
                 stacks => stacks as usize,
             },
+            definer: Definer::new(welcome.known_stacks),
         })
     }
 
@@ -131,6 +135,9 @@ impl Agent {
         loop {
             match next(&mut self.answers).await? {
                 push_response::Body::Ack(ack) => {
+                    let stored = ack.outcome() == Outcome::Stored;
+                    self.definer
+                        .answered(&fleet.dictionary, ack.sequence, stored);
                     ensure!(
                         ack.sequence == sequence(self.host, window)
                             && ack.outcome() == Outcome::Stored,
@@ -167,6 +174,7 @@ impl Agent {
         if self.stacks.len() > self.stacks_max {
             self.ids.clear();
             self.stacks.truncate(1);
+            self.definer.begin_dictionary();
             self.labels_sent = false;
             part.new_dictionary = true;
         }
@@ -203,6 +211,8 @@ impl Agent {
             part.sample_stacks.push(id);
             part.sample_counts.push(count.into());
         }
+        let stacks = drawn.rows.iter().map(|row| row.1);
+        self.definer.sent(part.sequence, stacks);
         let taken = part.sample_counts.iter().sum();
         part.facts = Some(WindowFacts {
             start_unix_ns,
@@ -224,21 +234,17 @@ impl Agent {
 
     /// Sends the frames that are asked for; returns their bytes on the wire.
     async fn define(&mut self, fleet: &Fleet, need: &Need) -> anyhow::Result<usize> {
-        let mut tables = Profile::default();
-        let mut remap = Remap::default();
+        let mut asked = Vec::with_capacity(need.stacks.len());
         for &id in &need.stacks {
-            let stack = *self.stacks.get(id as usize).context("an id never sent")?;
-            remap.stack(&fleet.dictionary, &mut tables.dict, stack);
+            asked.push(*self.stacks.get(id as usize).context("an id never sent")?);
         }
-        let mut chunks = Chunks::new(&tables).peekable();
+        let content = |stack: StackId| fleet.hashes[stack.0 as usize];
+        let messages = self
+            .definer
+            .define(&fleet.dictionary, content, need, &asked, MESSAGE_BYTES);
         let mut bytes = 0;
-        while let Some(chunk) = chunks.next() {
-            bytes += sent_bytes(&chunk);
-            let definitions = Definitions {
-                tables: Some(chunk),
-                sequence: need.sequence,
-                more: chunks.peek().is_some(),
-            };
+        for definitions in messages {
+            bytes += sent_bytes(&definitions);
             self.requests
                 .send(request(Body::Definitions(definitions)))
                 .await?;

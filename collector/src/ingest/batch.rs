@@ -231,7 +231,7 @@ fn answer(jobs: Vec<Job>, outcomes: Vec<Result<Taken, String>>, metrics: &Metric
             }
             Ok(Taken::Repeated) => metrics.windows_repeated.inc(),
             Ok(Taken::Refused(_)) => metrics.windows_refused.inc(),
-            Ok(Taken::Missing(_)) | Err(_) => {}
+            Ok(Taken::Missing(_) | Taken::MissingCallers(_)) | Err(_) => {}
         }
         let pending = job.pending;
         // A stream that has ended needs no answer; one that lives has room for it.

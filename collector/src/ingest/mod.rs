@@ -48,6 +48,8 @@ pub struct Ingest {
     jobs: mpsc::Sender<batch::Job>,
     places: Arc<Semaphore>,
     options: IngestOptions,
+    /// The store finds callers by their content, so agents need not send them.
+    known_stacks: bool,
     clock: Clock,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
@@ -68,6 +70,7 @@ impl Ingest {
         shutdown: watch::Receiver<bool>,
     ) -> std::io::Result<(Ingest, Pushing)> {
         let (jobs, queue) = mpsc::channel(limits::QUEUE_WINDOWS_MAX);
+        let known_stacks = store.knows_callers();
         let pusher = batch::Pusher::start(store, clock.clone(), metrics.clone())?;
         let pushing = batch::run(pusher, queue, metrics.clone());
         let ingest = Ingest {
@@ -76,6 +79,7 @@ impl Ingest {
             jobs,
             places: Arc::new(Semaphore::new(options.streams)),
             options,
+            known_stacks,
             clock,
             metrics,
             shutdown,

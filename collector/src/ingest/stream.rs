@@ -19,7 +19,7 @@ use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
 use crate::metrics::Metric;
 use crate::store::{Defined, HostKey, Taken};
 use hashbrown::{HashMap, HashSet};
-use profile::{ContentId, Dictionary, StackId};
+use profile::ContentId;
 use proto::TableAssembler;
 use proto::collector::{
     Ack, Definitions, Hello, Need, Outcome, PushRequest, PushResponse, Welcome, WindowPart,
@@ -98,6 +98,7 @@ async fn serve(
         message_bytes_max: MESSAGE_BYTES_MAX as u64,
         collector_version: env!("CARGO_PKG_VERSION").to_owned(),
         dictionary_stacks: DICTIONARY_STACKS,
+        known_stacks: ingest.known_stacks,
     });
     session.send(welcome).await?;
     let end = session.run(requests).await;
@@ -164,7 +165,7 @@ impl Needing {
             return Err(reason);
         }
         let all = self.tables.finish().map_err(|error| error.to_string())?;
-        let wanted = pick(all, &self.missing).ok_or(
+        let wanted = Defined::new(all, &self.missing).ok_or(
             "the definitions lack stacks that were asked for, or their frames do not have the \
              hashes that were sent",
         )?;
@@ -424,10 +425,13 @@ impl<'s> Session<'s> {
             Ok(Taken::Stored) => self.ack(sequence, Outcome::Stored, String::new()).await,
             Ok(Taken::Repeated) => self.ack(sequence, Outcome::Repeated, String::new()).await,
             Ok(Taken::Refused(reason)) => self.ack(sequence, Outcome::Refused, reason).await,
-            Ok(Taken::Missing(missing)) if self.needing.is_none() && self.defining == 0 => {
-                self.need(pending, missing).await
+            Ok(Taken::Missing(missing)) if self.may_ask() => {
+                self.need(pending, missing, false).await
             }
-            Ok(Taken::Missing(_)) => {
+            Ok(Taken::MissingCallers(missing)) if self.may_ask() => {
+                self.need(pending, missing, true).await
+            }
+            Ok(Taken::Missing(_) | Taken::MissingCallers(_)) => {
                 // Stacks are on their way, from the agent or to the store: most likely these too.
                 // It comes to the store after them.
                 let at = self.ready.partition_point(|ready| {
@@ -449,11 +453,17 @@ impl<'s> Session<'s> {
         }
     }
 
+    /// True when no stacks are on their way, neither from the agent nor to the store.
+    fn may_ask(&self) -> bool {
+        self.needing.is_none() && self.defining == 0
+    }
+
     /// Asks the agent for the frames of stacks.
     async fn need(
         &mut self,
         mut pending: Box<Pending>,
         missing: Vec<ContentId>,
+        all_callers: bool,
     ) -> Result<(), End> {
         pending.asked.extend(missing);
         let missing = pending.asked.clone();
@@ -478,14 +488,21 @@ impl<'s> Session<'s> {
         self.needing = Some(Needing {
             pending,
             missing,
-            tables: TableAssembler::with_limit(DEFINITIONS_BYTES_MAX),
+            tables: TableAssembler::new(
+                DEFINITIONS_BYTES_MAX,
+                self.ingest.known_stacks && !all_callers,
+            ),
             unusable: None,
             held: Held::default(),
             deadline: Instant::now() + self.timeouts().need,
         });
         self.ingest.metrics.windows_needed.inc();
-        self.send(push_response::Body::Need(Need { sequence, stacks }))
-            .await
+        self.send(push_response::Body::Need(Need {
+            sequence,
+            stacks,
+            all_callers,
+        }))
+        .await
     }
 
     /// Takes frames the agent was asked for. Nothing waits for memory here: a window that waits for
@@ -501,9 +518,9 @@ impl<'s> Session<'s> {
                 "definitions for window {sequence}, which were not asked for"
             )));
         };
-        if let (Some(tables), None) = (&definitions.tables, &needing.unusable) {
+        if needing.unusable.is_none() {
             let before = needing.tables.bytes();
-            if let Err(error) = needing.tables.push(tables) {
+            if let Err(error) = needing.tables.push(&definitions) {
                 needing.unusable = Some(error.to_string());
             }
             let more = needing.tables.bytes() - before;
@@ -567,24 +584,4 @@ async fn sleep_until(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
-}
-
-/// The stacks of `wanted` and nothing else that `all` has; `None` when some are not there.
-fn pick(all: Dictionary, wanted: &HashSet<ContentId>) -> Option<Defined> {
-    let all = Defined::new(all);
-    let ids = all.ids().iter().zip(0..);
-    let found: Vec<StackId> = ids
-        .filter(|(id, _)| wanted.contains(*id))
-        .map(|(_, at)| StackId(at))
-        .collect();
-    if found.len() != wanted.len() {
-        return None;
-    }
-    // As agents send it.
-    if all.is_made_of(&found) {
-        return Some(all);
-    }
-    let mut picked = Defined::default();
-    picked.adopt(&all, found.iter().copied());
-    Some(picked)
 }

@@ -93,7 +93,13 @@ pub trait Store: Send + Sync + 'static {
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
-        self.push(windows, Defined::merged(definitions).dict(), now_unix_ns)
+        self.push(windows, &Defined::dictionary(definitions), now_unix_ns)
+    }
+
+    /// True when [`Store::push_defined`] takes definitions in which callers are named by their content
+    /// alone. Where they are not known after all, the answer is [`Taken::MissingCallers`].
+    fn knows_callers(&self) -> bool {
+        false
     }
 
     /// Remembers what is known of hosts, replacing what was: in one write, so many of them should

@@ -1,8 +1,9 @@
 //! What is pushed into a store: windows of hosts, and what is known of the hosts.
 
 use super::MissingStacks;
-use hashbrown::HashMap;
-use profile::{ContentId, Dictionary, Quality, Remap, StackEnd, StackId, Value};
+use hashbrown::{HashMap, HashSet};
+use profile::{ContentId, Dictionary, FrameId, Quality, Remap, StackEnd, StackId, Value};
+use proto::DefinedTables;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -139,98 +140,117 @@ impl NewWindow {
 /// Frames that come with windows. To compute contents costs more than anything else that is done
 /// with frames, so they are computed once, from the frames and not from what an agent says, and
 /// kept.
+///
+/// Some stacks may have no frames here, and be named by their contents: those the store should know. Of
+/// what is called from them the contents follow.
 #[derive(Default)]
 pub struct Defined {
+    /// Strings and frames.
     dict: Dictionary,
+    /// Contents by stack: of the empty one, of those that should be known, of the others.
     ids: Vec<ContentId>,
+    /// By stack that should be known, the most frames that a stack has beyond it.
+    reach: Vec<u16>,
+    /// Caller and frame of the others, callers first.
+    nodes: Vec<(StackId, FrameId)>,
+    /// What was asked for; the others are their callers.
+    wanted: Vec<StackId>,
 }
 
 impl Defined {
-    /// Computes the contents of all stacks.
-    pub fn new(dict: Dictionary) -> Defined {
+    /// Computes the contents; `None` when some of `wanted` are not there.
+    pub fn new(tables: DefinedTables, wanted: &HashSet<ContentId>) -> Option<Defined> {
+        let frames = tables.dict.frame_content_ids();
+        let mut ids = Vec::with_capacity(1 + tables.known.len() + tables.nodes.len());
+        ids.push(ContentId::default());
+        ids.extend(&tables.known);
+        for &(caller, frame) in &tables.nodes {
+            ids.push(ids[caller as usize].child(frames[frame.0 as usize]));
+        }
+        let mut found = HashMap::with_capacity(wanted.len());
+        let all = ids.iter().zip(0..);
+        for (id, at) in all.filter(|(id, _)| wanted.contains(*id)) {
+            found.insert(*id, StackId(at));
+        }
+        let nodes = tables.nodes.into_iter();
+        (found.len() == wanted.len()).then(|| Defined {
+            dict: tables.dict,
+            ids,
+            reach: tables.reach,
+            nodes: nodes
+                .map(|(caller, frame)| (StackId(caller), frame))
+                .collect(),
+            wanted: found.into_values().collect(),
+        })
+    }
+
+    /// All stacks of a dictionary.
+    pub fn of(dict: &Dictionary) -> Defined {
         Defined {
+            dict: dict.clone(),
             ids: dict.content_ids(),
-            dict,
+            reach: Vec::new(),
+            nodes: dict
+                .stacks
+                .iter()
+                .map(|(_, of, frame)| (of, frame))
+                .collect(),
+            wanted: (0..dict.stacks.len() as u32).map(StackId).collect(),
         }
     }
 
-    /// The frames.
-    pub fn dict(&self) -> &Dictionary {
+    /// The frames that [`Defined::node`] names.
+    pub fn frames(&self) -> &Dictionary {
         &self.dict
     }
 
-    /// Contents by stack.
-    pub fn ids(&self) -> &[ContentId] {
-        &self.ids
+    /// The content of a stack.
+    pub fn content(&self, stack: StackId) -> ContentId {
+        self.ids[stack.0 as usize]
     }
 
-    /// True when there is nothing beside these stacks and what they are made of.
-    pub fn is_made_of(&self, stacks: &[StackId]) -> bool {
-        let nodes = &self.dict.stacks;
-        let mut is_used = vec![false; nodes.len()];
-        is_used[0] = true;
-        stacks
-            .iter()
-            .for_each(|stack| is_used[stack.0 as usize] = true);
-        let mut frames = vec![false; self.dict.frames.len()];
-        // Callers have smaller ids: each is marked before it is looked at.
-        for id in (1..nodes.len()).rev() {
-            match nodes.node(StackId(id as u32)) {
-                Some((caller, frame)) if is_used[id] => {
-                    is_used[caller.0 as usize] = true;
-                    frames[frame.0 as usize] = true;
-                }
-                _ => return false,
-            }
-        }
-        let mut strings = vec![false; self.dict.strings.len()];
-        strings[0] = true;
-        for frame in self.dict.frames.iter() {
-            for text in [frame.function, frame.system_name, frame.module, frame.file] {
-                strings[text.0 as usize] = true;
-            }
-        }
-        let all = |used: &[bool]| used.iter().all(|used| *used);
-        all(&frames) && all(&strings) && self.dict.label_sets.len() <= 1
+    /// Stacks that should be known, and the most frames that any has beyond each.
+    pub fn known(&self) -> impl Iterator<Item = (StackId, u16)> {
+        let of = (1..).map(StackId);
+        of.zip(self.reach.iter().copied())
     }
 
-    /// Several as one.
-    pub fn merged(all: &[Arc<Defined>]) -> Arc<Defined> {
-        if let [one] = all {
-            return one.clone();
-        }
-        let mut target = Defined::default();
+    /// Caller and frame of a stack; `None` of the empty one, and of those that should be known.
+    pub fn node(&self, stack: StackId) -> Option<(StackId, FrameId)> {
+        let at = (stack.0 as usize).checked_sub(1 + self.reach.len());
+        at.map(|at| self.nodes[at])
+    }
+
+    /// What was asked for.
+    pub fn wanted(&self) -> &[StackId] {
+        &self.wanted
+    }
+
+    /// The stacks that were asked for of several, for an engine that does not know callers by their
+    /// content: all of them have their frames then.
+    pub fn dictionary(all: &[Arc<Defined>]) -> Dictionary {
+        let mut target = Dictionary::default();
         for source in all {
-            let stacks = 1..source.ids.len() as u32;
-            target.adopt(source, stacks.map(StackId));
-        }
-        Arc::new(target)
-    }
-
-    /// Adds stacks of another and all that called them.
-    pub fn adopt(&mut self, source: &Defined, stacks: impl IntoIterator<Item = StackId>) {
-        let mut remap = Remap::default();
-        let mut is_here = vec![false; source.ids.len()];
-        let mut path = Vec::new();
-        self.ids
-            .resize(self.dict.stacks.len(), ContentId::default());
-        for stack in stacks {
-            let mut at = stack;
-            while !is_here[at.0 as usize]
-                && let Some((caller, _)) = source.dict.stacks.node(at)
-            {
-                path.push(at);
-                at = caller;
-            }
-            // Callers first, so that each is new by itself.
-            for at in path.drain(..).rev() {
-                is_here[at.0 as usize] = true;
-                let own = remap.stack(&source.dict, &mut self.dict, at);
-                if own.0 as usize == self.ids.len() {
-                    self.ids.push(source.ids[at.0 as usize]);
+            let mut remap = Remap::default();
+            let mut here = vec![None; source.ids.len()];
+            let mut path = Vec::new();
+            for &stack in &source.wanted {
+                let mut at = stack;
+                while here[at.0 as usize].is_none()
+                    && let Some((caller, frame)) = source.node(at)
+                {
+                    path.push((at, frame));
+                    at = caller;
+                }
+                let mut own = here[at.0 as usize].unwrap_or(StackId::EMPTY);
+                for (at, frame) in path.drain(..).rev() {
+                    let frame = remap.frame(&source.dict, &mut target, frame);
+                    own = target.stacks.child(own, frame);
+                    here[at.0 as usize] = Some(own);
                 }
             }
         }
+        target
     }
 }
 
@@ -370,6 +390,9 @@ pub enum Taken {
     Repeated,
     /// Not taken until these stacks are defined.
     Missing(MissingStacks),
+    /// Not taken until these stacks are defined with all their callers: some that should be known are
+    /// not. See [`Store::knows_callers`](super::Store::knows_callers).
+    MissingCallers(MissingStacks),
     /// It will never be taken; the reason is for people.
     Refused(String),
 }
@@ -436,6 +459,8 @@ pub struct HostRecord {
 mod tests {
     use super::*;
     use profile::FrameRef;
+    use proto::collector::Need;
+    use proto::{Definer, TableAssembler};
 
     #[test]
     fn a_memo_of_label_sets_is_bounded_and_knows_no_other_set() {
@@ -466,45 +491,62 @@ mod tests {
         assert_eq!(known(1), (None, None));
     }
 
-    #[test]
-    fn only_what_is_made_of_the_wanted_stacks_is_taken_as_it_is() {
+    fn sampled() -> (Dictionary, StackId, StackId) {
         let mut dict = Dictionary::default();
-        let [main, work, idle] = ["main", "work", "idle"].map(|function| {
+        let frames = ["main", "work", "read", "idle"].map(|function| {
             dict.intern_frame(FrameRef {
                 function,
                 ..FrameRef::default()
             })
         });
-        let deep = dict.stacks.intern([main, work]);
-        let defined = Defined::new(dict.clone());
-        // A frame that no stack has.
-        assert!(!defined.is_made_of(&[deep]));
+        let [main, work, read, idle] = frames;
+        let deep = dict.stacks.intern([main, work, read]);
         let beside = dict.stacks.intern([main, idle]);
-        let defined = Defined::new(dict.clone());
-        assert!(defined.is_made_of(&[deep, beside]));
-        assert!(!defined.is_made_of(&[deep]));
-        dict.strings.intern("a text that no frame has");
-        assert!(!Defined::new(dict).is_made_of(&[deep, beside]));
+        (dict, deep, beside)
+    }
+
+    /// What comes for `asked`, when windows with `stored` were stored before.
+    fn sent(dict: &Dictionary, stored: &[StackId], asked: &[StackId]) -> DefinedTables {
+        let mut definer = Definer::new(true);
+        definer.sent(1, stored.iter().copied());
+        definer.answered(dict, 1, true);
+        let ids = dict.content_ids();
+        let content = |stack: StackId| ids[stack.0 as usize];
+        let messages = definer.define(dict, content, &Need::default(), asked, 64);
+        let mut tables = TableAssembler::new(1 << 20, true);
+        for message in messages {
+            tables.push(&message).unwrap();
+        }
+        tables.finish().unwrap()
     }
 
     #[test]
-    fn contents_go_with_the_stacks_that_are_adopted() {
-        let mut source = Dictionary::default();
-        let frames = ["main", "work", "read", "idle"].map(|function| {
-            source.intern_frame(FrameRef {
-                function,
-                ..FrameRef::default()
-            })
-        });
-        let [main, work, read, idle] = frames;
-        let deep = source.stacks.intern([main, work, read]);
-        let beside = source.stacks.intern([main, idle]);
-        let source = Defined::new(source);
-        let mut target = Defined::default();
-        target.adopt(&source, [beside, StackId::EMPTY]);
-        assert_eq!(target.dict().stacks.len(), 3);
-        target.adopt(&source, [deep, beside]);
-        assert_eq!(target.dict().stacks.len(), 5);
-        assert_eq!(target.ids(), target.dict().content_ids());
+    fn stacks_have_the_same_contents_with_callers_as_with_a_known_one() {
+        let (dict, deep, beside) = sampled();
+        let ids = dict.content_ids();
+        let wanted: HashSet<ContentId> = [ids[deep.0 as usize]].into();
+        for (stored, nodes) in [(&[][..], 3), (&[beside], 2), (&[deep], 0)] {
+            let tables = sent(&dict, stored, &[deep]);
+            assert_eq!(tables.nodes.len(), nodes);
+            let defined = Defined::new(tables, &wanted).unwrap();
+            let [found] = defined.wanted() else {
+                panic!("{:?}", defined.wanted());
+            };
+            assert_eq!(defined.content(*found), ids[deep.0 as usize]);
+        }
+        assert!(Defined::new(sent(&dict, &[], &[beside]), &wanted).is_none());
+    }
+
+    #[test]
+    fn only_what_was_asked_for_goes_to_engines_that_know_no_callers() {
+        let (dict, deep, beside) = sampled();
+        let ids = dict.content_ids();
+        let wanted: HashSet<ContentId> = [ids[beside.0 as usize]].into();
+        let all = sent(&dict, &[], &[deep, beside]);
+        let defined = Arc::new(Defined::new(all, &wanted).unwrap());
+        let found = Defined::dictionary(&[defined.clone(), defined]);
+        assert_eq!(found.stacks.len(), 3);
+        assert!(found.content_ids().contains(&ids[beside.0 as usize]));
+        assert_eq!(Defined::of(&dict).wanted().len(), dict.stacks.len());
     }
 }

@@ -155,6 +155,7 @@ async fn definitions_may_come_in_pieces_and_only_those_missing_are_asked_for() {
                 tables: Some(tables),
                 sequence: 2,
                 more,
+                ..wire::Definitions::default()
             }))
             .await;
     }
@@ -269,6 +270,7 @@ async fn definitions_that_are_of_no_use_make_the_window_refused() {
                 tables: Some(damaged.clone()),
                 sequence: 3,
                 more,
+                ..wire::Definitions::default()
             }))
             .await;
     }

@@ -344,6 +344,7 @@ impl Agent {
             tables: Some(tables(stacks)),
             sequence,
             more: false,
+            ..wire::Definitions::default()
         }))
         .await;
     }

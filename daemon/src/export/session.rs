@@ -153,7 +153,7 @@ impl<'a> Session<'a> {
         Session {
             exporter,
             identity,
-            stream: Stream::new(MESSAGE_BYTES_MIN, 0),
+            stream: Stream::new(MESSAGE_BYTES_MIN, 0, false),
             readers: Readers::default(),
             in_flight: Vec::new(),
             in_flight_max: 1,
@@ -310,7 +310,11 @@ impl<'a> Session<'a> {
         if welcome.message_bytes_max < MESSAGE_BYTES_MIN {
             return Err(SessionError::SmallMessages(welcome.message_bytes_max));
         }
-        self.stream = Stream::new(welcome.message_bytes_max, welcome.dictionary_stacks);
+        self.stream = Stream::new(
+            welcome.message_bytes_max,
+            welcome.dictionary_stacks,
+            welcome.known_stacks,
+        );
         self.in_flight_max = (welcome.windows_in_flight as usize).clamp(1, IN_FLIGHT_MAX);
         self.heard = Instant::now();
         if !self.is_own() {
@@ -459,6 +463,9 @@ impl<'a> Session<'a> {
             });
         }
         let picked = self.in_flight.remove(at).picked;
+        // What a repeat was made of need not be where new windows go.
+        let stored = outcome == wire::Outcome::Stored;
+        self.stream.answered(ack.sequence, stored);
         self.heard = Instant::now();
         self.acked = true;
         match outcome {
@@ -486,7 +493,7 @@ impl<'a> Session<'a> {
         if window.needs > NEEDS_MAX {
             return Err(SessionError::Needy);
         }
-        let messages = self.stream.definitions(need.sequence, &need.stacks)?;
+        let messages = self.stream.definitions(need)?;
         lock(&self.exporter.shared.progress).definitions += messages.len() as u64;
         self.heard = Instant::now();
         // Before parts of windows behind it: it is the one that waits.

@@ -3,8 +3,8 @@
 
 use super::gaps::Gap;
 use super::record::{Tables, Window};
-use profile::{Account, ContentIds, Dictionary, LabelSetId, Profile, Remap, StackEnd, StackId};
-use proto::Chunks;
+use profile::{Account, ContentIds, Dictionary, LabelSetId, Remap, StackEnd, StackId};
+use proto::Definer;
 use proto::collector as wire;
 use std::collections::BTreeSet;
 
@@ -42,6 +42,8 @@ pub struct Stream {
     stack_ids: Vec<u32>,
     /// And back: the first is of id 1.
     stacks: Vec<StackId>,
+    /// What the collector has of them.
+    definer: Definer,
     label_ids: Vec<u32>,
     labels_sent: u32,
     /// Counts the dictionaries.
@@ -56,13 +58,14 @@ pub struct Stream {
 
 impl Stream {
     /// A stream to a collector that takes messages of so many bytes, and wants a new dictionary
-    /// after so many stacks; 0: it does not say.
-    pub fn new(message_bytes_max: u64, dictionary_stacks: u32) -> Stream {
+    /// after so many stacks; 0: it does not say. `known_stacks`: see the protocol's Welcome.
+    pub fn new(message_bytes_max: u64, dictionary_stacks: u32, known_stacks: bool) -> Stream {
         Stream {
             dict: Dictionary::default(),
             ids: ContentIds::default(),
             stack_ids: Vec::new(),
             stacks: Vec::new(),
+            definer: Definer::new(known_stacks),
             label_ids: Vec::new(),
             labels_sent: 0,
             epoch: 0,
@@ -78,18 +81,21 @@ impl Stream {
     /// True when a new dictionary should begin, for which nothing may be in flight.
     pub fn is_full(&self) -> bool {
         let ids = self.stack_ids.capacity() + self.stacks.capacity();
-        self.stacks.len() >= self.stacks_max
-            || self.dict.heap_bytes() + self.ids.heap_bytes() + ids * 4 > DICTIONARY_BYTES_MAX
+        let bytes = self.dict.heap_bytes() + self.ids.heap_bytes() + self.definer.heap_bytes();
+        self.stacks.len() >= self.stacks_max || bytes + ids * 4 > DICTIONARY_BYTES_MAX
     }
 
     /// Begins a new dictionary.
     pub fn begin_dictionary(&mut self) {
+        let mut definer = std::mem::take(&mut self.definer);
+        definer.begin_dictionary();
         *self = Stream {
+            definer,
             epoch: self.epoch + 1,
             fresh: true,
             limit: self.limit,
             stacks_max: self.stacks_max,
-            ..Stream::new(u64::MAX, 0)
+            ..Stream::new(u64::MAX, 0, false)
         };
     }
 
@@ -153,7 +159,15 @@ impl Stream {
         part.last = true;
         part.facts = Some(facts);
         parts.push(part);
+        let sent = parts.iter().flat_map(|part| &part.sample_stacks);
+        let sent = sent.filter_map(|&id| self.stacks.get((id as usize).checked_sub(1)?));
+        self.definer.sent(window.facts.sequence, sent.copied());
         parts
+    }
+
+    /// Notes the answer to a window.
+    pub fn answered(&mut self, sequence: u64, stored: bool) {
+        self.definer.answered(&self.dict, sequence, stored);
     }
 
     /// The largest accounts for which a message has room; the time of the others counts to the nearest
@@ -226,31 +240,28 @@ impl Stream {
         *slot
     }
 
-    /// The frames of stacks, in messages within the bound.
+    /// The frames of stacks that are asked for, in messages within the bound.
     ///
     /// # Errors
     /// When one of them was never sent.
     pub fn definitions(
-        &self,
-        sequence: u64,
-        asked: &[u32],
+        &mut self,
+        need: &wire::Need,
     ) -> Result<Vec<wire::Definitions>, UnknownStack> {
-        let mut profile = Profile::default();
-        let mut remap = Remap::default();
-        for &id in &asked.iter().copied().collect::<BTreeSet<u32>>() {
+        let ids = need.stacks.iter().copied().collect::<BTreeSet<u32>>();
+        let stack_of = |id: u32| {
             let at = (id as usize).checked_sub(1);
             let stack = at.and_then(|at| self.stacks.get(at));
-            let &stack = stack.ok_or(UnknownStack(id))?;
-            remap.stack(&self.dict, &mut profile.dict, stack);
-        }
-        // A chunk may be over its target by one entry, which is a text at most.
-        let chunks = Chunks::with_target(profile, self.limit / 2);
-        let messages = chunks.map(|chunk| wire::Definitions {
-            sequence,
-            more: !chunk.last,
-            tables: Some(chunk),
-        });
-        Ok(messages.collect())
+            stack.copied().ok_or(UnknownStack(id))
+        };
+        let asked = ids.into_iter().map(stack_of);
+        let asked: Vec<StackId> = asked.collect::<Result<_, _>>()?;
+        let content = |stack| self.ids.stack(stack);
+        // A message may be over its target by one entry, which is a text at most.
+        let target = self.limit / 2;
+        Ok(self
+            .definer
+            .define(&self.dict, content, need, &asked, target))
     }
 }
 

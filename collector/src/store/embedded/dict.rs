@@ -9,7 +9,7 @@
 
 use super::codec::{Damage, Reader, put, put_bytes};
 use super::marks::Marks;
-use crate::store::{HostKey, LabelSet};
+use crate::store::{Defined, HostKey, LabelSet};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use profile::{
     ContentId, Dictionary, Frame, FrameId, FrameKind, FrameRef, LabelSetId, OTHER_FRAME, Remap,
@@ -118,6 +118,8 @@ pub struct Dict {
     /// By stack; with [`Dict::with_contents`] only.
     contents: Vec<ContentId>,
     contents_index: HashTable<u32>,
+    /// Frames by stack, as far as there are contents.
+    depths: Vec<u16>,
     hasher: DefaultHashBuilder,
     with_contents: bool,
     service_labels: Vec<String>,
@@ -142,7 +144,8 @@ impl Adopted {
         own.filter(|&own| own != NONE).map(StackId)
     }
 
-    fn note(&mut self, stack: StackId, own: StackId) {
+    /// Notes where a stack is.
+    pub fn note(&mut self, stack: StackId, own: StackId) {
         let at = stack.0 as usize;
         if self.stacks.len() <= at {
             self.stacks.resize((at + 1).next_power_of_two(), NONE);
@@ -172,6 +175,7 @@ impl Dict {
             named: Vec::new(),
             contents: vec![ContentId::default()],
             contents_index: HashTable::new(),
+            depths: vec![0],
             hasher: DefaultHashBuilder::default(),
             with_contents,
             service_labels: service_labels.to_vec(),
@@ -202,6 +206,7 @@ impl Dict {
             + self.named.capacity()
             + self.other_ends.capacity() * 16
             + self.contents.capacity() * 16
+            + self.depths.capacity() * 2
             + self.contents_index.allocation_size()
     }
 
@@ -337,8 +342,13 @@ impl Dict {
         named.then_some(stack)
     }
 
+    /// How many frames a stack has that was found by its content.
+    pub fn depth(&self, stack: StackId) -> u16 {
+        self.depths.get(stack.0 as usize).copied().unwrap_or(0)
+    }
+
     /// The stack with this content.
-    fn find_stack(&self, content: ContentId) -> Option<StackId> {
+    pub fn find_stack(&self, content: ContentId) -> Option<StackId> {
         if content == ContentId::default() {
             return Some(StackId::EMPTY);
         }
@@ -348,37 +358,57 @@ impl Dict {
             .map(|&id| StackId(id))
     }
 
-    /// Adds a stack of another dictionary, whose contents `content` tells.
-    pub fn adopt(
+    /// True when this is the content of a stack.
+    pub fn is_called(&self, stack: StackId, content: ContentId) -> bool {
+        self.contents.get(stack.0 as usize) == Some(&content)
+    }
+
+    /// Adds a stack that came with a push; `None` when it comes from one that should be known and is not.
+    pub fn adopt_defined(
+        &mut self,
+        source: &Defined,
+        adopted: &mut Adopted,
+        stack: StackId,
+    ) -> Option<StackId> {
+        let (node, content) = (|at| source.node(at), |at| source.content(at));
+        self.adopt(source.frames(), node, content, adopted, stack)
+    }
+
+    /// Adds a stack of another dictionary: `node` tells callers and frames, `content` contents.
+    fn adopt(
         &mut self,
         source: &Dictionary,
+        node: impl Fn(StackId) -> Option<(StackId, FrameId)>,
         content: impl Fn(StackId) -> ContentId,
         adopted: &mut Adopted,
         stack: StackId,
-    ) -> StackId {
+    ) -> Option<StackId> {
         let mut path = std::mem::take(&mut adopted.path);
         path.clear();
         let mut at = stack;
-        let mut own = loop {
+        let found = loop {
             if let Some(own) = adopted.find(at) {
-                break own;
+                break Some(own);
             }
             if let Some(own) = self.find_stack(content(at)) {
                 adopted.note(at, own);
-                break own;
+                break Some(own);
             }
-            let Some((parent, frame)) = source.stacks.node(at) else {
-                break StackId::EMPTY;
+            let Some((parent, frame)) = node(at) else {
+                break None;
             };
             path.push((at, frame));
             at = parent;
         };
-        for &(node, frame) in path.iter().rev() {
-            let frame = adopted.remap.frame(source, &mut self.tables, frame);
-            own = self.tables.stacks.child(own, frame);
-            self.set_content(own, content(node));
-            adopted.note(node, own);
-        }
+        let own = found.map(|mut own| {
+            for &(node, frame) in path.iter().rev() {
+                let frame = adopted.remap.frame(source, &mut self.tables, frame);
+                own = self.tables.stacks.child(own, frame);
+                self.set_content(own, content(node));
+                adopted.note(node, own);
+            }
+            own
+        });
         adopted.path = path;
         own
     }
@@ -386,11 +416,17 @@ impl Dict {
     /// Adds a stack of another partition.
     pub fn adopt_from(&mut self, other: &Dict, adopted: &mut Adopted, stack: StackId) -> StackId {
         let content = |stack: StackId| other.contents[stack.0 as usize];
-        self.adopt(&other.tables, content, adopted, stack)
+        let node = |stack: StackId| other.tables.stacks.node(stack);
+        // Callers of all are there, and the first of them is the empty stack.
+        self.adopt(&other.tables, node, content, adopted, stack)
+            .unwrap_or(StackId::EMPTY)
     }
 
     fn set_content(&mut self, stack: StackId, content: ContentId) {
         if stack.0 as usize == self.contents.len() {
+            let caller = self.tables.stacks.node(stack);
+            let depth = caller.map_or(0, |(caller, _)| self.depth(caller).saturating_add(1));
+            self.depths.push(depth);
             self.contents.push(content);
             let (contents, hasher) = (&self.contents, &self.hasher);
             let hash = hasher.hash_one(content);

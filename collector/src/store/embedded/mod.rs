@@ -35,6 +35,7 @@ mod coarsen;
 mod codec;
 mod compact;
 mod counters;
+mod defined;
 mod dict;
 mod dictlog;
 mod encode;
@@ -215,8 +216,8 @@ impl Store for EmbeddedStore {
         definitions: &Dictionary,
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
-        let ids = definitions.content_ids();
-        self.push_windows(windows, vec![(definitions, &ids)], now_unix_ns)
+        let all = Arc::new(Defined::of(definitions));
+        self.push_windows(windows, &[all], now_unix_ns)
     }
 
     fn push_defined(
@@ -225,9 +226,11 @@ impl Store for EmbeddedStore {
         definitions: &[Arc<Defined>],
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
-        let sources = definitions.iter();
-        let sources = sources.map(|defined| (defined.dict(), defined.ids()));
-        self.push_windows(windows, sources.collect(), now_unix_ns)
+        self.push_windows(windows, definitions, now_unix_ns)
+    }
+
+    fn knows_callers(&self) -> bool {
+        true
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {

@@ -2,14 +2,15 @@
 
 use super::EmbeddedStore;
 use super::block::{Entry, Sum};
+use super::defined::{Definitions, Settled};
 use super::dict::{Adopted, Dict, Kind, NONE};
 use super::memtable::{Part, Prepared};
 use super::meta::{Account, WindowMeta};
 use super::order::order_by;
 use super::partition::{Partition, lock, read, write};
-use crate::store::{LabelSet, NewWindow, Row, StoreError, Taken};
+use crate::store::{LabelSet, NewWindow, Row, StoreError, StreamStacks, Taken};
 use hashbrown::{HashMap, HashSet};
-use profile::{ContentId, Dictionary, LabelSetId, StackEnd, StackId, key};
+use profile::{LabelSetId, StackEnd, StackId, key};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
@@ -25,33 +26,6 @@ const NEIGHBOURS: usize = 2;
 
 /// Labels of samples that no host as a whole has.
 const OF_SAMPLES: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
-
-/// Frames that came with a push, by the content that was computed from them: what an agent calls them
-/// is not believed.
-pub struct Definitions<'d> {
-    sources: Vec<(&'d Dictionary, &'d [ContentId])>,
-    /// Where a stack is: which source, and which of its stacks.
-    by_id: HashMap<ContentId, (u32, StackId)>,
-    /// By dictionary, what it has of each source.
-    adopted: HashMap<u64, Vec<Adopted>>,
-}
-
-impl<'d> Definitions<'d> {
-    /// Frames with the contents of all stacks.
-    pub fn new(sources: Vec<(&'d Dictionary, &'d [ContentId])>) -> Definitions<'d> {
-        let stacks = sources.iter().map(|(_, ids)| ids.len()).sum();
-        let mut by_id = HashMap::with_capacity(stacks);
-        for (source, (_, ids)) in (0..).zip(&sources) {
-            let of_source = ids.iter().zip(0..);
-            by_id.extend(of_source.map(|(&id, stack)| (id, (source, StackId(stack)))));
-        }
-        Definitions {
-            sources,
-            by_id,
-            adopted: HashMap::new(),
-        }
-    }
-}
 
 /// Why a window is not taken for ever, or `None`.
 pub fn refuse(store: &EmbeddedStore, window: &NewWindow, now_unix_ns: i64) -> Option<String> {
@@ -180,9 +154,9 @@ pub fn prepare(
     // Most windows have no stack that their host had not before.
     let has_unknown = known.contains(&Stack::Unknown);
     if has_unknown {
-        let missing = find_missing(store, partition, &dict, window, definitions, &mut known)?;
-        if !missing.is_empty() {
-            return Ok(Err(Taken::Missing(missing)));
+        let missing = find_missing(store, partition, &dict, window, definitions, &mut known);
+        if let Some(missing) = missing {
+            return Ok(Err(missing));
         }
     }
     let mut dict = write(&dict);
@@ -225,14 +199,25 @@ fn entries(
 ) -> Vec<Entry> {
     let mut series = vec![NONE; labels.len()];
     let mut rows = Vec::with_capacity(window.rows.len());
-    for (row, known) in window.rows.iter().zip(known) {
+    let mut stream = of_stream(window).map(|stream| (stream, stream.memo.of(dict.identity())));
+    for ((at_row, row), known) in window.rows.iter().enumerate().zip(known) {
         let at = row.labels as usize;
         if series[at] == NONE {
             series[at] = dict.series(labels[at], kind);
         }
         let leaf = match *known {
             Stack::Leaf(leaf) => leaf,
-            Stack::Node(stack) => dict.leaf(stack, row.end),
+            Stack::Node(stack) => {
+                let leaf = dict.leaf(stack, row.end);
+                // Not what stands for it where the dictionary is full.
+                if let Some((stream, memo)) = &mut stream
+                    && row.end == StackEnd::Complete
+                    && dict.is_called(stack, row.stack)
+                {
+                    memo.set(stream.ids[at_row], leaf);
+                }
+                leaf
+            }
             // Not after definitions were adopted.
             Stack::Unknown => dict.leaf(StackId::EMPTY, row.end),
         };
@@ -282,6 +267,12 @@ enum Stack {
     Leaf(u32),
 }
 
+/// How the stream of a window numbers the stacks of its rows.
+fn of_stream(window: &NewWindow) -> Option<&StreamStacks> {
+    let stream = window.stream.as_ref();
+    stream.filter(|stream| stream.ids.len() == window.rows.len())
+}
+
 /// What is known of the stacks of a window, by row.
 fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<Stack> {
     let find = |row: &Row| {
@@ -289,8 +280,7 @@ fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<Stack> {
             .map_or(Stack::Unknown, Stack::Node)
     };
     let rows = &window.rows;
-    let of_stream = window.stream.as_ref();
-    let Some(stream) = of_stream.filter(|stream| stream.ids.len() == rows.len()) else {
+    let Some(stream) = of_stream(window) else {
         return rows.iter().map(find).collect();
     };
     let mut memo = stream.memo.of(dict.identity());
@@ -319,25 +309,39 @@ fn known_stacks(dict: &Dict, window: &NewWindow) -> Vec<Stack> {
     known
 }
 
-/// Stacks that nobody knows, each once; those a neighbouring partition has are copied from there.
+/// Why a window cannot be taken yet: stacks that nobody knows, each once. Those that a neighbouring
+/// partition has are copied from there.
 fn find_missing(
     store: &EmbeddedStore,
     partition: &Partition,
     dict: &RwLock<Dict>,
     window: &NewWindow,
-    definitions: &Definitions<'_>,
+    definitions: &mut Definitions<'_>,
     stacks: &mut [Stack],
-) -> Result<Vec<ContentId>, StoreError> {
+) -> Option<Taken> {
+    let neighbours = neighbours(store, partition);
     let mut open: Vec<usize> = Vec::new();
-    for (at, row) in window.rows.iter().enumerate() {
-        if stacks[at] == Stack::Unknown && !definitions.by_id.contains_key(&row.stack) {
-            open.push(at);
+    let mut lacks_callers = false;
+    {
+        let mut target = write(dict);
+        let is_full = is_full(store, &target);
+        for (at, row) in window.rows.iter().enumerate() {
+            if stacks[at] == Stack::Unknown {
+                match definitions.settle(row.stack, &mut target, &neighbours, is_full) {
+                    Settled::Usable => {}
+                    Settled::Absent => open.push(at),
+                    Settled::LacksCallers => {
+                        lacks_callers = true;
+                        open.push(at);
+                    }
+                }
+            }
         }
     }
-    if open.is_empty() {
-        return Ok(Vec::new());
-    }
-    for neighbour in neighbours(store, partition) {
+    for neighbour in neighbours {
+        if open.is_empty() {
+            break;
+        }
         let source = read(&neighbour);
         let mut target = write(dict);
         let mut adopted = Adopted::default();
@@ -355,19 +359,20 @@ fn find_missing(
             }
             stacks[at] == Stack::Unknown
         });
-        if open.is_empty() {
-            break;
-        }
     }
     if open.is_empty() {
-        return Ok(Vec::new());
+        return None;
     }
     // Also what is only defined beside it: those definitions are another window's, which may be stored
     // or not, and need not come again with this one.
     let unknown = (0..window.rows.len()).filter(|&at| stacks[at] == Stack::Unknown);
     let mut named = HashSet::new();
     let unknown = unknown.map(|at| window.rows[at].stack);
-    Ok(unknown.filter(|&stack| named.insert(stack)).collect())
+    let missing = unknown.filter(|&stack| named.insert(stack)).collect();
+    Some(match lacks_callers {
+        true => Taken::MissingCallers(missing),
+        false => Taken::Missing(missing),
+    })
 }
 
 /// Dictionaries of the partitions used last that can be searched by content.
@@ -398,14 +403,6 @@ fn adopt_defined(
     definitions: &mut Definitions<'_>,
     stacks: &mut [Stack],
 ) {
-    let Definitions {
-        sources,
-        by_id,
-        adopted,
-    } = definitions;
-    // Not by partition: one that is set aside while a push waits is followed by one with other ids.
-    let adopted = adopted.entry(dict.identity()).or_default();
-    adopted.resize_with(sources.len(), Adopted::default);
     let mut full = is_full(store, dict);
     let mut since_asked = 0;
     for (row, slot) in window.rows.iter().zip(stacks) {
@@ -417,17 +414,15 @@ fn adopt_defined(
             since_asked = 0;
             full = is_full(store, dict);
         }
-        *slot = Stack::Node(match by_id.get(&row.stack) {
-            Some(&(source, stack)) if !full => {
-                let (frames, ids) = sources[source as usize];
-                let adopted = &mut adopted[source as usize];
-                dict.adopt(frames, |stack| ids[stack.0 as usize], adopted, stack)
-            }
-            _ => dict.find_named(row.stack).unwrap_or_else(|| {
-                store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
-                dict.other_stack()
-            }),
-        });
+        let own = match full {
+            true => None,
+            false => definitions.adopt(row.stack, dict),
+        };
+        let own = own.or_else(|| dict.find_named(row.stack));
+        *slot = Stack::Node(own.unwrap_or_else(|| {
+            store.counters.stacks_folded.fetch_add(1, Ordering::Relaxed);
+            dict.other_stack()
+        }));
     }
 }
 

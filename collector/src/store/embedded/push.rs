@@ -1,15 +1,15 @@
 //! The way of a push into the log and into memory; one write and one sync for all who wait.
 
 use super::EmbeddedStore;
+use super::defined::Definitions;
 use super::hosts::{put_health, put_host};
 use super::level::Level;
 use super::partition::{Partition, lock, read, write};
-use super::prepare::{Definitions, Ready, prepare, put_record, refuse};
+use super::prepare::{Ready, prepare, put_record, refuse};
 use super::replay::{RECORD_HOST, RECORD_WINDOW};
 use super::wal::{Batch, RECORD_BYTES_MAX};
-use crate::store::{HostRecord, NewWindow, Origin, StoreError, Taken};
+use crate::store::{Defined, HostRecord, NewWindow, Origin, StoreError, Taken};
 use hashbrown::HashMap;
-use profile::{ContentId, Dictionary};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
@@ -73,7 +73,7 @@ impl EmbeddedStore {
     pub(super) fn push_windows(
         &self,
         windows: &[NewWindow],
-        definitions: Vec<(&Dictionary, &[ContentId])>,
+        definitions: &[Arc<Defined>],
         now_unix_ns: i64,
     ) -> Result<Vec<Taken>, StoreError> {
         self.check_open()?;
@@ -128,7 +128,7 @@ impl EmbeddedStore {
             let counter = match taken {
                 Taken::Stored => &self.counters.windows_stored,
                 Taken::Repeated => &self.counters.windows_repeated,
-                Taken::Missing(_) => &self.counters.windows_missing,
+                Taken::Missing(_) | Taken::MissingCallers(_) => &self.counters.windows_missing,
                 Taken::Refused(_) => &self.counters.windows_refused,
             };
             counter.fetch_add(1, Ordering::Relaxed);

@@ -168,6 +168,10 @@ impl Store for Exact {
         self.0.push_defined(windows, definitions, now_unix_ns)
     }
 
+    fn knows_callers(&self) -> bool {
+        self.0.knows_callers()
+    }
+
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
         self.0.put_hosts(hosts)
     }

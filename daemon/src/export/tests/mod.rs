@@ -160,7 +160,7 @@ impl Run {
 
     /// Reads everything that waits, oldest first.
     fn read_all(&self) -> Vec<(u64, Vec<Text>)> {
-        let (mut readers, stream) = (Readers::default(), Stream::new(1 << 20, 0));
+        let (mut readers, stream) = (Readers::default(), Stream::new(1 << 20, 0, true));
         let mut windows = Vec::new();
         while let Some(picked) = self.pick() {
             match readers.window(&self.shared, &picked, &stream) {
@@ -582,7 +582,7 @@ fn every_message_is_within_the_bound_and_nothing_is_left_out() {
     let mut run = Run::new(dir.path(), settings());
     run.record(&large());
     let limit = super::stream::MESSAGE_BYTES_MIN;
-    let mut stream = Stream::new(limit, 0);
+    let mut stream = Stream::new(limit, 0, true);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
     let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
@@ -610,7 +610,7 @@ fn definitions_give_the_hashes_that_were_sent() {
     let mut run = Run::new(dir.path(), settings());
     run.record(&large());
     let limit = super::stream::MESSAGE_BYTES_MIN;
-    let mut stream = Stream::new(limit, 0);
+    let mut stream = Stream::new(limit, 0, true);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
     let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
@@ -621,7 +621,12 @@ fn definitions_give_the_hashes_that_were_sent() {
         .collect();
     let (hashes, _) = hashes.as_chunks::<16>();
     let all: Vec<u32> = (1..=hashes.len() as u32).collect();
-    let messages = stream.definitions(9, &all).unwrap();
+    let need = |stacks: &[u32]| proto::collector::Need {
+        sequence: 9,
+        stacks: stacks.to_vec(),
+        all_callers: false,
+    };
+    let messages = stream.definitions(&need(&all)).unwrap();
     let mut assembler = proto::ProfileAssembler::new();
     let count = messages.len();
     for (number, message) in messages.into_iter().enumerate() {
@@ -632,8 +637,15 @@ fn definitions_give_the_hashes_that_were_sent() {
     let profile = assembler.finish().unwrap();
     let defined: Vec<[u8; 16]> = profile.dict.content_ids().iter().map(|id| id.0).collect();
     assert!(hashes.iter().all(|hash| defined.contains(hash)));
-    assert!(stream.definitions(9, &[0]).is_err());
-    assert!(stream.definitions(9, &[u32::MAX]).is_err());
+    assert!(stream.definitions(&need(&[0])).is_err());
+    assert!(stream.definitions(&need(&[u32::MAX])).is_err());
+    // Once the window is stored nothing of it needs to come again, whatever is asked.
+    stream.answered(window.facts.sequence, true);
+    let again = stream.definitions(&need(&all)).unwrap();
+    let nodes = again.iter().flat_map(|message| &message.tables);
+    assert_eq!(nodes.flat_map(|tables| &tables.stack_parents).count(), 0);
+    let named: Vec<u8> = again.into_iter().flat_map(|of| of.known_stacks).collect();
+    assert_eq!(named, hashes.as_flattened());
 }
 
 #[test]
@@ -643,7 +655,7 @@ fn a_dictionary_is_full_when_the_collector_wants_to_remember_no_more_stacks() {
     run.record(&sample(1));
     let picked = run.pick().unwrap();
     for (told, is_full) in [(0, false), (1, true), (1 << 20, false)] {
-        let (mut stream, mut readers) = (Stream::new(1 << 20, told), Readers::default());
+        let (mut stream, mut readers) = (Stream::new(1 << 20, told, true), Readers::default());
         assert!(!stream.is_full());
         let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
         stream.parts(&reader.tables, &mut reader.remap, &window, None);
@@ -658,7 +670,7 @@ fn a_new_dictionary_counts_from_the_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = Run::new(dir.path(), settings());
     run.record(&sample(1));
-    let mut stream = Stream::new(1 << 20, 0);
+    let mut stream = Stream::new(1 << 20, 0, true);
     let mut readers = Readers::default();
     let picked = run.pick().unwrap();
     let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
