@@ -3,7 +3,7 @@
 //! Out: [`Chunks`] cuts a profile into messages of about [`CHUNK_BYTES_TARGET`]. In:
 //! [`ProfileAssembler`] puts chunks together again. It treats every chunk as an attacker's: ids,
 //! columns, order, depth and total size are checked before anything is kept, and what it builds goes
-//! through the interning of [`Dictionary`](profile::Dictionary), so doubled table rows do no harm.
+//! through the interning of [`Dictionary`], so doubled table rows do no harm.
 
 use crate::wire;
 use profile::{
