@@ -1,8 +1,8 @@
 //! One recording that several tests of a suite look at: made by the first that asks, given to all.
 
 use crate::daemon::Daemon;
-use crate::process::wait_for;
 use crate::require::{Beside, Live, Need, met};
+use profile::StackEnd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 /// How long no walk must have waited for unwind information before what is looked at: more than one
 /// pass of the sampler.
 const QUIET: Duration = Duration::from_secs(4);
-/// Longest wait for that. A debug build on a busy machine takes a second for a large library.
-const LEAD_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for that. A debug build on a busy machine takes seconds for a large library, and the
+/// programs of the test itself keep the CPUs busy.
+const LEAD_MAX: Duration = Duration::from_secs(180);
 
 /// Holds a recording, or why there is none.
 pub struct Shared<T>(OnceLock<Result<T, String>>);
@@ -73,26 +74,27 @@ impl<T: Send + Sync> Shared<T> {
     }
 }
 
-/// Walks that ended because a file's unwind information was not read yet.
-fn walks_that_waited(daemon: &Daemon) -> u64 {
-    let counters = daemon.client().status().expect("a status").counters;
-    let ends = counters.iter().filter(|counter| {
-        counter.name == "fleetprof_unwind_ends_total" && counter.labels.contains("module_loading")
-    });
-    ends.map(|counter| counter.value).sum()
-}
-
-/// Waits until the daemon has read what it needs of the programs, as far as it can be had.
+/// Waits until the daemon has read what it needs of the programs that this one runs in cgroups, as far
+/// as it can be had. What others run, and the daemon reads for them, does not count.
 pub fn wait_until_read(daemon: &Daemon) {
-    let (mut waited, mut since) = (walks_that_waited(daemon), Instant::now());
-    let quiet = wait_for(LEAD_MAX, || {
-        let now = walks_that_waited(daemon);
-        if now != waited {
-            (waited, since) = (now, Instant::now());
+    let own = format!("-{}-", std::process::id());
+    let end = Instant::now() + LEAD_MAX;
+    loop {
+        let begin = crate::clock::unix_ns();
+        std::thread::sleep(QUIET);
+        let waited = daemon.client().since(begin).only(|sample| {
+            sample.end == StackEnd::ModuleLoading
+                && sample.label(profile::key::CGROUP).contains(&own)
+        });
+        if waited.count() == 0 {
+            return;
         }
-        (since.elapsed() >= QUIET).then_some(())
-    });
-    if quiet.is_none() {
-        eprintln!("walks still wait for unwind information");
+        if Instant::now() >= end {
+            eprintln!(
+                "walks still wait for unwind information:\n{}",
+                waited.dump()
+            );
+            return;
+        }
     }
 }
