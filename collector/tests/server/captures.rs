@@ -17,6 +17,8 @@ use tonic::{Code, Status, Streaming};
 
 /// Patience of tests that wait for it.
 const SHORT: Duration = Duration::from_secs(2);
+/// That of the test of many hosts, all of which are simulated on one thread of a busy machine.
+const OF_MANY: Duration = Duration::from_secs(12);
 
 /// All that came of a capture.
 struct Outcome {
@@ -151,7 +153,7 @@ async fn of_two_hundred_hosts_each_tenth_fails_and_each_tenth_is_slow() {
     let fleet = fleet(&rig, 200, does).await;
     let begin = Instant::now();
     let mut stream = rig
-        .begin(request("unit=\"web.service\"", SHORT))
+        .begin(request("unit=\"web.service\"", OF_MANY))
         .await
         .expect("a stream");
     let first = next(&mut stream).await.expect("a message");
@@ -163,7 +165,7 @@ async fn of_two_hundred_hosts_each_tenth_fails_and_each_tenth_is_slow() {
         begin.elapsed()
     );
     assert_eq!(outcome.counts(), (200, 160, 20, 20));
-    assert!(outcome.result.elapsed_ns >= SHORT.as_nanos() as u64);
+    assert!(outcome.result.elapsed_ns >= OF_MANY.as_nanos() as u64);
     let own = outcome.own.as_ref().expect("a profile");
     assert_eq!(own.total().count, 1600);
     assert_eq!(own.moments.list.len(), 1600);
