@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-/// Patience of tests that wait for it.
-const SHORT: Duration = Duration::from_secs(2);
-/// That of the test of many hosts, all of which are simulated on one thread of a busy machine.
+/// Patience with many hosts, all of which are simulated on one thread of a busy machine.
 const OF_MANY: Duration = Duration::from_secs(12);
 
 /// All that came of a capture.
