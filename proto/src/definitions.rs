@@ -1,10 +1,10 @@
-//! Frames of stacks that a collector asks for: cut out of an agent's dictionary, and put together from
-//! what a stranger sends.
+//! Frames of stacks that a collector asks for: cut out of an agent's dictionary, and put together
+//! from what a stranger sends.
 //!
 //! Most of a new stack are callers that the collector has. A [`Definer`] remembers which stacks are
-//! part of windows that were stored, and names the nearest of them by its content in place of its frames.
-//! Nobody needs to be believed: the hash of a stack follows from that of its caller, so a caller that the
-//! collector has, with frames of its own, makes all that is called from it known.
+//! part of windows that were stored, and names the nearest of them by its content in place of its
+//! frames. Nobody needs to be believed: the hash of a stack follows from that of its caller, so a
+//! caller that the collector has, with frames of its own, makes all that is called from it known.
 
 use crate::collector as sent;
 use crate::convert::{
@@ -87,8 +87,8 @@ impl Definer {
         }
     }
 
-    /// Answers a question of the collector, in messages of about `target` encoded bytes. `asked` are the
-    /// stacks that it names, and `content` says what stacks of `dict` are called.
+    /// Answers a question of the collector, in messages of about `target` encoded bytes. `asked`
+    /// are the stacks that it names, and `content` says what stacks of `dict` are called.
     pub fn define(
         &mut self,
         dict: &Dictionary,
@@ -218,9 +218,25 @@ pub struct DefinedTables {
     pub known: Vec<ContentId>,
     /// By each of them, the most frames that a stack has beyond it.
     pub reach: Vec<u16>,
-    /// The stacks after them: number of the caller, which is smaller, and frame. Stacks may be there
-    /// more than once.
+    /// The stacks after them: number of the caller, which is smaller, and frame. Stacks may be
+    /// there more than once.
     pub nodes: Vec<(u32, FrameId)>,
+}
+
+impl DefinedTables {
+    /// Contents by number: of the empty stack, of those that are said to be known, of the others.
+    /// They follow from frames and from what is said to be known, and from nothing else that was
+    /// sent.
+    pub fn content_ids(&self) -> Vec<ContentId> {
+        let frames = self.dict.frame_content_ids();
+        let mut ids = Vec::with_capacity(1 + self.known.len() + self.nodes.len());
+        ids.push(ContentId::default());
+        ids.extend(&self.known);
+        for &(caller, frame) in &self.nodes {
+            ids.push(ids[caller as usize].child(frames[frame.0 as usize]));
+        }
+        ids
+    }
 }
 
 /// Puts strings, frames and stacks together that a stranger sends without samples.
@@ -231,14 +247,15 @@ pub struct TableAssembler {
     frames: ProfileAssembler,
     takes_known: bool,
     tables: DefinedTables,
-    /// By stack after those that are known: the known one it comes from, or 0, and the frames beyond it.
+    /// By stack after those that are known: the known one it comes from, or 0, and the frames
+    /// beyond it.
     depths: Vec<(u32, u16)>,
     failed: bool,
 }
 
 impl TableAssembler {
-    /// An assembler for at most `limit` encoded bytes, in which stacks may be named that are known, or
-    /// not.
+    /// An assembler for at most `limit` encoded bytes, in which stacks may be named that are known,
+    /// or not.
     pub fn new(limit: usize, takes_known: bool) -> TableAssembler {
         TableAssembler {
             frames: ProfileAssembler::with_limit(limit),

@@ -1,7 +1,6 @@
 //! A collector for tests: takes windows by the protocol, remembers them over restarts, checks what the
 //! agent sends, and behaves as badly as it is told to.
 
-use profile::ContentId;
 use prost::Message;
 use proto::TableAssembler;
 use proto::collector as wire;
@@ -538,16 +537,11 @@ impl Talk {
         }
         match assembler.finish() {
             Ok(tables) => {
-                let frames = tables.dict.frame_content_ids();
                 let mut memory = lock(&self.memory);
                 memory.known += tables.known.len() as u64;
                 self.lacks_callers = tables.known.iter().any(|id| !memory.stacks.contains(&id.0));
                 if !self.lacks_callers {
-                    let mut ids = vec![ContentId::default()];
-                    ids.extend(tables.known);
-                    for (caller, frame) in tables.nodes {
-                        ids.push(ids[caller as usize].child(frames[frame.0 as usize]));
-                    }
+                    let ids = tables.content_ids();
                     memory.stacks.extend(ids.iter().map(|id| id.0));
                 }
             }

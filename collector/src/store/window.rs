@@ -141,8 +141,8 @@ impl NewWindow {
 /// with frames, so they are computed once, from the frames and not from what an agent says, and
 /// kept.
 ///
-/// Some stacks may have no frames here, and be named by their contents: those the store should know. Of
-/// what is called from them the contents follow.
+/// Some stacks may have no frames here, and be named by their contents: those the store should
+/// know. Of what is called from them the contents follow.
 #[derive(Default)]
 pub struct Defined {
     /// Strings and frames.
@@ -160,13 +160,7 @@ pub struct Defined {
 impl Defined {
     /// Computes the contents; `None` when some of `wanted` are not there.
     pub fn new(tables: DefinedTables, wanted: &HashSet<ContentId>) -> Option<Defined> {
-        let frames = tables.dict.frame_content_ids();
-        let mut ids = Vec::with_capacity(1 + tables.known.len() + tables.nodes.len());
-        ids.push(ContentId::default());
-        ids.extend(&tables.known);
-        for &(caller, frame) in &tables.nodes {
-            ids.push(ids[caller as usize].child(frames[frame.0 as usize]));
-        }
+        let ids = tables.content_ids();
         let mut found = HashMap::with_capacity(wanted.len());
         let all = ids.iter().zip(0..);
         for (id, at) in all.filter(|(id, _)| wanted.contains(*id)) {
@@ -390,8 +384,8 @@ pub enum Taken {
     Repeated,
     /// Not taken until these stacks are defined.
     Missing(MissingStacks),
-    /// Not taken until these stacks are defined with all their callers: some that should be known are
-    /// not. See [`Store::knows_callers`](super::Store::knows_callers).
+    /// Not taken until these stacks are defined with all their callers: some that should be known
+    /// are not. See [`Store::knows_callers`](super::Store::knows_callers).
     MissingCallers(MissingStacks),
     /// It will never be taken; the reason is for people.
     Refused(String),
