@@ -485,8 +485,8 @@ fn a_query_reads_the_partitions_of_its_range_and_is_told_of_the_others() {
     check(&open(folder.path(), &options));
 }
 
-/// A host's second window, with what its agent sends of the stacks that were asked for when it takes those
-/// of the first for known.
+/// A host's second window, with what its agent sends of the stacks that were asked for when it
+/// takes those of the first for known.
 fn second_window(fleet: &Fleet, asked: &[ContentId], all_callers: bool) -> Arc<Defined> {
     let windows = [0, 1].map(|at| fleet.window(0, at, BEGIN));
     let contents = |window: &NewWindow| window.rows.iter().map(|row| row.stack).collect();

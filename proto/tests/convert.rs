@@ -543,7 +543,8 @@ fn tables_come_without_samples_and_within_their_bound() {
     assert_eq!(assembler.push(&of(tables_alone(sound()))), Err(limit));
 }
 
-/// A definer to whose collector windows 1 and 2 are on their way, with the first and the last stack.
+/// A definer to whose collector windows 1 and 2 are on their way, with the first and the last
+/// stack.
 fn definer(dict: &Dictionary) -> Definer {
     let mut definer = Definer::new(true);
     let last = StackId(dict.stacks.len() as u32 - 1);

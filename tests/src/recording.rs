@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// How long no walk must have waited for unwind information before what is looked at: more than one
 /// pass of the sampler.
 const QUIET: Duration = Duration::from_secs(4);
-/// Longest wait for that. A debug build on a busy machine takes seconds for a large library, and the
-/// programs of the test itself keep the CPUs busy.
+/// Longest wait for that. A debug build on a busy machine takes seconds for a large library, and
+/// the programs of the test itself keep the CPUs busy.
 const LEAD_MAX: Duration = Duration::from_secs(180);
 
 /// Holds a recording, or why there is none.
@@ -74,8 +74,8 @@ impl<T: Send + Sync> Shared<T> {
     }
 }
 
-/// Waits until the daemon has read what it needs of the programs that this one runs in cgroups, as far
-/// as it can be had. What others run, and the daemon reads for them, does not count.
+/// Waits until the daemon has read what it needs of the programs that this one runs in cgroups, as
+/// far as it can be had. What others run, and the daemon reads for them, does not count.
 pub fn wait_until_read(daemon: &Daemon) {
     let own = format!("-{}-", std::process::id());
     let end = Instant::now() + LEAD_MAX;

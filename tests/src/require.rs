@@ -127,7 +127,8 @@ impl Beside {
     }
 }
 
-/// Held while waiting for a right: without it a [`Live`] test waits until no [`Beside`] test is left.
+/// Held while waiting for a right: without it a [`Live`] test waits until no [`Beside`] test is
+/// left.
 fn turn() -> File {
     // Built before anything is measured.
     crate::binaries::fleetprofd();

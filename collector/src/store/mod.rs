@@ -96,8 +96,8 @@ pub trait Store: Send + Sync + 'static {
         self.push(windows, &Defined::dictionary(definitions), now_unix_ns)
     }
 
-    /// True when [`Store::push_defined`] takes definitions in which callers are named by their content
-    /// alone. Where they are not known after all, the answer is [`Taken::MissingCallers`].
+    /// True when [`Store::push_defined`] takes definitions in which callers are named by their
+    /// content alone. Where they are not known after all, the answer is [`Taken::MissingCallers`].
     fn knows_callers(&self) -> bool {
         false
     }

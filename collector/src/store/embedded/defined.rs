@@ -1,9 +1,9 @@
 //! Frames that came with a push, and what each dictionary has of them.
 //!
-//! Stacks are found by the content that was computed from their frames: what an agent calls them is not
-//! believed. Callers may be named by content alone. They are looked for in the dictionary and in its
-//! neighbours when a window needs them; where one is not found, all that came with it is as if it had
-//! not come, for this dictionary.
+//! Stacks are found by the content that was computed from their frames: what an agent calls them is
+//! not believed. Callers may be named by content alone. They are looked for in the dictionary and
+//! in its neighbours when a window needs them; where one is not found, all that came with it is as
+//! if it had not come, for this dictionary.
 
 use super::dict::{Adopted, Dict};
 use super::partition::read;
@@ -20,8 +20,8 @@ const NONE: u32 = u32::MAX;
 struct Place {
     source: u32,
     stack: StackId,
-    /// Index of the next place of the same content: agents may send the same stack at the same time,
-    /// and what one of them takes for known is of no concern to the others.
+    /// Index of the next place of the same content: agents may send the same stack at the same
+    /// time, and what one of them takes for known is of no concern to the others.
     next: u32,
 }
 
@@ -80,7 +80,8 @@ impl<'d> Definitions<'d> {
     }
 
     /// Looks for the callers of a stack that should be known in `target`, and in `neighbours`, from
-    /// which they are copied. In a dictionary that `is_full` nothing is looked for: it takes no more.
+    /// which they are copied. In a dictionary that `is_full` nothing is looked for: it takes no
+    /// more.
     pub fn settle(
         &mut self,
         content: ContentId,
@@ -133,8 +134,8 @@ fn uses<'u>(
     uses
 }
 
-/// True when all callers that should be known are there, and nothing becomes deeper by them than stacks
-/// that come with all their frames.
+/// True when all callers that should be known are there, and nothing becomes deeper by them than
+/// stacks that come with all their frames.
 fn find_callers(
     source: &Defined,
     target: &mut Dict,

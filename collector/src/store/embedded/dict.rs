@@ -363,7 +363,8 @@ impl Dict {
         self.contents.get(stack.0 as usize) == Some(&content)
     }
 
-    /// Adds a stack that came with a push; `None` when it comes from one that should be known and is not.
+    /// Adds a stack that came with a push; `None` when it comes from one that should be known and
+    /// is not.
     pub fn adopt_defined(
         &mut self,
         source: &Defined,

@@ -1,11 +1,12 @@
 //! One partition while the store is open: its file, its dictionary, and what is not in the file yet.
 //!
 //! Locks are taken in this order: `mem`, then the dictionary, then `hosts`, with which no other is
-//! taken; each for a short time. The disk is waited for with the dictionary's slot, while it is
-//! loaded, and with `mem` for as long as SQLite takes to fix what a reader sees. A reader sees file
-//! and memory as of one instant: flushes are numbered, the file says how many are in it, and what a
-//! flush is writing stays in memory until it is committed, to be passed over by readers whose view
-//! of the file has it.
+//! taken; each for a short time. Only a push writes to dictionaries, one push at a time, so it may
+//! read another partition's while it writes to one. The disk is waited for with the dictionary's
+//! slot, while it is loaded, and with `mem` for as long as SQLite takes to fix what a reader sees.
+//! A reader sees file and memory as of one instant: flushes are numbered, the file says how many
+//! are in it, and what a flush is writing stays in memory until it is committed, to be passed over
+//! by readers whose view of the file has it.
 
 mod coarser;
 
