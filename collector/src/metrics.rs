@@ -100,6 +100,7 @@ catalogue! {
     windows_repeated Counter "fleetprof_collector_windows_total" "outcome=\"repeated\"" "Windows that agents were answered about, by outcome.";
     windows_refused Counter "fleetprof_collector_windows_total" "outcome=\"refused\"" "Windows that agents were answered about, by outcome.";
     windows_needed Counter "fleetprof_collector_needs_total" "" "Times that frames of stacks were asked of an agent.";
+    callers_needed Counter "fleetprof_collector_needs_all_callers_total" "" "Times, counted above too, that all callers were asked for: one that an agent took for known is not known here.";
     rows_stored Counter "fleetprof_collector_rows_total" "" "Rows (label set, stack, end, count) of windows that were stored.";
     labels_cut Counter "fleetprof_collector_labels_dropped_total" "cause=\"value_cut\"" "Labels of agents that were changed or left out because a bound was reached, by cause.";
     labels_dropped Counter "fleetprof_collector_labels_dropped_total" "cause=\"name_or_number\"" "Labels of agents that were changed or left out because a bound was reached, by cause.";

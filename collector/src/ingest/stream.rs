@@ -497,6 +497,9 @@ impl<'s> Session<'s> {
             deadline: Instant::now() + self.timeouts().need,
         });
         self.ingest.metrics.windows_needed.inc();
+        if all_callers {
+            self.ingest.metrics.callers_needed.inc();
+        }
         self.send(push_response::Body::Need(Need {
             sequence,
             stacks,

@@ -343,6 +343,36 @@ async fn a_store_that_asks_for_strangers_ends_the_stream_not_the_collector() {
 }
 
 #[tokio::test]
+async fn all_callers_are_asked_for_when_one_is_not_known_after_all() {
+    let store = Arc::new(Memory::default());
+    store.set_trouble(Some(Trouble::ForgetsCallers));
+    let rig = Rig::on(store, Options::default()).await;
+    let mut agent = Agent::connect(rig.channel().await).await.unwrap();
+    assert!(agent.hello(hello("a", 1)).await.known_stacks);
+    agent.part(window(1, &["main;read"])).await;
+    assert!(!agent.need().await.all_callers);
+    let mut rest = tables(&["read"]);
+    rest.stack_parents = vec![1];
+    agent
+        .send(push_request::Body::Definitions(wire::Definitions {
+            sequence: 1,
+            known_stacks: hash("main").0.to_vec(),
+            tables: Some(rest),
+            ..wire::Definitions::default()
+        }))
+        .await;
+    let again = agent.need().await;
+    assert_eq!((again.stacks, again.all_callers), (vec![1], true));
+    agent.define(1, &["main;read"]).await;
+    assert_eq!(agent.ack().await.outcome, STORED);
+    let metrics = &rig.metrics;
+    assert_eq!(
+        (metrics.windows_needed.get(), metrics.callers_needed.get()),
+        (2, 1)
+    );
+}
+
+#[tokio::test]
 async fn a_store_that_panics_ends_pushing() {
     let rig = Rig::start().await;
     rig.store.set_trouble(Some(Trouble::Panic));

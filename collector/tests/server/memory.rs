@@ -2,16 +2,16 @@
 //! all of it.
 
 use collector::store::{
-    Answer, Attending, BatchPolicy, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines,
-    NewWindow, Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken, TimeRange,
-    selects,
+    Answer, Attending, BatchPolicy, Defined, HostRange, HostRecord, LabelSet, Labelled, Limits,
+    Line, Lines, NewWindow, Origin, Rollup, Scope, Step, Store, StoreError, StoreQuality, Taken,
+    TimeRange, selects,
 };
 use profile::{
     ContentId, Dictionary, Info, LabelSetId, MergeError, Profile, Quality, Query, QueryRunner,
     Remap, SampleKey, StackEnd, StackId, Value,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Unit: nanoseconds.
@@ -44,6 +44,8 @@ pub enum Trouble {
     Engine(&'static str),
     /// It says that stacks are missing which no window has.
     AsksForStrangers,
+    /// It says that it knows callers by their content, and knows none.
+    ForgetsCallers,
     /// It panics.
     Panic,
 }
@@ -261,6 +263,24 @@ impl Store for Memory {
             state.batches.push(stored);
         }
         Ok(taken)
+    }
+
+    fn push_defined(
+        &self,
+        windows: &[NewWindow],
+        definitions: &[Arc<Defined>],
+        now_unix_ns: i64,
+    ) -> Result<Vec<Taken>, StoreError> {
+        if definitions.iter().all(|of| of.known().next().is_none()) {
+            return self.push(windows, &Defined::dictionary(definitions), now_unix_ns);
+        }
+        let stacks = |window: &NewWindow| window.rows.iter().map(|row| row.stack).collect();
+        let missing = |window| Taken::MissingCallers(stacks(window));
+        Ok(windows.iter().map(missing).collect())
+    }
+
+    fn knows_callers(&self) -> bool {
+        self.lock().trouble == Some(Trouble::ForgetsCallers)
     }
 
     fn batch_policy(&self) -> BatchPolicy {
