@@ -11,13 +11,17 @@ use std::time::Duration;
 const LATE: Duration = Duration::from_millis(1500);
 
 /// Passes that still belong to a late one, itself included: the kernel tells of a loss when there is
-/// room again, with the first record after it, which the next pass reads.
+/// room again, with the first record after it, which the next pass reads. Those that come within
+/// [`LATE`] of it belong to it too, however many: the full rings of one CPU after the other wake the
+/// sampler.
 const PASSES: u8 = 2;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lateness {
     last: Option<Mono>,
+    /// Begin of the newest late pass.
+    late: Mono,
     delay: Duration,
     passes: u8,
 }
@@ -28,9 +32,10 @@ impl Lateness {
         let apart = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(now);
         if apart >= LATE {
+            self.late = now;
             self.delay = apart;
             self.passes = PASSES;
-        } else if !behind {
+        } else if !behind && (self.passes > 1 || now.since(self.late) >= LATE) {
             self.passes = self.passes.saturating_sub(1);
         }
     }
@@ -96,6 +101,22 @@ mod tests {
                 (13_000, false),
             ],
             &[false, true, true, true, true, true, false],
+        );
+    }
+
+    #[test]
+    fn passes_that_catch_up_belong_to_the_late_one() {
+        check(
+            &[
+                (1_000, false),
+                (11_000, false),
+                (11_010, false),
+                (11_020, false),
+                (12_490, false),
+                (12_500, false),
+                (13_000, false),
+            ],
+            &[false, true, true, true, true, false, false],
         );
     }
 

@@ -290,7 +290,12 @@ impl Namer {
         self.timed.divide(batch, &mut frames, &self.counters);
         self.find_contexts(batch);
         self.label_samples(batch);
-        let is_time = super::recorder::read(recorder).event().1 == "nanoseconds";
+        let is_time = {
+            let recorder = super::recorder::read(recorder);
+            // Decided before the kernel's accounting is read, which goes with the window that closes.
+            batch.closes |= batch.capture.is_none() && recorder.is_overdue(batch.start, batch.end);
+            recorder.event().1 == "nanoseconds"
+        };
         let closed = self.keep_ledger(batch, is_time);
         // A poisoned lock means a query panicked; what it read is still sound.
         let mut recorder = recorder.write().unwrap_or_else(PoisonError::into_inner);

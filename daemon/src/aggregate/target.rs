@@ -234,4 +234,23 @@ mod tests {
         let quality = taken.recorder.read().unwrap().totals_of_quality();
         assert_eq!((quality.taken, quality.lost_samples), (1, 12));
     }
+
+    /// A daemon that is behind hands over no end of a window for long.
+    #[test]
+    fn a_window_that_grew_too_long_is_held_against_the_kernel_too() {
+        let mut rig = rig();
+        let length = 2 * RecorderOptions::default().window;
+        let mut folder = Folder::new(Mono::now());
+        for _ in 0..2 {
+            let end = Mono(folder.batch().start.0 + length.as_nanos() as u64);
+            let mut batch = folder.take(end, false, RawBatch::default());
+            rig.namer.take(&mut batch, &rig.own);
+        }
+        let own = rig.own.read().unwrap();
+        let never = AtomicBool::new(false);
+        let whole = (Mono(0), Mono(u64::MAX));
+        let (ledger, covered) = own.ledger(whole, &Selector::default(), &never).unwrap();
+        assert_eq!((covered.windows, ledger.windows), (2, 2));
+        assert_eq!(ledger.windows_unmeasured, 0);
+    }
 }

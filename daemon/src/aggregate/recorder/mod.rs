@@ -328,7 +328,14 @@ impl Recorder {
         self.dict.stacks.child(StackId::EMPTY, frame)
     }
 
-    /// Takes a part of the open window; closes the window when the part says so.
+    /// True when a part that ends at `end` closes the open window whether it says so or not: one that
+    /// grows for twice its length must not grow on.
+    pub fn is_overdue(&self, start: Mono, end: Mono) -> bool {
+        let opened = self.open.front().map_or(start, |part| part.start);
+        end.since(opened) >= 2 * self.options.window
+    }
+
+    /// Takes a part of the open window; closes the window when the part says so, or must.
     ///
     /// Parts come in order of time. May collect: ids from before are void when
     /// [`Recorder::epoch`] changed.
@@ -375,8 +382,7 @@ impl Recorder {
             times,
         });
         progress.end = end;
-        let opened = self.open.front().map_or(start, |part| part.start);
-        if closes || end.since(opened) >= 2 * self.options.window {
+        if closes || self.is_overdue(start, end) {
             progress.window += 1;
             self.close(progress.window);
         } else if self.open.len() > PARTS_MAX {
