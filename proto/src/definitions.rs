@@ -14,6 +14,18 @@ use crate::wire;
 use profile::{ContentId, Dictionary, FrameId, Remap, StackId};
 use std::collections::{HashMap, HashSet};
 
+/// Stacks after which an agent begins a new dictionary, to a collector that asks for one after `told`
+/// (0: it does not say), with `rows` in its newest window.
+pub const fn dictionary_stacks_max(told: u32, rows: usize) -> usize {
+    let told = told as usize;
+    if told == 0 {
+        return usize::MAX;
+    }
+    let (wanted, most) = (rows.saturating_mul(4), told.saturating_mul(4));
+    let wanted = if wanted < most { wanted } else { most };
+    if wanted > told { wanted } else { told }
+}
+
 /// What a stream's collector has of the stacks of one dictionary, by the answers it gave.
 #[derive(Debug, Default)]
 pub struct Definer {
@@ -364,5 +376,19 @@ impl TableAssembler {
             dict: self.frames.into_dictionary(),
             ..self.tables
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dictionary_stacks_max;
+
+    #[test]
+    fn a_dictionary_holds_several_windows_however_large_they_are() {
+        assert_eq!(dictionary_stacks_max(0, 5), usize::MAX);
+        assert_eq!(dictionary_stacks_max(1000, 0), 1000);
+        assert_eq!(dictionary_stacks_max(1000, 250), 1000);
+        assert_eq!(dictionary_stacks_max(1000, 700), 2800);
+        assert_eq!(dictionary_stacks_max(1000, usize::MAX), 4000);
     }
 }

@@ -10,6 +10,7 @@ use proto::collector::{
     Hello, HostFacts, Labels, Need, Outcome, PushRequest, PushResponse, WindowFacts, WindowPart,
     push_response,
 };
+use proto::definitions::dictionary_stacks_max;
 use proto::wire::Quality;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ pub struct Agent {
     stacks: Vec<StackId>,
     labels_sent: bool,
     /// Stacks after which the collector wants a new dictionary.
-    stacks_max: usize,
+    stacks_told: u32,
     definer: Definer,
 }
 
@@ -106,10 +107,7 @@ impl Agent {
             ids: HashMap::new(),
             stacks: vec![StackId::EMPTY],
             labels_sent: false,
-            stacks_max: match welcome.dictionary_stacks {
-                0 => usize::MAX,
-                stacks => stacks as usize,
-            },
+            stacks_told: welcome.dictionary_stacks,
             definer: Definer::new(welcome.known_stacks),
         })
     }
@@ -171,7 +169,7 @@ impl Agent {
             ..WindowPart::default()
         };
         // Nothing is in flight: each window is waited for.
-        if self.stacks.len() > self.stacks_max {
+        if self.stacks.len() > dictionary_stacks_max(self.stacks_told, drawn.rows.len()) {
             self.ids.clear();
             self.stacks.truncate(1);
             self.definer.begin_dictionary();

@@ -26,16 +26,17 @@ pub const LABEL_SETS_PER_WINDOW_MAX: usize = 65_536;
 pub const LABEL_SETS_PER_STREAM_MAX: usize = 1 << 18;
 
 /// Stacks after which an agent is to begin a new dictionary: told in `Welcome`. Unit: stacks, 20
-/// bytes each on this side, which make 2.5 MiB of a stream however long it lives.
+/// bytes each on this side, which make 640 KiB of a stream however long it lives.
 ///
-/// A host has some tens of thousands of stacks at a time, and goes on having new ones. With less,
-/// stacks that are still in use travel again, 16 bytes each; with more, thousands of streams take
-/// memory for stacks that are gone.
-pub const DICTIONARY_STACKS: u32 = 1 << 17;
+/// A window has some thousands of stacks, and a host goes on having new ones. With less, stacks that
+/// are still in use travel again, 16 bytes each; with more, thousands of streams take memory for
+/// stacks that are gone. Agents whose windows are large take up to four times as many.
+pub const DICTIONARY_STACKS: u32 = 1 << 15;
 
 /// Most stacks of a stream's dictionary. At the bound as with label sets. An agent that begins a
 /// new dictionary when it is told to gets there with no window.
-pub const STACKS_PER_STREAM_MAX: usize = DICTIONARY_STACKS as usize + ROWS_PER_WINDOW_MAX;
+pub const STACKS_PER_STREAM_MAX: usize =
+    proto::definitions::dictionary_stacks_max(DICTIONARY_STACKS, usize::MAX) + ROWS_PER_WINDOW_MAX;
 
 /// Most labels of a set. Of more, those that sort last by name are left out, and counted.
 pub const LABELS_PER_SET_MAX: usize = 32;

@@ -6,6 +6,7 @@ use super::record::{Tables, Window};
 use profile::{Account, ContentIds, Dictionary, LabelSetId, Remap, StackEnd, StackId};
 use proto::Definer;
 use proto::collector as wire;
+use proto::definitions::dictionary_stacks_max;
 use std::collections::BTreeSet;
 
 /// Memory of a stream's dictionary; beyond it a new one is begun. Unit: bytes. Some 60,000 frames:
@@ -52,8 +53,10 @@ pub struct Stream {
     fresh: bool,
     /// Largest message. Unit: bytes.
     limit: usize,
-    /// Most stacks that the collector wants to remember of a dictionary.
-    stacks_max: usize,
+    /// Most stacks that the collector wants to remember of a dictionary; 0: it does not say.
+    stacks_told: u32,
+    /// Rows of the newest window.
+    rows: usize,
 }
 
 impl Stream {
@@ -71,10 +74,8 @@ impl Stream {
             epoch: 0,
             fresh: false,
             limit: message_bytes_max.min(MESSAGE_BYTES_MAX) as usize,
-            stacks_max: match dictionary_stacks {
-                0 => usize::MAX,
-                stacks => stacks as usize,
-            },
+            stacks_told: dictionary_stacks,
+            rows: 0,
         }
     }
 
@@ -82,7 +83,8 @@ impl Stream {
     pub fn is_full(&self) -> bool {
         let ids = self.stack_ids.capacity() + self.stacks.capacity();
         let bytes = self.dict.heap_bytes() + self.ids.heap_bytes() + self.definer.heap_bytes();
-        self.stacks.len() >= self.stacks_max || bytes + ids * 4 > DICTIONARY_BYTES_MAX
+        let stacks_max = dictionary_stacks_max(self.stacks_told, self.rows);
+        self.stacks.len() >= stacks_max || bytes + ids * 4 > DICTIONARY_BYTES_MAX
     }
 
     /// Begins a new dictionary.
@@ -94,7 +96,8 @@ impl Stream {
             epoch: self.epoch + 1,
             fresh: true,
             limit: self.limit,
-            stacks_max: self.stacks_max,
+            stacks_told: self.stacks_told,
+            rows: self.rows,
             ..Stream::new(u64::MAX, 0, false)
         };
     }
@@ -112,6 +115,7 @@ impl Stream {
         window: &Window,
         gap: Option<Gap>,
     ) -> Vec<wire::WindowPart> {
+        self.rows = window.rows.len();
         let accounts = self.fitting_accounts(&window.accounts);
         let mut parts = Vec::new();
         let mut part = self.part(window);

@@ -652,14 +652,27 @@ fn definitions_give_the_hashes_that_were_sent() {
 fn a_dictionary_is_full_when_the_collector_wants_to_remember_no_more_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let mut run = Run::new(dir.path(), settings());
-    run.record(&sample(1));
-    let picked = run.pick().unwrap();
-    for (told, is_full) in [(0, false), (1, true), (1 << 20, false)] {
+    let picked: Vec<Picked> = [1, 5]
+        .map(|number| {
+            run.record(&sample(number));
+            run.pick().unwrap()
+        })
+        .into();
+    // Two stacks each: four windows of these, or four times what it wants.
+    for (told, full) in [
+        (0, [false; 2]),
+        (1, [false, true]),
+        (2, [false; 2]),
+        (1 << 20, [false; 2]),
+    ] {
         let (mut stream, mut readers) = (Stream::new(1 << 20, told, true), Readers::default());
         assert!(!stream.is_full());
-        let (window, reader) = readers.window(&run.shared, &picked, &stream).unwrap();
-        stream.parts(&reader.tables, &mut reader.remap, &window, None);
-        assert_eq!(stream.is_full(), is_full, "{told}");
+        let found = [0, 1].map(|at| {
+            let (window, reader) = readers.window(&run.shared, &picked[at], &stream).unwrap();
+            stream.parts(&reader.tables, &mut reader.remap, &window, None);
+            stream.is_full()
+        });
+        assert_eq!(found, full, "{told}");
         stream.begin_dictionary();
         assert!(!stream.is_full());
     }
