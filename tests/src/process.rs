@@ -7,20 +7,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Step of bounded waits. Unit: milliseconds. Short beside everything waited for.
-const POLL_MS: u64 = 10;
+/// Shortest pause between two questions of a bounded wait. Short beside everything waited for.
+const POLL: Duration = Duration::from_millis(10);
+/// Longest pause.
+const POLL_MAX: Duration = Duration::from_secs(1);
+/// Pauses are this many times as long as the question took.
+const PAUSE_FACTOR: u32 = 2;
 
-/// Asks `ready` again until it gives something or `limit` is over.
+/// Asks `ready` again until it gives something or `limit` is over. A question that takes long is
+/// asked less often: who waits leaves the CPUs to what it waits for.
 pub fn wait_for<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + limit;
     loop {
+        let asked = Instant::now();
         if let Some(value) = ready() {
             return Some(value);
         }
-        if Instant::now() >= end {
+        let now = Instant::now();
+        if now >= end {
             return None;
         }
-        std::thread::sleep(Duration::from_millis(POLL_MS));
+        let pause = (now - asked) * PAUSE_FACTOR;
+        std::thread::sleep(pause.clamp(POLL, POLL_MAX));
     }
 }
 

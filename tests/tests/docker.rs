@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Longest wait for what must be in a profile in the end.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Samples of a container that are enough to judge it by.
 const ENOUGH: u64 = 40;
 /// Label that comes first of all, however many there are.
