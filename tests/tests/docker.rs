@@ -12,10 +12,12 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for what must be in a profile in the end.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How often the JVM is told to write its map, as long as its code has no names.
+const MAP_EVERY: Duration = Duration::from_secs(15);
 /// Samples of a container that are enough to judge it by.
 const ENOUGH: u64 = 40;
 /// Label that comes first of all, however many there are.
@@ -197,10 +199,17 @@ fn record() -> Result<Recording, String> {
     if java {
         ids.insert("java-1", docker.run("java-1", &[], "fleet/java:17", &[]));
     }
+    let mut asked: Option<Instant> = None;
     let running = until(&by_socket, "not all containers are named", |view| {
-        if java && named(&of(view, "java-1"), "spend") == 0 {
+        // Time to read a map before there is a newer one: this machine is busy.
+        let again = asked.is_none_or(|asked| asked.elapsed() >= MAP_EVERY);
+        if java && again && named(&of(view, "java-1"), "spend") == 0 {
             let map = ["exec", "java-1", "/java/bin/jcmd", "1", "Compiler.perfmap"];
-            docker.docker(&map);
+            let answer = docker.docker(&map);
+            if answer.code != Some(0) {
+                eprintln!("the JVM writes no map: {answer:?}");
+            }
+            asked = Some(Instant::now());
         }
         let enough = |name: &&str| of(view, name).count() >= ENOUGH;
         ids.keys().all(enough)
