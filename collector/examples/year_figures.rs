@@ -1,14 +1,15 @@
 //! Whether a collector may run for years: memory, start-up and a five-minute query at 30, 90 and
 //! 365 days.
 //!
-//! `cargo run --release -p fleetprof-collector --example year_figures [HOSTS]` lets a store of 40
-//! hosts live for a year by its own clock, which takes about five minutes and more with more hosts.
+//! `cargo run --release -p fleetprof-collector --example year_figures [HOSTS]` lets a store of 200
+//! hosts live for a year by its own clock.
 //! Most of it comes as one window an hour, because what is older than two days is kept in coarser
 //! steps anyway; the two days before each look come as agents send them, every ten seconds. At each
 //! age a process of its own opens the store and asks for the last five minutes.
 //!
-//! It fails when a query reads more partitions than before, or when memory grows by more than
-//! [`PARTITION_BYTES`] a partition: neither may follow retention. CPU is printed and not judged.
+//! It fails when a start or a query reads more partitions than it did at the first age, when a
+//! start or a query takes more CPU by [`START_NOISE`] and [`QUERY_NOISE`], or when memory grows by
+//! more than [`PARTITION_BYTES`] a partition: none of them may follow retention.
 
 #[path = "../tests/support/fleet.rs"]
 mod fleet;
@@ -34,6 +35,13 @@ const LOOKS: [i64; 3] = [30, 90, 365];
 /// Most memory for a partition that no query needs: its name, and up to where the log is in it.
 /// Whatever it had of hosts would show: that is half a KiB a host. Unit: bytes.
 const PARTITION_BYTES: u64 = 6 << 10;
+
+/// Most CPU that a start may take more at one age than at another: the folder is listed and each
+/// file asked for its size, which takes microseconds a partition.
+const START_NOISE: Duration = Duration::from_millis(50);
+
+/// Most CPU that a query may take more at one age than at another.
+const QUERY_NOISE: Duration = Duration::from_millis(10);
 
 /// Memory that two processes doing the same may differ by. Unit: bytes.
 const NOISE_BYTES: u64 = 8 << 20;
@@ -171,6 +179,7 @@ struct Look {
     first_ms: f64,
     mean_ms: f64,
     partitions: u64,
+    partitions_opened: u64,
     partitions_read: u64,
 }
 
@@ -207,12 +216,13 @@ fn look(dir: &Path, now: i64, samples: u64) -> Result<(), Failed> {
     let mean = cpu().saturating_sub(before) / ASKED;
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     println!(
-        "{} {opened_bytes} {} {} {} {} {}",
+        "{} {opened_bytes} {} {} {} {} {} {}",
         ms(start),
         memory(),
         ms(first),
         ms(mean),
         counter(&store, "fleetprof_store_partitions"),
+        counter(&store, "fleetprof_store_partitions_opened_at_start"),
         counter(&store, "fleetprof_store_partitions_read_total") / u64::from(ASKED + 1),
     );
     Ok(())
@@ -226,16 +236,27 @@ fn look_apart(dir: &Path, now: i64, samples: u64) -> Result<Look, Failed> {
         .output()?;
     let text = String::from_utf8(output.stdout)?;
     let numbers: Result<Vec<f64>, _> = text.split_whitespace().map(str::parse).collect();
-    let [start_ms, opened, asked, first_ms, mean_ms, partitions, read] = numbers?[..] else {
+    let [
+        start_ms,
+        opened_bytes,
+        asked_bytes,
+        first_ms,
+        mean_ms,
+        partitions,
+        opened,
+        read,
+    ] = numbers?[..]
+    else {
         return Err(String::from_utf8_lossy(&output.stderr).into());
     };
     Ok(Look {
         start_ms,
-        opened_bytes: opened as u64,
-        asked_bytes: asked as u64,
+        opened_bytes: opened_bytes as u64,
+        asked_bytes: asked_bytes as u64,
         first_ms,
         mean_ms,
         partitions: partitions as u64,
+        partitions_opened: opened as u64,
         partitions_read: read as u64,
     })
 }
@@ -280,20 +301,21 @@ fn main() -> Result<(), Failed> {
         return look(Path::new(dir), now.parse()?, samples.parse()?);
     }
     let hosts = match &arguments[..] {
-        [] => 40,
+        [] => 200,
         [hosts, ..] => hosts.parse()?,
     };
     let looks = live(hosts)?;
     println!(
         "{hosts} hosts\n\
-         days  partitions  start CPU ms  memory MiB  after queries MiB  query CPU ms (first)  partitions read"
+         days  partitions  start CPU ms  opened  memory MiB  after queries MiB  query CPU ms (first)  partitions read"
     );
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     for (days, of) in LOOKS.iter().zip(&looks) {
         println!(
-            "{days:>4}  {:>10}  {:>12.0}  {:>10.1}  {:>17.1}  {:>12.1} ({:>5.1})  {:>15}",
+            "{days:>4}  {:>10}  {:>12.0}  {:>6}  {:>10.1}  {:>17.1}  {:>12.1} ({:>5.1})  {:>15}",
             of.partitions,
             of.start_ms,
+            of.partitions_opened,
             mib(of.opened_bytes),
             mib(of.asked_bytes),
             of.mean_ms,
@@ -305,6 +327,19 @@ fn main() -> Result<(), Failed> {
         let more = of.partitions - looks[0].partitions;
         let most = looks[0].asked_bytes + NOISE_BYTES + more * PARTITION_BYTES;
         assert!(of.asked_bytes <= most, "memory grows with retention");
+        let is_more = |ms: f64, first: f64, noise: Duration| ms > first + noise.as_secs_f64() * 1e3;
+        assert!(
+            !is_more(of.start_ms, looks[0].start_ms, START_NOISE),
+            "a start grows with retention"
+        );
+        assert!(
+            !is_more(of.mean_ms, looks[0].mean_ms, QUERY_NOISE),
+            "a query grows with retention"
+        );
+        assert_eq!(
+            of.partitions_opened, looks[0].partitions_opened,
+            "a start reads more when more is kept"
+        );
         assert_eq!(
             of.partitions_read, looks[0].partitions_read,
             "a query reads more when more is kept"

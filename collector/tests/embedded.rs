@@ -7,6 +7,8 @@ mod crashes;
 mod durability;
 #[path = "support/fleet.rs"]
 mod fleet;
+#[path = "embedded/starts.rs"]
+mod starts;
 
 use collector::store::embedded::{EmbeddedStore, OpenError, Options};
 use collector::store::{

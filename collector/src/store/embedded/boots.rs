@@ -115,7 +115,7 @@ pub fn take_host(opener: &mut Opener, body: &[u8]) -> Result<(HostKey, HostState
 }
 
 /// Appends labels as text.
-fn put_labels(out: &mut Vec<u8>, labels: &LabelSet) {
+pub fn put_labels(out: &mut Vec<u8>, labels: &LabelSet) {
     put(out, labels.iter().len() as u64);
     for (name, value) in labels.iter() {
         put_bytes(out, name.as_bytes());
@@ -124,7 +124,7 @@ fn put_labels(out: &mut Vec<u8>, labels: &LabelSet) {
 }
 
 /// Reads what [`put_labels`] wrote.
-fn take_labels(input: &mut Reader<'_>) -> Result<LabelSet, Damage> {
+pub fn take_labels(input: &mut Reader<'_>) -> Result<LabelSet, Damage> {
     let mut pairs = Vec::new();
     for _ in 0..input.take_count()? {
         pairs.push((input.take_str()?.to_owned(), input.take_str()?.to_owned()));

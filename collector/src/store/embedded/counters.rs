@@ -26,6 +26,8 @@ counters! {
     windows_refused = "fleetprof_store_windows_total{outcome=\"refused\"}";
     /// Windows that wait for definitions.
     windows_missing = "fleetprof_store_windows_total{outcome=\"missing\"}";
+    /// Partitions read at the start because they had changed since the manifest was written.
+    partitions_opened = "fleetprof_store_partitions_opened_at_start";
     /// Partitions that queries read, counted each time.
     partitions_read = "fleetprof_store_partitions_read_total";
     /// Rows flushed into files.

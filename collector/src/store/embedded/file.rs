@@ -480,6 +480,11 @@ pub fn names(path: &Path) -> [PathBuf; 3] {
     [path.to_owned(), with("-wal"), with("-shm")]
 }
 
+/// True while SQLite has a log beside a partition's file.
+pub fn has_log(path: &Path) -> bool {
+    names(path)[1].exists()
+}
+
 /// Renames a partition's file, so that it is never read again, and can be looked at.
 pub fn set_aside(path: &Path) -> std::io::Result<()> {
     for name in names(path) {

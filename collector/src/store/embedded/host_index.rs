@@ -5,7 +5,8 @@
 //! follows the boots of hosts and their interruptions, not how long data is kept: a host that runs
 //! for a year without a gap has one span and one run of numbers.
 
-use super::boots::HostState;
+use super::boots::{HostState, put_labels, take_labels};
+use super::codec::{Damage, Reader, put, put_bytes, put_signed};
 use super::meta::{ABSENT_MIN_NS, WindowMeta};
 use super::seen::Seen;
 use crate::store::{HostKey, LabelSet};
@@ -16,12 +17,16 @@ use std::collections::VecDeque;
 /// so a gap that long ago is not told at the edge of a range.
 const SPANS_MAX: usize = 4096;
 
+/// Most runs of numbers kept of a boot: one for each start of its agent. An agent that is started
+/// again every ten seconds reaches it after half a day.
+const RUNS_MAX: usize = 4096;
+
 /// Most label sets kept of a boot; of more, the ones seen first are forgotten. The labels of a host
 /// as a whole change when somebody sets others.
 const LABEL_SETS_MAX: usize = 8;
 
 /// One boot of one host.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     /// Numbers of its windows.
     pub seen: Seen,
@@ -116,7 +121,7 @@ impl Boot {
 }
 
 /// Every boot that has windows.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct HostIndex {
     boots: HashMap<HostKey, Boot>,
 }
@@ -133,6 +138,7 @@ impl HostIndex {
         let boot = self.boots.entry_ref(host).or_default();
         let range = window.range;
         boot.seen.insert(window.sequence);
+        boot.seen.keep_runs(RUNS_MAX);
         let span = (range.start_unix_ns, range.end_unix_ns);
         boot.add(labels, span, range.start_unix_ns);
     }
@@ -141,6 +147,7 @@ impl HostIndex {
     pub fn add_state(&mut self, host: &HostKey, state: &HostState) {
         let boot = self.boots.entry_ref(host).or_default();
         boot.seen.merge(&state.seen);
+        boot.seen.keep_runs(RUNS_MAX);
         let span = (state.first_start, state.last_end);
         boot.add(&state.labels, span, state.last_start);
     }
@@ -153,6 +160,56 @@ impl HostIndex {
             boot.cut(from, to);
             !boot.spans.is_empty()
         });
+    }
+
+    /// Appends every boot.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put(out, self.boots.len() as u64);
+        for (host, boot) in &self.boots {
+            put_bytes(out, host.host_id.as_bytes());
+            out.extend_from_slice(&host.boot_id);
+            put(out, boot.labels.len() as u64);
+            boot.labels
+                .iter()
+                .for_each(|labels| put_labels(out, labels));
+            boot.seen.put(out);
+            put_signed(out, boot.last_start);
+            put(out, boot.spans.len() as u64);
+            for &(start, end) in &boot.spans {
+                put_signed(out, start);
+                put_signed(out, end);
+            }
+        }
+    }
+
+    /// Reads what [`HostIndex::put`] wrote.
+    pub fn take(input: &mut Reader<'_>) -> Result<HostIndex, Damage> {
+        let mut index = HostIndex::default();
+        for _ in 0..input.take_count()? {
+            let host = HostKey {
+                host_id: input.take_str()?.to_owned(),
+                boot_id: input.take_16()?,
+            };
+            let labels: Result<Vec<_>, _> = (0..input.take_count()?)
+                .map(|_| take_labels(input))
+                .collect();
+            let mut boot = Boot {
+                labels: labels?,
+                seen: Seen::take(input)?,
+                last_start: input.take_signed()?,
+                spans: VecDeque::new(),
+            };
+            for _ in 0..input.take_count()? {
+                let span = (input.take_signed()?, input.take_signed()?);
+                let after = boot.spans.back().is_none_or(|before| before.1 < span.0);
+                if !after || span.0 >= span.1 {
+                    return Err(Damage("times of a boot are out of order"));
+                }
+                boot.spans.push_back(span);
+            }
+            index.boots.insert(host, boot);
+        }
+        Ok(index)
     }
 
     /// Every boot.
@@ -191,6 +248,27 @@ mod tests {
         check_spans(&boot(&[(0, 10), (12, 20)]), &[(0, 10), (12, 20)]);
         check_spans(&boot(&[(0, 10), (20, 30), (40, 50), (5, 45)]), &[(0, 50)]);
         check_spans(&boot(&[(0, 50), (10, 20)]), &[(0, 50)]);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut index = HostIndex::default();
+        for (host, spans) in [("a", &[(0, 10), (30, 40)][..]), ("b", &[(-5, 5)])] {
+            let key = HostKey {
+                host_id: host.to_owned(),
+                boot_id: [7; 16],
+            };
+            let mut boot = boot(spans);
+            boot.seen.insert(u64::MAX);
+            boot.labels = vec![LabelSet::new([("host".to_owned(), host.to_owned())])];
+            index.boots.insert(key, boot);
+        }
+        let mut bytes = Vec::new();
+        index.put(&mut bytes);
+        assert_eq!(HostIndex::take(&mut Reader::new(&bytes)).unwrap(), index);
+        for len in 0..bytes.len() {
+            assert!(HostIndex::take(&mut Reader::new(&bytes[..len])).is_err());
+        }
     }
 
     #[test]

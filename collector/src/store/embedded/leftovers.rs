@@ -30,10 +30,10 @@ pub fn list(dir: &Path) -> Vec<Leftover> {
         for entry in entries {
             let path = entry.path();
             let end = path.extension().and_then(|end| end.to_str());
-            let (true, Ok(metadata)) = (
-                matches!(end, Some("damaged" | "unusable")),
-                entry.metadata(),
-            ) else {
+            if !matches!(end, Some("damaged" | "unusable")) {
+                continue;
+            }
+            let Ok(metadata) = entry.metadata() else {
                 continue;
             };
             found.push(Leftover {

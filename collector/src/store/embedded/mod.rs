@@ -4,6 +4,7 @@
 //! DIR/lock              held while a process has the store open
 //! DIR/layout            length of a partition
 //! DIR/hosts             what is known of hosts, rewritten as a whole
+//! DIR/manifest          what a start needs of partitions that have not changed since
 //! DIR/evicted           up to when the disk budget removed partitions
 //! DIR/wal/NUMBER.wal    windows that are in no partition's file yet
 //! DIR/wal/*.dict        dictionaries of partitions, once more, for replaying without their files
@@ -45,6 +46,7 @@ mod host_index;
 mod hosts;
 mod leftovers;
 mod level;
+mod manifest;
 mod marks;
 mod memtable;
 mod meta;
@@ -76,10 +78,10 @@ use hosts::HostBook;
 use partition::{Partition, lock, read};
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use push::Writer;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
 use wal::Wal;
 
 /// A store in a directory. See the module.
@@ -112,7 +114,11 @@ pub struct EmbeddedStore {
     removed: Mutex<BTreeMap<dictlog::Ids, u64>>,
     /// End of the last partition that the disk budget removed.
     evicted_before: AtomicI64,
+    /// When the manifest was written last, since the Unix epoch. Unit: nanoseconds.
+    manifest_unix_ns: AtomicI64,
     uses: AtomicU64,
+    /// Partitions that keep connections, the one read last at the end.
+    connected: Mutex<VecDeque<Weak<Partition>>>,
     /// Memory of dictionaries that queries loaded since it was last seen whether all fit. Unit:
     /// bytes.
     loaded_bytes: AtomicUsize,

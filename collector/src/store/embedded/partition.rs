@@ -15,9 +15,10 @@ use super::codec::{Opener, Reader, Sealer};
 use super::dict::Dict;
 use super::dictlog::{DictLog, Ids, new_generation};
 use super::encode::{Tables, encode_chunk};
-use super::file::{FileError, Flush, PartitionFile};
+use super::file::{self, FileError, Flush, PartitionFile};
 use super::host_index::HostIndex;
 use super::level::{HOUR_NS, HOURS_FROM, Level};
+use super::manifest::Entry;
 use super::marks::Marks;
 use super::memtable::{ChunkRows, GroupRows, Prepared};
 use super::meta::{Summary, WindowMeta};
@@ -140,6 +141,8 @@ pub struct Partition {
     flushes: AtomicU64,
     writer: Mutex<Option<PartitionFile>>,
     readers: Mutex<Vec<PartitionFile>>,
+    /// Size on disk as it was last looked at; 0: not since somebody had a file open. Unit: bytes.
+    bytes: AtomicU64,
     /// Last record of the log in the file, by chunk.
     pub records: Mutex<BTreeMap<u16, u64>>,
 }
@@ -200,6 +203,7 @@ impl Partition {
             flushes: AtomicU64::new(0),
             writer: Mutex::new(None),
             readers: Mutex::default(),
+            bytes: AtomicU64::new(0),
             records: Mutex::default(),
         }
     }
@@ -214,6 +218,20 @@ impl Partition {
         *lock(&partition.records) = opened.records.into_iter().collect();
         partition.give_back(file);
         Ok(partition)
+    }
+
+    /// A partition whose file is as the manifest says; the file is opened when it is needed.
+    pub fn unchanged(path: PathBuf, log: &Path, start: i64, entry: Entry) -> Partition {
+        let range = (start, entry.end);
+        let partition = Partition::empty(path, log, range, &entry.service_labels, entry.generation);
+        partition.flushes.store(entry.flushes, Ordering::Relaxed);
+        *lock(&partition.records) = entry.records;
+        partition
+    }
+
+    /// How many flushes are in the file.
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
     }
 
     /// What the file has of hosts.
@@ -361,8 +379,13 @@ impl Partition {
             // Nothing of it waits for the file. What was not kept comes with its next record.
             return Ok(());
         };
+        let logged = *lock(&self.logged);
         let mut slot = lock(&self.kept);
         let kept = slot.get_or_insert_with(|| DictLog::open(&self.log, self.ids()));
+        if kept.marks().cover(logged) {
+            // No record has more: the dictionary of a partition that was only read, for one.
+            return Ok(());
+        }
         let part = kept.encode(&read(&dict))?;
         part.map_or(Ok(()), |part| kept.write(part))
     }
@@ -384,14 +407,43 @@ impl Partition {
         }
         *slot = None;
         *write(&self.hosts) = Hosts::default();
-        lock(&self.readers).clear();
-        *lock(&self.writer) = None;
+        self.close_files();
         true
+    }
+
+    /// Size on disk with what SQLite has beside the file. Unit: bytes. Files that nobody has open are
+    /// looked at once: there is one for each six hours of a year.
+    pub fn bytes(&self) -> u64 {
+        let known = self.bytes.load(Ordering::Relaxed);
+        if known > 0 {
+            return known;
+        }
+        // A flush that has the writer takes seconds; the size is another one when it is done.
+        let writer = self.writer.try_lock();
+        let written_to = writer.map_or(true, |writer| writer.is_some());
+        let is_open = written_to || !lock(&self.readers).is_empty();
+        let bytes = file::bytes(&self.path);
+        if !is_open {
+            self.bytes.store(bytes, Ordering::Relaxed);
+        }
+        bytes
+    }
+
+    /// Lets the size be looked at again: somebody has the file open, or wrote to it.
+    pub fn forget_bytes(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Closes connections for reading that are not in use.
+    pub fn close_readers(&self) {
+        lock(&self.readers).clear();
+        self.forget_bytes();
     }
 
     /// A connection for reading.
     pub fn reader(&self) -> Result<PartitionFile, FileError> {
         let kept = lock(&self.readers).pop();
+        self.forget_bytes();
         match kept {
             Some(file) => Ok(file),
             None => PartitionFile::open_to_read(&self.path),
@@ -403,13 +455,16 @@ impl Partition {
         let mut readers = lock(&self.readers);
         if readers.len() < READERS_KEPT && !file.is_alone() {
             readers.push(file);
+        } else {
+            drop(file);
         }
+        self.forget_bytes();
     }
 
     /// Closes every connection that is not in use.
     pub fn close_files(&self) {
-        lock(&self.readers).clear();
         *lock(&self.writer) = None;
+        self.close_readers();
     }
 
     /// Takes a window whose record is durable; returns by how much memory grew.
@@ -500,6 +555,7 @@ impl Partition {
             Some(file) => file,
             None => slot.insert(PartitionFile::open(&self.path)?),
         };
+        self.forget_bytes();
         let is_new = file.write(&flush)?;
         file.commit()?;
         let mut rows = 0;

@@ -4,6 +4,7 @@ use super::EmbeddedStore;
 use super::file::{FileError, remove, set_aside};
 use super::host_index::HostIndex;
 use super::hosts::{HostBook, replace};
+use super::manifest::{self, Entry};
 use super::options::{OpenError, Options};
 use super::partition::{Partition, lock, read, write};
 use super::push::Writer;
@@ -85,12 +86,14 @@ impl EmbeddedStore {
             damaged: Mutex::default(),
             removed: Mutex::new(removed.map(|(ids, _)| (ids, u64::MAX)).collect()),
             evicted_before: AtomicI64::new(before),
+            manifest_unix_ns: AtomicI64::new(now_unix_ns),
             uses: AtomicU64::new(1),
+            connected: Mutex::default(),
             loaded_bytes: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         };
         store.open_hosts()?;
-        store.open_partitions(&folder)?;
+        store.open_partitions(&folder, now_unix_ns)?;
         store.replay(now_unix_ns)?;
         store.say_leftovers();
         Ok(store)
@@ -119,6 +122,11 @@ impl EmbeddedStore {
         self.dir.join("evicted")
     }
 
+    /// Where it is kept what a start needs of partitions.
+    pub(super) fn manifest_path(&self) -> PathBuf {
+        self.dir.join("manifest")
+    }
+
     fn open_hosts(&self) -> Result<(), OpenError> {
         let path = self.hosts_path();
         let bytes = match std::fs::read(&path) {
@@ -143,10 +151,10 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    fn open_partitions(&self, folder: &Path) -> Result<(), OpenError> {
+    fn open_partitions(&self, folder: &Path, now_unix_ns: i64) -> Result<(), OpenError> {
         let len = self.options.partition_len();
         let mut partitions: BTreeMap<i64, Arc<Partition>> = BTreeMap::new();
-        let mut index = HostIndex::default();
+        let mut known = Known::load(&self.manifest_path());
         let entries = std::fs::read_dir(folder).map_err(io_error("list", folder))?;
         let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|of| of.path())).collect();
         let mut paths = paths.map_err(io_error("list", folder))?;
@@ -179,15 +187,13 @@ impl EmbeddedStore {
                 continue;
             }
             let is_removed = |of: &Partition| lock(&self.removed).contains_key(&of.ids());
-            let opened = Partition::open(path.clone(), &self.log_folder(), (start, end));
-            let opened = opened.and_then(|partition| {
-                if !is_removed(&partition) {
-                    partition.index_hosts(&mut index)?;
+            let opened = match known.unchanged(start, &path) {
+                Some(entry) => {
+                    let log = self.log_folder();
+                    Ok(Partition::unchanged(path.clone(), &log, start, entry))
                 }
-                // A year of them would use up the files that a process may have open.
-                partition.close_files();
-                Ok(partition)
-            });
+                None => self.open_partition(&path, (start, end), &mut known),
+            };
             match opened {
                 Ok(partition) if is_removed(&partition) => {
                     // A crash came between the note and the end of the file.
@@ -216,15 +222,49 @@ impl EmbeddedStore {
                 }
             }
         }
+        let horizon = now_unix_ns.saturating_sub_unsigned(self.options.retention_ns);
+        let evicted = self.evicted_before.load(Ordering::Relaxed);
+        let index = known.index(&partitions, horizon.max(evicted));
         *write(&self.partitions) = partitions;
-        *write(&self.host_index) = index;
+        match index {
+            Some(index) => *write(&self.host_index) = index,
+            None => self.index_hosts_again(),
+        }
         Ok(())
+    }
+
+    /// Opens a partition of which the manifest does not know enough.
+    fn open_partition(
+        &self,
+        path: &Path,
+        range: (i64, i64),
+        known: &mut Known,
+    ) -> Result<Partition, FileError> {
+        let opened = &self.counters.partitions_opened;
+        opened.fetch_add(1, Ordering::Relaxed);
+        let partition = Partition::open(path.to_owned(), &self.log_folder(), range)?;
+        if !lock(&self.removed).contains_key(&partition.ids()) {
+            known.add(&partition)?;
+        }
+        // A year of them would use up the files that a process may have open.
+        partition.close_files();
+        Ok(partition)
+    }
+
+    /// Lets the next start read every partition: what the manifest has of hosts may be too much.
+    pub(super) fn forget_manifest(&self) {
+        let path = self.manifest_path();
+        if let Err(error) = manifest::forget(&path) {
+            let path = path.display();
+            tracing::warn!("failed to remove `{path}`: {error}");
+        }
     }
 
     /// Reads the index of hosts again: what a damaged file had may come again. Nothing may be on
     /// its way into the log. Where a file cannot be read now, the index stays as it is: windows
     /// that it calls stored though they are not are better than windows that are stored twice.
     pub(super) fn index_hosts_again(&self) {
+        self.forget_manifest();
         let mut index = HostIndex::default();
         let partitions: Vec<_> = read(&self.partitions).values().cloned().collect();
         for partition in partitions {
@@ -261,6 +301,67 @@ impl EmbeddedStore {
         let next = lock(&self.wal).next();
         lock(&self.removed).insert(ids, next);
         noted
+    }
+}
+
+/// What the manifest knows, while partitions are opened.
+struct Known {
+    /// By begin: partitions that were not found in the folder yet.
+    entries: BTreeMap<i64, Entry>,
+    /// Hosts; `None` when they have to be read of every partition.
+    hosts: Option<HostIndex>,
+}
+
+impl Known {
+    fn load(path: &Path) -> Known {
+        let manifest = manifest::load(path).unwrap_or_default();
+        Known {
+            entries: manifest.entries,
+            hosts: Some(manifest.hosts),
+        }
+    }
+
+    /// What the manifest has of a file, when it is the same still.
+    fn unchanged(&mut self, start: i64, path: &Path) -> Option<Entry> {
+        let entry = self.entries.get(&start)?;
+        if !entry.is_of(path) {
+            return None;
+        }
+        self.entries.remove(&start)
+    }
+
+    /// Adds the hosts of a partition that was opened. What the manifest had of it is among them,
+    /// unless it is another one.
+    fn add(&mut self, partition: &Partition) -> Result<(), FileError> {
+        if let Some(hosts) = &mut self.hosts {
+            partition.index_hosts(hosts)?;
+        }
+        if let Some(entry) = self.entries.remove(&partition.start)
+            && entry.generation != partition.generation
+        {
+            self.hosts = None;
+        }
+        Ok(())
+    }
+
+    /// The hosts of all partitions, without those of partitions that ended before `removed_before`
+    /// and are gone. `None` when any other is gone.
+    fn index(
+        self,
+        partitions: &BTreeMap<i64, Arc<Partition>>,
+        removed_before: i64,
+    ) -> Option<HostIndex> {
+        let mut hosts = self.hosts?;
+        for (start, entry) in self.entries {
+            if partitions.contains_key(&start) {
+                continue;
+            }
+            if entry.end > removed_before {
+                return None;
+            }
+            hosts.cut(start, entry.end);
+        }
+        Some(hosts)
     }
 }
 

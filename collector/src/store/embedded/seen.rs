@@ -10,6 +10,9 @@ use super::codec::{Damage, Reader, put};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+/// Stands where earlier versions had the number of ranges: they never wrote an empty set.
+const NOT_AS_RANGES: u64 = 0;
+
 /// Numbers `first`, `first + step`, and so on up to `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
@@ -81,6 +84,18 @@ impl Seen {
         }
     }
 
+    /// Keeps at most so many runs. Beyond it the two oldest become one, as if every number between
+    /// them were there: a window that is that late is taken for a repeat.
+    pub fn keep_runs(&mut self, most: usize) {
+        while self.runs.len() > most.max(1)
+            && let Some((first, _)) = self.runs.pop_first()
+            && let Some((_, next)) = self.runs.pop_first()
+        {
+            let last = next.last;
+            self.runs.insert(first, Run { last, step: 1 });
+        }
+    }
+
     /// Joins the run that starts at `first`, if one does, with its neighbours, nearer ones before
     /// others, as long as distances are equal.
     fn settle(&mut self, mut first: u64) {
@@ -103,27 +118,31 @@ impl Seen {
         }
     }
 
-    /// Appends the numbers, as ranges.
+    /// Appends the numbers: [`NOT_AS_RANGES`], then runs, each as the distance from the run before,
+    /// how many numbers follow its first, and, where some do, their distance.
     pub fn put(&self, out: &mut Vec<u8>) {
-        let ranges = |(&first, run): (&u64, &Run)| {
-            let Run { last, step } = *run;
-            let (count, len) = match step {
-                1 => (1, last - first),
-                step => ((last - first) / step + 1, 0),
-            };
-            (0..count).map(move |number| (first + number * step, len))
-        };
-        put(out, self.runs.iter().flat_map(ranges).count() as u64);
-        for (first, len) in self.runs.iter().flat_map(ranges) {
-            put(out, first);
-            put(out, len);
+        put(out, NOT_AS_RANGES);
+        put(out, self.runs.len() as u64);
+        let mut before = 0;
+        for (&first, run) in &self.runs {
+            put(out, first - before);
+            let more = (run.last - first) / run.step;
+            put(out, more);
+            if more > 0 {
+                put(out, run.step);
+            }
+            before = run.last;
         }
     }
 
-    /// Reads what [`Seen::put`] wrote.
+    /// Reads what [`Seen::put`] wrote, or the ranges that earlier versions did.
     pub fn take(input: &mut Reader<'_>) -> Result<Seen, Damage> {
+        let ranges = input.take()?;
+        if ranges == NOT_AS_RANGES {
+            return Seen::take_runs(input);
+        }
         let mut seen = Seen::default();
-        for _ in 0..input.take_count()? {
+        for _ in 0..ranges {
             let first = input.take()?;
             let last = first
                 .checked_add(input.take()?)
@@ -134,6 +153,29 @@ impl Seen {
             }
             seen.runs.insert(first, Run { last, step: 1 });
             seen.settle(first);
+        }
+        Ok(seen)
+    }
+
+    fn take_runs(input: &mut Reader<'_>) -> Result<Seen, Damage> {
+        const NO_END: Damage = Damage("a run of windows has no end");
+        let mut seen = Seen::default();
+        let mut before: u64 = 0;
+        for at in 0..input.take_count()? {
+            let distance = input.take()?;
+            if at > 0 && distance == 0 {
+                return Err(Damage("runs of windows are out of order"));
+            }
+            let first = before.checked_add(distance).ok_or(NO_END)?;
+            let more = input.take()?;
+            let step = if more > 0 { input.take()? } else { 1 };
+            if step == 0 {
+                return Err(NO_END);
+            }
+            let len = more.checked_mul(step).ok_or(NO_END)?;
+            let last = first.checked_add(len).ok_or(NO_END)?;
+            seen.runs.insert(first, Run { last, step });
+            before = last;
         }
         Ok(seen)
     }
@@ -206,6 +248,54 @@ mod tests {
         assert_eq!(seen.runs.len(), 2);
         assert!(numbers.iter().all(|&number| seen.contains(number)));
         assert!(numbers.iter().all(|&number| !seen.contains(number + 1)));
+    }
+
+    #[test]
+    fn runs_beyond_the_bound_become_one_and_no_number_is_forgotten() {
+        let mut seen = Seen::default();
+        let numbers: Vec<_> = (1..60).flat_map(|at| of_agent(at * 1000, 3)).collect();
+        for &number in &numbers {
+            seen.insert(number);
+            seen.keep_runs(8);
+        }
+        assert_eq!(seen.runs.len(), 8);
+        assert!(numbers.iter().all(|&number| seen.contains(number)));
+        assert!(!seen.contains(numbers[numbers.len() - 1] + 1));
+    }
+
+    #[test]
+    fn a_day_of_an_agent_takes_a_few_bytes() {
+        let mut seen = Seen::default();
+        of_agent(4_000_000, 8640).for_each(|number| seen.insert(number));
+        let mut bytes = Vec::new();
+        seen.put(&mut bytes);
+        assert!(bytes.len() <= 24, "{} bytes", bytes.len());
+    }
+
+    #[test]
+    fn ranges_of_earlier_versions_are_read() {
+        let mut bytes = Vec::new();
+        for value in [3, 10, 2, 30, 0, 50, 0] {
+            put(&mut bytes, value);
+        }
+        let read = Seen::take(&mut Reader::new(&bytes)).unwrap();
+        let seen: Vec<_> = (0..60).filter(|&number| read.contains(number)).collect();
+        assert_eq!(seen, [10, 11, 12, 30, 50]);
+    }
+
+    #[test]
+    fn runs_that_cannot_be_are_damage() {
+        let check = |values: &[u64]| {
+            let mut bytes = Vec::new();
+            values.iter().for_each(|&value| put(&mut bytes, value));
+            assert!(Seen::take(&mut Reader::new(&bytes)).is_err(), "{values:?}");
+        };
+        check(&[0, 1]);
+        check(&[0, 1, 5, 3, 0]);
+        check(&[0, 2, 5, 0, 0, 0]);
+        check(&[0, 1, 5, u64::MAX, 2]);
+        check(&[0, 2, u64::MAX, 0, 1, 0]);
+        check(&[0, 1 << 40]);
     }
 
     #[test]

@@ -128,7 +128,9 @@ impl EmbeddedStore {
                 return Err(Stopped::Slice);
             }
             let failed = |error| Stopped::File(Arc::clone(&partition), error);
-            let until_unix_ns = self.compact(&partition, now, until).map_err(failed)?;
+            let compacted = self.compact(&partition, now, until);
+            partition.forget_bytes();
+            let until_unix_ns = compacted.map_err(failed)?;
             let until_unix_ns = until_unix_ns.ok_or(Stopped::Slice)?;
             if wanted > partition.level && partition.is_flushed() {
                 let begun = Coarsening::begin(Arc::clone(&partition), wanted).map_err(failed)?;

@@ -2,13 +2,13 @@
 //! much, setting damaged partitions aside, closing.
 
 use super::EmbeddedStore;
-use super::file::{FileError, bytes, remove, set_aside};
+use super::file::{FileError, has_log, remove, set_aside};
 use super::leftovers::{self, Leftover};
 use super::level::Level;
 use super::memtable::ChunkRows;
 use super::options::CHUNK_NS;
 use super::partition::{Partition, lock, read, write};
-use super::{dictlog, evicted};
+use super::{dictlog, evicted, manifest};
 use crate::store::StoreError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,29 @@ const LATE_SHARE: u64 = 2;
 /// Dictionaries may take this part of their memory more until it is seen whether all fit.
 const LOADED_SHARE: usize = 8;
 
+/// Most partitions that keep connections between queries. Questions of a page are about the last
+/// hours, a partition or two; a query of more opens what it needs, which takes half a millisecond a
+/// partition.
+const CONNECTED_MAX: usize = 32;
+
+/// The manifest is written so often: what changed after it is read at a start after a kill. Unit:
+/// nanoseconds.
+const MANIFEST_AGE_NS: i64 = 3_600_000_000_000;
+
 impl EmbeddedStore {
+    /// Writes what the next start needs of partitions. To be called with `upkeep`. Without it that
+    /// start takes longer, and nothing else.
+    fn save_manifest(&self) {
+        let path = self.manifest_path();
+        let saved = manifest::save(&path, &self.all_partitions(), &self.host_index);
+        if let Err(error) = saved {
+            let path = path.display();
+            tracing::warn!(
+                "failed to write `{path}`: {error}; the next start reads all partitions"
+            );
+        }
+    }
+
     fn all_partitions(&self) -> Vec<Arc<Partition>> {
         read(&self.partitions).values().cloned().collect()
     }
@@ -114,6 +136,12 @@ impl EmbeddedStore {
         }
         self.retire(now_unix_ns, &mut undone);
         self.say_leftovers();
+        let last = self.manifest_unix_ns.load(Ordering::Relaxed);
+        // A clock that was set back must not stop it.
+        if !(0..MANIFEST_AGE_NS).contains(&now_unix_ns.saturating_sub(last)) {
+            self.manifest_unix_ns.store(now_unix_ns, Ordering::Relaxed);
+            self.save_manifest();
+        }
         drop(upkeep);
         // Long work, which flushes shall not wait for.
         if let Err(text) = self.tidy(now_unix_ns) {
@@ -221,7 +249,7 @@ impl EmbeddedStore {
         let mut used = self.bytes_beside_partitions();
         used = used.saturating_add(self.counters.coarsening_bytes.load(Ordering::Relaxed));
         for partition in &partitions {
-            used = used.saturating_add(bytes(&partition.path));
+            used = used.saturating_add(partition.bytes());
         }
         // What cannot be read gives way before what can.
         for leftover in leftovers::list(&self.dir) {
@@ -240,7 +268,7 @@ impl EmbeddedStore {
             if used <= self.options.disk_bytes {
                 break;
             }
-            used = used.saturating_sub(bytes(&partition.path));
+            used = used.saturating_sub(partition.bytes());
             self.refuse_before(partition.end, undone);
             self.remove_partition(partition, undone);
             self.counters
@@ -391,6 +419,24 @@ impl EmbeddedStore {
         }
     }
 
+    /// Keeps connections of the partitions that queries read last, and closes those of others: a
+    /// query of a year would leave three open files and two megabytes for each of its partitions.
+    pub(super) fn note_connected(&self, partition: &Arc<Partition>) {
+        let mut connected = lock(&self.connected);
+        let this = Arc::downgrade(partition);
+        connected.retain(|other| !other.ptr_eq(&this));
+        connected.push_back(this);
+        let oldest = if connected.len() > CONNECTED_MAX {
+            connected.pop_front()
+        } else {
+            None
+        };
+        drop(connected);
+        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
+            oldest.close_readers();
+        }
+    }
+
     /// Forgets dictionaries used longest ago until the rest fits.
     pub(super) fn evict_dictionaries(&self) {
         // A thread that pushes must not find its dictionary replaced.
@@ -425,9 +471,14 @@ impl EmbeddedStore {
         let flushed = self.flush(|_, _, _| true);
         let saved = lock(&self.hosts).save(&self.hosts_path());
         for partition in self.all_partitions() {
-            // A file without its log can be copied as one.
-            let _ = partition.reader().and_then(|file| file.checkpoint(true));
+            // A file without its log can be copied as one. Those that nobody has open have none.
+            if has_log(&partition.path) {
+                let _ = partition.reader().and_then(|file| file.checkpoint(true));
+            }
             partition.close_files();
+        }
+        if flushed.is_ok() {
+            self.save_manifest();
         }
         flushed.map_err(StoreError::Unavailable)?;
         saved.map_err(|error| {
@@ -444,12 +495,9 @@ impl EmbeddedStore {
         for level in Level::ALL {
             let name = format!("fleetprof_store_level_bytes{{level=\"{}\"}}", level.name());
             let of_level = partitions.iter().filter(|of| of.level == level);
-            add(&name, of_level.map(|of| bytes(&of.path)).sum());
+            add(&name, of_level.map(|of| of.bytes()).sum());
         }
-        let on_disk: u64 = partitions
-            .iter()
-            .map(|partition| bytes(&partition.path))
-            .sum();
+        let on_disk: u64 = partitions.iter().map(|partition| partition.bytes()).sum();
         let log = lock(&self.wal).bytes();
         let beside = self.bytes_beside_partitions();
         add("fleetprof_store_bytes", on_disk.saturating_add(beside));

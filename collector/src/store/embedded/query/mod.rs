@@ -198,6 +198,7 @@ fn read_current<T>(
         counters.partitions_read.fetch_add(1, Ordering::Relaxed);
         let is_loaded = partition.dict_in_memory().is_some();
         let done = one(&partition);
+        store.note_connected(&partition);
         if !is_loaded {
             store.note_loaded(&partition);
         }

@@ -1,0 +1,209 @@
+//! What a start must know of partitions that have not changed since: one file for all of them.
+//!
+//! Without it a start reads the head of each partition and the hosts in it, which takes seconds for a
+//! year of hundreds of hosts. It is a copy of what partitions say themselves: a file that is not as
+//! it was when the manifest was written is read again, and where something is missing from the
+//! folder that age and disk budget do not explain, all are read, as they are without a manifest.
+
+use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
+use super::file::names;
+use super::host_index::HostIndex;
+use super::hosts::replace;
+use super::level::Level;
+use super::partition::{Partition, lock, read};
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLock};
+
+/// Format of the file; others are not read.
+const VERSION: u64 = 1;
+
+/// A partition written to so shortly before the manifest is read again at the next start: a later
+/// change may have left its file with the same time and size. Unit: nanoseconds; clocks of file
+/// systems go in steps of up to 10 ms.
+const RACY_NS: i128 = 1_000_000_000;
+
+/// What tells a file from what it was. Times are those of the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    inode: u64,
+    len: u64,
+    modified_ns: i128,
+}
+
+impl Identity {
+    /// The identity of a partition's file; `None` while SQLite's log beside it has something.
+    fn of(path: &Path) -> Option<Identity> {
+        let [file, log, _] = names(path);
+        let with_log = std::fs::metadata(log).is_ok_and(|log| log.len() > 0);
+        let found = std::fs::metadata(file).ok().filter(|_| !with_log)?;
+        Some(Identity {
+            inode: found.ino(),
+            len: found.len(),
+            modified_ns: i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()),
+        })
+    }
+}
+
+/// What is read of one partition when it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// `None` when the partition is to be read whatever its file looks like.
+    identity: Option<Identity>,
+    level: Level,
+    /// End of its time, since the Unix epoch. Unit: nanoseconds.
+    pub end: i64,
+    /// Which set of ids it has.
+    pub generation: u64,
+    /// How many flushes are in it.
+    pub flushes: u64,
+    /// What its services are told by.
+    pub service_labels: Vec<String>,
+    /// Last record of the log by chunk.
+    pub records: BTreeMap<u16, u64>,
+}
+
+impl Entry {
+    /// True when a file is what the entry is about.
+    pub fn is_of(&self, path: &Path) -> bool {
+        let as_it_was = self.identity.is_some() && self.identity == Identity::of(path);
+        as_it_was && self.level == Level::of(path)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// Partitions by begin.
+    pub entries: BTreeMap<i64, Entry>,
+    /// Hosts of all of them.
+    pub hosts: HostIndex,
+}
+
+/// Writes the manifest of all partitions; none may be flushed or replaced meanwhile. A partition
+/// that is damaged, or of which SQLite's log has something, is to be read at the next start.
+pub fn save(
+    path: &Path,
+    partitions: &[Arc<Partition>],
+    hosts: &RwLock<HostIndex>,
+) -> std::io::Result<()> {
+    let mut raw = Vec::new();
+    put(&mut raw, VERSION);
+    put(&mut raw, partitions.len() as u64);
+    for partition in partitions {
+        put_entry(&mut raw, partition);
+    }
+    // Pushes wait for no disk.
+    read(hosts).put(&mut raw);
+    let mut sealed = Vec::new();
+    Sealer::new()?.seal(&mut sealed, &raw)?;
+    replace(path, &sealed)
+}
+
+fn put_entry(out: &mut Vec<u8>, partition: &Partition) {
+    put_signed(out, partition.start);
+    put_signed(out, partition.end);
+    let is_damaged = partition.damaged.load(Ordering::Acquire);
+    let identity = Identity::of(&partition.path).filter(|_| !is_damaged);
+    put(out, identity.is_some().into());
+    if let Some(identity) = identity {
+        put(out, identity.inode);
+        put(out, identity.len);
+        out.extend_from_slice(&identity.modified_ns.to_le_bytes());
+    }
+    put(out, partition.level as u64);
+    put(out, partition.generation);
+    put(out, partition.flushes());
+    put(out, partition.service_labels.len() as u64);
+    for label in &partition.service_labels {
+        put_bytes(out, label.as_bytes());
+    }
+    let records = lock(&partition.records);
+    put(out, records.len() as u64);
+    for (&chunk, &record) in records.iter() {
+        put(out, chunk.into());
+        put(out, record);
+    }
+}
+
+/// Removes the manifest, so that the next start reads every partition.
+pub fn forget(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Reads the manifest. `None` when there is none, or none that can be read: all that it has is in
+/// the partitions too.
+pub fn load(path: &Path) -> Option<Manifest> {
+    let written = std::fs::metadata(path).ok()?;
+    let written = i128::from(written.mtime()) * 1_000_000_000 + i128::from(written.mtime_nsec());
+    let decoded = std::fs::read(path)
+        .map_err(|error| error.to_string())
+        .and_then(|bytes| take(&bytes).map_err(|damage| damage.to_string()));
+    let mut manifest = match decoded {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!("failed to read `{path}`: {error}; every partition is read instead");
+            return None;
+        }
+    };
+    for entry in manifest.entries.values_mut() {
+        let is_settled = |of: &Identity| of.modified_ns.saturating_add(RACY_NS) < written;
+        entry.identity = entry.identity.filter(is_settled);
+    }
+    Some(manifest)
+}
+
+fn take(bytes: &[u8]) -> Result<Manifest, Damage> {
+    let mut raw = Vec::new();
+    let mut opener = Opener::new().map_err(|_| Damage("zstd got no memory"))?;
+    opener.open(&mut Reader::new(bytes), &mut raw)?;
+    let mut input = Reader::new(&raw);
+    if input.take()? != VERSION {
+        return Err(Damage("it is of another version"));
+    }
+    let mut manifest = Manifest::default();
+    for _ in 0..input.take_count()? {
+        let (start, entry) = take_entry(&mut input)?;
+        manifest.entries.insert(start, entry);
+    }
+    manifest.hosts = HostIndex::take(&mut input)?;
+    Ok(manifest)
+}
+
+fn take_entry(input: &mut Reader<'_>) -> Result<(i64, Entry), Damage> {
+    let (start, end) = (input.take_signed()?, input.take_signed()?);
+    let identity = match input.take()? {
+        0 => None,
+        _ => Some(Identity {
+            inode: input.take()?,
+            len: input.take()?,
+            modified_ns: i128::from_le_bytes(input.take_16()?),
+        }),
+    };
+    let level = input.take()?;
+    let mut levels = Level::ALL.into_iter();
+    let mut entry = Entry {
+        identity,
+        level: levels
+            .find(|of| *of as u64 == level)
+            .ok_or(Damage("a level is not known"))?,
+        end,
+        generation: input.take()?,
+        flushes: input.take()?,
+        service_labels: Vec::new(),
+        records: BTreeMap::new(),
+    };
+    for _ in 0..input.take_count()? {
+        entry.service_labels.push(input.take_str()?.to_owned());
+    }
+    for _ in 0..input.take_count()? {
+        entry.records.insert(input.take_u16()?, input.take()?);
+    }
+    Ok((start, entry))
+}
