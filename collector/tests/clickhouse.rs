@@ -5,13 +5,15 @@
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
 mod front;
+#[path = "clickhouse/retire.rs"]
+mod retire;
 mod store;
 
 use collector::store::clickhouse::{ClickHouseStore, OpenError, Options};
 use collector::store::{
     Attending, HostFacts, HostKey, HostRecord, Limits, Store, StoreError, Taken,
 };
-use front::{Front, shared};
+use front::{Asked, Front, shared};
 use profile::Query;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -68,6 +70,13 @@ fn server() -> Option<&'static Front> {
     shared()
         .map_err(|why| fixtures::skip(format_args!("{why}")))
         .ok()
+}
+
+/// Statements of stores in a database that contain `part`, oldest first.
+fn asked(server: &Front, database: &str, part: &str) -> Vec<Asked> {
+    let mut all = server.asked(database);
+    all.retain(|statement| statement.sql.contains(part));
+    all
 }
 
 fn open(url: &str, database: &str) -> ClickHouseStore {
@@ -430,7 +439,6 @@ fn what_is_over_age_goes() {
     );
     let left = server.statement(&name, "SELECT count() FROM samples");
     assert_eq!(left.trim(), "1");
-    // Copied from the day that went, with all that is known of them.
     let raw = server.statement(
         &name,
         "SELECT system_name FROM frames WHERE function = 'query'",

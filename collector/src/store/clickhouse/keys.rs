@@ -2,6 +2,7 @@
 
 use crate::store::{HostKey, LabelSet, TimeRange};
 use profile::{ContentId, FrameRef};
+use std::time::Duration;
 
 /// Step in which the begin of a window is kept. Unit: nanoseconds.
 ///
@@ -127,6 +128,13 @@ impl Place {
     pub fn day(self) -> u16 {
         (self.chunk / 86_400) as u16
     }
+}
+
+/// First day that is kept for an age. Unit: days since the epoch.
+pub(super) fn oldest_day(now_unix_ns: i64, age: Duration) -> u16 {
+    let age_s = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+    let oldest_s = (now_unix_ns / NS_PER_S).saturating_sub(age_s);
+    u16::try_from(oldest_s.div_euclid(86_400)).unwrap_or(0)
 }
 
 /// A range in whole steps.

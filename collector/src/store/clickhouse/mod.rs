@@ -169,6 +169,8 @@ pub struct ClickHouseStore {
     unfinished: Mutex<Option<push::Batch>>,
     /// Days over the age of samples whose rollups were looked at.
     looked: Mutex<BTreeMap<u16, retire::Looked>>,
+    /// Days of tables that could not be dropped.
+    undropped: Mutex<BTreeMap<(&'static str, u16), retire::Undropped>>,
     closed: AtomicBool,
 }
 
@@ -278,6 +280,7 @@ impl ClickHouseStore {
             outage: Mutex::default(),
             unfinished: Mutex::default(),
             looked: Mutex::default(),
+            undropped: Mutex::default(),
             closed: AtomicBool::new(false),
         })
     }
