@@ -4,6 +4,8 @@
 //! here says so and does nothing.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
+#[path = "clickhouse/cost.rs"]
+mod cost;
 mod front;
 #[path = "clickhouse/retire.rs"]
 mod retire;

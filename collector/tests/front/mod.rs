@@ -120,6 +120,8 @@ impl Front {
 /// A statement of a store.
 #[derive(Debug)]
 pub struct Asked {
+    /// Rows of tables that the engine read for it.
+    pub rows_read: u64,
     /// What was sent with it.
     pub settings: String,
     /// The statement, in one line.
@@ -129,7 +131,9 @@ pub struct Asked {
 impl Asked {
     fn of_line(line: &str) -> Asked {
         let fields: Vec<&str> = line.split('\t').collect();
+        let number = |at: usize| fields[at].parse().unwrap();
         Asked {
+            rows_read: number(2),
             settings: fields[5].to_owned(),
             sql: fields[6].to_owned(),
         }

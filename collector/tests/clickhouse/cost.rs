@@ -1,0 +1,153 @@
+//! What pushes and questions read does not grow with the days that are kept.
+
+use super::{NOW_NS, asked, fresh_name, open, server, window};
+use crate::front::Front;
+use crate::store::draft::{Draft, definitions, push, store_all, windows};
+use crate::store::{ample, hour, range};
+use collector::store::clickhouse::ClickHouseStore;
+use collector::store::{Gap, Store, Taken};
+use profile::Query;
+
+/// Unit: seconds.
+const DAY: i64 = 86_400;
+
+/// Days that are added, four and more before the tests' day.
+const DAYS: u64 = 60;
+
+/// What each of them has, of stacks and windows, and of hosts but for the first day, which has one.
+const OF_A_DAY: u64 = 1_000;
+
+/// Adds days of the same host and of others, with gaps.
+fn add_older_days(server: &Front, name: &str) {
+    let rows = DAYS * OF_A_DAY;
+    let day = format!("toDate('2026-01-11') - intDiv(number, {OF_A_DAY})");
+    let stacks = format!(
+        "INSERT INTO stacks SELECT {day}, number + 1, toFixedString('', 16), [number] \
+         FROM numbers({rows})"
+    );
+    // With sequences around those of the tests' windows, so that the key alone leaves nothing out.
+    let of_host = format!(
+        "INSERT INTO windows (chunk, host, sequence, host_id, start_ns, end_ns) \
+         SELECT toDateTime({day}, 'UTC') AS chunk, (SELECT any(host) FROM windows), \
+         (SELECT any(sequence) FROM windows) + number * 7 - {rows}, 'id-of-a', \
+         toUnixTimestamp(chunk) * 1000000000 AS start_ns, start_ns + 10000000000 \
+         FROM numbers({rows})"
+    );
+    let of_others = format!(
+        "INSERT INTO windows (chunk, host, sequence, host_id, start_ns, end_ns) \
+         SELECT toDateTime({day}, 'UTC') AS chunk, number % {OF_A_DAY}, number, \
+         toString(number % {OF_A_DAY}), toUnixTimestamp(chunk) * 1000000000 AS start_ns, \
+         start_ns + 10000000000 FROM numbers({})",
+        rows - OF_A_DAY
+    );
+    let gaps = "INSERT INTO gaps (chunk, host, sequence, host_id, from_ns, to_ns) \
+                SELECT chunk, host, sequence, host_id, start_ns - 10000000000, start_ns \
+                FROM windows WHERE chunk < '2026-01-12'";
+    for sql in [&*stacks, &*of_host, &*of_others, gaps] {
+        server.statement(name, sql);
+    }
+}
+
+/// Rows that statements with `part` in them read while `work` is done.
+fn rows_read(server: &Front, name: &str, part: &str, work: impl FnOnce()) -> u64 {
+    let sum = || -> u64 {
+        let all = asked(server, name, part);
+        all.iter().map(|statement| statement.rows_read).sum()
+    };
+    let count = || asked(server, name, part).len();
+    let (before, asked_before) = (sum(), count());
+    work();
+    assert!(count() > asked_before, "nothing was asked with `{part}`");
+    sum() - before
+}
+
+/// What `work` reads by statements with `part` in them is small, and as much after older days
+/// were added. `work` is told which time it is.
+fn check(part: &str, work: impl Fn(&ClickHouseStore, u64)) {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    let lost = Draft::new("a", 2, 30)
+        .row("unit=web", "main;serve", 1)
+        .with(|window| window.dropped_before = Some(gap(20, 30)));
+    store_all(&store, &[window(0), lost]);
+    let before = rows_read(server, &name, part, || work(&store, 0));
+    add_older_days(server, &name);
+    let after = rows_read(server, &name, part, || work(&store, 1));
+    assert!(before > 0, "`{part}` reads something");
+    // What the first time stored, and the first and last day of each day's part.
+    let few = before + 20 + 6 * DAYS;
+    assert!(after <= few, "{before} rows, then {after}");
+}
+
+fn gap(start_s: i64, end_s: i64) -> Gap {
+    Gap {
+        range: range(start_s, end_s),
+        windows: 1,
+        samples: 10,
+        cause: "disk_full".to_owned(),
+    }
+}
+
+/// A window with a stack that no other has.
+fn store_new_stack(store: &ClickHouseStore, time: u64) {
+    let number = 10 + time;
+    let stack = format!("main;new{time}");
+    let new = Draft::new("a", number, number as i64 * 10).row("unit=web", &stack, 1);
+    assert_eq!(push(store, &[new]), [Taken::Stored]);
+}
+
+#[test]
+fn whether_a_window_is_stored_is_asked_of_days_near_it() {
+    check("FROM windows WHERE toDate(chunk) IN", store_new_stack);
+}
+
+#[test]
+fn stacks_are_looked_for_on_days_near_their_window() {
+    check(
+        "SELECT DISTINCT day, stack, hash FROM stacks",
+        store_new_stack,
+    );
+}
+
+#[test]
+fn stacks_of_yesterday_need_not_come_again_and_older_ones_are_asked_for() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    let of = |number: u64, day: i64, stack: &str| {
+        Draft::new("a", number, day * DAY + number as i64 * 10).row("unit=web", stack, 1)
+    };
+    store_all(&store, &[of(0, -1, "main;query"), of(1, -5, "main;old")]);
+    let alone = |store: &ClickHouseStore, drafts: &[Draft]| {
+        let none = Default::default();
+        store.push(&windows(drafts), &none, NOW_NS).unwrap()
+    };
+    let old = of(0, 0, "main;old").window.rows[0].stack;
+    let asked_for = || Taken::Missing(vec![old]);
+    // A collector that has seen neither.
+    let other = open(&server.url(), &name);
+    let taken = alone(&other, &[of(10, 0, "main;query"), of(11, 0, "main;old")]);
+    assert_eq!(taken, [Taken::Stored, asked_for()]);
+    // And the one that has seen both: what it knows of another day says nothing of today.
+    let taken = alone(
+        &store,
+        &[
+            of(20, 0, "main;query"),
+            of(21, -5, "main;old"),
+            of(22, 0, "main;old"),
+        ],
+    );
+    assert_eq!(taken, [Taken::Stored, Taken::Stored, asked_for()]);
+    let again = [of(12, 0, "main;old")];
+    let taken = other.push(&windows(&again), &definitions(&again), NOW_NS);
+    assert_eq!(taken.unwrap(), [Taken::Stored]);
+    let names = |sql: &str| server.statement(&name, sql);
+    let of_today = "SELECT DISTINCT function, system_name FROM frames WHERE day = '2026-01-15' \
+                    ORDER BY function";
+    // Copied with all that is known of them.
+    assert_eq!(names(of_today), "main\t\nold\t\nquery\tJS:*query db.js\n");
+    let answer = store.profile(hour(), &Query::default(), &ample()).unwrap();
+    assert_eq!(answer.data.total().count, 3);
+    assert!(answer.data.dict.strings.find("[unknown stack]").is_none());
+}
