@@ -7,6 +7,8 @@
 #[path = "clickhouse/cost.rs"]
 mod cost;
 mod front;
+#[path = "clickhouse/outage.rs"]
+mod outage;
 #[path = "clickhouse/retire.rs"]
 mod retire;
 mod store;

@@ -80,6 +80,11 @@ impl Front {
         self.rules(database, &format!("setting\t{name}\t{value}\n"));
     }
 
+    /// Has the server do as it would.
+    pub fn forget_rules(&self, database: &str) {
+        self.rules(database, "");
+    }
+
     fn rules(&self, database: &str, lines: &str) {
         self.post(&format!("/front/rules?database={database}"), lines);
     }
