@@ -3,10 +3,11 @@
 use super::{NOW_NS, asked, fresh_name, open, server, window};
 use crate::front::Front;
 use crate::store::draft::{Draft, definitions, push, store_all, windows};
-use crate::store::{ample, hour, range};
+use crate::store::{ample, hour, range, scope};
 use collector::store::clickhouse::ClickHouseStore;
 use collector::store::{Gap, Store, Taken};
 use profile::Query;
+use std::collections::BTreeSet;
 
 /// Unit: seconds.
 const DAY: i64 = 86_400;
@@ -108,6 +109,63 @@ fn stacks_are_looked_for_on_days_near_their_window() {
         "SELECT DISTINCT day, stack, hash FROM stacks",
         store_new_stack,
     );
+}
+
+#[test]
+fn what_is_kept_is_known_without_a_look_at_windows() {
+    check("FROM host_days AS told", |store, time| {
+        let first = [at_s(0), at_s(-(3 + DAYS as i64) * DAY - 10 * 3600)];
+        let kept = store.kept().unwrap().unwrap();
+        assert_eq!(kept.start_unix_ns, first[time as usize]);
+        assert_eq!(kept.end_unix_ns, at_s(40));
+    });
+}
+
+fn at_s(seconds: i64) -> i64 {
+    crate::store::at(seconds)
+}
+
+#[test]
+fn gaps_are_looked_for_around_their_range() {
+    check("FROM gaps AS set", |store, _| {
+        let quality = store
+            .profile(hour(), &Query::default(), &ample())
+            .unwrap()
+            .quality;
+        let dropped = |(_, found): &&(_, Gap)| found.cause == "disk_full";
+        let dropped: Vec<_> = quality.gaps.iter().filter(dropped).collect();
+        assert_eq!(dropped.len(), 1);
+        assert_eq!(dropped[0].1.range, range(20, 30));
+    });
+}
+
+#[test]
+fn a_gap_that_is_told_later_is_found_and_ends_after_a_month() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    // The host was there five weeks ago, and has been without its collector since.
+    let days_ago = |days: i64| -days * DAY;
+    let first = "INSERT INTO windows (chunk, host, sequence, host_id, boot, start_ns, end_ns) \
+                 SELECT chunk - INTERVAL 35 DAY, host, sequence - 1, host_id, boot, \
+                 start_ns - 35 * 86400 * 1000000000, end_ns - 35 * 86400 * 1000000000 FROM windows";
+    let late = Draft::new("a", 1, 0)
+        .row("unit=web", "main;serve", 1)
+        .with(|window| window.dropped_before = Some(gap(days_ago(35) + 10, 0)));
+    store_all(&store, &[late]);
+    server.statement(&name, first);
+    let causes = |start_s: i64, end_s: i64| {
+        let quality = store
+            .totals(&scope(range(start_s, end_s), ""), &[], &ample())
+            .unwrap()
+            .quality;
+        let causes = quality.gaps.into_iter().map(|(_, gap)| gap.cause);
+        causes.collect::<BTreeSet<String>>()
+    };
+    let only = |cause: &str| BTreeSet::from([cause.to_owned()]);
+    assert_eq!(causes(days_ago(1), days_ago(1) + 3600), only("disk_full"));
+    assert_eq!(causes(days_ago(30), days_ago(30) + 3600), only("disk_full"));
+    assert_eq!(causes(days_ago(33), days_ago(33) + 3600), only("absent"));
 }
 
 #[test]

@@ -181,10 +181,10 @@ impl Span {
     }
 
     /// The same with time before and after it.
-    pub fn widened(self, by_s: i64) -> Span {
+    pub fn widened(self, before_s: i64, after_s: i64) -> Span {
         Span {
-            start_s: (self.start_s - by_s).max(0),
-            end_s: (self.end_s + by_s).min(SECONDS_END - 1),
+            start_s: (self.start_s - before_s).max(0),
+            end_s: (self.end_s + after_s).min(SECONDS_END - 1),
             ..self
         }
     }

@@ -424,19 +424,7 @@ impl Store for ClickHouseStore {
     }
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
-        #[derive(::clickhouse::Row, serde::Deserialize)]
-        struct Kept {
-            windows: u64,
-            first_ns: i64,
-            last_ns: i64,
-        }
-        let sql = "SELECT count() AS windows, min(start_ns) AS first_ns, max(end_ns) AS last_ns \
-                   FROM windows";
-        let kept: Kept = self.read("tell what is kept", self.client.one(sql))?;
-        Ok((kept.windows > 0).then_some(TimeRange {
-            start_unix_ns: kept.first_ns,
-            end_unix_ns: kept.last_ns,
-        }))
+        self.read("tell what is kept", quality::kept(&self.client))
     }
 
     fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {

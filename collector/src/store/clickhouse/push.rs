@@ -1,8 +1,9 @@
 //! From pushed windows to rows: what is refused, what is there already, which stacks are missing.
 
 use super::client::{Client, Fault, Statement};
-use super::keys::{Keys, Place, oldest_day, origin};
+use super::keys::{Keys, NS_PER_S, Place, oldest_day, origin};
 use super::known::Known;
+use super::quality::{GAP_AFTER_S_MAX, GAP_S_MAX};
 use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
 use super::window::{WEIGHT_MAX, alone, host_labels, pairs_of, refusal, service_of};
 use super::{Counters, Options};
@@ -594,10 +595,21 @@ fn add_window(
 ) {
     let (window, place) = (plan.window, plan.place);
     let host_id = &window.origin.host.host_id;
+    let start_ns = window.range.start_unix_ns;
     let labels = pairs_of(&host_labels(window));
-    let dropped = window.dropped_before.as_ref();
+    let dropped = window.dropped_before.as_ref().map(|gap| {
+        // Those who look for gaps rely on it.
+        let from = start_ns.saturating_sub(GAP_S_MAX * NS_PER_S);
+        let to = start_ns.saturating_add(GAP_AFTER_S_MAX * NS_PER_S);
+        let range = gap.range;
+        (
+            gap,
+            range.start_unix_ns.max(from),
+            range.end_unix_ns.min(to),
+        )
+    });
     // One that ends before it begins says nothing.
-    if let Some(gap) = dropped.filter(|gap| gap.range.start_unix_ns < gap.range.end_unix_ns) {
+    if let Some((gap, from_ns, to_ns)) = dropped.filter(|(_, from, to)| from < to) {
         batch.gaps.push(GapRow {
             chunk: place.chunk,
             host: plan.host,
@@ -605,8 +617,8 @@ fn add_window(
             host_id: host_id.clone(),
             boot: window.origin.host.boot_id,
             labels: labels.clone(),
-            from_ns: gap.range.start_unix_ns,
-            to_ns: gap.range.end_unix_ns,
+            from_ns,
+            to_ns,
             windows: gap.windows,
             samples: gap.samples,
             cause: gap.cause.clone(),
@@ -638,7 +650,7 @@ fn add_window(
         origin,
         host_id: host_id.clone(),
         boot: window.origin.host.boot_id,
-        start_ns: window.range.start_unix_ns,
+        start_ns,
         end_ns: window.range.end_unix_ns,
         event: window.event.clone(),
         unit: window.unit.clone(),
