@@ -4,6 +4,11 @@
 //! here says so and does nothing.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
+#[expect(dead_code, reason = "the server's own tests need more of an agent")]
+#[path = "server/agent.rs"]
+mod agent;
+#[path = "clickhouse/agents.rs"]
+mod agents;
 #[path = "clickhouse/cost.rs"]
 mod cost;
 mod front;
@@ -81,6 +86,20 @@ fn asked(server: &Front, database: &str, part: &str) -> Vec<Asked> {
     let mut all = server.asked(database);
     all.retain(|statement| statement.sql.contains(part));
     all
+}
+
+/// Inserts with rows beside the statement, and their tables; oldest first.
+fn inserted(server: &Front, database: &str) -> Vec<(String, Asked)> {
+    let with_rows = asked(server, database, "INSERT INTO ")
+        .into_iter()
+        .filter(|insert| insert.unpacked_bytes > 0);
+    let table = |insert: &Asked| {
+        let table = insert.sql.strip_prefix("INSERT INTO ").unwrap();
+        let table = table.trim_start_matches('`');
+        let end = table.find(|c: char| !c.is_alphanumeric() && c != '_');
+        table[..end.unwrap()].to_owned()
+    };
+    with_rows.map(|insert| (table(&insert), insert)).collect()
 }
 
 fn open(url: &str, database: &str) -> ClickHouseStore {

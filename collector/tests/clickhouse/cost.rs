@@ -1,11 +1,11 @@
 //! What pushes and questions read does not grow with the days that are kept.
 
-use super::{NOW_NS, asked, fresh_name, open, server, window};
+use super::{NOW_NS, asked, fresh_name, host, inserted, open, server, window};
 use crate::front::Front;
 use crate::store::draft::{Draft, definitions, push, store_all, windows};
 use crate::store::{ample, hour, range, scope};
 use collector::store::clickhouse::ClickHouseStore;
-use collector::store::{Gap, Store, Taken};
+use collector::store::{Gap, HostRecord, Store, Taken};
 use profile::Query;
 use std::collections::BTreeSet;
 
@@ -208,4 +208,17 @@ fn stacks_of_yesterday_need_not_come_again_and_older_ones_are_asked_for() {
     let answer = store.profile(hour(), &Query::default(), &ample()).unwrap();
     assert_eq!(answer.data.total().count, 3);
     assert!(answer.data.dict.strings.find("[unknown stack]").is_none());
+}
+
+#[test]
+fn a_thousand_hosts_are_two_inserts() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    let hosts: Vec<HostRecord> = (0..1_000).map(|number| host(&number.to_string())).collect();
+    store.put_hosts(&hosts).unwrap();
+    let inserts = inserted(server, &name);
+    let tables: Vec<&str> = inserts.iter().map(|(table, _)| &**table).collect();
+    assert_eq!(tables, ["host_health", "hosts"]);
+    assert_eq!(store.hosts(hour(), &ample()).unwrap().len(), 1_000);
 }

@@ -125,8 +125,16 @@ impl Front {
 /// A statement of a store.
 #[derive(Debug)]
 pub struct Asked {
+    /// When it came. Unit: milliseconds of a clock of the server's.
+    pub start_ms: u64,
+    /// When it was done; 0 where it failed.
+    pub end_ms: u64,
     /// Rows of tables that the engine read for it.
     pub rows_read: u64,
+    /// Rows of an insert as they were sent. Unit: bytes.
+    pub sent_bytes: u64,
+    /// The same unpacked. Unit: bytes.
+    pub unpacked_bytes: u64,
     /// What was sent with it.
     pub settings: String,
     /// The statement, in one line.
@@ -138,7 +146,11 @@ impl Asked {
         let fields: Vec<&str> = line.split('\t').collect();
         let number = |at: usize| fields[at].parse().unwrap();
         Asked {
+            start_ms: number(0),
+            end_ms: number(1),
             rows_read: number(2),
+            sent_bytes: number(3),
+            unpacked_bytes: number(4),
             settings: fields[5].to_owned(),
             sql: fields[6].to_owned(),
         }
