@@ -4,14 +4,25 @@
 //! here says so and does nothing.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
+#[expect(dead_code, reason = "the server's own tests need more of an agent")]
+#[path = "server/agent.rs"]
+mod agent;
+#[path = "clickhouse/agents.rs"]
+mod agents;
+#[path = "clickhouse/cost.rs"]
+mod cost;
 mod front;
+#[path = "clickhouse/outage.rs"]
+mod outage;
+#[path = "clickhouse/retire.rs"]
+mod retire;
 mod store;
 
 use collector::store::clickhouse::{ClickHouseStore, OpenError, Options};
 use collector::store::{
     Attending, HostFacts, HostKey, HostRecord, Limits, Store, StoreError, Taken,
 };
-use front::{Front, shared};
+use front::{Asked, Front, shared};
 use profile::Query;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -68,6 +79,27 @@ fn server() -> Option<&'static Front> {
     shared()
         .map_err(|why| fixtures::skip(format_args!("{why}")))
         .ok()
+}
+
+/// Statements of stores in a database that contain `part`, oldest first.
+fn asked(server: &Front, database: &str, part: &str) -> Vec<Asked> {
+    let mut all = server.asked(database);
+    all.retain(|statement| statement.sql.contains(part));
+    all
+}
+
+/// Inserts with rows beside the statement, and their tables; oldest first.
+fn inserted(server: &Front, database: &str) -> Vec<(String, Asked)> {
+    let with_rows = asked(server, database, "INSERT INTO ")
+        .into_iter()
+        .filter(|insert| insert.unpacked_bytes > 0);
+    let table = |insert: &Asked| {
+        let table = insert.sql.strip_prefix("INSERT INTO ").unwrap();
+        let table = table.trim_start_matches('`');
+        let end = table.find(|c: char| !c.is_alphanumeric() && c != '_');
+        table[..end.unwrap()].to_owned()
+    };
+    with_rows.map(|insert| (table(&insert), insert)).collect()
 }
 
 fn open(url: &str, database: &str) -> ClickHouseStore {
@@ -430,7 +462,6 @@ fn what_is_over_age_goes() {
     );
     let left = server.statement(&name, "SELECT count() FROM samples");
     assert_eq!(left.trim(), "1");
-    // Copied from the day that went, with all that is known of them.
     let raw = server.statement(
         &name,
         "SELECT system_name FROM frames WHERE function = 'query'",

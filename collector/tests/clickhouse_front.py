@@ -3,23 +3,80 @@
 Called as `clickhouse_front.py DATA_DIR [PORT [remove]]`; prints `port N version V` once it listens (on
 loopback only), and ends when its standard input does; with `remove` it takes its data along. What it does of the interface: statements in the body, the URL or a multipart form; parameters;
 settings; inserts of RowBinaryWithNamesAndTypes, packed by LZ4 where the URL says so (checksums are not looked at); errors with their codes. One statement runs at a time.
+
+Beside it, for tests: `/front/log?database=D` has a line for each statement in D, see `Statement`; `/front/rules?database=D`
+takes lines of `error REGEX TEXT` (statements that match are answered by TEXT) and `setting NAME VALUE` (what the server's
+profile would have), parted by tabs, in place of those before.
 """
 
+import collections
+import dataclasses
 import http.server
 import os
+import re
 import shutil
 import sys
 import tempfile
 import threading
+import time
 import urllib.parse
 
 from chdb import session
 
 # What of the URL is no setting of the engine.
-NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password", "decompress"}
+NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password", "decompress", "front"}
 
 # As the server's `http_max_field_value_size`.
 FIELD_LEN_MAX = 128 << 10
+
+# Statements of one database that are remembered, and how much of each.
+STATEMENTS_MAX = 10_000
+STATEMENT_LEN_MAX = 4_000
+
+
+@dataclasses.dataclass
+class Statement:
+    """A statement that was done or refused, as it stands in the log: fields parted by tabs."""
+
+    start_ms: int
+    end_ms: int
+    # Rows that the engine read from tables; of those that are inserted nothing is said.
+    rows_read: int
+    # Rows of an insert as they were sent, and unpacked.
+    sent_bytes: int
+    unpacked_bytes: int
+    settings: str
+    sql: str
+
+    def line(self):
+        return "\t".join(" ".join(str(field).split()) for field in dataclasses.astuple(self))
+
+
+def now_ms():
+    return int(time.monotonic() * 1000)
+
+
+class Database:
+    """What is special about a database, and what was asked of it."""
+
+    def __init__(self):
+        self.errors, self.settings = [], {}
+        self.statements = collections.deque(maxlen=STATEMENTS_MAX)
+
+    def rule(self, text):
+        errors, settings = [], {}
+        for line in text.splitlines():
+            kind, name, value = line.split("\t")
+            if kind == "error":
+                errors.append((re.compile(name, re.DOTALL), value))
+            else:
+                settings[name] = value
+        self.errors, self.settings = errors, settings
+
+    def fail(self, statement):
+        for pattern, text in self.errors:
+            if pattern.search(f"{statement.settings} {statement.sql}"):
+                raise ValueError(text)
 
 
 def unpacked(body):
@@ -75,12 +132,15 @@ class Engine:
     def __init__(self, directory):
         self.session = session.Session(directory)
         self.lock = threading.Lock()
-        self.version = self.run("SELECT version()", "TSV").decode().strip()
+        self.version = self.run("SELECT version()", "TSV")[0].decode().strip()
 
     def run(self, sql, form, params=None):
+        """The answer, and how many rows of tables were read for it."""
         result = self.session.query(sql, form, params=params or {})
-        data = result.bytes() if result is not None else None
-        return bytes(data) if data is not None else b""
+        if result is None:
+            return b"", 0
+        data = result.bytes()
+        return bytes(data) if data is not None else b"", result.storage_rows_read()
 
     def statement(self, sql, form, database, settings, params):
         with self.lock:
@@ -111,6 +171,7 @@ class Engine:
 
 class Front(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    databases = {}
 
     def log_message(self, *_):
         pass
@@ -124,6 +185,9 @@ class Front(http.server.BaseHTTPRequestHandler):
         url = urllib.parse.urlparse(self.path)
         options = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
         body = self.body()
+        if url.path.startswith("/front/"):
+            return self.front(url.path, self.database(options.get("database")), body.decode())
+        sent = len(body)
         sql = options.get("query", "")
         try:
             if options.get("decompress") == "1":
@@ -138,19 +202,40 @@ class Front(http.server.BaseHTTPRequestHandler):
         settings = {
             k: v for k, v in options.items() if k not in NOT_SETTINGS and not k.startswith("param_")
         }
-        database = options.get("database")
+        name = options.get("database")
+        database = self.database(name)
+        is_insert = sql[:6].upper() == "INSERT" and body
+        if not is_insert:
+            sql, body, sent = sql + body.decode(), b"", 0
+        told = " ".join(f"{k}={v}" for k, v in settings.items())
+        statement = Statement(now_ms(), 0, 0, sent, len(body), told, sql[:STATEMENT_LEN_MAX])
+        if options.get("front") != "unseen":
+            database.statements.append(statement)
+        settings = database.settings | settings
         try:
-            if sql[:6].upper() == "INSERT" and body:
-                data = self.engine.insert(sql, body, database, settings)
+            database.fail(statement)
+            if is_insert:
+                data, _ = self.engine.insert(sql, body, name, settings)
             else:
-                sql = sql + body.decode()
                 form = options.get("default_format", "TabSeparated")
-                data = self.engine.statement(sql, form, database, settings, params)
+                data, statement.rows_read = self.engine.statement(sql, form, name, settings, params)
+            statement.end_ms = now_ms()
             self.answer(200, data)
         except Exception as error:  # noqa: BLE001: the engine's errors have no class of their own
             text = str(error)
             code = text.partition("Code: ")[2].partition(".")[0] or "1001"
             self.answer(500, text.encode(), {"X-ClickHouse-Exception-Code": code})
+
+    def database(self, name):
+        return self.databases.setdefault(name, Database())
+
+    def front(self, path, database, text):
+        """What tests ask of the front itself."""
+        if path == "/front/rules":
+            database.rule(text)
+            return self.answer(200, b"")
+        lines = "".join(statement.line() + "\n" for statement in list(database.statements))
+        return self.answer(200, lines.encode())
 
     def body(self):
         if self.headers.get("Transfer-Encoding", "") != "chunked":

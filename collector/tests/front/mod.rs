@@ -63,19 +63,52 @@ impl Front {
 
     /// Does a statement in a database, beside any store; returns what the server answers.
     pub fn statement(&self, database: &str, sql: &str) -> String {
+        self.post(&format!("/?front=unseen&database={database}"), sql)
+    }
+
+    /// Has the server refuse the statements in a database that match a regular expression, with
+    /// `text`, in place of what it was told before. A statement is matched with its settings in
+    /// front of it.
+    pub fn refuse(&self, database: &str, statements: &[&str], text: &str) {
+        let lines = statements.iter();
+        let lines = lines.map(|regex| format!("error\t{regex}\t{text}\n"));
+        self.rules(database, &lines.collect::<String>());
+    }
+
+    /// Gives a setting a value for all of a database, in place of what the server was told before.
+    pub fn set(&self, database: &str, name: &str, value: &str) {
+        self.rules(database, &format!("setting\t{name}\t{value}\n"));
+    }
+
+    /// Has the server do as it would.
+    pub fn forget_rules(&self, database: &str) {
+        self.rules(database, "");
+    }
+
+    fn rules(&self, database: &str, lines: &str) {
+        self.post(&format!("/front/rules?database={database}"), lines);
+    }
+
+    /// What stores asked of a database, oldest first.
+    pub fn asked(&self, database: &str) -> Vec<Asked> {
+        let log = self.post(&format!("/front/log?database={database}"), "");
+        log.lines().map(Asked::of_line).collect()
+    }
+
+    fn post(&self, address: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let length = sql.len();
+        let length = body.len();
         write!(
             stream,
-            "POST /?database={database} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Length: {length}\r\n\r\n{sql}"
+            "POST {address} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200"), "{sql}: {body}");
-        body.to_owned()
+        let (head, answered) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{body}: {answered}");
+        answered.to_owned()
     }
 
     /// Ends the process at once, as a crash would; the data stays.
@@ -85,6 +118,41 @@ impl Front {
         Killed {
             port: self.port,
             directory: self.directory.clone(),
+        }
+    }
+}
+
+/// A statement of a store.
+#[derive(Debug)]
+pub struct Asked {
+    /// When it came. Unit: milliseconds of a clock of the server's.
+    pub start_ms: u64,
+    /// When it was done; 0 where it failed.
+    pub end_ms: u64,
+    /// Rows of tables that the engine read for it.
+    pub rows_read: u64,
+    /// Rows of an insert as they were sent. Unit: bytes.
+    pub sent_bytes: u64,
+    /// The same unpacked. Unit: bytes.
+    pub unpacked_bytes: u64,
+    /// What was sent with it.
+    pub settings: String,
+    /// The statement, in one line.
+    pub sql: String,
+}
+
+impl Asked {
+    fn of_line(line: &str) -> Asked {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let number = |at: usize| fields[at].parse().unwrap();
+        Asked {
+            start_ms: number(0),
+            end_ms: number(1),
+            rows_read: number(2),
+            sent_bytes: number(3),
+            unpacked_bytes: number(4),
+            settings: fields[5].to_owned(),
+            sql: fields[6].to_owned(),
         }
     }
 }

@@ -54,6 +54,15 @@ pub(super) enum Fault {
 }
 
 impl Fault {
+    /// True when the server did not do a statement because of a setting that was sent with it: it
+    /// does not know the setting, or the user may not change it.
+    fn is_of_setting(&self) -> bool {
+        let (Fault::Away(text) | Fault::Refused(text)) = self else {
+            return false;
+        };
+        code(text).is_some_and(|code| SETTING_REFUSED.contains(&code))
+    }
+
     /// As the trait says it.
     pub fn of(self, operation: &'static str) -> StoreError {
         match self {
@@ -79,6 +88,9 @@ const LATER: &[u32] = &[
 const TOO_MUCH: &[u32] = &[158, 191, 241, 307, 396];
 /// Codes of queries that ran out of time or were killed.
 const OVER: &[u32] = &[159, 394];
+
+/// Codes of settings that are unknown, may not be changed by a read-only user, or have a bound.
+const SETTING_REFUSED: &[u32] = &[115, 164, 452];
 
 /// Number in `Code: 241. DB::Exception: …`.
 fn code(text: &str) -> Option<u32> {
@@ -313,6 +325,19 @@ impl Client {
         self.in_time(self.query(statement).execute()).await
     }
 
+    /// Drops a partition of any size. The server refuses those above 50 GB unless it is told
+    /// otherwise, to save people from a slip; days that are over age are no slip.
+    pub async fn drop_partition(&self, table: &str, partition: &str) -> Result<(), Fault> {
+        let sql = format!("ALTER TABLE {table} DROP PARTITION {partition}");
+        let query = self.inside.query_raw(&sql);
+        let of_any_size = query.with_setting("max_partition_size_to_drop", "0");
+        match self.in_time(of_any_size.execute()).await {
+            // Its own bound holds then.
+            Err(fault) if fault.is_of_setting() => self.execute(&sql).await,
+            done => done,
+        }
+    }
+
     /// The only row of an answer.
     pub async fn one<T: RowOwned + RowRead>(&self, sql: &str) -> Result<T, Fault> {
         let statement = Statement::of(sql);
@@ -453,6 +478,20 @@ mod tests {
         assert!(matches!(over, Fault::GivenUp));
         let large = fault_of_query(&bad("Code: 241. DB::Exception: Memory limit"));
         assert!(matches!(large, Fault::Limit(_)));
+    }
+
+    #[test]
+    fn settings_that_are_refused_are_told_from_statements_that_are() {
+        let fault = |text: &str| fault_of_write(&Error::BadResponse(text.to_owned()));
+        for of_setting in [
+            "Code: 115. DB::Exception: Unknown setting",
+            "Code: 164. DB::Exception: Cannot modify setting in readonly mode",
+            "Code: 452. DB::Exception: Setting should not be changed",
+        ] {
+            assert!(fault(of_setting).is_of_setting(), "{of_setting}");
+        }
+        assert!(!fault("Code: 359. DB::Exception: Size is greater").is_of_setting());
+        assert!(!Fault::GivenUp.is_of_setting());
     }
 
     #[test]

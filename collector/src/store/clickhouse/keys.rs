@@ -2,6 +2,7 @@
 
 use crate::store::{HostKey, LabelSet, TimeRange};
 use profile::{ContentId, FrameRef};
+use std::time::Duration;
 
 /// Step in which the begin of a window is kept. Unit: nanoseconds.
 ///
@@ -129,6 +130,13 @@ impl Place {
     }
 }
 
+/// First day that is kept for an age. Unit: days since the epoch.
+pub(super) fn oldest_day(now_unix_ns: i64, age: Duration) -> u16 {
+    let age_s = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+    let oldest_s = (now_unix_ns / NS_PER_S).saturating_sub(age_s);
+    u16::try_from(oldest_s.div_euclid(86_400)).unwrap_or(0)
+}
+
 /// A range in whole steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
@@ -173,10 +181,10 @@ impl Span {
     }
 
     /// The same with time before and after it.
-    pub fn widened(self, by_s: i64) -> Span {
+    pub fn widened(self, before_s: i64, after_s: i64) -> Span {
         Span {
-            start_s: (self.start_s - by_s).max(0),
-            end_s: (self.end_s + by_s).min(SECONDS_END - 1),
+            start_s: (self.start_s - before_s).max(0),
+            end_s: (self.end_s + after_s).min(SECONDS_END - 1),
             ..self
         }
     }

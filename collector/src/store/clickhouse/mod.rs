@@ -137,7 +137,8 @@ struct Counters {
     rows: AtomicU64,
     stacks: AtomicU64,
     collisions: AtomicU64,
-    unavailable: AtomicU64,
+    reads_unavailable: AtomicU64,
+    writes_unavailable: AtomicU64,
     partitions_dropped: AtomicU64,
     days_kept_longer: AtomicU64,
 }
@@ -169,6 +170,8 @@ pub struct ClickHouseStore {
     unfinished: Mutex<Option<push::Batch>>,
     /// Days over the age of samples whose rollups were looked at.
     looked: Mutex<BTreeMap<u16, retire::Looked>>,
+    /// Days of tables that could not be dropped.
+    undropped: Mutex<BTreeMap<(&'static str, u16), retire::Undropped>>,
     closed: AtomicBool,
 }
 
@@ -278,36 +281,55 @@ impl ClickHouseStore {
             outage: Mutex::default(),
             unfinished: Mutex::default(),
             looked: Mutex::default(),
+            undropped: Mutex::default(),
             closed: AtomicBool::new(false),
         })
     }
 
-    fn run<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    /// Waits for `work`, and counts in `unavailable` when the server is away.
+    fn run<T>(
+        &self,
+        unavailable: &AtomicU64,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
         let Some(runtime) = &self.runtime else {
             return Err(Fault::Away("the store is closed".to_owned()));
         };
         let done = runtime.block_on(work);
         if let Err(Fault::Away(_)) = &done {
-            self.counters.unavailable.fetch_add(1, Ordering::Relaxed);
+            unavailable.fetch_add(1, Ordering::Relaxed);
         }
         done
     }
 
-    /// Anything but windows: what a busy server answers to a query, or to a sign of life of a host,
-    /// says nothing of whether it takes windows.
-    fn wait<T>(
+    /// A query: what a busy server answers to it says nothing of whether it takes windows.
+    fn read<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, StoreError> {
-        self.run(work).map_err(|fault| fault.of(operation))
+        let done = self.run(&self.counters.reads_unavailable, work);
+        done.map_err(|fault| fault.of(operation))
     }
 
-    /// The server took something.
+    /// Writes anything but windows. Whether the server takes it says nothing of windows either: it
+    /// may be that the table of one has room and that of the other has not.
+    fn write<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, StoreError> {
+        self.may_write()?;
+        let done = self.run(&self.counters.writes_unavailable, work);
+        done.map_err(|fault| fault.of(operation))
+    }
+
+    /// The server took windows.
     fn is_back(&self) {
         *lock(&self.outage) = None;
     }
 
+    /// The server did not take windows.
     fn went_away(&self, reason: &str) {
         let mut outage = lock(&self.outage);
         let wait = outage.as_ref().map_or(BACK_OFF_MIN, |last| last.wait * 2);
@@ -358,7 +380,8 @@ impl Store for ClickHouseStore {
             counters: &self.counters,
             unfinished: &self.unfinished,
         };
-        let done = self.run(push.take(windows, definitions, now_unix_ns));
+        let work = push.take(windows, definitions, now_unix_ns);
+        let done = self.run(&self.counters.writes_unavailable, work);
         match &done {
             Err(Fault::Away(reason)) => self.went_away(reason),
             // Whatever it answered: it is there.
@@ -377,19 +400,15 @@ impl Store for ClickHouseStore {
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.may_write()?;
-        self.wait("remember hosts", quality::put_hosts(&self.client, hosts))?;
-        self.is_back();
-        Ok(())
+        self.write("remember hosts", quality::put_hosts(&self.client, hosts))
     }
 
     fn attend(&self, hosts: &[Attending]) -> Result<(), StoreError> {
-        self.may_write()?;
-        self.wait("tell who attends", attendance::put(&self.client, hosts))
+        self.write("tell who attends", attendance::put(&self.client, hosts))
     }
 
     fn attending(&self, since_unix_ns: i64, limits: &Limits) -> Result<Vec<Attending>, StoreError> {
-        self.wait(
+        self.read(
             "ask who attends",
             attendance::find(&self.client, since_unix_ns, limits),
         )
@@ -401,27 +420,15 @@ impl Store for ClickHouseStore {
         limits: &Limits,
     ) -> Result<Vec<(HostRecord, HostRange)>, StoreError> {
         let span = Span::of(range, STEP_NS);
-        self.wait("list hosts", quality::hosts(&self.client, span, limits))
+        self.read("list hosts", quality::hosts(&self.client, span, limits))
     }
 
     fn kept(&self) -> Result<Option<TimeRange>, StoreError> {
-        #[derive(::clickhouse::Row, serde::Deserialize)]
-        struct Kept {
-            windows: u64,
-            first_ns: i64,
-            last_ns: i64,
-        }
-        let sql = "SELECT count() AS windows, min(start_ns) AS first_ns, max(end_ns) AS last_ns \
-                   FROM windows";
-        let kept: Kept = self.wait("tell what is kept", self.client.one(sql))?;
-        Ok((kept.windows > 0).then_some(TimeRange {
-            start_unix_ns: kept.first_ns,
-            end_unix_ns: kept.last_ns,
-        }))
+        self.read("tell what is kept", quality::kept(&self.client))
     }
 
     fn label_names(&self, scope: &Scope, limits: &Limits) -> Result<Vec<String>, StoreError> {
-        self.wait(
+        self.read(
             "list labels",
             answer::label_names(&self.client, scope, limits),
         )
@@ -436,7 +443,7 @@ impl Store for ClickHouseStore {
         limits: &Limits,
     ) -> Result<(Vec<String>, bool), StoreError> {
         let work = answer::label_values(&self.client, scope, name, prefix, limit, limits);
-        self.wait("list values", work)
+        self.read("list values", work)
     }
 
     fn series(
@@ -448,7 +455,7 @@ impl Store for ClickHouseStore {
     ) -> Result<Answer<Lines>, StoreError> {
         let group_by = GroupBy::from_keys(group_by);
         let work = answer::series(&self.client, scope, &group_by, step_ns, limits);
-        self.wait("add up a series", work)
+        self.read("add up a series", work)
     }
 
     fn profile(
@@ -458,7 +465,7 @@ impl Store for ClickHouseStore {
         limits: &Limits,
     ) -> Result<Answer<Profile>, StoreError> {
         let work = stacks::profile(&self.client, range, query, limits);
-        self.wait("merge a profile", work)
+        self.read("merge a profile", work)
     }
 
     fn totals(
@@ -469,12 +476,11 @@ impl Store for ClickHouseStore {
     ) -> Result<Answer<Vec<Labelled>>, StoreError> {
         let group_by = GroupBy::from_keys(group_by);
         let work = answer::totals(&self.client, scope, &group_by, limits);
-        self.wait("add up totals", work)
+        self.read("add up totals", work)
     }
 
     fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.may_write()?;
-        self.wait("drop what is over age", self.retire(now_unix_ns))
+        self.write("drop what is over age", self.retire(now_unix_ns))
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -489,8 +495,12 @@ impl Store for ClickHouseStore {
             ("stacks_defined_total", of(&self.counters.stacks)),
             ("stack_id_collisions_total", of(&self.counters.collisions)),
             (
-                "clickhouse_unavailable_total",
-                of(&self.counters.unavailable),
+                "clickhouse_reads_unavailable_total",
+                of(&self.counters.reads_unavailable),
+            ),
+            (
+                "clickhouse_writes_unavailable_total",
+                of(&self.counters.writes_unavailable),
             ),
             (
                 "clickhouse_partitions_dropped_total",

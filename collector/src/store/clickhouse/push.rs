@@ -1,8 +1,9 @@
 //! From pushed windows to rows: what is refused, what is there already, which stacks are missing.
 
 use super::client::{Client, Fault, Statement};
-use super::keys::{Keys, Place, origin};
+use super::keys::{Keys, NS_PER_S, Place, oldest_day, origin};
 use super::known::Known;
+use super::quality::{GAP_AFTER_S_MAX, GAP_S_MAX};
 use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
 use super::window::{WEIGHT_MAX, alone, host_labels, pairs_of, refusal, service_of};
 use super::{Counters, Options};
@@ -43,8 +44,8 @@ pub(super) struct Batch {
     windows: Vec<WindowRow>,
     /// Ids that are in the dictionaries once the batch is.
     learned: HashMap<u16, HashSet<u64>>,
-    /// Stacks to be copied to a day from others.
-    copies: BTreeMap<u16, BTreeSet<u64>>,
+    /// Stacks to be copied to a day, by that day and the one they are copied from.
+    copies: BTreeMap<(u16, u16), BTreeSet<u64>>,
     /// How often it was tried to finish it.
     tries: u32,
 }
@@ -86,6 +87,12 @@ fn around(day: u16) -> [u16; 3] {
 
 /// Stacks of the database that were looked up: what they are, and the days that have them.
 type Found = HashMap<u64, (ContentId, BTreeSet<u16>)>;
+
+/// Days as a list in SQL.
+fn listed(days: &BTreeSet<u16>) -> String {
+    let days: Vec<String> = days.iter().map(u16::to_string).collect();
+    days.join(", ")
+}
 
 /// Takes one push.
 pub(super) struct Push<'s> {
@@ -147,7 +154,9 @@ impl Push<'_> {
             }
             !is_stored
         });
-        self.store(&mut planned, definitions, &mut answers).await?;
+        let oldest = oldest_day(now_unix_ns, self.options.retention);
+        self.store(&mut planned, definitions, oldest, &mut answers)
+            .await?;
         for (at, first) in repeats {
             answers[at] = match &answers[first] {
                 Some(Taken::Stored) => Some(Taken::Repeated),
@@ -171,14 +180,10 @@ impl Push<'_> {
             let mut ask = Statement::default();
             let pairs = ask.pairs(&pairs.collect::<Vec<_>>());
             let days: BTreeSet<u16> = some.iter().flat_map(|&(day, _, _)| around(day)).collect();
-            let days = days
-                .iter()
-                .map(u16::to_string)
-                .collect::<Vec<_>>()
-                .join(", ");
             ask.sql = format!(
-                "SELECT DISTINCT host, sequence FROM windows WHERE toDate(chunk) IN ({days}) AND \
-                 (host, sequence) IN (SELECT pair.1, pair.2 FROM (SELECT arrayJoin({pairs}) AS pair))"
+                "SELECT DISTINCT host, sequence FROM windows WHERE toDate(chunk) IN ({}) AND \
+                 (host, sequence) IN (SELECT pair.1, pair.2 FROM (SELECT arrayJoin({pairs}) AS pair))",
+                listed(&days)
             );
             let rows: Vec<Origin> = self.client.all(&ask).await?;
             found.extend(rows.into_iter().map(|row| (row.host, row.sequence)));
@@ -186,8 +191,8 @@ impl Push<'_> {
         Ok(found)
     }
 
-    /// What the database has of stacks that this collector does not know to be there.
-    async fn look_up(&self, ids: &[u64]) -> Result<Found, Fault> {
+    /// What the database has on these days of stacks that this collector does not know to be there.
+    async fn look_up(&self, ids: &[u64], days: &BTreeSet<u16>) -> Result<Found, Fault> {
         #[derive(Fields, Deserialize)]
         struct Stack {
             day: u16,
@@ -200,7 +205,8 @@ impl Push<'_> {
             let ids = ask.numbers(some);
             ask.sql = format!(
                 "SELECT DISTINCT day, stack, hash FROM stacks \
-                 WHERE stack IN (SELECT arrayJoin({ids}))"
+                 WHERE day IN ({}) AND stack IN (SELECT arrayJoin({ids}))",
+                listed(days)
             );
             for row in self.client.all::<Stack>(&ask).await? {
                 let of = found.entry(row.stack);
@@ -215,6 +221,7 @@ impl Push<'_> {
         &self,
         planned: &mut Vec<Planned<'_>>,
         definitions: &Dictionary,
+        oldest_day: u16,
         answers: &mut [Option<Taken>],
     ) -> Result<(), Fault> {
         let given: HashMap<ContentId, StackId> = definitions
@@ -225,6 +232,10 @@ impl Push<'_> {
             .collect();
         let mut ids: HashMap<ContentId, u64> = HashMap::new();
         let mut unsure: BTreeSet<u64> = BTreeSet::new();
+        // A stack that was used yesterday is copied and need not come again. One that was not is
+        // asked for once more: its agent has it, and older days, of which there may be hundreds,
+        // have no index by stack. Days over age may be dropped before they are copied from.
+        let mut days: BTreeSet<u16> = BTreeSet::new();
         {
             let known = super::lock(self.known);
             for plan in planned.iter() {
@@ -234,18 +245,22 @@ impl Push<'_> {
                         .or_insert_with(|| self.keys.stack(row.stack));
                     if id != 0 && !known.has(plan.place.day(), id) {
                         unsure.insert(id);
+                        days.extend(around(plan.place.day()));
                     }
                 }
             }
         }
         let unsure: Vec<u64> = unsure.into_iter().collect();
-        let found = self.look_up(&unsure).await?;
+        days.retain(|&day| day >= oldest_day);
+        let found = self.look_up(&unsure, &days).await?;
         let mut coming = HashSet::new();
         planned.retain(|plan| {
             let missing = self.missing(plan, &ids, &found, &given, &coming);
             let complete = missing.is_empty();
             if complete {
-                coming.extend(plan.window.rows.iter().map(|row| row.stack));
+                // A stack that is known to be on this window's day may be on no day near another's.
+                let stacks = plan.window.rows.iter().map(|row| row.stack);
+                coming.extend(stacks.filter(|stack| given.contains_key(stack)));
             }
             answers[plan.at] = Some(if complete {
                 Taken::Stored
@@ -434,8 +449,9 @@ impl Push<'_> {
                 self.counters.collisions.fetch_add(1, Ordering::Relaxed);
                 return 0;
             }
+            let newest = days.last().copied().unwrap_or(day);
             if self.is_new(batch, day, id) && !days.contains(&day) {
-                batch.copies.entry(day).or_default().insert(id);
+                batch.copies.entry((day, newest)).or_default().insert(id);
             }
             return id;
         }
@@ -522,8 +538,8 @@ impl Push<'_> {
 
     /// Writes the rows: dictionaries before what names them, windows last.
     async fn write(&self, batch: &Batch) -> Result<(), Fault> {
-        for (day, stacks) in &batch.copies {
-            self.copy(*day, stacks).await?;
+        for (&(day, from), stacks) in &batch.copies {
+            self.copy(day, from, stacks).await?;
         }
         self.client.insert("frames", &batch.frames).await?;
         self.client.insert("stacks", &batch.stacks).await?;
@@ -543,8 +559,8 @@ impl Push<'_> {
         Ok(())
     }
 
-    /// Copies stacks and their frames from the dictionaries of other days.
-    async fn copy(&self, day: u16, stacks: &BTreeSet<u64>) -> Result<(), Fault> {
+    /// Copies stacks and their frames from the dictionary of another day, which has all of both.
+    async fn copy(&self, day: u16, from: u16, stacks: &BTreeSet<u64>) -> Result<(), Fault> {
         let stacks: Vec<u64> = stacks.iter().copied().collect();
         for some in stacks.chunks(LOOKUP_MAX) {
             let mut frames = Statement::default();
@@ -552,15 +568,16 @@ impl Push<'_> {
             frames.sql = format!(
                 "INSERT INTO frames (day, frame, kind, unnamed, line, function, module, file, \
                  system_name) SELECT toDate({day}), frame, kind, unnamed, line, function, \
-                 module, file, system_name FROM frames WHERE frame IN (SELECT arrayJoin(frames) FROM stacks \
-                 WHERE stack IN (SELECT arrayJoin({ids}))) LIMIT 1 BY frame"
+                 module, file, system_name FROM frames WHERE day = toDate({from}) AND frame IN \
+                 (SELECT arrayJoin(frames) FROM stacks WHERE day = toDate({from}) \
+                 AND stack IN (SELECT arrayJoin({ids}))) LIMIT 1 BY frame"
             );
             self.client.run(&frames).await?;
             let mut copy = Statement::default();
             let ids = copy.numbers(some);
             copy.sql = format!(
                 "INSERT INTO stacks SELECT toDate({day}), stack, hash, frames FROM stacks \
-                 WHERE stack IN (SELECT arrayJoin({ids})) LIMIT 1 BY stack"
+                 WHERE day = toDate({from}) AND stack IN (SELECT arrayJoin({ids})) LIMIT 1 BY stack"
             );
             self.client.run(&copy).await?;
         }
@@ -578,10 +595,21 @@ fn add_window(
 ) {
     let (window, place) = (plan.window, plan.place);
     let host_id = &window.origin.host.host_id;
+    let start_ns = window.range.start_unix_ns;
     let labels = pairs_of(&host_labels(window));
-    let dropped = window.dropped_before.as_ref();
+    let dropped = window.dropped_before.as_ref().map(|gap| {
+        // Those who look for gaps rely on it.
+        let from = start_ns.saturating_sub(GAP_S_MAX * NS_PER_S);
+        let to = start_ns.saturating_add(GAP_AFTER_S_MAX * NS_PER_S);
+        let range = gap.range;
+        (
+            gap,
+            range.start_unix_ns.max(from),
+            range.end_unix_ns.min(to),
+        )
+    });
     // One that ends before it begins says nothing.
-    if let Some(gap) = dropped.filter(|gap| gap.range.start_unix_ns < gap.range.end_unix_ns) {
+    if let Some((gap, from_ns, to_ns)) = dropped.filter(|(_, from, to)| from < to) {
         batch.gaps.push(GapRow {
             chunk: place.chunk,
             host: plan.host,
@@ -589,8 +617,8 @@ fn add_window(
             host_id: host_id.clone(),
             boot: window.origin.host.boot_id,
             labels: labels.clone(),
-            from_ns: gap.range.start_unix_ns,
-            to_ns: gap.range.end_unix_ns,
+            from_ns,
+            to_ns,
             windows: gap.windows,
             samples: gap.samples,
             cause: gap.cause.clone(),
@@ -622,7 +650,7 @@ fn add_window(
         origin,
         host_id: host_id.clone(),
         boot: window.origin.host.boot_id,
-        start_ns: window.range.start_unix_ns,
+        start_ns,
         end_ns: window.range.end_unix_ns,
         event: window.event.clone(),
         unit: window.unit.clone(),

@@ -17,6 +17,13 @@ use std::collections::{BTreeMap, HashMap};
 const ABSENT_NS_MIN: i64 = NS_PER_S;
 /// A window is at most so long; what covers the start of a range starts within. Unit: seconds.
 const WINDOW_S_MAX: i64 = 3600;
+/// What an agent gave up is told with the first window after it, so it ends when that one starts,
+/// more or less: clocks are set. Unit: seconds.
+pub(super) const GAP_AFTER_S_MAX: i64 = 86_400;
+/// Longest time that an agent gave up and that counts as given up; what is before is absent. With
+/// less, a host that was off the network for a while with a full spool is told as switched off;
+/// with more, questions about old days look at more of them. Unit: seconds.
+pub(super) const GAP_S_MAX: i64 = 31 * 86_400;
 /// Taken for each gap while they are collected. Unit: bytes.
 const GAP_BYTES: usize = 128;
 
@@ -323,7 +330,7 @@ async fn read_near(
          ) WHERE first OR number = numbers OR to_ns - from_ns >= {ABSENT_NS_MIN}",
         start = range.start_unix_ns,
         end = range.end_unix_ns,
-        near = span.widened(WINDOW_S_MAX).of_steps(),
+        near = span.widened(WINDOW_S_MAX, WINDOW_S_MAX).of_steps(),
     );
     let mut count = 0;
     client
@@ -351,7 +358,8 @@ async fn read_near(
         .await
 }
 
-/// What agents said they gave up.
+/// What agents said they gave up. What is stored of it, and its window, is on the days around the
+/// range that a gap may be told on, however many are kept.
 async fn read_dropped(
     client: &Client,
     span: Span,
@@ -374,10 +382,11 @@ async fn read_dropped(
     ask.sql = format!(
         "SELECT toString(host_id) AS host_id, boot, from_ns, to_ns, set.windows AS windows, \
          samples, toString(cause) AS cause FROM gaps AS set FINAL \
-         WHERE from_ns < {end} AND to_ns > {start} AND {selected} \
-         AND (host, sequence) IN (SELECT host, sequence FROM windows WHERE \
+         WHERE {near} AND from_ns < {end} AND to_ns > {start} AND {selected} \
+         AND (host, sequence) IN (SELECT host, sequence FROM windows WHERE {near} AND \
            (host, sequence) IN (SELECT host, sequence FROM gaps \
-             WHERE from_ns < {end} AND to_ns > {start}))",
+             WHERE {near} AND from_ns < {end} AND to_ns > {start}))",
+        near = span.widened(GAP_AFTER_S_MAX, GAP_S_MAX).of_chunks(),
         start = span.covered.start_unix_ns,
         end = span.covered.end_unix_ns,
     );
@@ -402,6 +411,29 @@ async fn read_dropped(
             Ok(())
         })
         .await
+}
+
+/// From the first window that is kept to the end of the last. It reads the first day and the last
+/// two, a few rows for each host, however many days are between them.
+pub(super) async fn kept(client: &Client) -> Result<Option<TimeRange>, Fault> {
+    #[derive(Row, Deserialize)]
+    struct Kept {
+        rows: u64,
+        first_ns: i64,
+        last_ns: i64,
+    }
+    // The engine knows the first and last day of each part. A window that starts on the day before
+    // the last may end after all of that day.
+    let sql = "WITH (SELECT min(day) FROM host_days) AS first, \
+         (SELECT max(day) FROM host_days) AS last \
+         SELECT count() AS rows, min(told.first_ns) AS first_ns, \
+         max(greatest(told.last_ns, told.end_ns)) AS last_ns \
+         FROM host_days AS told WHERE day = first OR day >= last - 1";
+    let kept: Kept = client.one(sql).await?;
+    Ok((kept.rows > 0).then_some(TimeRange {
+        start_unix_ns: kept.first_ns,
+        end_unix_ns: kept.last_ns,
+    }))
 }
 
 /// Everything beside an answer but its total.

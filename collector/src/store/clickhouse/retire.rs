@@ -5,7 +5,7 @@
 //! anything is kept of it.
 
 use super::client::{Fault, Statement};
-use super::keys::NS_PER_S;
+use super::keys::{NS_PER_S, oldest_day};
 use super::rollup::Source;
 use super::schema::{BY_DAY, Kept};
 use super::{ClickHouseStore, lock};
@@ -25,6 +25,26 @@ const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// Time after which a day that lacked something is looked at again: another collector's clock may
 /// be late.
 const LACKING_AGAIN: Duration = Duration::from_secs(6 * 3600);
+
+/// Time after which a day that could not be dropped is tried again. Most reasons stay until a person
+/// acts; with less, a server that refuses is asked all the time.
+const DROP_AGAIN: Duration = Duration::from_secs(600);
+
+/// A day of a table that could not be dropped.
+pub(super) struct Undropped {
+    /// When it is tried again.
+    until: Instant,
+    reason: String,
+}
+
+/// What became of a day of a table.
+enum Dropped {
+    Now,
+    /// The server refuses, now or a short time ago.
+    Not,
+    /// The server has no room or time for it.
+    Away,
+}
 
 /// Whether the rollups of a day have all of its samples, which changes no more once no window of
 /// the day is taken.
@@ -46,11 +66,7 @@ struct Partition {
 impl ClickHouseStore {
     /// Drops what is over age.
     pub(super) async fn retire(&self, now_unix_ns: i64) -> Result<(), Fault> {
-        let first_kept = |age: Duration| {
-            let age_s = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
-            let oldest_s = (now_unix_ns / NS_PER_S).saturating_sub(age_s);
-            u16::try_from(oldest_s.div_euclid(86_400)).unwrap_or(0)
-        };
+        let first_kept = |age: Duration| oldest_day(now_unix_ns, age);
         let longest = self.options.retention;
         let first = |kept: Kept| match kept {
             Kept::Raw => first_kept(self.options.raw.min(longest)),
@@ -64,14 +80,20 @@ impl ClickHouseStore {
             "SELECT DISTINCT table AS of, partition AS name, \
              toUInt16(toDate(parseDateTimeBestEffort(partition))) AS day FROM system.parts \
              WHERE active AND database = currentDatabase() AND length(partition) = 8 \
-             AND toUInt32OrZero(partition) BETWEEN 19700101 AND toYYYYMMDD(toDate({newest})) - 1"
+             AND toUInt32OrZero(partition) BETWEEN 19700101 AND toYYYYMMDD(toDate({newest})) - 1 \
+             ORDER BY day"
         ));
         let old = self.client.all::<Partition>(&ask).await?;
         let listed: BTreeSet<u16> = old.iter().map(|partition| partition.day).collect();
         lock(&self.looked).retain(|day, _| listed.contains(day));
+        lock(&self.undropped).retain(|(of, day), _| {
+            old.iter()
+                .any(|partition| partition.of == *of && partition.day == *day)
+        });
         let (mut dropped, mut kept_longer) = (false, BTreeSet::new());
-        let mut failed = None;
-        for &(table, kept) in BY_DAY {
+        let mut look_failed = None;
+        let mut is_away = false;
+        'tables: for &(table, kept) in BY_DAY {
             let first_kept = first(kept);
             for partition in old.iter().filter(|partition| partition.of == table) {
                 let day = partition.day;
@@ -81,12 +103,12 @@ impl ClickHouseStore {
                 }
                 if kept == Kept::Raw && day >= first(Kept::Longest) {
                     // After a fault nobody waits for the next one.
-                    let is_whole = match failed {
+                    let is_whole = match look_failed {
                         None => self.look(day).await,
                         Some(_) => Ok(false),
                     };
                     let is_whole = is_whole.unwrap_or_else(|fault| {
-                        failed = Some(fault);
+                        look_failed = Some(fault);
                         false
                     });
                     if !is_whole {
@@ -94,20 +116,37 @@ impl ClickHouseStore {
                         continue;
                     }
                 }
-                if table == "series" && kept_longer.contains(&day) {
+                let needed = match table {
+                    "series" => kept_longer.contains(&day),
+                    "frames" => lock(&self.undropped).contains_key(&("stacks", day)),
+                    // Minutes of a day whose samples stay are dropped as others: samples answer
+                    // for it.
+                    _ => false,
+                };
+                if needed {
                     continue;
                 }
-                // Minutes of a day whose samples stay are dropped as others: samples answer for it.
-                let drop = format!("ALTER TABLE {table} DROP PARTITION {}", partition.name);
-                self.client.execute(&drop).await?;
-                let count = &self.counters.partitions_dropped;
-                count.fetch_add(1, Ordering::Relaxed);
-                dropped = true;
+                match self.drop_day(table, partition).await {
+                    Dropped::Now => dropped = true,
+                    // A refusal says nothing of other days.
+                    Dropped::Not if kept == Kept::Raw => {
+                        kept_longer.insert(day);
+                    }
+                    Dropped::Not => {}
+                    // Other days would wait as long in vain. The next round starts after this one.
+                    Dropped::Away => {
+                        is_away = true;
+                        break 'tables;
+                    }
+                }
             }
         }
-        self.counters
-            .days_kept_longer
-            .store(kept_longer.len() as u64, Ordering::Relaxed);
+        if !is_away {
+            let days = kept_longer.len() as u64;
+            self.counters
+                .days_kept_longer
+                .store(days, Ordering::Relaxed);
+        }
         if dropped {
             let age_s = i64::try_from(longest.as_secs()).unwrap_or(i64::MAX);
             let oldest_s = (now_unix_ns / NS_PER_S).saturating_sub(age_s);
@@ -117,10 +156,34 @@ impl ClickHouseStore {
             self.client.execute(&gaps).await?;
             self.client.execute(&hosts).await?;
         }
-        match failed {
-            // What can be dropped is; it is told, and tried again.
-            Some(fault) => Err(fault),
-            None => Ok(()),
+        // What can be dropped is. The rest is tried again, and told until it is done.
+        let undropped = lock(&self.undropped);
+        let waiting = undropped.values().next();
+        let waiting = waiting.map(|first| Fault::Refused(first.reason.clone()));
+        waiting.or(look_failed).map_or(Ok(()), Err)
+    }
+
+    /// Drops a day of a table, unless that failed and it is not yet time to try again.
+    async fn drop_day(&self, table: &'static str, partition: &Partition) -> Dropped {
+        let key = (table, partition.day);
+        let is_due = |of: &Undropped| of.until <= Instant::now();
+        if !lock(&self.undropped).get(&key).is_none_or(is_due) {
+            return Dropped::Not;
+        }
+        match self.client.drop_partition(table, &partition.name).await {
+            Ok(()) => {
+                lock(&self.undropped).remove(&key);
+                let count = &self.counters.partitions_dropped;
+                count.fetch_add(1, Ordering::Relaxed);
+                Dropped::Now
+            }
+            Err(fault) => {
+                let is_away = matches!(fault, Fault::Away(_));
+                let until = Instant::now() + DROP_AGAIN;
+                let reason = format!("day {} of `{table}`: {fault}", partition.name);
+                lock(&self.undropped).insert(key, Undropped { until, reason });
+                if is_away { Dropped::Away } else { Dropped::Not }
+            }
         }
     }
 

@@ -18,10 +18,10 @@ use super::client::{Client, Fault};
 use super::keys::Keys;
 
 /// Version of the schema that this collector makes and understands.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 /// Statements by version, 1 first. A version that was published never changes.
-const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST, ONCE];
+const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST, ONCE, ENDS];
 
 /// Functions as their runtime spells them, beside what people read. Empty for most.
 const SYSTEM_NAMES: &[&str] =
@@ -44,6 +44,25 @@ const ONCE: &[&str] = &[
     "ALTER TABLE samples MODIFY SETTING non_replicated_deduplication_window = 1000",
     "ALTER TABLE service_1m MODIFY SETTING non_replicated_deduplication_window = 1000",
     "ALTER TABLE service_1h MODIFY SETTING non_replicated_deduplication_window = 1000",
+];
+
+/// When the last window of a host and day ends, so that nobody reads all windows for it. Rows of
+/// before have it as far as what is kept depends on it: on the last two days.
+const ENDS: &[&str] = &[
+    "ALTER TABLE host_days ADD COLUMN IF NOT EXISTS end_ns SimpleAggregateFunction(max, Int64)",
+    "ALTER TABLE windows_to_host_days MODIFY QUERY
+    SELECT toDate(chunk) AS day, host, host_id, boot,
+        sipHash64(mapKeys(windows.labels), mapValues(windows.labels)) AS labels_id,
+        anyLast(windows.labels) AS labels, min(start_ns) AS first_ns, max(start_ns) AS last_ns,
+        max(windows.end_ns) AS end_ns
+    FROM windows GROUP BY day, host, host_id, boot, labels_id",
+    "INSERT INTO host_days (day, host, host_id, boot, labels_id, labels, first_ns, last_ns, end_ns)
+    SELECT toDate(chunk) AS day, host, host_id, boot,
+        sipHash64(mapKeys(windows.labels), mapValues(windows.labels)) AS labels_id,
+        anyLast(windows.labels) AS labels, min(start_ns) AS first_ns, max(start_ns) AS last_ns,
+        max(windows.end_ns) AS end_ns
+    FROM windows WHERE toDate(chunk) >= (SELECT max(day) - 1 FROM host_days)
+    GROUP BY day, host, host_id, boot, labels_id",
 ];
 
 /// Version that [`tell_lost`] belongs to.
