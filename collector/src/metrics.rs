@@ -254,6 +254,10 @@ const STORE_HELP: &[(&str, &str)] = &[
         "Rows put under `[other]` because a dictionary is full.",
     ),
     (
+        "partitions_opened_at_start",
+        "Partitions read at the start, because they had changed since the manifest was written.",
+    ),
+    (
         "partitions_read_total",
         "Partitions that queries read, counted each time; it does not grow with how long data is kept.",
     ),
