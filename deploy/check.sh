@@ -1,6 +1,8 @@
 #!/bin/sh
-# Checks what is in deploy/ as far as the tools of this machine allow. Prints one line a check:
-# ok, skip (a tool is missing) or FAIL. Exits 1 when any failed. Needs no container engine.
+# Checks what is in deploy/ as far as the tools of this machine allow, and the scripts of the
+# repository. Prints one line a check: ok, skip (something that can be had is missing), cannot
+# (Debian does not have it) or FAIL. Exits 1 when any failed; with FLEETPROF_SKIP_FAILS=1 a skip is a
+# failure. Needs no container engine.
 # shellcheck disable=SC2317  # functions run through check() look unreachable to it
 set -u
 cd "$(dirname "$0")" || exit 1
@@ -15,12 +17,19 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
 ok() { echo "ok    $1"; }
-skip() { echo "skip  $1: $2 is not here"; }
 fail() {
     echo "FAIL  $1"
     [ -n "${2:-}" ] && printf '%s\n' "$2" | sed 's/^/        /'
     failed=1
 }
+skip() {
+    if [ "${FLEETPROF_SKIP_FAILS:-}" = 1 ]; then
+        fail "$1" "$2 is not here, and FLEETPROF_SKIP_FAILS forbids skips"
+    else
+        echo "skip  $1: $2 is not here"
+    fi
+}
+cannot() { echo "cannot $1: $2"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 # check NAME COMMAND...: fails when the command fails or prints anything.
 check() {
@@ -111,10 +120,9 @@ else
 fi
 if docker compose version >/dev/null 2>&1; then
     check "docker compose config" docker compose -f "$compose" config --quiet
-elif have docker-compose; then
-    check "docker-compose config" docker-compose -f "$compose" config --quiet
 else
-    skip "docker compose config" "docker compose"
+    # Debian's docker-compose is version 1.29, which rejects `cgroup`.
+    cannot "docker compose config" "Debian has no docker compose 2"
 fi
 
 file=container/Containerfile
@@ -147,7 +155,11 @@ lint_containerfile() {
     done
 }
 check "Containerfile" lint_containerfile
-if have hadolint; then check "hadolint" hadolint "$file"; else skip "hadolint" hadolint; fi
+if have hadolint; then
+    check "hadolint" hadolint "$file"
+else
+    cannot "hadolint" "Debian does not have it"
+fi
 
 # The base image has libc and libgcc_s; more would have to be installed in it.
 lint_libraries() {
@@ -155,13 +167,29 @@ lint_libraries() {
         grep -Ev '^(linux-vdso|libc|libm|libgcc_s|libdl|libpthread|librt|/lib.*/ld-linux.*)\.so' |
         sed 's/^/not in the image: /'
 }
-for built in ../target/release/fleetprofd ../target/release/agent-ctl; do
+# Of any build: all link alike.
+for program in fleetprofd agent-ctl; do
+    for profile in release debug; do
+        built=${CARGO_TARGET_DIR:-../target}/$profile/$program
+        [ ! -x "$built" ] || break
+    done
     if [ -x "$built" ]; then
-        check "libraries of ${built##*/}" lint_libraries "$built"
+        check "libraries of $program" lint_libraries "$built"
     else
-        skip "libraries of ${built##*/}" "a release build"
+        skip "libraries of $program" "a build"
     fi
 done
 
-if have shellcheck; then check "shellcheck" shellcheck check.sh; else skip "shellcheck" shellcheck; fi
+# What Git knows and a shell runs; of a copy without its history this file alone.
+scripts() {
+    git ls-files -z -- .. 2>/dev/null |
+        xargs -0 awk 'FNR == 1 && /^#!.*sh$/ { print FILENAME } { nextfile }'
+}
+if have shellcheck; then
+    found=$(scripts)
+    # shellcheck disable=SC2086  # a word a script; none has a space in its name
+    check "shellcheck" shellcheck ${found:-check.sh}
+else
+    skip "shellcheck" shellcheck
+fi
 exit "$failed"

@@ -179,7 +179,7 @@ fn a_server_killed_again_and_again_has_each_window_once() {
     let mut front = Some(front);
     let pushed = AtomicU64::new(0);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let pushing = scope.spawn(|| {
             for sequence in 0..WINDOWS {
                 let taken = push_until_taken(&store, &window(sequence));
                 assert!(
@@ -191,7 +191,8 @@ fn a_server_killed_again_and_again_has_each_window_once() {
         });
         for kill_after in [5, 20, 40] {
             while pushed.load(Ordering::Acquire) < kill_after {
-                thread::yield_now();
+                assert!(!pushing.is_finished(), "pushing failed, see above");
+                thread::sleep(Duration::from_millis(1));
             }
             front = front.take().map(|front| front.kill().start_again());
         }

@@ -362,13 +362,13 @@ fn parts_become_one_and_what_comes_later_is_put_to_them() {
     let before = ask(&store, hour, "", &["service"]);
     assert_eq!(before.quality.rollup.step_ns, HOUR as u64);
     // Agents that were cut off bring windows of an hour that is closed, at each level that takes them.
-    let (mut samples, mut sequence) = (before.quality.total.count, 10_000);
-    for (age, level, _) in &AGES[..3] {
+    let mut samples = before.quality.total.count;
+    for (at, (age, level, _)) in AGES[..3].iter().enumerate() {
         let now = BEGIN + age;
         settle(&store, now);
         let mut late = fleet.window(1, 8, BEGIN);
-        late.origin.sequence = sequence;
-        sequence += 1;
+        // A part of a window that was cut in two: numbered as one that starts a moment later.
+        late.origin.sequence += 1 + at as u64;
         samples += Fleet::samples(&late);
         assert_eq!(push(&store, &fleet, late.clone(), now), Taken::Stored);
         assert_eq!(push(&store, &fleet, late.clone(), now), Taken::Repeated);

@@ -487,6 +487,76 @@ fn a_query_reads_the_partitions_of_its_range_and_is_told_of_the_others() {
     check(&open(folder.path(), &options));
 }
 
+#[test]
+fn what_is_known_of_a_thousand_hosts_is_one_batch_of_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), &Options::default());
+    let records: Vec<HostRecord> = (0..1000)
+        .map(|host| HostRecord {
+            key: Fleet::host(host),
+            facts: HostFacts::default(),
+            first_seen_unix_ns: BEGIN,
+            last_seen_unix_ns: BEGIN + SECOND,
+            clock_ahead_ns: 0,
+        })
+        .collect();
+    store.put_hosts(&records).unwrap();
+    assert_eq!(counter(&store, "fleetprof_store_log_batches_total"), 1);
+    let known = |store: &EmbeddedStore| store.hosts(all_time(), &ample()).unwrap().len();
+    assert_eq!(known(&store), 1000);
+    drop(store);
+    assert_eq!(known(&open(folder.path(), &Options::default())), 1000);
+}
+
+#[test]
+fn dictionaries_that_find_no_room_are_forgotten_and_read_again() {
+    let fleet = Fleet::new(1, SMALL);
+    let (large, small) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let stores = [(&large, usize::MAX), (&small, 1)].map(|(folder, dictionary_bytes)| {
+        let options = Options {
+            dictionary_bytes,
+            ..quick_flushes()
+        };
+        let store = open(folder.path(), &options);
+        // Ten partitions of 20 minutes.
+        for window in (0..1200).step_by(40) {
+            let taken = push(&store, &fleet, fleet.window(0, window, BEGIN));
+            assert_eq!(taken.unwrap(), Taken::Stored);
+        }
+        flush(&store);
+        store
+    });
+    let held = |store: &EmbeddedStore| counter(store, "fleetprof_store_dictionary_bytes");
+    for _ in 0..2 {
+        let [answer, of_small] = [0, 1].map(|at| by_host(&stores[at]));
+        assert_eq!(of_small.quality, answer.quality);
+        let folded = [&answer, &of_small].map(|answer| by_stack(&answer.data));
+        assert_eq!(folded[1], folded[0]);
+        // One, the one used last, of ten.
+        let [all, one] = [0, 1].map(|at| held(&stores[at]));
+        assert!(one > 0 && one < all / 5, "{one} of {all} bytes");
+    }
+    // A late window needs one of those that were forgotten.
+    let late = fleet.window(0, 41, BEGIN);
+    let samples = total(&stores[1]) + Fleet::samples(&late);
+    let [large, small] = stores.each_ref().map(|store| {
+        assert_eq!(push(store, &fleet, late.clone()).unwrap(), Taken::Stored);
+        by_stack(&by_host(store).data)
+    });
+    assert_eq!(small, large);
+    assert_eq!(total(&stores[1]), samples);
+}
+
+/// Samples by stack.
+fn by_stack(profile: &Profile) -> BTreeMap<ContentId, u64> {
+    let ids = profile.dict.content_ids();
+    let mut counts = BTreeMap::new();
+    for (key, value) in &profile.samples {
+        *counts.entry(ids[key.stack.0 as usize]).or_insert(0) += value.count;
+    }
+    counts
+}
+
 /// A host's second window, with what its agent sends of the stacks that were asked for when it
 /// takes those of the first for known.
 fn second_window(fleet: &Fleet, asked: &[ContentId], all_callers: bool) -> Arc<Defined> {
@@ -553,11 +623,7 @@ fn callers_that_should_be_known_and_are_not_are_asked_for() {
             assert_eq!(push(store, &fleet, window(0)).unwrap(), Taken::Stored);
         }
         let profile = by_host(store).data;
-        let ids = profile.dict.content_ids();
-        let samples = profile.samples.iter();
-        let found: BTreeMap<_, u64> = samples
-            .map(|(key, value)| (ids[key.stack.0 as usize], value.count))
-            .collect();
+        let found = by_stack(&profile);
         assert_eq!(*expected.get_or_insert_with(|| found.clone()), found);
     }
 }

@@ -590,3 +590,27 @@ impl From<wire::Info> for Info {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_frame_takes_as_many_bytes_as_are_reserved_for_one() {
+        // Every field is named, so that one that is added is counted as well.
+        let largest = wire::Frame {
+            kind: u32::MAX,
+            unnamed: u32::MAX,
+            function: u32::MAX,
+            module: u32::MAX,
+            file: u32::MAX,
+            line: u32::MAX,
+            system_name: u32::MAX,
+        };
+        let chunk = wire::ProfileChunk {
+            frames: vec![largest],
+            ..wire::ProfileChunk::default()
+        };
+        assert_eq!(chunk.encoded_len(), FRAME_BYTES);
+    }
+}

@@ -2,9 +2,10 @@
 
 use rustix::process::{Pid, Signal};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Shortest pause between two questions of a bounded wait. Short beside everything waited for.
@@ -13,6 +14,9 @@ const POLL: Duration = Duration::from_millis(10);
 const POLL_MAX: Duration = Duration::from_secs(1);
 /// Pauses are this many times as long as the question took.
 const PAUSE_FACTOR: u32 = 2;
+
+/// Longest time for a child to say that it is ready. Only a failing test waits for it.
+const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Asks `ready` again until it gives something or `limit` is over. A question that takes long is
 /// asked less often: who waits leaves the CPUs to what it waits for.
@@ -52,6 +56,32 @@ pub fn begin(command: &mut Command) -> io::Result<Child> {
         started => Some(started),
     });
     started.unwrap_or_else(|| Err(io::ErrorKind::ExecutableFileBusy.into()))
+}
+
+/// Waits for the first byte that a child prints, by which it says that it is ready.
+///
+/// # Panics
+/// When its output is not piped, or ends before; and when nothing comes in a minute: then it is
+/// killed, and nobody waits for its end, which may not come either.
+pub fn wait_until_ready(child: &mut Child) {
+    let mut stdout = child.stdout.take().expect("the output is piped");
+    let (send, answer) = sync_channel(1);
+    std::thread::spawn(move || {
+        let read = stdout.read_exact(&mut [0]);
+        let _ = send.send((read, stdout));
+    });
+    let why = match answer.recv_timeout(READY_LIMIT) {
+        Ok((Ok(()), stdout)) => {
+            child.stdout = Some(stdout);
+            return;
+        }
+        Ok((Err(error), _)) => format!("its output ended: {error}"),
+        Err(RecvTimeoutError::Timeout) => format!("it printed nothing in {READY_LIMIT:?}"),
+        Err(RecvTimeoutError::Disconnected) => "its reader ended".to_owned(),
+    };
+    let _ = child.kill();
+    let status = wait_for(Duration::from_secs(1), || child.try_wait().ok().flatten());
+    panic!("child {} is not ready: {why} ({status:?})", child.id());
 }
 
 impl Proc {

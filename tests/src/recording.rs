@@ -1,7 +1,9 @@
 //! One recording that several tests of a suite look at: made by the first that asks, given to all.
 
+use crate::cgroup::Cgroup;
 use crate::daemon::Daemon;
 use crate::require::{Beside, Live, Need, met};
+use crate::view::View;
 use profile::StackEnd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -13,6 +15,10 @@ const QUIET: Duration = Duration::from_secs(4);
 /// Longest wait for that. A debug build on a busy machine takes seconds for a large library, and
 /// the programs of the test itself keep the CPUs busy.
 const LEAD_MAX: Duration = Duration::from_secs(180);
+
+/// Pause between two looks at how many samples there are. Each has the sampler hand over what it
+/// has.
+const LOOK_EVERY: Duration = Duration::from_secs(4);
 
 /// Holds a recording, or why there is none.
 pub struct Shared<T>(OnceLock<Result<T, String>>);
@@ -70,6 +76,22 @@ impl<T: Send + Sync> Shared<T> {
         match made {
             Ok(recording) => Some(recording),
             Err(reason) => panic!("failed to record: {reason}"),
+        }
+    }
+}
+
+/// What is sampled from now on, until each of these cgroups has `enough` samples, `limit` at the
+/// longest: how long that takes depends on who else has the CPUs.
+pub fn record(daemon: &Daemon, cgroups: &[&Cgroup], enough: u64, limit: Duration) -> View {
+    let begin = crate::clock::unix_ns();
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        std::thread::sleep(left.min(LOOK_EVERY));
+        let view = daemon.client().since(begin);
+        let is_enough = |cgroup: &&Cgroup| view.in_cgroup(cgroup.path()).count() >= enough;
+        if cgroups.iter().all(is_enough) || Instant::now() >= end {
+            return view;
         }
     }
 }

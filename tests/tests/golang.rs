@@ -3,7 +3,7 @@
 
 use fixtures::golang::{self, Build};
 use fixtures::process::{install, wait_for};
-use fixtures::recording::{Shared, wait_until_read};
+use fixtures::recording::{Shared, record, wait_until_read};
 use fixtures::{Cgroup, Daemon, Need, View, Workload, skip};
 use profile::{FrameKind, StackEnd, Unnamed};
 use std::collections::BTreeMap;
@@ -13,7 +13,9 @@ use std::time::Duration;
 const NEEDS: &[Need] = &[Need::Root, Need::Cgroup2];
 /// Longest wait until all stacks of the programs are walked.
 const LEAD_MAX: Duration = Duration::from_secs(60);
-/// How long what is looked at lasts.
+/// Samples of each program that are looked at.
+const ENOUGH: u64 = 250;
+/// Longest recording of as many.
 const RUN: Duration = Duration::from_secs(24);
 /// The compiler's name in the recording.
 const COMPILER: &str = "compile";
@@ -122,9 +124,8 @@ fn recording() -> Option<&'static Views> {
         if walked.is_none() {
             eprintln!("programs still wait for unwind information");
         }
-        let begin = fixtures::clock::unix_ns();
-        std::thread::sleep(RUN);
-        let view = daemon.client().since(begin);
+        let cgroups: Vec<&Cgroup> = running.iter().map(|(_, _, cgroup)| cgroup).collect();
+        let view = record(&daemon, &cgroups, ENOUGH, RUN);
         for (name, workload, cgroup) in running {
             drop(workload);
             let own = view.in_cgroup(cgroup.path());

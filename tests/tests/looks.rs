@@ -2,7 +2,7 @@
 //! with callers that are not theirs, and whoever makes the look hang holds up nobody.
 
 use fixtures::process::wait_for;
-use fixtures::recording::Shared;
+use fixtures::recording::{Shared, wait_until_read};
 use fixtures::workload::{Recipe, bare_c};
 use fixtures::{Cgroup, Daemon, Need, View, live};
 use profile::{StackEnd, key};
@@ -10,9 +10,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
-/// Before what is looked at: unwind information is read, and threads are looked at for the first time.
-const LEAD: Duration = Duration::from_secs(6);
-/// How long what is looked at lasts.
+/// Longest wait for the first looks at threads, after unwind information is read.
+const LEAD_MAX: Duration = Duration::from_secs(30);
+/// Samples of each program that are looked at: ten seconds of four programs on two CPUs, which is
+/// three of the longest turns.
+const ENOUGH: u64 = 500;
+/// Longest recording of as many.
 const RUN: Duration = Duration::from_secs(24);
 /// A look is tried within some seconds of the first samples.
 const LOOK_LIMIT: Duration = Duration::from_secs(60);
@@ -32,21 +35,25 @@ fn program() -> Recipe {
     bare_c("bigframe.c", &[])
 }
 
-/// What a daemon with a setting sees of programs.
-fn record(setting: &str, programs: &[(&'static str, &[&str])]) -> Views {
+/// What a daemon that looks at threads, or does not, sees of programs.
+fn record(looks: bool, programs: &[(&'static str, &[&str])]) -> Views {
     // What else runs on the machine, a compiler say, must not crowd out the tables of these.
     let room = "unwind.cache_mib=512";
-    let daemon = Daemon::with().set(setting).set(room).start().sampling();
+    let setting = format!("unwind.look={looks}");
+    let daemon = Daemon::with().set(&setting).set(room).start().sampling();
     let mut running = Vec::new();
     for &(name, args) in programs {
         let cgroup = Cgroup::new(format!("looks-{name}"));
         let workload = program().start_in(&cgroup, args);
         running.push((name, workload, cgroup));
     }
-    std::thread::sleep(LEAD);
-    let begin = fixtures::clock::unix_ns();
-    std::thread::sleep(RUN);
-    let view = daemon.client().since(begin);
+    wait_until_read(&daemon);
+    if looks {
+        let (_, _, first) = &running[0];
+        wait_until_looked(&daemon, first);
+    }
+    let cgroups: Vec<&Cgroup> = running.iter().map(|(_, _, cgroup)| cgroup).collect();
+    let view = fixtures::recording::record(&daemon, &cgroups, ENOUGH, RUN);
     daemon.stop();
     let views = running
         .iter()
@@ -54,10 +61,24 @@ fn record(setting: &str, programs: &[(&'static str, &[&str])]) -> Views {
     views.collect()
 }
 
+/// Waits until looks complete the stacks of a program that stays in its calls.
+fn wait_until_looked(daemon: &Daemon, cgroup: &Cgroup) {
+    let looked = wait_for(LEAD_MAX, || {
+        let begin = fixtures::clock::unix_ns();
+        std::thread::sleep(Duration::from_secs(2));
+        let busy = deep(&daemon.client().since(begin).in_cgroup(cgroup.path()));
+        let whole = busy.only(|sample| sample.end.is_complete());
+        (whole.count() > 0 && whole.count() == busy.count()).then_some(())
+    });
+    if looked.is_none() {
+        eprintln!("looks do not complete all stacks after {LEAD_MAX:?}");
+    }
+}
+
 static RECORDING: Shared<Views> = Shared::new();
 
 fn recording() -> Option<&'static Views> {
-    RECORDING.get(NEEDS, || record("unwind.look=true", PROGRAMS))
+    RECORDING.get(NEEDS, || record(true, PROGRAMS))
 }
 
 /// Samples below the frame that is larger than the copy, taken when the program's own tables were
@@ -113,7 +134,7 @@ fn no_stack_gets_the_caller_of_another_call_needs_root() {
 #[ignore = "takes long: make test-slow"]
 fn without_looks_such_stacks_end_where_the_copy_ends_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
-    let views = record("unwind.look=false", &PROGRAMS[..1]);
+    let views = record(false, &PROGRAMS[..1]);
     let busy = deep(&views["long"]);
     assert!(busy.count() >= 100, "{}", views["long"].dump());
     let cut = busy.only(|sample| {

@@ -5,7 +5,7 @@
 //! information is read after a file's first sample.
 
 use fixtures::process::install;
-use fixtures::recording::{Shared, wait_until_read};
+use fixtures::recording::{Shared, record, wait_until_read};
 use fixtures::workload::{Recipe, Workload, bare_c};
 use fixtures::{Cgroup, Daemon, Need, View};
 use profile::StackEnd;
@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long what is looked at lasts.
+/// Samples of each program that are looked at: some kinds of frame are in a part of them.
+const ENOUGH: u64 = 150;
+/// Longest recording of as many.
 const RUN: Duration = Duration::from_secs(24);
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 
@@ -128,9 +130,8 @@ fn recording() -> Option<&'static Views> {
             }
         }
         wait_until_read(&daemon);
-        let begin = fixtures::clock::unix_ns();
-        std::thread::sleep(RUN);
-        let view = daemon.client().since(begin);
+        let cgroups: Vec<&Cgroup> = running.iter().map(|one| &one.cgroup).collect();
+        let view = record(&daemon, &cgroups, ENOUGH, RUN);
         daemon.stop();
         let views = running
             .iter()

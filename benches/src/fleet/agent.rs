@@ -1,5 +1,8 @@
 //! An agent without a machine: pushes made-up windows as a real one does.
 
+#[path = "../../../collector/tests/support/numbering.rs"]
+mod numbering;
+
 use super::generate::{Drawn, Fleet, PERIOD_NS, WINDOW_S};
 use anyhow::{Context, bail, ensure};
 use profile::{StackId, key};
@@ -42,10 +45,9 @@ pub struct Acked {
     pub bytes: usize,
 }
 
-/// The sequence number that an agent gives a window: the time since the host's boot at which it
-/// begins. Unit: nanoseconds.
+/// The sequence of a window, as agents number.
 fn sequence(host: usize, window: u64) -> u64 {
-    (host as u64 + 1) * 86_400_000_000_123 + window * WINDOW_S * 1_000_000_000
+    numbering::sequence(host as u64, (window * WINDOW_S * 1_000_000_000) as i64)
 }
 
 /// One host's stream.

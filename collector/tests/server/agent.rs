@@ -1,5 +1,8 @@
 //! An agent as it is on the wire: its stream, windows of one sample a stack, and their stacks.
 
+#[path = "../support/numbering.rs"]
+mod numbering;
+
 use profile::{ContentId, Dictionary, FrameRef};
 use proto::collector as wire;
 use proto::collector::ingest_service_client::IngestServiceClient;
@@ -116,7 +119,7 @@ impl Agent {
         self.next().await.expect_err("the stream ends")
     }
 
-    /// Answers a Need with these stacks.
+    /// Answers the Need of this sequence with these stacks.
     pub async fn define(&self, sequence: u64, stacks: &[&str]) {
         self.send(push_request::Body::Definitions(wire::Definitions {
             tables: Some(tables(stacks)),
@@ -127,9 +130,9 @@ impl Agent {
         .await;
     }
 
-    /// Sends a window of `stacks`, defines what is asked for, and takes the Ack.
-    pub async fn store(&mut self, sequence: u64, stacks: &[&str]) -> wire::Ack {
-        self.store_part(window(sequence, stacks), stacks).await
+    /// Sends [`window`] `number` of `stacks`, defines what is asked for, and takes the Ack.
+    pub async fn store(&mut self, number: u64, stacks: &[&str]) -> wire::Ack {
+        self.store_part(window(number, stacks), stacks).await
     }
 
     /// The same with a part that is there already.
@@ -181,16 +184,27 @@ pub fn tables(stacks: &[&str]) -> proto::wire::ProfileChunk {
     chunk
 }
 
-/// Begin of a window. Unit: nanoseconds.
-pub fn begin(sequence: u64) -> i64 {
-    NOW - 3600 * SECOND + sequence as i64 * 10 * SECOND
+/// Start of window `number` of an hour that ends at [`NOW`]. Unit: nanoseconds.
+pub fn begin(number: u64) -> i64 {
+    NOW - 3600 * SECOND + number as i64 * 10 * SECOND
 }
 
-/// A whole window with a dictionary of its own: one sample of each stack, in unit `web.service`.
-pub fn window(sequence: u64, stacks: &[&str]) -> wire::WindowPart {
+/// The sequence of window `number`.
+pub fn sequence(number: u64) -> u64 {
+    sequence_at(begin(number))
+}
+
+/// The sequence of a window that starts then.
+pub fn sequence_at(start_unix_ns: i64) -> u64 {
+    numbering::sequence(0, start_unix_ns - NOW)
+}
+
+/// Window `number`, complete and with a dictionary of its own: one sample of each stack, in unit
+/// `web.service`.
+pub fn window(number: u64, stacks: &[&str]) -> wire::WindowPart {
     let ids = 1..=stacks.len() as u32;
     wire::WindowPart {
-        sequence,
+        sequence: sequence(number),
         last: true,
         new_dictionary: true,
         label_sets: vec![labels(&[
@@ -202,7 +216,7 @@ pub fn window(sequence: u64, stacks: &[&str]) -> wire::WindowPart {
         sample_label_sets: vec![1; stacks.len()],
         sample_stacks: ids.collect(),
         sample_counts: vec![1; stacks.len()],
-        facts: Some(facts(sequence)),
+        facts: Some(facts(number)),
         ..wire::WindowPart::default()
     }
 }
@@ -215,10 +229,10 @@ pub fn labels(pairs: &[(&str, &str)]) -> wire::Labels {
     }
 }
 
-/// Facts of a window of ten seconds.
-pub fn facts(sequence: u64) -> wire::WindowFacts {
+/// Facts of window `number`, of ten seconds.
+pub fn facts(number: u64) -> wire::WindowFacts {
     wire::WindowFacts {
-        start_unix_ns: begin(sequence),
+        start_unix_ns: begin(number),
         duration_ns: 10 * SECOND as u64,
         event: "cpu-clock".to_owned(),
         unit: "nanoseconds".to_owned(),

@@ -1,6 +1,6 @@
 //! Sums that 64 bits of cycles do not hold, as every call answers with them.
 
-use crate::rig::{NOW, Options, Rig, SECOND, window};
+use crate::rig::{NOW, Options, Rig, SECOND, starting, window};
 use crate::web::get;
 use proto::collector as wire;
 use proto::{ProfileAssembler, agent};
@@ -20,10 +20,8 @@ async fn filled() -> Rig {
         ("c", 1, CYCLES),
         ("d", 0, 4600),
     ] {
-        let mut part = window(1, &["main;read"]);
-        let facts = part.facts.as_mut().expect("facts");
-        facts.unit = "cycles".to_owned();
-        facts.start_unix_ns = start(hours_ago);
+        let mut part = starting(start(hours_ago), window(1, &["main;read"]));
+        part.facts.as_mut().expect("facts").unit = "cycles".to_owned();
         part.sample_weights = vec![weight];
         let ack = rig.agent(host).await.store_part(part, &["main;read"]).await;
         assert_eq!(ack.outcome, wire::Outcome::Stored as i32, "{}", ack.reason);

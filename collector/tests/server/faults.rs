@@ -1,7 +1,7 @@
 //! IngestService: what agents do wrong, or too late, and how it ends their stream.
 
 use crate::ingest::SOON;
-use crate::rig::{Agent, Options, Rig, hello, until, window};
+use crate::rig::{Agent, Options, Rig, hello, sequence, until, window};
 use collector::ingest::limits::{MESSAGE_BYTES_MAX, Timeouts, WINDOWS_IN_FLIGHT};
 use proto::collector as wire;
 use proto::collector::push_request;
@@ -65,7 +65,7 @@ async fn breaches_of_the_protocol_end_the_stream_and_store_nothing() {
         faulty(&rig, body, what).await;
     }
     let unasked = wire::Definitions {
-        sequence: 5,
+        sequence: sequence(5),
         ..wire::Definitions::default()
     };
     faulty(
@@ -82,10 +82,10 @@ async fn breaches_of_the_protocol_end_the_stream_and_store_nothing() {
 #[tokio::test]
 async fn windows_do_not_interleave_and_keep_their_dictionary() {
     let rig = Rig::start().await;
-    let open = |sequence| wire::WindowPart {
+    let open = |number| wire::WindowPart {
         last: false,
         facts: None,
-        ..window(sequence, &["x"])
+        ..window(number, &["x"])
     };
     for second in [window(2, &["x"]), window(1, &["x"])] {
         let mut agent = rig.agent("a").await;
@@ -99,8 +99,8 @@ async fn windows_do_not_interleave_and_keep_their_dictionary() {
 async fn more_windows_than_may_be_unanswered_end_the_stream() {
     let rig = Rig::start().await;
     let mut agent = rig.agent("a").await;
-    for sequence in 0..=u64::from(WINDOWS_IN_FLIGHT) {
-        agent.part(window(sequence, &["x"])).await;
+    for number in 0..=u64::from(WINDOWS_IN_FLIGHT) {
+        agent.part(window(number, &["x"])).await;
     }
     agent.need().await;
     let status = agent.end().await;
@@ -180,7 +180,8 @@ async fn a_need_that_is_never_answered_ends_the_stream() {
     agent.need().await;
     let status = agent.end().await;
     assert_eq!(status.code(), Code::DeadlineExceeded);
-    assert!(status.message().contains("window 1"), "{status:?}");
+    let named = format!("window {}", sequence(1));
+    assert!(status.message().contains(&named), "{status:?}");
     assert_eq!(rig.metrics.cut_need.get(), 1);
     until("memory is given back", || {
         rig.metrics.ingest_bytes.get() == 0
@@ -202,8 +203,8 @@ async fn an_agent_that_does_not_read_its_answers_is_cut_off() {
     agent.hello(hello("a", 1)).await;
     // Each is refused at once, so that nothing but the answers is in the way.
     let sending = async {
-        for sequence in 0..100_000 {
-            let mut part = window(sequence, &[]);
+        for number in 0..100_000 {
+            let mut part = window(number, &[]);
             part.facts.as_mut().expect("facts").duration_ns = 0;
             let body = push_request::Body::Part(part);
             let request = wire::PushRequest { body: Some(body) };

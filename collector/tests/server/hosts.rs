@@ -1,7 +1,7 @@
 //! IngestService: what is remembered of hosts, and told of those in trouble.
 
 use crate::ingest::{REFUSED, REPEATED, STORED};
-use crate::rig::{Agent, NOW, Rig, SECOND, hello, until, window};
+use crate::rig::{Agent, NOW, Rig, SECOND, hello, starting, until, window};
 use collector::store::HostKey;
 use proto::agent::{Degradation, Severity};
 use proto::collector as wire;
@@ -162,8 +162,7 @@ async fn one_pause_of_an_agent_is_one_alarm() {
     let (id, message) = said().expect("the same alarm");
     assert_eq!(id, "no_windows");
     assert!(message.contains("from before the pause"), "{message}");
-    let mut now = window(3, &[]);
-    now.facts.as_mut().expect("facts").start_unix_ns = alarm - 5 * SECOND;
+    let now = starting(alarm - 5 * SECOND, window(3, &[]));
     assert_eq!(agent.store_part(now, &[]).await.outcome, STORED);
     assert_eq!(said(), None);
 }

@@ -3,7 +3,8 @@
 use crate::faults::short;
 use crate::memory::{Memory, Trouble};
 use crate::rig::{
-    Agent, NOW, Options, Rig, SECOND, begin, facts, hash, hello, labels, tables, until, window,
+    Agent, NOW, Options, Rig, SECOND, begin, facts, hash, hello, labels, sequence, starting,
+    tables, until, window,
 };
 use collector::ingest::limits::{LABEL_VALUE_BYTES_MAX, ROWS_PER_WINDOW_MAX, WINDOWS_IN_FLIGHT};
 use collector::store::{BatchPolicy, LabelSet};
@@ -27,12 +28,12 @@ async fn a_window_is_stored_once_its_stacks_are_defined() {
     let mut agent = rig.agent("web-1").await;
     agent.part(window(1, &["main;read", "main;write"])).await;
     let need = agent.need().await;
-    assert_eq!((need.sequence, need.stacks), (1, vec![1, 2]));
+    assert_eq!((need.sequence, need.stacks), (sequence(1), vec![1, 2]));
     agent
-        .define(1, &["main;read", "main;write", "something;else"])
+        .define(sequence(1), &["main;read", "main;write", "something;else"])
         .await;
     let ack = agent.ack().await;
-    assert_eq!((ack.sequence, ack.outcome), (1, STORED));
+    assert_eq!((ack.sequence, ack.outcome), (sequence(1), STORED));
     // Nothing that was not asked for: the two stacks, their parents, and the empty one.
     assert_eq!(rig.store.stacks(), 4);
 
@@ -103,7 +104,7 @@ async fn parts_make_one_window() {
     };
     agent.part(first).await;
     let second = wire::WindowPart {
-        sequence: 1,
+        sequence: sequence(1),
         last: true,
         label_sets: vec![labels(&[("comm", "z")])],
         stack_hashes: hash("z").0.to_vec(),
@@ -115,7 +116,7 @@ async fn parts_make_one_window() {
     };
     agent.part(second).await;
     agent.need().await;
-    agent.define(1, &["x", "y", "z"]).await;
+    agent.define(sequence(1), &["x", "y", "z"]).await;
     assert_eq!(agent.ack().await.outcome, STORED);
     let stored = rig.store.windows().remove(0);
     let rows: Vec<_> = stored
@@ -153,7 +154,7 @@ async fn definitions_may_come_in_pieces_and_only_those_missing_are_asked_for() {
         agent
             .send(push_request::Body::Definitions(wire::Definitions {
                 tables: Some(tables),
-                sequence: 2,
+                sequence: sequence(2),
                 more,
                 ..wire::Definitions::default()
             }))
@@ -166,8 +167,8 @@ async fn definitions_may_come_in_pieces_and_only_those_missing_are_asked_for() {
 async fn windows_behind_one_that_waits_for_its_stacks_ask_for_no_stack_twice() {
     let rig = Rig::start().await;
     let mut agent = rig.agent("a").await;
-    for sequence in 1..=u64::from(WINDOWS_IN_FLIGHT) {
-        agent.part(window(sequence, &["x", "y"])).await;
+    for number in 1..=u64::from(WINDOWS_IN_FLIGHT) {
+        agent.part(window(number, &["x", "y"])).await;
     }
     let need = agent.need().await;
     agent.define(need.sequence, &["x", "y"]).await;
@@ -182,8 +183,8 @@ async fn windows_behind_one_that_waits_for_its_stacks_ask_for_no_stack_twice() {
 async fn a_window_that_cannot_be_kept_is_refused_and_the_stream_goes_on() {
     let rig = Rig::start().await;
     let mut agent = rig.agent("a").await;
-    let with = |sequence, change: fn(&mut wire::WindowFacts)| {
-        let mut part = window(sequence, &["x"]);
+    let with = |number, change: fn(&mut wire::WindowFacts)| {
+        let mut part = window(number, &["x"]);
         change(part.facts.as_mut().expect("facts"));
         part
     };
@@ -203,9 +204,7 @@ async fn a_window_that_cannot_be_kept_is_refused_and_the_stream_goes_on() {
         assert!(!ack.reason.is_empty());
     }
     // What the store refuses is refused as well.
-    let mut future = window(7, &["x"]);
-    future.facts.as_mut().expect("facts").start_unix_ns = NOW + SECOND;
-    agent.part(future).await;
+    agent.part(starting(NOW + SECOND, window(7, &["x"]))).await;
     let ack = agent.ack().await;
     assert_eq!(
         (ack.outcome, ack.reason.as_str()),
@@ -224,7 +223,7 @@ async fn a_window_of_too_many_rows_is_refused_whole() {
         let last = at == 3;
         agent
             .part(wire::WindowPart {
-                sequence: 1,
+                sequence: sequence(1),
                 last,
                 sample_label_sets: vec![0; rows],
                 sample_stacks: vec![0; rows],
@@ -252,10 +251,10 @@ async fn a_window_of_too_many_rows_is_refused_whole() {
 async fn definitions_that_are_of_no_use_make_the_window_refused() {
     let rig = Rig::start().await;
     let mut agent = rig.agent("a").await;
-    for (sequence, given) in [(1, &["y"][..]), (2, &[])] {
-        agent.part(window(sequence, &["x"])).await;
+    for (number, given) in [(1, &["y"][..]), (2, &[])] {
+        agent.part(window(number, &["x"])).await;
         agent.need().await;
-        agent.define(sequence, given).await;
+        agent.define(sequence(number), given).await;
         let ack = agent.ack().await;
         assert_eq!(ack.outcome, REFUSED);
         assert!(ack.reason.contains("lack stacks"), "{ack:?}");
@@ -268,7 +267,7 @@ async fn definitions_that_are_of_no_use_make_the_window_refused() {
         agent
             .send(push_request::Body::Definitions(wire::Definitions {
                 tables: Some(damaged.clone()),
-                sequence: 3,
+                sequence: sequence(3),
                 more,
                 ..wire::Definitions::default()
             }))
@@ -355,7 +354,7 @@ async fn all_callers_are_asked_for_when_one_is_not_known_after_all() {
     rest.stack_parents = vec![1];
     agent
         .send(push_request::Body::Definitions(wire::Definitions {
-            sequence: 1,
+            sequence: sequence(1),
             known_stacks: hash("main").0.to_vec(),
             tables: Some(rest),
             ..wire::Definitions::default()
@@ -363,7 +362,7 @@ async fn all_callers_are_asked_for_when_one_is_not_known_after_all() {
         .await;
     let again = agent.need().await;
     assert_eq!((again.stacks, again.all_callers), (vec![1], true));
-    agent.define(1, &["main;read"]).await;
+    agent.define(sequence(1), &["main;read"]).await;
     assert_eq!(agent.ack().await.outcome, STORED);
     let metrics = &rig.metrics;
     assert_eq!(
@@ -396,9 +395,9 @@ async fn many_streams_share_their_pushes() {
     for stream in 0..STREAMS {
         let mut agent = rig.agent(&format!("host-{stream}")).await;
         agents.spawn(async move {
-            for sequence in 0..WINDOWS {
+            for number in 0..WINDOWS {
                 let own = format!("main;f{}", stream % 7);
-                assert_eq!(agent.store(sequence, &["main", &own]).await.outcome, STORED);
+                assert_eq!(agent.store(number, &["main", &own]).await.outcome, STORED);
             }
             agent
         });

@@ -31,6 +31,8 @@ struct State {
     folds: bool,
     policy: BatchPolicy,
     cancelled: u64,
+    /// Memory that each profile was allowed.
+    allowed: Vec<usize>,
     closed: bool,
     attending: BTreeMap<String, Attending>,
 }
@@ -121,6 +123,11 @@ impl Memory {
     /// Queries that were given up.
     pub fn cancelled(&self) -> u64 {
         self.lock().cancelled
+    }
+
+    /// Memory that each profile since the last time was allowed, in order.
+    pub fn allowed(&self) -> Vec<usize> {
+        std::mem::take(&mut self.lock().allowed)
     }
 
     /// True once it was closed.
@@ -460,7 +467,8 @@ impl Store for Memory {
         query: &Query,
         limits: &Limits,
     ) -> Result<Answer<Profile>, StoreError> {
-        let state = self.wait(limits)?;
+        let mut state = self.wait(limits)?;
+        state.allowed.push(limits.memory_bytes);
         let windows: Vec<_> = state
             .windows
             .iter()

@@ -3,7 +3,7 @@
 //! What is looked at stands in `ui/tests/e2e/real.test.ts`, which knows the data that is made up here.
 
 use crate::program::{Program, unix_ns};
-use crate::rig::{Agent, channel, hello, labels, window};
+use crate::rig::{Agent, channel, hello, labels, starting, window};
 use proto::collector::Outcome;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
@@ -53,15 +53,13 @@ async fn push(program: &Program, host: &str) {
     who.now_unix_ns = unix_ns();
     agent.hello(who).await;
     let now = unix_ns();
-    for sequence in 0..MINUTES {
-        let ago = MINUTES - sequence;
+    for ago in (1..=MINUTES).rev() {
         let (stacks, cgroup) = made_up(host, ago);
-        let mut part = window(sequence, &stacks);
+        let mut part = starting(now - ago as i64 * MINUTE_NS, window(0, &stacks));
         let unit = cgroup.rsplit('/').next().unwrap_or_default();
         part.label_sets = vec![labels(&[("cgroup", cgroup), ("unit", unit)])];
         part.sample_counts = (1..=stacks.len() as u64).map(|at| at * 100).collect();
         let facts = part.facts.as_mut().expect("facts");
-        facts.start_unix_ns = now - ago as i64 * MINUTE_NS;
         facts.duration_ns = MINUTE_NS as u64;
         facts.period = 10_000_000;
         facts.account_label_sets.clear();

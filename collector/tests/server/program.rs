@@ -1,6 +1,6 @@
 //! The program itself: command line, exit codes, signals, and data that outlives it.
 
-use crate::rig::{Agent, LIMIT, channel, hello, window};
+use crate::rig::{Agent, LIMIT, SECOND, channel, hello, starting, window};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{self as wire, Outcome};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::Instant;
 
 /// A configuration that says nothing, in place of one of this machine.
@@ -123,17 +124,18 @@ pub fn unix_ns() -> i64 {
     i64::try_from(since.expect("after 1970").as_nanos()).expect("before 2262")
 }
 
-/// Pushes windows `sequences`, each of two samples, and says what became of them.
-async fn push(program: &Program, sequences: std::ops::Range<u64>) -> Vec<i32> {
+/// Pushes windows `numbers` since the tests started, each of two samples, and says what became of
+/// them.
+async fn push(program: &Program, numbers: std::ops::Range<i64>) -> Vec<i32> {
+    static STARTED: LazyLock<i64> = LazyLock::new(|| unix_ns() - 600 * SECOND);
     let mut agent = Agent::connect(channel(program.grpc).await)
         .await
         .expect("a stream");
     agent.hello(hello("a", 1)).await;
     let mut outcomes = Vec::new();
-    for sequence in sequences {
-        let mut part = window(sequence, &["main;read", "main;write"]);
-        let facts = part.facts.as_mut().expect("facts");
-        facts.start_unix_ns = unix_ns() - 60_000_000_000;
+    for number in numbers {
+        let start = *STARTED + number * 10 * SECOND;
+        let part = starting(start, window(0, &["main;read", "main;write"]));
         let ack = agent.store_part(part, &["main;read", "main;write"]).await;
         outcomes.push(ack.outcome);
     }

@@ -12,8 +12,8 @@ use tonic::Code;
 async fn filled(options: Options) -> Rig {
     let rig = Rig::with(options).await;
     let mut a = rig.agent("a").await;
-    for sequence in [1, 2] {
-        a.store(sequence, &["main;read", "main;write"]).await;
+    for number in [1, 2] {
+        a.store(number, &["main;read", "main;write"]).await;
     }
     let mut b = rig.agent("b").await;
     let mut part = window(2, &["main;read"]);
@@ -176,10 +176,10 @@ async fn selections_of_different_units_are_not_compared() {
     part.facts.as_mut().expect("facts").unit = "cycles".to_owned();
     c.part(part).await;
     c.ack().await;
-    let of = |sequence| {
+    let of = |number| {
         let range = agent::TimeRange {
-            start_unix_ns: begin(sequence),
-            end_unix_ns: begin(sequence + 1),
+            start_unix_ns: begin(number),
+            end_unix_ns: begin(number + 1),
         };
         Some(wire::Selection {
             range: Some(range),
@@ -226,6 +226,27 @@ async fn a_diff_is_of_what_was_sampled() {
     assert_eq!((before.count, before.parts), (4, 2));
     assert_eq!((after.count, after.parts), (3, 1));
     assert_eq!(answer.after.expect("quality").total_count, 4);
+}
+
+#[tokio::test]
+async fn a_diff_has_the_memory_of_one_query() {
+    let mut options = Options::default();
+    options.query.memory_bytes = 1 << 20;
+    let rig = filled(options).await;
+    let request = wire::DiffRequest {
+        before: selection("host=\"a\""),
+        after: selection("host=\"b\""),
+        limit: 0,
+    };
+    rig.queries().await.diff(request).await.expect("an answer");
+    let allowed = rig.store.allowed();
+    assert_eq!(allowed[0], 1 << 20);
+    // The other side, and how far both spread, beside what is held of the first.
+    assert!(allowed.len() > 2, "{allowed:?}");
+    assert!(
+        allowed[1..].iter().all(|&bytes| bytes < 1 << 20),
+        "{allowed:?}"
+    );
 }
 
 #[tokio::test]
@@ -607,8 +628,8 @@ async fn an_answer_says_that_its_weights_were_cut() {
         let quality = top.expect("an answer").into_inner().quality;
         quality.expect("quality").weights_capped
     };
-    for (sequence, expected) in [(1, false), (2, true)] {
-        let mut part = window(sequence, &["main;read"]);
+    for (number, expected) in [(1, false), (2, true)] {
+        let mut part = window(number, &["main;read"]);
         part.facts.as_mut().expect("facts").unit = "cycles".to_owned();
         part.sample_weights = vec![u64::MAX / 2 + 1];
         agent.store_part(part, &["main;read"]).await;

@@ -1,8 +1,9 @@
 //! A collector on free ports with a store in memory, and agents that talk to it.
 
+use crate::agent::sequence_at;
 pub use crate::agent::{
-    Agent, LIMIT, NOW, SECOND, begin, channel, dictionary, facts, hash, hello, labels, tables,
-    window,
+    Agent, LIMIT, NOW, SECOND, begin, channel, dictionary, facts, hash, hello, labels, sequence,
+    tables, window,
 };
 use crate::memory::Memory;
 use collector::config::Config;
@@ -17,6 +18,7 @@ use collector::store::Exact;
 use collector::time::Clock;
 use collector::{grpc, listen, web};
 use proto::calls::Patience;
+use proto::collector as wire;
 use proto::collector::query_service_client::QueryServiceClient;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -239,4 +241,11 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
         assert!(begin.elapsed() < LIMIT, "it never came to it: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// The same window at another time.
+pub fn starting(start_unix_ns: i64, mut part: wire::WindowPart) -> wire::WindowPart {
+    part.sequence = sequence_at(start_unix_ns);
+    part.facts.as_mut().expect("facts").start_unix_ns = start_unix_ns;
+    part
 }

@@ -356,12 +356,12 @@ const WIDE_WINDOWS: u64 = 2;
 
 /// Stores a profile whose file is about 6 MB: more than a connection buffers in the kernel.
 async fn store_wide(agent: &mut Agent) {
-    for sequence in 1..=WIDE_WINDOWS {
+    for number in 1..=WIDE_WINDOWS {
         let names: Vec<String> = (0..800)
-            .map(|at| format!("f{sequence}.{at}.{}", "x".repeat(4000)))
+            .map(|at| format!("f{number}.{at}.{}", "x".repeat(4000)))
             .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let ack = agent.store(sequence, &names).await;
+        let ack = agent.store(number, &names).await;
         assert_eq!(ack.outcome, wire::Outcome::Stored as i32, "{}", ack.reason);
     }
 }
@@ -406,8 +406,8 @@ async fn files_that_are_not_read_delay_no_acknowledgement() {
         refusal.contains("16 answers are being read already"),
         "{refusal}"
     );
-    for sequence in 100..110 {
-        let ack = agent.store(sequence, &["main"]).await;
+    for number in 100..110 {
+        let ack = agent.store(number, &["main"]).await;
         assert_eq!(ack.outcome, wire::Outcome::Stored as i32);
     }
     // Nor do they keep out queries and metrics.

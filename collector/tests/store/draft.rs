@@ -1,5 +1,8 @@
 //! Windows as tests write them: labels and stacks as text, with the definitions beside.
 
+#[path = "../support/numbering.rs"]
+mod numbering;
+
 use super::{BEGIN_NS, NOW_NS, SECOND};
 use collector::store::{
     HostKey, LabelSet, NewWindow, Origin, Row, StackMemo, Store, StreamStacks, Taken, TimeRange,
@@ -15,9 +18,6 @@ use std::sync::Arc;
 /// Weight of a sample. Unit: nanoseconds.
 pub const PERIOD: u64 = 10_101_010;
 
-/// How long hosts are up when the tests' time begins. Unit: nanoseconds.
-const UPTIME_NS: u64 = 86_400_000_000_123;
-
 /// A window and the frames of its stacks.
 #[derive(Clone)]
 pub struct Draft {
@@ -29,8 +29,9 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Window `number` of a host, of 10 s, that begins `start_s` seconds after the start of the
-    /// tests' time.
+    /// A window of a host, of 10 s, that starts `start_s` seconds after the start of the tests' time.
+    /// Of windows that start together `number` tells one from another, in the order in which the
+    /// agent would number them.
     pub fn new(host: &str, number: u64, start_s: i64) -> Draft {
         let start_unix_ns = BEGIN_NS + start_s * SECOND;
         Draft {
@@ -40,8 +41,7 @@ impl Draft {
                         host_id: format!("id-of-{host}"),
                         boot_id: [1; 16],
                     },
-                    // As agents do: by nanoseconds since the host's boot.
-                    sequence: UPTIME_NS + number * 10 * SECOND as u64,
+                    sequence: numbering::sequence(0, start_s * SECOND) + number,
                 },
                 range: TimeRange {
                     start_unix_ns,
@@ -60,6 +60,12 @@ impl Draft {
             stacks: Dictionary::default(),
             host: host.to_owned(),
         }
+    }
+
+    /// The number of another: a window that is sent again by an agent whose wall clock was set.
+    pub fn numbered_as(mut self, other: &Draft) -> Draft {
+        self.window.origin.sequence = other.window.origin.sequence;
+        self
     }
 
     /// Another length.
@@ -206,7 +212,7 @@ thread_local! {
     static STREAM: RefCell<(HashMap<ContentId, u32>, Arc<StackMemo>)> = RefCell::default();
 }
 
-/// The windows alone, as of one stream; those with an uneven sequence are of none.
+/// The windows alone, every second number as of one stream; the others are of none.
 pub fn windows(drafts: &[Draft]) -> Vec<NewWindow> {
     let mut windows: Vec<_> = drafts.iter().map(|draft| draft.window.clone()).collect();
     STREAM.with_borrow_mut(|(numbers, memo)| {

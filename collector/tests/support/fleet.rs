@@ -3,6 +3,9 @@
 //! Any window can be made again from its host and number, so a test knows what must be stored without
 //! keeping it.
 
+#[path = "numbering.rs"]
+pub mod numbering;
+
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowAccount};
 use profile::{
     ContentId, Dictionary, FrameId, FrameKind, FrameRef, Quality, Remap, StackEnd, StackId, Value,
@@ -145,12 +148,6 @@ impl Fleet {
         Random::new(self.seed ^ host << 20 ^ container).below(self.shape.services)
     }
 
-    /// The sequence number that an agent gives a window: the time since the host's boot at which it
-    /// begins. Unit: nanoseconds.
-    pub fn sequence(host: u64, window: u64) -> u64 {
-        (host + 1) * 86_400_000_000_123 + window * WINDOW_NS as u64
-    }
-
     /// A window of a host, by how many there were before: the same whenever it is asked for.
     pub fn window(&self, host: u64, window: u64, begin_unix_ns: i64) -> NewWindow {
         debug_assert!(host < self.shape.hosts);
@@ -199,7 +196,7 @@ impl Fleet {
         NewWindow {
             origin: Origin {
                 host: Fleet::host(host),
-                sequence: Fleet::sequence(host, window),
+                sequence: numbering::sequence(host, window as i64 * WINDOW_NS),
             },
             range: TimeRange {
                 start_unix_ns: start,

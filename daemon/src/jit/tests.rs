@@ -11,9 +11,10 @@ use crate::ids::{Avma, Pid, ProcessId};
 use crate::symbolize::SymbolCounters;
 use crate::symbolize::files::FileIdentity;
 use crate::time::Mono;
+use fixtures::process::wait_for;
 use profile::{Dictionary, Unnamed};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -78,13 +79,7 @@ impl Runtime {
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
-        let mut byte = [0];
-        child
-            .stdout
-            .as_mut()
-            .expect("is piped")
-            .read_exact(&mut byte)
-            .expect("gets ready");
+        fixtures::process::wait_until_ready(&mut child);
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let pid = fs::read_to_string(children)
             .expect("reads")
@@ -392,8 +387,11 @@ fn a_map_left_by_an_earlier_process_is_refused_as_root() {
 
 #[test]
 fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
-    if !is_root() || !Path::new("/dev/fuse").exists() {
+    if !is_root() {
         return;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return fixtures::skip("needs FUSE");
     }
     let dir = TempDir::new().expect("temporary directory");
     let mut rig = rig();
@@ -416,9 +414,11 @@ fn a_file_system_that_never_answers_holds_up_nobody_as_root() {
     assert_eq!(rig.counters.perf_maps_late.load(Ordering::Relaxed), 8);
     // The end of the server is an answer.
     hanging.iter_mut().for_each(Runtime::end);
-    while rig.watcher.helpers.late() > 0 {
-        std::thread::yield_now();
-    }
+    let helpers = &rig.watcher.helpers;
+    let answered = wait_for(Duration::from_secs(60), || {
+        (helpers.late() == 0).then_some(())
+    });
+    answered.unwrap_or_else(|| panic!("{} helpers wait for servers that ended", helpers.late()));
     assert_ne!(rig.name(&hanging[0], 0x1000), LATE);
 }
 

@@ -6,6 +6,7 @@ use daemon::capture::filter::Filter;
 use daemon::cgroup::Hierarchy;
 use daemon::ids::{CaptureId, Pid};
 use daemon::perf::probe::Every;
+use fixtures::process::wait_for;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -168,6 +169,13 @@ fn the_kernel_itself_leaves_out_what_is_not_below_the_cgroup_needs_root() {
     driven.end();
 }
 
+/// Removes a cgroup as soon as the kernel finds it empty.
+fn remove(directory: &Path) {
+    let limit = std::time::Duration::from_secs(60);
+    let removed = wait_for(limit, || std::fs::remove_dir(directory).ok());
+    assert!(removed.is_some(), "`{}` is not empty", directory.display());
+}
+
 #[test]
 fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     let (Some((mut driven, _, engine)), Some(cgroups)) = (live(), Cgroups::new()) else {
@@ -188,9 +196,7 @@ fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     assert_eq!(engine.follow(id).expect("there"), Followed::Same);
     let gone = first.pid();
     drop(first);
-    while std::fs::remove_dir(&inner).is_err() {
-        std::thread::yield_now();
-    }
+    remove(&inner);
     assert_eq!(engine.follow(id).expect("nothing to do"), Followed::Gone);
     std::fs::create_dir(&inner).expect("made again");
     let second = Busy::start();
@@ -209,9 +215,7 @@ fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     assert_eq!(engine.ring_bytes(), 0);
     // One that is gone when a capture begins is told as that.
     drop(second);
-    while std::fs::remove_dir(&inner).is_err() {
-        std::thread::yield_now();
-    }
+    remove(&inner);
     let refused = engine.begin(Wanted {
         cgroup: Some(inner.clone()),
         ..wanted(2, "cpu-clock")

@@ -1,6 +1,9 @@
-//! A flush while it commits.
+//! A flush while it commits, and what readers see of memory.
 
+use super::super::block::Sum;
 use super::*;
+use crate::store::TimeRange;
+use profile::Quality;
 
 #[test]
 fn what_is_committed_and_not_forgotten_yet_is_seen_once() {
@@ -70,4 +73,100 @@ fn a_commit_that_only_seemed_to_fail_is_not_written_twice() {
         Ok(())
     });
     assert_eq!((counted.is_ok(), parts), (true, 1));
+}
+
+/// A partition that has two windows of one chunk in memory.
+fn with_two_windows(folder: &std::path::Path) -> Partition {
+    let path = folder.join("0.sqlite");
+    let range = (0, 36 * CHUNK_NS as i64);
+    let partition = Partition::create(path, folder, range, &[], None).unwrap();
+    let host = HostKey {
+        host_id: "a".to_owned(),
+        boot_id: [1; 16],
+    };
+    for at in [0, 1] {
+        let start = at * 10_000_000_000;
+        let window = Prepared {
+            chunk: 0,
+            start: start as u64,
+            meta: window_at(start),
+            parts: Vec::new(),
+        };
+        partition.apply(1, 0, &host, &LabelSet::default(), window);
+    }
+    partition
+}
+
+fn window_at(start: i64) -> WindowMeta {
+    WindowMeta {
+        host: 0,
+        sequence: start as u64,
+        range: TimeRange {
+            start_unix_ns: start,
+            end_unix_ns: start + 10_000_000_000,
+        },
+        host_labels: 0,
+        quality: Quality::default(),
+        sum: Sum::default(),
+        accounts: Vec::new(),
+        label_sets: Vec::new(),
+        dropped: None,
+    }
+}
+
+fn memory_of(partition: &Partition, facts: Facts) -> MemChunk {
+    let (view, ()) = partition
+        .view((0, 9), |_| facts, || (), |(), _| false)
+        .unwrap();
+    let bytes = view.heap_bytes();
+    let View { file, mut chunks } = view;
+    file.end();
+    partition.give_back(file);
+    let chunk = chunks.remove(0);
+    assert_eq!(
+        bytes,
+        chunk.windows.capacity() * size_of::<Arc<WindowMeta>>()
+    );
+    chunk
+}
+
+#[test]
+fn a_view_has_the_windows_that_were_asked_for_and_copies_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let partition = with_two_windows(folder.path());
+    assert!(memory_of(&partition, Facts::None).summary.is_none());
+    for facts in [Facts::None, Facts::Summary] {
+        assert!(memory_of(&partition, facts).windows.is_empty());
+    }
+    let seen = memory_of(&partition, Facts::Windows).windows;
+    let mem = read(&partition.mem);
+    let own = &mem.active[&0].windows;
+    assert_eq!(own.len(), 2);
+    assert!(
+        seen.iter()
+            .zip(own)
+            .all(|(seen, own)| Arc::ptr_eq(seen, own))
+    );
+}
+
+#[test]
+fn a_view_shares_the_summary_of_a_chunk_and_does_not_see_later_windows() {
+    let folder = tempfile::tempdir().unwrap();
+    let partition = with_two_windows(folder.path());
+    let seen = memory_of(&partition, Facts::Summary).summary.unwrap();
+    assert!(Arc::ptr_eq(&seen, &read(&partition.mem).active[&0].summary));
+    let mut mem = write(&partition.mem);
+    let chunk = mem.active.get_mut(&0).unwrap();
+    Arc::make_mut(&mut chunk.summary).add(&window_at(20_000_000_000));
+    let windows = |summary: &Summary| summary.hosts[&(0, 0)].0.windows;
+    assert_eq!((windows(&seen), windows(&chunk.summary)), (2, 3));
+}
+
+#[test]
+fn windows_are_read_where_a_range_divides_a_chunk_only() {
+    let piece = |chunk, part| Piece { chunk, part };
+    let pieces = [piece(3, Some((10, 20))), piece(4, None)];
+    let facts = Facts::of(&pieces);
+    let asked = [3, 4, 5].map(facts);
+    assert_eq!(asked, [Facts::Windows, Facts::Summary, Facts::Summary]);
 }

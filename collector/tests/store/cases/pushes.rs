@@ -68,7 +68,11 @@ pub fn a_repeat_that_says_another_time_counts_once(_: &dyn Engine, place: Box<dy
     let store = Fresh::of(place);
     store_all(&*store, &[web(1, 0), web(2, 10)]);
     // Another step, another chunk, another day: nowhere is it another window.
-    let again = [web(1, 20), web(1, 1800), web(2, -2 * 86_400)];
+    let again = [
+        web(1, 20).numbered_as(&web(1, 0)),
+        web(1, 1800).numbered_as(&web(1, 0)),
+        web(2, -2 * 3600).numbered_as(&web(2, 10)),
+    ];
     let repeated = [Taken::Repeated, Taken::Repeated, Taken::Repeated];
     assert_eq!(push(&*store, &again), repeated);
     let store = store.reopened();
@@ -191,7 +195,10 @@ pub fn windows_of_the_future_and_of_long_ago_are_refused(_: &dyn Engine, place: 
     let store = Fresh::of(place);
     let drafts = [
         web(1, 2 * 86_400),
-        web(2, -20 * 365 * 86_400),
+        web(2, 0).with(|window| {
+            window.range.start_unix_ns -= 20 * 365 * 86_400 * SECOND;
+            window.range.end_unix_ns -= 20 * 365 * 86_400 * SECOND;
+        }),
         web(3, 0),
         web(4, 0).with(|window| {
             window.range.start_unix_ns = i64::MAX - SECOND;

@@ -7,6 +7,7 @@ use crate::capture::target::{Presence, Scope, resolve};
 use crate::capture::world::{Asked, Excess, Followed, Slowed, Started};
 use crate::cgroup::containers::Containers;
 use crate::cgroup::{Hierarchy, Mode};
+use fixtures::process::wait_for;
 use profile::{FrameRef, Profile, Quality, SampleKey, Selector, StackEnd, StackId, Value, key};
 use proto::agent::capture_response::Body;
 use proto::convert::ProfileAssembler;
@@ -209,6 +210,12 @@ struct Told {
     result: Option<CaptureInfo>,
 }
 
+/// Waits for a minute at most.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let came = wait_for(Duration::from_secs(60), || holds().then_some(()));
+    assert!(came.is_some(), "it never came to it: {what}");
+}
+
 fn all(messages: &mut mpsc::Receiver<agent::CaptureResponse>) -> Told {
     let mut told = Told::default();
     let (mut past, mut own) = (ProfileAssembler::new(), ProfileAssembler::new());
@@ -304,9 +311,9 @@ fn cancelling_keeps_what_there_is() {
 fn a_client_that_vanishes_frees_everything() {
     let rig = Rig::new();
     drop(rig.begin(request(HOUR)));
-    while lock(&rig.captures.state).slots > 0 {
-        std::thread::yield_now();
-    }
+    until("all places are free", || {
+        lock(&rig.captures.state).slots == 0
+    });
     assert_eq!(rig.captures.running(), 0);
     assert_eq!(lock(&rig.captures.state).promised, 0);
     assert!(rig.fake.recorders.get(CaptureId(1)).is_none());
@@ -338,9 +345,9 @@ fn of_two_hundred_at_once_as_many_run_as_are_allowed() {
         192
     );
     drop(all);
-    while lock(&rig.captures.state).slots > 0 {
-        std::thread::yield_now();
-    }
+    until("all places are free", || {
+        lock(&rig.captures.state).slots == 0
+    });
     assert_eq!(lock(&rig.captures.state).promised, 0);
     let listed = rig.captures.list();
     assert_eq!(listed.len(), 8, "refused ones are in the log alone");
@@ -425,9 +432,7 @@ fn a_cgroup_that_is_made_again_is_followed_and_told() {
     let rig = Rig::with(|fake| fake.followed = Mutex::new(looks));
     let mut messages = rig.begin(request(HOUR));
     rig.sample(1, 5000, &["a"]);
-    while !lock(&rig.fake.followed).is_empty() {
-        std::thread::yield_now();
-    }
+    until("all were followed", || lock(&rig.fake.followed).is_empty());
     rig.captures.cancel(1);
     let result = all(&mut messages).result.unwrap();
     let [rings, followed, gone, ..] = &result.notices[..] else {
@@ -455,13 +460,8 @@ fn an_event_that_happens_too_often_is_sampled_more_rarely_from_then_on() {
     });
     let mut messages = rig.begin(request(HOUR));
     // Nothing is named yet: how often an event happens does not depend on that.
-    loop {
-        let info = rig.captures.list().remove(0);
-        if info.period == 3000 {
-            break;
-        }
-        std::thread::yield_now();
-    }
+    let period = || rig.captures.list().remove(0).period;
+    until("the period is told", || period() == 3000);
     rig.captures.cancel(1);
     let result = all(&mut messages).result.unwrap();
     let told = &result.notices[0];
@@ -542,9 +542,8 @@ fn a_slow_reader_gets_all_of_the_answer() {
     let mut messages = rig.begin(request(Duration::from_millis(1500)));
     rig.sample(1, 5000, &["a", "b"]);
     // The queue fills up with progress meanwhile.
-    while rig.captures.running() > 0 && messages.len() < MESSAGES_MAX {
-        std::thread::yield_now();
-    }
+    let is_full = || messages.len() == MESSAGES_MAX;
+    until("it ends", || rig.captures.running() == 0 || is_full());
     let told = all(&mut messages);
     assert_eq!(told.profile.unwrap().total().count, 2);
     assert!(told.result.is_some());

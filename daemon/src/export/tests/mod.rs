@@ -16,6 +16,7 @@ use profile::{Account, FrameKind, FrameRef, Quality, SampleKey, StackEnd, StackI
 use proptest::prelude::*;
 use prost::Message;
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -237,7 +238,7 @@ fn sample(number: u8) -> Vec<Given> {
 }
 
 fn segments(dir: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(dir)
+    let mut found: Vec<PathBuf> = fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|end| end == "seg"))
@@ -288,16 +289,42 @@ proptest! {
         later.record(&sample(99));
         drop(later);
         let path = &segments(dir.path())[0];
-        let mut bytes = std::fs::read(path).unwrap();
+        let mut bytes = fs::read(path).unwrap();
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
-        std::fs::write(path, &bytes).unwrap();
+        fs::write(path, &bytes).unwrap();
         let run = Run::new(dir.path(), settings());
         let read = run.read_all();
         prop_assert!(read.len() <= 5);
         prop_assert_eq!(&read[..read.len() - 1], &whole[..read.len() - 1]);
         prop_assert!(run.dropped(Cause::Damaged).0 > 0, "byte {} went unnoticed", at);
     }
+}
+
+/// As `WindowPart.sequence` in `ingest.proto` promises, and as the collector's tests number.
+#[test]
+fn windows_are_numbered_by_their_start_since_the_boot() {
+    let promise = include_str!("../../../../proto/fleetprof/collector/v1/ingest.proto");
+    let said = "An agent numbers a window by its start: nanoseconds since the host's boot";
+    assert!(promise.contains(said), "`ingest.proto` says it otherwise");
+    // The clock of the promise, read beside the one in which windows are recorded.
+    let uptime = fs::read_to_string("/proc/uptime").unwrap();
+    let uptime_s: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = Run::new(dir.path(), settings());
+    let first = run.at;
+    run.record(&sample(1));
+    run.at += 7 * S;
+    run.record(&sample(2));
+    // Two that start together: a daemon that starts again soon after it ended.
+    run.at = first + 8 * S;
+    run.record(&sample(3));
+    let read = run.read_all();
+    let sequences: Vec<u64> = read.iter().map(|(sequence, _)| *sequence).collect();
+    let of_first = sequences[0];
+    assert_eq!(sequences[1..], [of_first + 8 * S, of_first + 8 * S + 1]);
+    let apart_s = of_first as f64 / S as f64 - uptime_s;
+    assert!(apart_s.abs() < 60.0, "{of_first} ns at {uptime_s} s");
 }
 
 #[test]
@@ -307,16 +334,16 @@ fn a_segment_cut_at_any_byte_keeps_every_whole_window() {
     let mut ends = Vec::new();
     for number in 0..3 {
         run.record(&sample(number));
-        ends.push(std::fs::metadata(&segments(dir.path())[0]).unwrap().len());
+        ends.push(fs::metadata(&segments(dir.path())[0]).unwrap().len());
     }
     let whole = run.read_all();
     drop(run);
     let path = segments(dir.path())[0].clone();
-    let bytes = std::fs::read(&path).unwrap();
+    let bytes = fs::read(&path).unwrap();
     for cut in 0..=bytes.len() {
         let other = tempfile::tempdir().unwrap();
         let name = path.file_name().unwrap();
-        std::fs::write(other.path().join(name), &bytes[..cut]).unwrap();
+        fs::write(other.path().join(name), &bytes[..cut]).unwrap();
         let mut run = Run::new(other.path(), settings());
         let kept = ends.iter().filter(|end| **end <= cut as u64).count();
         assert_eq!(run.read_all(), whole[..kept], "cut at {cut}");
@@ -334,9 +361,9 @@ fn damage_is_counted_once_over_restarts() {
     drop(run);
     Run::new(dir.path(), settings()).record(&sample(9));
     let path = &segments(dir.path())[0];
-    let mut bytes = std::fs::read(path).unwrap();
+    let mut bytes = fs::read(path).unwrap();
     bytes.extend([7; 100]);
-    std::fs::write(path, &bytes).unwrap();
+    fs::write(path, &bytes).unwrap();
     for _ in 0..3 {
         let mut run = Run::new(dir.path(), settings());
         run.record(&sample(10));
@@ -398,7 +425,7 @@ fn the_oldest_are_given_up_at_the_bound_and_counted() {
         run.record(&samples);
         let files: u64 = segments(dir.path())
             .iter()
-            .map(|path| std::fs::metadata(path).unwrap().len())
+            .map(|path| fs::metadata(path).unwrap().len())
             .sum();
         assert!(files <= max_bytes, "{files} after {number}");
     }
@@ -457,12 +484,12 @@ fn a_full_queue_drops_windows_and_not_what_they_defined() {
 fn without_a_directory_windows_wait_in_memory_and_the_disk_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("spool");
-    std::fs::write(&place, "a file").unwrap();
+    fs::write(&place, "a file").unwrap();
     let mut run = Run::new(&place, settings());
     (0..10).for_each(|number| run.record(&sample(number)));
     assert_eq!(run.read_all().len(), 10);
     assert!(lock(&run.shared.progress).spool_error.is_some());
-    std::fs::remove_file(&place).unwrap();
+    fs::remove_file(&place).unwrap();
     run.writer.forget_failure();
     (0..10).for_each(|number| run.record(&sample(number)));
     assert_eq!(run.read_all().len(), 20);
@@ -474,7 +501,7 @@ fn without_a_directory_windows_wait_in_memory_and_the_disk_is_tried_again() {
 fn memory_for_windows_without_a_disk_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("spool");
-    std::fs::write(&place, "a file").unwrap();
+    fs::write(&place, "a file").unwrap();
     let mut run = Run::new(&place, settings());
     run.writer.set_memory_max(4000);
     (0..120).for_each(|number| run.record(&sample(number)));
@@ -493,8 +520,8 @@ fn a_directory_others_can_write_to_is_refused() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let dir = tempfile::tempdir().unwrap();
     let open = dir.path().join("open");
-    std::fs::create_dir(&open).unwrap();
-    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
     let link = dir.path().join("link");
     symlink(dir.path(), &link).unwrap();
     for bad in [&open, &link] {
@@ -503,7 +530,7 @@ fn a_directory_others_can_write_to_is_refused() {
     }
     let made = dir.path().join("a/b");
     drop(Dir::open(&made).unwrap());
-    let mode = std::fs::metadata(&made).unwrap().permissions().mode();
+    let mode = fs::metadata(&made).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
 }
 

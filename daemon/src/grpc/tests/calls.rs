@@ -1,6 +1,7 @@
 //! Every call of the service.
 
 use super::*;
+use std::time::{Duration, Instant};
 use tonic::Code;
 
 fn text(pairs: &[(&str, u64)]) -> Vec<(String, u64)> {
@@ -277,14 +278,18 @@ async fn next(stream: &mut Streaming<agent::StreamProfilesResponse>) -> (Profile
 
 /// Waits until the task of a new live stream has subscribed.
 async fn subscribed(running: &Running) {
-    while running
-        .host
-        .recorder
-        .read()
-        .expect("not poisoned")
-        .listeners()
-        == 0
-    {
+    let recorder = &running.host.recorder;
+    until("it has subscribed", || {
+        recorder.read().expect("not poisoned").listeners() > 0
+    })
+    .await;
+}
+
+/// Waits for a minute at most.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "it never came to it: {what}");
         tokio::task::yield_now().await;
     }
 }
@@ -333,9 +338,8 @@ async fn an_interval_is_streamed_in_parts_while_the_host_is_watched() {
     running.host.add(true, &[("/a", "rest", 2)]);
     assert_eq!(leaves(&next(&mut stream).await.0), text(&[("rest", 2)]));
     drop(stream);
-    while running.host.watchers.load(Ordering::SeqCst) > 0 {
-        tokio::task::yield_now().await;
-    }
+    let watchers = &running.host.watchers;
+    until("nobody watches", || watchers.load(Ordering::SeqCst) == 0).await;
 }
 
 #[tokio::test]

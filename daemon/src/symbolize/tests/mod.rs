@@ -164,9 +164,7 @@ impl Running {
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
-        let mut byte = [0];
-        let stdout = child.stdout.as_mut().expect("is piped");
-        std::io::Read::read_exact(stdout, &mut byte).expect("writes when it is ready");
+        fixtures::process::wait_until_ready(&mut child);
         Running(child)
     }
 

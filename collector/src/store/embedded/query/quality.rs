@@ -407,7 +407,12 @@ fn gaps_of(presence: &Presence) -> Vec<Gap> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::boots::HostState;
+    use super::super::super::options::Options;
+    use super::super::super::partition::write;
     use super::*;
+    use crate::store::{Cancel, Limits};
+    use std::time::{Duration, Instant};
 
     const SECOND: i64 = 1_000_000_000;
 
@@ -448,6 +453,75 @@ mod tests {
             .map(|&(from, to, cause)| (from, to, cause.to_owned()))
             .collect();
         assert_eq!(found, expected);
+    }
+
+    /// A store that knows `boots` hosts, each there for ten seconds, without any partition.
+    fn knowing(folder: &std::path::Path, boots: usize) -> EmbeddedStore {
+        let store = EmbeddedStore::open(folder, Options::default(), 0).unwrap();
+        for at in 0..boots {
+            let key = HostKey {
+                host_id: at.to_string(),
+                boot_id: [1; 16],
+            };
+            let mut state = HostState::new(&LabelSet::default());
+            (state.first_start, state.last_start, state.last_end) = (0, 0, 10 * SECOND);
+            write(&store.host_index).add_state(&key, &state);
+        }
+        store
+    }
+
+    fn look_around(
+        store: &EmbeddedStore,
+        (from, to): (i64, i64),
+        limits: &Limits,
+    ) -> Result<usize, StoreError> {
+        let range = TimeRange {
+            start_unix_ns: from * SECOND,
+            end_unix_ns: to * SECOND,
+        };
+        let bounds = (range.start_unix_ns, range.end_unix_ns);
+        let (mut fleet, mut guard) = (Fleet::default(), Guard::new(limits));
+        fleet.add_around(store, range, bounds, &Selector::default(), &mut guard)?;
+        Ok(fleet.hosts.len())
+    }
+
+    fn limits(memory_bytes: usize) -> Limits {
+        Limits {
+            cancel: Cancel::default(),
+            deadline: Instant::now() + Duration::from_secs(600),
+            memory_bytes,
+            nodes: 1,
+            lines: 1,
+        }
+    }
+
+    #[test]
+    fn a_query_that_is_given_up_does_not_walk_all_boots() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = knowing(folder.path(), 10);
+        let limits = limits(1 << 20);
+        assert_eq!(look_around(&store, (0, 10), &limits).unwrap(), 10);
+        limits.cancel.cancel();
+        // Neither those that are in the range nor those that are not.
+        for range in [(0, 10), (500, 510)] {
+            let ended = look_around(&store, range, &limits);
+            assert!(matches!(ended, Err(StoreError::Cancelled)), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_of_an_answer_are_in_the_memory_of_its_query_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = knowing(folder.path(), 100);
+        let most = limits(100 * HOST_BYTES);
+        assert_eq!(look_around(&store, (0, 10), &most).unwrap(), 100);
+        let less = limits(99 * HOST_BYTES);
+        let refused = look_around(&store, (0, 10), &less);
+        assert!(
+            matches!(refused, Err(StoreError::TooLarge(_))),
+            "{refused:?}"
+        );
+        assert_eq!(look_around(&store, (500, 510), &less).unwrap(), 0);
     }
 
     #[test]
