@@ -16,7 +16,7 @@ mod fleet;
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{Cancel, Limits, NewWindow, Store, Taken, TimeRange};
-use fleet::{Fleet, Shape, WINDOW_NS};
+use fleet::{Fleet, Shape, WINDOW_NS, numbering};
 use profile::{Dictionary, GroupBy, Query};
 use std::path::Path;
 use std::process::Command;
@@ -133,7 +133,7 @@ impl Agents {
         let hosts = self.variants.iter().enumerate();
         let windows = hosts.map(|(host, variants)| {
             let mut window = variants[variant].clone();
-            window.origin.sequence = Fleet::sequence(host as u64, 0) + since as u64;
+            window.origin.sequence = numbering::sequence(host as u64, since);
             window.range = TimeRange {
                 start_unix_ns: start,
                 end_unix_ns: start + len,
