@@ -7,9 +7,9 @@
 //! steps anyway; the two days before each look come as agents send them, every ten seconds. At each
 //! age a process of its own opens the store and asks for the last five minutes.
 //!
-//! It fails when a start or a query reads more partitions than it did at the first age, when a
-//! start or a query takes more CPU by [`START_NOISE`] and [`QUERY_NOISE`], or when memory grows by
-//! more than [`PARTITION_BYTES`] a partition: none of them may follow retention.
+//! It fails when a start reads more than [`OPENED_MAX`] partitions or a query more than at the first
+//! age, when a start or a query takes more CPU by [`START_NOISE`] and [`QUERY_NOISE`], or when
+//! memory grows by more than [`PARTITION_BYTES`] a partition: none of them may follow retention.
 
 #[path = "../tests/support/fleet.rs"]
 mod fleet;
@@ -39,6 +39,10 @@ const PARTITION_BYTES: u64 = 6 << 10;
 /// Most CPU that a start may take more at one age than at another: the folder is listed and each
 /// file asked for its size, which takes microseconds a partition.
 const START_NOISE: Duration = Duration::from_millis(50);
+
+/// Most partitions that a start may read: those written to in the last second before the store was
+/// closed, when a few become coarser.
+const OPENED_MAX: u64 = 8;
 
 /// Most CPU that a query may take more at one age than at another.
 const QUERY_NOISE: Duration = Duration::from_millis(10);
@@ -336,8 +340,8 @@ fn main() -> Result<(), Failed> {
             !is_more(of.mean_ms, looks[0].mean_ms, QUERY_NOISE),
             "a query grows with retention"
         );
-        assert_eq!(
-            of.partitions_opened, looks[0].partitions_opened,
+        assert!(
+            of.partitions_opened <= OPENED_MAX,
             "a start reads more when more is kept"
         );
         assert_eq!(
