@@ -104,9 +104,20 @@ pub struct Remap {
     stacks: Vec<u32>,
     label_sets: Vec<u32>,
     path: Vec<StackId>,
+    /// See [`Remap::of_first`].
+    is_first: bool,
 }
 
 impl Remap {
+    /// For a target whose stacks all come through it: what it has not seen is not there, and not
+    /// looked for.
+    pub(crate) fn of_first() -> Remap {
+        Remap {
+            is_first: true,
+            ..Remap::default()
+        }
+    }
+
     /// The string in `target`.
     pub fn string(&mut self, source: &Dictionary, target: &mut Dictionary, id: StrId) -> StrId {
         let slot = slot(&mut self.strings, id.0);
@@ -154,7 +165,10 @@ impl Remap {
         for &node in path.iter().rev() {
             if let Some((_, frame)) = source.stacks.node(node) {
                 let frame = self.frame(source, target, frame);
-                moved = target.stacks.child(moved, frame);
+                moved = match self.is_first {
+                    true => target.stacks.new_child(moved, frame),
+                    false => target.stacks.child(moved, frame),
+                };
                 *slot(&mut self.stacks, node.0) = moved.0;
             }
         }

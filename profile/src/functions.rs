@@ -151,7 +151,7 @@ fn sum<const N: usize>(
         row_of_frame.get(frame.0 as usize).copied()
     };
     let owners = shape.owners();
-    let tree = Tree::new(&shape.stacks, stacks, |stack, values| {
+    let totals = totals(&shape.stacks, stacks, |stack, values| {
         let owner = match &owners {
             Some(owners) => owners[stack.0 as usize],
             None => stack,
@@ -160,94 +160,63 @@ fn sum<const N: usize>(
             add(&mut costs[row].own, values);
         }
     });
-    // How often a row is on the path to the stack that is looked at: recursion counts once.
-    let mut on_path = vec![0u32; costs.len()];
-    tree.walk(|step| {
-        let (Step::Enter(stack) | Step::Leave(stack)) = step;
-        let Some(row) = row_of_stack(stack) else {
-            return;
+    // By stack: marks of the rows on the path to it, its own among them.
+    let mut marks = vec![0u128; shape.stacks.len()];
+    for (id, &(parent, _)) in shape.stacks.iter().enumerate().skip(1) {
+        let values = &totals[id];
+        let Some(row) = row_of_stack(StackId(id as u32)).filter(|_| !is_nothing(values)) else {
+            continue;
         };
-        if let Step::Leave(_) = step {
-            on_path[row] -= 1;
-            return;
+        // A caller has a smaller id than what it called.
+        let (above, own) = (marks[parent.0 as usize], mark(row));
+        marks[id] = above | own;
+        // Recursion counts once. Rows share marks, so where it seems to be the callers are looked at.
+        let callers = || callers(&shape.stacks, parent);
+        if above & own == own && callers().any(|caller| row_of_stack(caller) == Some(row)) {
+            continue;
         }
-        if on_path[row] == 0 {
-            add(&mut costs[row].total, &tree.totals[stack.0 as usize]);
-        }
-        on_path[row] += 1;
-    });
+        add(&mut costs[row].total, values);
+    }
     // Frames of the dictionary that no sample has.
-    costs.retain(|cost| cost.total.iter().any(|&value| value != Value::default()));
+    costs.retain(|cost| !is_nothing(&cost.total));
     costs
 }
 
-/// Stacks with samples, and their callers, from the callers to the callees.
-struct Tree<const N: usize> {
-    /// By stack: what it and all that it called have.
-    totals: Vec<[Value; N]>,
-    /// By stack: a stack that it called; 0: none.
-    first: Vec<u32>,
-    /// By stack: another stack with its caller; 0: none.
-    next: Vec<u32>,
-}
-
-/// A step of the way through a tree.
-enum Step {
-    Enter(StackId),
-    Leave(StackId),
-}
-
-impl<const N: usize> Tree<N> {
-    /// The tree of these samples; each sample is shown to `each`.
-    fn new(
-        stacks: &[(StackId, FrameId)],
-        samples: impl IntoIterator<Item = (StackId, [Value; N])>,
-        mut each: impl FnMut(StackId, &[Value; N]),
-    ) -> Tree<N> {
-        let len = stacks.len();
-        let mut totals = vec![[Value::default(); N]; len];
-        let mut reached = vec![false; len];
-        for (stack, values) in samples {
-            each(stack, &values);
-            add(&mut totals[stack.0 as usize], &values);
-            reached[stack.0 as usize] = true;
-        }
-        let (mut first, mut next) = (vec![0u32; len], vec![0u32; len]);
-        // A caller has a smaller id than what it called.
-        for id in (1..len).rev() {
-            if !reached[id] {
-                continue;
-            }
-            let (parent, values) = (stacks[id].0.0 as usize, totals[id]);
-            add(&mut totals[parent], &values);
-            reached[parent] = true;
-            next[id] = first[parent];
-            first[parent] = id as u32;
-        }
-        Tree {
-            totals,
-            first,
-            next,
+/// By stack: what it and all that it called have; each sample is shown to `each`.
+fn totals<const N: usize>(
+    stacks: &[(StackId, FrameId)],
+    samples: impl IntoIterator<Item = (StackId, [Value; N])>,
+    mut each: impl FnMut(StackId, &[Value; N]),
+) -> Vec<[Value; N]> {
+    let mut totals = vec![[Value::default(); N]; stacks.len()];
+    for (stack, values) in samples {
+        each(stack, &values);
+        add(&mut totals[stack.0 as usize], &values);
+    }
+    // A caller has a smaller id than what it called.
+    for id in (1..stacks.len()).rev() {
+        let values = totals[id];
+        if !is_nothing(&values) {
+            add(&mut totals[stacks[id].0.0 as usize], &values);
         }
     }
+    totals
+}
 
-    /// Goes to every stack once, and from it to those that it called.
-    fn walk(&self, mut step: impl FnMut(Step)) {
-        let mut path: Vec<u32> = Vec::with_capacity(64);
-        let mut at = self.first[0];
-        loop {
-            while at != 0 {
-                step(Step::Enter(StackId(at)));
-                path.push(at);
-                at = self.first[at as usize];
-            }
-            let Some(done) = path.pop() else {
-                return;
-            };
-            step(Step::Leave(StackId(done)));
-            at = self.next[done as usize];
-        }
-    }
+fn is_nothing<const N: usize>(values: &[Value; N]) -> bool {
+    values.iter().all(|&value| value == Value::default())
+}
+
+/// A stack and its callers, from the leaf to the root.
+fn callers(stacks: &[(StackId, FrameId)], from: StackId) -> impl Iterator<Item = StackId> + '_ {
+    let caller = |stack: &StackId| Some(stacks[stack.0 as usize].0);
+    std::iter::successors(Some(from), caller).take_while(|stack| *stack != StackId::EMPTY)
+}
+
+/// Two of 128 bits that stand for a row.
+fn mark(row: usize) -> u128 {
+    let mixed = (row as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    1 << (mixed >> 57) | 1 << ((mixed >> 50) & 127)
 }
 
 fn add<const N: usize>(sums: &mut [Value; N], values: &[Value; N]) {
@@ -316,6 +285,20 @@ mod tests {
         assert_eq!((of("entry"), of("write")), ((0, 5), (0, 5)));
         assert_eq!(of("[woken by b]"), (0, 5));
         assert_eq!(rows.iter().map(|(_, own, _)| own).sum::<u64>(), 10);
+    }
+
+    #[test]
+    fn a_function_that_calls_itself_counts_once_however_many_others_it_calls() {
+        // More functions than marks, so that most of them seem to be callers of themselves.
+        let names: Vec<String> = (0..200).map(|at| format!("f{at}")).collect();
+        let straight: Vec<&str> = names.iter().map(String::as_str).collect();
+        let twice: Vec<&str> = straight.iter().chain(&straight).copied().collect();
+        let rows = costs(&[(&straight, 3), (&twice, 4)]);
+        assert_eq!(rows.len(), names.len());
+        for (name, own, total) in &rows {
+            let is_leaf = name == "f199";
+            assert_eq!((*own, *total), (if is_leaf { 7 } else { 0 }, 7), "{name}");
+        }
     }
 
     #[test]

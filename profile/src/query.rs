@@ -129,7 +129,7 @@ pub struct QueryRunner<'q> {
 impl<'q> QueryRunner<'q> {
     /// A runner with an empty answer.
     pub fn new(query: &'q Query) -> QueryRunner<'q> {
-        QueryRunner {
+        let mut runner = QueryRunner {
             query,
             labels: Vec::new(),
             stacks: Vec::new(),
@@ -138,7 +138,9 @@ impl<'q> QueryRunner<'q> {
             path: Vec::new(),
             counted: Counted::default(),
             answer: Profile::default(),
-        }
+        };
+        runner.next_dictionary();
+        runner
     }
 
     /// Adds one sample value, whose ids are of `source`, when the query takes it.
@@ -227,7 +229,12 @@ impl<'q> QueryRunner<'q> {
         self.labels.clear();
         self.stacks.clear();
         self.matches.iter_mut().for_each(Vec::clear);
-        self.remap = Remap::default();
+        // Frame filters make stacks that are not of the source.
+        let is_first = self.query.frame_filters.is_empty() && self.answer.dict.stacks.is_empty();
+        self.remap = match is_first {
+            true => Remap::of_first(),
+            false => Remap::default(),
+        };
         self.counted.next_dictionary();
     }
 

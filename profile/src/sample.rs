@@ -275,7 +275,10 @@ impl Profile {
             .iter()
             .map(|(&key, &value)| (key, value))
             .collect();
-        all.sort_unstable_by_key(|&(key, _)| key);
+        // In the order of the key, compared as one number.
+        all.sort_unstable_by_key(|&(SampleKey { labels, stack, end }, _)| {
+            (u64::from(labels.0) << 32 | u64::from(stack.0), end)
+        });
         all
     }
 }

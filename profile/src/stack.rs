@@ -17,7 +17,9 @@ impl StackId {
 #[derive(Clone)]
 pub struct StackTrie {
     nodes: Vec<(StackId, FrameId)>,
+    /// Of the first `indexed` nodes.
     index: HashTable<u32>,
+    indexed: usize,
     hasher: DefaultHashBuilder,
 }
 
@@ -26,6 +28,7 @@ impl Default for StackTrie {
         StackTrie {
             nodes: vec![(StackId::EMPTY, FrameId(u32::MAX))],
             index: HashTable::new(),
+            indexed: 1,
             hasher: DefaultHashBuilder::default(),
         }
     }
@@ -34,6 +37,9 @@ impl Default for StackTrie {
 impl StackTrie {
     /// Returns the stack that is `parent` with `frame` called on top, adding it when it is new.
     pub fn child(&mut self, parent: StackId, frame: FrameId) -> StackId {
+        if self.indexed < self.nodes.len() {
+            self.index_rest();
+        }
         let node = (parent, frame);
         let hash = self.hasher.hash_one(node);
         if let Some(&id) = self.index.find(hash, |&id| self.nodes[id as usize] == node) {
@@ -45,7 +51,28 @@ impl StackTrie {
         let (nodes, hasher) = (&self.nodes, &self.hasher);
         self.index
             .insert_unique(hash, id, |&id| hasher.hash_one(nodes[id as usize]));
+        self.indexed = self.nodes.len();
         StackId(id)
+    }
+
+    /// Adds the stack that is `parent` with `frame` called on top, of which the caller knows that it
+    /// is new: it is not looked for, nor made ready to be found until something else is.
+    pub(crate) fn new_child(&mut self, parent: StackId, frame: FrameId) -> StackId {
+        debug_assert!((parent.0 as usize) < self.nodes.len());
+        let id = self.nodes.len() as u32;
+        self.nodes.push((parent, frame));
+        StackId(id)
+    }
+
+    /// Makes every node ready to be found.
+    fn index_rest(&mut self) {
+        let (nodes, hasher) = (&self.nodes, &self.hasher);
+        let hash = |id: &u32| hasher.hash_one(nodes[*id as usize]);
+        self.index.reserve(nodes.len() - self.indexed, hash);
+        for id in self.indexed as u32..nodes.len() as u32 {
+            self.index.insert_unique(hash(&id), id, hash);
+        }
+        self.indexed = nodes.len();
     }
 
     /// Returns the stack of these frames, root first, adding what is new.
@@ -107,5 +134,22 @@ impl StackTrie {
     /// Heap memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<(StackId, FrameId)>() + self.index.allocation_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_that_were_known_to_be_new_are_found_later() {
+        let mut trie = StackTrie::default();
+        let main = trie.new_child(StackId::EMPTY, FrameId(3));
+        let work = trie.new_child(main, FrameId(4));
+        assert_eq!(trie.child(main, FrameId(4)), work);
+        assert_eq!(trie.child(main, FrameId(5)), StackId(3));
+        let read = trie.new_child(work, FrameId(5));
+        assert_eq!(trie.intern([3, 4, 5].map(FrameId)), read);
+        assert_eq!(trie.len(), 5);
     }
 }

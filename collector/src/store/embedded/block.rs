@@ -10,9 +10,12 @@
 //! A weight is written as what it has more than count × period: nothing at all where that is zero
 //! throughout. All arithmetic on columns wraps; sums that saturated are marked and written in full.
 
+mod packed;
 mod rows;
 
-use super::codec::{Damage, Opener, Reader, Sealer, put, put_signed};
+pub use packed::{Columns, Run, each_row, each_run, put_rows};
+
+use super::codec::{Damage, Opener, Reader, Sealer, len_of, put, put_signed};
 use super::order::order_by;
 use profile::Value;
 
@@ -38,50 +41,6 @@ fn beyond(value: Value, period: u64) -> i64 {
 
 fn weight(count: u64, beyond: i64, period: u64) -> u64 {
     count.wrapping_mul(period).wrapping_add(beyond as u64)
-}
-
-/// Packs the rows of one window, ordered by (series, leaf), each once.
-pub fn put_rows(out: &mut Vec<u8>, rows: &[Entry], period: u64) {
-    let plain = rows.iter().all(|row| beyond(row.value, period) == 0);
-    out.push(u8::from(!plain));
-    let mut before = 0;
-    for run in rows.chunk_by(|left, right| left.series == right.series) {
-        put(out, (run[0].series - before).into());
-        before = run[0].series;
-        put(out, run.len() as u64);
-        let mut leaf = 0;
-        for row in run {
-            put(out, (row.leaf - leaf).into());
-            leaf = row.leaf;
-            put(out, row.value.count);
-            if !plain {
-                put_signed(out, beyond(row.value, period));
-            }
-        }
-    }
-}
-
-/// Reads what [`put_rows`] wrote.
-pub fn each_row(bytes: &[u8], period: u64, mut row: impl FnMut(Entry)) -> Result<(), Damage> {
-    let mut input = Reader::new(bytes);
-    let plain = input.take_exact(1)?[0] == 0;
-    let mut series = 0u32;
-    while !input.is_empty() {
-        series = step(series, input.take_u32()?)?;
-        let mut leaf = 0u32;
-        for _ in 0..input.take_count()? {
-            leaf = step(leaf, input.take_u32()?)?;
-            let count = input.take()?;
-            let beyond = if plain { 0 } else { input.take_signed()? };
-            let weight = weight(count, beyond, period);
-            row(Entry {
-                series,
-                leaf,
-                value: Value { count, weight },
-            });
-        }
-    }
-    Ok(())
 }
 
 fn step(before: u32, by: u32) -> Result<u32, Damage> {
@@ -149,20 +108,25 @@ pub fn sort_rows(rows: &mut Vec<Timed>, spare: &mut Vec<Timed>) {
         let low = u64::from(row.entry.leaf) << 16 | u64::from(row.slot);
         (row.entry.series, low)
     };
-    let series = || rows.iter().map(|row| row.entry.series);
-    let (first, last) = (series().min().unwrap_or(0), series().max().unwrap_or(0));
+    let (mut first, mut last, mut slots) = (u32::MAX, 0, 0);
+    for row in rows.iter() {
+        first = first.min(row.entry.series);
+        last = last.max(row.entry.series);
+        slots |= row.slot;
+    }
     // Series of a bundle are few and came together: all of it is one number, unless they are
     // spread.
-    if last - first < 1 << 16 {
+    if last.saturating_sub(first) < 1 << 16 {
+        let slot_bits = u16::BITS - slots.leading_zeros();
         // Windows mostly came in order.
         let ordered = if rows.is_sorted_by_key(|row| row.slot) {
-            16
+            slot_bits
         } else {
             0
         };
         order_by(rows, spare, ordered, |row| {
-            let (series, low) = key(row);
-            u64::from(series - first) << 48 | low
+            let series = u64::from(row.entry.series - first) << 32;
+            (series | u64::from(row.entry.leaf)) << slot_bits | u64::from(row.slot)
         });
     } else {
         rows.sort_unstable_by_key(key);
@@ -188,45 +152,44 @@ pub fn put_block(
     let same = |left: &Timed, right: &Timed| {
         (left.entry.series, left.entry.leaf) == (right.entry.series, right.entry.leaf)
     };
-    let mut totals = Vec::new();
-    let mut saturated = false;
+    let (mut totals, mut saturated, mut plain) = (Vec::new(), false, true);
+    // The columns of times: in how many windows each stack was, in which, and how often.
+    let (mut lens, mut steps) = (Vec::new(), Vec::new());
+    let mut counts = Vec::with_capacity(rows.len());
     for run in rows.chunk_by(same) {
         let mut total = Entry {
             value: Value::default(),
             ..run[0].entry
         };
+        put(&mut lens, run.len() as u64);
+        let mut before = 0;
         for row in run {
+            put(&mut steps, (row.slot - before).into());
+            before = row.slot;
+            put(&mut counts, row.entry.value.count);
+            plain &= beyond(row.entry.value, period) == 0;
             total.value += row.entry.value;
         }
+        plain &= beyond(total.value, period) == 0;
+        // The last of them follows from the total, unless that says less.
+        counts.truncate(counts.len() - len_of(run[run.len() - 1].entry.value.count));
         saturated |= total.value.count == u64::MAX || total.value.weight == u64::MAX;
         totals.push(total);
     }
-    let plain = rows
-        .iter()
-        .map(|row| row.entry.value)
-        .chain(totals.iter().map(|total| total.value))
-        .all(|value| beyond(value, period) == 0);
     let mut raw = vec![u8::from(!plain) | u8::from(saturated) << 1];
     put_totals(&mut raw, &totals, plain, period);
     sealer.seal(out, &raw)?;
 
     raw.clear();
     put_starts(&mut raw, starts);
+    raw.append(&mut lens);
+    raw.append(&mut steps);
     let written = |run: usize| if saturated { run } else { run - 1 };
-    for run in rows.chunk_by(same) {
-        put(&mut raw, run.len() as u64);
-    }
-    for run in rows.chunk_by(same) {
-        let mut before = 0;
-        for row in run {
-            put(&mut raw, (row.slot - before).into());
-            before = row.slot;
-        }
-    }
-    for run in rows.chunk_by(same) {
-        for row in &run[..written(run.len())] {
-            put(&mut raw, row.entry.value.count);
-        }
+    if saturated {
+        rows.iter()
+            .for_each(|row| put(&mut raw, row.entry.value.count));
+    } else {
+        raw.append(&mut counts);
     }
     if !plain {
         for run in rows.chunk_by(same) {
@@ -298,6 +261,8 @@ pub struct Block {
     pub values: Vec<Value>,
     /// Column of whether they are in the part that was read at all: a row may count nothing.
     pub present: Vec<bool>,
+    /// Every weight is count × period.
+    pub plain: bool,
     raw: Vec<u8>,
     starts: Vec<u64>,
     lens: Vec<u32>,
@@ -328,6 +293,7 @@ impl Block {
     fn read_totals(&mut self, raw: &[u8], period: u64) -> Result<u8, Damage> {
         let mut input = Reader::new(raw);
         let flags = input.take_exact(1)?[0];
+        self.plain = flags & 1 == 0;
         self.series.clear();
         self.leaves.clear();
         self.values.clear();

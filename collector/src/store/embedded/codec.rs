@@ -27,6 +27,11 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// How many bytes [`put`] appends.
+pub fn len_of(value: u64) -> usize {
+    (u64::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
+}
+
 /// Appends a signed number: small ones of either sign are short.
 pub fn put_signed(out: &mut Vec<u8>, value: i64) {
     put(out, zigzag(value));
@@ -273,7 +278,9 @@ mod tests {
         fn numbers_come_back(values in prop::collection::vec(any::<u64>(), 0..50)) {
             let mut bytes = Vec::new();
             for &value in &values {
+                let before = bytes.len();
                 put(&mut bytes, value);
+                prop_assert_eq!(bytes.len() - before, len_of(value));
                 put_signed(&mut bytes, value as i64);
             }
             let mut reader = Reader::new(&bytes);

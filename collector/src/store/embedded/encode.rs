@@ -108,16 +108,15 @@ pub fn encode_chunk(dict: &Tables, chunk: &ChunkRows) -> Result<Encoded, EncodeE
         rows.clear();
         rows.reserve(packed.entries as usize);
         let (mut last, mut slot) = (None, 0);
-        packed.each(period, |start, entry| {
+        let all = |_| true;
+        packed.each_run(period, all, |start, run| {
             if last != Some(start) {
                 last = Some(start);
                 slot = starts.partition_point(|&known| known < start);
                 slot = slot.min(starts.len().saturating_sub(1));
             }
-            rows.push(Timed {
-                entry,
-                slot: slot as u16,
-            });
+            let slot = slot as u16;
+            rows.extend(run.entries().map(|entry| Timed { entry, slot }));
         })?;
         sort_rows(&mut rows, &mut spare);
         let mut body = Vec::new();
@@ -296,15 +295,20 @@ impl HeadsWriter {
             }
             before = series;
             by_slot.fill(None);
-            let mut total = Sum::default();
-            for row in run {
-                let lost = dict.is_lost(row.entry.leaf);
-                let slot = by_slot[usize::from(row.slot)].get_or_insert_default();
-                for sum in [&mut total, slot] {
-                    let part = if lost { &mut sum.lost } else { &mut sum.taken };
+            for of_leaf in run.chunk_by(|left, right| left.entry.leaf == right.entry.leaf) {
+                let lost = dict.is_lost(of_leaf[0].entry.leaf);
+                for row in of_leaf {
+                    let slot = by_slot[usize::from(row.slot)].get_or_insert_default();
+                    let part = if lost {
+                        &mut slot.lost
+                    } else {
+                        &mut slot.taken
+                    };
                     *part += row.entry.value;
                 }
             }
+            let mut total = Sum::default();
+            by_slot.iter().flatten().for_each(|&sum| total += sum);
             put_sum(&mut self.totals, total, period);
             let filled = || {
                 let slots = by_slot.iter().enumerate();

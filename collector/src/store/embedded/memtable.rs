@@ -3,7 +3,7 @@
 //! A window is prepared once: its rows become bytes that go into the log's record and from there,
 //! unchanged, into the table of its chunk. Readers take copies of what they need.
 
-use super::block::{Entry, Sum, each_row, put_rows, put_sum, take_sum};
+use super::block::{Columns, Entry, Run, Sum, each_run, put_rows, put_sum, take_sum};
 use super::codec::{Damage, Reader, put, put_bytes};
 use super::meta::{Summary, WindowMeta};
 use hashbrown::HashMap;
@@ -142,24 +142,23 @@ impl GroupRows {
         self.rows.capacity() + self.heads.capacity() + size_of::<GroupRows>()
     }
 
-    /// Every row with the begin of its window.
-    pub fn each(&self, period: u64, row: impl FnMut(u64, Entry)) -> Result<(), Damage> {
-        self.each_of(period, |_| true, row)
-    }
-
-    /// Every row of the windows that `wanted` takes by their begin.
-    pub fn each_of(
+    /// The rows of each series in each window that `wanted` takes by its begin, which is told with
+    /// them.
+    pub fn each_run(
         &self,
         period: u64,
         wanted: impl Fn(u64) -> bool,
-        mut row: impl FnMut(u64, Entry),
+        mut run: impl FnMut(u64, Run<'_>),
     ) -> Result<(), Damage> {
+        let mut columns = Columns::default();
         let mut input = Reader::new(&self.rows);
         while !input.is_empty() {
             let start = input.take()?;
             let rows = input.take_bytes()?;
             if wanted(start) {
-                each_row(rows, period, |entry| row(start, entry))?;
+                each_run(rows, period, &mut columns, |of_series| {
+                    run(start, of_series)
+                })?;
             }
         }
         Ok(())
@@ -255,8 +254,11 @@ mod tests {
         group.add(0, &part);
         group.add(10, &part);
         let mut found = Vec::new();
+        let all = |_| true;
         group
-            .each(7, |start, entry| found.push((start, entry)))
+            .each_run(7, all, |start, run| {
+                found.extend(run.entries().map(|entry| (start, entry)));
+            })
             .unwrap();
         assert_eq!(found.len(), 6);
         assert_eq!(found[5], (10, rows[2]));

@@ -203,6 +203,15 @@ impl Summary {
         self.label_sets.extend(other.label_sets);
     }
 
+    /// True when every window lies in `[from, to)`, both since the Unix epoch.
+    pub fn is_within(&self, (from, to): (i64, i64)) -> bool {
+        let mut spans = self
+            .hosts
+            .values()
+            .flat_map(|(_, presence)| &presence.spans);
+        spans.all(|&(start, end)| from <= start && end <= to)
+    }
+
     /// Joins spans; to be called when all windows are in.
     pub fn settle(&mut self) {
         for (_, presence) in self.hosts.values_mut() {

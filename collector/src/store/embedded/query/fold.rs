@@ -4,7 +4,23 @@
 use ::profile::{StackId, Value};
 
 /// Memory that [`fold`] takes for each stack of the dictionary. Unit: bytes.
-pub const STACK_BYTES: usize = size_of::<Value>() + size_of::<bool>() + 3 * size_of::<u32>();
+pub const STACK_BYTES: usize = size_of::<Value>() + 2 * size_of::<bool>() + 3 * size_of::<u32>();
+
+/// Weights are told apart by their highest bits first: which of them is set, and those after it.
+const BITS_AFTER: u32 = 5;
+
+/// How many such kinds of weights there are.
+const KINDS: usize = (u64::BITS as usize) << BITS_AFTER;
+
+/// The kind of a weight: of a heavier one it is the same or more.
+fn kind(weight: u64) -> usize {
+    let highest = (weight | 1).ilog2();
+    // The bits after the highest, which is shifted out.
+    let after = weight
+        .checked_shl(u64::BITS - highest)
+        .map_or(0, |rest| rest >> (u64::BITS - BITS_AFTER));
+    (highest as usize) << BITS_AFTER | after as usize
+}
 
 /// By stack: itself, or the nearest caller that is among the `nodes` heaviest. `None` when no more than
 /// `nodes` stacks and callers have samples: all stay. `parents` has the caller of each stack, which has
@@ -21,28 +37,43 @@ pub fn fold(
         totals[stack.0 as usize] += value;
         reached[stack.0 as usize] = true;
     }
-    let mut order: Vec<u32> = Vec::new();
+    let (mut all, mut of_kind) = (0, vec![0usize; KINDS]);
     for id in (1..parents.len()).rev() {
         if reached[id] {
             let (parent, value) = (parents[id].0 as usize, totals[id]);
             totals[parent] += value;
             reached[parent] = true;
-            order.push(id as u32);
+            all += 1;
+            of_kind[kind(value.weight)] += 1;
         }
     }
-    if order.len() <= nodes {
+    if all <= nodes {
         return None;
+    }
+    // The heaviest kinds of which all are kept, and how many of the next.
+    let (mut cut, mut left) = (KINDS, nodes);
+    while cut > 0 && of_kind[cut - 1] <= left {
+        cut -= 1;
+        left -= of_kind[cut];
+    }
+    let mut kept = vec![false; parents.len()];
+    let mut next: Vec<u32> = Vec::new();
+    for id in (1..parents.len()).filter(|&id| reached[id]) {
+        let kind = kind(totals[id].weight);
+        kept[id] = kind >= cut;
+        if kind + 1 == cut {
+            next.push(id as u32);
+        }
     }
     // A caller weighs at least what its callees do and has a smaller id: it is kept before them.
     let rank = |id: &u32| {
         let total = totals[*id as usize];
         (std::cmp::Reverse((total.weight, total.count)), *id)
     };
-    if nodes > 0 {
-        order.select_nth_unstable_by_key(nodes - 1, rank);
+    if left > 0 {
+        next.select_nth_unstable_by_key(left - 1, rank);
     }
-    let mut kept = vec![false; parents.len()];
-    for &id in order.iter().take(nodes) {
+    for &id in next.iter().take(left) {
         kept[id as usize] = true;
     }
     let mut stays: Vec<StackId> = Vec::with_capacity(parents.len());
@@ -70,6 +101,46 @@ mod tests {
 
     fn ids(of: &[u32]) -> Vec<StackId> {
         of.iter().copied().map(StackId).collect()
+    }
+
+    #[test]
+    fn heavier_weights_are_of_higher_kinds() {
+        let edges = (0..u64::BITS).flat_map(|bit| {
+            let power = 1u64 << bit;
+            [
+                power - 1,
+                power,
+                power + power / 3,
+                power | power >> BITS_AFTER,
+            ]
+        });
+        let mut weights: Vec<u64> = edges.chain(0..300).chain([u64::MAX]).collect();
+        weights.sort_unstable();
+        assert!(weights.is_sorted_by_key(|&weight| kind(weight)));
+        assert_eq!(kind(u64::MAX), KINDS - 1);
+        assert!(kind(64) < kind(66));
+    }
+
+    #[test]
+    fn as_many_stay_as_there_is_room_for() {
+        // A root with a hundred callees, of which the first 21 have the same weight.
+        let parents: Vec<u32> = [0, 0].into_iter().chain([1; 100]).collect();
+        let of: Vec<(u32, u64)> = (2..102)
+            .map(|id| (id, 500 + u64::from(id).max(22)))
+            .collect();
+        let by_weight: Vec<u32> = std::iter::once(1)
+            .chain((23..102).rev())
+            .chain(2..23)
+            .collect();
+        for nodes in 0..101 {
+            let stays = fold(&ids(&parents), samples(&of), nodes).unwrap();
+            let kept: Vec<u32> = (1..102)
+                .filter(|&id| stays[id as usize] == StackId(id))
+                .collect();
+            let mut expected = by_weight[..nodes].to_vec();
+            expected.sort_unstable();
+            assert_eq!(kept, expected);
+        }
     }
 
     #[test]

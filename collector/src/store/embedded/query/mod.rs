@@ -10,6 +10,7 @@ pub mod profile;
 mod quality;
 pub mod series;
 mod steps;
+mod sums;
 pub mod totals;
 
 use super::codec::Damage;
@@ -111,6 +112,13 @@ impl Piece {
     pub fn is_of_minutes(&self) -> bool {
         self.part
             .is_none_or(|(from, to)| from % SERVICE_STEP_NS == 0 && to % SERVICE_STEP_NS == 0)
+    }
+
+    /// The part, where it is not all of the chunk, since the Unix epoch, as the chunk's `begin` is.
+    pub fn part_from(&self, begin: i64) -> Option<(i64, i64)> {
+        let (from, to) = self.part?;
+        let at = |into| begin.saturating_add_unsigned(into);
+        Some((at(from), at(to)))
     }
 
     /// True when a window that begins at `start` after the chunk's begin is in it.

@@ -2,15 +2,17 @@
 
 use super::super::EmbeddedStore;
 use super::super::block::Block;
-use super::super::codec::Opener;
+use super::super::codec::{Opener, Reader};
 use super::super::dict::{Dict, NONE};
 use super::super::encode::period;
-use super::super::file::{FileError, Table};
+use super::super::file::{FileError, PartitionFile, Table};
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View, read};
+use super::super::summaries::take_whole;
 use super::fold::{STACK_BYTES, fold};
 use super::plan::{Plan, Read, covered, plan};
 use super::quality::Fleet;
+use super::sums::Sums;
 use super::{
     Guard, Piece, Stop, each_partition, kept_labels, partitions, pieces, select, service_answers,
 };
@@ -20,10 +22,8 @@ use ::profile::{
     StackId, StackTrie, Value,
 };
 use hashbrown::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, RwLock};
-
-/// Samples that are counted in a table by id; with more, by hash. Unit: values of 16 bytes.
-const DENSE_MAX: usize = 4 << 20;
 
 /// Samples put into the answer between looks at the clock, and before pushes get their turn.
 pub const SLICE: usize = 8192;
@@ -106,6 +106,13 @@ impl Choice {
         }
     }
 
+    /// The period of the first samples that are chosen: mostly that of all.
+    fn period(&self) -> u64 {
+        let mut chosen = self.bundles.iter().zip(&self.periods);
+        let first = chosen.find(|(chosen, _)| **chosen);
+        first.map_or(0, |(_, period)| *period)
+    }
+
     fn wants(&self, bundle: u32) -> bool {
         self.bundles
             .get(bundle as usize)
@@ -114,87 +121,6 @@ impl Choice {
 
     fn kept(&self, series: u32) -> u32 {
         self.kept.get(series as usize).copied().unwrap_or(NONE)
-    }
-}
-
-/// Sums by (kept labels, leaf).
-enum Sums {
-    Dense {
-        leaves: usize,
-        values: Vec<Value>,
-        /// A bit a value: a row that counts nothing was there.
-        nothing: Vec<u64>,
-    },
-    Sparse(HashMap<(u32, u32), Value>),
-}
-
-impl Sums {
-    fn new(kept: usize, leaves: usize) -> Sums {
-        let size = kept.saturating_mul(leaves);
-        if size <= DENSE_MAX {
-            Sums::Dense {
-                leaves,
-                values: vec![Value::default(); size],
-                nothing: vec![0; size.div_ceil(64)],
-            }
-        } else {
-            Sums::Sparse(HashMap::new())
-        }
-    }
-
-    #[inline]
-    fn add(&mut self, kept: u32, leaf: u32, value: Value) {
-        match self {
-            Sums::Dense {
-                leaves,
-                values,
-                nothing,
-            } => {
-                let at = kept as usize * *leaves + leaf as usize;
-                if (leaf as usize) < *leaves
-                    && let Some(sum) = values.get_mut(at)
-                {
-                    *sum += value;
-                    if value == Value::default() {
-                        nothing[at / 64] |= 1 << (at % 64);
-                    }
-                }
-            }
-            Sums::Sparse(values) => *values.entry((kept, leaf)).or_default() += value,
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        match self {
-            Sums::Dense { values, .. } => values.len() * 17,
-            Sums::Sparse(values) => values.allocation_size(),
-        }
-    }
-
-    fn into_list(self) -> Vec<(u32, u32, Value)> {
-        match self {
-            Sums::Dense {
-                leaves,
-                values,
-                nothing,
-            } => {
-                let all = values.into_iter().enumerate();
-                let is_there = |at: usize, value: Value| {
-                    value != Value::default() || nothing[at / 64] & (1 << (at % 64)) != 0
-                };
-                all.filter(|&(at, value)| is_there(at, value))
-                    .map(|(at, value)| ((at / leaves) as u32, (at % leaves) as u32, value))
-                    .collect()
-            }
-            Sums::Sparse(values) => {
-                let all = values.into_iter();
-                let mut all: Vec<_> = all
-                    .map(|((kept, leaf), value)| (kept, leaf, value))
-                    .collect();
-                all.sort_unstable_by_key(|(kept, leaf, _)| (*kept, *leaf));
-                all
-            }
-        }
     }
 }
 
@@ -498,9 +424,18 @@ pub fn read_partition(
         return Ok(found);
     }
     guard.hold(view.heap_bytes())?;
-    let services = |piece: &Piece| by_service.is_some() && piece.is_of_minutes();
-    let plan = match plan(partition, &view.file, &pieces, services, true) {
-        Ok(plan) => plan,
+    let planned = Opener::new()
+        .map_err(FileError::from)
+        .and_then(|mut opener| {
+            let complete = complete(partition, &view.file, &mut opener, &pieces)?;
+            let services = |piece: &Piece| {
+                by_service.is_some() && (piece.is_of_minutes() || complete.contains(&piece.chunk))
+            };
+            let plan = plan(partition, &view.file, &pieces, services, true)?;
+            Ok((opener, complete, plan))
+        });
+    let (opener, complete, plan) = match planned {
+        Ok(planned) => planned,
         Err(error) => {
             view.close(partition);
             return Err(error.into());
@@ -508,15 +443,17 @@ pub fn read_partition(
     };
     let mut reader = Reading {
         view: &view,
-        opener: Opener::new().map_err(FileError::from)?,
+        opener,
+        complete: &complete,
         block: Block::default(),
+        room: Room::default(),
         kinds: &mut found.kinds,
         read: &mut found.read,
     };
     let mut lists = Vec::new();
     let mut all_read = Ok(());
     for choice in [by_service.as_ref(), Some(&by_group)].into_iter().flatten() {
-        let mut sums = Sums::new(choice.sample_of.len(), leaves);
+        let mut sums = Sums::new(choice.sample_of.len(), leaves, choice.period());
         all_read = guard
             .hold(sums.heap_bytes())
             .map_err(Stop::from)
@@ -533,11 +470,48 @@ pub fn read_partition(
     Ok(found)
 }
 
+/// Chunks of which a piece has a part, and the file nothing else: what they add up to is read then, and
+/// not when it was. The last minutes of a fleet are such a part, and so is the begin of what it has.
+fn complete(
+    partition: &Partition,
+    file: &PartitionFile,
+    opener: &mut Opener,
+    pieces: &[Piece],
+) -> Result<Vec<u16>, FileError> {
+    let mut complete = Vec::new();
+    if partition.level != Level::Windows {
+        return Ok(complete);
+    }
+    let mut raw = Vec::new();
+    for piece in pieces {
+        let Some(part) = piece.part_from(partition.chunk_start(piece.chunk)) else {
+            continue;
+        };
+        let mut is_complete = true;
+        file.each_windows(
+            piece.chunk,
+            piece.chunk,
+            |_, body| -> Result<(), FileError> {
+                let all = take_whole(opener, &mut Reader::new(body), &mut raw)?;
+                is_complete &= all.is_within(part);
+                Ok(())
+            },
+        )?;
+        if is_complete {
+            complete.push(piece.chunk);
+        }
+    }
+    Ok(complete)
+}
+
 /// Reads blocks of one partition.
 struct Reading<'r> {
     view: &'r View,
     opener: Opener,
+    /// Chunks of which the file has nothing beyond their piece.
+    complete: &'r [u16],
     block: Block,
+    room: Room,
     kinds: &'r mut Vec<bool>,
     read: &'r mut Read,
 }
@@ -568,11 +542,11 @@ impl Reading<'_> {
                 let period = choice.periods.get(*group as usize).copied().unwrap_or(0);
                 let mut any = false;
                 let wanted = |start| piece.has(start);
-                rows.each_of(period, wanted, |_, entry| {
-                    let kept = choice.kept(entry.series);
+                rows.each_run(period, wanted, |_, run| {
+                    let kept = choice.kept(run.series);
                     if kept != NONE {
                         any = true;
-                        sums.add(kept, entry.leaf, entry.value);
+                        sums.add_run(kept, &run, period);
                     }
                 })?;
                 if any {
@@ -639,18 +613,14 @@ impl Reading<'_> {
     ) -> Result<(), Stop> {
         guard.check()?;
         let period = choice.periods.get(bundle as usize).copied().unwrap_or(0);
-        self.block
-            .read(&mut self.opener, body, period, piece.part)?;
+        let part = piece.part.filter(|_| !self.complete.contains(&piece.chunk));
+        self.block.read(&mut self.opener, body, period, part)?;
         let (mut begin, mut any) = (0, false);
         for &(series, end) in &self.block.series {
             let kept = choice.kept(series);
             if kept != NONE {
-                for at in begin..end {
-                    if self.block.present[at] {
-                        any = true;
-                        sums.add(kept, self.block.leaves[at], self.block.values[at]);
-                    }
-                }
+                let of = (kept, period);
+                any |= add_series(&self.block, begin..end, of, &mut self.room, sums);
             }
             begin = end;
         }
@@ -663,6 +633,42 @@ impl Reading<'_> {
         }
         Ok(())
     }
+}
+
+/// Room for columns of what is added up.
+#[derive(Default)]
+struct Room {
+    leaves: Vec<u32>,
+    counts: Vec<u64>,
+}
+
+/// Adds rows of one series of a block; says whether there was one.
+fn add_series(
+    block: &Block,
+    rows: Range<usize>,
+    (kept, period): (u32, u64),
+    room: &mut Room,
+    sums: &mut Sums,
+) -> bool {
+    let rows = || {
+        let values = block.leaves[rows.clone()]
+            .iter()
+            .zip(&block.values[rows.clone()]);
+        let all = values.zip(&block.present[rows.clone()]);
+        all.filter(|(_, present)| **present).map(|(row, _)| row)
+    };
+    if !block.plain {
+        rows().for_each(|(&leaf, &value)| sums.add(kept, leaf, value));
+        return rows().next().is_some();
+    }
+    room.leaves.clear();
+    room.counts.clear();
+    for (&leaf, value) in rows() {
+        room.leaves.push(leaf);
+        room.counts.push(value.count);
+    }
+    sums.add_counts(kept, &room.leaves, &room.counts, period);
+    !room.leaves.is_empty()
 }
 
 /// Folds the lightest stacks into their callers until `nodes` are left.

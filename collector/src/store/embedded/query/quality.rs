@@ -80,7 +80,9 @@ pub fn each_summary(
             let Some(piece) = piece_of(chunk) else {
                 return each(&whole, None);
             };
-            if piece.part.is_none() {
+            // What nothing else is stored of need not be looked at window by window.
+            let part = piece.part_from(partition.chunk_start(chunk));
+            if part.is_none_or(|part| whole.is_within(part)) {
                 return each(&whole, Some(&whole));
             }
             let (windows, parts) = take_parts(&mut opener, &mut body, &mut raw)?;
@@ -101,8 +103,10 @@ pub fn each_summary(
             continue;
         }
         guard.check()?;
-        let part = match piece_of(mem.chunk) {
-            Some(piece) if piece.part.is_some() => Some(&inside(
+        let piece = piece_of(mem.chunk);
+        let part = piece.and_then(|piece| piece.part_from(partition.chunk_start(mem.chunk)));
+        let part = match piece {
+            Some(piece) if part.is_some_and(|part| !whole.is_within(part)) => Some(&inside(
                 &mut mem.windows.iter().map(|window| &**window),
                 piece,
             )),
