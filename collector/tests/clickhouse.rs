@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use store::draft::{Draft, PERIOD, definitions, push, store_all, windows};
+use store::draft::{Draft, PERIOD, definitions, numbering, push, store_all, windows};
 use store::model::Model;
 use store::text::samples;
 use store::{Engine, NOW_NS, Place, SECOND, ample, hour, query, range, whole_hour};

@@ -1,8 +1,6 @@
 //! An agent as it is on the wire: its stream, windows of one sample a stack, and their stacks.
 
-#[path = "../support/numbering.rs"]
-mod numbering;
-
+use crate::numbering;
 use profile::{ContentId, Dictionary, FrameRef};
 use proto::collector as wire;
 use proto::collector::ingest_service_client::IngestServiceClient;

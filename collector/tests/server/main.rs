@@ -10,6 +10,8 @@ mod hosts;
 mod ingest;
 mod lifecycle;
 mod memory;
+#[path = "../support/numbering.rs"]
+mod numbering;
 mod page;
 mod pins;
 mod program;

@@ -1,7 +1,7 @@
 //! Windows as tests write them: labels and stacks as text, with the definitions beside.
 
 #[path = "../support/numbering.rs"]
-mod numbering;
+pub mod numbering;
 
 use super::{BEGIN_NS, NOW_NS, SECOND};
 use collector::store::{
