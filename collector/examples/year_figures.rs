@@ -7,9 +7,10 @@
 //! steps anyway; the two days before each look come as agents send them, every ten seconds. At each
 //! age a process of its own opens the store and asks for the last five minutes.
 //!
-//! It fails when a start reads more than [`OPENED_MAX`] partitions or a query more than at the first
-//! age, when a start or a query takes more CPU by [`START_NOISE`] and [`QUERY_NOISE`], or when
-//! memory grows by more than [`PARTITION_BYTES`] a partition: none of them may follow retention.
+//! It fails when a start reads more than [`OPENED_MAX`] partitions or a query more than at the
+//! first age, when a start or a query takes more CPU by [`START_NOISE`] and [`QUERY_NOISE`], or
+//! when memory grows by more than [`PARTITION_BYTES`] a partition: none of them may follow
+//! retention.
 
 #[path = "../tests/support/fleet.rs"]
 mod fleet;

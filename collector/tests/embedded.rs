@@ -119,6 +119,18 @@ fn quick_flushes() -> Options {
     }
 }
 
+/// Keeps windows for two weeks, and nothing coarser.
+fn two_weeks() -> Options {
+    let age = 14 * 24 * HOUR as u64;
+    Options {
+        retention_ns: age,
+        windows_ns: age,
+        minutes_ns: age,
+        ten_minutes_ns: age,
+        ..quick_flushes()
+    }
+}
+
 #[test]
 fn a_second_process_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -243,14 +255,7 @@ fn windows_too_old_or_from_the_future_are_refused_with_a_reason() {
 fn partitions_over_age_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = Fleet::new(1, SMALL);
-    let age = 14 * 24 * HOUR as u64;
-    let options = Options {
-        retention_ns: age,
-        windows_ns: age,
-        minutes_ns: age,
-        ten_minutes_ns: age,
-        ..quick_flushes()
-    };
+    let options = two_weeks();
     let store = open(folder.path(), &options);
     let files = two_partitions(&store, &fleet, folder.path());
     store

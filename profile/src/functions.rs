@@ -170,7 +170,8 @@ fn sum<const N: usize>(
         // A caller has a smaller id than what it called.
         let (above, own) = (marks[parent.0 as usize], mark(row));
         marks[id] = above | own;
-        // Recursion counts once. Rows share marks, so where it seems to be the callers are looked at.
+        // Recursion counts once. Rows share marks, so where it seems to be the callers are looked
+        // at.
         let callers = || callers(&shape.stacks, parent);
         if above & own == own && callers().any(|caller| row_of_stack(caller) == Some(row)) {
             continue;

@@ -55,8 +55,8 @@ impl StackTrie {
         StackId(id)
     }
 
-    /// Adds the stack that is `parent` with `frame` called on top, of which the caller knows that it
-    /// is new: it is not looked for, nor made ready to be found until something else is.
+    /// Adds the stack that is `parent` with `frame` called on top, of which the caller knows that
+    /// it is new: it is not looked for, nor made ready to be found until something else is.
     pub(crate) fn new_child(&mut self, parent: StackId, frame: FrameId) -> StackId {
         debug_assert!((parent.0 as usize) < self.nodes.len());
         let id = self.nodes.len() as u32;

@@ -2,8 +2,10 @@
 
 use super::durability::counter;
 use super::fleet::Fleet;
-use super::{BEGIN, HOUR, SMALL, flush, open, push, quick_flushes, total, two_partitions};
-use collector::store::embedded::{EmbeddedStore, Options};
+use super::{
+    BEGIN, HOUR, SMALL, flush, open, push, quick_flushes, total, two_partitions, two_weeks,
+};
+use collector::store::embedded::EmbeddedStore;
 use collector::store::{Store as _, Taken};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,6 +113,28 @@ fn windows_of_a_partition_that_is_gone_may_come_again() {
 }
 
 #[test]
+fn hosts_of_a_partition_whose_removal_was_cut_short_are_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let fleet = Fleet::new(1, SMALL);
+    let (files, _) = closed(folder.path(), &fleet);
+    // The note that it is removed is there, and so is its file.
+    let seconds = files[0].file_stem().unwrap().to_str().unwrap();
+    let log = std::fs::read_dir(folder.path().join("wal")).unwrap();
+    let mut log = log.map(|file| file.unwrap().path());
+    let is_its = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with(seconds) && name.ends_with(".dict")
+    };
+    let dictionary = log.find(is_its).unwrap();
+    std::fs::rename(&dictionary, dictionary.with_extension("removed")).unwrap();
+    let store = open(folder.path(), &quick_flushes());
+    assert!(!files[0].exists());
+    let kept = store.kept().unwrap().unwrap();
+    let left = fleet.window(0, 130, BEGIN).range;
+    assert_eq!(kept.start_unix_ns, left.start_unix_ns);
+}
+
+#[test]
 fn windows_of_a_damaged_partition_may_come_again() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = Fleet::new(1, SMALL);
@@ -184,14 +208,7 @@ fn a_manifest_of_garbage_costs_time_and_nothing_else() {
 fn hosts_of_partitions_that_age_took_are_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = Fleet::new(1, SMALL);
-    let age = 14 * 24 * HOUR as u64;
-    let options = Options {
-        retention_ns: age,
-        windows_ns: age,
-        minutes_ns: age,
-        ten_minutes_ns: age,
-        ..quick_flushes()
-    };
+    let options = two_weeks();
     closed(folder.path(), &fleet);
     let store = open(folder.path(), &options);
     assert_eq!(opened(&store), 0);

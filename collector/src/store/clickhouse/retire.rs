@@ -26,8 +26,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// be late.
 const LACKING_AGAIN: Duration = Duration::from_secs(6 * 3600);
 
-/// Time after which a day that could not be dropped is tried again. Most reasons stay until a person
-/// acts; with less, a server that refuses is asked all the time.
+/// Time after which a day that could not be dropped is tried again. Most reasons stay until a
+/// person acts; with less, a server that refuses is asked all the time.
 const DROP_AGAIN: Duration = Duration::from_secs(600);
 
 /// A day of a table that could not be dropped.

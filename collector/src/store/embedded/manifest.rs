@@ -1,8 +1,8 @@
 //! What a start must know of partitions that have not changed since: one file for all of them.
 //!
-//! Without it a start reads the head of each partition and the hosts in it, which takes seconds for a
-//! year of hundreds of hosts. It is a copy of what partitions say themselves: a file that is not as
-//! it was when the manifest was written is read again, and where something is missing from the
+//! Without it a start reads the head of each partition and the hosts in it, which takes seconds for
+//! a year of hundreds of hosts. It is a copy of what partitions say themselves: a file that is not
+//! as it was when the manifest was written is read again, and where something is missing from the
 //! folder that age and disk budget do not explain, all are read, as they are without a manifest.
 
 use super::codec::{Damage, Opener, Reader, Sealer, put, put_bytes, put_signed};
@@ -34,7 +34,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// The identity of a partition's file; `None` while SQLite's log beside it has something.
+    /// The identity of a partition's file; `None` while SQLite's log next to it is not empty.
     fn of(path: &Path) -> Option<Identity> {
         let [file, log, _] = names(path);
         let with_log = std::fs::metadata(log).is_ok_and(|log| log.len() > 0);
@@ -83,7 +83,7 @@ pub struct Manifest {
 }
 
 /// Writes the manifest of all partitions; none may be flushed or replaced meanwhile. A partition
-/// that is damaged, or of which SQLite's log has something, is to be read at the next start.
+/// that is damaged, or whose SQLite log is not empty, is read at the next start.
 pub fn save(
     path: &Path,
     partitions: &[Arc<Partition>],

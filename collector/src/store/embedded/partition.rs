@@ -411,8 +411,8 @@ impl Partition {
         true
     }
 
-    /// Size on disk with what SQLite has beside the file. Unit: bytes. Files that nobody has open are
-    /// looked at once: there is one for each six hours of a year.
+    /// Size on disk with what SQLite has beside the file. Unit: bytes. Files that nobody has open
+    /// are looked at once: there is one for each six hours of a year.
     pub fn bytes(&self) -> u64 {
         let known = self.bytes.load(Ordering::Relaxed);
         if known > 0 {

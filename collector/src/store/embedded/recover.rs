@@ -196,7 +196,9 @@ impl EmbeddedStore {
             };
             match opened {
                 Ok(partition) if is_removed(&partition) => {
-                    // A crash came between the note and the end of the file.
+                    // A crash came between the note and the end of the file. The manifest may have
+                    // its hosts.
+                    known.hosts = None;
                     partition.close_files();
                     remove(&path).map_err(io_error("remove", &path))?;
                 }

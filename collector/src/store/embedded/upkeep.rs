@@ -51,9 +51,7 @@ impl EmbeddedStore {
         let saved = manifest::save(&path, &self.all_partitions(), &self.host_index);
         if let Err(error) = saved {
             let path = path.display();
-            tracing::warn!(
-                "failed to write `{path}`: {error}; the next start reads all partitions"
-            );
+            tracing::warn!("failed to write `{path}`: {error}; the next start takes longer");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The rows of one window as bytes, for the log and for memory.
 //!
-//! Where every weight is count × period, which is almost always, the rows of a series are two columns
-//! of numbers of a fixed size: a reader of millions of rows takes them without a branch a row. Numbers
-//! that do not fit their column follow it. Other rows are numbers one after the other.
+//! Where every weight is count × period, which is almost always, the rows of a series are two
+//! columns of numbers of a fixed size: a reader of millions of rows takes them without a branch a
+//! row. Numbers that do not fit their column follow it. Other rows are numbers one after the other.
 
 use super::{Damage, Entry, Reader, Value, beyond, put, put_signed, step, weight};
 
@@ -85,7 +85,8 @@ pub fn put_rows(out: &mut Vec<u8>, rows: &[Entry], period: u64) {
     }
 }
 
-/// The rows of one series: the first leaf, how much each is more than the one before it, and counts.
+/// The rows of one series: the first leaf, how much each is more than the one before it, and
+/// counts.
 fn put_columns(out: &mut Vec<u8>, run: &[Entry]) {
     put(out, run[0].leaf.into());
     let steps = || run.windows(2).map(|pair| pair[1].leaf - pair[0].leaf);

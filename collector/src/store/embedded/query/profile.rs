@@ -470,8 +470,8 @@ pub fn read_partition(
     Ok(found)
 }
 
-/// Chunks of which a piece has a part, and the file nothing else: what they add up to is read then, and
-/// not when it was. The last minutes of a fleet are such a part, and so is the begin of what it has.
+/// Chunks of which a piece has a part, and the file nothing else: what they add up to is read then,
+/// and not when it was. The last minutes of a fleet are such a part, and so are its first ones.
 fn complete(
     partition: &Partition,
     file: &PartitionFile,

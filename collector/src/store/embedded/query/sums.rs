@@ -1,8 +1,8 @@
 //! Sums by kept labels and leaf while a partition is read.
 //!
 //! Nearly all samples of a partition have one period, and weigh count × period: of those the counts
-//! alone are added up, in half the memory. What is otherwise goes into tables beside them, which the
-//! system makes when they are written to.
+//! alone are added up, in half the memory. What is otherwise goes into tables beside them, which
+//! the system makes when they are written to.
 
 use super::super::block::Run;
 use ::profile::Value;
@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 /// Sums that are kept in tables by id; more, by hash.
 const DENSE_MAX: usize = 4 << 20;
 
-/// Memory of the tables for each sum: a count, a value beside it, a bit. Unit: bytes.
+/// Memory of the tables for each sum: a count, another value, a bit. Unit: bytes.
 const DENSE_BYTES: usize = 2 * size_of::<u64>() + size_of::<u64>() + 1;
 
 /// Sums by (kept labels, leaf).
