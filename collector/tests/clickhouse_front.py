@@ -26,6 +26,15 @@ from chdb import session
 # What of the URL is no setting of the engine.
 NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password", "decompress", "front"}
 
+# Small statements cost least on one thread and interpreted; what is sent with a statement goes before.
+SESSION_SETTINGS = {
+    "max_threads": 1,
+    "max_insert_threads": 1,
+    "compile_expressions": 0,
+    "compile_aggregate_expressions": 0,
+    "compile_sort_description": 0,
+}
+
 # As the server's `http_max_field_value_size`.
 FIELD_LEN_MAX = 128 << 10
 
@@ -132,6 +141,11 @@ class Engine:
     def __init__(self, directory):
         self.session = session.Session(directory)
         self.lock = threading.Lock()
+        # As the statement before left them: most need the same again, and a change costs as much
+        # as a small statement.
+        self.database, self.settings = None, {}
+        for name, value in SESSION_SETTINGS.items():
+            self.run(f"SET {name} = {value}", "TSV")
         self.version = self.run("SELECT version()", "TSV")[0].decode().strip()
 
     def run(self, sql, form, params=None):
@@ -144,15 +158,26 @@ class Engine:
 
     def statement(self, sql, form, database, settings, params):
         with self.lock:
-            # `default` has all that a statement outside of a database needs.
-            self.run(f"USE `{database or 'default'}`", "TSV")
-            for name, value in settings.items():
+            self.use(database, settings)
+            return self.run(sql, form, params)
+
+    def use(self, database, settings):
+        """Has the session be in that database, with those settings and no others."""
+        # `default` has all that a statement outside of a database needs.
+        database = database or "default"
+        if database != self.database:
+            self.database = None
+            self.run(f"USE `{database}`", "TSV")
+            self.database = database
+        for name in [name for name in self.settings if name not in settings]:
+            self.run(f"SET {name} = {SESSION_SETTINGS.get(name, 'DEFAULT')}", "TSV")
+            del self.settings[name]
+        for name, value in settings.items():
+            if self.settings.get(name) != value:
+                # Unknown until it is done: what the engine refuses is set again.
+                self.settings.pop(name, None)
                 self.run(f"SET {name} = '{value}'", "TSV")
-            try:
-                return self.run(sql, form, params)
-            finally:
-                for name in settings:
-                    self.run(f"SET {name} = DEFAULT", "TSV")
+                self.settings[name] = value
 
     def insert(self, sql, data, database, settings):
         """`INSERT INTO table(columns) FORMAT F` with the rows beside it."""
@@ -171,6 +196,9 @@ class Engine:
 
 class Front(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # One answer is one write, and nothing waits for an acknowledgement.
+    wbufsize = 1 << 16
+    disable_nagle_algorithm = True
     databases = {}
 
     def log_message(self, *_):

@@ -183,9 +183,26 @@ pub fn shared() -> Result<&'static Front, String> {
     // Nothing static is ever dropped: the server removes its data when this process ends.
     let front = FRONT.get_or_init(|| {
         python()?;
-        Front::start_and(&TempDir::new().unwrap().keep(), 0, false)
+        Front::start_and(&directory().keep(), 0, false)
     });
     front.as_ref().map_err(Clone::clone)
+}
+
+/// A new directory for data that no restart has to find: in memory where there is room, because
+/// hundreds of databases of small tables are mostly files that are made and removed.
+fn directory() -> TempDir {
+    const ROOM_MIN: u64 = 2 << 30;
+    let memory = Path::new("/dev/shm");
+    let room = || {
+        let of = rustix::fs::statvfs(memory).ok()?;
+        Some(of.f_bavail * of.f_frsize)
+    };
+    if room().is_some_and(|room| room >= ROOM_MIN)
+        && let Ok(directory) = TempDir::new_in(memory)
+    {
+        return directory;
+    }
+    TempDir::new().unwrap()
 }
 
 /// A Python that has the engine.
