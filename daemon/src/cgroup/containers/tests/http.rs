@@ -1,6 +1,7 @@
 //! Docker and Podman, and what says it is one of them.
 
 use super::*;
+use std::io::BufWriter;
 
 fn container(id: &str) -> String {
     format!("/containers/{id}/json")
@@ -203,6 +204,8 @@ fn an_answer_without_end_is_cut() {
 fn a_container_with_endless_labels_has_a_name() {
     let server = Server::start(|mut stream| {
         requested(&mut stream);
+        // In large parts: the answer has a second.
+        let mut stream = BufWriter::with_capacity(1 << 16, stream);
         let head = format!(
             "HTTP/1.1 200 OK\r\n\r\n{{\"Id\":\"{ID}\",\"Name\":\"/web\",\"Config\":{{\"Image\":\"web:1\",\
              \"Labels\":{{"
