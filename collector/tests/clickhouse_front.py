@@ -15,6 +15,7 @@ import http.server
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -26,7 +27,8 @@ from chdb import session
 # What of the URL is no setting of the engine.
 NOT_SETTINGS = {"query", "database", "default_format", "query_id", "user", "password", "decompress", "front"}
 
-# Small statements cost least on one thread and interpreted; what is sent with a statement goes before.
+# Small statements are cheapest on one thread and without compiled expressions. Settings that come with a
+# statement override these.
 SESSION_SETTINGS = {
     "max_threads": 1,
     "max_insert_threads": 1,
@@ -141,8 +143,8 @@ class Engine:
     def __init__(self, directory):
         self.session = session.Session(directory)
         self.lock = threading.Lock()
-        # As the statement before left them: most need the same again, and a change costs as much
-        # as a small statement.
+        # What the last statement left behind: most statements need the same, and each change costs as much as
+        # a small statement.
         self.database, self.settings = None, {}
         for name, value in SESSION_SETTINGS.items():
             self.run(f"SET {name} = {value}", "TSV")
@@ -166,7 +168,6 @@ class Engine:
         # `default` has all that a statement outside of a database needs.
         database = database or "default"
         if database != self.database:
-            self.database = None
             self.run(f"USE `{database}`", "TSV")
             self.database = database
         for name in [name for name in self.settings if name not in settings]:
@@ -174,8 +175,6 @@ class Engine:
             del self.settings[name]
         for name, value in settings.items():
             if self.settings.get(name) != value:
-                # Unknown until it is done: what the engine refuses is set again.
-                self.settings.pop(name, None)
                 self.run(f"SET {name} = '{value}'", "TSV")
                 self.settings[name] = value
 
@@ -196,7 +195,8 @@ class Engine:
 
 class Front(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # One answer is one write, and nothing waits for an acknowledgement.
+    # Each answer is one write, sent at once: written in two parts, the second waits for the client's delayed
+    # acknowledgement of the first.
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
     databases = {}
@@ -313,6 +313,8 @@ def main():
     server = Server(("127.0.0.1", port), Front)
     print(f"port {server.server_address[1]} version {Front.engine.version}", flush=True)
     remove = directory if sys.argv[3:] == ["remove"] else None
+    # A test run that is interrupted ends its whole process group this way.
+    signal.signal(signal.SIGTERM, lambda *_: end(remove))
     threading.Thread(target=end_with_parent, args=[remove], daemon=True).start()
     server.serve_forever()
 
@@ -320,6 +322,11 @@ def main():
 def end_with_parent(remove):
     """Ends when the test does, however it ends: its end of our standard input closes."""
     sys.stdin.buffer.read()
+    end(remove)
+
+
+def end(remove):
+    """Ends this process; what it has in `remove`, if anything, goes with it."""
     if remove:
         shutil.rmtree(remove, ignore_errors=True)
     os._exit(0)

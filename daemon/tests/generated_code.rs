@@ -275,7 +275,7 @@ fn shares(runtime: &Runtime, make: fn(&Runtime) -> RulesBuilder) -> Option<(u64,
     let without = rig.ends(runtime.pid());
     let mut rules = make(runtime);
     rig.hand_over(runtime.pid(), &mut rules);
-    // What is behind the generated code is in files that no stack reached before.
+    // Stacks now go beyond the generated code, into files whose unwind information is not read yet.
     rig.settle(runtime.pid());
     let with = rig.ends(runtime.pid());
     rig.driven.end();

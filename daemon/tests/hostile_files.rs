@@ -269,15 +269,15 @@ fn large_files_of_distributions_are_within_the_budget() {
     // Some of those names are scripts for the linker.
     let large = |path: &&PathBuf| fs::metadata(path).is_ok_and(|facts| facts.len() > 1 << 20);
     for path in places.iter().filter(large) {
-        // Code that is not optimised, beside others, is near the bound: the best of three counts.
-        let sound = |took: &Took| took.outcome != OVER_BUDGET && !took.outcome.contains(REFUSED);
+        // A debug build on a busy machine comes close to the limit of CPU time: two more tries.
         let [names, unwind] = ["names", "unwind"].map(|reading| {
-            let again = || (0..2).map(|_| measure(reading, path));
-            let first = measure(reading, path);
-            match sound(&first) {
-                true => first,
-                false => again().find(sound).unwrap_or(first),
+            let mut took = measure(reading, path);
+            for _ in 0..2 {
+                if took.outcome == OVER_BUDGET || took.outcome.contains(REFUSED) {
+                    took = measure(reading, path);
+                }
             }
+            took
         });
         eprintln!("{}: {names:?} {unwind:?}", path.display());
         assert!(

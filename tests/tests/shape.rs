@@ -88,7 +88,7 @@ fn check_split(recording: &Recording, ran: &Ran) {
         .map(|(part, &ns)| (*part, view.count_with(part), ns as f64 / total as f64))
         .collect();
     let inside: u64 = rows.iter().map(|row| row.1).sum();
-    // Between the parts the program reads its clock; beside others it gives way there, too.
+    // Between the parts the program reads its clock, and on a busy machine is preempted there, too.
     assert!(
         inside > 100 && inside * 100 >= view.count() * 94,
         "{}",

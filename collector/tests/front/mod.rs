@@ -188,8 +188,8 @@ pub fn shared() -> Result<&'static Front, String> {
     front.as_ref().map_err(Clone::clone)
 }
 
-/// A new directory for data that no restart has to find: in memory where there is room, because
-/// hundreds of databases of small tables are mostly files that are made and removed.
+/// A new directory for data that no restart has to find. In memory where there is room: the work of
+/// hundreds of databases with small tables is mostly creating and removing files.
 fn directory() -> TempDir {
     const ROOM_MIN: u64 = 2 << 30;
     let memory = Path::new("/dev/shm");

@@ -264,13 +264,26 @@ fn has_whole(rows: &[(String, Vec<String>, u64)]) -> bool {
     })
 }
 
+/// How long captures last that need unwind information: the next where one ended before it was read.
+/// Each capture reads it anew, which takes seconds in a debug build on a busy machine.
+fn lengths() -> impl Iterator<Item = Duration> {
+    [15, 30, 60, 120].into_iter().map(Duration::from_secs)
+}
+
+/// Does something again and again for so long.
+fn lasting(length: Duration, mut load: impl FnMut()) {
+    let begin = Instant::now();
+    while begin.elapsed() < length {
+        load();
+    }
+}
+
 #[test]
 fn what_is_remembered_of_waits_goes_with_the_last_capture_of_them_needs_root() {
-    // Nothing is remembered before the unwind information of this program is read, which takes
-    // seconds where CPUs are busy.
-    for sleeps in [5_000, 10_000, 20_000, 40_000] {
-        let sleep = move || (0..sleeps).for_each(|_| std::thread::sleep(Duration::from_millis(2)));
-        let Some(captured) = capture(16 << 10, sleep) else {
+    // Nothing is remembered before the unwind information of this program is read.
+    for length in lengths() {
+        let naps = move || lasting(length, || std::thread::sleep(Duration::from_millis(2)));
+        let Some(captured) = capture(16 << 10, naps) else {
             return;
         };
         let [most, after] = captured.recalled;
@@ -347,16 +360,11 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
         "{}",
         shown()
     );
-    // What the copies add: stacks from the thread's first function on, once the unwind information of
-    // this program is read. Each capture reads it anew, so one may have to last.
+    // Copied stacks reach the thread's first function once this program's unwind information is read.
     let whole = has_whole(&rows)
-        || [5, 20, 60].into_iter().any(|seconds| {
-            let again = capture(16 << 10, move || {
-                let until = Instant::now() + Duration::from_secs(seconds);
-                while Instant::now() < until {
-                    waits(&Arc::default(), tempfile::tempfile().expect("a file"));
-                }
-            });
+        || lengths().any(|length| {
+            let load = || waits(&Arc::default(), tempfile::tempfile().expect("a file"));
+            let again = capture(16 << 10, move || lasting(length, load));
             again.is_some_and(|again| has_whole(&self::rows(&again.profile)))
         });
     assert!(whole || cfg!(not(target_arch = "x86_64")), "{}", shown());
@@ -424,10 +432,6 @@ fn waiting_program(deep: u32) -> Option<Waiter> {
     Some(Waiter(child.expect("failed to run"), dir))
 }
 
-/// How long a program is watched. Reading the unwind information of its libraries takes seconds of
-/// that in a debug build on a busy machine.
-const WATCHED: Duration = Duration::from_secs(15);
-
 /// Waited time by the caller of `wait_here`, of stacks that reach `main`; and all of it. What was
 /// sampled before the unwind information of the program was read is left out.
 fn by_caller(captured: &Captured) -> ([u64; 2], u64) {
@@ -461,22 +465,14 @@ fn check_callers(deep: u32) -> Option<Captured> {
         return None;
     }
     let waiter = waiting_program(deep)?;
-    // What was read of its unwind information goes with each capture.
-    let mut watched = WATCHED;
-    let (captured, callers, all) = loop {
-        let captured = capture_of(waiter.0.id(), 16 << 10, move || {
-            std::thread::sleep(watched);
-        })?;
+    let mut captures = lengths().map(|length| {
+        let captured = capture_of(waiter.0.id(), 16 << 10, move || std::thread::sleep(length))?;
         let (callers, all) = by_caller(&captured);
-        if all > 0 {
-            break (captured, callers, all);
-        }
-        assert!(
-            watched < WATCHED * 8,
-            "the unwind information was not read in {watched:?}"
-        );
-        watched *= 2;
-    };
+        Some((captured, callers, all))
+    });
+    let unread = |found: &Option<(_, _, u64)>| matches!(found, Some((.., 0)));
+    let found = captures.find(|found| !unread(found));
+    let (captured, callers, all) = found.expect("the unwind information is read")?;
     let ends = captured.profile.samples.keys().map(|key| key.end);
     let ends: std::collections::BTreeSet<_> = ends.collect();
     let shown = || format!("{callers:?} of {all} ns, {:?}, {ends:?}", captured.waits);

@@ -173,12 +173,11 @@ mod tests {
     fn a_uprobe_wants_a_program_that_has_the_function() {
         let told = |binary: &str, function: &str| {
             let event = Event::parse(&format!("uprobe:{binary}:{function}")).expect("sound");
-            // Where CPUs are busy a look may be over its time.
-            let refusals =
-                (0..20).map(|_| event.source(&Helpers::new("test")).expect_err("refused"));
-            let mut refusals =
-                refusals.skip_while(|refused| matches!(refused, EventError::Late { .. }));
-            refusals.next().expect("an answer in time").to_string()
+            let ask = |_| event.source(&Helpers::new("test")).expect_err("refused");
+            // On a busy machine the search may time out.
+            let in_time = |refused: &EventError| !matches!(refused, EventError::Late { .. });
+            let refused = (0..20).map(ask).find(in_time);
+            refused.expect("an answer in time").to_string()
         };
         if !Path::new(KIND).exists() {
             return fixtures::skip("the kernel has no uprobes");

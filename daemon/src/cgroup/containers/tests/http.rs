@@ -204,7 +204,7 @@ fn an_answer_without_end_is_cut() {
 fn a_container_with_endless_labels_has_a_name() {
     let server = Server::start(|mut stream| {
         requested(&mut stream);
-        // In large parts: the answer has a second.
+        // In large writes: the daemon waits a second for the answer.
         let mut stream = BufWriter::with_capacity(1 << 16, stream);
         let head = format!(
             "HTTP/1.1 200 OK\r\n\r\n{{\"Id\":\"{ID}\",\"Name\":\"/web\",\"Config\":{{\"Image\":\"web:1\",\
