@@ -9,6 +9,8 @@
 mod agent;
 #[path = "clickhouse/agents.rs"]
 mod agents;
+#[path = "clickhouse/ages.rs"]
+mod ages;
 #[path = "clickhouse/cost.rs"]
 mod cost;
 mod front;
@@ -17,6 +19,8 @@ mod outage;
 #[path = "clickhouse/retire.rs"]
 mod retire;
 mod store;
+#[path = "clickhouse/versions.rs"]
+mod versions;
 
 use collector::store::clickhouse::{ClickHouseStore, OpenError, Options};
 use collector::store::{
@@ -30,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use store::draft::{Draft, PERIOD, definitions, numbering, push, store_all, windows};
+use store::draft::{Draft, definitions, numbering, push, store_all, windows};
 use store::model::Model;
 use store::text::samples;
 use store::{Engine, NOW_NS, Place, SECOND, ample, hour, query, range, whole_hour};
@@ -436,125 +440,6 @@ fn rollups_answer_where_they_are_exact() {
     }
 }
 
-#[test]
-fn what_is_over_age_goes() {
-    let Some(server) = server() else { return };
-    let name = fresh_name();
-    let store = ClickHouseStore::open(Options {
-        retention: Duration::from_secs(86_400),
-        ..options(&server.url(), &name)
-    })
-    .unwrap();
-    store_all(&store, &[window(0), window(1)]);
-    store.maintain(NOW_NS).unwrap();
-    assert_eq!(count(&store), (2, 20));
-    let later = NOW_NS + 2 * 86_400 * SECOND;
-    let tomorrow = Draft::new("a", 9, 2 * 86_400).row("unit=db", "main;query", 1);
-    let (of, stacks) = (
-        windows(std::slice::from_ref(&tomorrow)),
-        definitions(std::slice::from_ref(&tomorrow)),
-    );
-    assert_eq!(store.push(&of, &stacks, later).unwrap(), [Taken::Stored]);
-    store.maintain(later).unwrap();
-    assert_eq!(count(&store), (0, 0));
-    assert_eq!(
-        store.kept().unwrap(),
-        Some(range(2 * 86_400, 2 * 86_400 + 10))
-    );
-    let left = server.statement(&name, "SELECT count() FROM samples");
-    assert_eq!(left.trim(), "1");
-    let raw = server.statement(
-        &name,
-        "SELECT system_name FROM frames WHERE function = 'query'",
-    );
-    assert_eq!(raw.trim(), "JS:*query db.js");
-    let old = windows(&[window(0)]);
-    let taken = store.push(&old, &definitions(&[window(0)]), later).unwrap();
-    assert!(matches!(taken[0], Taken::Refused(_)), "{taken:?}");
-    store.maintain(later).unwrap();
-}
-
-/// A store whose levels are days.
-fn ageing(server: &Front, name: &str) -> ClickHouseStore {
-    let days = |days: u64| Duration::from_secs(days * 86_400);
-    ClickHouseStore::open(Options {
-        raw: days(1),
-        minutes: days(3),
-        label_sets: days(5),
-        retention: days(10),
-        ..options(&server.url(), name)
-    })
-    .unwrap()
-}
-
-#[test]
-fn where_samples_are_gone_services_answer_in_minutes_then_hours() {
-    let Some(server) = server() else { return };
-    let name = fresh_name();
-    let (store, model) = (ageing(server, &name), Model::default());
-    let drafts: Vec<Draft> = (0..300).step_by(7).map(window).collect();
-    store_all(&store, &drafts);
-    store_all(&model, &drafts);
-    let rows = |table: &str| {
-        let rows = server.statement(&name, &format!("SELECT count() FROM {table}"));
-        rows.trim().parse::<u64>().unwrap()
-    };
-    let check = |asked: (i64, i64), covered: (i64, i64), step_s: i64| {
-        let query = query("unit=web", &["unit"]);
-        let answer = store
-            .profile(range(asked.0, asked.1), &query, &ample())
-            .unwrap();
-        let covered = range(covered.0, covered.1);
-        let expected = model.profile(covered, &query, &ample()).unwrap();
-        assert_eq!(samples(&answer.data), samples(&expected.data), "{asked:?}");
-        assert_eq!(answer.quality.covered, covered);
-        assert_eq!(answer.quality.rollup.step_ns, (step_s * SECOND) as u64);
-        assert_eq!(answer.quality.windows, expected.quality.windows);
-    };
-    store.maintain(NOW_NS + 2 * 86_400 * SECOND).unwrap();
-    assert_eq!(rows("samples"), 0);
-    assert!(rows("service_1m") > 0 && rows("totals") > 0);
-    check((0, 3600), (0, 3600), 3600);
-    check((65, 1255), (60, 1260), 60);
-    store.maintain(NOW_NS + 4 * 86_400 * SECOND).unwrap();
-    assert_eq!(rows("service_1m"), 0);
-    assert!(rows("service_1h") > 0 && rows("totals") > 0);
-    check((0, 3600), (0, 3600), 3600);
-    check((65, 1255), (0, 3600), 3600);
-    store.maintain(NOW_NS + 6 * 86_400 * SECOND).unwrap();
-    assert_eq!((rows("totals"), rows("series")), (0, 0));
-    check((65, 1255), (0, 3600), 3600);
-    store.maintain(NOW_NS + 12 * 86_400 * SECOND).unwrap();
-    assert_eq!((rows("service_1h"), rows("windows")), (0, 0));
-    assert_eq!(store.kept().unwrap(), None);
-}
-
-#[test]
-fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
-    let Some(server) = server() else { return };
-    let name = fresh_name();
-    let (store, model) = (ageing(server, &name), Model::default());
-    let drafts: Vec<Draft> = (0..20).map(window).collect();
-    store_all(&store, &drafts);
-    store_all(&model, &drafts);
-    // As after an insert that was repeated.
-    server.statement(&name, "INSERT INTO service_1h SELECT * FROM service_1h");
-    let later = NOW_NS + 6 * 86_400 * SECOND;
-    store.maintain(later).unwrap();
-    let query = query("unit=web", &["unit"]);
-    let answer = store.profile(hour(), &query, &ample()).unwrap();
-    let expected = model.profile(hour(), &query, &ample()).unwrap();
-    let left = server.statement(&name, "SELECT count() FROM samples");
-    assert_eq!(left.trim(), "40");
-    let counters = store.counters();
-    let kept = counters
-        .iter()
-        .find(|(name, _)| name == "clickhouse_days_of_samples_kept_longer");
-    assert_eq!(kept.unwrap().1, 1);
-    assert_eq!(samples(&answer.data), samples(&expected.data));
-    assert_eq!(answer.quality.windows, expected.quality.windows);
-}
-
 /// A host as it is first heard of.
 fn host(name: &str) -> HostRecord {
     HostRecord {
@@ -567,115 +452,6 @@ fn host(name: &str) -> HostRecord {
         last_seen_unix_ns: NOW_NS,
         clock_ahead_ns: 0,
     }
-}
-
-#[test]
-fn a_database_from_before_system_names_is_brought_up_to_date() {
-    let Some(server) = server() else { return };
-    let (name, model) = (fresh_name(), Model::default());
-    let old = Draft::new("a", 0, 0).row("unit=web", "serve;read", 1);
-    let new = Draft::new("a", 1, 10).row("unit=web", "serve;query", 1);
-    store_all(&open(&server.url(), &name), std::slice::from_ref(&old));
-    server.statement(&name, "ALTER TABLE frames DROP COLUMN system_name");
-    server.statement(&name, "TRUNCATE TABLE schema_version");
-    server.statement(&name, "INSERT INTO schema_version (version) VALUES (1)");
-    let store = open(&server.url(), &name);
-    store_all(&store, std::slice::from_ref(&new));
-    store_all(&model, &[old, new]);
-    let (found, expected) = (whole_hour(&store).data, whole_hour(&model).data);
-    assert_eq!(samples(&found), samples(&expected));
-    let raw = |profile: &profile::Profile| profile.dict.strings.find("JS:*query db.js").is_some();
-    assert!(raw(&found));
-}
-
-#[test]
-fn windows_from_before_lost_weights_are_told_what_was_lost() {
-    let Some(server) = server() else { return };
-    let name = fresh_name();
-    let store = open(&server.url(), &name);
-    store.put_hosts(&[host("a")]).unwrap();
-    let drafts = [
-        Draft::new("a", 1, 0)
-            .row("cgroup=/,unit=web", "serve", 3)
-            .row("cgroup=/,unit=db", "query", 1)
-            .lost("cgroup=/,unit=web", 5)
-            .lost("cgroup=/,unit=db", 7)
-            .account("/", 16 * PERIOD, 0),
-        Draft::new("a", 2, 10)
-            .row("cgroup=/,unit=web", "serve", 2)
-            .account("/", 2 * PERIOD, 0),
-    ];
-    store_all(&store, &drafts);
-    let of_host = |store: &ClickHouseStore| store.hosts(hour(), &ample()).unwrap()[0].1.clone();
-    let known = of_host(&store);
-    assert_eq!((known.taken.count, known.lost.count), (6, 12));
-    // As a collector of version 3 leaves them.
-    let to_version_4 = || {
-        let forget = "ALTER TABLE windows UPDATE lost_n = 0, lost_w = 0 WHERE 1 \
-                      SETTINGS mutations_sync = 1";
-        server.statement(&name, forget);
-        server.statement(&name, "TRUNCATE TABLE schema_version");
-        server.statement(&name, "INSERT INTO schema_version (version) VALUES (4)");
-    };
-    to_version_4();
-    assert_eq!(of_host(&store).lost.count, 0, "nobody has told them yet");
-    assert_eq!(of_host(&open(&server.url(), &name)), known);
-    // Where nobody knows, what was lost is not covered either.
-    to_version_4();
-    server.statement(&name, "TRUNCATE TABLE totals");
-    let told = of_host(&open(&server.url(), &name));
-    assert_eq!(told.windows_unmeasured, 2);
-    assert_eq!(told.coverage().share(), None);
-}
-
-/// While a fleet's collectors are upgraded one by one, old and new share a database.
-#[test]
-fn columns_of_other_versions_do_not_hide_hosts() {
-    let Some(server) = server() else { return };
-    let name = fresh_name();
-    let store = open(&server.url(), &name);
-    let record = HostRecord {
-        facts: HostFacts {
-            health: vec![1, 2],
-            ..HostFacts::default()
-        },
-        ..host("a")
-    };
-    let health = || -> Vec<Vec<u8>> {
-        let found = store.hosts(hour(), &ample()).unwrap();
-        found.into_iter().map(|(of, _)| of.facts.health).collect()
-    };
-    store.put_hosts(std::slice::from_ref(&record)).unwrap();
-    // Version 3 reads all columns into what it knows: this is their number.
-    let columns = format!("system.columns WHERE database = '{name}' AND table = 'hosts'");
-    let unchanged = format!("SELECT throwIf(count() != 17) FROM {columns}");
-    server.statement(&name, &unchanged);
-    server.statement(&name, "ALTER TABLE hosts ADD COLUMN later UInt8 DEFAULT 0");
-    store.put_hosts(std::slice::from_ref(&record)).unwrap();
-    assert_eq!(health(), [[1, 2]]);
-    // Its client inserts windows only where the columns that it does not know have a default.
-    let columns = format!("system.columns WHERE database = '{name}' AND table = 'windows'");
-    let added = "name IN ('lost_n', 'lost_w') AND default_kind = 'DEFAULT'";
-    let defaults = format!("SELECT throwIf(count() != 2) FROM {columns} AND {added}");
-    server.statement(&name, &defaults);
-    // A collector of version 3 has heard of the host since: what was said before is not of now.
-    let seen = NOW_NS + 1;
-    let by_old = format!("INSERT INTO hosts SELECT * REPLACE ({seen} AS last_seen_ns) FROM hosts");
-    server.statement(&name, &by_old);
-    assert_eq!(health(), [[0; 0]]);
-}
-
-#[test]
-fn a_database_of_a_later_version_is_left_alone() {
-    let Some(server) = server() else { return };
-    let name = fresh_name();
-    drop(open(&server.url(), &name));
-    server.statement(&name, "INSERT INTO schema_version (version) VALUES (99)");
-    let error = ClickHouseStore::open(options(&server.url(), &name))
-        .err()
-        .unwrap();
-    assert!(matches!(error, OpenError::Schema { .. }), "{error}");
-    assert!(error.to_string().contains("schema version 99"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Days that cannot be dropped, or not yet, and what they cost the server.
 
-use super::{NOW_NS, ageing, asked, fresh_name, server, window};
+use super::ages::ageing;
+use super::{NOW_NS, asked, fresh_name, server, window};
 use crate::front::Front;
 use crate::store::SECOND;
 use crate::store::draft::{Draft, store_all};

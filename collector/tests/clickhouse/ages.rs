@@ -1,0 +1,130 @@
+//! What goes with age, level by level, and what is kept longer.
+
+use super::{NOW_NS, count, fresh_name, options, server, window};
+use crate::front::Front;
+use crate::store::draft::{Draft, definitions, store_all, windows};
+use crate::store::model::Model;
+use crate::store::text::samples;
+use crate::store::{SECOND, ample, hour, query, range};
+use collector::store::clickhouse::{ClickHouseStore, Options};
+use collector::store::{Store, Taken};
+use std::time::Duration;
+
+#[test]
+fn what_is_over_age_goes() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = ClickHouseStore::open(Options {
+        retention: Duration::from_secs(86_400),
+        ..options(&server.url(), &name)
+    })
+    .unwrap();
+    store_all(&store, &[window(0), window(1)]);
+    store.maintain(NOW_NS).unwrap();
+    assert_eq!(count(&store), (2, 20));
+    let later = NOW_NS + 2 * 86_400 * SECOND;
+    let tomorrow = Draft::new("a", 9, 2 * 86_400).row("unit=db", "main;query", 1);
+    let (of, stacks) = (
+        windows(std::slice::from_ref(&tomorrow)),
+        definitions(std::slice::from_ref(&tomorrow)),
+    );
+    assert_eq!(store.push(&of, &stacks, later).unwrap(), [Taken::Stored]);
+    store.maintain(later).unwrap();
+    assert_eq!(count(&store), (0, 0));
+    assert_eq!(
+        store.kept().unwrap(),
+        Some(range(2 * 86_400, 2 * 86_400 + 10))
+    );
+    let left = server.statement(&name, "SELECT count() FROM samples");
+    assert_eq!(left.trim(), "1");
+    let raw = server.statement(
+        &name,
+        "SELECT system_name FROM frames WHERE function = 'query'",
+    );
+    assert_eq!(raw.trim(), "JS:*query db.js");
+    let old = windows(&[window(0)]);
+    let taken = store.push(&old, &definitions(&[window(0)]), later).unwrap();
+    assert!(matches!(taken[0], Taken::Refused(_)), "{taken:?}");
+    store.maintain(later).unwrap();
+}
+
+/// A store whose levels are days.
+pub(super) fn ageing(server: &Front, name: &str) -> ClickHouseStore {
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    ClickHouseStore::open(Options {
+        raw: days(1),
+        minutes: days(3),
+        label_sets: days(5),
+        retention: days(10),
+        ..options(&server.url(), name)
+    })
+    .unwrap()
+}
+
+#[test]
+fn where_samples_are_gone_services_answer_in_minutes_then_hours() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let (store, model) = (ageing(server, &name), Model::default());
+    let drafts: Vec<Draft> = (0..300).step_by(7).map(window).collect();
+    store_all(&store, &drafts);
+    store_all(&model, &drafts);
+    let rows = |table: &str| {
+        let rows = server.statement(&name, &format!("SELECT count() FROM {table}"));
+        rows.trim().parse::<u64>().unwrap()
+    };
+    let check = |asked: (i64, i64), covered: (i64, i64), step_s: i64| {
+        let query = query("unit=web", &["unit"]);
+        let answer = store
+            .profile(range(asked.0, asked.1), &query, &ample())
+            .unwrap();
+        let covered = range(covered.0, covered.1);
+        let expected = model.profile(covered, &query, &ample()).unwrap();
+        assert_eq!(samples(&answer.data), samples(&expected.data), "{asked:?}");
+        assert_eq!(answer.quality.covered, covered);
+        assert_eq!(answer.quality.rollup.step_ns, (step_s * SECOND) as u64);
+        assert_eq!(answer.quality.windows, expected.quality.windows);
+    };
+    store.maintain(NOW_NS + 2 * 86_400 * SECOND).unwrap();
+    assert_eq!(rows("samples"), 0);
+    assert!(rows("service_1m") > 0 && rows("totals") > 0);
+    check((0, 3600), (0, 3600), 3600);
+    check((65, 1255), (60, 1260), 60);
+    store.maintain(NOW_NS + 4 * 86_400 * SECOND).unwrap();
+    assert_eq!(rows("service_1m"), 0);
+    assert!(rows("service_1h") > 0 && rows("totals") > 0);
+    check((0, 3600), (0, 3600), 3600);
+    check((65, 1255), (0, 3600), 3600);
+    store.maintain(NOW_NS + 6 * 86_400 * SECOND).unwrap();
+    assert_eq!((rows("totals"), rows("series")), (0, 0));
+    check((65, 1255), (0, 3600), 3600);
+    store.maintain(NOW_NS + 12 * 86_400 * SECOND).unwrap();
+    assert_eq!((rows("service_1h"), rows("windows")), (0, 0));
+    assert_eq!(store.kept().unwrap(), None);
+}
+
+#[test]
+fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let (store, model) = (ageing(server, &name), Model::default());
+    let drafts: Vec<Draft> = (0..20).map(window).collect();
+    store_all(&store, &drafts);
+    store_all(&model, &drafts);
+    // As after an insert that was repeated.
+    server.statement(&name, "INSERT INTO service_1h SELECT * FROM service_1h");
+    let later = NOW_NS + 6 * 86_400 * SECOND;
+    store.maintain(later).unwrap();
+    let query = query("unit=web", &["unit"]);
+    let answer = store.profile(hour(), &query, &ample()).unwrap();
+    let expected = model.profile(hour(), &query, &ample()).unwrap();
+    let left = server.statement(&name, "SELECT count() FROM samples");
+    assert_eq!(left.trim(), "40");
+    let counters = store.counters();
+    let kept = counters
+        .iter()
+        .find(|(name, _)| name == "clickhouse_days_of_samples_kept_longer");
+    assert_eq!(kept.unwrap().1, 1);
+    assert_eq!(samples(&answer.data), samples(&expected.data));
+    assert_eq!(answer.quality.windows, expected.quality.windows);
+}

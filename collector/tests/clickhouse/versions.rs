@@ -1,0 +1,118 @@
+//! Databases of earlier and of later versions of the schema.
+
+use super::{NOW_NS, fresh_name, host, open, options, server};
+use crate::store::draft::{Draft, PERIOD, store_all};
+use crate::store::model::Model;
+use crate::store::text::samples;
+use crate::store::{ample, hour, whole_hour};
+use collector::store::clickhouse::{ClickHouseStore, OpenError};
+use collector::store::{HostFacts, HostRecord, Store};
+
+#[test]
+fn a_database_from_before_system_names_is_brought_up_to_date() {
+    let Some(server) = server() else { return };
+    let (name, model) = (fresh_name(), Model::default());
+    let old = Draft::new("a", 0, 0).row("unit=web", "serve;read", 1);
+    let new = Draft::new("a", 1, 10).row("unit=web", "serve;query", 1);
+    store_all(&open(&server.url(), &name), std::slice::from_ref(&old));
+    server.statement(&name, "ALTER TABLE frames DROP COLUMN system_name");
+    server.statement(&name, "TRUNCATE TABLE schema_version");
+    server.statement(&name, "INSERT INTO schema_version (version) VALUES (1)");
+    let store = open(&server.url(), &name);
+    store_all(&store, std::slice::from_ref(&new));
+    store_all(&model, &[old, new]);
+    let (found, expected) = (whole_hour(&store).data, whole_hour(&model).data);
+    assert_eq!(samples(&found), samples(&expected));
+    let raw = |profile: &profile::Profile| profile.dict.strings.find("JS:*query db.js").is_some();
+    assert!(raw(&found));
+}
+
+#[test]
+fn windows_from_before_lost_weights_are_told_what_was_lost() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    store.put_hosts(&[host("a")]).unwrap();
+    let drafts = [
+        Draft::new("a", 1, 0)
+            .row("cgroup=/,unit=web", "serve", 3)
+            .row("cgroup=/,unit=db", "query", 1)
+            .lost("cgroup=/,unit=web", 5)
+            .lost("cgroup=/,unit=db", 7)
+            .account("/", 16 * PERIOD, 0),
+        Draft::new("a", 2, 10)
+            .row("cgroup=/,unit=web", "serve", 2)
+            .account("/", 2 * PERIOD, 0),
+    ];
+    store_all(&store, &drafts);
+    let of_host = |store: &ClickHouseStore| store.hosts(hour(), &ample()).unwrap()[0].1.clone();
+    let known = of_host(&store);
+    assert_eq!((known.taken.count, known.lost.count), (6, 12));
+    // As a collector of version 3 leaves them.
+    let to_version_4 = || {
+        let forget = "ALTER TABLE windows UPDATE lost_n = 0, lost_w = 0 WHERE 1 \
+                      SETTINGS mutations_sync = 1";
+        server.statement(&name, forget);
+        server.statement(&name, "TRUNCATE TABLE schema_version");
+        server.statement(&name, "INSERT INTO schema_version (version) VALUES (4)");
+    };
+    to_version_4();
+    assert_eq!(of_host(&store).lost.count, 0, "nobody has told them yet");
+    assert_eq!(of_host(&open(&server.url(), &name)), known);
+    // Where nobody knows, what was lost is not covered either.
+    to_version_4();
+    server.statement(&name, "TRUNCATE TABLE totals");
+    let told = of_host(&open(&server.url(), &name));
+    assert_eq!(told.windows_unmeasured, 2);
+    assert_eq!(told.coverage().share(), None);
+}
+
+/// While a fleet's collectors are upgraded one by one, old and new share a database.
+#[test]
+fn columns_of_other_versions_do_not_hide_hosts() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    let record = HostRecord {
+        facts: HostFacts {
+            health: vec![1, 2],
+            ..HostFacts::default()
+        },
+        ..host("a")
+    };
+    let health = || -> Vec<Vec<u8>> {
+        let found = store.hosts(hour(), &ample()).unwrap();
+        found.into_iter().map(|(of, _)| of.facts.health).collect()
+    };
+    store.put_hosts(std::slice::from_ref(&record)).unwrap();
+    // Version 3 reads all columns into what it knows: this is their number.
+    let columns = format!("system.columns WHERE database = '{name}' AND table = 'hosts'");
+    let unchanged = format!("SELECT throwIf(count() != 17) FROM {columns}");
+    server.statement(&name, &unchanged);
+    server.statement(&name, "ALTER TABLE hosts ADD COLUMN later UInt8 DEFAULT 0");
+    store.put_hosts(std::slice::from_ref(&record)).unwrap();
+    assert_eq!(health(), [[1, 2]]);
+    // Its client inserts windows only where the columns that it does not know have a default.
+    let columns = format!("system.columns WHERE database = '{name}' AND table = 'windows'");
+    let added = "name IN ('lost_n', 'lost_w') AND default_kind = 'DEFAULT'";
+    let defaults = format!("SELECT throwIf(count() != 2) FROM {columns} AND {added}");
+    server.statement(&name, &defaults);
+    // A collector of version 3 has heard of the host since: what was said before is not of now.
+    let seen = NOW_NS + 1;
+    let by_old = format!("INSERT INTO hosts SELECT * REPLACE ({seen} AS last_seen_ns) FROM hosts");
+    server.statement(&name, &by_old);
+    assert_eq!(health(), [[0; 0]]);
+}
+
+#[test]
+fn a_database_of_a_later_version_is_left_alone() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    drop(open(&server.url(), &name));
+    server.statement(&name, "INSERT INTO schema_version (version) VALUES (99)");
+    let error = ClickHouseStore::open(options(&server.url(), &name))
+        .err()
+        .unwrap();
+    assert!(matches!(error, OpenError::Schema { .. }), "{error}");
+    assert!(error.to_string().contains("schema version 99"), "{error}");
+}
