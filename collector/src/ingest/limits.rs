@@ -1,5 +1,6 @@
 //! What one agent, and all together, may cost: bounds with what happens at each.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Largest message of an agent. Unit: bytes, decompressed.
@@ -25,18 +26,32 @@ pub const LABEL_SETS_PER_WINDOW_MAX: usize = 65_536;
 /// agent is to begin a new dictionary, as it does on every new stream.
 pub const LABEL_SETS_PER_STREAM_MAX: usize = 1 << 18;
 
-/// Stacks after which an agent is to begin a new dictionary: told in `Welcome`. Unit: stacks, 20
-/// bytes each on this side, which make 640 KiB of a stream however long it lives.
+/// Stacks after which an agent is to start a new dictionary, in a large fleet and in a small one:
+/// told in `Welcome`. Unit: stacks, 20 bytes each on this side.
 ///
 /// A window has some thousands of stacks, and a host goes on having new ones. With less, stacks that
 /// are still in use travel again, 16 bytes each; with more, thousands of streams take memory for
 /// stacks that are gone. Agents whose windows are large take up to four times as many.
-pub const DICTIONARY_STACKS: u32 = 1 << 15;
+pub const DICTIONARY_STACKS: RangeInclusive<u32> = 1 << 15..=1 << 17;
+
+/// Memory that streams share for stacks beyond the least that each may have. Unit: bytes.
+const DICTIONARIES_BYTES: u64 = 256 << 20;
+
+/// Bytes of a stack that a stream remembers.
+const STACK_BYTES: u64 = 20;
+
+/// What the agent of a new stream is told when so many are open, its own among them.
+pub fn dictionary_stacks(streams: u64) -> u32 {
+    let share = DICTIONARIES_BYTES / STACK_BYTES / streams.max(1);
+    let (least, most) = DICTIONARY_STACKS.into_inner();
+    share.clamp(least.into(), most.into()) as u32
+}
 
 /// Most stacks of a stream's dictionary. At the bound as with label sets. An agent that begins a
 /// new dictionary when it is told to gets there with no window.
 pub const STACKS_PER_STREAM_MAX: usize =
-    proto::definitions::dictionary_stacks_max(DICTIONARY_STACKS, usize::MAX) + ROWS_PER_WINDOW_MAX;
+    proto::definitions::dictionary_stacks_max(*DICTIONARY_STACKS.end(), usize::MAX)
+        + ROWS_PER_WINDOW_MAX;
 
 /// Most labels of a set. Of more, those that sort last by name are left out, and counted.
 pub const LABELS_PER_SET_MAX: usize = 32;
@@ -173,5 +188,17 @@ impl Default for Timeouts {
             stall: STALL_TIMEOUT,
             memory: MEMORY_TIMEOUT,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dictionary_stacks;
+
+    #[test]
+    fn streams_share_what_may_be_remembered_of_their_stacks() {
+        assert_eq!([1, 100].map(dictionary_stacks), [1 << 17; 2]);
+        assert_eq!(dictionary_stacks(200), 67_108);
+        assert_eq!([1000, u64::MAX].map(dictionary_stacks), [1 << 15; 2]);
     }
 }

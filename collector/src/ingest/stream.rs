@@ -11,8 +11,8 @@ use super::Ingest;
 use super::batch::{Answered, Job};
 use super::hosts::Ticket;
 use super::limits::{
-    DEFINITIONS_BYTES_MAX, DICTIONARY_STACKS, HOST_ID_BYTES_MAX, MESSAGE_BYTES_MAX,
-    NEEDS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
+    DEFINITIONS_BYTES_MAX, HOST_ID_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts,
+    WINDOWS_IN_FLIGHT, dictionary_stacks,
 };
 use super::memory::Held;
 use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
@@ -97,7 +97,7 @@ async fn serve(
         windows_in_flight: WINDOWS_IN_FLIGHT,
         message_bytes_max: MESSAGE_BYTES_MAX as u64,
         collector_version: env!("CARGO_PKG_VERSION").to_owned(),
-        dictionary_stacks: DICTIONARY_STACKS,
+        dictionary_stacks: dictionary_stacks(ingest.metrics.streams.get()),
         known_stacks: ingest.known_stacks,
     });
     session.send(welcome).await?;

@@ -55,7 +55,7 @@ fn bringing(sequence: u64, stacks: usize) -> wire::WindowPart {
 #[test]
 fn a_stream_remembers_no_more_stacks_than_it_was_told_and_those_of_one_window() {
     let mut decoder = decoder();
-    let told = DICTIONARY_STACKS as usize;
+    let told = *DICTIONARY_STACKS.end() as usize;
     for sequence in 0.. {
         let brought = decoder.part(bringing(sequence, told / 2), held());
         assert!(decoder.tables.stacks.len() <= STACKS_PER_STREAM_MAX);
