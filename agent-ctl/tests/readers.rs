@@ -234,17 +234,12 @@ fn go_tool_pprof_counts_for_each_function_what_the_json_does() {
 #[test]
 fn speedscope_and_a_browser_show_what_the_json_says() {
     let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("../collector/ui");
-    let chromium = ["chromium", "chromium-browser", "google-chrome"];
     let missing = match () {
         () if fixtures::program("npm").is_none() => Some("needs npm"),
         () if !ui.join("node_modules/speedscope").is_dir() => {
             Some("needs the page's packages: `npm ci` in collector/ui")
         }
-        () if std::env::var_os("CHROMIUM").is_none()
-            && !chromium
-                .iter()
-                .any(|name| fixtures::program(name).is_some()) =>
-        {
+        () if std::env::var_os("CHROMIUM").is_none() && fixtures::browser::chromium().is_none() => {
             Some("needs chromium")
         }
         () => None,

@@ -114,6 +114,14 @@ impl Cgroup {
         command_in(&self.dir, program.as_ref())
     }
 
+    /// The same, at the lowest priority: many programs that are there to be sampled leave the CPUs to
+    /// the daemon, which has to read their files, and to other tests.
+    pub fn command_that_yields(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = command_in(&self.dir, "nice");
+        command.args(["-n", "19"]).arg(program.as_ref());
+        command
+    }
+
     /// CPU time of everything that ever ran in it. Unit: nanoseconds.
     ///
     /// # Errors

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Samples of each program that are looked at: some kinds of frame are in a part of them.
 const ENOUGH: u64 = 150;
+/// Often, so that few seconds are enough.
+const RATE: &str = "sampling.rate_hz=499";
 /// Longest recording of as many.
 const RUN: Duration = Duration::from_secs(24);
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
@@ -94,18 +96,20 @@ fn recording() -> Option<&'static Views> {
         };
         let group = |name| Cgroup::new(format!("unwinding-{name}"));
         // What else runs on the machine, a compiler say, must not crowd out the tables of these.
-        let daemon = Daemon::with().set("unwind.cache_mib=512").start();
+        let daemon = Daemon::with().set("unwind.cache_mib=512").set(RATE).start();
         let daemon = daemon.sampling();
         for &(name, flags, kind) in PROGRAMS {
             let cgroup = group(name);
-            let workload = recipe(name, flags).start_in(&cgroup, &[kind]);
-            run(name, cgroup, workload);
+            let program = recipe(name, flags).build();
+            let workload = Workload::spawn(cgroup.command_that_yields(&program).arg(kind));
+            run(name, cgroup, workload.settled(&program));
         }
         let deleted = group("deleted");
         let dir = tempfile::tempdir().expect("failed to make a directory");
         let copy = dir.path().join("frames-deleted");
         install(recipe("deep", &[]).build(), &copy);
-        let workload = Workload::spawn(deleted.command(&copy).arg("deep")).settled(&copy);
+        let workload =
+            Workload::spawn(deleted.command_that_yields(&copy).arg("deep")).settled(&copy);
         std::fs::remove_file(&copy).expect("failed to delete a program");
         run("deleted", deleted, workload);
         let (written, bare) = (
@@ -116,16 +120,17 @@ fn recording() -> Option<&'static Views> {
             .expect("failed to write a program");
         install(&written, &bare);
         let cgroup = group("no-sections");
-        let workload = Workload::spawn(cgroup.command(&bare).arg("deep")).settled(&bare);
+        let workload =
+            Workload::spawn(cgroup.command_that_yields(&bare).arg("deep")).settled(&bare);
         run("no-sections", cgroup, workload);
         let cgroup = group("memfd");
         let program = recipe("memfd", &["-Wl,--build-id=none"]).build();
-        let workload = Workload::spawn(cgroup.command(program).arg("memfd"));
+        let workload = Workload::spawn(cgroup.command_that_yields(program).arg("memfd"));
         run("memfd", cgroup, workload);
         for &(program, args) in DISTRIBUTED {
             if let Some(path) = fixtures::require::program(program) {
                 let cgroup = group(program);
-                let workload = Workload::spawn(cgroup.command(path).args(args));
+                let workload = Workload::spawn(cgroup.command_that_yields(path).args(args));
                 run(program, cgroup, workload);
             }
         }

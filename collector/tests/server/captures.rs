@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 /// Patience with many hosts, all of which are simulated on one thread of a busy machine.
-const OF_MANY: Duration = Duration::from_secs(12);
+const OF_MANY: Duration = Duration::from_secs(30);
 
 /// All that came of a capture.
 struct Outcome {

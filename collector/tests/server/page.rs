@@ -74,7 +74,12 @@ async fn push(program: &Program, host: &str) {
 fn missing(ui: &Path) -> Option<&'static str> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let has = |name: &str| std::env::split_paths(&paths).any(|dir| dir.join(name).is_file());
-    let chromium = ["chromium", "chromium-browser", "google-chrome"];
+    let chromium = [
+        "chromium-headless-shell",
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+    ];
     if !ui.join("node_modules/vitest").is_dir() {
         Some("needs the page's packages: `npm ci` in collector/ui")
     } else if !has("npm") {

@@ -91,7 +91,7 @@ describe.skipIf(!SEEDED)('hostile names', () => {
       expect(await page.locator('.half').count()).toBe(2);
       expect(param(page, 'focus')).toBe(name);
       expect(await page.evaluate(() => [(window as never as { __pwned?: number }).__pwned, document.documentElement.scrollWidth <= innerWidth])).toEqual([undefined, true]);
-      await page.context().close();
+      await page.close();
     }
   });
 

@@ -48,7 +48,7 @@ describe.skipIf(!SEEDED)('a host without usable samples', () => {
         expect(text).toContain(`web-3 sends no usable samples since ${iso(DEPLOYED_MS + 60_000).slice(11, 19)}`);
         expect(text).toContain('ring buffers are full');
         expect(text).toContain('agent-ctl doctor');
-        await page.context().close();
+        await page.close();
       }
     } finally {
       site.mock?.blind.clear();
