@@ -17,7 +17,7 @@ down: ## Stops what `make up` started, from elsewhere.
 test: check-tools ## Runs all tests. As root also those that sample the machine; others report skips.
 	@CARGO='$(CARGO)' tests/run
 
-test-slow: check-tools ## Runs the tests that take long (about ten minutes).
+test-slow: check-tools ## Runs the tests that take long (about twenty minutes).
 	@# What is skipped is a measurement that prints.
 	@CARGO='$(CARGO)' tests/run --ignored --skip collection_of_a_large_machine
 

@@ -189,6 +189,7 @@ fn every_window_arrives_once_whatever_is_asked_meanwhile_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn callers_that_a_collector_forgot_come_again_needs_root() {
     let Some(_live) = beside(&[Need::Root]) else {
         return;
@@ -213,6 +214,7 @@ fn callers_that_a_collector_forgot_come_again_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_collector_that_comes_and_goes_gets_everything_needs_root() {
     let Some(_live) = beside(&[Need::Root]) else {
         return;
@@ -570,6 +572,7 @@ fn without_a_collector_there_is_no_spool_and_no_thread_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn labels_follow_a_reload_needs_root() {
     let Some(_live) = beside(&[Need::Root]) else {
         return;

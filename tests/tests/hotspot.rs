@@ -265,6 +265,7 @@ fn a_jvm_of_another_user_in_namespaces_of_its_own_has_names_needs_root() {
 
 /// As the service does with `deploy/systemd/fleetprofd-attach.conf`: a user of its own.
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_daemon_that_is_not_root_attaches_with_two_capabilities_needs_root() {
     const OWN: &str = "54321";
     let Some(_live) = live(NEEDS) else { return };
@@ -300,6 +301,7 @@ fn a_daemon_that_is_not_root_attaches_with_two_capabilities_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_jvm_that_hangs_delays_no_other_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let daemon = attaching();

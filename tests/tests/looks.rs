@@ -149,6 +149,7 @@ fn without_looks_such_stacks_end_where_the_copy_ends_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn pages_that_nobody_brings_hold_up_nobody_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let hostile = program().start(&["held"]);

@@ -84,6 +84,7 @@ fn hold_against_cpu_stat(all: &View, own: &View, used: f64, wall: f64) {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_daemon_that_stood_still_says_what_it_missed_and_whose_it_was_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let cgroup = Cgroup::new("stopped");

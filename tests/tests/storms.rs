@@ -119,6 +119,7 @@ fn a_storm_of_cgroups_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_storm_of_processes_needs_root() {
     weather("forks");
 }
@@ -136,6 +137,7 @@ fn a_storm_of_names_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_storm_of_mappings_needs_root() {
     weather("maps");
 }

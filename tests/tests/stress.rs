@@ -100,6 +100,7 @@ impl Rig {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn two_thousand_forks_a_second_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let rate = size(500, 2000).to_string();
@@ -114,6 +115,7 @@ fn two_thousand_forks_a_second_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_thousand_cgroups_made_and_removed_a_second_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let rig = Rig::start("cgroups", &[]);
@@ -135,6 +137,7 @@ fn a_thousand_cgroups_made_and_removed_a_second_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_process_with_a_hundred_thousand_mappings_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let count = size(20_000u32, 100_000);

@@ -271,6 +271,7 @@ fn distance(a: &BTreeMap<String, f64>, b: &BTreeMap<String, f64>) -> f64 {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn every_sample_has_the_name_of_its_time_needs_root() {
     let needs = [Need::Root, Need::StaticC, Need::Cgroup2];
     let Some(_live) = live(&needs) else { return };

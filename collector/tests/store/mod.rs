@@ -185,22 +185,37 @@ macro_rules! suite {
                     edges_of_a_range_are_read_fine;
                 random: answers_are_those_of_the_model;
             );
+            $crate::suite_cases!(slow $engine;
+                random: answers_of_many_rounds_are_those_of_the_model;
+            );
         }
     };
 }
 
-/// The tests behind [`suite!`](crate::suite).
+/// The tests behind [`suite!`](crate::suite); `slow` ones are those of `make test-slow`.
 #[macro_export]
 macro_rules! suite_cases {
-    ($engine:expr; $($file:ident: $($case:ident),+;)+) => {
+    (slow $engine:expr; $($file:ident: $($case:ident),+;)+) => {
         $($(
-            #[test]
-            fn $case() {
-                match $crate::store::Engine::place(&$engine) {
-                    Ok(place) => $crate::store::cases::$file::$case(&$engine, place),
-                    Err(why) => fixtures::skip(format_args!("{why}")),
-                }
-            }
+            $crate::suite_case!([#[ignore = "takes long: make test-slow"]] $engine, $file, $case);
         )+)+
+    };
+    ($engine:expr; $($file:ident: $($case:ident),+;)+) => {
+        $($( $crate::suite_case!([] $engine, $file, $case); )+)+
+    };
+}
+
+/// One test of [`suite!`](crate::suite).
+#[macro_export]
+macro_rules! suite_case {
+    ([$(#[$attribute:meta])?] $engine:expr, $file:ident, $case:ident) => {
+        #[test]
+        $(#[$attribute])?
+        fn $case() {
+            match $crate::store::Engine::place(&$engine) {
+                Ok(place) => $crate::store::cases::$file::$case(&$engine, place),
+                Err(why) => fixtures::skip(format_args!("{why}")),
+            }
+        }
     };
 }

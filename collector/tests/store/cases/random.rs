@@ -10,7 +10,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 /// Rounds of random data; each is several pushes and questions.
-const ROUNDS: u32 = 6;
+const ROUNDS: u32 = 2;
+/// As many as find what a few do not.
+const MANY_ROUNDS: u32 = 12;
 
 #[derive(Clone, Debug)]
 struct Push {
@@ -226,13 +228,21 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
 }
 
 pub fn answers_are_those_of_the_model(engine: &dyn Engine, _: Box<dyn Place>) {
+    check_rounds(engine, ROUNDS);
+}
+
+pub fn answers_of_many_rounds_are_those_of_the_model(engine: &dyn Engine, _: Box<dyn Place>) {
+    check_rounds(engine, MANY_ROUNDS);
+}
+
+fn check_rounds(engine: &dyn Engine, rounds: u32) {
     let config = Config {
-        cases: ROUNDS,
+        cases: rounds,
         failure_persistence: None,
         max_shrink_iters: 20,
         ..Config::default()
     };
-    let rounds = TestRunner::new_with_rng(
+    let checked = TestRunner::new_with_rng(
         config,
         proptest::test_runner::TestRng::deterministic_rng(
             proptest::test_runner::RngAlgorithm::ChaCha,
@@ -263,5 +273,5 @@ pub fn answers_are_those_of_the_model(engine: &dyn Engine, _: Box<dyn Place>) {
             Ok(())
         },
     );
-    rounds.unwrap();
+    checked.unwrap();
 }
