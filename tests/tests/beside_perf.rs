@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// How long both record together. Unit: seconds. About 2,700 samples on two CPUs.
-const RUN_S: u64 = 15;
+/// How long both record together. Unit: seconds. About 1,800 samples on two CPUs.
+const RUN_S: u64 = 10;
 /// Left out at the begin: perf opens its events CPU by CPU. Unit: nanoseconds.
 const EDGE_NS: i64 = 200_000_000;
 /// Functions with less of all samples are not compared one by one.

@@ -15,6 +15,8 @@ const NEEDS: &[Need] = &[Need::Root, Need::Cgroup2];
 const LEAD_MAX: Duration = Duration::from_secs(60);
 /// Samples of each program that are looked at.
 const ENOUGH: u64 = 250;
+/// Often, so that few seconds are enough.
+const RATE: &str = "sampling.rate_hz=499";
 /// Longest recording of as many.
 const RUN: Duration = Duration::from_secs(24);
 /// The compiler's name in the recording.
@@ -38,7 +40,7 @@ fn without_sections(program: &Path, to: &Path) {
 /// Builds the standard library again and again.
 fn compiling(cgroup: &Cgroup, dir: &Path) -> Result<Workload, String> {
     let go = golang::tool()?;
-    let mut command = cgroup.command("sh");
+    let mut command = cgroup.command_that_yields("sh");
     let script = r#"while true; do "$0" build -a -p 2 go/types net/http; done"#;
     command
         .args(["-c", script])
@@ -76,7 +78,7 @@ fn recording() -> Option<&'static Views> {
     RECORDING.get_beside(NEEDS, || {
         let dir = tempfile::tempdir().expect("failed to make a directory");
         let daemon = Daemon::with().set("unwind.cache_mib=512");
-        let daemon = daemon.set("shutdown.grace_s=20").start();
+        let daemon = daemon.set("shutdown.grace_s=20").set(RATE).start();
         let daemon = daemon.sampling();
         let (mut running, mut views) = (Vec::new(), Views::new());
         let mut programs: Vec<(String, Result<_, String>)> = Vec::new();
@@ -94,7 +96,7 @@ fn recording() -> Option<&'static Views> {
             match program {
                 Ok(program) => {
                     let cgroup = Cgroup::new(format!("go-{name}"));
-                    let mut command = cgroup.command(&program);
+                    let mut command = cgroup.command_that_yields(&program);
                     let workload = Workload::spawn(command.env("GOMAXPROCS", "1"));
                     running.push((name, workload.settled(&program), cgroup));
                 }

@@ -11,8 +11,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long the programs run together. Unit: seconds. About 600 samples for each on two CPUs.
-const RUN_S: u64 = 12;
+/// How long the programs run together. Unit: seconds. About 2,000 samples for each on two CPUs.
+const RUN_S: u64 = 8;
+/// Often, so that few seconds are enough.
+const RATE: &str = "sampling.rate_hz=499";
 const NEEDS: &[Need] = &[
     Need::Root,
     Need::StaticC,
@@ -42,7 +44,7 @@ static RECORDING: Shared<Recording> = Shared::new();
 fn recording() -> Option<&'static Recording> {
     RECORDING.get_beside(NEEDS, || {
         let cgroup = Cgroup::new("mixed");
-        let daemon = Daemon::start().sampling();
+        let daemon = Daemon::with().set(RATE).start().sampling();
         let _node = Workload::spawn(
             cgroup
                 .command("node")
