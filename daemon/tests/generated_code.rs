@@ -334,6 +334,7 @@ fn stacks_of_python_pass_trampolines_known_by_their_shape_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn stacks_of_python_pass_trampolines_that_a_jitdump_describes_needs_root() {
     let found = interpreters(&["3.13", "3.14"]);
     if found.is_empty() {
@@ -364,6 +365,7 @@ fn stacks_of_node_pass_its_optimised_code_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn stacks_of_python_pass_trampolines_that_nothing_names_yet_needs_root() {
     let found = interpreters(&["3.13", "3.14"]);
     if found.is_empty() {

@@ -91,6 +91,7 @@ fn deep(view: &View) -> View {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn below_a_frame_larger_than_the_copy_stacks_are_whole_needs_root() {
     let Some(views) = recording() else { return };
     let busy = deep(&views["long"]);
@@ -112,6 +113,7 @@ fn below_a_frame_larger_than_the_copy_stacks_are_whole_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn no_stack_gets_the_caller_of_another_call_needs_root() {
     let Some(views) = recording() else { return };
     let mut completed = BTreeMap::new();
