@@ -1,8 +1,9 @@
 //! Programs without frame pointers have complete stacks, with every caller in its place.
 //!
 //! One recording serves all: each kind of frame that hides its caller, in a cgroup of its own, and
-//! programs of the distribution. Stacks of the first seconds are left out, until all is read: unwind
-//! information is read after a file's first sample.
+//! programs of the distribution. The memory of threads is not looked at: `looks.rs` does that. Stacks of
+//! the first seconds are left out, until all is read: unwind information is read after a file's first
+//! sample.
 
 use fixtures::process::install;
 use fixtures::recording::{Shared, record, wait_until_read};
@@ -96,7 +97,11 @@ fn recording() -> Option<&'static Views> {
         };
         let group = |name| Cgroup::new(format!("unwinding-{name}"));
         // What else runs on the machine, a compiler say, must not crowd out the tables of these.
-        let daemon = Daemon::with().set("unwind.cache_mib=512").set(RATE).start();
+        let daemon = Daemon::with()
+            .set("unwind.cache_mib=512")
+            .set("unwind.look=false")
+            .set(RATE)
+            .start();
         let daemon = daemon.sampling();
         for &(name, flags, kind) in PROGRAMS {
             let cgroup = group(name);
