@@ -4,7 +4,7 @@ use super::{NOW_NS, fresh_name, host, open, options, server};
 use crate::store::draft::{Draft, PERIOD, store_all};
 use crate::store::model::Model;
 use crate::store::text::samples;
-use crate::store::{ample, hour, whole_hour};
+use crate::store::{ample, hour, range, whole_hour};
 use collector::store::clickhouse::{ClickHouseStore, OpenError};
 use collector::store::{HostFacts, HostRecord, Store};
 
@@ -65,6 +65,44 @@ fn windows_from_before_lost_weights_are_told_what_was_lost() {
     let told = of_host(&open(&server.url(), &name));
     assert_eq!(told.windows_unmeasured, 2);
     assert_eq!(told.coverage().share(), None);
+}
+
+#[test]
+fn days_from_before_they_knew_their_last_end_are_told_it() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    // As collectors of version 6 leave it.
+    for statement in [
+        "ALTER TABLE windows_to_host_days MODIFY QUERY
+         SELECT toDate(chunk) AS day, host, host_id, boot,
+            sipHash64(mapKeys(windows.labels), mapValues(windows.labels)) AS labels_id,
+            anyLast(windows.labels) AS labels, min(start_ns) AS first_ns, max(start_ns) AS last_ns
+         FROM windows GROUP BY day, host, host_id, boot, labels_id",
+        "ALTER TABLE host_days DROP COLUMN end_ns",
+        "TRUNCATE TABLE schema_version",
+        "INSERT INTO schema_version (version) VALUES (6)",
+    ] {
+        server.statement(&name, statement);
+    }
+    store_all(
+        &store,
+        &[
+            Draft::new("a", 1, -70_000).row("unit=web", "serve", 1),
+            Draft::new("a", 2, 0).row("unit=web", "serve", 1),
+            Draft::new("b", 1, 10).row("unit=web", "serve", 1),
+        ],
+    );
+    let kept = || open(&server.url(), &name).kept().unwrap();
+    assert_eq!(kept(), Some(range(-70_000, 20)));
+    // A second collector that comes at the same time does it again.
+    server.statement(&name, "TRUNCATE TABLE schema_version");
+    server.statement(&name, "INSERT INTO schema_version (version) VALUES (6)");
+    assert_eq!(kept(), Some(range(-70_000, 20)));
+    // What is stored from now on is told as it comes.
+    let later = Draft::new("a", 3, 20).row("unit=web", "serve", 1);
+    store_all(&store, std::slice::from_ref(&later));
+    assert_eq!(store.kept().unwrap(), Some(range(-70_000, 30)));
 }
 
 /// While a fleet's collectors are upgraded one by one, old and new share a database.
