@@ -22,6 +22,7 @@ mod stacks;
 mod tracing;
 mod unwind;
 mod watched;
+mod zoo;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use inferno::collapse::Collapse;
@@ -39,6 +40,7 @@ Examples:
   benches overhead --markdown  the tables of the README
   benches accuracy --quick     how true its profiles are; as root
   benches runtimes             what it sees of language runtimes, beside perf
+  benches zoo --no-perf        what it sees of fifty ordinary programs
   benches micro                hot paths, about a minute
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long that collector takes to answer
@@ -75,6 +77,8 @@ enum Command {
     Offcpu(offcpu::Args),
     /// Node, Java, PHP, Erlang, Python, C and Rust at once: whole stacks and named frames, beside perf's
     Runtimes(runtimes::Args),
+    /// Fifty ordinary programs in twenty languages, each from its first sample on, beside perf's; needs root
+    Zoo(zoo::Args),
     /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
     Fleet(fleet::Args),
     /// Questions to a collector with an hour of 50 hosts, and of twice as many
@@ -99,6 +103,7 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Offcpu(args) => offcpu::run(&args),
         Command::Runtimes(args) => runtimes::run(&args),
+        Command::Zoo(args) => zoo::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),
         Command::Micro(args) => micro::run(&args),

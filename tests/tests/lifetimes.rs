@@ -4,9 +4,9 @@
 
 use fixtures::process::install;
 use fixtures::recording::Shared;
-use fixtures::workload::{Workload, c};
-use fixtures::{Cgroup, Daemon, Need, View, skip};
-use profile::{Unnamed, key};
+use fixtures::workload::{Workload, bare_c, c};
+use fixtures::{Cgroup, Daemon, Need, View, beside, skip};
+use profile::{StackEnd, Unnamed, key};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -242,4 +242,33 @@ fn a_pid_is_used_again_only_with_a_privilege() {
     command.arg(&brief).arg(&brief).arg("1");
     let out = fixtures::workload::run_to_end(&mut command);
     assert!(matches!(out.code, Some(0 | 3)), "{out:?}");
+}
+
+/// Their unwind information is read while the first samples wait for it.
+#[test]
+fn stacks_of_programs_never_met_before_are_whole_from_the_first_sample_needs_root() {
+    let Some(_live) = beside(&[Need::Root, Need::StaticC, Need::Cgroup2]) else {
+        return;
+    };
+    let cgroup = Cgroup::new("life-new");
+    let new = (0..12).map(|number| {
+        let named = bare_c("brief.c", &[]).named(&format!("new-{number}"));
+        named.prefixed(&format!("new{number}_")).build()
+    });
+    let new: Vec<_> = new.collect();
+    let daemon = Daemon::start().sampling();
+    for program in new {
+        let ended = cgroup.command(program).arg("300").status();
+        assert!(ended.unwrap().success());
+    }
+    // The last samples have come once those after them have.
+    std::thread::sleep(Duration::from_secs(2));
+    let all = daemon.client().everything();
+    let view = all.in_cgroup(cgroup.path());
+    daemon.stop();
+    assert!(view.count() >= 200, "{}", view.dump());
+    let waited = view.only(|sample| sample.end == StackEnd::ModuleLoading);
+    assert!(waited.count() * 50 <= view.count(), "{}", waited.dump());
+    let cut = view.only(|sample| !sample.end.is_complete());
+    assert!(cut.count() * 20 <= view.count(), "{}", cut.dump());
 }

@@ -68,6 +68,11 @@ impl<'a> Callchain<'a> {
         self.0.len() < 8
     }
 
+    /// The words as they are recorded.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.0
+    }
+
     /// The words.
     pub fn iter(&self) -> impl Iterator<Item = u64> + 'a {
         self.0.chunks_exact(8).map(|word| {

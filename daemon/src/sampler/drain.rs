@@ -1,12 +1,13 @@
 //! From the rings to batches: draining in order of time, folding, closing windows.
 
 use super::captures::Captures;
+use super::held::{Held, Outcome, WINDOW_WAITS_MAX, Which};
 use super::{Queues, Sampler, SamplerError, Shared};
 use crate::aggregate::batch::{RawBatch, RawFrame};
 use crate::aggregate::fold::{Folder, Taken};
 use crate::aggregate::losses::Losses;
 use crate::capture::offcpu::machine::At;
-use crate::ids::{Comm, Pid};
+use crate::ids::{Comm, FileId, Pid};
 use crate::jit::notice::Notice;
 use crate::perf::record::{Record, Sample};
 use crate::perf::rings::Drained;
@@ -27,26 +28,58 @@ impl Sampler {
     /// way. Returns up to where it came.
     pub(super) fn drain_up_to(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
         if let Some(cut) = self.successor.as_ref().map(|next| next.cut) {
-            let reached = self.drain(horizon.min(cut))?;
-            self.close_windows(reached)?;
+            let reached = self.drain_windows(horizon.min(cut))?;
             if reached < cut {
-                self.behind = reached < horizon;
                 return Ok(reached);
             }
             self.succeed()?;
         }
-        let reached = self.drain(horizon)?;
-        self.behind = reached < horizon;
-        self.close_windows(reached)?;
-        Ok(reached)
+        self.drain_windows(horizon)
     }
 
-    fn close_windows(&mut self, horizon: Mono) -> Result<(), SamplerError> {
-        while self.window_end <= horizon {
+    /// Drains up to `horizon`, a window after the other, and notes whether records were left that could
+    /// be had. A window that is over stays open for samples that wait for a file, and what follows it
+    /// stays in the rings meanwhile.
+    fn drain_windows(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
+        loop {
+            let last = Mono(self.window_end.0.saturating_sub(1));
+            let part = horizon.min(last);
+            let reached = self.drain(part)?;
+            self.behind = reached < part;
+            if reached < last || horizon < self.window_end {
+                return Ok(reached);
+            }
+            if self.window_waits() {
+                return Ok(reached);
+            }
+            self.look_at_held(Which::All);
             self.hand_over(self.window_end, true)?;
             self.window_end = self.window_end.plus(self.window);
+            self.window_over = None;
         }
-        Ok(())
+    }
+
+    /// True while a window that is over waits for samples of it.
+    fn window_waits(&mut self) -> bool {
+        let now = self.held.now;
+        let over = *self.window_over.get_or_insert(now);
+        !self.held.is_empty() && now.since(over) < WINDOW_WAITS_MAX
+    }
+
+    /// Walks samples that waited for a file once more, and folds those that are done.
+    pub(super) fn look_at_held(&mut self, which: Which) {
+        let Sampler {
+            unwinder,
+            processes,
+            folder,
+            queues,
+            shared,
+            stack,
+            held,
+            ..
+        } = self;
+        let way = &mut Way::new(unwinder, processes, stack, queues, shared, held);
+        way.look_at_held(which, folder);
     }
 
     fn drain(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
@@ -62,13 +95,11 @@ impl Sampler {
             stack,
             idle,
             kernel_symbols_hidden,
-            window_end,
-            window,
             repair,
             lateness,
+            held,
             ..
         } = self;
-        let mut gone = false;
         let mut newest = Mono(0);
         let mut folded = 0;
         let horizon = rings.drain(horizon, |drained| {
@@ -78,7 +109,7 @@ impl Sampler {
                 Drained::SetGap { set, event, gap } => return captures.add_gap(set, event, gap),
                 Drained::SetSample { set, event, sample } => {
                     let hidden = *kernel_symbols_hidden;
-                    let way = &mut Way::new(unwinder, processes, stack, queues, shared);
+                    let way = &mut Way::new(unwinder, processes, stack, queues, shared, held);
                     let is_idle = sample.pid == IDLE && is_idle(&sample, idle, hidden);
                     captures.fold((set, event), &sample, is_idle, folder, way);
                     return;
@@ -90,16 +121,6 @@ impl Sampler {
                     tid,
                 } => return captures.arrive(set, At { time, cpu }, tid, processes),
             };
-            while time >= *window_end {
-                // Counts of the rings are not at hand inside the drain: they go with the next batch.
-                gone |= !send(
-                    (folder, losses, captures),
-                    processes,
-                    (queues, shared),
-                    (*window_end, true),
-                );
-                *window_end = window_end.plus(*window);
-            }
             match record {
                 Record::Sample(sample) => {
                     newest = newest.max(sample.time);
@@ -109,7 +130,8 @@ impl Sampler {
                         return;
                     }
                     folded += 1;
-                    Way::new(unwinder, processes, stack, queues, shared).fold(&sample, folder);
+                    Way::new(unwinder, processes, stack, queues, shared, held)
+                        .fold(&sample, folder);
                 }
                 Record::Mmap(mmap) => processes.mmap(&mmap, time),
                 Record::Comm {
@@ -119,6 +141,8 @@ impl Sampler {
                     exec,
                 } => {
                     if exec {
+                        Way::new(unwinder, processes, stack, queues, shared, held)
+                            .look_at_held(Which::Of(pid), folder);
                         // From here on the process has another id.
                         if let Some(process) = processes.get(pid) {
                             unwinder.recall.forget((process.id, tid));
@@ -133,6 +157,11 @@ impl Sampler {
                     parent,
                     parent_tid,
                 } => {
+                    // The end of who had the pid before may have been lost.
+                    if pid != parent {
+                        Way::new(unwinder, processes, stack, queues, shared, held)
+                            .look_at_held(Which::Of(pid), folder);
+                    }
                     processes.fork(pid, tid, parent, parent_tid, time);
                 }
                 Record::Exit { pid, tid } => {
@@ -196,15 +225,12 @@ impl Sampler {
             facts.processes = processes.counts();
             facts.processes_known = processes.len();
             facts.unwinding = unwinder.counts();
+            facts.held = held.counts;
             let (_, handover) = &queues.modules;
             facts.unwinding.unread = handover.unread.load(Ordering::Relaxed);
             facts.unwinding.untaken = handover.untaken.load(Ordering::Relaxed);
         }
-        if gone {
-            Err(SamplerError::NamerGone)
-        } else {
-            Ok(horizon)
-        }
+        Ok(horizon)
     }
 
     pub(super) fn hand_over(&mut self, end: Mono, closes: bool) -> Result<(), SamplerError> {
@@ -292,6 +318,7 @@ pub(super) struct Way<'a> {
     stack: &'a mut StackBuffer,
     queues: &'a Queues,
     shared: &'a Shared,
+    held: &'a mut Held,
 }
 
 impl<'a> Way<'a> {
@@ -301,6 +328,7 @@ impl<'a> Way<'a> {
         stack: &'a mut StackBuffer,
         queues: &'a Queues,
         shared: &'a Shared,
+        held: &'a mut Held,
     ) -> Way<'a> {
         Way {
             unwinder,
@@ -308,14 +336,57 @@ impl<'a> Way<'a> {
             stack,
             queues,
             shared,
+            held,
         }
     }
 
     fn fold(&mut self, sample: &Sample<'_>, folder: &mut Folder) {
         let thread = self.processes.thread_comm(sample.pid, sample.tid);
         let end = self.unwind(sample);
-        self.add(sample, thread, end, folder);
         self.announce(sample, folder);
+        if let Some(file) = self.awaits(end)
+            && let Some(process) = self.processes.get(sample.pid)
+            && self.held.hold(sample, (process.id, thread), file)
+        {
+            return;
+        }
+        self.add(sample, thread, end, folder);
+    }
+
+    /// The file that would tell more of the stack unwound last, and is being read.
+    fn awaits(&self, end: StackEnd) -> Option<FileId> {
+        self.unwinder.awaits().filter(|_| !end.is_complete())
+    }
+
+    /// Walks samples that waited once more, and folds those that are done.
+    fn look_at_held(&mut self, which: Which, folder: &mut Folder) {
+        if self.held.is_empty() {
+            return;
+        }
+        // What is walked is not held meanwhile.
+        let mut held = std::mem::take(self.held);
+        held.look(which, |sample, waiting, is_last| {
+            if !is_last && self.unwinder.is_awaited(waiting.file) {
+                return Outcome::Awaits(waiting.file);
+            }
+            let known = self.processes.get(sample.pid);
+            // A reading of /proc may have found another process in its place: then the kernel's chain
+            // is all there is.
+            let known = known.filter(|known| known.id == waiting.process);
+            let end = self.unwinder.unwind(sample, known, self.stack);
+            self.announce(sample, folder);
+            match self.awaits(end) {
+                Some(file) if !is_last => Outcome::Awaits(file),
+                awaited => {
+                    self.add(sample, waiting.thread, end, folder);
+                    match awaited {
+                        Some(_) => Outcome::GivenUp,
+                        None => Outcome::Done,
+                    }
+                }
+            }
+        });
+        *self.held = held;
     }
 
     /// The names of the thread of a sample and of its process, where that is known.

@@ -3,18 +3,20 @@
 //! It never blocks but in its one wait, never logs, never opens a file; but for one event for each
 //! CPU that an off-CPU capture finds silent, for which the kernel took 15 ms the first time. What
 //! it cannot hand on it keeps folding, and what it cannot keep it counts. It wakes once a second,
-//! when somebody asks for fresh data, and when a ring has filled to the watermark, unless there are
-//! many (`Rings::quiet`).
+//! more often while new programs come, when somebody asks for fresh data, and when a ring has filled to
+//! the watermark, unless there are many (`Rings::quiet`).
 
 mod captures;
 mod commands;
 mod drain;
+mod held;
 mod recent;
 mod shared;
 pub mod waits;
 
 pub use captures::{Begin, CAPTURE_BATCHES, CAPTURES_MAX, Follow, HAND_OVER, Seam, SetOf};
 pub use commands::Command;
+pub use held::HeldCounts;
 pub use shared::{COMMANDS_MAX, Facts, Shared};
 
 use crate::aggregate::batch::RawBatch;
@@ -35,6 +37,7 @@ use crate::unwind::modules::Loaded;
 use crate::unwind::{StackBuffer, Unwinder};
 use captures::{Captures, NamerGone};
 use commands::{Successor, listen};
+use held::{Held, Which};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -46,6 +49,13 @@ use std::time::Duration;
 /// Longest sleep. Rings hold more, so this is about how fresh data is and how soon the end of a window
 /// is noticed.
 const TICK: Duration = Duration::from_secs(1);
+
+/// The same for [`FRESH`] after files were met that were never met before: programs that end soon are
+/// opened while they are there, and stacks wait for their unwind information.
+const TICK_FRESH: Duration = Duration::from_millis(100);
+
+/// See [`TICK_FRESH`].
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Time between two readings of /proc on a large host. On a smaller one it is as much shorter as
 /// there are fewer processes, so that readings, which cost about 50 µs a process, take half a
@@ -142,6 +152,12 @@ pub struct Sampler {
     stack: StackBuffer,
     window: Duration,
     window_end: Mono,
+    /// When it was first seen that the window is over, while samples of it wait.
+    window_over: Option<Mono>,
+    /// Samples that wait for a file.
+    held: Held,
+    /// When the last new files were met, and how many were met before.
+    met: (Mono, u64),
     repair: Repair,
     lateness: Lateness,
     /// The last drain left records behind.
@@ -239,6 +255,9 @@ impl Sampler {
             stack: StackBuffer::default(),
             window: start.window,
             window_end: start.first_window_end,
+            window_over: None,
+            held: Held::default(),
+            met: (Mono(0), 0),
             repair: Repair::default(),
             lateness: Lateness::default(),
             behind: false,
@@ -274,9 +293,13 @@ impl Sampler {
             self.shared.wake.clear();
             self.shared.wakeups.fetch_add(1, Ordering::Relaxed);
             let now = Mono::now();
-            // Every pass empties all rings, so the next is due a tick from here.
-            next_tick = now.plus(TICK);
             self.pass(now)?;
+            // Every pass empties all rings, so the next is due a tick from here.
+            let (met, _) = self.met;
+            next_tick = now.plus(match now.since(met) < FRESH {
+                true => TICK_FRESH,
+                false => TICK,
+            });
             self.shared.heartbeat.store(now.0, Ordering::Relaxed);
             if self.shared.stop.load(Ordering::Acquire) {
                 return self.finish();
@@ -290,6 +313,7 @@ impl Sampler {
     /// [`SamplerError`] when it cannot go on.
     pub fn pass(&mut self, now: Mono) -> Result<(), SamplerError> {
         self.lateness.begin(now, self.behind);
+        self.held.now = now;
         let flush = self.shared.flush.swap(false, Ordering::AcqRel);
         if let Ok(scanned) = self.queues.scanned.try_recv() {
             self.repair.scanned = Some(scanned);
@@ -299,7 +323,12 @@ impl Sampler {
             self.processes.set_generated(generated);
         }
         self.take_looks(now);
+        self.look_at_held(Which::Ready);
         let horizon = self.drain_up_to(horizon_at(now))?;
+        let announced = self.folder.batch().files_announced;
+        if announced > self.met.1 {
+            self.met = (now, announced);
+        }
         self.ask_for_looks(now);
         self.hand_over_captures(horizon)?;
         if flush {
@@ -312,7 +341,8 @@ impl Sampler {
         self.close_rings();
         self.tell_of_dumps();
         self.repair(horizon);
-        self.processes.sweep(horizon);
+        let oldest = self.held.oldest().unwrap_or(horizon);
+        self.processes.sweep(horizon.min(oldest));
         self.ask_for_repair(now);
         self.take_commands();
         // A command is about the rings that come, once they are known.
@@ -391,13 +421,13 @@ impl Sampler {
         });
     }
 
-    /// When the next pass is due: at the tick, when the rings that come can take over, or when a capture
-    /// hands over.
+    /// When the next pass is due: at the tick, when the rings that come can take over, when a capture
+    /// hands over, or when a file may have been read that samples wait for.
     fn due(&self, next_tick: Mono) -> Mono {
         let margin = HORIZON + Duration::from_millis(1);
         let cut = self.successor.as_ref().map(|next| next.cut.plus(margin));
         let captured = self.captures.due().map(|due| due.plus(margin));
-        let sooner = cut.into_iter().chain(captured).min();
+        let sooner = cut.into_iter().chain(captured).chain(self.held.due()).min();
         sooner.map_or(next_tick, |sooner| sooner.min(next_tick))
     }
 
@@ -465,6 +495,9 @@ impl Sampler {
         // The last samples are younger than the horizon of an ordinary drain.
         let now = Mono::now();
         self.take_looks(now);
+        self.held.closed = true;
+        self.take_modules();
+        self.look_at_held(Which::All);
         let mut end = self.drain_up_to(now)?;
         while end < now {
             end = self.drain_up_to(now)?;

@@ -1,6 +1,6 @@
 //! What other threads see of the sampler and ask of it.
 
-use super::Command;
+use super::{Command, HeldCounts};
 use crate::cgroup::containers::Announcer;
 use crate::ids::CpuId;
 use crate::perf::cpu_ring::CpuCounts;
@@ -81,6 +81,8 @@ pub struct Facts {
     pub processes_known: usize,
     /// The unwinder's.
     pub unwinding: UnwindCounts,
+    /// Samples that waited for a file.
+    pub held: HeldCounts,
 }
 
 impl Shared {

@@ -100,6 +100,8 @@ pub struct Unwinder {
     /// Recognizes the stacks of waits.
     pub recall: Recall,
     engine: Engine,
+    /// The file whose unwind information the last walk missed.
+    missed: Option<FileId>,
     bounds: Arc<CacheBounds>,
     /// What the engine found, before it is known which walk wins.
     walked: StackBuffer,
@@ -113,6 +115,7 @@ impl Unwinder {
             looks: Lookouts::default(),
             recall: Recall::default(),
             engine: Engine::new(bounds.unwind()),
+            missed: None,
             bounds,
             walked: StackBuffer::default(),
         }
@@ -135,6 +138,16 @@ impl Unwinder {
         self.engine.modules.set_bytes_max(self.bounds.unwind());
         self.engine.modules.tick();
         self.engine.modules.ask(send);
+    }
+
+    /// The file that cut the last stack because its unwind information has not come, but will.
+    pub fn awaits(&self) -> Option<FileId> {
+        self.missed.filter(|&file| self.is_awaited(file))
+    }
+
+    /// True while the unwind information of a file was asked for and has not come.
+    pub fn is_awaited(&self, file: FileId) -> bool {
+        self.engine.modules.is_awaited(file)
     }
 
     /// What was done since the start.
@@ -179,6 +192,7 @@ impl Unwinder {
         out: &mut StackBuffer,
     ) -> StackEnd {
         out.clear();
+        self.missed = None;
         let chain_end = callchain::walk(sample, process, self.depths.chain, out);
         let end = match (sample.user, process) {
             (Some(user), Some(process)) => {
@@ -221,6 +235,11 @@ impl Unwinder {
             return end;
         }
         let end = self.walk(sample, (process, registers), near_bytes, stack);
+        if end == StackEnd::ModuleLoading
+            && let Some(&RawFrame::File(file, _)) = self.walked.frames.last()
+        {
+            self.missed = Some(file);
+        }
         let switch = (end == StackEnd::OtherStack).then_some(self.engine.switch);
         let frame_pointer = switch.and_then(|switch| switch.frame_pointer);
         let behind = frame_pointer.and_then(|to| place_in_chain(&registers, &stack, to));

@@ -79,6 +79,8 @@ enum Slot {
     },
     Dropped {
         ask_after: Mono,
+        /// It was asked for and has not come.
+        asked: bool,
     },
 }
 
@@ -228,7 +230,10 @@ impl Modules {
         if !self.make_room(bytes, HELD_AT_LEAST) {
             self.counts.crowded_out += 1;
             let ask_after = self.now.plus(ASK_AGAIN);
-            return Slot::Dropped { ask_after };
+            return Slot::Dropped {
+                ask_after,
+                asked: false,
+            };
         }
         self.counts.loaded += 1;
         self.counts.held += 1;
@@ -304,7 +309,10 @@ impl Modules {
             true => self.now.plus(ASK_AGAIN),
             false => Mono(0),
         };
-        let slot = Slot::Dropped { ask_after };
+        let slot = Slot::Dropped {
+            ask_after,
+            asked: false,
+        };
         let used = self.clock;
         self.entries.insert(file, Entry { slot, used });
     }
@@ -354,7 +362,10 @@ impl Modules {
         // Also asked for when met for the first time: it was announced, but at a time when nobody
         // may have wanted its unwind information. What came meanwhile is not asked for.
         let entry = entries.entry(file).or_insert_with(|| Entry {
-            slot: Slot::Dropped { ask_after: Mono(0) },
+            slot: Slot::Dropped {
+                ask_after: Mono(0),
+                asked: false,
+            },
             used: *clock,
         });
         entry.used = *clock;
@@ -367,18 +378,29 @@ impl Modules {
                 if wanted.len() < WANTED_MAX {
                     wanted.push(file);
                     let ask_after = now.plus(ASK_AGAIN);
-                    *slot = Slot::Dropped { ask_after };
+                    *slot = Slot::Dropped {
+                        ask_after,
+                        asked: true,
+                    };
                 }
                 State::Awaited
             }
-            Slot::Dropped { ask_after } => {
+            Slot::Dropped { ask_after, asked } => {
                 if now >= *ask_after && wanted.len() < WANTED_MAX {
                     wanted.push(file);
                     *ask_after = now.plus(ASK_AGAIN);
+                    *asked = true;
                 }
                 State::Awaited
             }
         }
+    }
+
+    /// True while the module of a file was asked for and has not come; false for one that was turned
+    /// away for want of room, which will not come soon.
+    pub fn is_awaited(&self, file: FileId) -> bool {
+        let slot = self.entries.get(&file).map(|entry| &entry.slot);
+        matches!(slot, Some(Slot::Dropped { asked: true, .. }))
     }
 
     /// Asks for the modules that are still missed. `send` returns false when it cannot be asked for

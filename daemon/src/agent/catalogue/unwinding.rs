@@ -3,6 +3,7 @@
 use super::one;
 use crate::agent::{Agent, lock};
 use crate::metrics::{Kind, Registry};
+use crate::sampler::HeldCounts;
 use crate::unwind::engine::UnwindCounts;
 use profile::StackEnd;
 use std::sync::Arc;
@@ -167,6 +168,7 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             pick(&lock(&agent.sampler.facts).unwinding)
         });
     }
+    held(registry, agent);
     let weak = Arc::downgrade(agent);
     registry.read(
         "fleetprof_unwind_ends_total",
@@ -183,4 +185,35 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
                 .collect()
         },
     );
+}
+
+fn held(registry: &Registry, agent: &Arc<Agent>) {
+    type Pick = fn(&HeldCounts) -> u64;
+    let metrics: [(&str, &str, Pick); 4] = [
+        (
+            "fleetprof_unwind_held_total",
+            "Samples whose copy of the stack was kept until a file's unwind information was read, for a second at most.",
+            |c| c.held,
+        ),
+        (
+            "fleetprof_unwind_held_walked_total",
+            "Those of them that were walked once it was read.",
+            |c| c.walked_on,
+        ),
+        (
+            "fleetprof_unwind_held_given_up_total",
+            "Those whose file was not read in time: their stacks stay cut.",
+            |c| c.given_up,
+        ),
+        (
+            "fleetprof_unwind_held_refused_total",
+            "Samples that could not wait for want of room: their stacks stay cut.",
+            |c| c.refused,
+        ),
+    ];
+    for (name, help, pick) in metrics {
+        one(registry, agent, name, help, Kind::Counter, move |agent| {
+            pick(&lock(&agent.sampler.facts).held)
+        });
+    }
 }

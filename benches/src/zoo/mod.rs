@@ -1,0 +1,414 @@
+//! `benches zoo`: ordinary programs of the distribution in many languages, a few seconds each, two at a
+//! time: how many of their stacks are whole and how many leaves named, from their first sample on, beside
+//! `perf record --call-graph dwarf` and `perf record -g` on the same seconds.
+
+mod programs;
+
+use crate::machine::Machine;
+use crate::report::{self, Table, count, percent};
+use crate::stacks::is_complete;
+use crate::watched::Watched;
+use anyhow::{Context, bail};
+use fixtures::process::{Proc, run as run_to_end};
+use fixtures::require::{is_root, program as find};
+use fixtures::{Cgroup, View, clock};
+use profile::{FrameKind, StackEnd, Unnamed};
+use programs::{INPUTS, PROGRAMS, Program};
+use rustix::process::Signal;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Programs that run at once.
+const AT_ONCE: usize = 2;
+/// Longest that preparing one may take.
+const PREPARE_LIMIT: Duration = Duration::from_secs(300);
+/// Longest that perf may take to end, and to print. What it printed by then counts.
+const RECORD_LIMIT: Duration = Duration::from_secs(60);
+const SCRIPT_SECONDS: u64 = 60;
+/// Reasons shown of each row.
+const REASONS: usize = 3;
+
+/// What `benches zoo` takes.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  benches zoo                          all programs that are installed, about 20 minutes
+  benches zoo --no-perf                the daemon alone, about 5 minutes
+  benches zoo --only 'go build,rustc'  some of them
+  benches zoo --packages               what to install for all: apt-get install $(benches zoo --packages)
+  benches zoo --markdown               the table of the README")]
+pub struct Args {
+    /// Seconds that each program runs
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(3..=60))]
+    seconds: u64,
+    /// Programs to run, by the names in the table
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Leaves out perf, whose printing takes most of the time
+    #[arg(long)]
+    no_perf: bool,
+    /// Lists the packages of Debian that have the programs, and ends
+    #[arg(long)]
+    packages: bool,
+    /// Overrides a key of the daemon's configuration; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Prints a Markdown table
+    #[arg(long)]
+    markdown: bool,
+    /// Writes the report as JSON to this file; `-` prints it instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Everything measured.
+#[derive(Debug, Serialize)]
+struct Report {
+    machine: Machine,
+    settings: Vec<String>,
+    seconds: u64,
+    /// What did not run, and why.
+    missing: Vec<String>,
+    rows: Vec<Row>,
+}
+
+/// One program.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Row {
+    name: String,
+    language: String,
+    daemon: Shares,
+    perf_dwarf: Option<Shares>,
+    perf_frame_pointers: Option<Shares>,
+}
+
+/// Counts of one program in one profile.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Shares {
+    samples: u64,
+    /// Whole by the profiler's own word; perf has none.
+    whole: u64,
+    /// Whole by the rule that is the same for all: a start function is near the root.
+    whole_by_rule: u64,
+    /// With a leaf that has a name.
+    leaf_named: u64,
+    frames: u64,
+    frames_named: u64,
+    /// Samples by how their stack was cut, leaves by why they have no name.
+    causes: BTreeMap<&'static str, u64>,
+}
+
+/// Runs the bench and prints its report.
+///
+/// # Errors
+/// When not root, or when the daemon fails.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.packages {
+        let mut packages: Vec<&str> = PROGRAMS.iter().map(|program| program.package).collect();
+        packages.sort_unstable();
+        packages.dedup();
+        println!("{}", packages.join(" "));
+        return Ok(());
+    }
+    let named = |name: &String| PROGRAMS.iter().any(|program| program.name == name);
+    if let Some(unknown) = args.only.iter().find(|name| !named(name)) {
+        bail!("no program goes by `{unknown}`: the names are those of the table");
+    }
+    if !is_root() {
+        bail!("sampling every CPU takes root: run this as root");
+    }
+    if !args.no_perf {
+        find("perf").context("needs the program `perf`, or --no-perf")?;
+    }
+    let _live = fixtures::Live::take();
+    let report = measure(args)?;
+    let json = serde_json::to_string_pretty(&report)?;
+    match &args.json {
+        Some(file) if file.as_os_str() == "-" => println!("{json}"),
+        file => {
+            if let Some(file) = file {
+                std::fs::write(file, json)?;
+            }
+            print!("{}", text(&report, args.markdown));
+        }
+    }
+    Ok(())
+}
+
+fn measure(args: &Args) -> anyhow::Result<Report> {
+    let dir = tempfile::tempdir()?;
+    let shell = |script: &str| {
+        let mut command = Command::new("bash");
+        command.current_dir(dir.path()).args(["-c", script]);
+        command
+    };
+    run_to_end(&mut shell(INPUTS), PREPARE_LIMIT).ok();
+    let mut missing = Vec::new();
+    let chosen = |program: &&Program| {
+        args.only.is_empty() || args.only.iter().any(|name| name == program.name)
+    };
+    let mut there: Vec<&Program> = Vec::new();
+    for program in PROGRAMS.iter().filter(chosen) {
+        if find(program.needs).is_none() {
+            let Program { name, package, .. } = program;
+            missing.push(format!("{name}: not installed (package `{package}`)"));
+            continue;
+        }
+        let prepared = run_to_end(&mut shell(program.prepare), PREPARE_LIMIT);
+        match prepared.code {
+            Some(0) => there.push(program),
+            _ => missing.push(format!("{}: {}", program.name, prepared.stderr.trim())),
+        }
+    }
+    let daemon = Watched::start("stack-copy", &args.set);
+    let mut rows = Vec::new();
+    let mut cgroups = Vec::new();
+    let begin = clock::unix_ns();
+    for turn in there.chunks(AT_ONCE) {
+        let names: Vec<&str> = turn.iter().map(|program| program.name).collect();
+        eprintln!("{}", names.join(", "));
+        let run = |program: &&Program| Running::start(program, dir.path(), !args.no_perf);
+        let running: Vec<Running> = turn.iter().map(run).collect();
+        std::thread::sleep(Duration::from_secs(args.seconds));
+        for running in &running {
+            std::fs::write(running.cgroup.dir().join("cgroup.kill"), "1")?;
+        }
+        for (program, mut running) in turn.iter().zip(running) {
+            let [dwarf, frame_pointers] = running.stop_perf();
+            rows.push(Row {
+                name: program.name.to_owned(),
+                language: program.language.to_owned(),
+                daemon: Shares::default(),
+                perf_dwarf: dwarf,
+                perf_frame_pointers: frame_pointers,
+            });
+            cgroups.push(running.cgroup);
+        }
+    }
+    let all = daemon.client().since(begin);
+    for (row, cgroup) in rows.iter_mut().zip(&cgroups) {
+        row.daemon = Shares::of(&all.in_cgroup(cgroup.path()));
+    }
+    rows.push(Row::sum(&rows));
+    Ok(Report {
+        machine: Machine::here(),
+        settings: args.set.clone(),
+        seconds: args.seconds,
+        missing,
+        rows,
+    })
+}
+
+/// A program at work.
+struct Running {
+    cgroup: Cgroup,
+    /// Ends it when dropped.
+    _loops: Proc,
+    perf: Vec<(Proc, PathBuf)>,
+}
+
+/// The two ways of perf.
+const PERF: [(&str, &[&str]); 2] = [
+    ("dwarf", &["--call-graph", "dwarf,16384"]),
+    ("frame-pointers", &["-g"]),
+];
+
+impl Running {
+    fn start(program: &Program, dir: &Path, with_perf: bool) -> Running {
+        let cgroup = Cgroup::new("fleetprof-bench-zoo");
+        let mut perf = Vec::new();
+        for (name, way) in PERF.iter().filter(|_| with_perf) {
+            let data = dir.join(format!("{name}-{}.data", cgroup.path().replace('/', "")));
+            let mut command = Command::new("perf");
+            command.args(["record", "-q", "-F", "99", "-a", "-e", "cpu-clock"]);
+            command.args(["-G", cgroup.path().trim_start_matches('/')]);
+            command.args(*way).arg("-o").arg(&data);
+            perf.push((Proc::spawn(&mut command, dir, name), data));
+        }
+        if with_perf {
+            std::thread::sleep(crate::peers::SETTLE);
+        }
+        let forever = format!("while :; do {}; done >/dev/null 2>&1", program.run);
+        let mut command = cgroup.command("bash");
+        command.current_dir(dir).args(["-c", &forever]);
+        Running {
+            _loops: Proc::spawn(&mut command, dir, "zoo"),
+            cgroup,
+            perf,
+        }
+    }
+
+    /// What perf saw, each way.
+    fn stop_perf(&mut self) -> [Option<Shares>; 2] {
+        for (perf, _) in &mut self.perf {
+            perf.signal(Signal::INT);
+        }
+        let mut shares = self.perf.drain(..).map(|(mut perf, data)| {
+            perf.wait(RECORD_LIMIT)?;
+            let shares = Shares::of_perf(&data);
+            // Copies of stacks are large.
+            let _ = std::fs::remove_file(data);
+            Some(shares)
+        });
+        [shares.next().flatten(), shares.next().flatten()]
+    }
+}
+
+impl Shares {
+    fn of(view: &View) -> Shares {
+        let mut shares = Shares::default();
+        for sample in view
+            .samples
+            .iter()
+            .filter(|sample| sample.end != StackEnd::Lost)
+        {
+            let count = sample.count;
+            let frames = || {
+                let real = |frame: &&fixtures::ViewFrame| frame.kind != FrameKind::Synthetic;
+                sample.frames.iter().filter(real)
+            };
+            shares.samples += count;
+            match sample.end.is_complete() {
+                true => shares.whole += count,
+                false => *shares.causes.entry(sample.end.word()).or_default() += count,
+            }
+            let names: Vec<&str> = frames().map(|frame| frame.function.as_str()).collect();
+            shares.whole_by_rule += count * u64::from(is_complete(names.into_iter()));
+            match frames().next().map(|leaf| leaf.unnamed) {
+                Some(Unnamed::No) => shares.leaf_named += count,
+                Some(why) => *shares.causes.entry(why.word()).or_default() += count,
+                None => {}
+            }
+            shares.frames += count * frames().count() as u64;
+            let named = frames().filter(|frame| frame.unnamed == Unnamed::No);
+            shares.frames_named += count * named.count() as u64;
+        }
+        shares
+    }
+
+    fn of_perf(data: &Path) -> Shares {
+        let mut shares = Shares::default();
+        let mut script = Command::new("timeout");
+        script.args([&SCRIPT_SECONDS.to_string(), "perf"]);
+        script
+            .args(fixtures::perf::SCRIPT)
+            .args(["--no-inline", "-i"]);
+        let limit = Duration::from_secs(SCRIPT_SECONDS * 2);
+        let printed = run_to_end(script.arg(data), limit);
+        for sample in fixtures::perf::parse(&printed.text()) {
+            let names = || sample.frames.iter().map(|(name, _)| name.as_str());
+            let is_named = |name: &&str| *name != "[unknown]";
+            shares.samples += 1;
+            shares.whole_by_rule += u64::from(is_complete(names()));
+            shares.leaf_named += u64::from(names().next().as_ref().is_some_and(is_named));
+            shares.frames += sample.frames.len() as u64;
+            shares.frames_named += names().filter(is_named).count() as u64;
+        }
+        shares
+    }
+
+    fn add(&mut self, other: &Shares) {
+        self.samples += other.samples;
+        self.whole += other.whole;
+        self.whole_by_rule += other.whole_by_rule;
+        self.leaf_named += other.leaf_named;
+        self.frames += other.frames;
+        self.frames_named += other.frames_named;
+        for (&why, &count) in &other.causes {
+            *self.causes.entry(why).or_default() += count;
+        }
+    }
+
+    fn share(&self, part: u64) -> Option<f64> {
+        (self.samples > 0).then(|| part as f64 / self.samples as f64)
+    }
+
+    /// The commonest reasons, most first.
+    fn reasons(&self) -> String {
+        let mut all: Vec<(&&str, &u64)> = self.causes.iter().collect();
+        all.sort_by_key(|&(why, &count)| (std::cmp::Reverse(count), *why));
+        let shown = all.iter().take(REASONS);
+        let shown: Vec<String> = shown.map(|(why, count)| format!("{count} {why}")).collect();
+        shown.join(", ")
+    }
+}
+
+impl Row {
+    /// All rows together.
+    fn sum(rows: &[Row]) -> Row {
+        let mut sum = Row {
+            name: "all".to_owned(),
+            ..Row::default()
+        };
+        for row in rows {
+            sum.daemon.add(&row.daemon);
+            let peers = [
+                (&mut sum.perf_dwarf, &row.perf_dwarf),
+                (&mut sum.perf_frame_pointers, &row.perf_frame_pointers),
+            ];
+            for (sum, row) in peers {
+                if let Some(row) = row {
+                    sum.get_or_insert_default().add(row);
+                }
+            }
+        }
+        sum
+    }
+}
+
+fn text(report: &Report, markdown: bool) -> String {
+    let mut text = report::machine(&report.machine);
+    text += &format!(
+        "\n{} s of each program, from its first sample on, two at a time\n\n",
+        report.seconds
+    );
+    for missing in &report.missing {
+        text += &format!("not there: {missing}\n");
+    }
+    let table = table(&report.rows);
+    text += &match markdown {
+        true => table.markdown(),
+        false => table.text(),
+    };
+    text
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new(&[
+        "program",
+        "language",
+        "samples",
+        "whole",
+        "by its names",
+        "perf, dwarf",
+        "perf -g",
+        "leaves named",
+        "perf",
+        "frames named",
+        "what is not",
+    ]);
+    for row in rows {
+        let of = |shares: &Option<Shares>, part: fn(&Shares) -> u64| {
+            percent(shares.as_ref().and_then(|it| it.share(part(it))))
+        };
+        let ours = &row.daemon;
+        let frames = (ours.frames > 0).then(|| ours.frames_named as f64 / ours.frames as f64);
+        table.row([
+            row.name.clone(),
+            row.language.clone(),
+            count(Some(ours.samples)),
+            percent(ours.share(ours.whole)),
+            percent(ours.share(ours.whole_by_rule)),
+            of(&row.perf_dwarf, |it| it.whole_by_rule),
+            of(&row.perf_frame_pointers, |it| it.whole_by_rule),
+            percent(ours.share(ours.leaf_named)),
+            of(&row.perf_dwarf, |it| it.leaf_named),
+            percent(frames),
+            ours.reasons(),
+        ]);
+    }
+    table
+}

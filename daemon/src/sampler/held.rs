@@ -1,0 +1,474 @@
+//! Samples whose stacks wait for the unwind information of a file, as on the first seconds of a program.
+//!
+//! A walk that comes to a file that was never met before ends there, while `fp-files` reads the file:
+//! some milliseconds. Until then the sample's registers and the copy of its stack stay here, and are
+//! walked again once the file is read. Such copies hold secrets of strangers. So they are kept for
+//! [`HELD_MAX`] at most, in memory of a fixed size that no core dump shows, each is overwritten as
+//! soon as it was walked, and the memory goes back to the kernel when nothing waits. Called by the
+//! sampler thread only.
+
+use crate::ids::{CgroupId, Comm, CpuId, FileId, Pid, ProcessId, Tid};
+use crate::perf::record::{Callchain, CpuMode, Sample, UserState};
+use crate::time::Mono;
+use memmap2::{Advice, MmapMut};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Longest time that a sample waits. The largest program of a distribution takes half of it to read.
+pub(super) const HELD_MAX: Duration = Duration::from_secs(1);
+
+/// How long a window that is over stays open for what waits. Rings hold several seconds.
+pub(super) const WINDOW_WAITS_MAX: Duration = Duration::from_millis(250);
+
+/// Memory for what waits: 250 samples with a copy of 16 KiB, all that two busy CPUs take in a second. Most
+/// copies end with the stack and are shorter. Unit: bytes.
+pub(super) const ARENA_BYTES: usize = 4 << 20;
+
+/// Samples that wait at once, however small they are.
+const SAMPLES_MAX: usize = 4096;
+
+/// Times of the looks at whether a file was read. Each look is a pass of the sampler; they come less and
+/// less often while a sample waits.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+
+/// What became of samples that waited, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldCounts {
+    /// Samples that waited.
+    pub held: u64,
+    /// Those that were walked further than before once the file was read.
+    pub walked_on: u64,
+    /// Those whose file was not read in time.
+    pub given_up: u64,
+    /// Samples that could not wait: no room.
+    pub refused: u64,
+}
+
+/// What a sample waits for, and whose it is.
+#[derive(Clone, Copy)]
+pub(super) struct Waiting {
+    /// The file that is awaited.
+    pub(super) file: FileId,
+    /// Its process.
+    pub(super) process: ProcessId,
+    /// The name its thread had.
+    pub(super) thread: Comm,
+}
+
+/// A sample that waits; its bytes are in the arena.
+struct Copied {
+    waiting: Waiting,
+    since: Mono,
+    mode: CpuMode,
+    ip: u64,
+    pid: Pid,
+    tid: Tid,
+    time: Mono,
+    cpu: CpuId,
+    period: u64,
+    cgroup: CgroupId,
+    is_64: bool,
+    full: bool,
+    /// Where its bytes begin, and how many are of the chain, the registers and the stack.
+    at: usize,
+    lens: [usize; 3],
+    /// It was walked: its bytes are overwritten, and its place becomes free when those before it do.
+    done: bool,
+}
+
+impl Copied {
+    fn bytes(&self) -> Range<usize> {
+        self.at..self.at + self.lens.iter().sum::<usize>()
+    }
+
+    fn sample<'a>(&self, arena: &'a [u8]) -> Sample<'a> {
+        let [chain, regs, stack] = self.lens;
+        let bytes = &arena[self.bytes()];
+        let (chain, rest) = bytes.split_at(chain);
+        let (regs, copy) = rest.split_at(regs);
+        debug_assert_eq!(copy.len(), stack);
+        Sample {
+            mode: self.mode,
+            ip: self.ip,
+            pid: self.pid,
+            tid: self.tid,
+            time: self.time,
+            cpu: self.cpu,
+            period: self.period,
+            callchain: Callchain::from_bytes(chain),
+            user: Some(UserState {
+                is_64: self.is_64,
+                regs,
+                stack: copy,
+                full: self.full,
+            }),
+            raw: None,
+            cgroup: self.cgroup,
+        }
+    }
+}
+
+/// Which of the samples that wait are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those whose file may have been read.
+    Ready,
+    /// Those of a process that becomes another, for the last time.
+    Of(Pid),
+    /// All, for the last time.
+    All,
+}
+
+/// What became of a sample that was looked at.
+pub(super) enum Outcome {
+    /// It was walked as far as it goes, and folded.
+    Done,
+    /// It was folded as it is.
+    GivenUp,
+    /// It waits for this file now.
+    Awaits(FileId),
+}
+
+/// See the file.
+#[derive(Default)]
+pub(super) struct Held {
+    copied: VecDeque<Copied>,
+    arena: Option<MmapMut>,
+    /// Where the next sample's bytes go.
+    end: usize,
+    /// What was done.
+    pub(super) counts: HeldCounts,
+    /// When the pass of the sampler began.
+    pub(super) now: Mono,
+    /// Nothing waits any more: sampling ends.
+    pub(super) closed: bool,
+}
+
+impl Held {
+    /// True when nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.copied.is_empty()
+    }
+
+    /// When the first of the samples that wait was taken: its process is to be known still.
+    pub(super) fn oldest(&self) -> Option<Mono> {
+        self.copied.iter().map(|it| it.time).min()
+    }
+
+    /// When to look whether a file was read.
+    pub(super) fn due(&self) -> Option<Mono> {
+        let waits = self.now.since(self.copied.back()?.since);
+        let (soonest, latest) = LOOK_AGAIN;
+        Some(self.now.plus((waits / 2).clamp(soonest, latest)))
+    }
+
+    /// Has a sample wait for `file`. False when it cannot.
+    pub(super) fn hold(
+        &mut self,
+        sample: &Sample<'_>,
+        (process, thread): (ProcessId, Comm),
+        file: FileId,
+    ) -> bool {
+        let Some(user) = sample.user.filter(|_| !self.closed) else {
+            return false;
+        };
+        let chain = sample.callchain.bytes();
+        let lens = [chain.len(), user.regs.len(), user.stack.len()];
+        let Some(at) = self.place(lens.iter().sum()) else {
+            self.counts.refused += 1;
+            return false;
+        };
+        let Some(arena) = self.arena() else {
+            self.counts.refused += 1;
+            return false;
+        };
+        let mut to = at;
+        for part in [chain, user.regs, user.stack] {
+            arena[to..to + part.len()].copy_from_slice(part);
+            to += part.len();
+        }
+        self.end = to;
+        self.counts.held += 1;
+        self.copied.push_back(Copied {
+            waiting: Waiting {
+                file,
+                process,
+                thread,
+            },
+            since: self.now,
+            mode: sample.mode,
+            ip: sample.ip,
+            pid: sample.pid,
+            tid: sample.tid,
+            time: sample.time,
+            cpu: sample.cpu,
+            period: sample.period,
+            cgroup: sample.cgroup,
+            is_64: user.is_64,
+            full: user.full,
+            at,
+            lens,
+            done: false,
+        });
+        true
+    }
+
+    /// Where so many bytes fit: behind the last sample, or at the beginning if that is free again.
+    fn place(&self, bytes: usize) -> Option<usize> {
+        if self.copied.len() >= SAMPLES_MAX {
+            return None;
+        }
+        let Some(first) = self.copied.front().map(|first| first.at) else {
+            return (bytes <= ARENA_BYTES).then_some(0);
+        };
+        let wrapped = self.end <= first;
+        match wrapped {
+            true => (self.end + bytes < first).then_some(self.end),
+            false if self.end + bytes <= ARENA_BYTES => Some(self.end),
+            false => (bytes < first).then_some(0),
+        }
+    }
+
+    fn arena(&mut self) -> Option<&mut MmapMut> {
+        if self.arena.is_none() {
+            let arena = MmapMut::map_anon(ARENA_BYTES).ok()?;
+            // Where the kernel refuses, copies of stacks would be in core dumps.
+            arena.advise(Advice::DontDump).ok()?;
+            self.arena = Some(arena);
+        }
+        self.arena.as_mut()
+    }
+
+    /// Shows samples that wait to `look`, oldest first, and whether it is for the last time: none is
+    /// kept beyond [`HELD_MAX`].
+    pub(super) fn look(
+        &mut self,
+        which: Which,
+        mut look: impl FnMut(&Sample<'_>, Waiting, bool) -> Outcome,
+    ) {
+        let Held {
+            copied,
+            arena: Some(arena),
+            counts,
+            now,
+            ..
+        } = self
+        else {
+            return;
+        };
+        for it in copied.iter_mut().filter(|it| !it.done) {
+            let is_last = match which {
+                Which::Ready => now.since(it.since) >= HELD_MAX,
+                Which::Of(pid) if it.pid != pid => continue,
+                Which::Of(_) | Which::All => true,
+            };
+            match look(&it.sample(arena), it.waiting, is_last) {
+                Outcome::Awaits(file) => {
+                    it.waiting.file = file;
+                    continue;
+                }
+                Outcome::Done => counts.walked_on += 1,
+                Outcome::GivenUp => counts.given_up += 1,
+            }
+            arena[it.bytes()].fill(0);
+            it.done = true;
+        }
+        while copied.front().is_some_and(|first| first.done) {
+            copied.pop_front();
+        }
+        if copied.is_empty() {
+            self.arena = None;
+            self.end = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Mono = Mono(1_000_000_000);
+
+    /// A sample whose stack is `bytes` bytes of `fill`.
+    fn with_sample<T>(pid: u32, fill: u8, bytes: usize, then: impl FnOnce(&Sample<'_>) -> T) -> T {
+        let (chain, regs, stack) = ([fill; 24], [fill; 144], vec![fill; bytes]);
+        then(&Sample {
+            mode: CpuMode::User,
+            ip: 1,
+            pid: Pid(pid),
+            tid: Tid(pid),
+            time: NOW,
+            cpu: CpuId(0),
+            period: 1,
+            callchain: Callchain::from_bytes(&chain),
+            user: Some(UserState {
+                is_64: true,
+                regs: &regs,
+                stack: &stack,
+                full: true,
+            }),
+            raw: None,
+            cgroup: CgroupId(1),
+        })
+    }
+
+    fn hold(held: &mut Held, pid: u32, fill: u8, bytes: usize) -> bool {
+        let whose = (ProcessId(pid), Comm::from_bytes(b"new"));
+        with_sample(pid, fill, bytes, |sample| {
+            held.hold(sample, whose, FileId(7))
+        })
+    }
+
+    fn held() -> Held {
+        Held {
+            now: NOW,
+            ..Held::default()
+        }
+    }
+
+    /// Nothing but `fill` in all that the sample has.
+    fn is_of(sample: &Sample<'_>, fill: u8) -> bool {
+        let user = sample.user.expect("held with its registers");
+        let parts = [sample.callchain.bytes(), user.regs, user.stack];
+        parts
+            .iter()
+            .all(|part| part.iter().all(|&byte| byte == fill))
+    }
+
+    /// Pids of those that are shown, and whether for the last time; each gets `outcome`.
+    fn shown(
+        held: &mut Held,
+        which: Which,
+        mut outcome: impl FnMut(u32) -> Outcome,
+    ) -> Vec<(u32, bool)> {
+        let mut shown = Vec::new();
+        held.look(which, |sample, _, is_last| {
+            shown.push((sample.pid.0, is_last));
+            outcome(sample.pid.0)
+        });
+        shown
+    }
+
+    #[test]
+    fn a_sample_waits_until_it_was_walked() {
+        let mut held = held();
+        assert!(hold(&mut held, 1, 0xaa, 512));
+        assert!(hold(&mut held, 2, 0xbb, 64));
+        let waits = |pid| match pid {
+            1 => Outcome::Awaits(FileId(8)),
+            _ => Outcome::Done,
+        };
+        let both = [(1, false), (2, false)];
+        assert_eq!(shown(&mut held, Which::Ready, waits), both);
+        held.look(Which::Ready, |sample, waiting, _| {
+            assert_eq!((sample.pid, waiting.file), (Pid(1), FileId(8)));
+            assert!(is_of(sample, 0xaa));
+            Outcome::Done
+        });
+        assert!(held.is_empty() && held.arena.is_none());
+        assert_eq!((held.counts.held, held.counts.walked_on), (2, 2));
+    }
+
+    #[test]
+    fn a_copy_is_overwritten_as_soon_as_it_was_walked() {
+        let mut held = held();
+        hold(&mut held, 1, 0xaa, 4096);
+        hold(&mut held, 2, 0xbb, 4096);
+        let second_done = |pid| match pid {
+            1 => Outcome::Awaits(FileId(7)),
+            _ => Outcome::Done,
+        };
+        shown(&mut held, Which::Ready, second_done);
+        let arena = held.arena.as_deref().expect("one waits");
+        assert!(arena.contains(&0xaa) && !arena.contains(&0xbb));
+    }
+
+    #[test]
+    fn none_waits_longer_than_the_bound() {
+        let mut held = held();
+        hold(&mut held, 1, 1, 64);
+        held.now = NOW.plus(HELD_MAX);
+        let given_up = |_| Outcome::GivenUp;
+        assert_eq!(shown(&mut held, Which::Ready, given_up), [(1, true)]);
+        assert!(held.is_empty());
+        assert_eq!(held.counts.given_up, 1);
+    }
+
+    #[test]
+    fn what_a_process_left_behind_is_shown_before_it_becomes_another() {
+        let mut held = held();
+        hold(&mut held, 1, 1, 64);
+        hold(&mut held, 2, 2, 64);
+        let done = |_| Outcome::Done;
+        assert_eq!(shown(&mut held, Which::Of(Pid(2)), done), [(2, true)]);
+        assert_eq!(shown(&mut held, Which::All, done), [(1, true)]);
+    }
+
+    #[test]
+    fn without_room_a_sample_is_refused_and_counted() {
+        let mut held = held();
+        let fit = (0..).take_while(|_| hold(&mut held, 1, 1, 65_528)).count();
+        let each = 24 + 144 + 65_528;
+        assert_eq!(fit, ARENA_BYTES / each);
+        assert_eq!(held.counts.refused, 1);
+        assert!(!hold(
+            &mut Held {
+                closed: true,
+                ..Held::default()
+            },
+            1,
+            1,
+            64
+        ));
+    }
+
+    #[test]
+    fn it_looks_again_less_and_less_often() {
+        let mut held = held();
+        assert_eq!(held.due(), None);
+        hold(&mut held, 1, 1, 64);
+        let after = |held: &mut Held, ms: u64| {
+            held.now = NOW.plus(Duration::from_millis(ms));
+            held.due().map(|due| due.since(held.now).as_millis())
+        };
+        let waits = [0, 40, 900].map(|ms| after(&mut held, ms));
+        assert_eq!(waits, [Some(5), Some(20), Some(100)]);
+    }
+
+    proptest! {
+        /// Whatever comes and goes in which order, each sample is shown with its own bytes.
+        #[test]
+        fn samples_do_not_overwrite_each_other(
+            steps in prop::collection::vec((0u8..3, 0usize..40_000, any::<u64>()), 1..200)
+        ) {
+            let mut held = held();
+            let mut live = Vec::new();
+            for (number, (what, bytes, chosen)) in steps.into_iter().enumerate() {
+                let pid = number as u32 + 1;
+                match what {
+                    0 | 1 => {
+                        if hold(&mut held, pid, pid as u8, bytes) {
+                            live.push(pid);
+                        }
+                    }
+                    _ => {
+                        let mut seen = Vec::new();
+                        held.look(Which::Ready, |sample, _, _| {
+                            let pid = sample.pid.0;
+                            assert!(is_of(sample, pid as u8));
+                            if (chosen >> (pid % 64)) & 1 == 0 {
+                                seen.push(pid);
+                                return Outcome::Awaits(FileId(7));
+                            }
+                            Outcome::Done
+                        });
+                        live.retain(|pid| (chosen >> (pid % 64)) & 1 == 0);
+                        prop_assert_eq!(&seen, &live);
+                    }
+                }
+            }
+        }
+    }
+}
