@@ -100,13 +100,22 @@ pub fn record(daemon: &Daemon, cgroups: &[&Cgroup], enough: u64, limit: Duration
 /// far as it can be had. What others run, and the daemon reads for them, does not count.
 pub fn wait_until_read(daemon: &Daemon) {
     let own = format!("-{}-", std::process::id());
+    wait_until(daemon, &own);
+}
+
+/// Waits until no walk at all was cut for want of unwind information that is still being read.
+pub fn wait_until_idle(daemon: &Daemon) {
+    wait_until(daemon, "");
+}
+
+fn wait_until(daemon: &Daemon, cgroup: &str) {
     let end = Instant::now() + LEAD_MAX;
     loop {
         let begin = crate::clock::unix_ns();
         std::thread::sleep(QUIET);
         let waited = daemon.client().since(begin).only(|sample| {
             sample.end == StackEnd::ModuleLoading
-                && sample.label(profile::key::CGROUP).contains(&own)
+                && sample.label(profile::key::CGROUP).contains(cgroup)
         });
         if waited.count() == 0 {
             return;

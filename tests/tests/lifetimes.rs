@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::install;
-use fixtures::recording::Shared;
+use fixtures::recording::{Shared, wait_until_idle};
 use fixtures::workload::{Workload, bare_c, c};
-use fixtures::{Cgroup, Daemon, Need, View, beside, skip};
+use fixtures::{Cgroup, Daemon, Need, View, live, skip};
 use profile::{StackEnd, Unnamed, key};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -244,10 +244,11 @@ fn a_pid_is_used_again_only_with_a_privilege() {
     assert!(matches!(out.code, Some(0 | 3)), "{out:?}");
 }
 
-/// Their unwind information is read while the first samples wait for it.
+/// Their unwind information is read while the first samples wait for it: for a second at most, in
+/// which a daemon built without optimization reads little beside others.
 #[test]
 fn stacks_of_programs_never_met_before_are_whole_from_the_first_sample_needs_root() {
-    let Some(_live) = beside(&[Need::Root, Need::StaticC, Need::Cgroup2]) else {
+    let Some(_live) = live(&[Need::Root, Need::StaticC, Need::Cgroup2]) else {
         return;
     };
     let cgroup = Cgroup::new("life-new");
@@ -257,6 +258,8 @@ fn stacks_of_programs_never_met_before_are_whole_from_the_first_sample_needs_roo
     });
     let new: Vec<_> = new.collect();
     let daemon = Daemon::start().sampling();
+    // What ran before is read first.
+    wait_until_idle(&daemon);
     for program in new {
         let ended = cgroup.command(program).arg("300").status();
         assert!(ended.unwrap().success());

@@ -1,5 +1,5 @@
-//! Stacks with a frame larger than the copy are completed by a look at the thread's memory, never
-//! with callers that are not theirs, and whoever makes the look hang holds up nobody.
+//! Stacks with a frame larger than the copy are completed by a larger copy, or by a look at the thread's
+//! memory, never with callers that are not theirs, and whoever makes the look hang holds up nobody.
 
 use fixtures::process::wait_for;
 use fixtures::recording::{Shared, wait_until_read};
@@ -179,4 +179,35 @@ fn pages_that_nobody_brings_hold_up_nobody_needs_root() {
     assert_eq!(whole.count(), 0, "{}", whole.dump());
     drop((hostile, honest));
     daemon.stop();
+}
+
+#[test]
+fn where_many_stacks_are_deeper_than_the_copy_more_is_copied_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let cgroup = Cgroup::new("looks-deeper");
+    let program = bare_c("bigframe.c", &["-DFRAME_BYTES=24576"]).named("deeper");
+    let _running = program.start_in(&cgroup, &["long"]);
+    let daemon = Daemon::with().set("unwind.look=false").start().sampling();
+    let client = daemon.client();
+    let copied = || {
+        client
+            .status()
+            .expect("a status")
+            .sampling
+            .map(|it| it.stack_bytes)
+    };
+    let raised = wait_for(LOOK_LIMIT, || (copied() == Some(56 << 10)).then_some(()));
+    assert!(raised.is_some(), "{:?}, log:\n{}", copied(), daemon.log());
+    wait_until_read(&daemon);
+    let begin = fixtures::clock::unix_ns();
+    std::thread::sleep(Duration::from_secs(4));
+    let busy = deep(&client.since(begin).in_cgroup(cgroup.path()));
+    assert!(busy.count() >= 50, "{}", busy.dump());
+    let whole = busy.only(|sample| sample.end.is_complete() && sample.has("caller_one"));
+    assert!(
+        whole.count() * 20 >= busy.count() * 19,
+        "{} of {}",
+        whole.count(),
+        busy.dump()
+    );
 }

@@ -11,7 +11,9 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#ifndef FRAME_BYTES
 #define FRAME_BYTES (100 << 10)
+#endif
 #define HELD_BYTES (64 << 10)
 #define STACK_BYTES (1 << 20)
 

@@ -336,6 +336,7 @@ fn every(wanted: &Wanted, default: Every) -> Every {
 fn stack_bytes(agent: &Agent, wanted: &Wanted) -> u32 {
     let config = lock(&agent.config).config.clone();
     let planned = sampling_plan(&config, &agent.environment, Limits::NONE).stack_bytes;
+    let planned = planned.max(lock(&agent.sampling).plan.stack_bytes);
     match (wanted.unwind, wanted.stack_bytes) {
         (Unwind::FramePointer, _) => 0,
         (_, bytes) if bytes > 0 => bytes,

@@ -540,7 +540,7 @@ fn budget(registry: &Registry, agent: &Arc<Agent>) {
     let weak = Arc::downgrade(agent);
     registry.read(
         "fleetprof_budget_steps_total",
-        "What was done to keep the budgets, by kind.",
+        "What was done to keep the budgets and to copy as much of stacks as they need, by kind.",
         Kind::Counter,
         move || {
             let Some(agent) = weak.upgrade() else {
@@ -551,6 +551,9 @@ fn budget(registry: &Registry, agent: &Arc<Agent>) {
                 ("cpu_lowered", counts.cpu_lowered),
                 ("cpu_raised", counts.cpu_raised),
                 ("cpu_refused", counts.cpu_refused),
+                ("copies_lowered", counts.copies_lowered),
+                ("copies_raised", counts.copies_raised),
+                ("copies_refused", counts.copies_refused),
                 ("memory_lowered", counts.memory_lowered),
                 ("memory_raised", counts.memory_raised),
                 ("memory_trimmed", counts.memory_trimmed),

@@ -462,9 +462,12 @@ impl Agent {
             };
             let (rings, facts) =
                 open_sampling(&new.config, limits).map_err(ReloadError::Sampling)?;
-            lock(&self.budget)
-                .cpu
-                .set_full(full.stack_bytes, full.rate_hz, Mono::now());
+            {
+                let mut budget = lock(&self.budget);
+                let cpu = &mut budget.cpu;
+                cpu.set_full(full.stack_bytes, full.rate_hz, Mono::now());
+                budget.copies = budget::copies(&new.config, &full);
+            }
             let mut recorder = self
                 .recorder
                 .write()

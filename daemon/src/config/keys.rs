@@ -127,10 +127,22 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "KiB",
         reload: Reload::Live,
         doc: "How much of the user stack is copied with each sample. 16 reaches the start of nearly \
-              every program; compilers and other deep native code take 32. The copy is unwound at \
-              once and never kept.",
+              every program. The copy is unwound at once, or within a second of the first sample of \
+              a new program, and never kept.",
         get: |c| Value::Int(c.unwind.stack_kib.into()),
         put: |c, v| put_int(&mut c.unwind.stack_kib, &v),
+    },
+    Key {
+        path: "unwind.stack_kib_max",
+        kind: Kind::Int(1, 56),
+        unit: "KiB",
+        reload: Reload::Live,
+        doc: "How much is copied instead while more than 2 % of the stacks are deeper than \
+              `stack_kib`, until that has been enough again for five minutes. Not where the rings \
+              or the CPU budget have no room for it. No more than `stack_kib`: the copy is never \
+              enlarged.",
+        get: |c| Value::Int(c.unwind.stack_kib_max.into()),
+        put: |c, v| put_int(&mut c.unwind.stack_kib_max, &v),
     },
     Key {
         path: "unwind.look",

@@ -53,6 +53,8 @@ pub struct Unwind {
     pub mode: UnwindMode,
     /// Copy of the user stack, KiB.
     pub stack_kib: u32,
+    /// The most that is copied where stacks are deeper, KiB.
+    pub stack_kib_max: u32,
     /// Whether stacks deeper than the copy are completed by a look at the thread's memory.
     pub look: bool,
     /// Unwind tables kept, MiB.
@@ -232,6 +234,7 @@ impl Default for Unwind {
         Unwind {
             mode: UnwindMode::Auto,
             stack_kib: 16,
+            stack_kib_max: 56,
             look: true,
             cache_mib: 32,
         }

@@ -26,6 +26,9 @@ use std::cell::Cell;
 /// counted.
 const OPERATIONS_MAX: u32 = 4096;
 
+/// Sizes of copies whose use is counted. Unit: bytes.
+pub const COPIES: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 56 << 10];
+
 /// What the engine did, since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwindCounts {
@@ -47,6 +50,8 @@ pub struct UnwindCounts {
     pub walks: u64,
     /// How they ended, by [`StackEnd`].
     pub ends: [u64; StackEnd::ALL.len()],
+    /// Walks that used so much of the copy, or needed more than it had; by [`COPIES`].
+    pub beyond: [u64; COPIES.len()],
     /// Walks whose result was replaced or continued by the kernel's chain.
     pub chains_used: u64,
     /// Files whose unwind information was not read because too many waited.
@@ -67,6 +72,7 @@ impl Default for UnwindCounts {
             generated_misled: 0,
             walks: 0,
             ends: [0; StackEnd::ALL.len()],
+            beyond: [0; COPIES.len()],
             chains_used: 0,
             unread: 0,
             untaken: 0,
@@ -185,6 +191,14 @@ impl Engine {
         let end = self.go_on(&mut cursor, depth_max, out);
         self.counts.walks += 1;
         self.counts.ends[end as usize] += 1;
+        let used = match end {
+            StackEnd::Complete => cursor.registers.sp().saturating_sub(registers.sp()),
+            StackEnd::CopyTooSmall => stack.len(),
+            _ => 0,
+        };
+        for (count, copy) in self.counts.beyond.iter_mut().zip(COPIES) {
+            *count += u64::from(used.min(stack.len()) >= copy.into());
+        }
         end
     }
 

@@ -169,6 +169,11 @@ impl<'a> StackCopy<'a> {
         }
     }
 
+    /// Bytes of it.
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// With words that lie beyond it.
     pub fn with(self, beyond: &'a Words) -> StackCopy<'a> {
         StackCopy {

@@ -1,14 +1,15 @@
 //! The daemon keeps its own cost under control, and says so.
 //!
-//! [`cpu`] and [`memory`] decide, without clock or syscalls; this file reads what is used, puts
-//! decisions in force and remembers them for `status`. Called by the main thread every ten seconds,
-//! and by whoever reloads the configuration.
+//! [`cpu`] and [`memory`] decide, without clock or syscalls, and [`copies`] how much of each stack is
+//! worth copying; this file reads what is used, puts decisions in force and remembers them for
+//! `status`. Called by the main thread every second or so, and by whoever reloads the configuration.
 
+mod copies;
 pub mod cpu;
 pub mod memory;
 mod meter;
 
-use super::{Agent, lock, open_sampling, recorder_options};
+use super::{Agent, lock, open_sampling, recorder_options, sampling_plan};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::metrics::OwnCost;
@@ -16,6 +17,7 @@ use crate::perf::environment::{Degradation, Environment, Severity};
 use crate::perf::plan::{Limits, Plan};
 use crate::sampler::Command;
 use crate::time::Mono;
+use copies::{CopyGovernor, Walked};
 use cpu::{CpuGovernor, INTERVAL};
 use memory::{Action, MemoryGovernor};
 use meter::{Apart, Meter, Used};
@@ -62,6 +64,8 @@ pub struct Budget {
     pub cpu: CpuGovernor,
     /// Memory.
     pub memory: MemoryGovernor,
+    /// How much of each stack is copied.
+    pub copies: CopyGovernor,
     /// What was used when the CPU level last changed.
     cpu_reason: String,
     /// What was used when the memory level last changed.
@@ -90,6 +94,12 @@ pub struct Counts {
     pub cpu_raised: u64,
     /// A step could not be taken, because the rings could not be opened.
     pub cpu_refused: u64,
+    /// Less of each stack was copied again.
+    pub copies_lowered: u64,
+    /// More of each stack was copied.
+    pub copies_raised: u64,
+    /// More could not be copied: no room in the rings, or in the CPU budget.
+    pub copies_refused: u64,
     /// Bounds of memory were lowered.
     pub memory_lowered: u64,
     /// Bounds of memory were raised.
@@ -118,6 +128,11 @@ pub fn memory_budget(config: &Config, machine_bytes: Option<u64>) -> usize {
     wanted.min(share).max(MEMORY_MIN)
 }
 
+/// What decides how much of each stack is copied, where nothing is limited.
+pub(super) fn copies(config: &Config, plan: &Plan) -> CopyGovernor {
+    CopyGovernor::new(plan.stack_bytes, config.unwind.stack_kib_max << 10)
+}
+
 impl Budget {
     /// Nothing is limited at the start of the daemon. `plan`: what is in force then, so that each
     /// step lowers something, on a kernel too that takes less than was planned.
@@ -128,6 +143,7 @@ impl Budget {
         Budget {
             cpu: CpuGovernor::new(cpu_ppm, plan.stack_bytes, plan.rate_hz, now),
             memory: MemoryGovernor::new(memory, configured_bounds(config), now),
+            copies: copies(config, plan),
             cpu_reason: String::new(),
             memory_reason: String::new(),
             refused: None,
@@ -190,6 +206,7 @@ impl Agent {
     /// Reads what is used and does what follows from it. Called every ten seconds at least, by one
     /// thread; takes a millisecond, and tenths of a second when something changes.
     pub fn keep_budget(&self, now: Mono) {
+        self.keep_copies(now);
         if !lock(&self.budget).due.at(now) {
             return;
         }
@@ -197,8 +214,21 @@ impl Agent {
         let owners_files_ns = &self.symbols.owners_files_cpu_ns;
         let owners_files_ns = owners_files_ns.load(Ordering::Relaxed);
         let wanted = lock(&self.budget).observe_cpu(now, captures_ns, owners_files_ns);
-        if let Some(level) = wanted {
-            self.enter_cpu_level(level, now);
+        let raised = {
+            let budget = lock(&self.budget);
+            budget.copies.is_raised().then(|| budget.copies.base())
+        };
+        match (wanted, raised) {
+            // Deeper stacks are the first to go.
+            (Some(_), Some(base)) => {
+                lock(&self.budget).cpu.refused(now);
+                self.copy_stacks(base, now);
+                let mut budget = lock(&self.budget);
+                budget.copies.refused(now);
+                budget.counts.copies_refused += 1;
+            }
+            (Some(level), None) => self.enter_cpu_level(level, now),
+            (None, _) => {}
         }
         let used = OwnCost::rss_anon_bytes_now() as usize;
         let used = used.saturating_sub(self.captures_bytes());
@@ -212,6 +242,75 @@ impl Agent {
             Some(Action::Lower(_)) => self.enter_memory_level(true, used),
             Some(Action::Raise(_)) => self.enter_memory_level(false, used),
             None => {}
+        }
+    }
+
+    /// Copies as much of each stack as many need, while nothing is limited.
+    fn keep_copies(&self, now: Mono) {
+        let walked = {
+            let facts = lock(&self.sampler.facts);
+            let (walks, beyond) = (facts.unwinding.walks, facts.unwinding.beyond);
+            Walked { walks, beyond }
+        };
+        let wanted = {
+            let mut budget = lock(&self.budget);
+            if budget.cpu.level() > 0 {
+                return;
+            }
+            budget.copies.observe(now, walked)
+        };
+        if let Some(bytes) = wanted {
+            self.copy_stacks(bytes, now);
+        }
+    }
+
+    /// Copies so much of each stack from now on, if that can be had.
+    fn copy_stacks(&self, bytes: u32, now: Mono) {
+        // Held all the while, as for a level.
+        let active = lock(&self.config);
+        let (before, base) = {
+            let budget = lock(&self.budget);
+            (budget.copies.in_force(), budget.copies.base())
+        };
+        let mut config = active.config.clone();
+        if bytes > base {
+            config.unwind.stack_kib = bytes >> 10;
+        }
+        let raises = bytes > before;
+        let plan = sampling_plan(&config, &self.environment, Limits::NONE);
+        let opened = match raises && plan.reduced.is_some() {
+            true => Err(plan.reduced.unwrap_or_default()),
+            false => open_sampling(&config, Limits::NONE).map_err(|error| with_causes(&error)),
+        };
+        let mut budget = lock(&self.budget);
+        match opened {
+            Ok((rings, facts)) => {
+                let count = match raises {
+                    true => &mut budget.counts.copies_raised,
+                    false => &mut budget.counts.copies_lowered,
+                };
+                *count += 1;
+                budget.copies.enter(bytes, now);
+                drop(budget);
+                tracing::info!(
+                    bytes = facts.plan.stack_bytes,
+                    before,
+                    "copying {} of each stack",
+                    if raises { "more" } else { "less" }
+                );
+                self.sampler.command(Command::Replace {
+                    rings: Box::new(rings),
+                    depths: facts.depths,
+                    period: facts.period(),
+                    reduced: false,
+                });
+                *lock(&self.sampling) = facts;
+            }
+            Err(reason) => {
+                tracing::debug!(reason, bytes, "more of each stack cannot be copied");
+                budget.counts.copies_refused += 1;
+                budget.copies.refused(now);
+            }
         }
     }
 
