@@ -466,7 +466,7 @@ impl Agent {
                 let mut budget = lock(&self.budget);
                 let cpu = &mut budget.cpu;
                 cpu.set_full(full.stack_bytes, full.rate_hz, Mono::now());
-                budget.copies = budget::copies(&new.config, &full);
+                budget.copies = budget::copy_governor(&new.config, &full);
             }
             let mut recorder = self
                 .recorder

@@ -4,7 +4,7 @@
 //! worth copying; this file reads what is used, puts decisions in force and remembers them for
 //! `status`. Called by the main thread every second or so, and by whoever reloads the configuration.
 
-mod copies;
+pub mod copies;
 pub mod cpu;
 pub mod memory;
 mod meter;
@@ -129,7 +129,7 @@ pub fn memory_budget(config: &Config, machine_bytes: Option<u64>) -> usize {
 }
 
 /// What decides how much of each stack is copied, where nothing is limited.
-pub(super) fn copies(config: &Config, plan: &Plan) -> CopyGovernor {
+pub(super) fn copy_governor(config: &Config, plan: &Plan) -> CopyGovernor {
     CopyGovernor::new(plan.stack_bytes, config.unwind.stack_kib_max << 10)
 }
 
@@ -143,7 +143,7 @@ impl Budget {
         Budget {
             cpu: CpuGovernor::new(cpu_ppm, plan.stack_bytes, plan.rate_hz, now),
             memory: MemoryGovernor::new(memory, configured_bounds(config), now),
-            copies: copies(config, plan),
+            copies: copy_governor(config, plan),
             cpu_reason: String::new(),
             memory_reason: String::new(),
             refused: None,
