@@ -118,6 +118,9 @@ const OFTEN: Duration = Duration::from_secs(1);
 /// listening costs nothing; more, and there is more than samples, of which nobody knows how much.
 const QUIET_FULL: std::ops::Range<u64> = 16..128;
 
+/// How full a ring is when nothing waits any more for what is not in it. Unit: parts of 256.
+const WAITS_FULL: u64 = 64;
+
 /// The rings of all CPUs.
 pub struct Rings {
     rings: Vec<CpuRing>,
@@ -448,6 +451,17 @@ impl Rings {
     /// The rings of all CPUs.
     pub fn rings_mut(&mut self) -> &mut [CpuRing] {
         &mut self.rings
+    }
+
+    /// How long records of the continuous profile may stay where they are: a part of what the rings hold,
+    /// and no time at all when they have filled to a quarter, or when captures record as well.
+    pub fn may_wait(&self, most: Duration) -> Duration {
+        let is_low = |ring: &CpuRing| ring.fullness() < WAITS_FULL;
+        match self.sets.is_empty() && self.rings.iter().all(is_low) {
+            true if self.fills_in.is_zero() => most,
+            true => most.min(self.fills_in / 4),
+            false => Duration::ZERO,
+        }
     }
 
     /// Hands out every record up to `asked`, in order of time, and gives the space back to the

@@ -172,6 +172,15 @@ impl AddressSpace {
         (address.0 < mapping.end).then_some(mapping)
     }
 
+    /// True when something is mapped in this range.
+    pub fn overlaps(&self, range: std::ops::Range<u64>) -> bool {
+        let before = self
+            .mappings
+            .partition_point(|mapping| mapping.start < range.end);
+        let last = self.mappings[..before].last();
+        last.is_some_and(|last| range.start < last.end)
+    }
+
     /// Adds a mapping over whatever was there. Returns false when the bound refused it or others.
     ///
     /// Cost: a search and a shift of what lies above. A process that keeps mapping beyond the bound

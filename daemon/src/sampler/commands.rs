@@ -1,5 +1,6 @@
 //! What changes while the sampler runs: other rings, CPUs that come and go, the length of windows.
 
+use super::held::Which;
 use super::{Begin, Follow, Sampler, SamplerError};
 use crate::ids::{CaptureId, CpuId};
 use crate::perf::cpu_ring::{CpuRing, CpuRings};
@@ -70,6 +71,7 @@ impl Sampler {
         };
         let mut next = *next;
         // Weights differ from here on.
+        self.look_at_held(Which::All);
         self.hand_over(next.cut, false)?;
         next.rings.follow(&self.rings, next.cut);
         for watched in next.rings.fds() {
@@ -107,6 +109,7 @@ impl Sampler {
             Command::Windows { length, boundary } => {
                 self.window = length;
                 self.window_end = end_after(horizon, boundary, length);
+                self.window_over = None;
             }
             Command::Replace {
                 rings,

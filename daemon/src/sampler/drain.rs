@@ -59,11 +59,12 @@ impl Sampler {
         }
     }
 
-    /// True while a window that is over waits for samples of it.
+    /// True while a window that is over waits for samples of it: not where what comes meanwhile might
+    /// find no room.
     fn window_waits(&mut self) -> bool {
         let now = self.held.now;
         let over = *self.window_over.get_or_insert(now);
-        !self.held.is_empty() && now.since(over) < WINDOW_WAITS_MAX
+        !self.held.is_empty() && now.since(over) < self.rings.may_wait(WINDOW_WAITS_MAX)
     }
 
     /// Walks samples that waited for a file once more, and folds those that are done.
@@ -133,7 +134,16 @@ impl Sampler {
                     Way::new(unwinder, processes, stack, queues, shared, held)
                         .fold(&sample, folder);
                 }
-                Record::Mmap(mmap) => processes.mmap(&mmap, time),
+                Record::Mmap(mmap) => {
+                    // Its samples are of what lay there before.
+                    let known = processes.get(mmap.pid).filter(|_| held.has(mmap.pid));
+                    let range = mmap.start..mmap.start.saturating_add(mmap.len);
+                    if known.is_some_and(|known| known.space().overlaps(range)) {
+                        Way::new(unwinder, processes, stack, queues, shared, held)
+                            .look_at_held(Which::Of(mmap.pid), folder);
+                    }
+                    processes.mmap(&mmap, time);
+                }
                 Record::Comm {
                     pid,
                     tid,
@@ -350,6 +360,7 @@ impl<'a> Way<'a> {
         {
             return;
         }
+        self.unwinder.count_copy();
         self.add(sample, thread, end, folder);
     }
 
@@ -360,7 +371,11 @@ impl<'a> Way<'a> {
 
     /// Walks samples that waited once more, and folds those that are done.
     fn look_at_held(&mut self, which: Which, folder: &mut Folder) {
-        if self.held.is_empty() {
+        let concerned = match which {
+            Which::Of(pid) => self.held.has(pid),
+            Which::Ready | Which::All => !self.held.is_empty(),
+        };
+        if !concerned {
             return;
         }
         // What is walked is not held meanwhile.
@@ -378,6 +393,7 @@ impl<'a> Way<'a> {
             match self.awaits(end) {
                 Some(file) if !is_last => Outcome::Awaits(file),
                 awaited => {
+                    self.unwinder.count_copy();
                     self.add(sample, waiting.thread, end, folder);
                     match awaited {
                         Some(_) => Outcome::GivenUp,

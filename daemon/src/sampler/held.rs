@@ -10,15 +10,16 @@
 use crate::ids::{CgroupId, Comm, CpuId, FileId, Pid, ProcessId, Tid};
 use crate::perf::record::{Callchain, CpuMode, Sample, UserState};
 use crate::time::Mono;
+use hashbrown::HashMap;
 use memmap2::{Advice, MmapMut};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Longest time that a sample waits. The largest program of a distribution takes half of it to read.
+/// Longest time that a sample waits.
 pub(super) const HELD_MAX: Duration = Duration::from_secs(1);
 
-/// How long a window that is over stays open for what waits. Rings hold several seconds.
+/// How long a window that is over stays open for what waits, where the rings hold what comes meanwhile.
 pub(super) const WINDOW_WAITS_MAX: Duration = Duration::from_millis(250);
 
 /// Memory for what waits: 250 samples with a copy of 16 KiB, all that two busy CPUs take in a second. Most
@@ -37,7 +38,7 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::fr
 pub struct HeldCounts {
     /// Samples that waited.
     pub held: u64,
-    /// Those that were walked further than before once the file was read.
+    /// Those that were walked once the file had been read, or turned out to have nothing to read.
     pub walked_on: u64,
     /// Those whose file was not read in time.
     pub given_up: u64,
@@ -134,6 +135,8 @@ pub(super) enum Outcome {
 #[derive(Default)]
 pub(super) struct Held {
     copied: VecDeque<Copied>,
+    /// How many of each process wait.
+    pids: HashMap<Pid, u32>,
     arena: Option<MmapMut>,
     /// Where the next sample's bytes go.
     end: usize,
@@ -151,14 +154,21 @@ impl Held {
         self.copied.is_empty()
     }
 
-    /// When the first of the samples that wait was taken: its process is to be known still.
-    pub(super) fn oldest(&self) -> Option<Mono> {
-        self.copied.iter().map(|it| it.time).min()
+    /// True when a sample of this process waits.
+    pub(super) fn has(&self, pid: Pid) -> bool {
+        self.pids.contains_key(&pid)
     }
 
-    /// When to look whether a file was read.
+    /// A time before which no sample that waits was taken: its process is to be known still.
+    pub(super) fn oldest(&self) -> Option<Mono> {
+        // Samples come in order, but for some that were late.
+        let first = self.copied.front()?.time;
+        Some(Mono(first.0.saturating_sub(HELD_MAX.as_nanos() as u64)))
+    }
+
+    /// When to look whether a file was read: the first one that is still awaited.
     pub(super) fn due(&self) -> Option<Mono> {
-        let waits = self.now.since(self.copied.back()?.since);
+        let waits = self.now.since(self.copied.front()?.since);
         let (soonest, latest) = LOOK_AGAIN;
         Some(self.now.plus((waits / 2).clamp(soonest, latest)))
     }
@@ -190,6 +200,7 @@ impl Held {
         }
         self.end = to;
         self.counts.held += 1;
+        *self.pids.entry(sample.pid).or_default() += 1;
         self.copied.push_back(Copied {
             waiting: Waiting {
                 file,
@@ -249,6 +260,7 @@ impl Held {
     ) {
         let Held {
             copied,
+            pids,
             arena: Some(arena),
             counts,
             now,
@@ -273,6 +285,12 @@ impl Held {
             }
             arena[it.bytes()].fill(0);
             it.done = true;
+            if let Some(count) = pids.get_mut(&it.pid) {
+                *count -= 1;
+                if *count == 0 {
+                    pids.remove(&it.pid);
+                }
+            }
         }
         while copied.front().is_some_and(|first| first.done) {
             copied.pop_front();
@@ -429,12 +447,17 @@ mod tests {
         let mut held = held();
         assert_eq!(held.due(), None);
         hold(&mut held, 1, 1, 64);
+        // Also while others come.
         let after = |held: &mut Held, ms: u64| {
             held.now = NOW.plus(Duration::from_millis(ms));
+            hold(held, 2, 2, 64);
             held.due().map(|due| due.since(held.now).as_millis())
         };
         let waits = [0, 40, 900].map(|ms| after(&mut held, ms));
         assert_eq!(waits, [Some(5), Some(20), Some(100)]);
+        held.now = NOW;
+        shown(&mut held, Which::Of(Pid(1)), |_| Outcome::Done);
+        assert!(!held.has(Pid(1)) && held.has(Pid(2)));
     }
 
     proptest! {

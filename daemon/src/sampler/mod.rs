@@ -37,7 +37,7 @@ use crate::unwind::modules::Loaded;
 use crate::unwind::{StackBuffer, Unwinder};
 use captures::{Captures, NamerGone};
 use commands::{Successor, listen};
-use held::{Held, Which};
+use held::{Held, WINDOW_WAITS_MAX, Which};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -154,6 +154,8 @@ pub struct Sampler {
     window_end: Mono,
     /// When it was first seen that the window is over, while samples of it wait.
     window_over: Option<Mono>,
+    /// Since when somebody waits for fresh data, while samples wait.
+    flush_since: Option<Mono>,
     /// Samples that wait for a file.
     held: Held,
     /// When the last new files were met, and how many were met before.
@@ -256,6 +258,7 @@ impl Sampler {
             window: start.window,
             window_end: start.first_window_end,
             window_over: None,
+            flush_since: None,
             held: Held::default(),
             met: (Mono(0), 0),
             repair: Repair::default(),
@@ -331,8 +334,8 @@ impl Sampler {
         }
         self.ask_for_looks(now);
         self.hand_over_captures(horizon)?;
-        if flush {
-            self.hand_over(horizon, false)?;
+        if flush || self.flush_since.is_some() {
+            self.flush(horizon, now)?;
         }
         while let Some(left) = self.rings.take_left() {
             self.unwatch(&left)?;
@@ -352,6 +355,18 @@ impl Sampler {
             self.obey(command, horizon, now)?;
         }
         Ok(())
+    }
+
+    /// Hands over what there is for somebody who asked for fresh data; a moment later where samples wait
+    /// for a file: what is handed over lacks nothing up to its end.
+    fn flush(&mut self, horizon: Mono, now: Mono) -> Result<(), SamplerError> {
+        let since = *self.flush_since.get_or_insert(now);
+        if !self.held.is_empty() && now.since(since) < WINDOW_WAITS_MAX {
+            return Ok(());
+        }
+        self.flush_since = None;
+        self.look_at_held(Which::All);
+        self.hand_over(horizon, false)
     }
 
     /// Takes in what `fp-files` read since the last pass, and asks for what was missed.
@@ -427,7 +442,10 @@ impl Sampler {
         let margin = HORIZON + Duration::from_millis(1);
         let cut = self.successor.as_ref().map(|next| next.cut.plus(margin));
         let captured = self.captures.due().map(|due| due.plus(margin));
-        let sooner = cut.into_iter().chain(captured).chain(self.held.due()).min();
+        let waits = [self.window_over, self.flush_since].into_iter().flatten();
+        let held = waits.map(|since| since.plus(WINDOW_WAITS_MAX));
+        let held = held.chain(self.held.due());
+        let sooner = cut.into_iter().chain(captured).chain(held).min();
         sooner.map_or(next_tick, |sooner| sooner.min(next_tick))
     }
 
@@ -469,6 +487,8 @@ impl Sampler {
         }
         if let Some(Scanned { asked, scan }) = self.repair.scanned.take() {
             self.repair.awaited = false;
+            // It may put another process in the place of one whose samples wait.
+            self.look_at_held(Which::All);
             let is_enough = self.processes.repair(&scan, asked);
             self.repair.in_row = if is_enough { 0 } else { self.repair.in_row + 1 };
             self.repair.wanted |= !is_enough && self.repair.in_row < REPAIRS_IN_ROW_MAX;

@@ -29,6 +29,25 @@ const OPERATIONS_MAX: u32 = 4096;
 /// Sizes of copies whose use is counted. Unit: bytes.
 pub const COPIES: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 56 << 10];
 
+/// How much of their copies samples used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyCounts {
+    /// Samples with a copy.
+    pub samples: u64,
+    /// Those whose stack is cut because the copy ends.
+    pub cut: u64,
+    /// Those that used so much of it, or all; by [`COPIES`].
+    pub beyond: [u64; COPIES.len()],
+}
+
+/// How much of its copy a walk used.
+#[derive(Clone, Copy, Debug)]
+enum Used {
+    Bytes(u64),
+    /// As much as there was, which was not enough.
+    All(u64),
+}
+
 /// What the engine did, since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwindCounts {
@@ -50,8 +69,8 @@ pub struct UnwindCounts {
     pub walks: u64,
     /// How they ended, by [`StackEnd`].
     pub ends: [u64; StackEnd::ALL.len()],
-    /// Walks that used so much of the copy, or needed more than it had; by [`COPIES`].
-    pub beyond: [u64; COPIES.len()],
+    /// How much of their copies the samples of the continuous profile used.
+    pub copies: CopyCounts,
     /// Walks whose result was replaced or continued by the kernel's chain.
     pub chains_used: u64,
     /// Files whose unwind information was not read because too many waited.
@@ -72,7 +91,7 @@ impl Default for UnwindCounts {
             generated_misled: 0,
             walks: 0,
             ends: [0; StackEnd::ALL.len()],
-            beyond: [0; COPIES.len()],
+            copies: CopyCounts::default(),
             chains_used: 0,
             unread: 0,
             untaken: 0,
@@ -90,6 +109,8 @@ pub struct Engine {
     pub cut: Option<Cut>,
     /// Where the last walk ended with [`StackEnd::OtherStack`].
     pub switch: Switch,
+    /// What the last walk used, until it is counted.
+    used: Option<Used>,
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
     operations: Cell<u32>,
 }
@@ -166,7 +187,30 @@ impl Engine {
             counts: UnwindCounts::default(),
             cut: None,
             switch: Switch::default(),
+            used: None,
             operations: Cell::new(0),
+        }
+    }
+
+    /// What was walked last is not to be counted.
+    pub fn forget_copy(&mut self) {
+        self.used = None;
+    }
+
+    /// Counts how much of its copy the last walk used, if there was one since the last count.
+    pub fn count_copy(&mut self) {
+        let Some(used) = self.used.take() else {
+            return;
+        };
+        let counts = &mut self.counts.copies;
+        let (bytes, cut) = match used {
+            Used::Bytes(bytes) => (bytes, false),
+            Used::All(bytes) => (bytes, true),
+        };
+        counts.samples += 1;
+        counts.cut += u64::from(cut);
+        for (count, copy) in counts.beyond.iter_mut().zip(COPIES) {
+            *count += u64::from(bytes >= copy.into());
         }
     }
 
@@ -191,14 +235,14 @@ impl Engine {
         let end = self.go_on(&mut cursor, depth_max, out);
         self.counts.walks += 1;
         self.counts.ends[end as usize] += 1;
-        let used = match end {
-            StackEnd::Complete => cursor.registers.sp().saturating_sub(registers.sp()),
-            StackEnd::CopyTooSmall => stack.len(),
-            _ => 0,
+        self.used = match end {
+            StackEnd::Complete => {
+                let used = cursor.registers.sp().saturating_sub(registers.sp());
+                Some(Used::Bytes(used.min(stack.len())))
+            }
+            StackEnd::CopyTooSmall => Some(Used::All(stack.len())),
+            _ => Some(Used::Bytes(0)),
         };
-        for (count, copy) in self.counts.beyond.iter_mut().zip(COPIES) {
-            *count += u64::from(used.min(stack.len()) >= copy.into());
-        }
         end
     }
 

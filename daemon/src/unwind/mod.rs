@@ -140,6 +140,11 @@ impl Unwinder {
         self.engine.modules.ask(send);
     }
 
+    /// Counts how much of its copy the sample unwound last used.
+    pub fn count_copy(&mut self) {
+        self.engine.count_copy();
+    }
+
     /// The file that cut the last stack because its unwind information has not come, but will.
     pub fn awaits(&self) -> Option<FileId> {
         self.missed.filter(|&file| self.is_awaited(file))
@@ -193,6 +198,7 @@ impl Unwinder {
     ) -> StackEnd {
         out.clear();
         self.missed = None;
+        self.engine.forget_copy();
         let chain_end = callchain::walk(sample, process, self.depths.chain, out);
         let end = match (sample.user, process) {
             (Some(user), Some(process)) => {

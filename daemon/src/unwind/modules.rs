@@ -21,6 +21,9 @@ const FILES_MAX: usize = 32_768;
 /// Shortest time between two requests for the module of one file.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
+/// How long a module that was asked for is likely to come: what takes longer is read behind others.
+const AWAITED_MAX: Duration = Duration::from_secs(2);
+
 /// Shortest time that a module in use is held against another in use. Shorter ones would have each
 /// read push out the one before, and none of them found when its frames come.
 const HELD_AT_LEAST: Duration = Duration::from_secs(30);
@@ -396,11 +399,19 @@ impl Modules {
         }
     }
 
-    /// True while the module of a file was asked for and has not come; false for one that was turned
-    /// away for want of room, which will not come soon.
+    /// True while the module of a file is likely to come soon: it was asked for a moment ago. Not one
+    /// that was turned away for want of room, nor one that was asked for in vain, as those of owners who
+    /// have used up their share are.
     pub fn is_awaited(&self, file: FileId) -> bool {
         let slot = self.entries.get(&file).map(|entry| &entry.slot);
-        matches!(slot, Some(Slot::Dropped { asked: true, .. }))
+        let Some(Slot::Dropped {
+            ask_after,
+            asked: true,
+        }) = slot
+        else {
+            return false;
+        };
+        self.now.plus(ASK_AGAIN).since(*ask_after) < AWAITED_MAX
     }
 
     /// Asks for the modules that are still missed. `send` returns false when it cannot be asked for
@@ -545,6 +556,24 @@ mod tests {
         assert_eq!(asked(&mut modules), [FileId(1)]);
         modules.install(loaded(1, 3 * MIB));
         assert!(is_here(&mut modules, 1, Mono(2)));
+    }
+
+    #[test]
+    fn a_module_is_awaited_for_a_moment_after_it_was_asked_for() {
+        let mut modules = Modules::new(4 * MIB);
+        assert!(!modules.is_awaited(FileId(1)));
+        assert!(!is_here(&mut modules, 1, Mono(SECOND)));
+        assert!(modules.is_awaited(FileId(1)));
+        assert!(!is_here(&mut modules, 1, Mono(2 * SECOND)));
+        assert!(modules.is_awaited(FileId(1)));
+        // No answer came.
+        assert!(!is_here(&mut modules, 1, Mono(3 * SECOND)));
+        assert!(!modules.is_awaited(FileId(1)));
+        // It is asked for again.
+        assert!(!is_here(&mut modules, 1, Mono(31 * SECOND)));
+        assert!(modules.is_awaited(FileId(1)));
+        modules.install(loaded(1, MIB));
+        assert!(!modules.is_awaited(FileId(1)));
     }
 
     #[test]

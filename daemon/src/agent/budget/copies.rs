@@ -6,7 +6,7 @@
 //! stack, so what a larger copy costs is mostly room in the rings.
 
 use crate::time::Mono;
-use crate::unwind::engine::COPIES;
+use crate::unwind::engine::{COPIES, CopyCounts};
 use std::time::Duration;
 
 /// Share of stacks, cut by the copy, at which more is copied. Unit: percent.
@@ -15,28 +15,23 @@ const CUT_PERCENT: u64 = 2;
 /// Share of stacks that may be cut when less is copied again. Unit: percent.
 const CUT_AGAIN_PERCENT: u64 = 1;
 
-/// Walks without which shares say nothing.
-const WALKS_MIN: u64 = 50;
+/// Cut stacks without which their share may be chance: where a fifth of [`CUT_PERCENT`] are cut, ten of
+/// five hundred are not once in a thousand years.
+const CUT_MIN: u64 = 10;
 
-/// Longest time over which they are gathered.
+/// Longest time over which a demand is gathered.
 const GATHERED_MAX: Duration = Duration::from_secs(10);
 
-/// Time in which less must have been enough before less is copied again.
+/// Time in which less would have been enough before less is copied again.
 const LOWER_AFTER: Duration = Duration::from_secs(300);
+
+/// Samples without which that is not known.
+const LOWER_SAMPLES_MIN: u64 = 500;
 
 /// Time until more is copied again after that could not be, or cost too much. Each time that happens it is
 /// twice as long.
 const RETRY: Duration = Duration::from_secs(300);
 const RETRY_MAX: Duration = Duration::from_secs(4 * 3600);
-
-/// What the unwinder counted since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Walked {
-    /// Copies walked.
-    pub walks: u64,
-    /// Walks that used so much of the copy or needed more, by [`COPIES`].
-    pub beyond: [u64; COPIES.len()],
-}
 
 /// See the file.
 #[derive(Debug)]
@@ -45,12 +40,24 @@ pub struct CopyGovernor {
     base: u32,
     max: u32,
     in_force: u32,
-    /// Where gathering began.
-    from: (Mono, Walked),
-    /// Since when less would do, and how much that is.
-    less: Option<(Mono, u32)>,
+    /// What was counted when gathering began: for a demand, and for what would be enough.
+    demand: Option<(Mono, CopyCounts)>,
+    enough: Option<(Mono, CopyCounts)>,
     not_before: Mono,
     retry: Duration,
+}
+
+/// What was counted between two readings.
+fn between(before: &CopyCounts, now: &CopyCounts) -> CopyCounts {
+    let mut beyond = now.beyond;
+    for (count, before) in beyond.iter_mut().zip(before.beyond) {
+        *count = count.saturating_sub(before);
+    }
+    CopyCounts {
+        samples: now.samples.saturating_sub(before.samples),
+        cut: now.cut.saturating_sub(before.cut),
+        beyond,
+    }
 }
 
 impl CopyGovernor {
@@ -60,8 +67,8 @@ impl CopyGovernor {
             base,
             max: if base == 0 { 0 } else { max.max(base) },
             in_force: base,
-            from: Default::default(),
-            less: None,
+            demand: None,
+            enough: None,
             not_before: Mono(0),
             retry: RETRY,
         }
@@ -77,85 +84,88 @@ impl CopyGovernor {
         self.base
     }
 
-    /// True while more is copied than that.
+    /// True when so much may be copied by what is configured.
+    pub fn allows(&self, bytes: u32) -> bool {
+        (self.base..=self.max).contains(&bytes)
+    }
+
+    /// True while more is copied than without demand.
     pub fn is_raised(&self) -> bool {
         self.in_force > self.base
     }
 
-    /// Notes that so much is copied from `now` on.
-    pub fn enter(&mut self, bytes: u32, now: Mono) {
+    /// Notes that so much is copied from now on.
+    pub fn enter(&mut self, bytes: u32) {
         self.in_force = bytes;
-        self.forget(now);
+        // What was gathered was with another copy.
+        (self.demand, self.enough) = (None, None);
     }
 
-    /// More could not be copied, or cost too much.
+    /// More could not be copied at `now`, or cost too much.
     pub fn refused(&mut self, now: Mono) {
         self.not_before = now.plus(self.retry);
         self.retry = (self.retry * 2).min(RETRY_MAX);
-        self.forget(now);
+        (self.demand, self.enough) = (None, None);
     }
 
-    /// What was gathered was with another copy.
-    fn forget(&mut self, now: Mono) {
-        self.from.0 = now;
-        self.from.1.walks = u64::MAX;
-        self.less = None;
+    /// Takes a reading of what was counted since the start. Returns how much should be copied, when
+    /// that is another size than the one in force. The caller puts it in force and says so by
+    /// [`CopyGovernor::enter`], or [`CopyGovernor::refused`].
+    pub fn observe(&mut self, now: Mono, counted: CopyCounts) -> Option<u32> {
+        self.more(now, &counted)
+            .or_else(|| self.less(now, &counted))
     }
 
-    /// Takes a reading. Returns how much should be copied, when that is another size than the one in
-    /// force. The caller puts it in force and says so by [`CopyGovernor::enter`], or
-    /// [`CopyGovernor::refused`].
-    pub fn observe(&mut self, now: Mono, walked: Walked) -> Option<u32> {
-        let (begin, before) = self.from;
-        if walked.walks < before.walks {
-            self.from = (now, walked);
+    fn more(&mut self, now: Mono, counted: &CopyCounts) -> Option<u32> {
+        if self.in_force >= self.max || now < self.not_before {
             return None;
         }
-        let walks = walked.walks - before.walks;
-        if walks < WALKS_MIN {
-            if now.since(begin) >= GATHERED_MAX {
-                self.from = (now, walked);
-            }
-            return None;
-        }
-        self.from = (now, walked);
-        // A size between two counts as the smaller one.
-        let cut_by = |bytes: u32| {
-            let at = COPIES.iter().rposition(|&copy| copy <= bytes).unwrap_or(0);
-            walked.beyond[at].saturating_sub(before.beyond[at])
-        };
-        let many = |cut: u64, percent: u64| cut * 100 >= walks * percent;
-        if self.in_force < self.max
-            && now >= self.not_before
-            && many(cut_by(self.in_force), CUT_PERCENT)
-        {
+        let (begin, before) = *self.demand.get_or_insert((now, *counted));
+        let seen = between(&before, counted);
+        if seen.cut >= CUT_MIN && seen.cut * 100 >= seen.samples * CUT_PERCENT {
             return Some(self.max);
         }
-        let sizes = COPIES.into_iter().filter(|&copy| copy > self.base);
-        let enough = std::iter::once(self.base)
-            .chain(sizes)
-            .find(|&bytes| !many(cut_by(bytes), CUT_AGAIN_PERCENT))
-            .filter(|&bytes| bytes < self.in_force);
-        self.less = enough.map(|enough| match self.less {
-            Some((since, most)) => (since, most.max(enough)),
-            None => (now, enough),
-        });
-        let (since, bytes) = self.less?;
-        (now.since(since) >= LOWER_AFTER).then_some(bytes)
+        if now.since(begin) >= GATHERED_MAX {
+            self.demand = Some((now, *counted));
+        }
+        None
+    }
+
+    fn less(&mut self, now: Mono, counted: &CopyCounts) -> Option<u32> {
+        if !self.is_raised() {
+            return None;
+        }
+        let (begin, before) = *self.enough.get_or_insert((now, *counted));
+        let seen = between(&before, counted);
+        if now.since(begin) < LOWER_AFTER || seen.samples < LOWER_SAMPLES_MIN {
+            return None;
+        }
+        self.enough = Some((now, *counted));
+        // A size between two counts as the smaller one, which more stacks go beyond.
+        let few_beyond = |bytes: u32| {
+            let at = COPIES.iter().rposition(|&copy| copy <= bytes).unwrap_or(0);
+            seen.beyond[at] * 100 < seen.samples * CUT_AGAIN_PERCENT
+        };
+        let larger = COPIES.into_iter().filter(|&copy| copy > self.base);
+        std::iter::once(self.base)
+            .chain(larger)
+            .find(|&bytes| few_beyond(bytes))
+            .filter(|&bytes| bytes < self.in_force)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const KIB: u32 = 1 << 10;
 
-    /// A governor that is shown, once a second, a hundred walks of which so many go beyond 16, 32 and 56
-    /// KiB; and what it has wanted and got at which second.
+    /// A governor with what it has wanted and got at which second. It is shown, every five seconds,
+    /// samples of which shares go beyond 16, 32 and 56 KiB.
     struct Run {
         governor: CopyGovernor,
-        walked: Walked,
+        counted: CopyCounts,
         second: u64,
         steps: Vec<(u64, u32)>,
     }
@@ -164,22 +174,33 @@ mod tests {
         fn new() -> Run {
             Run {
                 governor: CopyGovernor::new(16 * KIB, 56 * KIB),
-                walked: Walked::default(),
+                counted: CopyCounts::default(),
                 second: 0,
                 steps: Vec::new(),
             }
         }
 
-        fn seconds(&mut self, seconds: u64, walks: u64, deep: [u64; 3]) {
-            for _ in 0..seconds {
-                self.second += 1;
-                self.walked.walks += walks;
-                for (count, more) in self.walked.beyond[2..].iter_mut().zip(deep) {
-                    *count += more;
+        fn seconds(&mut self, seconds: u64, samples: u64, deep: [u64; 3]) {
+            for _ in 0..seconds / 5 {
+                self.second += 5;
+                self.counted.samples += samples * 5;
+                let in_force = self.governor.in_force();
+                for ((count, more), size) in self.counted.beyond[2..]
+                    .iter_mut()
+                    .zip(deep)
+                    .zip([16, 32, 56])
+                {
+                    // Deeper than the copy is not seen to be so.
+                    if size * KIB <= in_force {
+                        *count += more * 5;
+                    }
+                    if size * KIB == in_force {
+                        self.counted.cut += more * 5;
+                    }
                 }
                 let now = Mono(self.second * 1_000_000_000);
-                if let Some(bytes) = self.governor.observe(now, self.walked) {
-                    self.governor.enter(bytes, now);
+                if let Some(bytes) = self.governor.observe(now, self.counted) {
+                    self.governor.enter(bytes);
                     self.steps.push((self.second, bytes / KIB));
                 }
             }
@@ -189,57 +210,67 @@ mod tests {
     #[test]
     fn where_stacks_are_cut_as_much_is_copied_as_can_be() {
         let mut run = Run::new();
-        run.seconds(10, 100, [1, 0, 0]);
+        run.seconds(100, 100, [1, 0, 0]);
         assert_eq!(run.steps, []);
-        run.seconds(1, 100, [2, 0, 0]);
-        assert_eq!(run.steps, [(11, 56)]);
+        run.seconds(20, 100, [5, 0, 0]);
+        assert_eq!(run.steps.len(), 1);
+        assert_eq!(run.steps[0].1, 56);
     }
 
     #[test]
     fn less_is_copied_again_after_five_minutes_in_which_that_was_enough() {
         let mut run = Run::new();
-        run.seconds(2, 100, [50, 40, 0]);
-        run.seconds(200, 100, [50, 40, 0]);
-        assert_eq!(run.steps, [(1, 56)], "they need more than 32 KiB");
-        run.seconds(200, 100, [50, 0, 0]);
-        run.seconds(200, 100, [0, 0, 0]);
+        run.seconds(600, 100, [50, 40, 0]);
         assert_eq!(
-            run.steps[1].1, 32,
-            "the most that was needed in five minutes"
+            run.steps.len(),
+            1,
+            "they need more than 32 KiB: {:?}",
+            run.steps
         );
-        run.seconds(302, 100, [0, 0, 0]);
+        run.seconds(700, 100, [50, 0, 0]);
+        run.seconds(700, 100, [0, 0, 0]);
         let sizes: Vec<u32> = run.steps.iter().map(|step| step.1).collect();
-        assert_eq!(sizes, [56, 32, 16]);
+        assert_eq!(sizes, [56, 32, 16], "{:?}", run.steps);
         assert!(!run.governor.is_raised());
     }
 
     #[test]
-    fn a_moment_of_demand_begins_the_five_minutes_anew() {
+    fn a_deep_stack_now_and_then_does_not_keep_the_copy_large() {
         let mut run = Run::new();
-        run.seconds(2, 100, [50, 50, 50]);
-        for _ in 0..5 {
-            run.seconds(250, 100, [0, 0, 0]);
-            run.seconds(1, 100, [50, 50, 50]);
+        run.seconds(10, 20, [10, 0, 0]);
+        for _ in 0..10 {
+            run.seconds(60, 20, [0, 0, 0]);
+            run.seconds(5, 20, [1, 0, 0]);
         }
-        assert_eq!(run.steps, [(1, 56)]);
+        let sizes: Vec<u32> = run.steps.iter().map(|step| step.1).collect();
+        assert_eq!(sizes, [56, 16]);
     }
 
     #[test]
-    fn a_few_walks_say_nothing() {
+    fn a_few_samples_say_nothing() {
         let mut run = Run::new();
-        run.seconds(60, 4, [4, 4, 4]);
-        assert_eq!(run.steps, []);
+        run.seconds(600, 1, [1, 1, 1]);
+        assert_eq!(run.steps.len(), 1, "ten in ten seconds do");
+        let mut governor = CopyGovernor::new(16 * KIB, 56 * KIB);
+        let nine = |count| CopyCounts {
+            samples: count,
+            cut: count,
+            beyond: [count; COPIES.len()],
+        };
+        assert_eq!(governor.observe(Mono(1), nine(0)), None);
+        assert_eq!(governor.observe(Mono(2), nine(9)), None);
+        assert_eq!(governor.observe(Mono(3), nine(10)), Some(56 * KIB));
     }
 
     #[test]
     fn what_cost_too_much_is_tried_again_later_and_later() {
         let mut governor = CopyGovernor::new(16 * KIB, 56 * KIB);
-        let (mut walked, mut tries) = (Walked::default(), Vec::new());
+        let (mut counted, mut tries) = (CopyCounts::default(), Vec::new());
         for second in 1..3000 {
-            walked.walks += 100;
-            walked.beyond[2] += 100;
+            counted.samples += 100;
+            counted.cut += 100;
             let now = Mono(second * 1_000_000_000);
-            if governor.observe(now, walked).is_some() {
+            if governor.observe(now, counted).is_some() {
                 tries.push(second);
                 governor.refused(now);
             }
@@ -248,17 +279,28 @@ mod tests {
         assert_eq!(apart.collect::<Vec<_>>(), [3, 6, 12]);
     }
 
-    #[test]
-    fn nothing_changes_where_nothing_is_copied_or_the_size_is_fixed() {
-        for (base, max) in [(0, 56 * KIB), (16 * KIB, 16 * KIB), (32 * KIB, 16 * KIB)] {
-            let mut governor = CopyGovernor::new(base, max);
-            let walked = |count| Walked {
-                walks: count,
-                beyond: [count; COPIES.len()],
-            };
-            for second in 1..1000 {
-                let now = Mono(second * 1_000_000_000);
-                assert_eq!(governor.observe(now, walked(second * 100)), None);
+    proptest! {
+        /// Whatever is counted, it asks for what is configured and for a change alone.
+        #[test]
+        fn it_stays_within_what_is_configured(
+            base in 0u32..57,
+            max in 1u32..57,
+            readings in prop::collection::vec((0u64..10_000, 0u64..10_000, any::<[u16; 5]>(), 1u64..400), 1..60)
+        ) {
+            let mut governor = CopyGovernor::new(base * KIB, max * KIB);
+            let (mut counted, mut now) = (CopyCounts::default(), Mono(0));
+            for (samples, cut, beyond, seconds) in readings {
+                counted.samples += samples;
+                counted.cut += cut.min(samples);
+                for (count, more) in counted.beyond.iter_mut().zip(beyond) {
+                    *count += u64::from(more).min(samples);
+                }
+                now = now.plus(Duration::from_secs(seconds));
+                if let Some(bytes) = governor.observe(now, counted) {
+                    prop_assert!(base > 0 && governor.allows(bytes));
+                    prop_assert_ne!(bytes, governor.in_force());
+                    governor.enter(bytes);
+                }
             }
         }
     }

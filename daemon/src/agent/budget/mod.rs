@@ -2,7 +2,7 @@
 //!
 //! [`cpu`] and [`memory`] decide, without clock or syscalls, and [`copies`] how much of each stack is
 //! worth copying; this file reads what is used, puts decisions in force and remembers them for
-//! `status`. Called by the main thread every second or so, and by whoever reloads the configuration.
+//! `status`. Called by the main thread every few seconds, and by whoever reloads the configuration.
 
 pub mod copies;
 pub mod cpu;
@@ -17,7 +17,7 @@ use crate::perf::environment::{Degradation, Environment, Severity};
 use crate::perf::plan::{Limits, Plan};
 use crate::sampler::Command;
 use crate::time::Mono;
-use copies::{CopyGovernor, Walked};
+use copies::CopyGovernor;
 use cpu::{CpuGovernor, INTERVAL};
 use memory::{Action, MemoryGovernor};
 use meter::{Apart, Meter, Used};
@@ -221,11 +221,13 @@ impl Agent {
         match (wanted, raised) {
             // Deeper stacks are the first to go.
             (Some(_), Some(base)) => {
-                lock(&self.budget).cpu.refused(now);
+                {
+                    let mut budget = lock(&self.budget);
+                    budget.cpu.refused(now);
+                    budget.copies.refused(now);
+                    budget.counts.copies_refused += 1;
+                }
                 self.copy_stacks(base, now);
-                let mut budget = lock(&self.budget);
-                budget.copies.refused(now);
-                budget.counts.copies_refused += 1;
             }
             (Some(level), None) => self.enter_cpu_level(level, now),
             (None, _) => {}
@@ -247,17 +249,13 @@ impl Agent {
 
     /// Copies as much of each stack as many need, while nothing is limited.
     fn keep_copies(&self, now: Mono) {
-        let walked = {
-            let facts = lock(&self.sampler.facts);
-            let (walks, beyond) = (facts.unwinding.walks, facts.unwinding.beyond);
-            Walked { walks, beyond }
-        };
+        let counted = lock(&self.sampler.facts).unwinding.copies;
         let wanted = {
             let mut budget = lock(&self.budget);
             if budget.cpu.level() > 0 {
                 return;
             }
-            budget.copies.observe(now, walked)
+            budget.copies.observe(now, counted)
         };
         if let Some(bytes) = wanted {
             self.copy_stacks(bytes, now);
@@ -270,6 +268,10 @@ impl Agent {
         let active = lock(&self.config);
         let (before, base) = {
             let budget = lock(&self.budget);
+            // A reload may have come in between.
+            if !budget.copies.allows(bytes) {
+                return;
+            }
             (budget.copies.in_force(), budget.copies.base())
         };
         let mut config = active.config.clone();
@@ -277,10 +279,17 @@ impl Agent {
             config.unwind.stack_kib = bytes >> 10;
         }
         let raises = bytes > before;
-        let plan = sampling_plan(&config, &self.environment, Limits::NONE);
-        let opened = match raises && plan.reduced.is_some() {
-            true => Err(plan.reduced.unwrap_or_default()),
-            false => open_sampling(&config, Limits::NONE).map_err(|error| with_causes(&error)),
+        let plan = sampling_plan(&config, &Environment::read(), Limits::NONE);
+        let opened = match plan.reduced {
+            Some(reason) if raises => Err(reason),
+            _ => open_sampling(&config, Limits::NONE).map_err(|error| with_causes(&error)),
+        };
+        let opened = match opened {
+            // The kernel may have taken less than was planned.
+            Ok((_, facts)) if raises && facts.plan.stack_bytes != bytes => {
+                Err(facts.plan.reduced.unwrap_or_default())
+            }
+            opened => opened,
         };
         let mut budget = lock(&self.budget);
         match opened {
@@ -290,7 +299,7 @@ impl Agent {
                     false => &mut budget.counts.copies_lowered,
                 };
                 *count += 1;
-                budget.copies.enter(bytes, now);
+                budget.copies.enter(bytes);
                 drop(budget);
                 tracing::info!(
                     bytes = facts.plan.stack_bytes,
@@ -309,7 +318,9 @@ impl Agent {
             Err(reason) => {
                 tracing::debug!(reason, bytes, "more of each stack cannot be copied");
                 budget.counts.copies_refused += 1;
-                budget.copies.refused(now);
+                if raises {
+                    budget.copies.refused(now);
+                }
             }
         }
     }

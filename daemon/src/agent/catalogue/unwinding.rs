@@ -197,7 +197,7 @@ fn held(registry: &Registry, agent: &Arc<Agent>) {
         ),
         (
             "fleetprof_unwind_held_walked_total",
-            "Those of them that were walked once it was read.",
+            "Those of them that were walked once it was read, or turned out to have none.",
             |c| c.walked_on,
         ),
         (
