@@ -1,5 +1,6 @@
-//! Stacks with a frame larger than the copy are completed by a larger copy, or by a look at the thread's
-//! memory, never with callers that are not theirs, and whoever makes the look hang holds up nobody.
+//! Stacks with a frame larger than the copy are completed by a larger copy, or by a look at the
+//! thread's memory, never with callers that are not theirs, and whoever makes the look hang holds
+//! up nobody.
 
 use fixtures::process::wait_for;
 use fixtures::recording::{Shared, wait_until_read};
@@ -187,7 +188,12 @@ fn where_many_stacks_are_deeper_than_the_copy_more_is_copied_needs_root() {
     let cgroup = Cgroup::new("looks-deeper");
     let program = bare_c("bigframe.c", &["-DFRAME_BYTES=24576"]).named("deeper");
     let _running = program.start_in(&cgroup, &["long"]);
-    let daemon = Daemon::with().set("unwind.look=false").start().sampling();
+    // An answer begins with a window, which is to be one with the larger copy.
+    let daemon = Daemon::with()
+        .set("unwind.look=false")
+        .set("windows.length_s=1")
+        .start()
+        .sampling();
     let client = daemon.client();
     let copied = || {
         client
@@ -199,6 +205,7 @@ fn where_many_stacks_are_deeper_than_the_copy_more_is_copied_needs_root() {
     let raised = wait_for(LOOK_LIMIT, || (copied() == Some(56 << 10)).then_some(()));
     assert!(raised.is_some(), "{:?}, log:\n{}", copied(), daemon.log());
     wait_until_read(&daemon);
+    std::thread::sleep(Duration::from_secs(2));
     let begin = fixtures::clock::unix_ns();
     std::thread::sleep(Duration::from_secs(4));
     let busy = deep(&client.since(begin).in_cgroup(cgroup.path()));
