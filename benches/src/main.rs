@@ -18,6 +18,7 @@ mod programs;
 mod report;
 mod rings;
 mod runtimes;
+mod shares;
 mod stacks;
 mod tracing;
 mod unwind;
@@ -40,7 +41,7 @@ Examples:
   benches overhead --markdown  the tables of the README
   benches accuracy --quick     how true its profiles are; as root
   benches runtimes             what it sees of language runtimes, beside perf
-  benches zoo --no-perf        what it sees of fifty ordinary programs
+  benches zoo --no-perf        what it sees of ordinary programs
   benches micro                hot paths, about a minute
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long that collector takes to answer
@@ -77,7 +78,7 @@ enum Command {
     Offcpu(offcpu::Args),
     /// Node, Java, PHP, Erlang, Python, C and Rust at once: whole stacks and named frames, beside perf's
     Runtimes(runtimes::Args),
-    /// Fifty ordinary programs in twenty languages, each from its first sample on, beside perf's; needs root
+    /// Ordinary programs in twenty languages, from their first sample on, beside perf's; needs root
     Zoo(zoo::Args),
     /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
     Fleet(fleet::Args),

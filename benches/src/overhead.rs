@@ -156,21 +156,14 @@ struct Counted {
 /// When not root, when a compiler is missing, or when the bench itself fails.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let report = measure(args)?;
-    let json = serde_json::to_string_pretty(&report)?;
-    match &args.json {
-        Some(file) if file.as_os_str() == "-" => {
-            println!("{json}");
-            return Ok(());
-        }
-        Some(file) => std::fs::write(file, json)?,
-        None => {}
-    }
-    if args.markdown {
-        print!("{}", markdown(&report));
-    } else {
-        print!("{}", text(&report));
-    }
-    Ok(())
+    report::put(
+        &report,
+        args.json.as_deref(),
+        match args.markdown {
+            true => markdown,
+            false => text,
+        },
+    )
 }
 
 fn measure(args: &Args) -> anyhow::Result<Report> {

@@ -1,7 +1,9 @@
 //! How figures are shown: as aligned text for people, as Markdown for a README.
 
 use crate::machine::Machine;
+use serde::Serialize;
 use std::fmt::Write;
+use std::path::Path;
 
 /// Rows of text under headings. The first column is words, the others are numbers.
 #[derive(Default)]
@@ -65,6 +67,29 @@ impl Table {
         }
         text
     }
+}
+
+/// Prints a report as `text` has it, and writes it as JSON to `file` beside that; with `-` prints
+/// the JSON instead.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn put<R: Serialize>(
+    report: &R,
+    file: Option<&Path>,
+    text: impl FnOnce(&R) -> String,
+) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(report)?;
+    match file {
+        Some(file) if file.as_os_str() == "-" => println!("{json}"),
+        file => {
+            if let Some(file) = file {
+                std::fs::write(file, json)?;
+            }
+            print!("{}", text(report));
+        }
+    }
+    Ok(())
 }
 
 /// The machine in two lines.

@@ -169,16 +169,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         lines: lines.lines,
         notes: lines.notes,
     };
-    let json = serde_json::to_string_pretty(&report)?;
-    match &args.json {
-        Some(file) if file.as_os_str() == "-" => println!("{json}"),
-        Some(file) => {
-            std::fs::write(file, json)?;
-            print!("{}", text(&report));
-        }
-        None => print!("{}", text(&report)),
-    }
-    Ok(())
+    report::put(&report, args.json.as_deref(), text)
 }
 
 fn text(report: &Report) -> String {

@@ -2,11 +2,11 @@
 //! and how much of each the daemon sees whole and by name, beside `perf record -g` on the same seconds.
 
 mod parts;
-mod shares;
 
 use crate::machine::Machine;
 use crate::peers::SETTLE;
 use crate::report::{self, Table, count, number, percent};
+use crate::shares::{self, Shares};
 use crate::watched::Watched;
 use anyhow::{Context, bail};
 use fixtures::perf::PerfRecord;
@@ -15,7 +15,6 @@ use fixtures::runtimes::Running;
 use fixtures::{Cgroup, clock};
 use proto::agent::{QueryProfileRequest, TimeRange};
 use serde::Serialize;
-use shares::{Row, Shares};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -66,6 +65,32 @@ struct Report {
     rows: Vec<Row>,
 }
 
+/// One runtime, in both profiles.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Row {
+    /// Its name, and `alone` in namespaces of its own.
+    name: String,
+    /// As the daemon saw it.
+    daemon: Shares,
+    /// As perf saw it.
+    perf: Shares,
+}
+
+impl Row {
+    /// All rows together.
+    fn sum(name: &str, rows: &[Row]) -> Row {
+        let mut sum = Row {
+            name: name.to_owned(),
+            ..Row::default()
+        };
+        for row in rows {
+            sum.daemon.extend(&row.daemon);
+            sum.perf.extend(&row.perf);
+        }
+        sum
+    }
+}
+
 /// Runs the bench and prints its report.
 ///
 /// # Errors
@@ -78,17 +103,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let seconds = args.seconds.clamp(5, SECONDS_MAX);
     let _live = fixtures::Live::take();
     let report = measure(Duration::from_secs(seconds), &args.set)?;
-    let json = serde_json::to_string_pretty(&report)?;
-    match &args.json {
-        Some(file) if file.as_os_str() == "-" => println!("{json}"),
-        file => {
-            if let Some(file) = file {
-                std::fs::write(file, json)?;
-            }
-            print!("{}", text(&report, args.markdown));
-        }
-    }
-    Ok(())
+    report::put(&report, args.json.as_deref(), |report| {
+        text(report, args.markdown)
+    })
 }
 
 fn measure(length: Duration, settings: &[String]) -> anyhow::Result<Report> {
@@ -193,11 +210,6 @@ fn table(rows: &[Row]) -> Table {
             let ratio = ours.zip(theirs.filter(|&share| share > 0.0));
             number(ratio.map(|(ours, theirs)| ours / theirs), 2)
         };
-        let reasons: Vec<String> = daemon
-            .reasons(REASONS)
-            .into_iter()
-            .map(|(reason, count)| format!("{count} {reason}"))
-            .collect();
         table.row([
             name.clone(),
             count(Some(daemon.samples)),
@@ -207,7 +219,7 @@ fn table(rows: &[Row]) -> Table {
             percent(daemon.named()),
             percent(perf.named()),
             ratio(daemon.named(), perf.named()),
-            reasons.join(", "),
+            shares::cell(&daemon.reasons(REASONS)),
         ]);
     }
     table

@@ -1,22 +1,20 @@
-//! `benches zoo`: ordinary programs of the distribution in many languages, a few seconds each, two at a
-//! time: how many of their stacks are whole and how many leaves named, from their first sample on, beside
-//! `perf record --call-graph dwarf` and `perf record -g` on the same seconds.
+//! `benches zoo`: ordinary programs of the distribution in many languages, a few seconds each, two
+//! at a time: how many of their stacks are whole and how many leaves named, from their first sample
+//! on, beside `perf record --call-graph dwarf` and `perf record -g` on the same seconds.
 
 mod programs;
 
 use crate::machine::Machine;
 use crate::report::{self, Table, count, percent};
-use crate::stacks::is_complete;
+use crate::shares::{self, Shares};
 use crate::watched::Watched;
 use anyhow::{Context, bail};
 use fixtures::process::{Proc, run as run_to_end};
 use fixtures::require::{is_root, program as find};
-use fixtures::{Cgroup, View, clock};
-use profile::{FrameKind, StackEnd, Unnamed};
+use fixtures::{Cgroup, clock};
 use programs::{INPUTS, PROGRAMS, Program};
 use rustix::process::Signal;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -85,22 +83,6 @@ struct Row {
     perf_frame_pointers: Option<Shares>,
 }
 
-/// Counts of one program in one profile.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Shares {
-    samples: u64,
-    /// Whole by the profiler's own word; perf has none.
-    whole: u64,
-    /// Whole by the rule that is the same for all: a start function is near the root.
-    whole_by_rule: u64,
-    /// With a leaf that has a name.
-    leaf_named: u64,
-    frames: u64,
-    frames_named: u64,
-    /// Samples by how their stack was cut, leaves by why they have no name.
-    causes: BTreeMap<&'static str, u64>,
-}
-
 /// Runs the bench and prints its report.
 ///
 /// # Errors
@@ -125,17 +107,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let _live = fixtures::Live::take();
     let report = measure(args)?;
-    let json = serde_json::to_string_pretty(&report)?;
-    match &args.json {
-        Some(file) if file.as_os_str() == "-" => println!("{json}"),
-        file => {
-            if let Some(file) = file {
-                std::fs::write(file, json)?;
-            }
-            print!("{}", text(&report, args.markdown));
-        }
-    }
-    Ok(())
+    report::put(&report, args.json.as_deref(), |report| {
+        text(report, args.markdown)
+    })
 }
 
 fn measure(args: &Args) -> anyhow::Result<Report> {
@@ -190,7 +164,9 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
     }
     let all = daemon.client().since(begin);
     for (row, cgroup) in rows.iter_mut().zip(&cgroups) {
-        row.daemon = Shares::of(&all.in_cgroup(cgroup.path()));
+        for sample in &all.in_cgroup(cgroup.path()).samples {
+            row.daemon.add_ours(sample);
+        }
     }
     rows.push(Row::sum(&rows));
     Ok(Report {
@@ -248,7 +224,7 @@ impl Running {
         }
         let mut shares = self.perf.drain(..).map(|(mut perf, data)| {
             perf.wait(RECORD_LIMIT)?;
-            let shares = Shares::of_perf(&data);
+            let shares = of_perf(&data);
             // Copies of stacks are large.
             let _ = std::fs::remove_file(data);
             Some(shares)
@@ -257,83 +233,20 @@ impl Running {
     }
 }
 
-impl Shares {
-    fn of(view: &View) -> Shares {
-        let mut shares = Shares::default();
-        for sample in view
-            .samples
-            .iter()
-            .filter(|sample| sample.end != StackEnd::Lost)
-        {
-            let count = sample.count;
-            let frames = || {
-                let real = |frame: &&fixtures::ViewFrame| frame.kind != FrameKind::Synthetic;
-                sample.frames.iter().filter(real)
-            };
-            shares.samples += count;
-            match sample.end.is_complete() {
-                true => shares.whole += count,
-                false => *shares.causes.entry(sample.end.word()).or_default() += count,
-            }
-            let names: Vec<&str> = frames().map(|frame| frame.function.as_str()).collect();
-            shares.whole_by_rule += count * u64::from(is_complete(names.into_iter()));
-            match frames().next().map(|leaf| leaf.unnamed) {
-                Some(Unnamed::No) => shares.leaf_named += count,
-                Some(why) => *shares.causes.entry(why.word()).or_default() += count,
-                None => {}
-            }
-            shares.frames += count * frames().count() as u64;
-            let named = frames().filter(|frame| frame.unnamed == Unnamed::No);
-            shares.frames_named += count * named.count() as u64;
-        }
-        shares
+/// What perf recorded; what it does not print in a minute does not count.
+fn of_perf(data: &Path) -> Shares {
+    let mut script = Command::new("timeout");
+    script.args([&SCRIPT_SECONDS.to_string(), "perf"]);
+    script
+        .args(fixtures::perf::SCRIPT)
+        .args(["--no-inline", "-i"]);
+    let limit = Duration::from_secs(SCRIPT_SECONDS * 2);
+    let printed = run_to_end(script.arg(data), limit);
+    let mut shares = Shares::default();
+    for sample in fixtures::perf::parse(&printed.text()) {
+        shares.add_theirs(&sample);
     }
-
-    fn of_perf(data: &Path) -> Shares {
-        let mut shares = Shares::default();
-        let mut script = Command::new("timeout");
-        script.args([&SCRIPT_SECONDS.to_string(), "perf"]);
-        script
-            .args(fixtures::perf::SCRIPT)
-            .args(["--no-inline", "-i"]);
-        let limit = Duration::from_secs(SCRIPT_SECONDS * 2);
-        let printed = run_to_end(script.arg(data), limit);
-        for sample in fixtures::perf::parse(&printed.text()) {
-            let names = || sample.frames.iter().map(|(name, _)| name.as_str());
-            let is_named = |name: &&str| *name != "[unknown]";
-            shares.samples += 1;
-            shares.whole_by_rule += u64::from(is_complete(names()));
-            shares.leaf_named += u64::from(names().next().as_ref().is_some_and(is_named));
-            shares.frames += sample.frames.len() as u64;
-            shares.frames_named += names().filter(is_named).count() as u64;
-        }
-        shares
-    }
-
-    fn add(&mut self, other: &Shares) {
-        self.samples += other.samples;
-        self.whole += other.whole;
-        self.whole_by_rule += other.whole_by_rule;
-        self.leaf_named += other.leaf_named;
-        self.frames += other.frames;
-        self.frames_named += other.frames_named;
-        for (&why, &count) in &other.causes {
-            *self.causes.entry(why).or_default() += count;
-        }
-    }
-
-    fn share(&self, part: u64) -> Option<f64> {
-        (self.samples > 0).then(|| part as f64 / self.samples as f64)
-    }
-
-    /// The commonest reasons, most first.
-    fn reasons(&self) -> String {
-        let mut all: Vec<(&&str, &u64)> = self.causes.iter().collect();
-        all.sort_by_key(|&(why, &count)| (std::cmp::Reverse(count), *why));
-        let shown = all.iter().take(REASONS);
-        let shown: Vec<String> = shown.map(|(why, count)| format!("{count} {why}")).collect();
-        shown.join(", ")
-    }
+    shares
 }
 
 impl Row {
@@ -344,14 +257,14 @@ impl Row {
             ..Row::default()
         };
         for row in rows {
-            sum.daemon.add(&row.daemon);
+            sum.daemon.extend(&row.daemon);
             let peers = [
                 (&mut sum.perf_dwarf, &row.perf_dwarf),
                 (&mut sum.perf_frame_pointers, &row.perf_frame_pointers),
             ];
             for (sum, row) in peers {
                 if let Some(row) = row {
-                    sum.get_or_insert_default().add(row);
+                    sum.get_or_insert_default().extend(row);
                 }
             }
         }
@@ -392,22 +305,21 @@ fn table(rows: &[Row]) -> Table {
     ]);
     for row in rows {
         let of = |shares: &Option<Shares>, part: fn(&Shares) -> u64| {
-            percent(shares.as_ref().and_then(|it| it.share(part(it))))
+            percent(shares.as_ref().and_then(|it| it.of_samples(part(it))))
         };
         let ours = &row.daemon;
-        let frames = (ours.frames > 0).then(|| ours.frames_named as f64 / ours.frames as f64);
         table.row([
             row.name.clone(),
             row.language.clone(),
             count(Some(ours.samples)),
-            percent(ours.share(ours.whole)),
-            percent(ours.share(ours.whole_by_rule)),
-            of(&row.perf_dwarf, |it| it.whole_by_rule),
-            of(&row.perf_frame_pointers, |it| it.whole_by_rule),
-            percent(ours.share(ours.leaf_named)),
-            of(&row.perf_dwarf, |it| it.leaf_named),
-            percent(frames),
-            ours.reasons(),
+            percent(ours.whole()),
+            percent(ours.of_samples(ours.complete_by_names)),
+            of(&row.perf_dwarf, |it| it.complete_by_names),
+            of(&row.perf_frame_pointers, |it| it.complete_by_names),
+            percent(ours.of_samples(ours.leaves_named)),
+            of(&row.perf_dwarf, |it| it.leaves_named),
+            percent(ours.named()),
+            shares::cell(&ours.leaf_reasons(REASONS)),
         ]);
     }
     table

@@ -1,8 +1,8 @@
 //! Which programs run: ordinary ones of the distribution, chosen before anybody saw their results.
 //!
 //! Each is a shell command that is repeated for the seconds of its turn, so short programs are new
-//! processes all the time. What is compiled first is a few lines of its language by the compiler of the
-//! distribution, with its usual optimization.
+//! processes all the time. What is compiled first is a few lines of its language by the compiler of
+//! the distribution, with its usual optimization.
 
 /// One row.
 pub struct Program {
@@ -42,8 +42,8 @@ const fn prepared(program: Program, prepare: &'static str) -> Program {
     Program { prepare, ..program }
 }
 
-/// What all find in their directory: `data`, 32 MB of programs; `text`, 24 MB of Python; `sort.c`, which sorts
-/// words twenty times.
+/// What all find in their directory: `data`, 32 MB of programs; `text`, 24 MB of Python; `sort.c`,
+/// which sorts words twenty times.
 pub const INPUTS: &str = r#"
 find /usr/bin /usr/lib -type f -size -4M -print0 | sort -z | xargs -0 cat 2>/dev/null | head -c 32M > data
 find /usr/lib/python3* -name '*.py' -print0 | sort -z | xargs -0 cat 2>/dev/null | head -c 24M > text
