@@ -63,8 +63,8 @@ fn of(view: &View, name: &str) -> View {
     view.only(|sample| sample.label(key::CONTAINER_NAME) == name)
 }
 
-/// The samples of a container, with or without its name: what is met first may be recorded before the
-/// engine answers.
+/// The samples of a container, with or without its name: what is met first may be recorded before
+/// the engine answers.
 fn of_container(view: &View, id: &str) -> View {
     view.only(|sample| sample.label(key::CONTAINER) == id)
 }

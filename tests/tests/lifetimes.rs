@@ -270,8 +270,8 @@ fn stacks_of_programs_never_met_before_are_whole_from_the_first_sample_needs_roo
     let view = all.in_cgroup(cgroup.path());
     daemon.stop();
     assert!(view.count() >= 200, "{}", view.dump());
-    // Two of the twelve may find the reader at work on a large file of somebody else. Without waiting
-    // all of each would be cut.
+    // Two of the twelve may find the reader at work on a large file of somebody else. Without
+    // waiting all of each would be cut.
     let waited = view.only(|sample| sample.end == StackEnd::ModuleLoading);
     assert!(waited.count() * 6 <= view.count(), "{}", waited.dump());
     let others = view.only(|sample| sample.end != StackEnd::ModuleLoading);

@@ -13,7 +13,8 @@ use proto::agent::ListCgroupsResponse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long the programs run together. Unit: seconds. About 400 samples for each thread on two CPUs.
+/// How long the programs run together. Unit: seconds. About 400 samples for each thread on two
+/// CPUs.
 const RUN_S: u64 = 10;
 const NEEDS: &[Need] = &[Need::Root, Need::StaticC, Need::Cgroup2];
 const PARTS: [&str; 3] = ["spend_seventy", "spend_twenty", "spend_ten"];

@@ -1,9 +1,9 @@
 //! Programs without frame pointers have complete stacks, with every caller in its place.
 //!
 //! One recording serves all: each kind of frame that hides its caller, in a cgroup of its own, and
-//! programs of the distribution. The copy is not enlarged and threads are not looked at: `looks.rs` has
-//! both. Stacks of the first seconds are left out, until all is read: a machine under test has much to
-//! read.
+//! programs of the distribution. The copy is not enlarged and threads are not looked at: `looks.rs`
+//! has both. Stacks of the first seconds are left out, until all is read: a machine under test has
+//! much to read.
 
 use fixtures::process::install;
 use fixtures::recording::{Shared, record, wait_until_read};

@@ -444,6 +444,18 @@ impl Agent {
         self.triggers.configure(rules)
     }
 
+    /// Has the sampler go over to rings that were opened. `reduced`: the daemon's budget allows
+    /// less than is configured. To be called with the configuration's lock held.
+    fn sample_with(&self, rings: Rings, facts: SamplingFacts, reduced: bool) {
+        self.sampler.command(sampler::Command::Replace {
+            rings: Box::new(rings),
+            depths: facts.depths,
+            period: facts.period(),
+            reduced,
+        });
+        *lock(&self.sampling) = facts;
+    }
+
     /// Reads the configuration again and puts in force what can be: all of it, or nothing.
     ///
     /// # Errors
@@ -474,13 +486,7 @@ impl Agent {
                 .unwrap_or_else(PoisonError::into_inner);
             recorder.set_event(facts.event.name(), facts.event.unit());
             drop(recorder);
-            self.sampler.command(sampler::Command::Replace {
-                rings: Box::new(rings),
-                depths: facts.depths,
-                period: facts.period(),
-                reduced: level > 0,
-            });
-            *lock(&self.sampling) = facts;
+            self.sample_with(rings, facts, level > 0);
         }
         if touches("windows.") {
             self.align_windows(new.config.windows.length());

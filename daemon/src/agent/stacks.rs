@@ -8,6 +8,7 @@ use crate::process::space::MAPPINGS_MAX;
 use crate::process::{FILES_MAX, ProcessCounts, SPACE_BYTES_MAX};
 use crate::symbolize::SymbolCounters;
 use crate::symbolize::budget::{FILE_BYTES_MAX, FILE_CPU_MAX};
+use crate::unwind::engine::COPIES;
 use crate::unwind::look::Failure;
 use crate::unwind::lookouts::LookCounts;
 use crate::unwind::modules::ModuleCounts;
@@ -229,6 +230,8 @@ pub(super) fn degradation(
         ));
     }
     let remedy = match most {
+        // There is no larger copy.
+        StackEnd::CopyTooSmall if plan.stack_bytes >= COPIES[COPIES.len() - 1] => String::new(),
         StackEnd::CopyTooSmall | StackEnd::UnreadableMemory => format!(
             "raise unwind.stack_kib (in force: {}) and reload: agent-ctl config reload",
             plan.stack_bytes >> 10

@@ -453,8 +453,9 @@ impl Rings {
         &mut self.rings
     }
 
-    /// How long records of the continuous profile may stay where they are: a part of what the rings hold,
-    /// and no time at all when they have filled to a quarter, or when captures record as well.
+    /// How long records of the continuous profile may stay where they are: a part of what the rings
+    /// hold, and no time at all when they have filled to a quarter, or when captures record as
+    /// well.
     pub fn may_wait(&self, most: Duration) -> Duration {
         let is_low = |ring: &CpuRing| ring.fullness() < WAITS_FULL;
         match self.sets.is_empty() && self.rings.iter().all(is_low) {

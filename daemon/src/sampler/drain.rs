@@ -11,9 +11,9 @@ use crate::ids::{Comm, FileId, Pid};
 use crate::jit::notice::Notice;
 use crate::perf::record::{Record, Sample};
 use crate::perf::rings::Drained;
-use crate::process::ProcessTable;
 use crate::process::scout::Request;
 use crate::process::space::Backing;
+use crate::process::{Process, ProcessTable};
 use crate::time::Mono;
 use crate::unwind::recall::RecallCounts;
 use crate::unwind::{StackBuffer, Unwinder};
@@ -37,19 +37,17 @@ impl Sampler {
         self.drain_windows(horizon)
     }
 
-    /// Drains up to `horizon`, a window after the other, and notes whether records were left that could
-    /// be had. A window that is over stays open for samples that wait for a file, and what follows it
-    /// stays in the rings meanwhile.
+    /// Drains up to `horizon`, a window after the other, and notes whether records were left that
+    /// could be had. A window that is over stays open for samples that wait for a file, and what
+    /// follows it stays in the rings meanwhile.
     fn drain_windows(&mut self, horizon: Mono) -> Result<Mono, SamplerError> {
         loop {
             let last = Mono(self.window_end.0.saturating_sub(1));
             let part = horizon.min(last);
             let reached = self.drain(part)?;
             self.behind = reached < part;
-            if reached < last || horizon < self.window_end {
-                return Ok(reached);
-            }
-            if self.window_waits() {
+            let is_over = reached == last && horizon >= self.window_end;
+            if !is_over || self.window_waits() {
                 return Ok(reached);
             }
             self.look_at_held(Which::All);
@@ -59,8 +57,8 @@ impl Sampler {
         }
     }
 
-    /// True while a window that is over waits for samples of it: not where what comes meanwhile might
-    /// find no room.
+    /// True while a window that is over waits for samples of it: not where what comes meanwhile
+    /// might find no room.
     fn window_waits(&mut self) -> bool {
         let now = self.held.now;
         let over = *self.window_over.get_or_insert(now);
@@ -103,6 +101,7 @@ impl Sampler {
         } = self;
         let mut newest = Mono(0);
         let mut folded = 0;
+        let mut way = Way::new(unwinder, processes, stack, queues, shared, held);
         let horizon = rings.drain(horizon, |drained| {
             let (time, record) = match drained {
                 Drained::Record { time, record, .. } => (time, record),
@@ -110,9 +109,8 @@ impl Sampler {
                 Drained::SetGap { set, event, gap } => return captures.add_gap(set, event, gap),
                 Drained::SetSample { set, event, sample } => {
                     let hidden = *kernel_symbols_hidden;
-                    let way = &mut Way::new(unwinder, processes, stack, queues, shared, held);
                     let is_idle = sample.pid == IDLE && is_idle(&sample, idle, hidden);
-                    captures.fold((set, event), &sample, is_idle, folder, way);
+                    captures.fold((set, event), &sample, is_idle, folder, &mut way);
                     return;
                 }
                 Drained::SetArrival {
@@ -120,7 +118,7 @@ impl Sampler {
                     time,
                     cpu,
                     tid,
-                } => return captures.arrive(set, At { time, cpu }, tid, processes),
+                } => return captures.arrive(set, At { time, cpu }, tid, way.processes),
             };
             match record {
                 Record::Sample(sample) => {
@@ -131,18 +129,16 @@ impl Sampler {
                         return;
                     }
                     folded += 1;
-                    Way::new(unwinder, processes, stack, queues, shared, held)
-                        .fold(&sample, folder);
+                    way.fold(&sample, folder);
                 }
                 Record::Mmap(mmap) => {
-                    // Its samples are of what lay there before.
-                    let known = processes.get(mmap.pid).filter(|_| held.has(mmap.pid));
                     let range = mmap.start..mmap.start.saturating_add(mmap.len);
-                    if known.is_some_and(|known| known.space().overlaps(range)) {
-                        Way::new(unwinder, processes, stack, queues, shared, held)
-                            .look_at_held(Which::Of(mmap.pid), folder);
+                    let overlaps = |known: &Process| known.space().overlaps(range);
+                    if way.held.has(mmap.pid) && way.processes.get(mmap.pid).is_some_and(overlaps) {
+                        // They are of what lay there before.
+                        way.look_at_held(Which::Of(mmap.pid), folder);
                     }
-                    processes.mmap(&mmap, time);
+                    way.processes.mmap(&mmap, time);
                 }
                 Record::Comm {
                     pid,
@@ -151,15 +147,14 @@ impl Sampler {
                     exec,
                 } => {
                     if exec {
-                        Way::new(unwinder, processes, stack, queues, shared, held)
-                            .look_at_held(Which::Of(pid), folder);
+                        way.look_at_held(Which::Of(pid), folder);
                         // From here on the process has another id.
-                        if let Some(process) = processes.get(pid) {
-                            unwinder.recall.forget((process.id, tid));
+                        if let Some(process) = way.processes.get(pid) {
+                            way.unwinder.recall.forget((process.id, tid));
                         }
-                        tell_end(processes, queues, pid, time, true);
+                        tell_end(way.processes, queues, pid, time, true);
                     }
-                    processes.comm(pid, tid, comm, exec, time);
+                    way.processes.comm(pid, tid, comm, exec, time);
                 }
                 Record::Fork {
                     pid,
@@ -169,17 +164,16 @@ impl Sampler {
                 } => {
                     // The end of who had the pid before may have been lost.
                     if pid != parent {
-                        Way::new(unwinder, processes, stack, queues, shared, held)
-                            .look_at_held(Which::Of(pid), folder);
+                        way.look_at_held(Which::Of(pid), folder);
                     }
-                    processes.fork(pid, tid, parent, parent_tid, time);
+                    way.processes.fork(pid, tid, parent, parent_tid, time);
                 }
                 Record::Exit { pid, tid } => {
-                    if let Some(process) = processes.get(pid) {
-                        unwinder.forget((process.id, tid));
+                    if let Some(process) = way.processes.get(pid) {
+                        way.unwinder.forget((process.id, tid));
                     }
-                    processes.exit(pid, tid, time);
-                    tell_end(processes, queues, pid, time, false);
+                    way.processes.exit(pid, tid, time);
+                    tell_end(way.processes, queues, pid, time, false);
                 }
                 Record::Cgroup { id, path } => {
                     // A cgroup made: rare, and the path must outlive the record.
@@ -385,8 +379,8 @@ impl<'a> Way<'a> {
                 return Outcome::Awaits(waiting.file);
             }
             let known = self.processes.get(sample.pid);
-            // A reading of /proc may have found another process in its place: then the kernel's chain
-            // is all there is.
+            // A reading of /proc may have found another process in its place: then the kernel's
+            // chain is all there is.
             let known = known.filter(|known| known.id == waiting.process);
             let end = self.unwinder.unwind(sample, known, self.stack);
             self.announce(sample, folder);

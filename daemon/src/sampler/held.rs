@@ -1,11 +1,12 @@
-//! Samples whose stacks wait for the unwind information of a file, as on the first seconds of a program.
+//! Samples whose stacks wait for the unwind information of a file, as on the first seconds of a
+//! program.
 //!
-//! A walk that comes to a file that was never met before ends there, while `fp-files` reads the file:
-//! some milliseconds. Until then the sample's registers and the copy of its stack stay here, and are
-//! walked again once the file is read. Such copies hold secrets of strangers. So they are kept for
-//! [`HELD_MAX`] at most, in memory of a fixed size that no core dump shows, each is overwritten as
-//! soon as it was walked, and the memory goes back to the kernel when nothing waits. Called by the
-//! sampler thread only.
+//! A walk that comes to a file that was never met before ends there, while `fp-files` reads the
+//! file: some milliseconds. Until then the sample's registers and the copy of its stack stay here,
+//! and are walked again once the file is read. Such copies hold secrets of strangers. So they are
+//! kept for [`HELD_MAX`] at most, in memory of a fixed size that no core dump shows, each is
+//! overwritten as soon as it was walked, and the memory goes back to the kernel when nothing waits.
+//! Called by the sampler thread only.
 
 use crate::ids::{CgroupId, Comm, CpuId, FileId, Pid, ProcessId, Tid};
 use crate::perf::record::{Callchain, CpuMode, Sample, UserState};
@@ -17,20 +18,21 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Longest time that a sample waits.
-pub(super) const HELD_MAX: Duration = Duration::from_secs(1);
+const HELD_MAX: Duration = Duration::from_secs(1);
 
-/// How long a window that is over stays open for what waits, where the rings hold what comes meanwhile.
+/// How long a window that is over stays open for what waits, where the rings hold what comes
+/// meanwhile.
 pub(super) const WINDOW_WAITS_MAX: Duration = Duration::from_millis(250);
 
-/// Memory for what waits: 250 samples with a copy of 16 KiB, all that two busy CPUs take in a second. Most
-/// copies end with the stack and are shorter. Unit: bytes.
-pub(super) const ARENA_BYTES: usize = 4 << 20;
+/// Memory for what waits: 250 samples with a copy of 16 KiB, all that two busy CPUs take in a
+/// second. Most copies end with the stack and are shorter. Unit: bytes.
+const ARENA_BYTES: usize = 4 << 20;
 
 /// Samples that wait at once, however small they are.
 const SAMPLES_MAX: usize = 4096;
 
-/// Times of the looks at whether a file was read. Each look is a pass of the sampler; they come less and
-/// less often while a sample waits.
+/// Shortest and longest time until the sampler looks again whether a file was read. Each look is a
+/// pass; they come less and less often while a sample waits.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 /// What became of samples that waited, since the start.
@@ -46,7 +48,7 @@ pub struct HeldCounts {
     pub refused: u64,
 }
 
-/// What a sample waits for, and whose it is.
+/// The file that a sample waits for, its process and the name of its thread.
 #[derive(Clone, Copy)]
 pub(super) struct Waiting {
     /// The file that is awaited.
@@ -74,7 +76,8 @@ struct Copied {
     /// Where its bytes begin, and how many are of the chain, the registers and the stack.
     at: usize,
     lens: [usize; 3],
-    /// It was walked: its bytes are overwritten, and its place becomes free when those before it do.
+    /// It was walked: its bytes are overwritten, and its place becomes free when those before it
+    /// do.
     done: bool,
 }
 
@@ -84,11 +87,10 @@ impl Copied {
     }
 
     fn sample<'a>(&self, arena: &'a [u8]) -> Sample<'a> {
-        let [chain, regs, stack] = self.lens;
+        let [chain, regs, _] = self.lens;
         let bytes = &arena[self.bytes()];
         let (chain, rest) = bytes.split_at(chain);
-        let (regs, copy) = rest.split_at(regs);
-        debug_assert_eq!(copy.len(), stack);
+        let (regs, stack) = rest.split_at(regs);
         Sample {
             mode: self.mode,
             ip: self.ip,
@@ -101,7 +103,7 @@ impl Copied {
             user: Some(UserState {
                 is_64: self.is_64,
                 regs,
-                stack: copy,
+                stack,
                 full: self.full,
             }),
             raw: None,
@@ -251,8 +253,8 @@ impl Held {
         self.arena.as_mut()
     }
 
-    /// Shows samples that wait to `look`, oldest first, and whether it is for the last time: none is
-    /// kept beyond [`HELD_MAX`].
+    /// Shows samples that wait to `look`, oldest first, and whether it is for the last time: none
+    /// is kept beyond [`HELD_MAX`].
     pub(super) fn look(
         &mut self,
         which: Which,

@@ -3,8 +3,8 @@
 //! It never blocks but in its one wait, never logs, never opens a file; but for one event for each
 //! CPU that an off-CPU capture finds silent, for which the kernel took 15 ms the first time. What
 //! it cannot hand on it keeps folding, and what it cannot keep it counts. It wakes once a second,
-//! more often while new programs come, when somebody asks for fresh data, and when a ring has filled to
-//! the watermark, unless there are many (`Rings::quiet`).
+//! more often while new programs come, when somebody asks for fresh data, and when a ring has
+//! filled to the watermark, unless there are many (`Rings::quiet`).
 
 mod captures;
 mod commands;
@@ -50,8 +50,8 @@ use std::time::Duration;
 /// is noticed.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The same for [`FRESH`] after files were met that were never met before: programs that end soon are
-/// opened while they are there, and stacks wait for their unwind information.
+/// The same for [`FRESH`] after files were met that were never met before: programs that end soon
+/// are opened while they are there, and stacks wait for their unwind information.
 const TICK_FRESH: Duration = Duration::from_millis(100);
 
 /// See [`TICK_FRESH`].
@@ -357,8 +357,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// Hands over what there is for somebody who asked for fresh data; a moment later where samples wait
-    /// for a file: what is handed over lacks nothing up to its end.
+    /// Hands over what there is for somebody who asked for fresh data; a moment later where samples
+    /// wait for a file: what is handed over lacks nothing up to its end.
     fn flush(&mut self, horizon: Mono, now: Mono) -> Result<(), SamplerError> {
         let since = *self.flush_since.get_or_insert(now);
         if !self.held.is_empty() && now.since(since) < WINDOW_WAITS_MAX {
@@ -436,8 +436,8 @@ impl Sampler {
         });
     }
 
-    /// When the next pass is due: at the tick, when the rings that come can take over, when a capture
-    /// hands over, or when a file may have been read that samples wait for.
+    /// When the next pass is due: at the tick, when the rings that come can take over, when a
+    /// capture hands over, or when a file may have been read that samples wait for.
     fn due(&self, next_tick: Mono) -> Mono {
         let margin = HORIZON + Duration::from_millis(1);
         let cut = self.successor.as_ref().map(|next| next.cut.plus(margin));

@@ -82,8 +82,8 @@ enum Slot {
     },
     Dropped {
         ask_after: Mono,
-        /// It was asked for and has not come.
-        asked: bool,
+        /// When it was asked for, if it has not come.
+        asked: Option<Mono>,
     },
 }
 
@@ -235,7 +235,7 @@ impl Modules {
             let ask_after = self.now.plus(ASK_AGAIN);
             return Slot::Dropped {
                 ask_after,
-                asked: false,
+                asked: None,
             };
         }
         self.counts.loaded += 1;
@@ -314,7 +314,7 @@ impl Modules {
         };
         let slot = Slot::Dropped {
             ask_after,
-            asked: false,
+            asked: None,
         };
         let used = self.clock;
         self.entries.insert(file, Entry { slot, used });
@@ -367,7 +367,7 @@ impl Modules {
         let entry = entries.entry(file).or_insert_with(|| Entry {
             slot: Slot::Dropped {
                 ask_after: Mono(0),
-                asked: false,
+                asked: None,
             },
             used: *clock,
         });
@@ -383,7 +383,7 @@ impl Modules {
                     let ask_after = now.plus(ASK_AGAIN);
                     *slot = Slot::Dropped {
                         ask_after,
-                        asked: true,
+                        asked: Some(now),
                     };
                 }
                 State::Awaited
@@ -392,26 +392,23 @@ impl Modules {
                 if now >= *ask_after && wanted.len() < WANTED_MAX {
                     wanted.push(file);
                     *ask_after = now.plus(ASK_AGAIN);
-                    *asked = true;
+                    *asked = Some(now);
                 }
                 State::Awaited
             }
         }
     }
 
-    /// True while the module of a file is likely to come soon: it was asked for a moment ago. Not one
-    /// that was turned away for want of room, nor one that was asked for in vain, as those of owners who
-    /// have used up their share are.
+    /// True while the module of a file is likely to come soon: it was asked for a moment ago. Not
+    /// one that was turned away for want of room, nor one that was asked for in vain, as those of
+    /// owners who have used up their share are.
     pub fn is_awaited(&self, file: FileId) -> bool {
         let slot = self.entries.get(&file).map(|entry| &entry.slot);
-        let Some(Slot::Dropped {
-            ask_after,
-            asked: true,
-        }) = slot
-        else {
-            return false;
+        let asked = match slot {
+            Some(Slot::Dropped { asked, .. }) => *asked,
+            _ => None,
         };
-        self.now.plus(ASK_AGAIN).since(*ask_after) < AWAITED_MAX
+        asked.is_some_and(|asked| self.now.since(asked) < AWAITED_MAX)
     }
 
     /// Asks for the modules that are still missed. `send` returns false when it cannot be asked for

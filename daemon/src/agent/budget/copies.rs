@@ -1,9 +1,9 @@
 //! The decision how much of each stack is copied: a state machine without clock or syscalls.
 //!
-//! What is configured reaches the start of nearly every program. Where compilers or other deep code take
-//! a share of the machine, their stacks are cut; then as much is copied as a record holds, and less again
-//! once nearly all stacks would be whole with less. The kernel writes only as much as there is of a
-//! stack, so what a larger copy costs is mostly room in the rings.
+//! What is configured reaches the start of nearly every program. Where compilers or other deep code
+//! take a share of the machine, their stacks are cut; then as much is copied as a record holds, and
+//! less again once nearly all stacks would be whole with less. The kernel writes only as much as
+//! there is of a stack, so what a larger copy costs is mostly room in the rings.
 
 use crate::time::Mono;
 use crate::unwind::engine::{COPIES, CopyCounts};
@@ -15,8 +15,7 @@ const CUT_PERCENT: u64 = 2;
 /// Share of stacks that may be cut when less is copied again. Unit: percent.
 const CUT_AGAIN_PERCENT: u64 = 1;
 
-/// Cut stacks without which their share may be chance: where a fifth of [`CUT_PERCENT`] are cut, ten of
-/// five hundred are not once in a thousand years.
+/// Cut stacks without which their share may be chance.
 const CUT_MIN: u64 = 10;
 
 /// Longest time over which a demand is gathered.
@@ -28,8 +27,8 @@ const LOWER_AFTER: Duration = Duration::from_secs(300);
 /// Samples without which that is not known.
 const LOWER_SAMPLES_MIN: u64 = 500;
 
-/// Time until more is copied again after that could not be, or cost too much. Each time that happens it is
-/// twice as long.
+/// Time until more is copied again after that could not be, or cost too much. Each time that
+/// happens it is twice as long.
 const RETRY: Duration = Duration::from_secs(300);
 const RETRY_MAX: Duration = Duration::from_secs(4 * 3600);
 

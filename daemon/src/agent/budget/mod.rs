@@ -1,7 +1,7 @@
 //! The daemon keeps its own cost under control, and says so.
 //!
-//! [`cpu`] and [`memory`] decide, without clock or syscalls, and [`copies`] how much of each stack is
-//! worth copying; this file reads what is used, puts decisions in force and remembers them for
+//! [`cpu`] and [`memory`] decide, without clock or syscalls, and [`copies`] how much of each stack
+//! is worth copying; this file reads what is used, puts decisions in force and remembers them for
 //! `status`. Called by the main thread every few seconds, and by whoever reloads the configuration.
 
 pub mod copies;
@@ -9,13 +9,12 @@ pub mod cpu;
 pub mod memory;
 mod meter;
 
-use super::{Agent, lock, open_sampling, recorder_options, sampling_plan};
+use super::{Agent, lock, open_sampling, recorder_options};
 use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::metrics::OwnCost;
 use crate::perf::environment::{Degradation, Environment, Severity};
 use crate::perf::plan::{Limits, Plan};
-use crate::sampler::Command;
 use crate::time::Mono;
 use copies::CopyGovernor;
 use cpu::{CpuGovernor, INTERVAL};
@@ -279,17 +278,12 @@ impl Agent {
             config.unwind.stack_kib = bytes >> 10;
         }
         let raises = bytes > before;
-        let plan = sampling_plan(&config, &Environment::read(), Limits::NONE);
-        let opened = match plan.reduced {
-            Some(reason) if raises => Err(reason),
-            _ => open_sampling(&config, Limits::NONE).map_err(|error| with_causes(&error)),
-        };
-        let opened = match opened {
-            // The kernel may have taken less than was planned.
-            Ok((_, facts)) if raises && facts.plan.stack_bytes != bytes => {
+        let opened = match open_sampling(&config, Limits::NONE) {
+            // No room in the rings, or a kernel that takes less.
+            Ok((_, facts)) if raises && facts.plan.reduced.is_some() => {
                 Err(facts.plan.reduced.unwrap_or_default())
             }
-            opened => opened,
+            opened => opened.map_err(|error| with_causes(&error)),
         };
         let mut budget = lock(&self.budget);
         match opened {
@@ -307,13 +301,7 @@ impl Agent {
                     "copying {} of each stack",
                     if raises { "more" } else { "less" }
                 );
-                self.sampler.command(Command::Replace {
-                    rings: Box::new(rings),
-                    depths: facts.depths,
-                    period: facts.period(),
-                    reduced: false,
-                });
-                *lock(&self.sampling) = facts;
+                self.sample_with(rings, facts, false);
             }
             Err(reason) => {
                 tracing::debug!(reason, bytes, "more of each stack cannot be copied");
@@ -366,13 +354,7 @@ impl Agent {
                     }
                 );
                 drop(budget);
-                self.sampler.command(Command::Replace {
-                    rings: Box::new(rings),
-                    depths: facts.depths,
-                    period: facts.period(),
-                    reduced: level > 0,
-                });
-                *lock(&self.sampling) = facts;
+                self.sample_with(rings, facts, level > 0);
             }
             Err(error) => {
                 let reason = with_causes(&error);
