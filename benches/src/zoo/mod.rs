@@ -9,7 +9,7 @@ use crate::report::{self, Table, count, percent};
 use crate::shares::{self, Shares};
 use crate::watched::Watched;
 use anyhow::{Context, bail};
-use fixtures::process::{Proc, run as run_to_end};
+use fixtures::process::{Proc, run as run_to_end, wait_for};
 use fixtures::require::{is_root, program as find};
 use fixtures::{Cgroup, clock};
 use programs::{INPUTS, PROGRAMS, Program};
@@ -33,17 +33,17 @@ const REASONS: usize = 3;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  benches zoo                          all programs that are installed, about 20 minutes
-  benches zoo --no-perf                the daemon alone, about 5 minutes
-  benches zoo --only 'go build,rustc'  some of them
-  benches zoo --packages               what to install for all: apt-get install $(benches zoo --packages)
-  benches zoo --markdown               the table of the README")]
+  benches zoo                        all programs that are installed, about 20 minutes
+  benches zoo --no-perf              the daemon alone, about 5 minutes
+  benches zoo --only rustc --only 'go build'
+  benches zoo --packages             what to install for all: apt-get install $(benches zoo --packages)
+  benches zoo --markdown             the table of the README")]
 pub struct Args {
     /// Seconds that each program runs
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(3..=60))]
     seconds: u64,
-    /// Programs to run, by the names in the table
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    /// A program to run, by its name in the table; may be given again
+    #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Leaves out perf, whose printing takes most of the time
     #[arg(long)]
@@ -204,6 +204,11 @@ impl Running {
             command.args(*way).arg("-o").arg(&data);
             perf.push((Proc::spawn(&mut command, dir, name), data));
         }
+        for (_, data) in &perf {
+            // What is interrupted before it writes keeps nothing.
+            let written = || std::fs::metadata(data).is_ok_and(|data| data.len() > 0);
+            wait_for(RECORD_LIMIT, || written().then_some(()));
+        }
         if with_perf {
             std::thread::sleep(crate::peers::SETTLE);
         }
@@ -245,6 +250,9 @@ fn of_perf(data: &Path) -> Shares {
     let mut shares = Shares::default();
     for sample in fixtures::perf::parse(&printed.text()) {
         shares.add_theirs(&sample);
+    }
+    if shares.samples == 0 {
+        eprintln!("perf printed no sample: {}", printed.stderr.trim());
     }
     shares
 }
