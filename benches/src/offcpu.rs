@@ -278,6 +278,7 @@ impl Rig {
             watermark_bytes: 128 << 10,
             stack_bytes: 0,
             side_band_bytes: 0,
+            build_ids: true,
         };
         let rings = Rings::open(&environment.cpus_online, &spec, 256 << 10)?;
         let window = Duration::from_secs(10);

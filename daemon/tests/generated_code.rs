@@ -130,6 +130,7 @@ impl Rig {
             watermark_bytes: 1 << 20,
             stack_bytes: 16 << 10,
             side_band_bytes: 0,
+            build_ids: true,
         };
         let cpus = std::thread::available_parallelism().ok()?.get() as u32;
         let cpus: Vec<CpuId> = (0..cpus).map(CpuId).collect();

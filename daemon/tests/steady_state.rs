@@ -112,6 +112,7 @@ fn recorded() -> Option<Vec<Vec<u8>>> {
         watermark_bytes: 2 << 20,
         stack_bytes: COPY_BYTES as u32,
         side_band_bytes: 0,
+        build_ids: true,
     };
     let cpus: Vec<CpuId> = (0..std::thread::available_parallelism().ok()?.get() as u32)
         .map(CpuId)

@@ -80,6 +80,11 @@ impl PerfRecord {
         }
     }
 
+    /// True once it has written something.
+    pub fn records(&self) -> bool {
+        std::fs::metadata(&self.data).is_ok_and(|data| data.len() > 0)
+    }
+
     /// Ends recording and returns the samples.
     ///
     /// # Panics

@@ -234,3 +234,27 @@ fn both_see_the_same_callers_needs_root() {
         );
     }
 }
+
+/// A perf that believes records of mappings which the kernel wrote for younger events dies of it.
+#[test]
+fn a_perf_that_records_already_survives_the_start_of_the_daemon_needs_root() {
+    if !fixtures::require::met(NEEDS) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("failed to make a directory");
+    let perf = PerfRecord::start(dir.path());
+    fixtures::process::wait_for(Duration::from_secs(60), || perf.records().then_some(()))
+        .expect("perf records");
+    let daemon = Daemon::start();
+    // Each maps its own file and those that it is linked to.
+    for _ in 0..100 {
+        let ended = std::process::Command::new("true").status();
+        assert!(ended.expect("a program").success());
+    }
+    let found = daemon.client().status().expect("an answer").degradations;
+    assert!(
+        found.iter().any(|found| found.id == "build_id"),
+        "{found:?}"
+    );
+    perf.stop();
+}

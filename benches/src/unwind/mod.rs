@@ -102,6 +102,7 @@ fn record(time: Duration) -> anyhow::Result<(ProcessTable, Vec<Kept>)> {
         watermark_bytes: 2 << 20,
         stack_bytes: STACK_BYTES,
         side_band_bytes: 0,
+        build_ids: true,
     };
     let mut rings = Rings::open(&cpus, &spec, 8 << 20)?;
     let mut processes = ProcessTable::new();

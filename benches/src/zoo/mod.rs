@@ -9,7 +9,7 @@ use crate::report::{self, Table, count, percent};
 use crate::shares::{self, Shares};
 use crate::watched::Watched;
 use anyhow::{Context, bail};
-use fixtures::process::{Proc, run as run_to_end, wait_for};
+use fixtures::process::{Proc, run as run_to_end};
 use fixtures::require::{is_root, program as find};
 use fixtures::{Cgroup, clock};
 use programs::{INPUTS, PROGRAMS, Program};
@@ -203,11 +203,6 @@ impl Running {
             command.args(["-G", cgroup.path().trim_start_matches('/')]);
             command.args(*way).arg("-o").arg(&data);
             perf.push((Proc::spawn(&mut command, dir, name), data));
-        }
-        for (_, data) in &perf {
-            // What is interrupted before it writes keeps nothing.
-            let written = || std::fs::metadata(data).is_ok_and(|data| data.len() > 0);
-            wait_for(RECORD_LIMIT, || written().then_some(()));
         }
         if with_perf {
             std::thread::sleep(crate::peers::SETTLE);

@@ -29,6 +29,7 @@ use crate::metrics::Registry;
 use crate::perf::cpu_ring::CpuRings;
 use crate::perf::environment::{self, Environment};
 use crate::perf::event::{EventKind, EventSpec, Features, OpenError};
+use crate::perf::others;
 use crate::perf::plan::{Limits, Machine, Plan};
 use crate::perf::rings::{Rings, RingsError};
 use crate::pins::Pins;
@@ -146,6 +147,7 @@ pub fn open_sampling(
         .perf_event_max_stack
         .map_or(u16::MAX, |max| max.min(65535) as u16);
     let depth_max = config.sampling.max_stack_depth.min(sysctl);
+    let build_ids = !others::read_mappings();
     let spec = |kind, stack_bytes| EventSpec {
         kind,
         rate_hz: plan.rate_hz,
@@ -153,6 +155,7 @@ pub fn open_sampling(
         watermark_bytes: plan.watermark_bytes,
         stack_bytes,
         side_band_bytes: plan.side_band_bytes,
+        build_ids,
     };
     let copied = Cell::new(plan.stack_bytes);
     let open = |kind| {

@@ -308,6 +308,18 @@ impl Agent {
                 "",
             ));
         }
+        if sampling.features.spares_build_ids() {
+            list.push(Degradation::new(
+                Feature::BuildId.name(),
+                Severity::Info,
+                format!(
+                    "build ids are not asked for, because perf was recording when the events were \
+                     opened and would crash: {}",
+                    consequence(Feature::BuildId)
+                ),
+                "restart the daemon when perf has ended",
+            ));
+        }
         if sampling.cpus_sampled < sampling.cpus_online {
             list.push(Degradation::new(
                 "cpus_not_sampled",

@@ -55,6 +55,9 @@ pub struct EventSpec {
     /// Bytes of the ring that takes the side band (processes, mappings, names, cgroups, kernel
     /// code), a power of two; 0: it goes into the ring of the samples.
     pub side_band_bytes: usize,
+    /// Mappings bring the build id of their file instead of its inode, where the kernel has it.
+    /// Not beside [`others`](super::others) whom that harms.
+    pub build_ids: bool,
 }
 
 /// Which records an event brings.
@@ -114,15 +117,31 @@ impl Feature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Features {
     dropped: usize,
+    /// Build ids were not asked for.
+    without_build_ids: bool,
 }
 
 impl Features {
-    /// True when the kernel has it.
-    pub fn has(self, feature: Feature) -> bool {
-        !Feature::LADDER[..self.dropped].contains(&feature)
+    /// Those that an event is opened with at first.
+    pub fn of(spec: &EventSpec) -> Features {
+        Features {
+            dropped: 0,
+            without_build_ids: !spec.build_ids,
+        }
     }
 
-    /// What the daemon does without.
+    /// True when it is in use.
+    pub fn has(self, feature: Feature) -> bool {
+        let asked_for = feature != Feature::BuildId || !self.without_build_ids;
+        asked_for && !Feature::LADDER[..self.dropped].contains(&feature)
+    }
+
+    /// True when the kernel has build ids, and they were not asked for.
+    pub fn spares_build_ids(self) -> bool {
+        self.without_build_ids && !self.missing().contains(&Feature::BuildId)
+    }
+
+    /// What the kernel does not have.
     pub fn missing(self) -> &'static [Feature] {
         static LADDER: [Feature; 4] = Feature::LADDER;
         &LADDER[..self.dropped]
@@ -132,6 +151,7 @@ impl Features {
     pub(super) fn fewer(self) -> Option<Features> {
         (self.dropped < Feature::LADDER.len()).then_some(Features {
             dropped: self.dropped + 1,
+            ..self
         })
     }
 
@@ -139,6 +159,7 @@ impl Features {
     pub fn layout(self, stack_bytes: u32) -> Layout {
         Layout {
             cgroup: self.has(Feature::Cgroup),
+            build_ids: self.has(Feature::BuildId),
             user_regs: if stack_bytes > 0 { USER_REGS } else { 0 },
             user_stack: stack_bytes > 0,
             raw: false,

@@ -19,6 +19,9 @@ pub struct Malformed;
 pub struct Layout {
     /// `PERF_SAMPLE_CGROUP` is on.
     pub cgroup: bool,
+    /// Build ids were asked for. The kernel says of mappings that they carry one where another
+    /// event asked and this one did not.
+    pub build_ids: bool,
     /// Registers in `REGS_USER`, by bit; 0 when it is off.
     pub user_regs: u64,
     /// `STACK_USER` is on.
@@ -391,7 +394,7 @@ pub fn parse<'a>(record: &'a [u8], layout: &Layout) -> Result<Record<'a>, Malfor
     let body = record.get(8..trailer).ok_or(Malformed)?;
     let mut cursor = Cursor(body);
     Ok(match kind {
-        sys::PERF_RECORD_MMAP2 => Record::Mmap(mmap(cursor, misc)?),
+        sys::PERF_RECORD_MMAP2 => Record::Mmap(mmap(cursor, misc, layout)?),
         sys::PERF_RECORD_COMM => {
             let (pid, tid) = cursor.u32_pair()?;
             Record::Comm {
@@ -449,10 +452,10 @@ pub fn parse<'a>(record: &'a [u8], layout: &Layout) -> Result<Record<'a>, Malfor
     })
 }
 
-fn mmap(mut cursor: Cursor<'_>, misc: u16) -> Result<Mmap<'_>, Malformed> {
+fn mmap<'a>(mut cursor: Cursor<'a>, misc: u16, layout: &Layout) -> Result<Mmap<'a>, Malformed> {
     let (pid, _tid) = cursor.u32_pair()?;
     let (start, len, file_offset) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
-    let file = if misc & sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16 != 0 {
+    let file = if layout.build_ids && misc & sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16 != 0 {
         let size = cursor.take(4)?[0] as usize;
         MapFile::BuildId(cursor.take(20)?.get(..size).ok_or(Malformed)?)
     } else {

@@ -98,6 +98,7 @@ pub fn live() -> Option<(Driven, Arc<Shared>, Engine)> {
         watermark_bytes: 128 << 10,
         stack_bytes: 0,
         side_band_bytes: 0,
+        build_ids: true,
     };
     let rings = match Rings::open(&environment.cpus_online, &spec, 256 << 10) {
         Ok(rings) => rings,
