@@ -414,6 +414,7 @@ fn queues() -> anyhow::Result<(Queues, Receiver<RawBatch>, SyncSender<RawBatch>)
         loaded,
         handover: Arc::clone(&handover),
         debug_dirs: Vec::new(),
+        derive: true,
     };
     std::thread::spawn(move || {
         let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));

@@ -77,7 +77,7 @@ fn read(reading: &str, path: &Path) -> String {
     if reading == "unwind" {
         let image = found.image.expect("it is open");
         let budget = store.budget(&image).expect("nothing was read before");
-        return match Module::read(&image, None, &found.path, &dirs, &budget) {
+        return match Module::read(&image, None, &found.path, (&dirs, true), &budget) {
             Ok(Some(module)) => format!("{} functions", module.functions()),
             Ok(None) => "none".to_owned(),
             Err(over) => format!("refused: {over}"),

@@ -174,7 +174,7 @@ fn unwinder(store: &FileStore, files: &BTreeSet<u32>) -> Unwinder {
         let dirs = [PathBuf::from("/usr/lib/debug")];
         let module = found.image.map_or(Ok(None), |image| {
             let budget = FileBudget::default();
-            Module::read(&image, None, &found.path, &dirs, &budget)
+            Module::read(&image, None, &found.path, (&dirs, true), &budget)
         });
         unwinder.install(Loaded {
             file,

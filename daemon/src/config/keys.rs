@@ -157,6 +157,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_bool(&mut c.unwind.look, &v),
     },
     Key {
+        path: "unwind.derive",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Derive unwind rows from the instructions of code that has none: static programs of \
+              musl, hand-written assembly, compilers that write none. Where that contradicts itself \
+              the code stays without. false: such code is passed by frame pointers alone.",
+        get: |c| Value::Bool(c.unwind.derive),
+        put: |c, v| put_bool(&mut c.unwind.derive, &v),
+    },
+    Key {
         path: "unwind.cache_mib",
         kind: Kind::Int(4, 4096),
         unit: "MiB",

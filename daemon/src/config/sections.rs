@@ -57,6 +57,8 @@ pub struct Unwind {
     pub stack_kib_max: u32,
     /// Whether stacks deeper than the copy are completed by a look at the thread's memory.
     pub look: bool,
+    /// Whether unwind rows are derived from instructions where there are none.
+    pub derive: bool,
     /// Unwind tables kept, MiB.
     pub cache_mib: u32,
 }
@@ -236,6 +238,7 @@ impl Default for Unwind {
             stack_kib: 16,
             stack_kib_max: 56,
             look: true,
+            derive: true,
             cache_mib: 32,
         }
     }

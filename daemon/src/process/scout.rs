@@ -91,6 +91,8 @@ pub struct Modules {
     pub handover: Arc<Handover>,
     /// Where separate debug files are looked for.
     pub debug_dirs: Vec<PathBuf>,
+    /// Whether rows are derived for code that nothing describes.
+    pub derive: bool,
 }
 
 /// What `fp-files` and the sampler share beside their queues. Plain counters and a hint: they order
@@ -242,7 +244,13 @@ impl Modules {
                 };
                 let budget = budget.pausing(pause);
                 let held = found.debug.as_ref();
-                let module = Module::read(image, held, &found.path, &self.debug_dirs, &budget);
+                let module = Module::read(
+                    image,
+                    held,
+                    &found.path,
+                    (&self.debug_dirs, self.derive),
+                    &budget,
+                );
                 if budget.over() == Some(Over::Later) {
                     store.count_put_off();
                     return;

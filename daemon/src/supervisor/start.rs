@@ -398,6 +398,7 @@ fn start_files(
         loaded,
         handover: Arc::clone(&handover),
         debug_dirs: config.symbols.debug_dirs.clone(),
+        derive: config.unwind.derive,
     };
     let (store, heartbeat) = (Arc::clone(store), Arc::clone(&agent.files));
     threads.drains("fp-files", move || {

@@ -153,6 +153,8 @@ pub struct Section {
     pub kind: u32,
     /// True when the content is compressed.
     pub compressed: bool,
+    /// True when it is code.
+    pub executable: bool,
     /// Its address as the image states it (SVMA); 0 when it is not loaded.
     pub address: u64,
     /// Where the content begins in the file.
@@ -314,6 +316,7 @@ fn read_sections<H: FileHeader<Endian = LE>, R: ReadAt + ?Sized>(
         name: name(entry.sh_name(LE) as usize).into(),
         kind: entry.sh_type(LE).0,
         compressed: entry.sh_flags(LE).contains(elf::SHF_COMPRESSED),
+        executable: entry.sh_flags(LE).contains(elf::SHF_EXECINSTR),
         address: entry.sh_addr(LE).into(),
         offset: entry.sh_offset(LE).into(),
         size: entry.sh_size(LE).into(),

@@ -61,6 +61,10 @@ pub struct UnwindCounts {
     pub computed: u64,
     /// Frames passed by frame pointer for want of unwind information.
     pub by_frame_pointer: u64,
+    /// Frames passed by rows that were derived from instructions.
+    pub by_derived_rule: u64,
+    /// Frames whose derived row led nowhere.
+    pub derived_misled: u64,
     /// Frames of generated code passed by what is known of it.
     pub by_generated_rule: u64,
     /// Frames of generated code whose rule led nowhere: older or newer code than what ran.
@@ -87,6 +91,8 @@ impl Default for UnwindCounts {
             recall: RecallCounts::default(),
             computed: 0,
             by_frame_pointer: 0,
+            by_derived_rule: 0,
+            derived_misled: 0,
             by_generated_rule: 0,
             generated_misled: 0,
             walks: 0,
@@ -162,6 +168,12 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
+    /// True when a caller's instruction pointer is one, or says that nobody called.
+    fn leads_to_code(&self, caller: &Registers) -> bool {
+        let before = Avma(caller.ip().wrapping_sub(1));
+        caller.ip() == 0 || self.process.space().find(before).is_some()
+    }
+
     /// A walk that is cut here, for want of the return address at `slot`, if that lies beyond the
     /// copy.
     fn cut_at(&self, slot: u64) -> Option<Cut> {
@@ -404,6 +416,9 @@ impl Engine {
                 }
             }
         };
+        if rule.derived {
+            return self.by_derived_rule(cursor, caller, leaf);
+        }
         match caller {
             // Stacks grow down, so a caller's frame lies above. A signal handler may have run on a
             // stack of its own, and a frame may be empty where the leaf saved nothing.
@@ -417,6 +432,31 @@ impl Engine {
             }
             Err(end) => Next::End(end),
         }
+    }
+
+    /// Passes a frame by what its instructions tell of it, if that leads to code; else by its frame
+    /// pointer.
+    fn by_derived_rule(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        caller: Result<Registers, StackEnd>,
+        leaf: bool,
+    ) -> Next {
+        match caller {
+            Ok(caller) => {
+                let upwards = leaf || caller.sp() > cursor.registers.sp();
+                if upwards && cursor.leads_to_code(&caller) {
+                    self.counts.by_derived_rule += 1;
+                    cursor.registers = caller;
+                    cursor.exact = false;
+                    return Next::Caller;
+                }
+            }
+            Err(StackEnd::CopyTooSmall) => return Next::End(StackEnd::CopyTooSmall),
+            Err(_) => {}
+        }
+        self.counts.derived_misled += 1;
+        self.by_frame_pointer(cursor, StackEnd::NoUnwindInfo)
     }
 
     /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What
@@ -442,8 +482,7 @@ impl Engine {
         match step_saved(base, offset, &places, registers, stack) {
             Ok(caller) => {
                 let upwards = leaf || caller.sp() > registers.sp();
-                let before = Avma(caller.ip().wrapping_sub(1));
-                if upwards && (caller.ip() == 0 || process.space().find(before).is_some()) {
+                if upwards && cursor.leads_to_code(&caller) {
                     self.counts.by_generated_rule += 1;
                     cursor.registers = caller;
                     cursor.exact = false;

@@ -12,6 +12,7 @@
 //! leaves the bytes of the stack where they are, in the ring.
 
 mod callchain;
+pub mod derive;
 pub mod engine;
 mod expression;
 pub mod generated;

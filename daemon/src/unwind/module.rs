@@ -4,6 +4,7 @@
 //! so a file cut short while it is read or later cannot harm. The sampler shares one module among
 //! all processes that map the file.
 
+use super::derive;
 use super::go;
 use super::pack::Place;
 use super::rule::Rule;
@@ -73,8 +74,9 @@ impl Module {
     }
 
     /// Reads what `image`, which ran from `path`, or its separate debug file has: the one `held`
-    /// with it, or one in `debug_dirs`. `None` when it is not an image of this architecture or has
-    /// no unwind information at all.
+    /// with it, or one in `debug_dirs`; what neither describes is derived from instructions if
+    /// `derives` says so. `None` when it is not an image of this architecture or has no unwind
+    /// information at all.
     ///
     /// # Errors
     /// When reading it takes more than `budget` has left.
@@ -82,7 +84,7 @@ impl Module {
         image: &Image,
         held: Option<&Image>,
         path: &[u8],
-        debug_dirs: &[PathBuf],
+        (debug_dirs, derives): (&[PathBuf], bool),
         budget: &FileBudget<'_>,
     ) -> Result<Option<Module>, Over> {
         let Ok(headers) = elf::read_headers(image) else {
@@ -103,7 +105,31 @@ impl Module {
             let table = table(Dialect::Debug, &debug, section, code, budget)?;
             module.tables = table.into_iter().collect();
         }
+        if derives {
+            module.derive(image, &headers, budget)?;
+        }
         Ok((!module.tables.is_empty()).then_some(module))
+    }
+
+    /// Adds what instructions tell of code that no table describes.
+    ///
+    /// # Errors
+    /// When that takes more than `budget` has left.
+    pub fn derive<R: ReadAt + ?Sized>(
+        &mut self,
+        image: &R,
+        headers: &Headers,
+        budget: &FileBudget<'_>,
+    ) -> Result<(), Over> {
+        let pieces = derive::undescribed(headers, &self.tables);
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let base = lowest(&self.segments);
+        let table = derive::table(image, &pieces, base, self.entry, budget)?;
+        let tables = std::mem::take(&mut self.tables).into_iter();
+        self.tables = tables.chain(table).collect();
+        Ok(())
     }
 
     /// Reads what an image itself has. `None` when it is not an image of this architecture.
@@ -191,13 +217,16 @@ impl Module {
         let Some(address) = self.address_of(offset) else {
             return Rule::UNKNOWN;
         };
-        let mut described = self.tables.iter().filter_map(|table| table.rule(address));
-        described
-            .next()
+        self.described(address)
             .or_else(|| self.plt_rule(address))
             .or_else(|| self.entered_rule(address))
             .or_else(|| self.entry_rule(address))
             .unwrap_or(Rule::UNKNOWN)
+    }
+
+    /// The rule of an address (SVMA) by the tables alone.
+    pub fn described(&self, address: u64) -> Option<Rule> {
+        self.tables.iter().find_map(|table| table.rule(address))
     }
 
     /// A return address that is the first of a function was put there by hand (makecontext does

@@ -81,6 +81,8 @@ pub struct Rule {
     pub signal: bool,
     /// No call leads here: as a return address it is that of the function's first instruction.
     pub entered: bool,
+    /// It was derived from instructions: nothing describes the address.
+    pub derived: bool,
 }
 
 impl Rule {
@@ -89,6 +91,7 @@ impl Rule {
         step: Step::Unknown,
         signal: false,
         entered: false,
+        derived: false,
     };
 
     /// The stack begins in this function.
@@ -100,8 +103,8 @@ impl Rule {
     /// The stack was made to begin here.
     pub const ENTERED: Rule = Rule {
         step: Step::Outermost,
-        signal: false,
         entered: true,
+        ..Rule::UNKNOWN
     };
 
     /// The function calls on another stack.
@@ -130,8 +133,48 @@ impl Rule {
         Some(Rule {
             step,
             signal: injected,
-            entered: false,
+            ..Rule::UNKNOWN
         })
+    }
+
+    /// The rule that instructions lead to: the register and the distance of the CFA from it, and
+    /// the distances of saved registers from the CFA. Unit: bytes. `None` where they are too large.
+    pub fn derived(
+        (base, offset): (u16, i32),
+        saved: impl Iterator<Item = (u16, i32)>,
+    ) -> Option<Rule> {
+        let mut places = [SAME; PLACES.len()];
+        places[0] = -1;
+        for (register, distance) in saved {
+            let place = PLACES.iter().position(|&known| known == register)?;
+            places[place] = i16::try_from(distance / 8).ok().filter(|&at| at != SAME)?;
+        }
+        let step = Step::Saved {
+            base: u8::try_from(base).ok()?,
+            offset,
+            places,
+        };
+        Some(Rule {
+            step,
+            derived: true,
+            ..Rule::UNKNOWN
+        })
+    }
+
+    /// The register that the CFA is counted from, its distance from it, and how far below the CFA
+    /// the frame pointer of the caller is, where it was saved. Unit: bytes. `None` of rules of
+    /// another form.
+    pub fn distances(&self) -> Option<(u16, i32, Option<i32>)> {
+        let Step::Saved {
+            base,
+            offset,
+            places,
+        } = self.step
+        else {
+            return None;
+        };
+        let frame_pointer = (places[2] != SAME).then(|| i32::from(places[2]) * -8);
+        Some((base.into(), offset, frame_pointer))
     }
 
     /// The return address is at the stack pointer plus `offset` bytes, and nothing else is saved.
@@ -199,6 +242,7 @@ impl Kind {
                 step: Step::Computed,
                 signal: row.signal,
                 entered: row.signal,
+                ..Rule::UNKNOWN
             }),
         }
     }
@@ -361,6 +405,7 @@ pub(super) fn kind_of_row(row: &Row, facts: RowFacts<'_>, expressions: &mut Expr
             step: Step::Outermost,
             signal: facts.signal,
             entered: facts.signal,
+            ..Rule::UNKNOWN
         });
     }
     saved(row, facts).unwrap_or_else(|| {

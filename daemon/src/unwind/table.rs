@@ -183,6 +183,24 @@ impl Table {
         Some(())
     }
 
+    /// Hands what is described of a range of addresses (SVMA) to `each`, in order.
+    pub fn described(&self, range: Range<u64>, mut each: impl FnMut(Range<u64>)) {
+        let after = self
+            .index
+            .partition_point(|entry| self.base.saturating_add(entry.start.into()) <= range.start);
+        for pair in self.index[after.saturating_sub(1)..].windows(2) {
+            let [entry, next] = pair else { continue };
+            let start = self.base.saturating_add(entry.start.into());
+            if start >= range.end {
+                break;
+            }
+            if entry.at().is_some() {
+                let end = self.base.saturating_add((next.start - entry.gap()).into());
+                each(start..end);
+            }
+        }
+    }
+
     /// True when a function that is described begins at `address` (SVMA).
     pub fn begins_at(&self, address: u64) -> bool {
         let relative = address.checked_sub(self.base).map(u32::try_from);

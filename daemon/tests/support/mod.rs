@@ -47,6 +47,7 @@ impl Driven {
             loaded,
             handover: Arc::clone(&handover),
             debug_dirs: Vec::new(),
+            derive: true,
         };
         let store = Arc::new(FileStore::new(None, Arc::new(SymbolCounters::default())));
         let of_files = Arc::clone(&store);

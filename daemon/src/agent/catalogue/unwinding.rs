@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&UnwindCounts) -> u64;
-    let metrics: [(&str, &str, Kind, Pick); 25] = [
+    let metrics: [(&str, &str, Kind, Pick); 27] = [
         (
             "fleetprof_unwind_walks_total",
             "Copies of stacks unwound.",
@@ -47,6 +47,18 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             "Frames without unwind information that were passed by their frame pointer.",
             Kind::Counter,
             |c| c.by_frame_pointer,
+        ),
+        (
+            "fleetprof_unwind_derived_steps_total",
+            "Frames passed by unwind rows that were derived from instructions, for want of others.",
+            Kind::Counter,
+            |c| c.by_derived_rule,
+        ),
+        (
+            "fleetprof_unwind_derived_misled_total",
+            "Frames whose derived row led nowhere.",
+            Kind::Counter,
+            |c| c.derived_misled,
         ),
         (
             "fleetprof_unwind_generated_steps_total",

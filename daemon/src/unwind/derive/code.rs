@@ -1,0 +1,102 @@
+//! Code as bytes, decoded an instruction at a time, as often as there is work left.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
+
+/// Longest instruction. Unit: bytes.
+const INSTRUCTION_BYTES_MAX: usize = 15;
+
+/// Instructions decoded between two looks at the budget.
+const AT_ONCE: usize = 4096;
+
+/// Most instructions decoded for each byte of code. Instructions have four bytes, and each is decoded
+/// once for what is called, once for what returns, once for its frame and a few times for guesses;
+/// code that takes more is made to take long.
+const WORK_PER_BYTE: usize = 4;
+
+/// Code at an address. Places in it are relative to its start.
+pub struct Code<'a, 'c> {
+    bytes: &'a [u8],
+    base: u64,
+    work_left: usize,
+    check: &'c mut dyn FnMut() -> bool,
+}
+
+impl<'a, 'c> Code<'a, 'c> {
+    /// `check` says now and then whether to go on.
+    pub fn new(bytes: &'a [u8], base: u64, check: &'c mut dyn FnMut() -> bool) -> Code<'a, 'c> {
+        Code {
+            bytes,
+            base,
+            work_left: bytes.len().saturating_mul(WORK_PER_BYTE),
+            check,
+        }
+    }
+
+    /// Its length. Unit: bytes.
+    pub fn len(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+
+    /// Decodes the instruction at a place; false when there is none. `None` when that takes too
+    /// much.
+    pub fn decode(&mut self, at: u32, into: &mut Instruction) -> Option<bool> {
+        self.work_left = self.work_left.checked_sub(1)?;
+        if self.work_left.is_multiple_of(AT_ONCE) && !(self.check)() {
+            return None;
+        }
+        Some(self.decode_free(at, into))
+    }
+
+    /// True when there is no work left.
+    pub fn is_tedious(&self) -> bool {
+        self.work_left == 0
+    }
+
+    fn decode_free(&self, at: u32, into: &mut Instruction) -> bool {
+        let bytes = self.bytes.get(at as usize..).unwrap_or_default();
+        let bytes = &bytes[..bytes.len().min(INSTRUCTION_BYTES_MAX)];
+        let ip = self.base.wrapping_add(at.into());
+        Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode_out(into);
+        !into.is_invalid()
+    }
+
+    /// The place of an address.
+    pub fn place(&self, address: u64) -> Option<u32> {
+        let at = address.checked_sub(self.base)?;
+        (at < self.bytes.len() as u64).then_some(at as u32)
+    }
+
+    /// The bytes from a place on.
+    fn bytes_at(&self, at: u32) -> &'a [u8] {
+        self.bytes.get(at as usize..).unwrap_or_default()
+    }
+
+    /// Where what fills up ends that begins at a place.
+    pub fn padding_end(&mut self, mut at: u32) -> Option<u32> {
+        let mut instruction = Instruction::default();
+        while at < self.len() {
+            // What fills up begins with one of few bytes.
+            if !matches!(
+                self.bytes[at as usize],
+                0x00 | 0x0f | 0x66 | 0x2e | 0x3e | 0x48 | 0x87 | 0x89 | 0x8b | 0x90 | 0xcc | 0xf3
+            ) || !self.decode(at, &mut instruction)?
+            {
+                break;
+            }
+            let fills = match instruction.mnemonic() {
+                Mnemonic::Nop | Mnemonic::Int3 => true,
+                Mnemonic::Add => self.bytes_at(at).starts_with(&[0, 0]),
+                Mnemonic::Xchg | Mnemonic::Mov => {
+                    instruction.op1_kind() == OpKind::Register
+                        && instruction.op0_register() == instruction.op1_register()
+                }
+                _ => false,
+            };
+            if !fills {
+                break;
+            }
+            at += instruction.len() as u32;
+        }
+        Some(at.min(self.len()))
+    }
+}

@@ -1,0 +1,460 @@
+//! Follows the ways through code and notes the frame at each instruction.
+
+use super::code::Code;
+use super::frame::{Accesses, Frame};
+use super::returns::Returns;
+use hashbrown::HashMap;
+use iced_x86::{FlowControl, Instruction, Mnemonic};
+use std::collections::BTreeMap;
+
+/// Most distinct frames of one piece of code. The C library has 1,200, PHP 3,000; what comes beyond
+/// them stays unknown.
+const FRAMES_MAX: usize = u16::MAX as usize - 2;
+
+/// Frames of computed jumps that are tried for code behind them.
+const SWITCHES_TRIED: usize = 4;
+
+/// Longest code that is followed from a guess. Unit: instructions. Pieces of functions that only a
+/// computed jump leads to are shorter; where it is too small they stay unknown.
+const GUESSED_MAX: usize = 4096;
+
+/// What compilers align functions to. Unit: bytes.
+const ALIGNMENT: u32 = 16;
+
+/// Instructions with one frame. Places are relative to the start of the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Where they begin.
+    pub start: u32,
+    /// Where they end.
+    pub end: u32,
+    /// The frame, by its place among those of [`Derived`].
+    pub frame: u16,
+    /// A function begins here.
+    pub entry: bool,
+}
+
+/// What was derived.
+#[derive(Debug, Default)]
+pub struct Derived {
+    /// In order of address.
+    pub runs: Vec<Run>,
+    /// The frames of runs.
+    pub frames: Vec<Frame>,
+}
+
+/// What is known of an address.
+mod known {
+    /// Nothing.
+    pub const NOTHING: u16 = 0;
+    /// It is in the middle of an instruction.
+    pub const INSIDE: u16 = 1;
+    /// An instruction begins there; from here on, with the frame of this number.
+    pub const FIRST: u16 = 2;
+}
+
+/// How it is known that code begins somewhere with a certain frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// It is called, or entered otherwise.
+    Called,
+    /// It lies where a function may begin, or go on.
+    Guessed,
+}
+
+/// A way through code that is still to be followed.
+#[derive(Clone, Copy)]
+struct Way {
+    at: u32,
+    frame: Frame,
+}
+
+/// What the ways from one place came to.
+#[derive(Default)]
+struct Outcome {
+    confirmed: usize,
+    contradicted: bool,
+}
+
+impl Outcome {
+    /// A way ends where the stack has to be as the caller left it.
+    fn leaves(&mut self, frame: &Frame, found: Found) {
+        // Assembler may have its own ideas of which registers to keep, where it is known to be
+        // called.
+        let keeps = found == Found::Called || frame.keeps_registers();
+        match frame.sp == Frame::ENTERED.sp && keeps {
+            true => self.confirmed += 1,
+            false => self.contradicted = true,
+        }
+    }
+}
+
+struct Explorer<'a, 'c> {
+    code: Code<'a, 'c>,
+    returns: Returns,
+    accesses: Accesses,
+    /// By address; see [`known`].
+    known: Vec<u16>,
+    frames: Vec<Frame>,
+    numbers: HashMap<Frame, u16>,
+    /// Where functions begin, in order.
+    entries: Vec<u32>,
+    /// Functions that were guessed.
+    guessed: Vec<u32>,
+    /// Of what is followed: number of the frame and length of each instruction.
+    local: HashMap<u32, (u16, u8)>,
+    ways: Vec<Way>,
+    /// Of what is followed: frames behind calls after which something else may begin.
+    local_behind: Vec<Way>,
+    /// Of what is followed: frames at jumps to a computed address.
+    local_switches: Vec<Way>,
+    behind: BTreeMap<u32, Frame>,
+    switches: BTreeMap<u32, Frame>,
+}
+
+/// The frames of `code`. `entries`: where functions are known to begin, next to those that are
+/// called. `None` when it was told to stop.
+pub fn derive(mut code: Code<'_, '_>, entries: &[u32]) -> Option<Derived> {
+    let mut entries = entries.to_vec();
+    find_calls(&mut code, &mut entries)?;
+    entries.retain(|&entry| entry < code.len());
+    entries.sort_unstable();
+    entries.dedup();
+    let returns = Returns::of(&mut code, &entries)?;
+    let len = code.len() as usize;
+    let mut explorer = Explorer {
+        code,
+        returns,
+        accesses: Accesses::new(),
+        known: vec![known::NOTHING; len],
+        frames: Vec::new(),
+        numbers: HashMap::new(),
+        entries,
+        guessed: Vec::new(),
+        local: HashMap::new(),
+        ways: Vec::new(),
+        local_behind: Vec::new(),
+        local_switches: Vec::new(),
+        behind: BTreeMap::new(),
+        switches: BTreeMap::new(),
+    };
+    // What takes too long to follow stays unknown.
+    let done = explorer.follow_entries().and_then(|()| explorer.guess());
+    if done.is_none() && !explorer.code.is_tedious() {
+        return None;
+    }
+    Some(explorer.finish())
+}
+
+/// Adds what direct calls lead to.
+fn find_calls(code: &mut Code<'_, '_>, into: &mut Vec<u32>) -> Option<()> {
+    let mut instruction = Instruction::default();
+    let mut at = 0;
+    while at < code.len() {
+        if !code.decode(at, &mut instruction)? {
+            at += 1;
+            continue;
+        }
+        if instruction.flow_control() == FlowControl::Call
+            && instruction.near_branch_target() != instruction.next_ip()
+            && let Some(target) = code.place(instruction.near_branch_target())
+        {
+            into.push(target);
+        }
+        at += instruction.len() as u32;
+    }
+    Some(())
+}
+
+impl Explorer<'_, '_> {
+    fn is_entry(&self, at: u32) -> bool {
+        self.entries.binary_search(&at).is_ok()
+    }
+
+    fn is_unknown(&self, at: u32) -> bool {
+        self.known.get(at as usize) == Some(&known::NOTHING)
+    }
+
+    fn number(&mut self, frame: Frame) -> Option<u16> {
+        if let Some(&number) = self.numbers.get(&frame) {
+            return Some(number);
+        }
+        if self.frames.len() >= FRAMES_MAX {
+            return None;
+        }
+        let number = self.frames.len() as u16;
+        self.frames.push(frame);
+        self.numbers.insert(frame, number);
+        Some(number)
+    }
+
+    fn follow_entries(&mut self) -> Option<()> {
+        for at in 0..self.entries.len() {
+            let entry = self.entries[at];
+            if self.is_unknown(entry) {
+                let outcome = self.follow(entry, Frame::ENTERED, Found::Called)?;
+                if !outcome.contradicted {
+                    self.keep();
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Keeps what was followed last.
+    fn keep(&mut self) {
+        for (&at, &(number, len)) in &self.local {
+            let (at, end) = (at as usize, at as usize + usize::from(len));
+            self.known[at] = known::FIRST + number;
+            self.known[at + 1..end].fill(known::INSIDE);
+        }
+        for Way { at, frame } in self.local_behind.drain(..) {
+            self.behind.entry(at).or_insert(frame);
+        }
+        for Way { at, frame } in self.local_switches.drain(..) {
+            self.switches.insert(at, frame);
+        }
+    }
+
+    /// Guesses at what nothing known leads to.
+    fn guess(&mut self) -> Option<()> {
+        let mut at = 0;
+        while at < self.code.len() {
+            if !self.is_unknown(at) {
+                at += 1;
+                continue;
+            }
+            let end = self.code.padding_end(at)?;
+            if end > at {
+                at = end;
+            } else if !self.guess_at(at)? {
+                at = self.next_break(at)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Where code that cannot be followed ends: what comes next in it fails as it did.
+    fn next_break(&mut self, mut at: u32) -> Option<u32> {
+        let mut instruction = Instruction::default();
+        while self.is_unknown(at) {
+            if !self.code.decode(at, &mut instruction)? {
+                return Some(at + 1);
+            }
+            at += instruction.len() as u32;
+            match instruction.flow_control() {
+                FlowControl::Next
+                | FlowControl::Call
+                | FlowControl::IndirectCall
+                | FlowControl::ConditionalBranch => {}
+                _ => break,
+            }
+        }
+        Some(at)
+    }
+
+    /// Tries frames that code may begin with; true when one is confirmed.
+    fn guess_at(&mut self, at: u32) -> Option<bool> {
+        let mut guesses: Vec<Frame> = Vec::with_capacity(SWITCHES_TRIED + 2);
+        guesses.extend(self.behind.get(&at));
+        if at.is_multiple_of(ALIGNMENT) {
+            guesses.push(Frame::ENTERED);
+        }
+        let switches = self.switches.range(..at).rev();
+        for (_, frame) in switches.take(SWITCHES_TRIED) {
+            if !guesses.contains(frame) {
+                guesses.push(*frame);
+            }
+        }
+        if !guesses.contains(&Frame::ENTERED) {
+            guesses.push(Frame::ENTERED);
+        }
+        for frame in guesses {
+            let outcome = self.follow(at, frame, Found::Guessed)?;
+            if !outcome.contradicted && outcome.confirmed > 0 {
+                if frame == Frame::ENTERED {
+                    self.guessed.push(at);
+                }
+                self.keep();
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    /// Follows all ways from a place on.
+    fn follow(&mut self, start: u32, frame: Frame, found: Found) -> Option<Outcome> {
+        self.local.clear();
+        self.local_behind.clear();
+        self.local_switches.clear();
+        self.ways.clear();
+        self.ways.push(Way { at: start, frame });
+        let mut outcome = Outcome::default();
+        while let Some(way) = self.ways.pop() {
+            self.follow_way((start, found), way, &mut outcome)?;
+            outcome.contradicted |= found == Found::Guessed && self.local.len() > GUESSED_MAX;
+            if outcome.contradicted {
+                break;
+            }
+        }
+        // What is reached some other way does not depend on whether a call returns.
+        let (local, known) = (&self.local, &self.known);
+        self.local_behind.retain(|way| {
+            !local.contains_key(&way.at) && known.get(way.at as usize) == Some(&known::NOTHING)
+        });
+        Some(outcome)
+    }
+
+    fn follow_way(
+        &mut self,
+        (start, found): (u32, Found),
+        way: Way,
+        outcome: &mut Outcome,
+    ) -> Option<()> {
+        let Way { mut at, mut frame } = way;
+        let mut instruction = Instruction::default();
+        // How far the CFA is from the stack pointer where it is what it was compared with.
+        let mut compared = None;
+        loop {
+            if !self.meet(at, &mut frame, outcome) {
+                return Some(());
+            }
+            let number = match self.code.decode(at, &mut instruction)? {
+                true => self.number(frame),
+                false => None,
+            };
+            let Some(number) = number else {
+                outcome.contradicted = true;
+                return Some(());
+            };
+            self.local.insert(at, (number, instruction.len() as u8));
+            let next = at + instruction.len() as u32;
+            match instruction.flow_control() {
+                FlowControl::Return => {
+                    outcome.leaves(&frame, found);
+                    return Some(());
+                }
+                FlowControl::UnconditionalBranch => {
+                    match self.code.place(instruction.near_branch_target()) {
+                        Some(target) if target != start && self.is_entry(target) => {
+                            outcome.leaves(&frame, found);
+                            return Some(());
+                        }
+                        Some(target) => at = target,
+                        None => return Some(()),
+                    }
+                    continue;
+                }
+                FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
+                    if let Some(at) = self.code.place(instruction.near_branch_target()) {
+                        self.ways.push(Way { at, frame });
+                    }
+                    if instruction.mnemonic() == Mnemonic::Jne {
+                        frame.sp = compared.or(frame.sp);
+                    }
+                }
+                FlowControl::IndirectBranch => {
+                    if frame.sp != Frame::ENTERED.sp {
+                        self.local_switches.push(Way { at, frame });
+                    }
+                    return Some(());
+                }
+                FlowControl::Call if !self.comes_back(&instruction) => return Some(()),
+                FlowControl::Call | FlowControl::IndirectCall => {
+                    frame.step(&instruction, &mut self.accesses);
+                    // Behind a call that may not return another function may begin.
+                    let end = self.code.padding_end(next)?;
+                    let begins = end > next && end.is_multiple_of(ALIGNMENT);
+                    if begins || self.is_entry(end) {
+                        self.local_behind.push(Way { at: end, frame });
+                        return Some(());
+                    }
+                    at = next;
+                    continue;
+                }
+                FlowControl::Interrupt | FlowControl::Exception => return Some(()),
+                _ if instruction.mnemonic() == Mnemonic::Hlt => return Some(()),
+                _ => {}
+            }
+            compared = match instruction.mnemonic() {
+                Mnemonic::Cmp => frame.compared_with_sp(&instruction),
+                _ => None,
+            };
+            frame.step(&instruction, &mut self.accesses);
+            if next != start && self.is_entry(next) && frame.sp != Frame::ENTERED.sp {
+                // It would fall into another function.
+                outcome.contradicted = true;
+                return Some(());
+            }
+            at = next;
+        }
+    }
+
+    /// A way comes to a place with a frame; false when it ends there. The frame loses what is not
+    /// the same on another way that came there.
+    fn meet(&self, at: u32, frame: &mut Frame, outcome: &mut Outcome) -> bool {
+        let known = self.known.get(at as usize).copied();
+        let (number, other_function) = match (known, self.local.get(&at)) {
+            (None | Some(known::INSIDE), _) => {
+                outcome.contradicted = true;
+                return false;
+            }
+            (Some(known::NOTHING), None) => return true,
+            (Some(known::NOTHING), Some(&(number, _))) => (number, false),
+            (Some(known), _) => (known - known::FIRST, true),
+        };
+        let there = self.frames[usize::from(number)];
+        if there.holds_for(frame) {
+            outcome.confirmed += usize::from(other_function);
+            return false;
+        }
+        match there.met_by(frame) {
+            Some(both) if !other_function => {
+                *frame = both;
+                true
+            }
+            _ => {
+                outcome.contradicted = true;
+                false
+            }
+        }
+    }
+
+    /// False for the call of a function that never returns.
+    fn comes_back(&self, call: &Instruction) -> bool {
+        let target = self.code.place(call.near_branch_target());
+        target.is_none_or(|target| self.returns.comes_back(target))
+    }
+
+    fn finish(mut self) -> Derived {
+        self.entries.append(&mut self.guessed);
+        self.entries.sort_unstable();
+        let mut runs: Vec<Run> = Vec::new();
+        let mut at = 0;
+        while let Some(&known) = self.known.get(at) {
+            let inside = self.known[at + 1..].iter();
+            let end = at + 1 + inside.take_while(|&&known| known == known::INSIDE).count();
+            if known >= known::FIRST {
+                let run = Run {
+                    start: at as u32,
+                    end: end as u32,
+                    frame: known - known::FIRST,
+                    entry: self.is_entry(at as u32),
+                };
+                match runs.last_mut() {
+                    Some(last)
+                        if last.end == run.start && last.frame == run.frame && !run.entry =>
+                    {
+                        last.end = run.end;
+                    }
+                    _ => runs.push(run),
+                }
+            }
+            at = end;
+        }
+        Derived {
+            runs,
+            frames: self.frames,
+        }
+    }
+}
