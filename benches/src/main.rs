@@ -7,6 +7,7 @@
 mod accuracy;
 mod contained;
 mod cost;
+mod derive;
 mod fleet;
 mod load;
 mod machine;
@@ -42,6 +43,7 @@ Examples:
   benches accuracy --quick     how true its profiles are; as root
   benches runtimes             what it sees of language runtimes, beside perf
   benches zoo --no-perf        what it sees of ordinary programs
+  benches derive               how right derived unwind rows are
   benches micro                hot paths, about a minute
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long that collector takes to answer
@@ -80,6 +82,8 @@ enum Command {
     Runtimes(runtimes::Args),
     /// Ordinary programs in twenty languages, from their first sample on, beside perf's; needs root
     Zoo(zoo::Args),
+    /// Unwind rows derived from instructions, beside those that compilers wrote
+    Derive(derive::Args),
     /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
     Fleet(fleet::Args),
     /// Questions to a collector with an hour of 50 hosts, and of twice as many
@@ -105,6 +109,7 @@ fn main() -> anyhow::Result<()> {
         Command::Offcpu(args) => offcpu::run(&args),
         Command::Runtimes(args) => runtimes::run(&args),
         Command::Zoo(args) => zoo::run(&args),
+        Command::Derive(args) => derive::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),
         Command::Micro(args) => micro::run(&args),

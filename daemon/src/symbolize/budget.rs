@@ -228,7 +228,13 @@ impl<'a> FileBudget<'a> {
         }
     }
 
-    fn spent(&self) -> Duration {
+    /// Memory that can still be charged. Unit: bytes.
+    pub fn room(&self) -> usize {
+        self.bytes_max.saturating_sub(self.held.get())
+    }
+
+    /// CPU time so far, pauses apart.
+    pub fn spent(&self) -> Duration {
         let since = thread_cpu().saturating_sub(self.began);
         since.saturating_sub(self.paused.get())
     }

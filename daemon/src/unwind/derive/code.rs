@@ -13,6 +13,9 @@ const AT_ONCE: usize = 4096;
 /// code that takes more is made to take long.
 const WORK_PER_BYTE: usize = 4;
 
+/// What compilers align functions to. Unit: bytes.
+const ALIGNMENT: u64 = 16;
+
 /// Code at an address. Places in it are relative to its start.
 pub struct Code<'a, 'c> {
     bytes: &'a [u8],
@@ -30,6 +33,16 @@ impl<'a, 'c> Code<'a, 'c> {
             work_left: bytes.len().saturating_mul(WORK_PER_BYTE),
             check,
         }
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Its address.
+    pub fn base(&self) -> u64 {
+        self.base
     }
 
     /// Its length. Unit: bytes.
@@ -66,26 +79,41 @@ impl<'a, 'c> Code<'a, 'c> {
         (at < self.bytes.len() as u64).then_some(at as u32)
     }
 
+    /// True where compilers may have a function begin.
+    pub fn is_aligned(&self, at: u32) -> bool {
+        self.base.wrapping_add(at.into()).is_multiple_of(ALIGNMENT)
+    }
+
+    /// Where zeros end that begin at a place.
+    pub fn zeros_end(&self, at: u32) -> u32 {
+        let zeros = self.bytes_at(at).iter().take_while(|&&byte| byte == 0);
+        at + zeros.count() as u32
+    }
+
     /// The bytes from a place on.
     fn bytes_at(&self, at: u32) -> &'a [u8] {
         self.bytes.get(at as usize..).unwrap_or_default()
     }
 
-    /// Where what fills up ends that begins at a place.
+    /// Where what fills up ends that begins at a place: zeros, any number of them, or instructions
+    /// that do nothing.
     pub fn padding_end(&mut self, mut at: u32) -> Option<u32> {
         let mut instruction = Instruction::default();
         while at < self.len() {
-            // What fills up begins with one of few bytes.
+            at = self.zeros_end(at);
+            let Some(&first) = self.bytes.get(at as usize) else {
+                break;
+            };
+            // What else fills up begins with one of few bytes.
             if !matches!(
-                self.bytes[at as usize],
-                0x00 | 0x0f | 0x66 | 0x2e | 0x3e | 0x48 | 0x87 | 0x89 | 0x8b | 0x90 | 0xcc | 0xf3
+                first,
+                0x0f | 0x66 | 0x2e | 0x3e | 0x48 | 0x87 | 0x89 | 0x8b | 0x90 | 0xcc | 0xf3
             ) || !self.decode(at, &mut instruction)?
             {
                 break;
             }
             let fills = match instruction.mnemonic() {
                 Mnemonic::Nop | Mnemonic::Int3 => true,
-                Mnemonic::Add => self.bytes_at(at).starts_with(&[0, 0]),
                 Mnemonic::Xchg | Mnemonic::Mov => {
                     instruction.op1_kind() == OpKind::Register
                         && instruction.op0_register() == instruction.op1_register()

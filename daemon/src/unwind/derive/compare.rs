@@ -5,7 +5,7 @@
 use super::code::Code;
 use super::explore::{Derived, derive};
 use super::frame::{Frame, Value};
-use super::number_of;
+use super::{HELD_PER_BYTE, PIECE_BYTES_MAX, number_of};
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{self, ReadAt};
 use crate::unwind::module::Module;
@@ -57,20 +57,30 @@ pub fn compare<R: ReadAt + ?Sized>(
     ) else {
         return Ok(None);
     };
-    budget.reads(text.size as usize)?;
-    let _held = budget.charge((text.size.saturating_mul(super::HELD_PER_BYTE)) as usize)?;
-    let mut bytes = vec![0; text.size as usize];
-    if module.functions() == 0 || image.read_exact_at(&mut bytes, text.offset).is_err() {
+    if module.functions() == 0 {
         return Ok(None);
     }
-    let mut check = || budget.check().is_ok();
-    let code = Code::new(&bytes, text.address, &mut check);
-    let entry = code.place(headers.entry);
-    let Some(derived) = derive(code, entry.as_slice()) else {
-        budget.check()?;
-        return Ok(None);
-    };
-    Ok(Some(judge(&module, (&bytes, text.address), &derived)))
+    let mut counts = Agreement::default();
+    let mut at = 0;
+    while at < text.size {
+        let mut bytes = vec![0; (text.size - at).min(PIECE_BYTES_MAX) as usize];
+        budget.reads(bytes.len())?;
+        let _held = budget.charge(bytes.len() * HELD_PER_BYTE as usize)?;
+        if image.read_exact_at(&mut bytes, text.offset + at).is_err() {
+            return Ok(None);
+        }
+        let address = text.address + at;
+        let mut check = || budget.check().is_ok();
+        let code = Code::new(&bytes, address, &mut check);
+        let entry = code.place(headers.entry);
+        let Some(derived) = derive(code, entry, &[]) else {
+            budget.check()?;
+            return Ok(None);
+        };
+        counts += judge(&module, (&bytes, address), &derived);
+        at += bytes.len() as u64;
+    }
+    Ok(Some(counts))
 }
 
 fn judge(module: &Module, (bytes, address): (&[u8], u64), derived: &Derived) -> Agreement {

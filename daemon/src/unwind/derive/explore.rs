@@ -4,7 +4,7 @@ use super::code::Code;
 use super::frame::{Accesses, Frame};
 use super::returns::Returns;
 use hashbrown::HashMap;
-use iced_x86::{FlowControl, Instruction, Mnemonic};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
 use std::collections::BTreeMap;
 
 /// Most distinct frames of one piece of code. The C library has 1,200, PHP 3,000; what comes beyond
@@ -17,9 +17,6 @@ const SWITCHES_TRIED: usize = 4;
 /// Longest code that is followed from a guess. Unit: instructions. Pieces of functions that only a
 /// computed jump leads to are shorter; where it is too small they stay unknown.
 const GUESSED_MAX: usize = 4096;
-
-/// What compilers align functions to. Unit: bytes.
-const ALIGNMENT: u32 = 16;
 
 /// Instructions with one frame. Places are relative to the start of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +79,10 @@ impl Outcome {
         // Assembler may have its own ideas of which registers to keep, where it is known to be
         // called.
         let keeps = found == Found::Called || frame.keeps_registers();
+        if frame.outermost {
+            // Nobody called, so nothing is to be left.
+            return;
+        }
         match frame.sp == Frame::ENTERED.sp && keeps {
             true => self.confirmed += 1,
             false => self.contradicted = true,
@@ -99,6 +100,8 @@ struct Explorer<'a, 'c> {
     numbers: HashMap<Frame, u16>,
     /// Where functions begin, in order.
     entries: Vec<u32>,
+    /// Places that code takes the address of and functions may begin at, in order.
+    taken: Vec<u32>,
     /// Functions that were guessed.
     guessed: Vec<u32>,
     /// Of what is followed: number of the frame and length of each instruction.
@@ -112,11 +115,15 @@ struct Explorer<'a, 'c> {
     switches: BTreeMap<u32, Frame>,
 }
 
-/// The frames of `code`. `entries`: where functions are known to begin, next to those that are
-/// called. `None` when it was told to stop.
-pub fn derive(mut code: Code<'_, '_>, entries: &[u32]) -> Option<Derived> {
+/// The frames of `code`, which the kernel enters at `begin`, if that is in it. `entries`: where
+/// functions are known to begin, next to those that are called. `None` when it was told to stop.
+pub fn derive(mut code: Code<'_, '_>, begin: Option<u32>, entries: &[u32]) -> Option<Derived> {
     let mut entries = entries.to_vec();
-    find_calls(&mut code, &mut entries)?;
+    entries.extend(begin);
+    let mut taken = Vec::new();
+    find_calls(&mut code, &mut entries, &mut taken)?;
+    taken.sort_unstable();
+    taken.dedup();
     entries.retain(|&entry| entry < code.len());
     entries.sort_unstable();
     entries.dedup();
@@ -130,6 +137,7 @@ pub fn derive(mut code: Code<'_, '_>, entries: &[u32]) -> Option<Derived> {
         frames: Vec::new(),
         numbers: HashMap::new(),
         entries,
+        taken,
         guessed: Vec::new(),
         local: HashMap::new(),
         ways: Vec::new(),
@@ -139,18 +147,23 @@ pub fn derive(mut code: Code<'_, '_>, entries: &[u32]) -> Option<Derived> {
         switches: BTreeMap::new(),
     };
     // What takes too long to follow stays unknown.
-    let done = explorer.follow_entries().and_then(|()| explorer.guess());
+    let done = explorer
+        .follow_begin(begin)
+        .and_then(|()| explorer.follow_entries())
+        .and_then(|()| explorer.guess());
     if done.is_none() && !explorer.code.is_tedious() {
         return None;
     }
     Some(explorer.finish())
 }
 
-/// Adds what direct calls lead to.
-fn find_calls(code: &mut Code<'_, '_>, into: &mut Vec<u32>) -> Option<()> {
+/// Adds what direct calls lead to, and to `taken` what the code takes the address of.
+fn find_calls(code: &mut Code<'_, '_>, into: &mut Vec<u32>, taken: &mut Vec<u32>) -> Option<()> {
     let mut instruction = Instruction::default();
     let mut at = 0;
     while at < code.len() {
+        // What fills up would have its end taken for part of what follows.
+        at = code.zeros_end(at);
         if !code.decode(at, &mut instruction)? {
             at += 1;
             continue;
@@ -161,9 +174,26 @@ fn find_calls(code: &mut Code<'_, '_>, into: &mut Vec<u32>) -> Option<()> {
         {
             into.push(target);
         }
+        if let Some(address) = address_taken(&instruction)
+            && let Some(target) = code.place(address)
+            && code.is_aligned(target)
+        {
+            taken.push(target);
+        }
         at += instruction.len() as u32;
     }
     Some(())
+}
+
+/// The address that an instruction puts into a register.
+fn address_taken(instruction: &Instruction) -> Option<u64> {
+    match (instruction.mnemonic(), instruction.op1_kind()) {
+        (Mnemonic::Lea, _) if instruction.is_ip_rel_memory_operand() => {
+            Some(instruction.memory_displacement64())
+        }
+        (Mnemonic::Mov, OpKind::Immediate32) => Some(instruction.immediate32().into()),
+        _ => None,
+    }
 }
 
 impl Explorer<'_, '_> {
@@ -186,6 +216,18 @@ impl Explorer<'_, '_> {
         self.frames.push(frame);
         self.numbers.insert(frame, number);
         Some(number)
+    }
+
+    /// Follows what the kernel enters: nobody called it, and no return address is there.
+    fn follow_begin(&mut self, begin: Option<u32>) -> Option<()> {
+        if let Some(begin) = begin
+            && !self
+                .follow(begin, Frame::BEGUN, Found::Called)?
+                .contradicted
+        {
+            self.keep();
+        }
+        Some(())
     }
 
     fn follow_entries(&mut self) -> Option<()> {
@@ -257,7 +299,7 @@ impl Explorer<'_, '_> {
     fn guess_at(&mut self, at: u32) -> Option<bool> {
         let mut guesses: Vec<Frame> = Vec::with_capacity(SWITCHES_TRIED + 2);
         guesses.extend(self.behind.get(&at));
-        if at.is_multiple_of(ALIGNMENT) {
+        if self.code.is_aligned(at) {
             guesses.push(Frame::ENTERED);
         }
         let switches = self.switches.range(..at).rev();
@@ -271,7 +313,9 @@ impl Explorer<'_, '_> {
         }
         for frame in guesses {
             let outcome = self.follow(at, frame, Found::Guessed)?;
-            if !outcome.contradicted && outcome.confirmed > 0 {
+            // Functions that never return, or go on somewhere computed, are confirmed by nothing.
+            let passed = frame == Frame::ENTERED && self.taken.binary_search(&at).is_ok();
+            if !outcome.contradicted && (outcome.confirmed > 0 || passed) {
                 if frame == Frame::ENTERED {
                     self.guessed.push(at);
                 }
@@ -364,7 +408,7 @@ impl Explorer<'_, '_> {
                     frame.step(&instruction, &mut self.accesses);
                     // Behind a call that may not return another function may begin.
                     let end = self.code.padding_end(next)?;
-                    let begins = end > next && end.is_multiple_of(ALIGNMENT);
+                    let begins = end > next && self.code.is_aligned(end);
                     if begins || self.is_entry(end) {
                         self.local_behind.push(Way { at: end, frame });
                         return Some(());

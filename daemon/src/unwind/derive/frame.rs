@@ -62,6 +62,12 @@ impl Frame {
         outermost: false,
     };
 
+    /// That of what the kernel enters: nobody called.
+    pub const BEGUN: Frame = Frame {
+        outermost: true,
+        ..Frame::ENTERED
+    };
+
     /// Where the caller's registers are, by their numbers in unwind tables.
     pub fn saved(&self) -> [(u16, Value); KEPT.len()] {
         let numbers = [

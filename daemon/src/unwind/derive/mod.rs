@@ -32,22 +32,24 @@ use explore::{Derived, Run, derive};
 use frame::{Frame, Value};
 use iced_x86::Register;
 use std::ops::Range;
+use std::time::Duration;
 
 /// Shortest code that is looked at. Unit: bytes. What linkers fill up with between functions is
 /// shorter.
 const PIECE_BYTES_MIN: u64 = 32;
 
 /// Longest code that is followed at once. Unit: bytes. Calls from one piece to another are not
-/// followed.
-const PIECE_BYTES_MAX: u64 = 3 << 20;
+/// followed; larger ones would have the reading of two files wait for each other
+/// (`symbolize/budget.rs`).
+const PIECE_BYTES_MAX: u64 = 3 << 19;
 
-/// Most code of a file. Unit: bytes. At 25 ns a byte it takes less than half a second. What lies
-/// behind stays without rows.
-const CODE_BYTES_MAX: u64 = 16 << 20;
+/// Memory that a byte of code takes while it is followed: itself, whose function it is, and a share
+/// of what is kept by instruction. Unit: bytes.
+const HELD_PER_BYTE: u64 = 6;
 
-/// Memory that a byte of code takes while it is followed: itself, what is known of it, whose
-/// function it is, and a share of what is kept by instruction. Unit: bytes.
-const HELD_PER_BYTE: u64 = 10;
+/// Most time that is spent on the code of a file. 40 ms a MiB are usual, so it is enough for 10 MiB.
+/// What is left then stays without rows, and the rest of the file's unwind information is as it was.
+const CPU_MAX: Duration = Duration::from_millis(400);
 
 /// The table of the code in `pieces` of a file, by where they are in it and their addresses.
 /// `entry`: where the kernel enters it. `None` when nothing could be derived.
@@ -63,19 +65,28 @@ pub fn table<R: ReadAt + ?Sized>(
 ) -> Result<Option<Table>, Over> {
     let mut builder = Builder::new();
     let mut charge = budget.charge(0)?;
-    let mut left = CODE_BYTES_MAX;
+    let spent = budget.spent();
+    let in_time = || budget.spent().saturating_sub(spent) < CPU_MAX;
     for piece in pieces {
         let mut piece = *piece;
-        while piece.len >= PIECE_BYTES_MIN && left >= PIECE_BYTES_MIN {
-            let len = piece.len.min(PIECE_BYTES_MAX).min(left);
-            charge.set(builder.heap_bytes() + (len * HELD_PER_BYTE) as usize)?;
+        while piece.len >= PIECE_BYTES_MIN && in_time() {
+            let len = piece.len.min(PIECE_BYTES_MAX);
+            let held = builder.heap_bytes();
+            charge.set(held)?;
+            let needed = (len * HELD_PER_BYTE) as usize;
+            if needed > budget.room() {
+                break;
+            }
+            charge.set(held + needed)?;
             budget.reads(len as usize)?;
             let mut bytes = vec![0; len as usize];
             if image.read_exact_at(&mut bytes, piece.offset).is_err() {
                 break;
             }
-            add(&mut builder, (&bytes, piece.address), base, entry, budget)?;
-            left -= len;
+            let mut check = || in_time() && budget.check().is_ok();
+            let code = Code::new(&bytes, piece.address, &mut check);
+            add(&mut builder, code, base, entry)?;
+            budget.check()?;
             piece = Piece {
                 address: piece.address + len,
                 offset: piece.offset + len,
@@ -154,24 +165,16 @@ pub fn undescribed(headers: &Headers, tables: &[Table]) -> Vec<Piece> {
 }
 
 /// Adds what can be derived of a piece.
-fn add(
-    builder: &mut Builder,
-    (bytes, address): (&[u8], u64),
-    base: u64,
-    entry: u64,
-    budget: &FileBudget<'_>,
-) -> Result<(), Over> {
+fn add(builder: &mut Builder, mut code: Code<'_, '_>, base: u64, entry: u64) -> Result<(), Over> {
+    let (bytes, address) = (code.bytes(), code.base());
     let Some(Ok(start)) = address.checked_sub(base).map(u32::try_from) else {
         return Ok(());
     };
-    let mut check = || budget.check().is_ok();
-    let mut code = Code::new(bytes, address, &mut check);
     // A piece begins behind something described, with a function or what fills up before one.
     let begin = code.padding_end(0).unwrap_or(0);
-    let mut entries = vec![begin];
-    entries.extend(code.place(entry));
-    let Some(derived) = derive(code, &entries) else {
-        return budget.check();
+    let entry = code.place(entry);
+    let Some(derived) = derive(code, entry, &[begin]) else {
+        return Ok(());
     };
     let returns = signal_returns(bytes);
     let mut kinds = Vec::with_capacity(derived.frames.len());

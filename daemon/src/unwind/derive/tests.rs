@@ -9,7 +9,7 @@ use std::fs::File;
 fn derived(code: &[u8]) -> Vec<String> {
     let mut check = || true;
     let code = Code::new(code, 0x1000, &mut check);
-    let Derived { runs, frames } = derive(code, &[0]).expect("time");
+    let Derived { runs, frames } = derive(code, None, &[0]).expect("time");
     let line = |run: &Run| {
         let frame = &frames[usize::from(run.frame)];
         let base = match frame {
@@ -149,6 +149,16 @@ fn a_frame_pointer_of_zero_says_that_nobody_called() {
 }
 
 #[test]
+fn nobody_called_what_the_kernel_enters() {
+    // pop rsi; call [rax]; ret
+    let mut check = || true;
+    let code = Code::new(&[0x5e, 0xff, 0x10, 0xc3], 0x1000, &mut check);
+    let derived = derive(code, Some(0), &[]).expect("time");
+    assert!(!derived.runs.is_empty());
+    assert!(derived.frames.iter().all(|frame| frame.outermost));
+}
+
+#[test]
 fn code_that_contradicts_itself_has_no_rows() {
     // jz over; push rax; over: ret
     assert_eq!(derived(&[0x74, 0x01, 0x50, 0xc3]), [] as [&str; 0]);
@@ -189,7 +199,7 @@ fn no_code_takes_more_than_its_share_of_work() {
             checks += 1;
             true
         };
-        derive(Code::new(&code, 0x1000, &mut check), &[0]).expect("it may go on");
+        derive(Code::new(&code, 0x1000, &mut check), None, &[0]).expect("it may go on");
         assert!(checks <= (1 << 18) * 4 / 4096 + 1, "{pattern:?}: {checks}");
     }
 }
@@ -198,5 +208,5 @@ fn no_code_takes_more_than_its_share_of_work() {
 fn it_stops_where_it_is_told_to() {
     let code = vec![0x90; 1 << 18];
     let mut check = || false;
-    assert!(derive(Code::new(&code, 0x1000, &mut check), &[0]).is_none());
+    assert!(derive(Code::new(&code, 0x1000, &mut check), None, &[0]).is_none());
 }
