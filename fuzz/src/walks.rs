@@ -26,9 +26,12 @@ pub fn unwinding(data: &[u8]) {
         return;
     };
     let budget = FileBudget::default();
-    let Ok(Some(module)) = Module::of(data, &headers, &budget) else {
+    let Ok(Some(mut module)) = Module::of(data, &headers, &budget) else {
         return;
     };
+    if module.derive(data, &headers, &budget).is_err() {
+        return;
+    }
     assert!(budget.most_held() <= 64 * data.len() + BYTES_MAX);
     assert!(module.heap_bytes() <= 16 * data.len() + BYTES_MAX);
     let mut processes = ProcessTable::new();
