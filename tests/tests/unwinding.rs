@@ -42,6 +42,21 @@ const PROGRAMS: &[(&str, &[&str], &str)] = &[
         &["-g", "-fno-asynchronous-unwind-tables"],
         "deep",
     ),
+    (
+        "no-tables",
+        &["-fno-asynchronous-unwind-tables", "-DNO_TABLES"],
+        "deep",
+    ),
+    (
+        "no-tables-tiny",
+        &["-fno-asynchronous-unwind-tables", "-DNO_TABLES"],
+        "tiny",
+    ),
+    (
+        "no-tables-static",
+        &["-fno-asynchronous-unwind-tables", "-DNO_TABLES", "-static"],
+        "deep",
+    ),
 ];
 
 /// Programs of the distribution and what keeps them busy.
@@ -226,6 +241,8 @@ fn deep_recursion_is_whole_however_it_was_linked_needs_root() {
         "static",
         "gold",
         "debug-frame",
+        "no-tables",
+        "no-tables-static",
         "deleted",
         "memfd",
     ] {
@@ -275,12 +292,10 @@ fn below_a_signal_handler_is_what_it_interrupted_needs_root() {
 #[test]
 fn a_leaf_in_its_prologue_or_epilogue_has_its_caller_needs_root() {
     let Some(views) = recording() else { return };
-    check_order(
-        views,
-        "tiny",
-        "tiny_leaf",
-        &["tiny_caller", "run_tiny", "main"],
-    );
+    for name in ["tiny", "no-tables-tiny"] {
+        let callers = ["tiny_caller", "run_tiny", "main"];
+        check_order(views, name, "tiny_leaf", &callers);
+    }
 }
 
 #[test]

@@ -83,11 +83,19 @@ WHOLE void run_signal(void) {
   sink++;
 }
 
+// What a compiler writes of a push, where it writes any unwind information.
+#ifdef NO_TABLES
+#define CFI(directive)
+#else
+#define CFI(directive) directive "\n\t"
+#endif
+
 // So short that most samples are in a prologue or an epilogue.
 WHOLE uint64_t tiny_leaf(uint64_t x) {
   uint64_t a = x * 3, b = x ^ 5;
-  __asm__ volatile("push %%rbx\n\t.cfi_adjust_cfa_offset 8\n\t.cfi_rel_offset rbx, 0\n\t"
-                   "add %1, %0\n\tpop %%rbx\n\t.cfi_adjust_cfa_offset -8\n\t.cfi_restore rbx"
+  __asm__ volatile("push %%rbx\n\t" CFI(".cfi_adjust_cfa_offset 8") CFI(".cfi_rel_offset rbx, 0")
+                   "add %1, %0\n\tpop %%rbx\n\t" CFI(".cfi_adjust_cfa_offset -8")
+                   CFI(".cfi_restore rbx")
                    : "+r"(a) : "r"(b));
   return a;
 }
