@@ -82,7 +82,7 @@ enum Command {
     Runtimes(runtimes::Args),
     /// Ordinary programs in twenty languages, from their first sample on, beside perf's; needs root
     Zoo(zoo::Args),
-    /// Unwind rows derived from instructions, beside those that compilers wrote
+    /// Unwind rows derived from instructions, compared with those that compilers wrote
     Derive(derive::Args),
     /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
     Fleet(fleet::Args),

@@ -31,6 +31,8 @@ const CPU_MAX: Duration = Duration::from_secs(4);
 const FILE: &str = "FLEETPROF_TEST_HOSTILE_FILE";
 const READING: &str = "FLEETPROF_TEST_HOSTILE_READING";
 const READINGS: [&str; 3] = ["open", "names", "unwind"];
+/// As `unwind`, with rows for code that the file does not describe.
+const DERIVING: &str = "derive";
 
 /// What a reading took and came to.
 #[derive(Debug)]
@@ -74,10 +76,11 @@ fn read(reading: &str, path: &Path) -> String {
     }
     let store = seen(path);
     let found = store.get(FileId(1));
-    if reading == "unwind" {
+    if reading == "unwind" || reading == DERIVING {
+        let derives = reading == DERIVING;
         let image = found.image.expect("it is open");
         let budget = store.budget(&image).expect("nothing was read before");
-        return match Module::read(&image, None, &found.path, (&dirs, true), &budget) {
+        return match Module::read(&image, None, &found.path, (&dirs, derives), &budget) {
             Ok(Some(module)) => format!("{} functions", module.functions()),
             Ok(None) => "none".to_owned(),
             Err(over) => format!("refused: {over}"),
@@ -146,12 +149,17 @@ fn check(hostile: Hostile, names: &[&str], unwind: &[&str]) {
     hostile
         .write(&path)
         .unwrap_or_else(|e| panic!("{hostile:?}: {e}"));
-    for (reading, expected) in READINGS.iter().zip([&["debug file: false"], names, unwind]) {
+    let bounded = |reading: &str| {
         let took = measure(reading, &path);
         let text = format!("{hostile:?} {reading}: {took:?}");
         eprintln!("{text}");
         assert!(took.bytes <= BYTES_MAX, "{text}");
         assert!(took.cpu <= CPU_MAX, "{text}");
+        (took, text)
+    };
+    bounded(DERIVING);
+    for (reading, expected) in READINGS.iter().zip([&["debug file: false"], names, unwind]) {
+        let (took, text) = bounded(reading);
         let outcome = &*took.outcome;
         assert!(
             expected.iter().any(|start| outcome.starts_with(start)),
@@ -248,6 +256,11 @@ fn program_headers_behind_nothing_are_read_where_they_are() {
 }
 
 #[test]
+fn code_without_end_is_followed_within_the_budget() {
+    check(Hostile::TediousCode, &[NO_SYMBOLS], &["none"]);
+}
+
+#[test]
 fn a_debug_link_to_the_file_itself_ends() {
     check(Hostile::OwnDebugLink, &[NO_SYMBOLS], &["none"]);
 }
@@ -271,7 +284,7 @@ fn large_files_of_distributions_are_within_the_budget() {
     let large = |path: &&PathBuf| fs::metadata(path).is_ok_and(|facts| facts.len() > 1 << 20);
     for path in places.iter().filter(large) {
         // A debug build on a busy machine comes close to the limit of CPU time: two more tries.
-        let [names, unwind] = ["names", "unwind"].map(|reading| {
+        let [names, unwind] = ["names", DERIVING].map(|reading| {
             let mut took = measure(reading, path);
             for _ in 0..2 {
                 if took.outcome == OVER_BUDGET || took.outcome.contains(REFUSED) {

@@ -26,6 +26,7 @@ const SYMBOLS: u32 = 2;
 const STRINGS: u32 = 3;
 const PROGBITS: u32 = 1;
 const COMPRESSED: u64 = 0x800;
+const EXECUTABLE: u64 = 0x4;
 
 /// What a file does to its readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,9 @@ pub enum Hostile {
     DeepDescription,
     /// 600 of those, each different.
     ManyDeepDescriptions,
+    /// 12 MiB of code that nothing describes: jumps into each other, calls of everything, pushes and
+    /// computed jumps without end, and returns of signal handlers.
+    TediousCode,
     /// 65,000 rows of one function, each different and each computed for each frame, from 330 KB.
     ManyRules,
     /// A thousand expressions of 60 KiB, each different.
@@ -75,6 +79,7 @@ impl Hostile {
         Hostile::DuplicateHeader,
         Hostile::DeepDescription,
         Hostile::ManyDeepDescriptions,
+        Hostile::TediousCode,
         Hostile::ManyRules,
         Hostile::ManyExpressions,
         Hostile::LongExpressions,
@@ -134,6 +139,31 @@ impl Hostile {
                 let mut frames = head();
                 (0..600).for_each(|number| describe(&mut frames, &deep(number)));
                 image.frames(Content::Bytes(frames));
+            }
+            Hostile::TediousCode => {
+                let patterns: [&[u8]; 8] = [
+                    // jz to the next instruction; jz into the middle of itself.
+                    &[0x74, 0x00],
+                    &[0x74, 0xff],
+                    // jz over a computed jump.
+                    &[0x74, 0x02, 0xff, 0xe0],
+                    // call of what lies 16 KiB ahead; call rax, zeros.
+                    &[0xe8, 0x00, 0x40, 0x00, 0x00],
+                    &[0xff, 0xd0, 0x00, 0x00, 0x00, 0x00],
+                    // push rax; push rax, pop rax.
+                    &[0x50],
+                    &[0x50, 0x58],
+                    // mov eax, 15; syscall.
+                    &[0xb8, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05],
+                ];
+                let code = patterns.iter().flat_map(|pattern| {
+                    let endless = pattern.iter().copied().cycle();
+                    endless.take(3 << 19)
+                });
+                let mut section = Section::new("code", PROGBITS, Content::Bytes(code.collect()));
+                section.flags = EXECUTABLE;
+                section.address = LOADED + CONTENT;
+                image.sections.push(section);
             }
             Hostile::ManyRules => {
                 let mut frames = head();

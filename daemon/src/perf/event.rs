@@ -56,7 +56,7 @@ pub struct EventSpec {
     /// code), a power of two; 0: it goes into the ring of the samples.
     pub side_band_bytes: usize,
     /// Mappings bring the build id of their file instead of its inode, where the kernel has it.
-    /// Not beside [`others`](super::others) whom that harms.
+    /// Not next to [`others`](super::others) whom that harms.
     pub build_ids: bool,
 }
 

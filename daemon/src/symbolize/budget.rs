@@ -228,9 +228,13 @@ impl<'a> FileBudget<'a> {
         }
     }
 
-    /// Memory that can still be charged. Unit: bytes.
+    /// Memory that can still be charged without waiting for another reading. Unit: bytes.
     pub fn room(&self) -> usize {
-        self.bytes_max.saturating_sub(self.held.get())
+        let most = match self.alone.get() || self.shares.is_none() {
+            true => self.bytes_max,
+            false => self.bytes_max.min(ALONE_BYTES),
+        };
+        most.saturating_sub(self.held.get())
     }
 
     /// CPU time so far, pauses apart.

@@ -452,7 +452,10 @@ impl Engine {
                     return Next::Caller;
                 }
             }
-            Err(StackEnd::CopyTooSmall) => return Next::End(StackEnd::CopyTooSmall),
+            // What lies beyond the copy may be looked at.
+            Err(end) if self.cut.is_some() || end == StackEnd::CopyTooSmall => {
+                return Next::End(end);
+            }
             Err(_) => {}
         }
         self.counts.derived_misled += 1;

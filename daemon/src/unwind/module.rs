@@ -51,6 +51,8 @@ struct Plt {
 pub struct Module {
     segments: Box<[Segment]>,
     tables: Box<[Table]>,
+    /// What was derived from instructions of code that those do not describe.
+    derived: Option<Table>,
     plts: Box<[Plt]>,
     /// Where the kernel enters it; 0 when it does not.
     entry: u64,
@@ -108,27 +110,31 @@ impl Module {
         if derives {
             module.derive(image, &headers, budget)?;
         }
-        Ok((!module.tables.is_empty()).then_some(module))
+        let any = !module.tables.is_empty() || module.derived.is_some();
+        Ok(any.then_some(module))
     }
 
-    /// Adds what instructions tell of code that no table describes.
+    /// Adds what instructions tell of code that no table describes. Where that takes more than
+    /// `budget` has left the module stays as it is.
     ///
     /// # Errors
-    /// When that takes more than `budget` has left.
+    /// When the file is to be read later.
     pub fn derive<R: ReadAt + ?Sized>(
         &mut self,
         image: &R,
         headers: &Headers,
         budget: &FileBudget<'_>,
     ) -> Result<(), Over> {
-        let pieces = derive::undescribed(headers, &self.tables);
+        let base = lowest(&self.segments);
+        let pieces = derive::undescribed(headers, &self.tables, base);
         if pieces.is_empty() {
             return Ok(());
         }
-        let base = lowest(&self.segments);
-        let table = derive::table(image, &pieces, base, self.entry, budget)?;
-        let tables = std::mem::take(&mut self.tables).into_iter();
-        self.tables = tables.chain(table).collect();
+        match derive::table(image, &pieces, base, self.entry, budget) {
+            Ok(table) => self.derived = table,
+            Err(Over::Later) => return Err(Over::Later),
+            Err(Over::Memory | Over::Time) => {}
+        }
         Ok(())
     }
 
@@ -185,19 +191,25 @@ impl Module {
         Ok(Some(Module {
             tables: tables.collect(),
             plts: plts.collect(),
+            derived: None,
             segments,
             entry: headers.entry,
         }))
     }
 
+    /// All tables, what was derived last.
+    fn all_tables(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().chain(&self.derived)
+    }
+
     /// Number of functions that are described.
     pub fn functions(&self) -> usize {
-        self.tables.iter().map(Table::functions).sum()
+        self.all_tables().map(Table::functions).sum()
     }
 
     /// Memory held. Unit: bytes.
     pub fn heap_bytes(&self) -> usize {
-        let tables: usize = self.tables.iter().map(Table::heap_bytes).sum();
+        let tables: usize = self.all_tables().map(Table::heap_bytes).sum();
         tables
             + size_of_val(&*self.segments)
             + size_of_val(&*self.tables)
@@ -226,7 +238,7 @@ impl Module {
 
     /// The rule of an address (SVMA) by the tables alone.
     pub fn described(&self, address: u64) -> Option<Rule> {
-        self.tables.iter().find_map(|table| table.rule(address))
+        self.all_tables().find_map(|table| table.rule(address))
     }
 
     /// A return address that is the first of a function was put there by hand (makecontext does
@@ -274,9 +286,9 @@ impl Module {
         operations: &Cell<u32>,
     ) -> Result<Registers, StackEnd> {
         let address = self.address_of(offset).ok_or(StackEnd::NoUnwindInfo)?;
-        let tables = self.tables.iter();
-        let mut computed =
-            tables.filter_map(|table| table.compute(address, registers, stack, operations));
+        let mut computed = self
+            .all_tables()
+            .filter_map(|table| table.compute(address, registers, stack, operations));
         computed.next().ok_or(StackEnd::NoUnwindInfo)?
     }
 }

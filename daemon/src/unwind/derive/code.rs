@@ -8,10 +8,13 @@ const INSTRUCTION_BYTES_MAX: usize = 15;
 /// Instructions decoded between two looks at the budget.
 const AT_ONCE: usize = 4096;
 
-/// Most instructions decoded for each byte of code. Instructions have four bytes, and each is decoded
-/// once for what is called, once for what returns, once for its frame and a few times for guesses;
-/// code that takes more is made to take long.
+/// Most instructions decoded for each byte of code. Instructions have four bytes, and each is
+/// decoded once for what is called, once for what returns, once for its frame and a few times for
+/// guesses; code that takes more is made to take long.
 const WORK_PER_BYTE: usize = 4;
+
+/// Zeros that are passed in the time of one instruction.
+const ZEROS_AT_ONCE: usize = 16;
 
 /// What compilers align functions to. Unit: bytes.
 const ALIGNMENT: u64 = 16;
@@ -85,9 +88,11 @@ impl<'a, 'c> Code<'a, 'c> {
     }
 
     /// Where zeros end that begin at a place.
-    pub fn zeros_end(&self, at: u32) -> u32 {
+    pub fn zeros_end(&mut self, at: u32) -> u32 {
         let zeros = self.bytes_at(at).iter().take_while(|&&byte| byte == 0);
-        at + zeros.count() as u32
+        let zeros = zeros.count();
+        self.work_left = self.work_left.saturating_sub(zeros / ZEROS_AT_ONCE);
+        at + zeros as u32
     }
 
     /// The bytes from a place on.
@@ -114,8 +119,10 @@ impl<'a, 'c> Code<'a, 'c> {
             }
             let fills = match instruction.mnemonic() {
                 Mnemonic::Nop | Mnemonic::Int3 => true,
+                // Of 32 bits they clear the upper half.
                 Mnemonic::Xchg | Mnemonic::Mov => {
-                    instruction.op1_kind() == OpKind::Register
+                    !instruction.op0_register().is_gpr32()
+                        && instruction.op1_kind() == OpKind::Register
                         && instruction.op0_register() == instruction.op1_register()
                 }
                 _ => false,

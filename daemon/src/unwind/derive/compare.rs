@@ -5,11 +5,11 @@
 use super::code::Code;
 use super::explore::{Derived, derive};
 use super::frame::{Frame, Value};
-use super::{HELD_PER_BYTE, PIECE_BYTES_MAX, number_of};
+use super::{HELD, HELD_PER_BYTE, PIECE_BYTES_MAX, kind, number_of};
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{self, ReadAt};
 use crate::unwind::module::Module;
-use crate::unwind::rule::{Rule, Step};
+use crate::unwind::rule::{Kind, Rule, Step};
 use crate::unwind::state::number;
 use std::ops::AddAssign;
 
@@ -65,7 +65,7 @@ pub fn compare<R: ReadAt + ?Sized>(
     while at < text.size {
         let mut bytes = vec![0; (text.size - at).min(PIECE_BYTES_MAX) as usize];
         budget.reads(bytes.len())?;
-        let _held = budget.charge(bytes.len() * HELD_PER_BYTE as usize)?;
+        let _held = budget.charge(HELD + bytes.len() * HELD_PER_BYTE)?;
         if image.read_exact_at(&mut bytes, text.offset + at).is_err() {
             return Ok(None);
         }
@@ -119,7 +119,7 @@ fn judge_one(rule: Rule, frame: Option<&Frame>, bytes: u64) -> Agreement {
         described: bytes,
         ..Agreement::default()
     };
-    let Some(frame) = frame.filter(|frame| frame.outermost || frame.is_followed()) else {
+    let Some(frame) = frame.filter(|frame| kind(frame) != Kind::Nothing) else {
         return counts;
     };
     counts.derived = bytes;

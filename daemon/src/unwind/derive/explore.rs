@@ -2,14 +2,29 @@
 
 use super::code::Code;
 use super::frame::{Accesses, Frame};
-use super::returns::Returns;
+use super::returns::coming_back;
 use hashbrown::HashMap;
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
 use std::collections::BTreeMap;
 
-/// Most distinct frames of one piece of code. The C library has 1,200, PHP 3,000; what comes beyond
+/// Most distinct frames of one piece of code. The C library has 1,200, git 3,700; what comes beyond
 /// them stays unknown.
-const FRAMES_MAX: usize = u16::MAX as usize - 2;
+const FRAMES_MAX: usize = 8 << 10;
+
+/// Longest function that is followed. Unit: instructions. Larger ones stay unknown.
+const FUNCTION_MAX: usize = 64 << 10;
+
+/// Most places that are remembered because code may go on there, and as many computed jumps.
+const PLACES_MAX: usize = 32 << 10;
+
+/// Bytes of code for each run of instructions that is kept, at least. Real code has some fifteen.
+const RUN_BYTES_MIN: usize = 6;
+
+/// Runs that are kept of the shortest code.
+const RUNS_MIN: usize = 64;
+
+/// Room in the table of what is followed that is kept for the next function. Unit: instructions.
+const LOCAL_KEPT: usize = 8 << 10;
 
 /// Frames of computed jumps that are tried for code behind them.
 const SWITCHES_TRIED: usize = 4;
@@ -63,13 +78,14 @@ enum Found {
 #[derive(Clone, Copy)]
 struct Way {
     at: u32,
-    frame: Frame,
+    /// Number of the frame.
+    frame: u16,
 }
 
 /// What the ways from one place came to.
 #[derive(Default)]
 struct Outcome {
-    confirmed: usize,
+    confirmed: bool,
     contradicted: bool,
 }
 
@@ -84,7 +100,7 @@ impl Outcome {
             return;
         }
         match frame.sp == Frame::ENTERED.sp && keeps {
-            true => self.confirmed += 1,
+            true => self.confirmed = true,
             false => self.contradicted = true,
         }
     }
@@ -92,7 +108,8 @@ impl Outcome {
 
 struct Explorer<'a, 'c> {
     code: Code<'a, 'c>,
-    returns: Returns,
+    /// Of each of `entries`, whether it comes back.
+    comes_back: Vec<bool>,
     accesses: Accesses,
     /// By address; see [`known`].
     known: Vec<u16>,
@@ -104,19 +121,19 @@ struct Explorer<'a, 'c> {
     taken: Vec<u32>,
     /// Functions that were guessed.
     guessed: Vec<u32>,
-    /// Of what is followed: number of the frame and length of each instruction.
+    /// What is followed: number of the frame and length of each instruction.
     local: HashMap<u32, (u16, u8)>,
     ways: Vec<Way>,
-    /// Of what is followed: frames behind calls after which something else may begin.
+    /// Places in it, behind calls, where something else may begin.
     local_behind: Vec<Way>,
-    /// Of what is followed: frames at jumps to a computed address.
+    /// Jumps in it to a computed address.
     local_switches: Vec<Way>,
-    behind: BTreeMap<u32, Frame>,
-    switches: BTreeMap<u32, Frame>,
+    behind: BTreeMap<u32, u16>,
+    switches: BTreeMap<u32, u16>,
 }
 
 /// The frames of `code`, which the kernel enters at `begin`, if that is in it. `entries`: where
-/// functions are known to begin, next to those that are called. `None` when it was told to stop.
+/// functions are known to begin, next to those that are called. `None` when it was told to stop, or takes too much to begin with.
 pub fn derive(mut code: Code<'_, '_>, begin: Option<u32>, entries: &[u32]) -> Option<Derived> {
     let mut entries = entries.to_vec();
     entries.extend(begin);
@@ -127,11 +144,11 @@ pub fn derive(mut code: Code<'_, '_>, begin: Option<u32>, entries: &[u32]) -> Op
     entries.retain(|&entry| entry < code.len());
     entries.sort_unstable();
     entries.dedup();
-    let returns = Returns::of(&mut code, &entries)?;
+    let comes_back = coming_back(&mut code, &entries)?;
     let len = code.len() as usize;
     let mut explorer = Explorer {
         code,
-        returns,
+        comes_back,
         accesses: Accesses::new(),
         known: vec![known::NOTHING; len],
         frames: Vec::new(),
@@ -168,7 +185,7 @@ fn find_calls(code: &mut Code<'_, '_>, into: &mut Vec<u32>, taken: &mut Vec<u32>
             at += 1;
             continue;
         }
-        if instruction.flow_control() == FlowControl::Call
+        if instruction.is_call_near()
             && instruction.near_branch_target() != instruction.next_ip()
             && let Some(target) = code.place(instruction.near_branch_target())
         {
@@ -185,6 +202,11 @@ fn find_calls(code: &mut Code<'_, '_>, into: &mut Vec<u32>, taken: &mut Vec<u32>
     Some(())
 }
 
+/// True for calls; system calls count as such elsewhere.
+fn is_call(instruction: &Instruction) -> bool {
+    instruction.is_call_near() || instruction.flow_control() == FlowControl::IndirectCall
+}
+
 /// The address that an instruction puts into a register.
 fn address_taken(instruction: &Instruction) -> Option<u64> {
     match (instruction.mnemonic(), instruction.op1_kind()) {
@@ -199,6 +221,12 @@ fn address_taken(instruction: &Instruction) -> Option<u64> {
 impl Explorer<'_, '_> {
     fn is_entry(&self, at: u32) -> bool {
         self.entries.binary_search(&at).is_ok()
+    }
+
+    /// True when no other instruction that is kept begins between these two.
+    fn is_free(&self, at: u32, next: u32) -> bool {
+        let inside = self.known.get(at as usize + 1..next as usize);
+        inside.is_some_and(|inside| inside.iter().all(|&known| known < known::FIRST))
     }
 
     fn is_unknown(&self, at: u32) -> bool {
@@ -245,16 +273,23 @@ impl Explorer<'_, '_> {
 
     /// Keeps what was followed last.
     fn keep(&mut self) {
-        for (&at, &(number, len)) in &self.local {
-            let (at, end) = (at as usize, at as usize + usize::from(len));
-            self.known[at] = known::FIRST + number;
-            self.known[at + 1..end].fill(known::INSIDE);
+        for (&at, &(_, len)) in &self.local {
+            let inside = at as usize + 1..at as usize + usize::from(len);
+            self.known[inside].fill(known::INSIDE);
+        }
+        // Instructions may lie within others: where they begin counts.
+        for (&at, &(number, _)) in &self.local {
+            self.known[at as usize] = known::FIRST + number;
         }
         for Way { at, frame } in self.local_behind.drain(..) {
-            self.behind.entry(at).or_insert(frame);
+            if self.behind.len() < PLACES_MAX {
+                self.behind.entry(at).or_insert(frame);
+            }
         }
         for Way { at, frame } in self.local_switches.drain(..) {
-            self.switches.insert(at, frame);
+            if self.switches.len() < PLACES_MAX {
+                self.switches.insert(at, frame);
+            }
         }
     }
 
@@ -298,14 +333,18 @@ impl Explorer<'_, '_> {
     /// Tries frames that code may begin with; true when one is confirmed.
     fn guess_at(&mut self, at: u32) -> Option<bool> {
         let mut guesses: Vec<Frame> = Vec::with_capacity(SWITCHES_TRIED + 2);
-        guesses.extend(self.behind.get(&at));
+        let frame_of = |number: &u16| self.frames[usize::from(*number)];
+        guesses.extend(self.behind.get(&at).map(frame_of));
         if self.code.is_aligned(at) {
             guesses.push(Frame::ENTERED);
         }
         let switches = self.switches.range(..at).rev();
-        for (_, frame) in switches.take(SWITCHES_TRIED) {
-            if !guesses.contains(frame) {
-                guesses.push(*frame);
+        for frame in switches
+            .map(|(_, number)| frame_of(number))
+            .take(SWITCHES_TRIED)
+        {
+            if !guesses.contains(&frame) {
+                guesses.push(frame);
             }
         }
         if !guesses.contains(&Frame::ENTERED) {
@@ -315,7 +354,7 @@ impl Explorer<'_, '_> {
             let outcome = self.follow(at, frame, Found::Guessed)?;
             // Functions that never return, or go on somewhere computed, are confirmed by nothing.
             let passed = frame == Frame::ENTERED && self.taken.binary_search(&at).is_ok();
-            if !outcome.contradicted && (outcome.confirmed > 0 || passed) {
+            if !outcome.contradicted && (outcome.confirmed || passed) {
                 if frame == Frame::ENTERED {
                     self.guessed.push(at);
                 }
@@ -328,15 +367,21 @@ impl Explorer<'_, '_> {
 
     /// Follows all ways from a place on.
     fn follow(&mut self, start: u32, frame: Frame, found: Found) -> Option<Outcome> {
-        self.local.clear();
+        // Clearing a large table takes as long as it is large.
+        match self.local.capacity() > LOCAL_KEPT {
+            true => self.local = HashMap::new(),
+            false => self.local.clear(),
+        }
         self.local_behind.clear();
         self.local_switches.clear();
         self.ways.clear();
-        self.ways.push(Way { at: start, frame });
         let mut outcome = Outcome::default();
+        match self.number(frame) {
+            Some(frame) => self.ways.push(Way { at: start, frame }),
+            None => outcome.contradicted = true,
+        }
         while let Some(way) = self.ways.pop() {
             self.follow_way((start, found), way, &mut outcome)?;
-            outcome.contradicted |= found == Found::Guessed && self.local.len() > GUESSED_MAX;
             if outcome.contradicted {
                 break;
             }
@@ -355,7 +400,12 @@ impl Explorer<'_, '_> {
         way: Way,
         outcome: &mut Outcome,
     ) -> Option<()> {
-        let Way { mut at, mut frame } = way;
+        let Way { mut at, frame } = way;
+        let mut frame = self.frames[usize::from(frame)];
+        let most = match found {
+            Found::Called => FUNCTION_MAX,
+            Found::Guessed => GUESSED_MAX,
+        };
         let mut instruction = Instruction::default();
         // How far the CFA is from the stack pointer where it is what it was compared with.
         let mut compared = None;
@@ -367,12 +417,13 @@ impl Explorer<'_, '_> {
                 true => self.number(frame),
                 false => None,
             };
-            let Some(number) = number else {
+            let next = at + instruction.len() as u32;
+            let Some(number) = number.filter(|_| self.local.len() < most && self.is_free(at, next))
+            else {
                 outcome.contradicted = true;
                 return Some(());
             };
             self.local.insert(at, (number, instruction.len() as u8));
-            let next = at + instruction.len() as u32;
             match instruction.flow_control() {
                 FlowControl::Return => {
                     outcome.leaves(&frame, found);
@@ -391,7 +442,7 @@ impl Explorer<'_, '_> {
                 }
                 FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
                     if let Some(at) = self.code.place(instruction.near_branch_target()) {
-                        self.ways.push(Way { at, frame });
+                        self.ways.push(Way { at, frame: number });
                     }
                     if instruction.mnemonic() == Mnemonic::Jne {
                         frame.sp = compared.or(frame.sp);
@@ -399,18 +450,20 @@ impl Explorer<'_, '_> {
                 }
                 FlowControl::IndirectBranch => {
                     if frame.sp != Frame::ENTERED.sp {
-                        self.local_switches.push(Way { at, frame });
+                        self.local_switches.push(Way { at, frame: number });
                     }
                     return Some(());
                 }
                 FlowControl::Call if !self.comes_back(&instruction) => return Some(()),
-                FlowControl::Call | FlowControl::IndirectCall => {
+                FlowControl::Call | FlowControl::IndirectCall if is_call(&instruction) => {
                     frame.step(&instruction, &mut self.accesses);
                     // Behind a call that may not return another function may begin.
                     let end = self.code.padding_end(next)?;
                     let begins = end > next && self.code.is_aligned(end);
                     if begins || self.is_entry(end) {
-                        self.local_behind.push(Way { at: end, frame });
+                        if let Some(frame) = self.number(frame) {
+                            self.local_behind.push(Way { at: end, frame });
+                        }
                         return Some(());
                     }
                     at = next;
@@ -449,7 +502,7 @@ impl Explorer<'_, '_> {
         };
         let there = self.frames[usize::from(number)];
         if there.holds_for(frame) {
-            outcome.confirmed += usize::from(other_function);
+            outcome.confirmed |= other_function;
             return false;
         }
         match there.met_by(frame) {
@@ -466,24 +519,38 @@ impl Explorer<'_, '_> {
 
     /// False for the call of a function that never returns.
     fn comes_back(&self, call: &Instruction) -> bool {
-        let target = self.code.place(call.near_branch_target());
-        target.is_none_or(|target| self.returns.comes_back(target))
+        let target = match call.is_call_near() {
+            true => self.code.place(call.near_branch_target()),
+            false => None,
+        };
+        let number = target.and_then(|target| self.entries.binary_search(&target).ok());
+        number.is_none_or(|number| self.comes_back[number])
     }
 
-    fn finish(mut self) -> Derived {
-        self.entries.append(&mut self.guessed);
-        self.entries.sort_unstable();
+    fn finish(self) -> Derived {
+        let Explorer {
+            known: all,
+            frames,
+            mut entries,
+            guessed,
+            ..
+        } = self;
+        entries.extend(guessed);
+        entries.sort_unstable();
+        let most = all.len() / RUN_BYTES_MIN + RUNS_MIN;
         let mut runs: Vec<Run> = Vec::new();
         let mut at = 0;
-        while let Some(&known) = self.known.get(at) {
-            let inside = self.known[at + 1..].iter();
+        while let Some(&known) = all.get(at)
+            && runs.len() < most
+        {
+            let inside = all[at + 1..].iter();
             let end = at + 1 + inside.take_while(|&&known| known == known::INSIDE).count();
             if known >= known::FIRST {
                 let run = Run {
                     start: at as u32,
                     end: end as u32,
                     frame: known - known::FIRST,
-                    entry: self.is_entry(at as u32),
+                    entry: entries.binary_search(&(at as u32)).is_ok(),
                 };
                 match runs.last_mut() {
                     Some(last)
@@ -496,9 +563,6 @@ impl Explorer<'_, '_> {
             }
             at = end;
         }
-        Derived {
-            runs,
-            frames: self.frames,
-        }
+        Derived { runs, frames }
     }
 }

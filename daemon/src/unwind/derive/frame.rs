@@ -38,14 +38,14 @@ pub enum Value {
     Lost,
 }
 
-/// A frame at an instruction. Distances are of the CFA from a register. Unit: bytes.
+/// A frame at an instruction: how far the CFA is from registers. Unit: bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Of the stack pointer.
+    /// The stack pointer.
     pub sp: Option<i32>,
-    /// Of the frame pointer, while it points into the frame.
+    /// The frame pointer, while it points into the frame.
     pub fp: Option<i32>,
-    /// Of another register that was made to point into the frame.
+    /// Another register that was made to point into the frame.
     pub other: Option<(Register, i32)>,
     saved: [Value; KEPT.len()],
     /// Nobody called: the code said so the way the ABI has it, by a frame pointer of zero.
@@ -101,10 +101,18 @@ impl Frame {
 
     /// What is left where two ways meet that took different amounts of the stack, and kept a
     /// register for that. `None` when nothing is.
-    pub fn met_by(&self, other: &Frame) -> Option<Frame> {
-        let kept = |own: Option<i32>, theirs| own == theirs && own.is_some();
-        let kept = kept(self.fp, other.fp) || self.other.is_some() && self.other == other.other;
-        kept.then_some(Frame { sp: None, ..*self })
+    pub fn met_by(&self, came: &Frame) -> Option<Frame> {
+        let both = Frame {
+            sp: None,
+            fp: self.fp.filter(|_| self.fp == came.fp),
+            other: self.other.filter(|_| self.other == came.other),
+            saved: std::array::from_fn(|place| match self.saved[place] == came.saved[place] {
+                true => self.saved[place],
+                false => Value::Lost,
+            }),
+            outermost: self.outermost && came.outermost,
+        };
+        (self.sp.is_some() && both.is_followed()).then_some(both)
     }
 
     /// The other register, where nothing else leads to the CFA.
@@ -268,7 +276,7 @@ impl Frame {
                 }
             }
             Mnemonic::Xor if first == second && first.full_register() == Register::RBP => {
-                self.outermost |= self.saved[RBP] == Value::Same;
+                self.outermost |= self.saved[RBP] == Value::Same && self.sp == Frame::ENTERED.sp;
                 self.writes(first, None);
             }
             Mnemonic::Xchg => {
@@ -276,13 +284,9 @@ impl Frame {
                 self.writes_if_any(second);
             }
             _ => {
-                let full = first.full_register();
-                let followed = full == Register::RSP
-                    || KEPT.contains(&full)
-                    || self.other.is_some_and(|(other, _)| other == full);
-                if followed && accesses.writes_first(instruction) {
-                    self.writes(first, None);
-                }
+                accesses.each_written(instruction, self.other.is_some(), |register| {
+                    self.writes(register, None);
+                });
                 let by = instruction.stack_pointer_increment();
                 if by != 0 {
                     self.moves_sp(by.wrapping_neg());
@@ -299,6 +303,7 @@ impl Frame {
 
     /// A register was made to point somewhere.
     fn points(&mut self, register: Register, distance: Option<i32>) {
+        let distance = distance.filter(|_| register.is_gpr64());
         self.writes(register, distance);
         let other = !matches!(register, Register::RSP | Register::RBP);
         // Addresses of variables are taken all the time, those of the CFA and of the end of the
@@ -306,7 +311,6 @@ impl Frame {
         if let Some(distance) = distance
             && other
             && (distance == 0 || Some(distance) == self.sp || register == Register::R11)
-            && register.is_gpr64()
         {
             self.other = Some((register, distance));
         }
@@ -332,13 +336,43 @@ impl Accesses {
         }
     }
 
-    fn writes_first(&mut self, instruction: &Instruction) -> bool {
-        let options =
-            InstructionInfoOptions::NO_MEMORY_USAGE | InstructionInfoOptions::NO_REGISTER_USAGE;
+    /// Hands each general register that an instruction writes to `each`; without `all` those that
+    /// calls keep and the stack pointer are enough.
+    fn each_written(
+        &mut self,
+        instruction: &Instruction,
+        all: bool,
+        mut each: impl FnMut(Register),
+    ) {
+        // What writes others than its first operand.
+        let odd = matches!(
+            instruction.mnemonic(),
+            Mnemonic::Cpuid | Mnemonic::Xadd | Mnemonic::Mulx
+        );
+        let first = instruction.op0_register().full_register();
+        let kept = instruction.op0_kind() == OpKind::Register
+            && (first == Register::RSP || KEPT.contains(&first));
+        if !all && !odd && !kept {
+            return;
+        }
+        let writes = |access| {
+            matches!(
+                access,
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
+            )
+        };
+        let options = InstructionInfoOptions::NO_MEMORY_USAGE;
         let info = self.factory.info_options(instruction, options);
-        matches!(
-            info.op0_access(),
-            OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-        )
+        for used in info.used_registers() {
+            let register = used.register().full_register();
+            // The stack pointer of pushes and the like is counted by their increment.
+            let moved = register == Register::RSP && instruction.stack_pointer_increment() != 0;
+            if writes(used.access()) && register.is_gpr64() && !moved {
+                each(register);
+            }
+        }
     }
 }

@@ -34,25 +34,38 @@ use iced_x86::Register;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Shortest code that is looked at. Unit: bytes. What linkers fill up with between functions is
-/// shorter.
-const PIECE_BYTES_MIN: u64 = 32;
+/// Shortest code that is looked at. Unit: bytes. What linkers fill up with is shorter.
+const PIECE_BYTES_MIN: u64 = 64;
 
 /// Longest code that is followed at once. Unit: bytes. Calls from one piece to another are not
 /// followed; larger ones would have the reading of two files wait for each other
 /// (`symbolize/budget.rs`).
-const PIECE_BYTES_MAX: u64 = 3 << 19;
+const PIECE_BYTES_MAX: u64 = 1 << 20;
 
-/// Memory that a byte of code takes while it is followed: itself, whose function it is, and a share
-/// of what is kept by instruction. Unit: bytes.
-const HELD_PER_BYTE: u64 = 6;
+/// Most code of a file. Unit: bytes. What lies behind it stays without rows.
+const CODE_BYTES_MAX: u64 = 32 << 20;
 
-/// Most time that is spent on the code of a file. 40 ms a MiB are usual, so it is enough for 10 MiB.
-/// What is left then stays without rows, and the rest of the file's unwind information is as it was.
+/// Most pieces of a file. Those of ffmpeg, whose assembler lies among described code, are some
+/// hundred.
+const PIECES_MAX: usize = 4096;
+
+/// Memory that a byte of code takes while it is followed: itself, whose function it is, calls that
+/// wait to be known to return, and ways to be followed. Unit: bytes.
+const HELD_PER_BYTE: usize = 9;
+
+/// Memory beside that: frames, and the instructions of the largest function. Unit: bytes.
+const HELD: usize = 5 << 20;
+
+/// Most time that is spent on the code of a file. A MiB takes some 40 ms, so it is enough for ten.
+/// What is left then stays without rows, and the rest of the file's unwind information is as it
+/// was.
 const CPU_MAX: Duration = Duration::from_millis(400);
 
-/// The table of the code in `pieces` of a file, by where they are in it and their addresses.
-/// `entry`: where the kernel enters it. `None` when nothing could be derived.
+/// Most places that signal handlers return to. A C library has one or two.
+const SIGNAL_RETURNS_MAX: usize = 16;
+
+/// The table of the code in `pieces` of a file, whose addresses are counted from `base`. `entry`:
+/// where the kernel enters it; 0 when it does not. `None` when nothing could be derived.
 ///
 /// # Errors
 /// When that takes more than `budget` has left.
@@ -64,20 +77,22 @@ pub fn table<R: ReadAt + ?Sized>(
     budget: &FileBudget<'_>,
 ) -> Result<Option<Table>, Over> {
     let mut builder = Builder::new();
-    let mut charge = budget.charge(0)?;
-    let spent = budget.spent();
-    let in_time = || budget.spent().saturating_sub(spent) < CPU_MAX;
-    for piece in pieces {
+    let pieces_held = size_of_val(pieces);
+    let mut charge = budget.charge(pieces_held)?;
+    let begun = budget.spent();
+    let in_time = || budget.spent().saturating_sub(begun) < CPU_MAX;
+    let mut left = CODE_BYTES_MAX;
+    'all: for piece in pieces {
         let mut piece = *piece;
-        while piece.len >= PIECE_BYTES_MIN && in_time() {
-            let len = piece.len.min(PIECE_BYTES_MAX);
-            let held = builder.heap_bytes();
+        while piece.len >= PIECE_BYTES_MIN {
+            let held = pieces_held + builder.heap_bytes();
             charge.set(held)?;
-            let needed = (len * HELD_PER_BYTE) as usize;
-            if needed > budget.room() {
-                break;
+            let room = budget.room().saturating_sub(HELD) / HELD_PER_BYTE;
+            let len = piece.len.min(PIECE_BYTES_MAX).min(left).min(room as u64);
+            if len < PIECE_BYTES_MIN || !in_time() {
+                break 'all;
             }
-            charge.set(held + needed)?;
+            charge.set(held + HELD + len as usize * HELD_PER_BYTE)?;
             budget.reads(len as usize)?;
             let mut bytes = vec![0; len as usize];
             if image.read_exact_at(&mut bytes, piece.offset).is_err() {
@@ -85,12 +100,14 @@ pub fn table<R: ReadAt + ?Sized>(
             }
             let mut check = || in_time() && budget.check().is_ok();
             let code = Code::new(&bytes, piece.address, &mut check);
-            add(&mut builder, code, base, entry)?;
+            add(&mut builder, code, piece.begins, base, entry)?;
             budget.check()?;
+            left -= len;
             piece = Piece {
                 address: piece.address + len,
                 offset: piece.offset + len,
                 len: piece.len - len,
+                begins: false,
             };
         }
     }
@@ -108,52 +125,75 @@ pub struct Piece {
     pub offset: u64,
     /// Unit: bytes.
     pub len: u64,
+    /// A function begins there, or what fills up before one.
+    begins: bool,
 }
 
 impl Piece {
+    /// `None` for what no table can describe: rows count from `base` in 32 bits.
+    fn new((address, offset, len): (u64, u64, u64), begins: bool, base: u64) -> Option<Piece> {
+        let end = address.checked_add(len)?;
+        u32::try_from(end.checked_sub(base)?).ok()?;
+        offset.checked_add(len)?;
+        (address >= base).then_some(Piece {
+            address,
+            offset,
+            len,
+            begins,
+        })
+    }
+
     /// What is left of it without what a table describes.
     fn without(self, table: &Table, into: &mut Vec<Piece>) {
-        let end = self.address.saturating_add(self.len);
-        let mut from = self.address;
-        let mut add = |from: u64, to: u64| {
-            if to.saturating_sub(from) >= PIECE_BYTES_MIN {
-                into.push(Piece {
-                    address: from,
-                    offset: self.offset + (from - self.address),
-                    len: to - from,
-                });
+        let end = self.address + self.len;
+        let mut from = self;
+        let mut add = |from: Piece, to: u64| {
+            let len = to.saturating_sub(from.address);
+            if len >= PIECE_BYTES_MIN && into.len() < PIECES_MAX {
+                into.push(Piece { len, ..from });
             }
         };
         table.described(self.address..end, |described: Range<u64>| {
-            add(from, described.start);
-            from = from.max(described.end);
+            add(from, described.start.min(end));
+            let behind = described.end.clamp(from.address, end);
+            from = Piece {
+                address: behind,
+                offset: self.offset + (behind - self.address),
+                begins: true,
+                ..from
+            };
         });
         add(from, end);
     }
 }
 
-/// The code of a file that none of `tables` describes; procedure linkage tables apart.
-pub fn undescribed(headers: &Headers, tables: &[Table]) -> Vec<Piece> {
-    let sections = headers.sections.iter();
-    let code = sections.filter(|section| {
-        section.executable && section.address != 0 && !section.name.starts_with(b".plt")
+/// The code of a file that none of `tables` describes; procedure linkage tables apart. At most
+/// 4,096 pieces. `base`: what addresses are counted from.
+pub fn undescribed(headers: &Headers, tables: &[Table], base: u64) -> Vec<Piece> {
+    const NOBITS: u32 = 8;
+    let sections = headers.sections.iter().filter(|section| {
+        section.executable && section.kind != NOBITS && !section.name.starts_with(b".plt")
     });
-    let mut pieces: Vec<Piece> = code
-        .map(|section| Piece {
-            address: section.address,
-            offset: section.offset,
-            len: section.size,
-        })
-        .collect();
+    let sections = sections.filter_map(|section| {
+        let place = (section.address, section.offset, section.size);
+        Piece::new(place, true, base)
+    });
+    let mut pieces: Vec<Piece> = sections.filter(|piece| piece.address != 0).collect();
     if pieces.is_empty() {
-        let segments = headers.segments.iter();
-        let code = segments.filter(|segment| segment.executable);
-        pieces.extend(code.map(|segment| Piece {
-            address: segment.address,
-            offset: segment.offset,
-            len: segment.file_size,
+        let segments = headers.segments.iter().filter(|segment| segment.executable);
+        pieces.extend(segments.filter_map(|segment| {
+            let place = (segment.address, segment.offset, segment.file_size);
+            Piece::new(place, false, base)
         }));
     }
+    // What overlaps is looked at once.
+    pieces.sort_unstable_by_key(|piece| piece.address);
+    let mut end = 0;
+    pieces.retain(|piece| {
+        let apart = piece.address >= end;
+        end = end.max(piece.address + piece.len);
+        apart
+    });
     for table in tables {
         let mut left = Vec::new();
         for piece in pieces {
@@ -164,39 +204,42 @@ pub fn undescribed(headers: &Headers, tables: &[Table]) -> Vec<Piece> {
     pieces
 }
 
-/// Adds what can be derived of a piece.
-fn add(builder: &mut Builder, mut code: Code<'_, '_>, base: u64, entry: u64) -> Result<(), Over> {
-    let (bytes, address) = (code.bytes(), code.base());
-    let Some(Ok(start)) = address.checked_sub(base).map(u32::try_from) else {
+/// Adds what can be derived of a piece. `begins`: a function does at its start.
+fn add(
+    builder: &mut Builder,
+    mut code: Code<'_, '_>,
+    begins: bool,
+    base: u64,
+    entry: u64,
+) -> Result<(), Over> {
+    let bytes = code.bytes();
+    let Some(Ok(start)) = code.base().checked_sub(base).map(u32::try_from) else {
         return Ok(());
     };
-    // A piece begins behind something described, with a function or what fills up before one.
-    let begin = code.padding_end(0).unwrap_or(0);
-    let entry = code.place(entry);
-    let Some(derived) = derive(code, entry, &[begin]) else {
+    let first = begins.then(|| code.padding_end(0)).flatten();
+    let entry = code.place(entry).filter(|_| entry != 0);
+    let Some(Derived { runs, frames }) = derive(code, entry, first.as_slice()) else {
         return Ok(());
     };
-    let returns = signal_returns(bytes);
-    let mut kinds = Vec::with_capacity(derived.frames.len());
-    for frame in &derived.frames {
+    let mut kinds = Vec::with_capacity(frames.len());
+    for frame in &frames {
         kinds.push(builder.number(kind(frame))?);
     }
-    let Derived { runs, .. } = derived;
+    let returns = signal_returns(bytes);
+    let mut ahead = returns.iter().peekable();
     let mut function = Function::default();
     for run in runs {
+        while ahead.next_if(|at| at.end <= run.start).is_some() {}
         // Rows of what signal handlers return to are not those of a function.
-        if returns.iter().any(|at| at.contains(&run.start)) {
+        if ahead.peek().is_some_and(|at| at.contains(&run.start)) {
             continue;
         }
         if run.entry || !function.takes(&run) {
             function.add_to(builder, start);
             function = Function::begin(&run);
         }
-        put(
-            &mut function.rows,
-            run.start - function.start,
-            kinds[usize::from(run.frame)],
-        );
+        let offset = run.start - function.start;
+        put(&mut function.rows, offset, kinds[usize::from(run.frame)]);
         function.end = run.end;
     }
     function.add_to(builder, start);
@@ -246,12 +289,16 @@ fn signal_returns(bytes: &[u8]) -> Vec<Range<u32>> {
         &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05],
     ];
     let found = FORMS.iter().flat_map(|form| {
-        memchr::memmem::find_iter(bytes, form).map(|at| at as u32..(at + form.len()) as u32)
+        let found = memchr::memmem::find_iter(bytes, form);
+        found.map(|at| at as u32..(at + form.len()) as u32)
     });
-    found.collect()
+    let mut found: Vec<_> = found.take(SIGNAL_RETURNS_MAX).collect();
+    found.sort_unstable_by_key(|at| at.start);
+    found
 }
 
-/// What a frame leads to.
+/// What a frame leads to. Nothing where the caller's frame pointer is gone: with another one its
+/// own caller would be found at a wrong place.
 fn kind(frame: &Frame) -> Kind {
     if frame.outermost {
         return Kind::Rule(Rule::OUTERMOST);
@@ -264,6 +311,9 @@ fn kind(frame: &Frame) -> Kind {
         }
         (None, None, None) => None,
     };
+    if frame.saved().contains(&(number::RBP, Value::Lost)) {
+        return Kind::Nothing;
+    }
     let saved = frame
         .saved()
         .into_iter()

@@ -5,82 +5,85 @@
 //! behind calls of functions that never return.
 
 use super::code::Code;
-use hashbrown::HashMap;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
-/// A way that waits for a function to come back: whose it is, and where it goes on. `None`: it
-/// comes back where the other does.
-type Waiting = (u32, Option<u32>);
+/// No place, and no waiting way.
+const NONE: u32 = u32::MAX;
 
-/// Functions that come back, by their entries.
-pub struct Returns {
-    /// Functions by entry.
-    numbers: HashMap<u32, u32>,
+/// For each of `entries`, which are in order, whether it comes back. `None` when that takes too
+/// much.
+pub fn coming_back(code: &mut Code<'_, '_>, entries: &[u32]) -> Option<Vec<bool>> {
+    let mut search = Search {
+        entries,
+        visited: vec![0; code.len() as usize],
+        waiting: vec![NONE; entries.len()],
+        waits: Vec::new(),
+        ways: Vec::new(),
+        comes_back: vec![false; entries.len()],
+    };
+    for (number, &entry) in (0..).zip(entries) {
+        search.ways.push((number, entry));
+        while let Some((function, at)) = search.ways.pop() {
+            search.follow(code, function, at)?;
+        }
+    }
+    Some(search.comes_back)
+}
+
+/// A way that waits for a function to come back.
+struct Wait {
+    /// Whose it is.
+    function: u32,
+    /// Where it goes on. [`NONE`]: its function comes back where the other does.
+    at: u32,
+    /// The one that waits for the same function next.
+    next: u32,
+}
+
+struct Search<'e> {
+    entries: &'e [u32],
+    /// By address: the number of the function that was there first, and one.
+    visited: Vec<u32>,
+    /// By function: the first of [`Search::waits`] for it.
+    waiting: Vec<u32>,
+    waits: Vec<Wait>,
+    ways: Vec<(u32, u32)>,
     comes_back: Vec<bool>,
 }
 
-impl Returns {
-    /// Finds out about the functions that begin at `entries`. `None` when it takes too much.
-    pub fn of(code: &mut Code<'_, '_>, entries: &[u32]) -> Option<Returns> {
-        let numbers = entries
-            .iter()
-            .zip(0..)
-            .map(|(&entry, number)| (entry, number));
-        let mut search = Search {
-            visited: vec![0; code.len() as usize],
-            waiting: HashMap::new(),
-            ways: Vec::new(),
-            returns: Returns {
-                numbers: numbers.collect(),
-                comes_back: vec![false; entries.len()],
-            },
-        };
-        for (&entry, number) in entries.iter().zip(0..) {
-            search.ways.push((number, entry));
-            while let Some((function, at)) = search.ways.pop() {
-                search.follow(code, function, at)?;
-            }
-        }
-        Some(search.returns)
+impl Search<'_> {
+    fn number(&self, at: u32) -> Option<u32> {
+        let number = self.entries.binary_search(&at).ok()?;
+        Some(number as u32)
     }
 
-    /// False for a function that never returns to its caller.
-    pub fn comes_back(&self, entry: u32) -> bool {
-        let number = self.numbers.get(&entry);
-        number.is_none_or(|&number| self.comes_back[number as usize])
-    }
-}
-
-struct Search {
-    /// By address: the number of the function that was there first, and one.
-    visited: Vec<u32>,
-    waiting: HashMap<u32, Vec<Waiting>>,
-    ways: Vec<(u32, u32)>,
-    returns: Returns,
-}
-
-impl Search {
     fn found(&mut self, function: u32) {
         let mut found = vec![function];
         while let Some(function) = found.pop() {
-            if std::mem::replace(&mut self.returns.comes_back[function as usize], true) {
+            if std::mem::replace(&mut self.comes_back[function as usize], true) {
                 continue;
             }
-            for (waiter, at) in self.waiting.remove(&function).unwrap_or_default() {
-                match at {
-                    Some(at) => self.ways.push((waiter, at)),
-                    None => found.push(waiter),
+            let mut at = std::mem::replace(&mut self.waiting[function as usize], NONE);
+            while let Some(wait) = self.waits.get(at as usize) {
+                match wait.at {
+                    NONE => found.push(wait.function),
+                    place => self.ways.push((wait.function, place)),
                 }
+                at = wait.next;
             }
         }
     }
 
     /// A way of `function` goes on, at a place or with its own return, where `other` comes back.
-    fn wait(&mut self, function: u32, other: u32, at: Option<u32>) {
-        match (self.returns.comes_back[other as usize], at) {
-            (true, Some(at)) => self.ways.push((function, at)),
-            (true, None) => self.found(function),
-            (false, at) => self.waiting.entry(other).or_default().push((function, at)),
+    fn wait(&mut self, function: u32, other: u32, at: u32) {
+        match (self.comes_back[other as usize], at) {
+            (true, NONE) => self.found(function),
+            (true, at) => self.ways.push((function, at)),
+            (false, at) => {
+                let first = &mut self.waiting[other as usize];
+                let next = std::mem::replace(first, self.waits.len() as u32);
+                self.waits.push(Wait { function, at, next });
+            }
         }
     }
 
@@ -95,19 +98,19 @@ impl Search {
                 return Some(());
             }
             if let Some(other) = visited.checked_sub(1) {
-                self.wait(function, other, None);
+                self.wait(function, other, NONE);
                 return Some(());
             }
             // Falling or jumping into another function.
             if !first
-                && let Some(&other) = self.returns.numbers.get(&at)
+                && let Some(other) = self.number(at)
                 && other != function
             {
-                self.wait(function, other, None);
+                self.wait(function, other, NONE);
                 return Some(());
             }
             first = false;
-            *visited = function + 1;
+            self.visited[at as usize] = function + 1;
             if !code.decode(at, &mut instruction)? {
                 return Some(());
             }
@@ -129,15 +132,24 @@ impl Search {
                 }
                 FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
                     match code.place(instruction.near_branch_target()) {
-                        Some(target) => self.ways.push((function, target)),
+                        // There may be as many as instructions.
+                        Some(target) if self.visited.get(target as usize) == Some(&0) => {
+                            self.ways.push((function, target));
+                        }
+                        Some(target) => {
+                            if let Some(other) = self.visited[target as usize].checked_sub(1)
+                                && other != function
+                            {
+                                self.wait(function, other, NONE);
+                            }
+                        }
                         None => self.found(function),
                     }
                 }
-                FlowControl::Call => {
-                    let target = instruction.near_branch_target();
-                    let known = code.place(target);
-                    if let Some(&other) = known.and_then(|known| self.returns.numbers.get(&known)) {
-                        self.wait(function, other, Some(next));
+                FlowControl::Call if instruction.is_call_near() => {
+                    let known = code.place(instruction.near_branch_target());
+                    if let Some(other) = known.and_then(|known| self.number(known)) {
+                        self.wait(function, other, next);
                         return Some(());
                     }
                 }

@@ -205,6 +205,53 @@ fn no_code_takes_more_than_its_share_of_work() {
 }
 
 #[test]
+fn what_overlaps_or_is_described_is_no_piece_of_code() {
+    let section = |address, size| crate::symbolize::elf::Section {
+        name: b".text"[..].into(),
+        kind: 1,
+        compressed: false,
+        executable: true,
+        address,
+        offset: address,
+        size,
+        link: 0,
+        entry_size: 0,
+    };
+    let headers = Headers {
+        is_64: true,
+        machine: 62,
+        entry: 0,
+        segments: Vec::new(),
+        eh_frame_hdr: None,
+        dynamic: None,
+        go_note: false,
+        sections: vec![
+            section(0x1000, 0x1000),
+            section(0x1000, 0x1000),
+            section(0x1800, 0x1000),
+            section(u64::MAX - 8, 0x1000),
+            section(1 << 40, 0x1000),
+        ],
+        build_id: Box::default(),
+    };
+    let pieces = |tables: &[Table]| {
+        let pieces = undescribed(&headers, tables, 0x1000).into_iter();
+        let places = pieces.map(|piece| (piece.address, piece.len));
+        places.collect::<Vec<_>>()
+    };
+    assert_eq!(pieces(&[]), [(0x1000, 0x1000)]);
+    let mut builder = Builder::new();
+    let number = builder.number(Kind::Rule(Rule::OUTERMOST));
+    let rows = builder.keep(&[(0, number.expect("room"))]).expect("room");
+    builder.add(0x100, 0x200, rows);
+    builder.add(0x310, 0x10, rows);
+    let budget = FileBudget::default();
+    let packed = builder.finish(budget.charge(0).expect("room"));
+    let table = Table::of(packed.expect("room"), 0x1000).expect("rows");
+    assert_eq!(pieces(&[table]), [(0x1000, 0x100), (0x1320, 0xce0)]);
+}
+
+#[test]
 fn it_stops_where_it_is_told_to() {
     let code = vec![0x90; 1 << 18];
     let mut check = || false;
