@@ -5,7 +5,7 @@
 use super::code::Code;
 use super::explore::{Derived, derive};
 use super::frame::{Frame, Value};
-use super::{HELD, HELD_PER_BYTE, PIECE_BYTES_MAX, kind, number_of};
+use super::{PIECE_BYTES_MAX, held_for, kind, number_of};
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{self, ReadAt};
 use crate::unwind::module::Module;
@@ -65,7 +65,7 @@ pub fn compare<R: ReadAt + ?Sized>(
     while at < text.size {
         let mut bytes = vec![0; (text.size - at).min(PIECE_BYTES_MAX) as usize];
         budget.reads(bytes.len())?;
-        let _held = budget.charge(HELD + bytes.len() * HELD_PER_BYTE)?;
+        let _held = budget.charge(held_for(bytes.len()))?;
         if image.read_exact_at(&mut bytes, text.offset + at).is_err() {
             return Ok(None);
         }

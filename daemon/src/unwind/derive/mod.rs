@@ -53,8 +53,15 @@ const PIECES_MAX: usize = 4096;
 /// wait to be known to return, and ways to be followed. Unit: bytes.
 const HELD_PER_BYTE: usize = 9;
 
-/// Memory beside that: frames, and the instructions of the largest function. Unit: bytes.
+/// Memory next to that, for frames and the instructions of the largest function: of a long piece,
+/// and for each byte of a short one. Unit: bytes.
 const HELD: usize = 5 << 20;
+const HELD_PER_BYTE_AT_FIRST: usize = 256;
+
+/// Memory that `len` bytes of code take while they are followed. Unit: bytes.
+fn held_for(len: usize) -> usize {
+    HELD.min(len * HELD_PER_BYTE_AT_FIRST) + len * HELD_PER_BYTE
+}
 
 /// Most time that is spent on the code of a file. A MiB takes some 40 ms, so it is enough for ten.
 /// What is left then stays without rows, and the rest of the file's unwind information is as it
@@ -92,7 +99,7 @@ pub fn table<R: ReadAt + ?Sized>(
             if len < PIECE_BYTES_MIN || !in_time() {
                 break 'all;
             }
-            charge.set(held + HELD + len as usize * HELD_PER_BYTE)?;
+            charge.set(held + held_for(len as usize))?;
             budget.reads(len as usize)?;
             let mut bytes = vec![0; len as usize];
             if image.read_exact_at(&mut bytes, piece.offset).is_err() {
