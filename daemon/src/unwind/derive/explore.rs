@@ -133,7 +133,8 @@ struct Explorer<'a, 'c> {
 }
 
 /// The frames of `code`, which the kernel enters at `begin`, if that is in it. `entries`: where
-/// functions are known to begin, next to those that are called. `None` when it was told to stop, or takes too much to begin with.
+/// functions are known to begin, next to those that are called. `None` when it was told to stop, or
+/// takes too much to begin with.
 pub fn derive(mut code: Code<'_, '_>, begin: Option<u32>, entries: &[u32]) -> Option<Derived> {
     let mut entries = entries.to_vec();
     entries.extend(begin);
