@@ -268,6 +268,11 @@ impl Unwinder {
             out.frames.truncate(out.user_at);
             return StackEnd::Complete;
         }
+        // Tables would have told what frame pointers did not: the chain broke for want of them.
+        let chain_end = match (end, chain_end) {
+            (StackEnd::ModuleLoading, StackEnd::BrokenChain) => end,
+            _ => chain_end,
+        };
         let Unwinder { walked, engine, .. } = self;
         let chain = &out.frames[out.user_at..];
         let (replaced, end) = match end {
