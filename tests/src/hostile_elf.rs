@@ -47,8 +47,8 @@ pub enum Hostile {
     DeepDescription,
     /// 600 of those, each different.
     ManyDeepDescriptions,
-    /// 12 MiB of code that nothing describes: jumps into each other, calls of everything, pushes and
-    /// computed jumps without end, and returns of signal handlers.
+    /// 12 MiB of code that nothing describes: jumps into each other, calls of everything, pushes
+    /// and computed jumps without end, and returns of signal handlers.
     TediousCode,
     /// 65,000 rows of one function, each different and each computed for each frame, from 330 KB.
     ManyRules,

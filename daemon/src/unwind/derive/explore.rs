@@ -47,7 +47,7 @@ pub struct Run {
 }
 
 /// What was derived.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Derived {
     /// In order of address.
     pub runs: Vec<Run>,

@@ -7,8 +7,8 @@
 //! another function leaves the stack as it was found, ways that meet agree. Code that contradicts
 //! itself stays without rows.
 //!
-//! Compared with the unwind information of programs that have it, 99.99 % of the rows are right:
-//! `benches derive`.
+//! Compared with the unwind information of 1,429 programs and libraries that have it, 99.8 % of the
+//! rows are right, more in C and less in C++: `benches derive`.
 //!
 //! Input is code as a stranger wrote it; each byte of it is worth a bounded number of decoded
 //! instructions. Called by `fp-files`, once a file.
@@ -127,11 +127,11 @@ pub fn table<R: ReadAt + ?Sized>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Its address (SVMA).
-    pub address: u64,
+    address: u64,
     /// Where it is in the file.
-    pub offset: u64,
+    offset: u64,
     /// Unit: bytes.
-    pub len: u64,
+    len: u64,
     /// A function begins there, or what fills up before one.
     begins: bool,
 }

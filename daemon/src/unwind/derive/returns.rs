@@ -32,7 +32,7 @@ pub fn coming_back(code: &mut Code<'_, '_>, entries: &[u32]) -> Option<Vec<bool>
 
 /// A way that waits for a function to come back.
 struct Wait {
-    /// Whose it is.
+    /// The function that the way belongs to.
     function: u32,
     /// Where it goes on. [`NONE`]: its function comes back where the other does.
     at: u32,
