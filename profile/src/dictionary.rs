@@ -2,6 +2,7 @@
 
 use crate::frame::{Frame, FrameId, FrameRef, FrameTable};
 use crate::labels::{LabelSetId, LabelSetTable};
+use crate::place::LaterNames;
 use crate::stack::{StackId, StackTrie};
 use crate::strings::{StrId, StringTable};
 
@@ -16,6 +17,9 @@ pub struct Dictionary {
     pub stacks: StackTrie,
     /// Label sets, with text in `strings`.
     pub label_sets: LabelSetTable,
+    /// Names that frames got later, with text in `strings`. Not part of what the dictionary is: it is
+    /// neither stored nor sent.
+    pub later: LaterNames,
 }
 
 impl Dictionary {
@@ -54,6 +58,14 @@ impl Dictionary {
         }
     }
 
+    /// What a frame is shown as: with the name that it got later, if any.
+    ///
+    /// # Panics
+    /// When `id` is not of this dictionary.
+    pub fn shown(&self, id: FrameId) -> Frame {
+        self.later.shown(id, self.frames.get(id))
+    }
+
     /// Returns the id of a label set given as text; pairs with an empty value are left out.
     pub fn intern_labels<'a>(
         &mut self,
@@ -88,6 +100,7 @@ impl Dictionary {
             + self.frames.heap_bytes()
             + self.stacks.heap_bytes()
             + self.label_sets.heap_bytes()
+            + self.later.heap_bytes()
     }
 }
 
@@ -106,6 +119,8 @@ pub struct Remap {
     path: Vec<StackId>,
     /// See [`Remap::of_first`].
     is_first: bool,
+    /// See [`Remap::shown`].
+    shown: bool,
 }
 
 impl Remap {
@@ -115,6 +130,15 @@ impl Remap {
         Remap {
             is_first: true,
             ..Remap::default()
+        }
+    }
+
+    /// Carries frames as they are shown: with the names that they got later, for answers. Copies of what
+    /// is stored keep frames as they are.
+    pub(crate) fn shown(self) -> Remap {
+        Remap {
+            shown: true,
+            ..self
         }
     }
 
@@ -130,7 +154,10 @@ impl Remap {
     /// The frame in `target`.
     pub fn frame(&mut self, source: &Dictionary, target: &mut Dictionary, id: FrameId) -> FrameId {
         if *slot(&mut self.frames, id.0) == UNSEEN {
-            let frame = source.frames.get(id);
+            let frame = match self.shown {
+                true => source.shown(id),
+                false => source.frames.get(id),
+            };
             let moved = Frame {
                 function: self.string(source, target, frame.function),
                 system_name: self.string(source, target, frame.system_name),

@@ -1,6 +1,7 @@
 //! Frames: one function (or what stands for it) at one place in a stack.
 
 use crate::outcome::Unnamed;
+use crate::place::Place;
 use crate::strings::StrId;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
@@ -72,7 +73,8 @@ pub struct Frame {
     /// The function as the runtime or linker spells it; empty where that is `function`, or not kept.
     ///
     /// Part of what a frame is: overloads of one Java method, and one JavaScript function as each
-    /// tier of the compiler left it, are frames of their own that share a function.
+    /// tier of the compiler left it, are frames of their own that share a function. Of a frame without
+    /// a symbol it is the [`Place`](crate::Place) of its function, where that is known.
     pub system_name: StrId,
     /// Base name or path of the file the code came from; empty when there is none.
     pub module: StrId,
@@ -99,6 +101,16 @@ pub struct FrameRef<'a> {
     pub file: &'a str,
     /// See [`Frame::line`].
     pub line: u32,
+}
+
+impl<'a> FrameRef<'a> {
+    /// Where the function lies, of a frame that has no symbol.
+    pub fn place(&self) -> Option<Place<'a>> {
+        match self.unnamed {
+            Unnamed::No => None,
+            _ => Place::parse(self.system_name),
+        }
+    }
 }
 
 /// Frames stored once.

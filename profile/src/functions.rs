@@ -37,7 +37,12 @@ impl Shape<'_> {
     pub fn of(dict: &Dictionary) -> Shape<'_> {
         Shape {
             stacks: Cow::Borrowed(dict.stacks.nodes()),
-            frames: Cow::Borrowed(dict.frames.as_slice()),
+            frames: match dict.later.is_empty() {
+                true => Cow::Borrowed(dict.frames.as_slice()),
+                false => (0..dict.frames.len() as u32)
+                    .map(|id| dict.shown(FrameId(id)))
+                    .collect(),
+            },
             marks: marks(dict),
         }
     }

@@ -23,6 +23,7 @@ mod ledger;
 mod merge;
 mod moments;
 mod outcome;
+mod place;
 mod query;
 mod sample;
 mod selector;
@@ -50,6 +51,7 @@ pub use ledger::{
 pub use merge::{GroupBy, MIXED_EVENTS, MergeError};
 pub use moments::{Moment, Moments};
 pub use outcome::{StackEnd, Unnamed};
+pub use place::{LaterNames, NameSource, NamedLater, Place, is_build_id};
 pub use query::{Counted, LOST_FRAME, OTHER_FRAME, Query, QueryRunner};
 pub use sample::{Info, OFF_CPU, Profile, Quality, SampleKey, Value, Waits};
 pub use selector::{SELECTOR_LEN_MAX, SelectorError};

@@ -30,12 +30,13 @@
 
 use crate::dictionary::{Dictionary, Remap};
 use crate::filter::{FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, Selector};
-use crate::frame::{Frame, FrameId, FrameKind};
+use crate::frame::{FrameId, FrameKind};
 use crate::functions::is_mark;
 use crate::labels::LabelSetId;
 use crate::merge::GroupBy;
 use crate::moments::{Moment, Moments};
 use crate::outcome::{StackEnd, Unnamed};
+use crate::place::{NameSource, NamedLater};
 use crate::sample::{Info, Profile, Quality, SampleKey, Value};
 use crate::stack::StackId;
 use crate::strings::StrId;
@@ -232,8 +233,8 @@ impl<'q> QueryRunner<'q> {
         // Frame filters make stacks that are not of the source.
         let is_first = self.query.frame_filters.is_empty() && self.answer.dict.stacks.is_empty();
         self.remap = match is_first {
-            true => Remap::of_first(),
-            false => Remap::default(),
+            true => Remap::of_first().shown(),
+            false => Remap::default().shown(),
         };
         self.counted.next_dictionary();
     }
@@ -253,6 +254,11 @@ impl<'q> QueryRunner<'q> {
         let end = moment.key.end;
         let key = SampleKey { labels, stack, end };
         self.answer.moments.list.push(Moment { key, ..moment });
+    }
+
+    /// Samples so far whose leaf has a name that it got later.
+    pub fn named_later(&self) -> NamedLater {
+        self.counted.named_later()
     }
 
     /// Ends the query.
@@ -316,7 +322,7 @@ impl<'q> QueryRunner<'q> {
                     .get_or_insert_with(|| filter.matches(source.strings.get(text)))
             };
             let mut matches = |frame: FrameId| {
-                let frame = source.frames.get(frame);
+                let frame = source.shown(frame);
                 text_matches(frame.function)
                     || frame.system_name != StrId::EMPTY && text_matches(frame.system_name)
             };
@@ -379,6 +385,7 @@ impl Profile {
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     quality: Quality,
+    named_later: NamedLater,
     /// Frames of the dictionary that were looked at.
     frames: usize,
     /// One of them is a mark of waits.
@@ -402,7 +409,10 @@ impl Counted {
             true => own_leaf,
             false => last_frame,
         };
-        count_leaf(&mut self.quality, source, key, count, leaf);
+        if let Some(later) = count_leaf(&mut self.quality, source, key, count, leaf) {
+            let sum = &mut self.named_later[later as usize];
+            *sum = sum.saturating_add(count);
+        }
     }
 
     /// The samples that follow are of another dictionary.
@@ -413,6 +423,11 @@ impl Counted {
     /// What was counted.
     pub fn quality(&self) -> Quality {
         self.quality
+    }
+
+    /// Of the samples counted, those whose leaf has a name that it got later.
+    pub fn named_later(&self) -> NamedLater {
+        self.named_later
     }
 }
 
@@ -444,7 +459,7 @@ pub(crate) fn count_quality(
     key: SampleKey,
     count: u64,
 ) {
-    count_leaf(quality, source, key, count, own_leaf);
+    let _ = count_leaf(quality, source, key, count, own_leaf);
 }
 
 fn count_leaf(
@@ -452,11 +467,12 @@ fn count_leaf(
     source: &Dictionary,
     key: SampleKey,
     count: u64,
-    leaf: impl Fn(&Dictionary, StackId) -> Option<Frame>,
-) {
+    leaf: impl Fn(&Dictionary, StackId) -> Option<FrameId>,
+) -> Option<NameSource> {
     let add = |counter: &mut u64| *counter = counter.saturating_add(count);
     if key.end == StackEnd::Lost {
-        return add(&mut quality.lost_samples);
+        add(&mut quality.lost_samples);
+        return None;
     }
     add(&mut quality.taken);
     if key.end.is_truncated() {
@@ -465,30 +481,29 @@ fn count_leaf(
     if key.end == StackEnd::DepthLimit {
         add(&mut quality.depth_limit);
     }
-    let Some(leaf) = leaf(source, key.stack) else {
-        return;
-    };
+    let id = leaf(source, key.stack)?;
+    let leaf = source.shown(id);
     if leaf.unnamed != Unnamed::No {
         add(&mut quality.unnamed);
     }
     if leaf.kind == FrameKind::Synthetic && source.strings.get(leaf.function) == OTHER_FRAME {
         add(&mut quality.folded);
     }
+    source.later.get(id).map(|(_, source)| source)
 }
 
 /// The leaf frame of a stack without marks.
-fn last_frame(source: &Dictionary, stack: StackId) -> Option<Frame> {
+fn last_frame(source: &Dictionary, stack: StackId) -> Option<FrameId> {
     let (_, leaf) = source.stacks.node(stack)?;
-    Some(source.frames.get(leaf))
+    Some(leaf)
 }
 
 /// The leaf frame; of a wait the last frame of the thread that waits.
-fn own_leaf(source: &Dictionary, stack: StackId) -> Option<Frame> {
+fn own_leaf(source: &Dictionary, stack: StackId) -> Option<FrameId> {
     let mut leaf = last_frame(source, stack)?;
     let mut beyond = false;
     for frame in source.stacks.leaf_first(stack) {
-        let frame = source.frames.get(frame);
-        if is_mark(source, frame) {
+        if is_mark(source, source.frames.get(frame)) {
             beyond = true;
         } else if std::mem::take(&mut beyond) {
             leaf = frame;

@@ -54,6 +54,8 @@ counters! {
     names_read,
     /// Addresses that got no name, for any reason.
     addresses_unnamed,
+    /// Addresses without a name whose place was not kept either, because their file has too many.
+    places_refused,
     /// Panics of a library caught while a file was named.
     library_panics,
     /// Files without source lines because their debug information is over a limit or damaged.

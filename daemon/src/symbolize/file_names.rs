@@ -8,6 +8,7 @@ use super::elf::{ElfError, Headers, Segment, SymbolTable, read_headers};
 use super::files::{Found, Image};
 use super::go::lines::Source;
 use super::lines::{LineSource, Place};
+use super::places::Places;
 use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name, names};
 use crate::ids::FileOffset;
 use hashbrown::HashMap;
@@ -46,6 +47,8 @@ pub struct FileNames {
     exact_frames: Vec<FrameId>,
     /// Why an address that no symbol covers has no name.
     missing: Unnamed,
+    /// Where such addresses lie; none when nothing tells this file from others.
+    places: Option<Places>,
     no_name: HashMap<Unnamed, FrameId>,
     /// When it was last used, on the symbolizer's clock.
     pub used: u64,
@@ -89,6 +92,7 @@ impl FileNames {
             exact: HashMap::new(),
             exact_frames: Vec::new(),
             missing: Unnamed::NoSymbols,
+            places: None,
             no_name: HashMap::new(),
             used: 0,
             counted: 0,
@@ -96,6 +100,7 @@ impl FileNames {
         match headers {
             Ok(headers) => {
                 bump(&counters.tables_read);
+                names.places = Places::of(&headers);
                 names.headers = headers;
                 names.read_tables(image, found, options, budget, counters);
             }
@@ -332,7 +337,7 @@ impl FileNames {
                 }
                 Err(reason) => {
                     unnamed += 1;
-                    self.without_name(reason, dict)
+                    self.without_name(reason, *offset, &mut reader, dict, counters)
                 }
             };
             out.push(&[frame]);
@@ -499,8 +504,23 @@ impl FileNames {
         })
     }
 
-    fn without_name(&mut self, reason: Unnamed, dict: &mut Dictionary) -> FrameId {
+    fn without_name(
+        &mut self,
+        reason: Unnamed,
+        offset: FileOffset,
+        reader: &mut Reader<'_>,
+        dict: &mut Dictionary,
+        counters: &SymbolCounters,
+    ) -> FrameId {
         let module = &self.module;
+        if let Some(places) = &mut self.places {
+            let (image, why) = (reader.get().ok(), (&**module, reason));
+            let frame = places.frame(image, &self.headers, offset, why, dict);
+            if let Some(frame) = frame {
+                return frame;
+            }
+            bump(&counters.places_refused);
+        }
         *self
             .no_name
             .entry(reason)
@@ -514,6 +534,7 @@ impl FileNames {
             .for_each(|table| table.frames = Vec::new());
         self.exact.clear();
         self.exact_frames.clear();
+        self.places.as_mut().map(Places::forget_frames);
         self.no_name.clear();
     }
 
@@ -529,6 +550,7 @@ impl FileNames {
         tables.sum::<usize>()
             + self.exact.allocation_size()
             + self.exact_frames.capacity() * size_of::<FrameId>()
+            + self.places.as_ref().map_or(0, Places::heap_bytes)
             + self.lines.as_ref().map_or(0, LineSource::heap_bytes)
             + size_of::<FileNames>()
     }

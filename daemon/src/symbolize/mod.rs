@@ -31,6 +31,7 @@ mod lines;
 pub mod mounts;
 pub mod names;
 pub mod open;
+mod places;
 
 #[cfg(test)]
 mod tests;

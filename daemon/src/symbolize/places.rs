@@ -1,0 +1,298 @@
+//! Where code without a symbol lies: the function of an address, as the unwind information tells it.
+//!
+//! A stripped file has no names, but mostly a table of where its functions begin, for exceptions. A frame
+//! of each function costs no more than with a name, and the name can be looked up elsewhere later. The
+//! table is searched where it lies, 8 bytes at a time: 20 reads an address, once for each, and no memory.
+//!
+//! Its order is a stranger's word, and so is what it leads to. Only a description that says of itself
+//! that it covers the address is believed; without one the place is the address itself.
+
+use super::elf::{Headers, ReadAt};
+use crate::ids::FileOffset;
+use hashbrown::HashMap;
+use profile::{Dictionary, FrameId, FrameKind, FrameRef, Place, Unnamed};
+use std::fmt::Write;
+
+/// Most places of one file kept as frames of one dictionary. Further ones share a frame that says only the
+/// file. Programs of a million functions have some thousands with samples in an hour.
+const PLACES_MAX: usize = 16_384;
+
+/// Bytes before the entries of the table: version, encodings, where `.eh_frame` is, the number of entries.
+const TABLE_HEADER: usize = 12;
+
+/// The header that all linkers write: version 1, a pointer of 4 bytes relative to its own place, a number
+/// of 4 bytes, entries of two of 4 bytes relative to the table.
+const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+
+/// The table of a file.
+#[derive(Clone, Copy)]
+struct Table {
+    /// What entries are relative to.
+    address: u64,
+    /// Where the entries are in the file.
+    offset: u64,
+    entries: u64,
+}
+
+impl Table {
+    fn find<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Option<Table> {
+        let at = headers.eh_frame_hdr?;
+        let mut head = [0; TABLE_HEADER];
+        image.read_exact_at(&mut head, at.offset).ok()?;
+        let (usual, entries) = (&head[..4], word(&head, 8)?);
+        let room = at.file_size.saturating_sub(TABLE_HEADER as u64) / 8;
+        (usual == USUAL).then_some(Table {
+            address: at.address,
+            offset: at.offset.checked_add(TABLE_HEADER as u64)?,
+            entries: u64::from(entries).min(room),
+        })
+    }
+
+    /// Where the function at `address` begins.
+    fn start<R: ReadAt + ?Sized>(&self, image: &R, headers: &Headers, address: u64) -> Option<u64> {
+        let entry = |at: u64| {
+            let mut entry = [0; 8];
+            let offset = self.offset.checked_add(at * 8)?;
+            image.read_exact_at(&mut entry, offset).ok()?;
+            let [start, described] = [word(&entry, 0)?, word(&entry, 4)?];
+            Some((self.beside(start), self.beside(described)))
+        };
+        let (mut low, mut high) = (0, self.entries);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match entry(middle)?.0 <= address {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        let (start, described) = entry(low.checked_sub(1)?)?;
+        // Length, which CIE, where it begins relative to here, how long it is.
+        let mut head = [0; 16];
+        let mut segments = headers.segments.iter();
+        let segment = segments.find(|segment| {
+            described >= segment.address && described - segment.address < segment.file_size
+        })?;
+        let offset = described - segment.address + segment.offset;
+        image.read_exact_at(&mut head, offset).ok()?;
+        let says = described
+            .wrapping_add(8)
+            .wrapping_add_signed(i64::from(word(&head, 8)? as i32));
+        let length = u64::from(word(&head, 12)?);
+        (says == start && address.wrapping_sub(start) < length).then_some(start)
+    }
+
+    fn beside(&self, relative: u32) -> u64 {
+        self.address.wrapping_add_signed(i64::from(relative as i32))
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+/// Places of one file, as frames of one dictionary.
+pub struct Places {
+    /// In hexadecimal.
+    build_id: Box<str>,
+    /// Looked for with the first place; `Some(None)` when there is none.
+    table: Option<Option<Table>>,
+    /// By offset in the file.
+    frames: HashMap<u64, FrameId>,
+}
+
+impl Places {
+    /// Places of a file, unless nothing tells it from others.
+    pub fn of(headers: &Headers) -> Option<Places> {
+        let digits = headers.build_id.iter().fold(String::new(), |mut to, byte| {
+            // Writing to a string does not fail.
+            let _ = write!(to, "{byte:02x}");
+            to
+        });
+        profile::is_build_id(&digits).then(|| Places {
+            build_id: digits.into(),
+            table: None,
+            frames: HashMap::new(),
+        })
+    }
+
+    /// The frame of a place without a name; none when there is no room for it. `image` is the executable,
+    /// when it is there as it was mapped: without it the place is the address.
+    pub fn frame<R: ReadAt + ?Sized>(
+        &mut self,
+        image: Option<&R>,
+        headers: &Headers,
+        offset: FileOffset,
+        (module, reason): (&str, Unnamed),
+        dict: &mut Dictionary,
+    ) -> Option<FrameId> {
+        if let Some(&frame) = self.frames.get(&offset.0) {
+            return Some(frame);
+        }
+        if self.frames.len() >= PLACES_MAX {
+            return None;
+        }
+        let address = headers.address_of(offset.0)?;
+        let start = image.and_then(|image| {
+            let table = self
+                .table
+                .get_or_insert_with(|| Table::find(image, headers));
+            (*table)?.start(image, headers, address)
+        });
+        let place = Place {
+            build_id: &self.build_id,
+            address: start.unwrap_or(address),
+        };
+        let frame = dict.intern_frame(FrameRef {
+            kind: FrameKind::Native,
+            unnamed: reason,
+            function: &format!("[{module}]"),
+            system_name: &place.to_string(),
+            module,
+            ..FrameRef::default()
+        });
+        self.frames.insert(offset.0, frame);
+        Some(frame)
+    }
+
+    /// Drops every frame id held.
+    pub fn forget_frames(&mut self) {
+        self.frames.clear();
+    }
+
+    /// Memory held, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.build_id.len() + self.frames.allocation_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::elf::read_headers;
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    /// A program of the distribution: its image, and where its functions begin and end by its own
+    /// unwind information, read by another reader.
+    fn shell() -> (Vec<u8>, Headers, Vec<(u64, u64)>) {
+        use gimli::{BaseAddresses, EhFrame, LittleEndian, UnwindSection};
+        let image = fs::read("/bin/sh").unwrap();
+        let headers = read_headers(&image[..]).unwrap();
+        let section = headers.section(b".eh_frame").unwrap().clone();
+        let bytes = &image[section.offset as usize..][..section.size as usize];
+        let frames = EhFrame::new(bytes, LittleEndian);
+        let bases = BaseAddresses::default().set_eh_frame(section.address);
+        let mut entries = frames.entries(&bases);
+        let mut functions = Vec::new();
+        while let Some(entry) = entries.next().unwrap() {
+            if let gimli::CieOrFde::Fde(fde) = entry {
+                let fde = fde.parse(EhFrame::cie_from_offset).unwrap();
+                functions.push((fde.initial_address(), fde.len()));
+            }
+        }
+        (image, headers, functions)
+    }
+
+    #[test]
+    fn every_address_of_a_function_is_at_its_start() {
+        let (image, headers, functions) = shell();
+        let table = Table::find(&image[..], &headers).unwrap();
+        assert!(functions.len() > 50);
+        for (start, length) in functions {
+            for address in [start, start + length / 2, start + length - 1] {
+                let found = table.start(&image[..], &headers, address);
+                assert_eq!(found, Some(start), "{address:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_that_nothing_describes_is_its_own_place() {
+        let (image, headers, mut functions) = shell();
+        functions.sort_unstable();
+        let table = Table::find(&image[..], &headers).unwrap();
+        let described = |address| {
+            let covers =
+                |(start, length): &(u64, u64)| address >= *start && address < start + length;
+            functions.iter().any(covers)
+        };
+        let ends = functions.iter().map(|(start, length)| start + length);
+        let gaps: Vec<u64> = ends.filter(|&end| !described(end)).collect();
+        assert!(!gaps.is_empty());
+        for address in gaps {
+            assert_eq!(table.start(&image[..], &headers, address), None);
+        }
+    }
+
+    #[test]
+    fn two_addresses_of_a_function_are_one_frame_that_says_where_it_is() {
+        let (image, headers, functions) = shell();
+        let (start, _) = functions
+            .into_iter()
+            .find(|(_, length)| *length > 8)
+            .unwrap();
+        let mut places = Places::of(&headers).unwrap();
+        let mut dict = Dictionary::default();
+        let mut frame = |address: u64| {
+            let offset = FileOffset(headers.offset_of(address).unwrap());
+            let why = ("sh", Unnamed::NoSymbols);
+            places
+                .frame(Some(&image[..]), &headers, offset, why, &mut dict)
+                .unwrap()
+        };
+        let (first, second) = (frame(start + 1), frame(start + 7));
+        assert_eq!(first, second);
+        let found = dict.frame(first);
+        assert_eq!(found.function, "[sh]");
+        assert_eq!(found.place().unwrap().address, start);
+        assert_eq!(
+            found.place().unwrap().build_id.len(),
+            headers.build_id.len() * 2
+        );
+    }
+
+    #[test]
+    fn places_of_one_file_are_bounded() {
+        let (_, headers, _) = shell();
+        let code = headers.segments.iter().find(|segment| segment.executable);
+        let code = code.unwrap();
+        let mut places = Places::of(&headers).unwrap();
+        let mut dict = Dictionary::default();
+        let mut made = 0;
+        for at in 0..PLACES_MAX as u64 + 100 {
+            let offset = FileOffset(code.offset + at);
+            let why = ("sh", Unnamed::NoSymbols);
+            made += usize::from(
+                places
+                    .frame(None::<&[u8]>, &headers, offset, why, &mut dict)
+                    .is_some(),
+            );
+        }
+        assert!(made <= PLACES_MAX);
+        assert!(places.heap_bytes() < 1 << 20);
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_table_never_gives_a_function_that_does_not_cover_the_address(
+            damage in prop::collection::vec((0usize..1 << 16, any::<u8>()), 1..200),
+            address in any::<u32>(),
+        ) {
+            let (mut image, headers, _) = shell();
+            let at = headers.eh_frame_hdr.unwrap();
+            for (place, byte) in damage {
+                let place = at.offset as usize + TABLE_HEADER + place % (at.file_size as usize * 2);
+                if let Some(slot) = image.get_mut(place) {
+                    *slot = byte;
+                }
+            }
+            if let Some(table) = Table::find(&image[..], &headers) {
+                let address = u64::from(address) % (1 << 20);
+                if let Some(start) = table.start(&image[..], &headers, address) {
+                    prop_assert!(start <= address);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Where code without a symbol lies: what names can be looked up by later, and such names.
+
+use crate::frame::{Frame, FrameId};
+use crate::strings::StrId;
+use hashbrown::HashMap;
+use std::fmt;
+
+/// Longest build id that is kept. Unit: hexadecimal digits. Linkers write 16, 32 or 40.
+const BUILD_ID_DIGITS_MAX: usize = 64;
+
+/// Fewest digits of a build id. Fewer tell too little of a file.
+const BUILD_ID_DIGITS_MIN: usize = 8;
+
+/// A function of a file, wherever that file is.
+///
+/// Stands in [`Frame::system_name`] of frames without a symbol, as `BUILD_ID+0xADDRESS`: so it is part
+/// of what the frame is, and functions without names are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place<'a> {
+    /// The GNU build id in lower-case hexadecimal.
+    pub build_id: &'a str,
+    /// Where the function begins, or where the sample was where that is not known. It counts as the
+    /// file's symbols do, not from the file's first byte: separate debug files share the one and not
+    /// the other.
+    pub address: u64,
+}
+
+impl<'a> Place<'a> {
+    /// The place that a text says, if it is one.
+    pub fn parse(text: &'a str) -> Option<Place<'a>> {
+        let (build_id, address) = text.split_once("+0x")?;
+        let fits = (1..=16).contains(&address.len()) && is_hex(address);
+        let address = u64::from_str_radix(address, 16).ok().filter(|_| fits)?;
+        is_build_id(build_id).then_some(Place { build_id, address })
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{:#x}", self.build_id, self.address)
+    }
+}
+
+/// True for a text that is a build id as [`Place`] has it.
+pub fn is_build_id(text: &str) -> bool {
+    (BUILD_ID_DIGITS_MIN..=BUILD_ID_DIGITS_MAX).contains(&text.len())
+        && text.len().is_multiple_of(2)
+        && is_hex(text)
+}
+
+fn is_hex(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// Where a name came from that the agent did not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum NameSource {
+    /// A file that somebody uploaded.
+    Upload = 0,
+    /// A debuginfod server.
+    Debuginfod = 1,
+}
+
+impl NameSource {
+    /// Every source, in numeric order.
+    pub const ALL: [NameSource; 2] = [NameSource::Upload, NameSource::Debuginfod];
+
+    /// Lower-case word for tables and JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            NameSource::Upload => "upload",
+            NameSource::Debuginfod => "debuginfod",
+        }
+    }
+}
+
+/// Samples whose leaf has a name of each source; see [`NameSource`].
+pub type NamedLater = [u64; NameSource::ALL.len()];
+
+/// Names of frames of one dictionary that were found after the frames had been made.
+///
+/// They change what is shown and filtered, never what a frame is: its id, its content and its place
+/// stay, so what is stored stays true when a name is found to be wrong, or is forgotten.
+#[derive(Clone, Default)]
+pub struct LaterNames(HashMap<FrameId, (StrId, NameSource)>);
+
+impl LaterNames {
+    /// Calls a frame like this from now on.
+    pub fn set(&mut self, frame: FrameId, function: StrId, source: NameSource) {
+        self.0.insert(frame, (function, source));
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The function of a frame, and where its name came from.
+    pub fn get(&self, frame: FrameId) -> Option<(StrId, NameSource)> {
+        self.0.get(&frame).copied()
+    }
+
+    /// What a frame is shown as.
+    pub(crate) fn shown(&self, id: FrameId, frame: Frame) -> Frame {
+        match self.get(id) {
+            Some((function, _)) => Frame {
+                unnamed: crate::Unnamed::No,
+                function,
+                system_name: StrId::EMPTY,
+                ..frame
+            },
+            None => frame,
+        }
+    }
+
+    /// Heap memory held, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.0.allocation_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    #[test]
+    fn a_place_comes_back_from_its_text() {
+        for address in [0, 0x4a20, u64::MAX] {
+            let place = Place {
+                build_id: ID,
+                address,
+            };
+            assert_eq!(Place::parse(&place.to_string()), Some(place));
+        }
+    }
+
+    #[test]
+    fn what_is_no_place_is_none() {
+        let long = format!("{}+0x1", "ab".repeat(33));
+        for text in [
+            "",
+            "+0x1",
+            "main",
+            "0123+0x1",
+            "0123456789+1",
+            "0123456789+0x",
+            "0123456789+0x+1",
+            "0123456789+0xG",
+            "0123456789+0x11111111111111111",
+            "0123456789A+0x1",
+            "012345678+0x1",
+            "operator+0x10",
+            &long,
+        ] {
+            assert_eq!(Place::parse(text), None, "{text}");
+        }
+    }
+}
