@@ -22,6 +22,7 @@ mod labels;
 mod ledger;
 mod merge;
 mod moments;
+pub mod names;
 mod outcome;
 mod place;
 mod query;

@@ -21,10 +21,10 @@ mod lines;
 mod tests;
 
 use super::code::{CodeMap, Lines, When};
-use crate::symbolize::names::{self, NAME_BYTES_MAX};
 use crate::time::Mono;
 use crate::unwind::generated::{RulesBuilder, Unwinding};
 use lines::Pending;
+use profile::names::{self, NAME_BYTES_MAX};
 use std::ops::Range;
 
 /// Largest record, and largest head. Unit: bytes. A record holds one function with its code, of which the

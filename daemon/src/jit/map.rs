@@ -6,7 +6,7 @@
 //! make no sense are counted and skipped; the last line waits for its end.
 
 use super::code::{CodeMap, Lines, When};
-use crate::symbolize::names;
+use profile::names;
 use std::ops::Range;
 
 /// Longest line looked at. Unit: bytes. What is longer is one line that makes no sense.
@@ -146,8 +146,8 @@ fn number(digits: &[u8]) -> Option<u64> {
 mod tests {
     use super::super::code::Found;
     use super::*;
-    use crate::symbolize::names::NAME_BYTES_MAX;
     use crate::time::Mono;
+    use profile::names::NAME_BYTES_MAX;
     use proptest::prelude::*;
 
     /// A map as it is after it was read.

@@ -30,7 +30,7 @@
 //!
 //! Names are an attacker's. Nothing here allocates more than a name is long, panics, or recurses.
 
-use crate::symbolize::names;
+use profile::names;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef};
 use std::borrow::Cow;
 

@@ -578,7 +578,7 @@ impl SymbolTable {
                 .read_some_at(&mut text, self.names_at.checked_add(place)?)
                 .ok()?;
             let name = until_nul(&text[..got]);
-            if name.len() < got || got < len || len > super::names::MANGLED_BYTES_MAX {
+            if name.len() < got || got < len || len > profile::names::MANGLED_BYTES_MAX {
                 return (!name.is_empty()).then(|| name.to_vec());
             }
             len *= 8;

@@ -9,10 +9,10 @@ use super::files::{Found, Image};
 use super::go::lines::Source;
 use super::lines::{LineSource, Place};
 use super::places::Places;
-use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name, names};
+use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name};
 use crate::ids::FileOffset;
 use hashbrown::HashMap;
-use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
+use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed, names};
 
 /// Largest unpacked `.gnu_debugdata`. Unit: bytes. Those of whole distributions are below 4 MiB.
 const MINI_DEBUG_BYTES_MAX: usize = 16 << 20;

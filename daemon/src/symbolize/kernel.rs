@@ -144,7 +144,7 @@ impl KernelSymbols {
         };
         let name = String::from_utf8_lossy(name);
         let name = if name.starts_with("_R") {
-            super::names::readable(name.as_bytes()).into()
+            profile::names::readable(name.as_bytes()).into()
         } else {
             name
         };

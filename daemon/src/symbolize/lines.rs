@@ -9,10 +9,10 @@
 use super::budget::{FILE_CPU_MAX, FileBudget};
 use super::elf::{ElfError, Headers, ReadAt, Section};
 use super::inflate;
-use super::names;
 use super::open::memory_file;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
+use profile::names;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;

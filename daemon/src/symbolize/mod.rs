@@ -29,7 +29,6 @@ pub mod inflate;
 pub mod kernel;
 mod lines;
 pub mod mounts;
-pub mod names;
 pub mod open;
 mod places;
 
@@ -46,7 +45,7 @@ use file_names::FileNames;
 use files::{FileIdentity, FileStore, Found};
 use hashbrown::HashMap;
 pub use kernel::KernelSymbols;
-use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed};
+use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed, names};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,7 +6,7 @@
 
 use super::{u32_at, u64_at};
 use crate::jit::code::Lines;
-use crate::symbolize::names;
+use profile::names;
 use std::ops::Range;
 
 /// Fixed part of a record. Unit: bytes.

@@ -10,7 +10,7 @@ use super::values::{Lists, Span, Values};
 use super::{GoTables, Layout, Part, Pieces, find, u32_at};
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{Headers, ReadAt};
-use crate::symbolize::names;
+use profile::names;
 
 /// Longest name of a file or function that is read. Unit: bytes.
 const NAME_BYTES_MAX: usize = 4096;
