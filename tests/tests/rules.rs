@@ -25,13 +25,24 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fleetprof-profile", &[]),
     ("fleetprof-proto", &["fleetprof-profile"]),
     ("fleetprof-config", &[]),
+    ("fleetprof-debuginfod", &["fleetprof-profile"]),
     (
         "fleetprof-daemon",
-        &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],
+        &[
+            "fleetprof-config",
+            "fleetprof-debuginfod",
+            "fleetprof-profile",
+            "fleetprof-proto",
+        ],
     ),
     (
         "fleetprof-collector",
-        &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],
+        &[
+            "fleetprof-config",
+            "fleetprof-debuginfod",
+            "fleetprof-profile",
+            "fleetprof-proto",
+        ],
     ),
     ("agent-ctl", &["fleetprof-profile", "fleetprof-proto"]),
 ];

@@ -1,0 +1,262 @@
+//! Fetches separate debug files from debuginfod servers: by build id, one file at a time, within bounds.
+//!
+//! Nobody waits for it: a thread asks, and what it brings is there for the next look. A server that is
+//! away, slow or wrong is left alone for a while, longer each time. What a server sends is written to a
+//! file of the caller and is a stranger's: whoever reads it checks that it is of the build asked for.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// Most servers.
+pub const SERVERS_MAX: usize = 8;
+
+/// Time for a connection. When it is too small, far servers seem to be away.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// Time until an answer begins. Servers unpack the package that has the file first, which takes them up
+/// to a minute.
+const ANSWER_MAX: Duration = Duration::from_secs(90);
+
+/// Time for a whole file. 1 GiB in this time are 1.7 MiB/s.
+const FILE_MAX: Duration = Duration::from_secs(600);
+
+/// Most redirections of one request.
+const REDIRECTS_MAX: u32 = 3;
+
+/// How long a server that failed is left alone; doubles with each failure in a row, up to
+/// [`REST_MAX`].
+const REST: Duration = Duration::from_secs(30);
+
+/// See [`REST`].
+const REST_MAX: Duration = Duration::from_secs(3600);
+
+/// Bytes moved at a time.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// What came of asking for one build id.
+#[derive(Debug)]
+pub enum Fetched {
+    /// The file was written.
+    Found {
+        /// Its length. Unit: bytes.
+        bytes: u64,
+    },
+    /// No server has it.
+    Absent,
+    /// A server has it, and it is larger than may be.
+    TooLarge,
+    /// Not all servers could be asked.
+    Unavailable,
+}
+
+/// Why servers cannot be asked at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ServersError {
+    /// It is no address of a server.
+    #[error("`{0}` is no URL of a debuginfod server: http://HOST[:PORT][/PATH] or https://…")]
+    Url(String),
+    /// More than [`SERVERS_MAX`].
+    #[error("{0} debuginfod servers; at most {SERVERS_MAX}")]
+    TooMany(usize),
+}
+
+/// Why one server did not answer as it should.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("{0}")]
+    Http(#[from] ureq::Error),
+    #[error("it ended the file after {got} of {announced} bytes")]
+    CutShort { got: u64, announced: u64 },
+    #[error("failed to read the file: {0}")]
+    Read(io::Error),
+    #[error("failed to write the file here: {0}")]
+    Write(io::Error),
+    #[error("we are shutting down")]
+    Stopped,
+}
+
+struct Server {
+    url: String,
+    failures: u32,
+    /// Asked again after this.
+    rests_until: Option<Instant>,
+}
+
+/// The servers, in the order in which they are asked.
+pub struct Servers {
+    agent: Agent,
+    all: Vec<Server>,
+    bytes_max: u64,
+}
+
+/// True for what [`Servers::new`] takes as a server.
+pub fn is_url(text: &str) -> bool {
+    let rest = text
+        .strip_prefix("http://")
+        .or_else(|| text.strip_prefix("https://"));
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'<>\\^`{|}?#@".contains(&byte);
+    rest.is_some_and(|rest| {
+        !rest.is_empty() && !rest.starts_with(['/', ':']) && rest.bytes().all(plain)
+    })
+}
+
+impl Servers {
+    /// Servers by their URLs; files of more than `bytes_max` are not taken. TLS trusts what the host trusts.
+    ///
+    /// # Errors
+    /// When a URL is none, or there are too many.
+    pub fn new(urls: &[String], bytes_max: u64) -> Result<Servers, ServersError> {
+        if urls.len() > SERVERS_MAX {
+            return Err(ServersError::TooMany(urls.len()));
+        }
+        let server = |url: &String| match is_url(url) {
+            true => Ok(Server {
+                url: url.trim_end_matches('/').to_owned(),
+                failures: 0,
+                rests_until: None,
+            }),
+            false => Err(ServersError::Url(url.clone())),
+        };
+        let all = urls.iter().map(server).collect::<Result<_, _>>()?;
+        let mut tls = TlsConfig::builder();
+        if urls.iter().any(|url| url.starts_with("https://")) {
+            // Certificates that cannot be read are as good as not there: the server is not trusted then.
+            let trusted = rustls_native_certs::load_native_certs().certs;
+            let trusted = trusted
+                .iter()
+                .map(|one| Certificate::from_der(one).to_owned());
+            tls = tls.root_certs(RootCerts::Specific(std::sync::Arc::new(trusted.collect())));
+        }
+        let agent = Agent::config_builder()
+            .timeout_connect(Some(CONNECT_MAX))
+            .timeout_recv_response(Some(ANSWER_MAX))
+            .timeout_global(Some(FILE_MAX))
+            .max_redirects(REDIRECTS_MAX)
+            .http_status_as_error(false)
+            .user_agent("fleetprof")
+            .tls_config(tls.build())
+            .build()
+            .new_agent();
+        Ok(Servers {
+            agent,
+            all,
+            bytes_max,
+        })
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Writes the debug file of a build to `to`, which is made or emptied, from the first server that has
+    /// it. `stopped` is asked now and then; blocks meanwhile.
+    pub fn fetch(&mut self, build_id: &str, to: &Path, stopped: &dyn Fn() -> bool) -> Fetched {
+        if !profile::is_build_id(build_id) {
+            return Fetched::Absent;
+        }
+        let mut outcome = Fetched::Absent;
+        for server in &mut self.all {
+            if server
+                .rests_until
+                .is_some_and(|until| Instant::now() < until)
+            {
+                outcome = Fetched::Unavailable;
+                continue;
+            }
+            let asked = server.ask(&self.agent, build_id, to, self.bytes_max, stopped);
+            match asked {
+                Ok(Fetched::Absent) => server.answered(),
+                Ok(found) => {
+                    server.answered();
+                    return found;
+                }
+                Err(Trouble::Stopped) => return Fetched::Unavailable,
+                // Other servers would not help.
+                Err(trouble @ Trouble::Write(_)) => {
+                    tracing::warn!(
+                        server = server.url,
+                        "failed to keep a debug file: {trouble}"
+                    );
+                    return Fetched::Unavailable;
+                }
+                Err(trouble) => {
+                    server.failed(&trouble);
+                    outcome = Fetched::Unavailable;
+                }
+            }
+        }
+        outcome
+    }
+}
+
+impl Server {
+    fn ask(
+        &self,
+        agent: &Agent,
+        build_id: &str,
+        to: &Path,
+        bytes_max: u64,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Fetched, Trouble> {
+        let url = format!("{}/buildid/{build_id}/debuginfo", self.url);
+        let mut answer = agent.get(&url).call()?;
+        match answer.status().as_u16() {
+            200 => {}
+            404 => return Ok(Fetched::Absent),
+            status => return Err(ureq::Error::StatusCode(status).into()),
+        }
+        let announced = answer.body().content_length();
+        if announced.is_some_and(|bytes| bytes > bytes_max) {
+            return Ok(Fetched::TooLarge);
+        }
+        let mut file = File::create(to).map_err(Trouble::Write)?;
+        let body = answer.body_mut().with_config().limit(u64::MAX);
+        let mut body = body.reader();
+        let (mut piece, mut bytes) = (vec![0; PIECE_BYTES], 0u64);
+        loop {
+            if stopped() {
+                return Err(Trouble::Stopped);
+            }
+            let len = body.read(&mut piece).map_err(Trouble::Read)?;
+            if len == 0 {
+                break;
+            }
+            bytes += len as u64;
+            if bytes > bytes_max {
+                return Ok(Fetched::TooLarge);
+            }
+            file.write_all(&piece[..len]).map_err(Trouble::Write)?;
+        }
+        match announced.filter(|&announced| announced != bytes) {
+            Some(announced) => Err(Trouble::CutShort {
+                got: bytes,
+                announced,
+            }),
+            None => Ok(Fetched::Found { bytes }),
+        }
+    }
+
+    fn answered(&mut self) {
+        (self.failures, self.rests_until) = (0, None);
+    }
+
+    fn failed(&mut self, trouble: &Trouble) {
+        let rest = (REST * 2u32.saturating_pow(self.failures.min(16))).min(REST_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.rests_until = Some(Instant::now() + rest);
+        tracing::warn!(
+            server = self.url,
+            rests_s = rest.as_secs(),
+            "debuginfod server failed: {trouble}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Servers that answer as they should, and all the others.
+
+use super::*;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const ID: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// A server whose connections are answered by this; how often it was asked.
+fn server(answer: impl Fn(&str, &mut TcpStream) + Send + 'static) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let Some(Ok(first)) = lines.next() else {
+                continue;
+            };
+            while lines
+                .next()
+                .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+            {}
+            count.fetch_add(1, Ordering::SeqCst);
+            answer(&first, &mut stream);
+        }
+    });
+    (url, asked)
+}
+
+fn says(status: &'static str, body: &'static str) -> (String, Arc<AtomicUsize>) {
+    server(move |_, stream| {
+        let length = body.len();
+        let head =
+            format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n");
+        let _ = write!(stream, "{head}\r\n{body}");
+    })
+}
+
+fn fetch(servers: &mut Servers) -> (Fetched, Vec<u8>) {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("file");
+    let fetched = servers.fetch(ID, &to, &|| false);
+    (fetched, std::fs::read(to).unwrap_or_default())
+}
+
+fn all(urls: &[&String]) -> Servers {
+    let urls: Vec<String> = urls.iter().map(|url| (*url).clone()).collect();
+    Servers::new(&urls, 1000).unwrap()
+}
+
+#[test]
+fn a_file_is_asked_for_by_its_build_id() {
+    let (url, _) = server(|first, stream| {
+        let body = first.to_owned();
+        let length = body.len();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n");
+        let _ = write!(stream, "{head}\r\n{body}");
+    });
+    let (fetched, content) = fetch(&mut all(&[&format!("{url}/")]));
+    assert!(matches!(fetched, Fetched::Found { .. }), "{fetched:?}");
+    let line = format!("GET /buildid/{ID}/debuginfo HTTP/1.1");
+    assert_eq!(String::from_utf8(content).unwrap(), line);
+}
+
+#[test]
+fn the_next_server_is_asked_when_one_does_not_have_it() {
+    let (without, _) = says("404 Not Found", "nothing here");
+    let (with, _) = says("200 OK", "symbols");
+    let (fetched, content) = fetch(&mut all(&[&without, &with]));
+    assert!(
+        matches!(fetched, Fetched::Found { bytes: 7 }),
+        "{fetched:?}"
+    );
+    assert_eq!(content, b"symbols");
+    let (fetched, _) = fetch(&mut all(&[&without]));
+    assert!(matches!(fetched, Fetched::Absent), "{fetched:?}");
+}
+
+#[test]
+fn a_server_that_fails_is_left_alone_for_a_while() {
+    let (url, asked) = says("500 Internal Server Error", "");
+    let mut servers = all(&[&url]);
+    for _ in 0..3 {
+        let (fetched, _) = fetch(&mut servers);
+        assert!(matches!(fetched, Fetched::Unavailable), "{fetched:?}");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_server_that_is_away_is_unavailable() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let (fetched, _) = fetch(&mut all(&[&url]));
+    assert!(matches!(fetched, Fetched::Unavailable), "{fetched:?}");
+}
+
+#[test]
+fn a_file_without_end_is_given_up_at_the_bound() {
+    let (url, _) = server(|_, stream| {
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+        while stream.write_all(&[7; 100]).is_ok() {}
+    });
+    let (fetched, content) = fetch(&mut all(&[&url]));
+    assert!(matches!(fetched, Fetched::TooLarge), "{fetched:?}");
+    assert!(content.len() <= 1000);
+}
+
+#[test]
+fn a_file_announced_too_large_is_not_read() {
+    let (url, _) = server(|_, stream| {
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n");
+        std::thread::sleep(Duration::from_secs(60));
+    });
+    let began = Instant::now();
+    let (fetched, _) = fetch(&mut all(&[&url]));
+    assert!(matches!(fetched, Fetched::TooLarge), "{fetched:?}");
+    assert!(began.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_file_cut_short_is_not_taken() {
+    let (url, _) = server(|_, stream| {
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsymb");
+    });
+    let (fetched, _) = fetch(&mut all(&[&url]));
+    assert!(matches!(fetched, Fetched::Unavailable), "{fetched:?}");
+}
+
+#[test]
+fn redirections_come_to_an_end() {
+    let (url, asked) = server(|_, stream| {
+        let _ = write!(
+            stream,
+            "HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n"
+        );
+        let _ = write!(stream, "Connection: close\r\n\r\n");
+    });
+    let (fetched, _) = fetch(&mut all(&[&url]));
+    assert!(matches!(fetched, Fetched::Unavailable), "{fetched:?}");
+    assert!(asked.load(Ordering::SeqCst) <= REDIRECTS_MAX as usize + 1);
+}
+
+#[test]
+fn what_is_no_build_id_is_not_asked_for() {
+    let (url, asked) = says("200 OK", "symbols");
+    let mut servers = all(&[&url]);
+    let to = Path::new("/nonexistent/file");
+    for id in ["", "../../etc/passwd", "0123", "0123456789ABCDEF"] {
+        assert!(matches!(servers.fetch(id, to, &|| false), Fetched::Absent));
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn urls_are_checked() {
+    for url in [
+        "http://a",
+        "https://debuginfod.example.org/",
+        "http://[::1]:8002/x",
+    ] {
+        assert!(is_url(url), "{url}");
+    }
+    for url in [
+        "",
+        "ftp://a",
+        "http://",
+        "http:///x",
+        "a.b",
+        "http://a b",
+        "http://a?b",
+        "http://u@h",
+    ] {
+        assert!(!is_url(url), "{url}");
+    }
+    let many = vec!["http://a".to_owned(); SERVERS_MAX + 1];
+    assert!(Servers::new(&many, 1).is_err());
+}
