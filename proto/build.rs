@@ -10,6 +10,7 @@ const FILES: &[&str] = &[
     "fleetprof/collector/v1/control.proto",
     "fleetprof/collector/v1/query.proto",
     "fleetprof/collector/v1/pins.proto",
+    "fleetprof/collector/v1/symbols.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

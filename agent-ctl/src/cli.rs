@@ -3,7 +3,7 @@
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
     capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts, import,
-    man, pins, profile_cmd, status, tail, top,
+    man, pins, profile_cmd, status, symbols, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use proto::COLLECTOR_PORT;
@@ -54,6 +54,7 @@ Examples:
   agent-ctl --agent db1:4317 --tls-ca ca.pem status
   agent-ctl --collector c1 hosts
   agent-ctl --collector c1 profile --since 1h --host web-1 -o web-1.svg
+  agent-ctl --collector c1 symbols upload target/release/api
   agent-ctl --collector c1 capture --select unit=api.service,zone=a --duration 30s -o api.html
 
 Whom to ask:
@@ -63,8 +64,8 @@ Whom to ask:
 Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not; \
 NO_COLOR turns colour off.
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture, captures and pins; the other \
-commands ask an agent.
+A collector answers status, hosts, cgroups, top, profile, diff, capture, captures, pins and symbols; the \
+other commands ask an agent.
 
 {}",
         exit::HELP
@@ -98,6 +99,8 @@ pub enum Command {
     Diff(diff::Args),
     /// List the minutes that triggers pinned, or show the profile of one
     Pins(pins::Args),
+    /// Bring symbol tables to a collector, so that stripped programs have names
+    Symbols(symbols::Args),
     /// Print a line for each window as it closes
     Tail(tail::Args),
     /// Check a configuration file; show or reload the agent's

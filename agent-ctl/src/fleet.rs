@@ -9,6 +9,7 @@ use profile::{Coverage, Info, Quality, Value};
 use proto::agent::TimeRange;
 use proto::collector::DataQuality;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What is said of an answer whose sums are cut.
@@ -168,12 +169,17 @@ impl Fleet {
                 format!("{gaps} {word} ({all}, {share:.1} % of the time of hosts{longest})")
             }
         };
+        let later = quality.named_later.iter().map(|later| {
+            let share = units::percent(later.count, quality.total_count);
+            format!(", {share} named by {}", clean(&later.source))
+        });
         format!(
-            "{} of {} hosts, steps of {}, {gaps}, pruned {}",
+            "{} of {} hosts, steps of {}, {gaps}, pruned {}{}",
             units::count(quality.hosts),
             units::count(quality.hosts_alive),
             span(quality.resolution_ns),
             units::percent(quality.pruned_weight, quality.total_weight),
+            later.collect::<String>(),
         )
     }
 
@@ -227,7 +233,10 @@ impl Fleet {
             pruned_weight,
             damaged,
             weights_capped,
+            named_later,
         } = self.0.clone();
+        let named_later = named_later.into_iter();
+        let named_later = named_later.map(|later| (later.source, later.count));
         let gap = |gap: proto::collector::HostGap| Gap {
             host_id: gap.host_id,
             host: gap.hostname,
@@ -256,6 +265,7 @@ impl Fleet {
             unit,
             damaged,
             weights_capped,
+            named_later: named_later.collect(),
             partial: self.is_partial(),
         }
     }
@@ -293,6 +303,8 @@ pub struct Json {
     unit: String,
     damaged: Vec<String>,
     weights_capped: bool,
+    /// Samples whose leaf the collector named, by where the name came from.
+    named_later: BTreeMap<String, u64>,
     partial: bool,
 }
 

@@ -54,6 +54,7 @@ mod source;
 mod spread;
 mod status;
 mod summary;
+mod symbols;
 mod tail;
 mod terminal;
 mod top;
@@ -110,6 +111,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Import(args) => import::run(&out, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Pins(args) => pins::run(&out, &connection, args).await,
+        Command::Symbols(args) => symbols::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
         Command::Config(args) => config::run(&out, &connection, args).await,
         Command::Completions(args) => completions::run(&out, args),

@@ -1,5 +1,5 @@
 //! The gRPC listener: for agents IngestService and ControlService, for people QueryService,
-//! CaptureService and PinService; EvidenceService takes pins of agents; with health and reflection.
+//! CaptureService, PinService and SymbolService; EvidenceService takes pins of agents; with health and reflection.
 
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;
@@ -8,6 +8,7 @@ use crate::listen;
 use crate::metrics::Metrics;
 use crate::pins::{Pins, limits::MESSAGE_BYTES_MAX as PIN_BYTES_MAX};
 use crate::query::{Queries, REQUEST_BYTES_MAX};
+use crate::symbols::{Symbols, UPLOAD_BYTES_MAX};
 use proto::calls::{CountCalls, Patience};
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::control_service_server::ControlServiceServer;
@@ -15,6 +16,7 @@ use proto::collector::evidence_service_server::EvidenceServiceServer;
 use proto::collector::ingest_service_server::IngestServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::QueryServiceServer;
+use proto::collector::symbol_service_server::SymbolServiceServer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +69,8 @@ pub struct Services {
     pub control: Control,
     /// Pins that agents bring, and questions about them.
     pub pins: Pins,
+    /// Symbols that people upload.
+    pub symbols: Symbols,
 }
 
 /// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here are
@@ -87,6 +91,7 @@ pub async fn serve(
         queries,
         control,
         pins,
+        symbols,
     } = services;
     type Agents = IngestServiceServer<Ingest>;
     type Questions = QueryServiceServer<Queries>;
@@ -94,6 +99,7 @@ pub async fn serve(
     type Captures = CaptureServiceServer<Control>;
     type Evidence = EvidenceServiceServer<Pins>;
     type Pinned = PinServiceServer<Pins>;
+    type Named = SymbolServiceServer<Symbols>;
     // What agents are answered is some bytes a window: to compress them costs more than the
     // window's way through the transport.
     let agents = Agents::new(ingest)
@@ -119,6 +125,10 @@ pub async fn serve(
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .accept_compressed(Zstd)
         .send_compressed(Zstd);
+    let named = Named::new(symbols)
+        .max_decoding_message_size(UPLOAD_BYTES_MAX)
+        .accept_compressed(Zstd)
+        .send_compressed(Zstd);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<Agents>().await;
     health.set_serving::<Questions>().await;
@@ -126,6 +136,7 @@ pub async fn serve(
     health.set_serving::<Captures>().await;
     health.set_serving::<Evidence>().await;
     health.set_serving::<Pinned>().await;
+    health.set_serving::<Named>().await;
     let mut ending = shutdown.clone();
     tokio::spawn(async move {
         stopped(&mut ending).await;
@@ -135,6 +146,7 @@ pub async fn serve(
         health.set_not_serving::<Captures>().await;
         health.set_not_serving::<Evidence>().await;
         health.set_not_serving::<Pinned>().await;
+        health.set_not_serving::<Named>().await;
     });
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -157,6 +169,7 @@ pub async fn serve(
         .add_service(captures)
         .add_service(evidence)
         .add_service(pinned)
+        .add_service(named)
         .add_service(v1)
         .add_service(v1alpha)
         .serve_with_incoming_shutdown(incoming, async move {

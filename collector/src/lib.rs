@@ -11,6 +11,7 @@ pub mod pins;
 pub mod query;
 pub mod server;
 pub mod store;
+pub mod symbols;
 pub mod time;
 pub mod upkeep;
 pub mod web;

@@ -154,6 +154,14 @@ catalogue! {
     pins_aged Counter "fleetprof_collector_pins_dropped_total" "cause=\"age\"" "Pins of agents that are gone, by cause.";
     pins_over_host Counter "fleetprof_collector_pins_dropped_total" "cause=\"host_mib\"" "Pins of agents that are gone, by cause.";
     pins_over_disk Counter "fleetprof_collector_pins_dropped_total" "cause=\"disk_mib\"" "Pins of agents that are gone, by cause.";
+    symbols_unavailable Gauge "fleetprof_collector_symbols_unavailable" "" "1 while the database of symbols cannot be opened: what agents could not name has no names.";
+    symbol_uploads Counter "fleetprof_collector_symbol_uploads_total" "outcome=\"kept\"" "Files with symbols that were uploaded, by outcome.";
+    symbol_uploads_refused Counter "fleetprof_collector_symbol_uploads_total" "outcome=\"refused\"" "Files with symbols that were uploaded, by outcome.";
+    symbol_builds_removed Counter "fleetprof_collector_symbol_builds_removed_total" "" "Builds whose symbols were removed to make room for others.";
+    debuginfod_fetched Counter "fleetprof_collector_debuginfod_total" "outcome=\"fetched\"" "Builds that debuginfod servers were asked for, by outcome.";
+    debuginfod_absent Counter "fleetprof_collector_debuginfod_total" "outcome=\"absent\"" "Builds that debuginfod servers were asked for, by outcome.";
+    debuginfod_refused Counter "fleetprof_collector_debuginfod_total" "outcome=\"refused\"" "Builds that debuginfod servers were asked for, by outcome.";
+    debuginfod_failed Counter "fleetprof_collector_debuginfod_total" "outcome=\"unavailable\"" "Builds that debuginfod servers were asked for, by outcome.";
     http_requests Counter "fleetprof_collector_http_requests_total" "" "Requests over HTTP, those refused included.";
     http_refused Counter "fleetprof_collector_http_refused_total" "" "Requests over HTTP for another host's name or from another site's page.";
     connections_grpc Gauge "fleetprof_collector_connections" "listener=\"grpc\"" "Connections that are open, by listener.";

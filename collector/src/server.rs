@@ -1,8 +1,8 @@
 //! The collector as a whole: what is started, in which order it ends, and what ends it.
 //!
 //! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for
-//! queries; `fp-store`, which stores windows; `fp-upkeep`, which calls [`Store::maintain`]; and
-//! `fp-survey`, which looks for hosts in trouble.
+//! queries; `fp-store`, which stores windows; `fp-upkeep`, which calls [`Store::maintain`]; `fp-survey`, which looks for hosts in trouble; and `fp-debuginfod`, which fetches symbols where servers
+//! are configured.
 
 use crate::config::Config;
 use crate::control::{self, Control, ControlOptions};
@@ -14,6 +14,7 @@ use crate::metrics::Metrics;
 use crate::pins::{Bounds, Pins};
 use crate::query::{Facts, Queries, QueryOptions};
 use crate::store::{Store, StoreError};
+use crate::symbols::{SymbolOptions, Symbols};
 use crate::time::Clock;
 use crate::upkeep::Upkeep;
 use crate::web;
@@ -130,6 +131,8 @@ pub async fn serve(
         metrics.clone(),
         ending.clone(),
     );
+    let symbols = symbols(config, clock.clone(), &metrics)?;
+    store.name_by(Arc::new(symbols.clone()));
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
     let telling = tokio::spawn(control.clone().tell_others());
@@ -140,6 +143,7 @@ pub async fn serve(
             queries: queries.clone(),
             control: control.clone(),
             pins,
+            symbols: symbols.clone(),
         },
         (streams, Patience::default()),
         addresses.http,
@@ -169,7 +173,11 @@ pub async fn serve(
     grpc.abort();
     http.abort();
     upkeep.stop();
-    let closed = tokio::task::spawn_blocking(move || close(&*store, &hosts)).await;
+    let closing = move || {
+        symbols.close();
+        close(&*store, &hosts)
+    };
+    let closed = tokio::task::spawn_blocking(closing).await;
     match (failure, closed) {
         (Some(failure), _) => Err(failure),
         (None, Ok(Ok(()))) => Ok(()),
@@ -226,6 +234,20 @@ fn pins(
         metrics.clone(),
         ending.clone(),
     )
+}
+
+/// Symbols of what agents cannot name: files of the collector, whatever the store is.
+fn symbols(config: &Config, clock: Clock, metrics: &Arc<Metrics>) -> Result<Symbols, ServeError> {
+    let options = SymbolOptions {
+        dir: config.data_dir.join("symbols"),
+        disk_bytes: config.symbols.disk_bytes(),
+        debuginfod: config.symbols.debuginfod.clone(),
+    };
+    let opened = Symbols::open(&options, clock, metrics.clone());
+    opened.map_err(|source| ServeError::Thread {
+        thread: "fp-debuginfod",
+        source,
+    })
 }
 
 fn pushing_failure(ended: Result<Result<(), StorePanicked>, JoinError>) -> ServeError {

@@ -67,6 +67,8 @@ pub enum Kind {
     /// `auto`, and `KIND:/PATH` with one of these kinds, at most this many in all; `,` between them
     /// outside of files.
     Sources(usize, &'static [&'static str]),
+    /// URLs of servers, `http://` or `https://`, at most this many; `,` between them outside of files.
+    Urls(usize),
     /// Absolute paths, at most this many; `:` between them outside of files.
     Paths(usize),
     /// Some of these words; `,` between them outside of files.
@@ -116,6 +118,9 @@ impl Kind {
             }
             (Kind::Sources(max, kinds), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|source| is_source(source, kinds))
+            }
+            (Kind::Urls(max), Value::List(list)) => {
+                list.len() <= *max && list.iter().all(|url| is_url(url))
             }
             (Kind::Paths(max), Value::List(list)) => {
                 list.len() <= *max && list.iter().all(|path| is_path(path))
@@ -197,6 +202,9 @@ impl Kind {
                 "a list of at most {max} of auto and KIND:/PATH, where KIND is {}",
                 kinds.join(", ")
             ),
+            Kind::Urls(max) => format!(
+                "a list of at most {max} of http://HOST[:PORT][/PATH] and https://HOST[:PORT][/PATH]"
+            ),
             Kind::Paths(max) => format!("a list of at most {max} absolute paths"),
             Kind::Words(words) => format!("a list of {}", words.join(", ")),
             Kind::Labels(max, _) => format!(
@@ -220,7 +228,11 @@ impl Kind {
     pub fn read(&self, text: &str) -> Value {
         // As files have lists, and as this program shows them.
         let text = match self {
-            Kind::Names(_) | Kind::ForeignNames(_) | Kind::Sources(..) | Kind::Words(_) => text
+            Kind::Names(_)
+            | Kind::ForeignNames(_)
+            | Kind::Sources(..)
+            | Kind::Urls(_)
+            | Kind::Words(_) => text
                 .strip_prefix('[')
                 .and_then(|inner| inner.strip_suffix(']'))
                 .map_or(text, str::trim),
@@ -247,12 +259,16 @@ impl Kind {
             {
                 Value::Null
             }
-            Kind::Paths(_) | Kind::Names(_) | Kind::ForeignNames(_) | Kind::Sources(..)
+            Kind::Paths(_)
+            | Kind::Names(_)
+            | Kind::ForeignNames(_)
+            | Kind::Sources(..)
+            | Kind::Urls(_)
                 if text.is_empty() =>
             {
                 Value::List(Vec::new())
             }
-            Kind::Names(_) | Kind::ForeignNames(_) | Kind::Sources(..) => {
+            Kind::Names(_) | Kind::ForeignNames(_) | Kind::Sources(..) | Kind::Urls(_) => {
                 Value::List(text.split(',').map(|name| name.trim().to_owned()).collect())
             }
             Kind::Paths(_) => Value::List(text.split(':').map(str::to_owned).collect()),
@@ -546,6 +562,16 @@ fn is_source(text: &str, kinds: &[&str]) -> bool {
     text == "auto" || (text.split_once(':').is_some_and(named) && text.chars().all(plain))
 }
 
+fn is_url(text: &str) -> bool {
+    let rest = ["http://", "https://"]
+        .iter()
+        .find_map(|scheme| text.strip_prefix(scheme));
+    // Neither a user's name, nor a query, nor what YAML would take for its own.
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b",[]{}#\"'?@<>\\^`|".contains(&byte);
+    let has_host = |rest: &str| !rest.is_empty() && !rest.starts_with(['/', ':']);
+    rest.is_some_and(|rest| has_host(rest) && rest.bytes().all(plain)) && text.len() <= 1024
+}
+
 fn is_group(text: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
     (1..=32).contains(&text.len()) && text.bytes().all(known)
@@ -594,6 +620,38 @@ mod tests {
         ] {
             assert_eq!(Kind::ForeignNames(5).read(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn urls_are_of_servers() {
+        let kind = Kind::Urls(2);
+        let list =
+            |texts: &[&str]| Value::List(texts.iter().map(|one| (*one).to_owned()).collect());
+        assert_eq!(
+            kind.read("http://a, https://b/x"),
+            list(&["http://a", "https://b/x"])
+        );
+        assert_eq!(kind.read(""), list(&[]));
+        for good in [
+            "http://a",
+            "https://debuginfod.example.org:8002/x",
+            "http://127.0.0.1:8002",
+        ] {
+            assert!(kind.admits(&list(&[good])), "{good}");
+        }
+        for wrong in [
+            "",
+            "ftp://a",
+            "http://",
+            "http:///x",
+            "a.b",
+            "http://a b",
+            "http://u@h",
+            "http://a?b",
+        ] {
+            assert!(!kind.admits(&list(&[wrong])), "{wrong}");
+        }
+        assert!(!kind.admits(&list(&["http://a", "http://b", "http://c"])));
     }
 
     #[test]

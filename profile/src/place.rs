@@ -15,7 +15,7 @@ const BUILD_ID_DIGITS_MIN: usize = 8;
 ///
 /// Stands in [`Frame::system_name`] of frames without a symbol, as `BUILD_ID+0xADDRESS`: so it is part
 /// of what the frame is, and functions without names are told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Place<'a> {
     /// The GNU build id in lower-case hexadecimal.
     pub build_id: &'a str,

@@ -130,6 +130,7 @@ impl Fake {
                 false => Vec::new(),
             },
             weights_capped: self.behaviour.capped,
+            named_later: Vec::new(),
         }
     }
 

@@ -30,6 +30,12 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "pins",
         "Evidence that triggers of agents pinned: files in the directory pins of data_dir, with every store.",
     ),
+    (
+        "symbols",
+        "Names of functions that agents have none for: symbol tables by build id, in the directory symbols of \
+         data_dir, with every store. People upload them (agent-ctl symbols upload), and debuginfod servers \
+         have those of distributions.",
+    ),
     ("clickhouse", "The server to use with `store: clickhouse`."),
     ("log", "The collector's own log, on standard error."),
     ("shutdown", "The end of the collector."),
@@ -255,6 +261,30 @@ pub const KEYS: &[Key<Config>] = &[
               oldest goes; a larger pin is refused and stays with its agent.",
         get: |c| Value::Int(c.pins.host_mib.into()),
         put: |c, v| put_int(&mut c.pins.host_mib, &v),
+    },
+    Key {
+        path: "symbols.disk_mib",
+        kind: Kind::Int(1, 1 << 20),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Most that all symbol tables may take, beside retention.disk_gib. At the bound those that were \
+              fetched and not used for longest go first; uploads go for other uploads only.",
+        get: |c| Value::Int(c.symbols.disk_mib.into()),
+        put: |c, v| put_int(&mut c.symbols.disk_mib, &v),
+    },
+    Key {
+        path: "symbols.debuginfod",
+        kind: Kind::Urls(8),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Servers that are asked, in this order, for the builds whose functions had no names in an answer: \
+              they learn which builds run here. No answer waits for them; what they have is in the next one.",
+        get: |c| Value::List(c.symbols.debuginfod.clone()),
+        put: |c, v| {
+            if let Value::List(list) = v {
+                c.symbols.debuginfod = list;
+            }
+        },
     },
     Key {
         path: "clickhouse.url",

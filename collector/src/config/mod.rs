@@ -7,7 +7,9 @@ mod sections;
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
-pub use sections::{ClickHouse, Control, Engine, Ingest, Listen, Pins, Query, Retention, Shutdown};
+pub use sections::{
+    ClickHouse, Control, Engine, Ingest, Listen, Pins, Query, Retention, Shutdown, Symbols,
+};
 
 use serde::Serialize;
 use std::path::PathBuf;
@@ -33,6 +35,8 @@ pub struct Config {
     pub control: Control,
     /// Pins that agents bring.
     pub pins: Pins,
+    /// Symbol tables for what agents cannot name.
+    pub symbols: Symbols,
     /// The ClickHouse to use with `store: clickhouse`.
     pub clickhouse: ClickHouse,
     /// The collector's own log.

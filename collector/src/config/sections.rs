@@ -84,6 +84,15 @@ pub struct Pins {
     pub host_mib: u32,
 }
 
+/// Section `symbols`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Symbols {
+    /// All symbol tables on disk, MiB.
+    pub disk_mib: u32,
+    /// Servers that are asked for debug files.
+    pub debuginfod: Vec<String>,
+}
+
 /// Section `clickhouse`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClickHouse {
@@ -138,6 +147,10 @@ impl Default for Config {
                 retention_days: 365,
                 disk_mib: 4096,
                 host_mib: 128,
+            },
+            symbols: Symbols {
+                disk_mib: 2048,
+                debuginfod: Vec::new(),
             },
             clickhouse: ClickHouse {
                 url: "http://127.0.0.1:8123".to_owned(),
@@ -203,6 +216,13 @@ impl Pins {
     /// Age up to which they are kept. Unit: nanoseconds.
     pub fn retention_ns(&self) -> i64 {
         i64::from(self.retention_days) * 86_400_000_000_000
+    }
+}
+
+impl Symbols {
+    /// All symbol tables on disk. Unit: bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        u64::from(self.disk_mib) << 20
     }
 }
 

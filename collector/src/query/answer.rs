@@ -3,7 +3,7 @@
 use super::spread::Certainty;
 use crate::ingest::{Hosts, Verdict};
 use crate::store::{HostFacts, HostRange, HostRecord, Step, StoreQuality, TimeRange};
-use profile::{CostDiff, Coverage, FunctionChange, TopRow, Value};
+use profile::{CostDiff, Coverage, FunctionChange, NameSource, NamedLater, TopRow, Value};
 use proto::{agent, collector as wire};
 
 /// Most text of one answer. Unit: bytes. Clients refuse a message of more than 4 MiB unless told
@@ -48,7 +48,18 @@ pub fn quality(
         pruned_weight: quality.pruned_weight,
         damaged: quality.damaged,
         weights_capped: quality.total.is_capped(),
+        named_later: named_later(quality.named_later),
     }
+}
+
+fn named_later(counts: NamedLater) -> Vec<wire::NamedLater> {
+    let all = NameSource::ALL.into_iter().zip(counts);
+    all.filter(|(_, count)| *count > 0)
+        .map(|(source, count)| wire::NamedLater {
+            source: source.word().to_owned(),
+            count,
+        })
+        .collect()
 }
 
 /// What is known of an answer that was made from indexes alone.

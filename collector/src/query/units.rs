@@ -220,6 +220,7 @@ mod tests {
             total: value,
             unit: unit.to_owned(),
             pruned_weight: 0,
+            named_later: Default::default(),
             damaged: Vec::new(),
         };
         (costs, quality)

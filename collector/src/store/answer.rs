@@ -1,7 +1,7 @@
 //! What a store answers with, and the limits an answer is held to.
 
 use super::{HostKey, LabelSet, TimeRange};
-use profile::{Coverage, Quality, Selector, Value};
+use profile::{Coverage, NamedLater, Quality, Selector, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -104,6 +104,9 @@ pub struct StoreQuality {
     pub unit: String,
     /// Weight of what limits folded into parents.
     pub pruned_weight: u64,
+    /// Of the answer's samples, those whose leaf the agent could not name and the collector did, by where
+    /// the name came from. Answers with functions only.
+    pub named_later: NamedLater,
     /// Partitions set aside that would have answered.
     pub damaged: Vec<String>,
 }

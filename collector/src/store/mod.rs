@@ -10,6 +10,7 @@ mod batching;
 pub mod clickhouse;
 pub mod embedded;
 mod exact;
+mod names;
 pub mod open;
 mod prune;
 mod window;
@@ -21,6 +22,7 @@ pub use answer::{
 pub use attending::Attending;
 pub use batching::BatchPolicy;
 pub use exact::Exact;
+pub use names::Names;
 pub(crate) use window::reserve;
 pub use window::{
     Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,
@@ -58,6 +60,9 @@ pub enum StoreError {
 
 /// Windows of hosts by label set, stack and time; durable, each counted once.
 pub trait Store: Send + Sync + 'static {
+    /// Names from now on what agents could not, in answers with functions. The first call counts.
+    fn name_by(&self, _names: Arc<dyn Names>) {}
+
     /// Name and version of the engine: `embedded`, `SQLite 3.51`.
     fn engine(&self) -> (&'static str, String);
 

@@ -188,6 +188,7 @@ fn quality(range: TimeRange, windows: &[&NewWindow], total: Value) -> StoreQuali
         total,
         unit: unit(windows),
         pruned_weight: 0,
+        named_later: Default::default(),
         damaged: Vec::new(),
     }
 }

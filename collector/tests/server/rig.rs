@@ -15,6 +15,7 @@ use collector::metrics::Metrics;
 use collector::pins::{Bounds, Pins};
 use collector::query::{Facts, Queries, QueryOptions};
 use collector::store::Exact;
+use collector::symbols::{SymbolOptions, Symbols};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
 use proto::calls::Patience;
@@ -167,10 +168,16 @@ impl Rig {
         let pins = Pins::new(
             (dir, options.pins),
             queries.clone(),
-            clock,
+            clock.clone(),
             metrics.clone(),
             ending.clone(),
         );
+        let symbols = SymbolOptions {
+            dir: own.path().join("symbols"),
+            disk_bytes: 1 << 30,
+            debuginfod: Vec::new(),
+        };
+        let symbols = Symbols::open(&symbols, clock, metrics.clone()).expect("symbols");
         let any: SocketAddr = ([127, 0, 0, 1], 0).into();
         let on_grpc = listen::bind(any).await.expect("a port");
         let on_http = listen::bind(any).await.expect("a port");
@@ -184,6 +191,7 @@ impl Rig {
                 queries: queries.clone(),
                 control: control.clone(),
                 pins,
+                symbols,
             },
             (streams, options.patience),
             http,

@@ -12,9 +12,6 @@ use std::time::{Duration, Instant};
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// Most servers.
-pub const SERVERS_MAX: usize = 8;
-
 /// Time for a connection. When it is too small, far servers seem to be away.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
@@ -54,17 +51,6 @@ pub enum Fetched {
     Unavailable,
 }
 
-/// Why servers cannot be asked at all.
-#[derive(Debug, thiserror::Error)]
-pub enum ServersError {
-    /// It is no address of a server.
-    #[error("`{0}` is no URL of a debuginfod server: http://HOST[:PORT][/PATH] or https://…")]
-    Url(String),
-    /// More than [`SERVERS_MAX`].
-    #[error("{0} debuginfod servers; at most {SERVERS_MAX}")]
-    TooMany(usize),
-}
-
 /// Why one server did not answer as it should.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
@@ -94,35 +80,15 @@ pub struct Servers {
     bytes_max: u64,
 }
 
-/// True for what [`Servers::new`] takes as a server.
-pub fn is_url(text: &str) -> bool {
-    let rest = text
-        .strip_prefix("http://")
-        .or_else(|| text.strip_prefix("https://"));
-    let plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'<>\\^`{|}?#@".contains(&byte);
-    rest.is_some_and(|rest| {
-        !rest.is_empty() && !rest.starts_with(['/', ':']) && rest.bytes().all(plain)
-    })
-}
-
 impl Servers {
     /// Servers by their URLs; files of more than `bytes_max` are not taken. TLS trusts what the host trusts.
-    ///
-    /// # Errors
-    /// When a URL is none, or there are too many.
-    pub fn new(urls: &[String], bytes_max: u64) -> Result<Servers, ServersError> {
-        if urls.len() > SERVERS_MAX {
-            return Err(ServersError::TooMany(urls.len()));
-        }
-        let server = |url: &String| match is_url(url) {
-            true => Ok(Server {
-                url: url.trim_end_matches('/').to_owned(),
-                failures: 0,
-                rests_until: None,
-            }),
-            false => Err(ServersError::Url(url.clone())),
+    pub fn new(urls: &[String], bytes_max: u64) -> Servers {
+        let server = |url: &String| Server {
+            url: url.trim_end_matches('/').to_owned(),
+            failures: 0,
+            rests_until: None,
         };
-        let all = urls.iter().map(server).collect::<Result<_, _>>()?;
+        let all = urls.iter().map(server).collect();
         let mut tls = TlsConfig::builder();
         if urls.iter().any(|url| url.starts_with("https://")) {
             // Certificates that cannot be read are as good as not there: the server is not trusted then.
@@ -142,11 +108,11 @@ impl Servers {
             .tls_config(tls.build())
             .build()
             .new_agent();
-        Ok(Servers {
+        Servers {
             agent,
             all,
             bytes_max,
-        })
+        }
     }
 
     /// True when there is none.

@@ -19,6 +19,7 @@ mod select;
 mod stacks;
 mod window;
 
+use super::names::{NamedBy, Names};
 use super::{
     Answer, Attending, BatchPolicy, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow,
     Scope, Store, StoreError, Taken, TimeRange,
@@ -31,7 +32,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
@@ -173,6 +174,7 @@ pub struct ClickHouseStore {
     /// Days of tables that could not be dropped.
     undropped: Mutex<BTreeMap<(&'static str, u16), retire::Undropped>>,
     closed: AtomicBool,
+    names: NamedBy,
 }
 
 fn check(options: &Options) -> Result<(), OpenError> {
@@ -283,6 +285,7 @@ impl ClickHouseStore {
             looked: Mutex::default(),
             undropped: Mutex::default(),
             closed: AtomicBool::new(false),
+            names: NamedBy::default(),
         })
     }
 
@@ -357,6 +360,10 @@ impl ClickHouseStore {
 }
 
 impl Store for ClickHouseStore {
+    fn name_by(&self, names: Arc<dyn Names>) {
+        self.names.set(names);
+    }
+
     fn engine(&self) -> (&'static str, String) {
         ("clickhouse", format!("ClickHouse {}", self.version))
     }
@@ -464,7 +471,7 @@ impl Store for ClickHouseStore {
         query: &Query,
         limits: &Limits,
     ) -> Result<Answer<Profile>, StoreError> {
-        let work = stacks::profile(&self.client, range, query, limits);
+        let work = stacks::profile(&self.client, &self.names, range, query, limits);
         self.read("merge a profile", work)
     }
 

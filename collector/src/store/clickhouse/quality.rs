@@ -462,6 +462,7 @@ pub(super) async fn of(
         total: Value::default(),
         unit: String::new(),
         pruned_weight: 0,
+        named_later: Default::default(),
         damaged: Vec::new(),
     };
     Ok((quality, windows))
@@ -483,6 +484,7 @@ pub(super) fn nothing(range: TimeRange, rollup: Rollup) -> StoreQuality {
         total: Value::default(),
         unit: String::new(),
         pruned_weight: 0,
+        named_later: Default::default(),
         damaged: Vec::new(),
     }
 }

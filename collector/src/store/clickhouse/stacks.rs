@@ -6,12 +6,13 @@ use super::keys::{STEP_NS, Span};
 use super::quality;
 use super::rollup::Source;
 use super::select::{Condition, Grouping, Labels, Unit, sum, within};
+use crate::store::names::{LookedUp, NamedBy};
 use crate::store::prune::prune;
 use crate::store::{Answer, LabelSet, Limits, StoreQuality, TimeRange};
 use clickhouse::Row;
 use profile::{
-    Dictionary, FrameId, FrameKind, FrameRef, GroupBy, Info, LabelSetId, MIXED_EVENTS, Profile,
-    Query, QueryRunner, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
+    Dictionary, FrameId, FrameKind, FrameRef, GroupBy, Info, LabelSetId, MIXED_EVENTS, NamedLater,
+    Profile, Query, QueryRunner, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
 };
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -35,6 +36,7 @@ struct Cell {
 /// One merged profile.
 pub(super) async fn profile(
     client: &Client,
+    names: &NamedBy,
     range: TimeRange,
     query: &Query,
     limits: &Limits,
@@ -59,6 +61,10 @@ pub(super) async fn profile(
         }
     }
     let stacks = read_stacks(client, &mut read, limits).await?;
+    if let Some(unnamed) = names.unnamed(&read.dict, LookedUp::default()) {
+        let found = names.find(unnamed, limits).ok_or(Fault::GivenUp)?;
+        found.apply(&mut read.dict);
+    }
     let unit = std::mem::take(&mut read.unit).name();
     let range = windows.range.unwrap_or(span.covered);
     let info = Info {
@@ -77,12 +83,13 @@ pub(super) async fn profile(
         quality: beside.sampling,
         ..Info::default()
     };
-    let mut answer = read.filtered(&stacks, query, info)?;
+    let (mut answer, named_later) = read.filtered(&stacks, query, info)?;
     let quality = StoreQuality {
         total: answer.total(),
         unit,
         sampling: answer.info.quality,
         pruned_weight: prune(&mut answer, limits.nodes),
+        named_later,
         ..beside
     };
     Ok(Answer {
@@ -135,7 +142,7 @@ impl Read {
         stacks: &HashMap<u64, StackId>,
         query: &Query,
         info: Info,
-    ) -> Result<Profile, Fault> {
+    ) -> Result<(Profile, NamedLater), Fault> {
         let mut dict = self.dict;
         let names = self.names.iter();
         let label_sets: HashMap<u64, LabelSetId> = names
@@ -153,10 +160,11 @@ impl Read {
             };
             runner.add(&dict, key, cell.value);
         }
+        let named_later = runner.named_later();
         let answer = runner.finish(info);
         Ok(match answer.samples.is_empty() {
-            true => Profile::default(),
-            false => answer,
+            true => (Profile::default(), named_later),
+            false => (answer, named_later),
         })
     }
 }

@@ -9,6 +9,7 @@
 
 use super::codec::{Damage, Reader, put, put_bytes};
 use super::marks::Marks;
+use crate::store::names::LookedUp;
 use crate::store::{Defined, HostKey, LabelSet};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use profile::{
@@ -127,6 +128,8 @@ pub struct Dict {
     hidden: Vec<bool>,
     other: Option<StackId>,
     identity: u64,
+    /// Which of its frames without a name were looked up.
+    pub looked_up: LookedUp,
 }
 
 /// What became of frames and stacks of another dictionary: each is looked up once.
@@ -182,6 +185,7 @@ impl Dict {
             hidden: vec![false; service_labels.len()],
             other: None,
             identity: IDENTITIES.fetch_add(1, Ordering::Relaxed),
+            looked_up: LookedUp::default(),
         }
     }
 

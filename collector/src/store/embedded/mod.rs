@@ -71,11 +71,13 @@ use super::{
     Answer, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store,
     StoreError, Taken, TimeRange,
 };
+use crate::store::names::{NamedBy, Names};
 use counters::Counters;
+use dict::Dict;
 use file::FileError;
 use host_index::HostIndex;
 use hosts::HostBook;
-use partition::{Partition, lock, read};
+use partition::{Partition, lock, read, write};
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use push::Writer;
 use std::collections::{BTreeMap, VecDeque};
@@ -123,9 +125,27 @@ pub struct EmbeddedStore {
     /// bytes.
     loaded_bytes: AtomicUsize,
     closed: AtomicBool,
+    names: NamedBy,
 }
 
 impl EmbeddedStore {
+    /// Names what of a dictionary agents could not name and was not looked up yet. Nothing is locked
+    /// meanwhile.
+    fn name_frames(&self, dict: &RwLock<Dict>, limits: &Limits) -> Result<(), StoreError> {
+        let unnamed = {
+            let dict = read(dict);
+            self.names.unnamed(&dict.tables, dict.looked_up)
+        };
+        let Some(unnamed) = unnamed else {
+            return Ok(());
+        };
+        let found = self.names.find(unnamed, limits);
+        let found = found.ok_or(StoreError::Cancelled)?;
+        let mut dict = write(dict);
+        dict.looked_up = found.apply(&mut dict.tables);
+        Ok(())
+    }
+
     /// The partition that an instant belongs to.
     fn partition_start(&self, at: i64) -> i64 {
         let len = self.options.partition_len();
@@ -212,6 +232,10 @@ impl EmbeddedStore {
 }
 
 impl Store for EmbeddedStore {
+    fn name_by(&self, names: Arc<dyn Names>) {
+        self.names.set(names);
+    }
+
     fn engine(&self) -> (&'static str, String) {
         ("embedded", format!("SQLite {}", rusqlite::version()))
     }

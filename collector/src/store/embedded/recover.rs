@@ -91,6 +91,7 @@ impl EmbeddedStore {
             connected: Mutex::default(),
             loaded_bytes: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            names: super::NamedBy::default(),
         };
         store.open_hosts()?;
         store.open_partitions(&folder, now_unix_ns)?;

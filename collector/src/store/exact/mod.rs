@@ -20,7 +20,7 @@
 mod sums;
 
 use super::{
-    Answer, Attending, BatchPolicy, Defined, HostRange, HostRecord, Labelled, Limits, Lines,
+    Answer, Attending, BatchPolicy, Defined, HostRange, HostRecord, Labelled, Limits, Lines, Names,
     NewWindow, Scope, Store, StoreError, Taken, TimeRange,
 };
 use profile::unit::{self, WEIGHT_MAX};
@@ -142,6 +142,10 @@ fn one_unit(whole: &str, part: &str) -> Result<(), StoreError> {
 }
 
 impl Store for Exact {
+    fn name_by(&self, names: Arc<dyn Names>) {
+        self.0.name_by(names);
+    }
+
     fn engine(&self) -> (&'static str, String) {
         self.0.engine()
     }
@@ -365,6 +369,7 @@ mod tests {
             total,
             unit: unit.to_owned(),
             pruned_weight: 0,
+            named_later: Default::default(),
             damaged: Vec::new(),
         };
         Answer { data, quality }

@@ -141,6 +141,7 @@ impl State {
             total,
             unit,
             pruned_weight: 0,
+            named_later: Default::default(),
             damaged: Vec::new(),
         }
     }

@@ -38,6 +38,7 @@ pub fn costs(
                 read: of,
             } = found;
             used |= of;
+            store.name_frames(&dict, limits)?;
             counted.next_dictionary();
             // A dictionary that is locked keeps pushes waiting: it is copied from and looked at in slices.
             let shape = {
@@ -79,6 +80,7 @@ pub fn costs(
     )?;
     let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;
     let mut quality = fleet.quality(store, range, used.rollup(), costs.total(), info.unit);
+    quality.named_later = counted.named_later();
     quality.sampling = counted.quality().of_selection(quality.sampling);
     Ok(Answer {
         data: costs,

@@ -164,7 +164,10 @@ pub fn profile(
         range,
         &mut guard,
         |partition, guard| read_partition(partition, range, query, guard),
-        |found, guard| merge.partition(found, guard),
+        |found, guard| {
+            store.name_frames(&found.dict, limits)?;
+            merge.partition(found, guard)
+        },
     )?;
     let fleet = Fleet::read(store, range, query.selector(), &mut guard)?;
     let Merge {
@@ -177,6 +180,7 @@ pub fn profile(
     let unit = info.unit.clone();
     let mut quality = fleet.quality(store, range, used.rollup(), Value::default(), unit);
     info.quality = quality.sampling;
+    quality.named_later = runner.named_later();
     let mut answer = runner.finish(info);
     quality.total = answer.total();
     quality.sampling = answer.info.quality;

@@ -336,6 +336,7 @@ impl Fleet {
             total,
             unit,
             pruned_weight: 0,
+            named_later: Default::default(),
             damaged: damaged(store, range),
         }
     }

@@ -1,0 +1,305 @@
+//! `agent-ctl symbols`: brings symbol tables to a collector, and lists those that it has.
+
+use crate::collector::Collector;
+use crate::connection::{self, Route, Transport};
+use crate::form::Form;
+use crate::peer::Connection;
+use crate::terminal::{Out, Table, clean, fit};
+use crate::when::{Clock, rfc3339};
+use crate::{exit, units};
+use anyhow::{Context, Result};
+use proto::collector::symbol_service_client::SymbolServiceClient;
+use proto::collector::{
+    ListSymbolsRequest, ListSymbolsResponse, SymbolFile, UploadSymbolsRequest,
+    UploadSymbolsResponse,
+};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of a file in one message.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Columns of a name in the list.
+const NAME_CELLS: usize = 40;
+
+/// Brings symbol tables to a collector, so that stripped programs have names there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Only a collector keeps symbols: --collector, or FLEETPROF_COLLECTOR. Build, upload the file with its symbols, \
+strip, and ship: the stripped program has the same build id, which is all that has to be equal. Names are \
+looked up when an answer is made, so windows that are stored already have them too.
+
+Examples:
+  agent-ctl --collector c1 symbols upload target/release/api
+  agent-ctl --collector c1 symbols upload /usr/lib/debug/.build-id/*/*.debug
+  agent-ctl --collector c1 symbols list
+  agent-ctl --collector c1 symbols list --json | jq -r '.files[] | select(.source == \"upload\").name'")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// What to do with symbols.
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Send files with symbols; what is known of their builds is replaced
+    #[command(after_help = "\
+A file is a program, a library or a kernel module with its symbol table, or the separate debug file of one. \
+Its symbol table is kept by GNU build id, the file is not. Exit code 1: a file was refused; the others were \
+taken.
+
+In CI, before stripping:
+  agent-ctl --collector c1 symbols upload target/release/api
+  strip target/release/api")]
+    Upload {
+        /// The files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        form: Form,
+    },
+    /// List the builds whose symbols are there, those used last first
+    List {
+        /// Most rows
+        #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+        #[command(flatten)]
+        form: Form,
+    },
+}
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let peer = connection.collector_only("symbols")?;
+    let (transport, route) = connection::open(connection, &peer).await?;
+    let mut service = SymbolServiceClient::new(transport);
+    match args.action {
+        Action::Upload { files, form } => upload_all(out, &mut service, &route, &files, form).await,
+        Action::List { limit, form } => {
+            let call = service.list(ListSymbolsRequest { limit });
+            let answer = route.answer("list symbols", call).await?;
+            if form.is_json() {
+                out.write_json(&List::of(&answer))?;
+                return Ok(exit::OK);
+            }
+            let clock = Collector::connect(connection, &peer).await?.clock().await?;
+            out.write(&show(out, &answer, &clock))?;
+            note!("{}", summary(&answer));
+            Ok(exit::OK)
+        }
+    }
+}
+
+async fn upload_all(
+    out: &Out,
+    service: &mut SymbolServiceClient<Transport>,
+    route: &Route,
+    files: &[PathBuf],
+    form: Form,
+) -> Result<u8> {
+    let mut code = exit::OK;
+    let mut taken = Vec::new();
+    for path in files {
+        match upload(service, route, path).await {
+            Ok(answer) => {
+                if !form.is_json() {
+                    out.write(&line(path, &answer))?;
+                }
+                taken.push(Uploaded {
+                    file: path.display().to_string(),
+                    build_id: answer.build_id,
+                    functions: answer.functions,
+                    stored_bytes: answer.stored_bytes,
+                    replaced: answer.replaced,
+                });
+            }
+            // Of many files one may be a script.
+            Err(error) if exit::code_of(&error) != exit::UNREACHABLE => {
+                note!(
+                    "agent-ctl: {}",
+                    crate::terminal::clean_lines(&format!("{error:#}"))
+                );
+                code = exit::FAILURE;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if form.is_json() {
+        out.write_json(&taken)?;
+    }
+    Ok(code)
+}
+
+fn line(path: &Path, answer: &UploadSymbolsResponse) -> String {
+    let path = path.display().to_string();
+    let is_new = if answer.replaced { "replaced" } else { "new" };
+    format!(
+        "{}: {} functions of build {}, {is_new}\n",
+        clean(&path),
+        units::count(answer.functions),
+        clean(&answer.build_id),
+    )
+}
+
+async fn upload(
+    service: &mut SymbolServiceClient<Transport>,
+    route: &Route,
+    path: &Path,
+) -> Result<UploadSymbolsResponse> {
+    let what = format!("upload `{}`", path.display());
+    let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+    let (about, file) = opened.with_context(|| format!("failed to {what}"))?;
+    anyhow::ensure!(about.is_file(), "failed to {what}: it is no regular file");
+    let name = path.file_name().unwrap_or_default();
+    let trouble = Arc::new(Mutex::new(None));
+    let pieces = Pieces {
+        name: Some(name.to_string_lossy().into_owned()),
+        file,
+        trouble: trouble.clone(),
+    };
+    // As long as it takes: the collector ends what stands still.
+    let answer = service.upload(tokio_stream::iter(pieces)).await;
+    let trouble = trouble
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    if let Some(error) = trouble {
+        return Err(error).with_context(|| format!("failed to {what}"));
+    }
+    match answer {
+        Ok(answer) => Ok(answer.into_inner()),
+        Err(status) => Err(route.refused(&what, &status)),
+    }
+}
+
+/// A file as messages.
+struct Pieces {
+    /// For the first.
+    name: Option<String>,
+    file: File,
+    /// Why it ended early.
+    trouble: Arc<Mutex<Option<io::Error>>>,
+}
+
+impl Iterator for Pieces {
+    type Item = UploadSymbolsRequest;
+
+    fn next(&mut self) -> Option<UploadSymbolsRequest> {
+        let mut data = Vec::with_capacity(PIECE_BYTES);
+        let read = (&mut self.file)
+            .take(PIECE_BYTES as u64)
+            .read_to_end(&mut data);
+        if let Err(error) = read {
+            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            return None;
+        }
+        let name = self.name.take();
+        (name.is_some() || !data.is_empty()).then(|| UploadSymbolsRequest {
+            name: name.unwrap_or_default(),
+            data,
+        })
+    }
+}
+
+fn show(out: &Out, answer: &ListSymbolsResponse, clock: &Clock) -> String {
+    if answer.files.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&[
+        "NAME",
+        "SOURCE",
+        ">FUNCTIONS",
+        ">SIZE",
+        "ADDED",
+        "USED",
+        "BUILD",
+    ]);
+    for file in &answer.files {
+        table.row([
+            fit(&clean(&file.name), NAME_CELLS).into_owned(),
+            clean(&file.source).into_owned(),
+            units::count(file.functions),
+            units::bytes(file.stored_bytes),
+            clock.show(file.added_unix_ns),
+            clock.show(file.used_unix_ns),
+            clean(&file.build_id).into_owned(),
+        ]);
+    }
+    table.sparing(&["SIZE", "ADDED", "FUNCTIONS"]).show(out)
+}
+
+/// The line behind the list.
+fn summary(answer: &ListSymbolsResponse) -> String {
+    let all = answer.files.len() as u64 + answer.files_left_out;
+    let mut text = format!(
+        "{} builds, {} of {}",
+        units::count(all),
+        units::bytes(answer.stored_bytes),
+        units::bytes(answer.stored_bytes_max)
+    );
+    if answer.builds_wanted + answer.builds_absent > 0 {
+        text.push_str(&format!(
+            "; {} are being asked for, {} are on no server",
+            units::count(answer.builds_wanted),
+            units::count(answer.builds_absent)
+        ));
+    }
+    text
+}
+
+/// A file that was taken, as JSON.
+#[derive(Serialize)]
+struct Uploaded {
+    file: String,
+    build_id: String,
+    functions: u64,
+    stored_bytes: u64,
+    replaced: bool,
+}
+
+/// The list as JSON.
+#[derive(Serialize)]
+struct List<'a> {
+    files: Vec<Listed<'a>>,
+    files_left_out: u64,
+    stored_bytes: u64,
+    stored_bytes_max: u64,
+    builds_wanted: u64,
+    builds_absent: u64,
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    build_id: &'a str,
+    name: &'a str,
+    source: &'a str,
+    functions: u64,
+    stored_bytes: u64,
+    added: String,
+    used: String,
+}
+
+impl<'a> List<'a> {
+    fn of(answer: &'a ListSymbolsResponse) -> List<'a> {
+        let listed = |file: &'a SymbolFile| Listed {
+            build_id: &file.build_id,
+            name: &file.name,
+            source: &file.source,
+            functions: file.functions,
+            stored_bytes: file.stored_bytes,
+            added: rfc3339(file.added_unix_ns),
+            used: rfc3339(file.used_unix_ns),
+        };
+        List {
+            files: answer.files.iter().map(listed).collect(),
+            files_left_out: answer.files_left_out,
+            stored_bytes: answer.stored_bytes,
+            stored_bytes_max: answer.stored_bytes_max,
+            builds_wanted: answer.builds_wanted,
+            builds_absent: answer.builds_absent,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Names of functions that agents could not give: symbol tables by build id, uploaded or fetched.
+//!
+//! An agent names what its host has names for. Of the rest a frame says which function of which build it
+//! is ([`profile::Place`]), and that is stored. The names are looked up when an answer is made, so windows
+//! that were stored before a symbol table came have them too, and nothing stored is changed.
+//!
+//! `extract` reads files, `table` keeps what is in them, `fetch` asks debuginfod servers for builds that
+//! answers had no names for, and `service` takes uploads.
+
+mod extract;
+mod fetch;
+mod service;
+mod table;
+
+pub use extract::{ExtractError, Functions};
+pub use service::MESSAGE_BYTES_MAX as UPLOAD_BYTES_MAX;
+pub use table::{Put, Table, TableError};
+
+use crate::metrics::Metrics;
+use crate::store::Names;
+use crate::time::Clock;
+use debuginfod::Servers;
+use fetch::Wanted;
+use profile::{NameSource, Place};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
+
+/// Files that are read at a time: reading the largest takes some 500 MB.
+const READ_AT_ONCE: usize = 1;
+
+/// Most of one uploaded or fetched file. Unit: bytes. Debug files of the largest programs have 2 GB.
+pub const FILE_BYTES_MAX: u64 = 4 << 30;
+
+/// What is to be known of symbols.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SymbolOptions {
+    /// Where everything of it is.
+    pub dir: PathBuf,
+    /// Most of all symbols on disk. Unit: bytes.
+    pub disk_bytes: u64,
+    /// Servers that are asked for builds, in this order.
+    pub debuginfod: Vec<String>,
+}
+
+/// The symbols that the collector knows; clones share everything.
+#[derive(Clone)]
+pub struct Symbols(Arc<Inner>);
+
+struct Inner {
+    dir: PathBuf,
+    /// None: it cannot be opened.
+    table: Option<Table>,
+    /// Builds to ask servers for; none: nobody asks.
+    wanted: Option<Mutex<Wanted>>,
+    reading: Arc<Semaphore>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+}
+
+impl Symbols {
+    /// Opens what is known, and begins to ask servers where there are any. Where there can be no database
+    /// that is said, and nothing has names.
+    ///
+    /// # Errors
+    /// When the thread that asks servers cannot be started.
+    pub fn open(
+        options: &SymbolOptions,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Symbols> {
+        let table = Table::open(&options.dir, options.disk_bytes);
+        let table = table.inspect_err(|error| {
+            tracing::error!("functions that agents cannot name have no names: {error}");
+            metrics.symbols_unavailable.set(1);
+        });
+        let servers = &options.debuginfod;
+        let asks = !servers.is_empty() && table.is_ok();
+        let symbols = Symbols(Arc::new(Inner {
+            dir: options.dir.clone(),
+            table: table.ok(),
+            wanted: asks.then(Mutex::default),
+            reading: Arc::new(Semaphore::new(READ_AT_ONCE)),
+            clock,
+            metrics,
+        }));
+        symbols.0.remove_leftovers();
+        if asks {
+            fetch::start(&symbols.0, Servers::new(servers, FILE_BYTES_MAX))?;
+        }
+        Ok(symbols)
+    }
+
+    /// Writes what is only in memory.
+    pub fn close(&self) {
+        let flushed = self.0.table.as_ref().map_or(Ok(()), Table::flush);
+        if let Err(error) = flushed {
+            tracing::warn!("when symbols were used last is not stored: {error}");
+        }
+    }
+}
+
+impl Names for Symbols {
+    fn generation(&self) -> u64 {
+        self.0.table.as_ref().map_or(0, Table::generation)
+    }
+
+    fn names(&self, places: &[Place<'_>]) -> Vec<Option<(String, NameSource)>> {
+        let inner = &self.0;
+        let Some(table) = &inner.table else {
+            return vec![None; places.len()];
+        };
+        let (names, unknown) = table.find(places, inner.clock.now_unix_ns());
+        if let Some(mut wanted) = inner.wanted() {
+            wanted.add(unknown);
+        }
+        names
+    }
+}
+
+/// Begin of the names of files that are being brought.
+const INCOMING: &str = "incoming-";
+
+impl Inner {
+    fn wanted(&self) -> Option<MutexGuard<'_, Wanted>> {
+        let wanted = self.wanted.as_ref()?;
+        Some(wanted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Removes what a process left that ended while it brought a file.
+    fn remove_leftovers(&self) {
+        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        for entry in entries {
+            if entry.file_name().to_string_lossy().starts_with(INCOMING) {
+                // What cannot be removed now is there at the next start.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    fn table(&self) -> Result<&Table, TakeError> {
+        self.table.as_ref().ok_or(TakeError::Unavailable)
+    }
+
+    /// Reads a file and keeps its functions, if it is of the build that is expected. Blocks.
+    fn take(
+        &self,
+        path: &Path,
+        (name, source): (&str, NameSource),
+        expected: Option<&str>,
+    ) -> Result<(Functions, Put), TakeError> {
+        let file = std::fs::File::open(path).map_err(TakeError::Read)?;
+        // A reader that panics costs its file only.
+        let functions = std::panic::catch_unwind(|| Functions::read(&file));
+        let functions = functions.map_err(|_| TakeError::Damaged)??;
+        if expected.is_some_and(|build_id| build_id != functions.build_id) {
+            return Err(TakeError::OtherBuild(functions.build_id));
+        }
+        let now = self.clock.now_unix_ns();
+        let put = self.table()?.put(&functions, name, source, now)?;
+        self.metrics.symbol_builds_removed.add(put.removed);
+        Ok((functions, put))
+    }
+}
+
+/// Why a file was not taken.
+#[derive(Debug, thiserror::Error)]
+enum TakeError {
+    #[error("failed to read it: {0}")]
+    Read(io::Error),
+    #[error("it is damaged")]
+    Damaged,
+    #[error("it is of build {0}")]
+    OtherBuild(String),
+    #[error("the database of symbols cannot be opened: the collector's log says why")]
+    Unavailable,
+    #[error(transparent)]
+    Extract(#[from] ExtractError),
+    #[error(transparent)]
+    Table(#[from] TableError),
+}

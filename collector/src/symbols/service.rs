@@ -1,0 +1,188 @@
+//! The calls: Upload and List.
+
+use super::{FILE_BYTES_MAX, INCOMING, Symbols, TableError, TakeError};
+use profile::NameSource;
+use proto::collector::symbol_service_server::SymbolService;
+use proto::collector::{
+    ListSymbolsRequest, ListSymbolsResponse, SymbolFile, UploadSymbolsRequest,
+    UploadSymbolsResponse,
+};
+use std::cmp::Reverse;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Largest message of an upload. Unit: bytes.
+pub const MESSAGE_BYTES_MAX: usize = (1 << 20) + 4096;
+
+/// Time without a message of an upload.
+const MESSAGE_MAX: Duration = Duration::from_secs(30);
+
+/// Time for one upload. 4 GiB in this time are 3.5 MiB/s.
+const UPLOAD_MAX: Duration = Duration::from_secs(1200);
+
+/// Time an upload waits for others that are read.
+const PLACE_MAX: Duration = Duration::from_secs(60);
+
+const LIST_DEFAULT: usize = 1000;
+const LIST_MAX: usize = 10_000;
+
+/// A file that is removed when it is dropped.
+struct Incoming(PathBuf);
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed at the next start.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[tonic::async_trait]
+impl SymbolService for Symbols {
+    async fn upload(
+        &self,
+        request: Request<Streaming<UploadSymbolsRequest>>,
+    ) -> Result<Response<UploadSymbolsResponse>, Status> {
+        let peer = request.remote_addr();
+        let uploaded = timeout(UPLOAD_MAX, self.upload_one(request.into_inner())).await;
+        let uploaded = uploaded.unwrap_or_else(|_| {
+            let seconds = UPLOAD_MAX.as_secs();
+            let text = format!("the file did not come within {seconds} s");
+            Err(Status::deadline_exceeded(text))
+        });
+        let metrics = &self.0.metrics;
+        match uploaded {
+            Ok((name, answer)) => {
+                metrics.symbol_uploads.inc();
+                let (build, functions) = (&*answer.build_id, answer.functions);
+                tracing::info!(?peer, name, build, functions, "symbols uploaded");
+                Ok(Response::new(answer))
+            }
+            Err(status) => {
+                metrics.symbol_uploads_refused.inc();
+                Err(status)
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        request: Request<ListSymbolsRequest>,
+    ) -> Result<Response<ListSymbolsResponse>, Status> {
+        let limit = match request.into_inner().limit {
+            0 => LIST_DEFAULT,
+            limit => (limit as usize).min(LIST_MAX),
+        };
+        let table = self.0.table().map_err(refused)?;
+        let (stored_bytes, stored_bytes_max) = table.bytes();
+        let (builds_wanted, builds_absent) =
+            self.0.wanted().map_or((0, 0), |wanted| wanted.counts());
+        let mut files: Vec<SymbolFile> = table
+            .builds()
+            .iter()
+            .map(|(build_id, build)| SymbolFile {
+                build_id: build_id.clone(),
+                name: build.name.clone(),
+                source: build.source.word().to_owned(),
+                functions: build.functions,
+                stored_bytes: build.bytes,
+                added_unix_ns: build.added,
+                used_unix_ns: build.used(),
+            })
+            .collect();
+        files.sort_by_key(|file| (Reverse(file.used_unix_ns), file.build_id.clone()));
+        let files_left_out = files.len().saturating_sub(limit) as u64;
+        files.truncate(limit);
+        Ok(Response::new(ListSymbolsResponse {
+            files,
+            files_left_out,
+            stored_bytes,
+            stored_bytes_max,
+            builds_wanted,
+            builds_absent,
+        }))
+    }
+}
+
+impl Symbols {
+    async fn upload_one(
+        &self,
+        mut messages: Streaming<UploadSymbolsRequest>,
+    ) -> Result<(String, UploadSymbolsResponse), Status> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        self.0.table().map_err(refused)?;
+        let place = timeout(PLACE_MAX, self.0.reading.clone().acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            let text = "other files are read; come again in a moment";
+            return Err(Status::unavailable(text));
+        };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let incoming = Incoming(self.0.dir.join(format!("{INCOMING}{number}")));
+        let mut file = tokio::fs::File::create(&incoming.0)
+            .await
+            .map_err(no_disk)?;
+        let (mut name, mut bytes, mut first) = (String::new(), 0u64, true);
+        loop {
+            let message = timeout(MESSAGE_MAX, messages.message()).await;
+            let message = message.map_err(|_| {
+                let seconds = MESSAGE_MAX.as_secs();
+                Status::deadline_exceeded(format!("nothing came for {seconds} s"))
+            })?;
+            let Some(message) = message? else { break };
+            if std::mem::take(&mut first) {
+                name = base_name(&message.name).to_owned();
+            }
+            bytes += message.data.len() as u64;
+            if bytes > FILE_BYTES_MAX {
+                let gib = FILE_BYTES_MAX >> 30;
+                let text = format!("the file has more than {gib} GiB");
+                return Err(Status::resource_exhausted(text));
+            }
+            file.write_all(&message.data).await.map_err(no_disk)?;
+        }
+        file.flush().await.map_err(no_disk)?;
+        drop(file);
+        let (inner, called) = (self.0.clone(), name.clone());
+        let reading = tokio::task::spawn_blocking(move || {
+            // Given back when it has ended, whoever waits for it.
+            let _place = place;
+            inner.take(&incoming.0, (&called, NameSource::Upload), None)
+        });
+        let taken = reading.await;
+        let taken = taken.map_err(|_| Status::internal("the file could not be read"))?;
+        let (functions, put) = taken.map_err(refused)?;
+        let answer = UploadSymbolsResponse {
+            functions: functions.list.len() as u64,
+            build_id: functions.build_id,
+            stored_bytes: put.bytes,
+            replaced: put.replaced,
+        };
+        Ok((name, answer))
+    }
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+fn no_disk(error: io::Error) -> Status {
+    Status::unavailable(format!("failed to keep the file for a moment: {error}"))
+}
+
+fn refused(error: TakeError) -> Status {
+    let text = error.to_string();
+    match error {
+        TakeError::Extract(super::ExtractError::TooLarge)
+        | TakeError::Table(TableError::TooLarge { .. }) => Status::resource_exhausted(text),
+        TakeError::Extract(_) | TakeError::Damaged | TakeError::OtherBuild(_) => {
+            Status::invalid_argument(text)
+        }
+        TakeError::Read(_) | TakeError::Table(_) | TakeError::Unavailable => {
+            Status::unavailable(text)
+        }
+    }
+}
