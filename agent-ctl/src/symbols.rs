@@ -235,8 +235,9 @@ fn show(out: &Out, answer: &ListSymbolsResponse, clock: &Clock) -> String {
 fn summary(answer: &ListSymbolsResponse) -> String {
     let all = answer.files.len() as u64 + answer.files_left_out;
     let mut text = format!(
-        "{} builds, {} of {}",
+        "{} {}, {} of {}",
         units::count(all),
+        if all == 1 { "build" } else { "builds" },
         units::bytes(answer.stored_bytes),
         units::bytes(answer.stored_bytes_max)
     );

@@ -2,6 +2,7 @@
 
 use crate::frame::{Frame, FrameId, FrameRef, FrameTable};
 use crate::labels::{LabelSetId, LabelSetTable};
+use crate::outcome::Unnamed;
 use crate::place::LaterNames;
 use crate::stack::{StackId, StackTrie};
 use crate::strings::{StrId, StringTable};
@@ -17,8 +18,7 @@ pub struct Dictionary {
     pub stacks: StackTrie,
     /// Label sets, with text in `strings`.
     pub label_sets: LabelSetTable,
-    /// Names that frames got later, with text in `strings`. Not part of what the dictionary is: it is
-    /// neither stored nor sent.
+    /// Names that frames got later. Not part of what the dictionary is: they are neither stored nor sent.
     pub later: LaterNames,
 }
 
@@ -58,12 +58,10 @@ impl Dictionary {
         }
     }
 
-    /// What a frame is shown as: with the name that it got later, if any.
-    ///
-    /// # Panics
-    /// When `id` is not of this dictionary.
-    pub fn shown(&self, id: FrameId) -> Frame {
-        self.later.shown(id, self.frames.get(id))
+    /// A text of [`Shape`](crate::Shape): a string, or a name that a frame got later.
+    pub(crate) fn text(&self, id: StrId) -> &str {
+        let later = self.later.name(id);
+        later.unwrap_or_else(|| self.strings.get(id))
     }
 
     /// Returns the id of a label set given as text; pairs with an empty value are left out.
@@ -154,13 +152,20 @@ impl Remap {
     /// The frame in `target`.
     pub fn frame(&mut self, source: &Dictionary, target: &mut Dictionary, id: FrameId) -> FrameId {
         if *slot(&mut self.frames, id.0) == UNSEEN {
-            let frame = match self.shown {
-                true => source.shown(id),
-                false => source.frames.get(id),
+            let frame = source.frames.get(id);
+            let later = source.later.function(id).filter(|_| self.shown);
+            let (unnamed, function, system_name) = match later {
+                Some(name) => (Unnamed::No, target.strings.intern(name), StrId::EMPTY),
+                None => (
+                    frame.unnamed,
+                    self.string(source, target, frame.function),
+                    self.string(source, target, frame.system_name),
+                ),
             };
             let moved = Frame {
-                function: self.string(source, target, frame.function),
-                system_name: self.string(source, target, frame.system_name),
+                unnamed,
+                function,
+                system_name,
                 module: self.string(source, target, frame.module),
                 file: self.string(source, target, frame.file),
                 ..frame
@@ -192,7 +197,8 @@ impl Remap {
         for &node in path.iter().rev() {
             if let Some((_, frame)) = source.stacks.node(node) {
                 let frame = self.frame(source, target, frame);
-                moved = match self.is_first {
+                // Two frames may have got one name, and so two stacks may be one.
+                moved = match self.is_first && source.later.is_empty() {
                     true => target.stacks.new_child(moved, frame),
                     false => target.stacks.child(moved, frame),
                 };

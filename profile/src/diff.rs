@@ -275,7 +275,7 @@ fn function_changes(dict: &Dictionary, samples: &[SampleChange]) -> Vec<Function
     sum_functions(&Shape::of(dict), stacks)
         .into_iter()
         .map(|cost| FunctionChange {
-            function: dict.strings.get(cost.function).to_owned(),
+            function: dict.text(cost.function).to_owned(),
             module: dict.strings.get(cost.module).to_owned(),
             kind: cost.kind,
             own: change(cost.own),

@@ -39,9 +39,7 @@ impl Shape<'_> {
             stacks: Cow::Borrowed(dict.stacks.nodes()),
             frames: match dict.later.is_empty() {
                 true => Cow::Borrowed(dict.frames.as_slice()),
-                false => (0..dict.frames.len() as u32)
-                    .map(|id| dict.shown(FrameId(id)))
-                    .collect(),
+                false => Cow::Owned(named_later(dict)),
             },
             marks: marks(dict),
         }
@@ -81,6 +79,17 @@ impl Shape<'_> {
         }
         Some(owners)
     }
+}
+
+/// The frames of a dictionary, those that got a name later under the number of that.
+fn named_later(dict: &Dictionary) -> Vec<Frame> {
+    let mut frames = dict.frames.as_slice().to_vec();
+    for (frame, id) in frames.iter_mut().zip(0..) {
+        if let Some(name) = dict.later.number(FrameId(id)) {
+            frame.function = name;
+        }
+    }
+    frames
 }
 
 /// The frames of a dictionary that are marks of waits, in order.

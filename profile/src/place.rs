@@ -1,7 +1,7 @@
 //! Where code without a symbol lies: what names can be looked up by later, and such names.
 
-use crate::frame::{Frame, FrameId};
-use crate::strings::StrId;
+use crate::frame::FrameId;
+use crate::strings::{StrId, StringTable};
 use hashbrown::HashMap;
 use std::fmt;
 
@@ -13,7 +13,7 @@ const BUILD_ID_DIGITS_MIN: usize = 8;
 
 /// A function of a file, wherever that file is.
 ///
-/// Stands in [`Frame::system_name`] of frames without a symbol, as `BUILD_ID+0xADDRESS`: so it is part
+/// Stands in [`Frame::system_name`](crate::Frame::system_name) of frames without a symbol, as `BUILD_ID+0xADDRESS`: so it is part
 /// of what the frame is, and functions without names are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Place<'a> {
@@ -82,47 +82,58 @@ pub type NamedLater = [u64; NameSource::ALL.len()];
 /// Names of frames of one dictionary that were found after the frames had been made.
 ///
 /// They change what is shown and filtered, never what a frame is: its id, its content and its place
-/// stay, so what is stored stays true when a name is found to be wrong, or is forgotten.
+/// stay, so what is stored stays true when a name is found to be wrong, or is forgotten. Their text is
+/// not in the dictionary's strings, which are stored.
 #[derive(Clone, Default)]
-pub struct LaterNames(HashMap<FrameId, (StrId, NameSource)>);
+pub struct LaterNames {
+    frames: HashMap<FrameId, (StrId, NameSource)>,
+    /// Only grows: numbers given out stay valid.
+    names: StringTable,
+}
 
 impl LaterNames {
     /// Calls a frame like this from now on.
-    pub fn set(&mut self, frame: FrameId, function: StrId, source: NameSource) {
-        self.0.insert(frame, (function, source));
+    pub fn set(&mut self, frame: FrameId, function: &str, source: NameSource) {
+        let name = self.names.intern(function);
+        self.frames.insert(frame, (name, source));
     }
 
     /// Forgets all of them.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.frames.clear();
     }
 
     /// True when there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.frames.is_empty()
     }
 
-    /// The function of a frame, and where its name came from.
-    pub fn get(&self, frame: FrameId) -> Option<(StrId, NameSource)> {
-        self.0.get(&frame).copied()
+    /// The function of a frame.
+    pub fn function(&self, frame: FrameId) -> Option<&str> {
+        let (name, _) = self.frames.get(&frame)?;
+        Some(self.names.get(*name))
     }
 
-    /// What a frame is shown as.
-    pub(crate) fn shown(&self, id: FrameId, frame: Frame) -> Frame {
-        match self.get(id) {
-            Some((function, _)) => Frame {
-                unnamed: crate::Unnamed::No,
-                function,
-                system_name: StrId::EMPTY,
-                ..frame
-            },
-            None => frame,
-        }
+    /// Where the name of a frame came from.
+    pub fn source(&self, frame: FrameId) -> Option<NameSource> {
+        self.frames.get(&frame).map(|(_, source)| *source)
+    }
+
+    /// The name of a frame as a number that no string of a dictionary has: for tables by number.
+    pub(crate) fn number(&self, frame: FrameId) -> Option<StrId> {
+        let (name, _) = self.frames.get(&frame)?;
+        Some(StrId(u32::MAX - name.0))
+    }
+
+    /// The name behind such a number.
+    pub(crate) fn name(&self, number: StrId) -> Option<&str> {
+        let name = u32::MAX - number.0;
+        ((name as usize) < self.names.len()).then(|| self.names.get(StrId(name)))
     }
 
     /// Heap memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.0.allocation_size()
+        self.frames.allocation_size() + self.names.heap_bytes()
     }
 }
 

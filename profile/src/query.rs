@@ -121,6 +121,8 @@ pub struct QueryRunner<'q> {
     stacks: Vec<u32>,
     /// Per frame filter: does the function with this source string id match.
     matches: Vec<Vec<Option<bool>>>,
+    /// Per frame filter: does the name match that the frame with this id got later.
+    later_matches: Vec<Vec<Option<bool>>>,
     remap: Remap,
     path: Vec<FrameId>,
     counted: Counted,
@@ -135,6 +137,7 @@ impl<'q> QueryRunner<'q> {
             labels: Vec::new(),
             stacks: Vec::new(),
             matches: vec![Vec::new(); query.frame_filters.len()],
+            later_matches: vec![Vec::new(); query.frame_filters.len()],
             remap: Remap::default(),
             path: Vec::new(),
             counted: Counted::default(),
@@ -230,6 +233,7 @@ impl<'q> QueryRunner<'q> {
         self.labels.clear();
         self.stacks.clear();
         self.matches.iter_mut().for_each(Vec::clear);
+        self.later_matches.iter_mut().for_each(Vec::clear);
         // Frame filters make stacks that are not of the source.
         let is_first = self.query.frame_filters.is_empty() && self.answer.dict.stacks.is_empty();
         self.remap = match is_first {
@@ -315,14 +319,18 @@ impl<'q> QueryRunner<'q> {
 
     /// Applies the frame filters in order to `path`, root first; false when the stack is dropped.
     fn filter(&mut self, source: &Dictionary, path: &mut Vec<FrameId>) -> bool {
-        for (filter, memo) in self.query.frame_filters.iter().zip(&mut self.matches) {
+        let memos = self.matches.iter_mut().zip(&mut self.later_matches);
+        for (filter, (memo, later)) in self.query.frame_filters.iter().zip(memos) {
             // Remembered per text, which many frames (lines, modules) share.
             let mut text_matches = |text: StrId| {
                 *slot(memo, text.0, None)
                     .get_or_insert_with(|| filter.matches(source.strings.get(text)))
             };
             let mut matches = |frame: FrameId| {
-                let frame = source.shown(frame);
+                if let Some(name) = source.later.function(frame) {
+                    return *slot(later, frame.0, None).get_or_insert_with(|| filter.matches(name));
+                }
+                let frame = source.frames.get(frame);
                 text_matches(frame.function)
                     || frame.system_name != StrId::EMPTY && text_matches(frame.system_name)
             };
@@ -482,14 +490,14 @@ fn count_leaf(
         add(&mut quality.depth_limit);
     }
     let id = leaf(source, key.stack)?;
-    let leaf = source.shown(id);
-    if leaf.unnamed != Unnamed::No {
+    let (leaf, later) = (source.frames.get(id), source.later.source(id));
+    if leaf.unnamed != Unnamed::No && later.is_none() {
         add(&mut quality.unnamed);
     }
     if leaf.kind == FrameKind::Synthetic && source.strings.get(leaf.function) == OTHER_FRAME {
         add(&mut quality.folded);
     }
-    source.later.get(id).map(|(_, source)| source)
+    later
 }
 
 /// The leaf frame of a stack without marks.

@@ -227,7 +227,7 @@ impl Costs {
         }
         let rest = sums.0.len().saturating_sub(most);
         for cost in sums.0.drain(rest..) {
-            let mut text = |id| self.strings.intern(dict.strings.get(id));
+            let mut text = |id| self.strings.intern(dict.text(id));
             let key = match self.by {
                 CostBy::Function => (text(cost.function), text(cost.module)),
                 CostBy::Module => (text(cost.module), StrId::EMPTY),

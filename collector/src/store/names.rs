@@ -1,7 +1,7 @@
 //! Names that agents could not give, as an engine asks for them while it makes an answer.
 
 use super::Limits;
-use profile::{Dictionary, FrameId, NameSource, Place, StrId};
+use profile::{Dictionary, FrameId, NameSource, Place};
 use std::sync::{Arc, OnceLock};
 
 /// Places looked up between looks at the clock.
@@ -34,6 +34,8 @@ pub(super) struct Found {
     /// What was found before is not true any more.
     again: bool,
     names: Vec<(FrameId, String, NameSource)>,
+    /// The query was over before all were looked up.
+    pub cut: bool,
 }
 
 /// Frames of a dictionary that have to be looked up.
@@ -73,27 +75,30 @@ impl NamedBy {
         })
     }
 
-    /// Looks frames up; with no dictionary locked, for it may take a while. `None`: the query is over.
-    pub fn find(&self, unnamed: Unnamed, limits: &Limits) -> Option<Found> {
-        let known = self.0.get()?;
-        let mut names = Vec::new();
+    /// Looks frames up; with no dictionary locked, for it may take a while.
+    pub fn find(&self, unnamed: Unnamed, limits: &Limits) -> Found {
+        let mut found = Found {
+            upto: unnamed.upto,
+            again: unnamed.again,
+            names: Vec::new(),
+            cut: false,
+        };
         for slice in unnamed.places.chunks(SLICE) {
             if limits.cancel.is_cancelled() || std::time::Instant::now() >= limits.deadline {
-                return None;
+                // The next look goes on from here.
+                (found.upto.frames, found.cut) = (slice[0].0.0 as usize, true);
+                break;
             }
             let places = slice.iter().map(|(_, text)| Place::parse(text));
             let places: Vec<Place<'_>> = places.map(Option::unwrap_or_default).collect();
-            let found = known.names(&places).into_iter().zip(slice);
-            names.extend(found.filter_map(|(name, (id, _))| {
+            let names = self.0.get().map(|known| known.names(&places));
+            let names = names.into_iter().flatten().zip(slice);
+            found.names.extend(names.filter_map(|(name, (id, _))| {
                 let (name, source) = name?;
                 Some((*id, name, source))
             }));
         }
-        Some(Found {
-            upto: unnamed.upto,
-            again: unnamed.again,
-            names,
-        })
+        found
     }
 }
 
@@ -104,8 +109,7 @@ impl Found {
             dict.later.clear();
         }
         for (frame, name, source) in self.names {
-            let name: StrId = dict.strings.intern(&name);
-            dict.later.set(frame, name, source);
+            dict.later.set(frame, &name, source);
         }
         self.upto
     }

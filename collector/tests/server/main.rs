@@ -17,4 +17,5 @@ mod pins;
 mod program;
 mod query;
 mod rig;
+mod symbols;
 mod web;

@@ -9,7 +9,8 @@ use collector::store::{
     WindowAccount,
 };
 use profile::{
-    ContentId, Dictionary, FrameKind, FrameRef, Quality, Remap, StackEnd, StackId, Unnamed, Value,
+    ContentId, Dictionary, FrameKind, FrameRef, Place, Quality, Remap, StackEnd, StackId, Unnamed,
+    Value,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -167,9 +168,21 @@ impl Draft {
     }
 }
 
-/// A frame from its name: `[…]` is synthetic, `?…` has no symbol, `query` is one of a runtime that writes
-/// a name of its own.
+/// A frame from its name: `[…]` is synthetic, `?…` has no symbol, `?BUILD+0xADDRESS` says where its function
+/// lies, `query` is one of a runtime that writes a name of its own.
 pub fn frame(name: &str) -> FrameRef<'_> {
+    let place = name
+        .strip_prefix('?')
+        .filter(|text| Place::parse(text).is_some());
+    if let Some(system_name) = place {
+        return FrameRef {
+            unnamed: Unnamed::NoSymbols,
+            function: "[app]",
+            module: "app",
+            system_name,
+            ..FrameRef::default()
+        };
+    }
     let (kind, module) = match name {
         _ if name.starts_with('[') => (FrameKind::Synthetic, ""),
         _ if name.starts_with("do_") => (FrameKind::Kernel, "[kernel]"),

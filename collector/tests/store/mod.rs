@@ -175,6 +175,11 @@ macro_rules! suite {
                 limits: too_many_stacks_are_folded_into_their_callers, a_cancelled_query_gives_up,
                     a_query_past_its_deadline_gives_up, a_query_over_its_memory_is_too_large,
                     sums_beyond_the_largest_number_end_at_it;
+                naming: names_told_later_are_in_answers_about_windows_stored_before,
+                    costs_are_of_the_names_that_were_told,
+                    frame_filters_know_the_names_that_were_told,
+                    names_that_are_forgotten_are_shown_no_more,
+                    windows_that_come_later_are_named_too;
                 exact: sums_beyond_64_bits_are_told_in_microseconds,
                     cycles_beyond_64_bits_are_told_in_thousands;
                 hostile: labels_are_only_text, functions_are_only_text,

@@ -4,8 +4,8 @@
 use crate::store::{Engine, NOW_NS, Place, SECOND};
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Answer, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store, StoreError,
-    Taken, TimeRange,
+    Answer, HostRange, HostRecord, Labelled, Limits, Lines, Names, NewWindow, Scope, Store,
+    StoreError, Taken, TimeRange,
 };
 use profile::{CostBy, Costs, Dictionary, Profile, Query};
 use std::sync::Arc;
@@ -46,6 +46,10 @@ impl Place for Directory {
 struct Flushed(EmbeddedStore);
 
 impl Store for Flushed {
+    fn name_by(&self, names: Arc<dyn Names>) {
+        self.0.name_by(names);
+    }
+
     fn engine(&self) -> (&'static str, String) {
         self.0.engine()
     }

@@ -62,7 +62,10 @@ pub(super) async fn profile(
     }
     let stacks = read_stacks(client, &mut read, limits).await?;
     if let Some(unnamed) = names.unnamed(&read.dict, LookedUp::default()) {
-        let found = names.find(unnamed, limits).ok_or(Fault::GivenUp)?;
+        let found = names.find(unnamed, limits);
+        if found.cut {
+            return Err(Fault::GivenUp);
+        }
         found.apply(&mut read.dict);
     }
     let unit = std::mem::take(&mut read.unit).name();

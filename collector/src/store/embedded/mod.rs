@@ -68,8 +68,8 @@ mod wal;
 pub use options::{OpenError, Options};
 
 use super::{
-    Answer, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope, Store,
-    StoreError, Taken, TimeRange,
+    Answer, Cancel, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope,
+    Store, StoreError, Taken, TimeRange,
 };
 use crate::store::names::{NamedBy, Names};
 use counters::Counters;
@@ -84,7 +84,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
+use std::time::{Duration, Instant};
 use wal::Wal;
+
+/// Most time that upkeep takes to look names up.
+const NAME_AHEAD: Duration = Duration::from_millis(500);
 
 /// A store in a directory. See the module.
 pub struct EmbeddedStore {
@@ -140,10 +144,30 @@ impl EmbeddedStore {
             return Ok(());
         };
         let found = self.names.find(unnamed, limits);
-        let found = found.ok_or(StoreError::Cancelled)?;
+        let cut = found.cut;
         let mut dict = write(dict);
         dict.looked_up = found.apply(&mut dict.tables);
-        Ok(())
+        match cut {
+            true => Err(StoreError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    /// Looks up what came since the last time, before somebody asks: what nobody knows yet can be fetched
+    /// meanwhile.
+    fn name_ahead(&self) {
+        let limits = Limits {
+            cancel: Cancel::default(),
+            deadline: Instant::now() + NAME_AHEAD,
+            memory_bytes: 0,
+            nodes: 0,
+            lines: 0,
+        };
+        let newest = read(&self.partitions).values().next_back().cloned();
+        if let Some(dict) = newest.and_then(|newest| newest.dict_in_memory()) {
+            // What is left goes on the next time.
+            let _ = self.name_frames(&dict, &limits);
+        }
     }
 
     /// The partition that an instant belongs to.

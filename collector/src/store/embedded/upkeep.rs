@@ -146,6 +146,7 @@ impl EmbeddedStore {
             undone.push(text);
         }
         self.evict_dictionaries();
+        self.name_ahead();
         if let Some(first) = undone.into_iter().next() {
             return Err(StoreError::Unavailable(first));
         }

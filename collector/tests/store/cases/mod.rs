@@ -4,6 +4,7 @@ pub mod coarser;
 pub mod exact;
 pub mod hostile;
 pub mod limits;
+pub mod naming;
 pub mod pushes;
 pub mod quality;
 pub mod queries;

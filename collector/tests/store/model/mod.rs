@@ -5,12 +5,12 @@ mod beside;
 use super::{NOW_NS, SECOND, at};
 use beside::prune;
 use collector::store::{
-    Answer, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, NewWindow,
-    Row, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
+    Answer, HostKey, HostRange, HostRecord, LabelSet, Labelled, Limits, Line, Lines, Names,
+    NewWindow, Row, Scope, Store, StoreError, StoreQuality, Taken, TimeRange, selects,
 };
 use profile::{
-    ContentId, Dictionary, GroupBy, Info, MergeError, Profile, Quality, Query, QueryRunner, Remap,
-    SampleKey, Selector, StackEnd, StackId, Value, key,
+    ContentId, Dictionary, FrameId, GroupBy, Info, MergeError, Profile, Quality, Query,
+    QueryRunner, Remap, SampleKey, Selector, StackEnd, StackId, Value, key,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,6 +37,26 @@ struct State {
     dict: Dictionary,
     known: HashMap<ContentId, StackId>,
     hosts: BTreeMap<HostKey, HostRecord>,
+    names: Option<Arc<dyn Names>>,
+}
+
+impl State {
+    /// The dictionary with all names that are known now.
+    fn named(&self) -> Dictionary {
+        let mut dict = self.dict.clone();
+        let frames = (0..dict.frames.len() as u32).map(FrameId);
+        let found: Vec<_> = frames
+            .filter_map(|id| {
+                let place = [self.dict.frame(id).place()?];
+                let (name, source) = self.names.as_ref()?.names(&place).remove(0)?;
+                Some((id, name, source))
+            })
+            .collect();
+        for (id, name, source) in found {
+            dict.later.set(id, &name, source);
+        }
+        dict
+    }
 }
 
 struct Kept {
@@ -282,6 +302,10 @@ fn sum(values: impl IntoIterator<Item = Value>) -> Value {
 }
 
 impl Store for Model {
+    fn name_by(&self, names: Arc<dyn Names>) {
+        self.state().names = Some(names);
+    }
+
     fn engine(&self) -> (&'static str, String) {
         ("model", "in memory".to_owned())
     }
@@ -468,10 +492,12 @@ impl Store for Model {
         fits(rows.len(), limits)?;
         let mut info = Info::default();
         let mut runner = QueryRunner::new(query);
+        let dict = state.named();
         for &(kept, _, key, value) in &rows {
             info.merge(&kept.info())?;
-            runner.add(&state.dict, key, value);
+            runner.add(&dict, key, value);
         }
+        let named_later = runner.named_later();
         let before = state.quality(&scope, Value::default(), info.unit.clone());
         info.quality = before.sampling;
         let mut answer = runner.finish(info);
@@ -480,6 +506,7 @@ impl Store for Model {
             total,
             sampling: answer.info.quality,
             pruned_weight: prune(&mut answer, limits.nodes),
+            named_later,
             ..before
         };
         Ok(Answer {

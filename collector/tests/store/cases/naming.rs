@@ -1,0 +1,149 @@
+//! Functions that agents could not name, in answers of a store that is told of names.
+
+use crate::store::draft::{Draft, store_all};
+use crate::store::text::short;
+use crate::store::{Engine, Fresh, Place, ample, hour, query};
+use collector::store::{Names, Store};
+use profile::{CostBy, FrameFilter, FrameFilterOp, GroupBy, NameSource, Query, TopSort};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Two builds of one program.
+const OLD: &str = "aaaaaaaaaaaaaaaa";
+const NEW: &str = "bbbbbbbbbbbbbbbb";
+
+/// Names that a test tells.
+#[derive(Default)]
+struct Told {
+    names: Mutex<HashMap<String, (String, NameSource)>>,
+    generation: AtomicU64,
+    /// How many places were asked for.
+    asked: AtomicU64,
+}
+
+impl Told {
+    fn tell(&self, build: &str, address: u64, name: &str, source: NameSource) {
+        let place = format!("{build}+{address:#x}");
+        let mut names = self.names.lock().unwrap();
+        names.insert(place, (name.to_owned(), source));
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn forget(&self) {
+        self.names.lock().unwrap().clear();
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Names for Told {
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    fn names(&self, places: &[profile::Place<'_>]) -> Vec<Option<(String, NameSource)>> {
+        self.asked.fetch_add(places.len() as u64, Ordering::SeqCst);
+        let names = self.names.lock().unwrap();
+        let of = |place: &profile::Place<'_>| names.get(&place.to_string()).cloned();
+        places.iter().map(of).collect()
+    }
+}
+
+/// `main` calls one function of each build, and that of the old one calls `leaf`.
+fn stored(place: Box<dyn Place>) -> (Fresh, Arc<Told>) {
+    let store = Fresh::of(place);
+    let told = Arc::new(Told::default());
+    store.name_by(told.clone());
+    let window = Draft::new("a", 0, 0)
+        .row("unit=u", &format!("main;?{OLD}+0x10"), 3)
+        .row("unit=u", &format!("main;?{NEW}+0x20"), 4)
+        .row("unit=u", &format!("main;?{OLD}+0x10;leaf"), 5);
+    store_all(&*store, &[window]);
+    (store, told)
+}
+
+fn stacks(store: &dyn Store, filters: &[(FrameFilterOp, &str)]) -> Vec<String> {
+    let filters = filters
+        .iter()
+        .map(|(op, text)| FrameFilter::new(*op, text).unwrap());
+    let none = GroupBy::from_keys::<&str>(&[]);
+    let query = Query::new(Default::default(), filters.collect(), none).unwrap();
+    short(&store.profile(hour(), &query, &ample()).unwrap().data)
+}
+
+pub fn names_told_later_are_in_answers_about_windows_stored_before(
+    _: &dyn Engine,
+    place: Box<dyn Place>,
+) {
+    let (store, told) = stored(place);
+    let before = store.profile(hour(), &query("", &[]), &ample()).unwrap();
+    assert_eq!(before.data.info.quality.unnamed, 7);
+    assert_eq!(before.quality.named_later, [0, 0]);
+    told.tell(OLD, 0x10, "work", NameSource::Upload);
+    told.tell(NEW, 0x20, "work", NameSource::Debuginfod);
+    let after = store.profile(hour(), &query("", &[]), &ample()).unwrap();
+    // What both builds call the same is one function.
+    let shown = short(&after.data);
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    assert!(
+        shown.iter().any(|line| line.contains("main;work;leaf")),
+        "{shown:?}"
+    );
+    assert_eq!(after.data.info.quality.unnamed, 0);
+    assert_eq!(after.quality.named_later, [3, 4]);
+    assert_eq!(after.data.total(), before.data.total());
+}
+
+pub fn costs_are_of_the_names_that_were_told(_: &dyn Engine, place: Box<dyn Place>) {
+    let (store, told) = stored(place);
+    told.tell(OLD, 0x10, "work", NameSource::Upload);
+    told.tell(NEW, 0x20, "work", NameSource::Upload);
+    let costs = store.costs(hour(), &query("", &[]), CostBy::Function, &ample());
+    let costs = costs.unwrap();
+    assert_eq!(costs.quality.named_later, [7, 0]);
+    let top = costs.data.into_top(TopSort::Own, 10);
+    let counts = top
+        .rows
+        .iter()
+        .map(|row| (&*row.name, row.own.count, row.total.count));
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [("leaf", 5, 5), ("main", 0, 12), ("work", 7, 12)]);
+}
+
+pub fn frame_filters_know_the_names_that_were_told(_: &dyn Engine, place: Box<dyn Place>) {
+    let (store, told) = stored(place);
+    let focus = [(FrameFilterOp::Focus, "^work$")];
+    assert_eq!(stacks(&*store, &focus), Vec::<String>::new());
+    told.tell(OLD, 0x10, "work", NameSource::Upload);
+    let shown = stacks(&*store, &focus);
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    // The other build's function is found by where it lies.
+    let shown = stacks(&*store, &[(FrameFilterOp::Keep, &format!("^{NEW}"))]);
+    assert_eq!(shown.len(), 1, "{shown:?}");
+}
+
+pub fn names_that_are_forgotten_are_shown_no_more(_: &dyn Engine, place: Box<dyn Place>) {
+    let (store, told) = stored(place);
+    let before = stacks(&*store, &[]);
+    told.tell(OLD, 0x10, "wrong", NameSource::Debuginfod);
+    assert_ne!(stacks(&*store, &[]), before);
+    told.forget();
+    assert_eq!(stacks(&*store, &[]), before);
+}
+
+pub fn windows_that_come_later_are_named_too(_: &dyn Engine, place: Box<dyn Place>) {
+    let (store, told) = stored(place);
+    told.tell(OLD, 0x10, "work", NameSource::Upload);
+    let _ = stacks(&*store, &[]);
+    let later = Draft::new("a", 1, 10).row("unit=u", &format!("main;?{OLD}+0x10;other"), 1);
+    store_all(&*store, &[later]);
+    let shown = stacks(&*store, &[]);
+    assert!(
+        shown.iter().any(|line| line.contains("main;work;other")),
+        "{shown:?}"
+    );
+    let reopened = store.reopened();
+    reopened.name_by(told);
+    assert_eq!(stacks(&*reopened, &[]), shown);
+}
