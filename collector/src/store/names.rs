@@ -3,9 +3,14 @@
 use super::Limits;
 use profile::{Dictionary, FrameId, NameSource, Place};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Places looked up between looks at the clock.
 const SLICE: usize = 1024;
+
+/// How long frames that nobody had a name for are not looked up again, unless something new is known: who
+/// has the names asks others for them, and again when somebody asks here.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// Knows names of functions by build and address.
 pub trait Names: Send + Sync {
@@ -22,10 +27,12 @@ pub trait Names: Send + Sync {
 pub(super) struct NamedBy(OnceLock<Arc<dyn Names>>);
 
 /// Up to where the frames of a dictionary were looked up, and with what.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LookedUp {
     generation: u64,
     frames: usize,
+    /// When, if some have no name.
+    in_vain: Option<Instant>,
 }
 
 /// What was found for a dictionary that may have grown since.
@@ -57,11 +64,13 @@ impl NamedBy {
         let upto = LookedUp {
             generation: self.0.get()?.generation(),
             frames: dict.frames.len(),
+            in_vain: before.in_vain,
         };
-        if upto == before {
+        let in_vain = before.in_vain.is_some_and(|at| at.elapsed() >= AGAIN);
+        let again = upto.generation != before.generation || in_vain;
+        if !again && upto.frames == before.frames {
             return None;
         }
-        let again = upto.generation != before.generation;
         let from = if again { 0 } else { before.frames };
         let new = (from..upto.frames).map(|id| FrameId(id as u32));
         let places = new.filter_map(|id| {
@@ -77,14 +86,18 @@ impl NamedBy {
 
     /// Looks frames up; with no dictionary locked, for it may take a while.
     pub fn find(&self, unnamed: Unnamed, limits: &Limits) -> Found {
+        let in_vain = unnamed.upto.in_vain.filter(|_| !unnamed.again);
         let mut found = Found {
-            upto: unnamed.upto,
+            upto: LookedUp {
+                in_vain,
+                ..unnamed.upto
+            },
             again: unnamed.again,
             names: Vec::new(),
             cut: false,
         };
         for slice in unnamed.places.chunks(SLICE) {
-            if limits.cancel.is_cancelled() || std::time::Instant::now() >= limits.deadline {
+            if limits.cancel.is_cancelled() || Instant::now() >= limits.deadline {
                 // The next look goes on from here.
                 (found.upto.frames, found.cut) = (slice[0].0.0 as usize, true);
                 break;
@@ -92,7 +105,11 @@ impl NamedBy {
             let places = slice.iter().map(|(_, text)| Place::parse(text));
             let places: Vec<Place<'_>> = places.map(Option::unwrap_or_default).collect();
             let names = self.0.get().map(|known| known.names(&places));
-            let names = names.into_iter().flatten().zip(slice);
+            let names = names.unwrap_or_default();
+            if names.iter().any(Option::is_none) {
+                found.upto.in_vain = Some(Instant::now());
+            }
+            let names = names.into_iter().zip(slice);
             found.names.extend(names.filter_map(|(name, (id, _))| {
                 let (name, source) = name?;
                 Some((*id, name, source))

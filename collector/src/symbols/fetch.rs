@@ -17,21 +17,29 @@ const WAITING_MAX: usize = 10_000;
 /// Most builds remembered as those that no server has. An entry takes 100 bytes.
 const ABSENT_MAX: usize = 50_000;
 
-/// How long a build that no server has is not asked for again: servers learn of new ones.
-const ABSENT_FOR: Duration = Duration::from_secs(3600);
+/// How long a build that was asked for in vain is not asked for again: servers learn of new ones, and come
+/// back. Doubles each time, up to [`AGAIN_MAX`].
+const AGAIN: Duration = Duration::from_secs(30);
 
-/// The same where not all servers could be asked.
-const UNAVAILABLE_FOR: Duration = Duration::from_secs(60);
+/// See [`AGAIN`].
+const AGAIN_MAX: Duration = Duration::from_secs(3600);
 
 /// How often the thread looks for something to do.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// What is known of a build without symbols.
+enum State {
+    /// It waits, or is being fetched, and was asked for in vain so often.
+    Wanted(u32),
+    /// No server had it so often; it is not asked for before.
+    Absent(u32, Instant),
+}
 
 /// Builds to ask for.
 #[derive(Default)]
 pub struct Wanted {
     waiting: VecDeque<String>,
-    /// Not to be asked for before; those that wait and what is being fetched have none.
-    known: HashMap<String, Option<Instant>>,
+    known: HashMap<String, State>,
 }
 
 impl Wanted {
@@ -41,12 +49,12 @@ impl Wanted {
             if self.waiting.len() >= WAITING_MAX {
                 return;
             }
-            match self.known.get(&build) {
-                Some(None) => continue,
-                Some(Some(until)) if Instant::now() < *until => continue,
-                _ => {}
-            }
-            self.known.insert(build.clone(), None);
+            let tries = match self.known.get(&build) {
+                None => 0,
+                Some(State::Absent(tries, until)) if Instant::now() >= *until => *tries,
+                Some(_) => continue,
+            };
+            self.known.insert(build.clone(), State::Wanted(tries));
             self.waiting.push_back(build);
         }
     }
@@ -56,26 +64,28 @@ impl Wanted {
         self.waiting.pop_front()
     }
 
-    /// Says that a build was asked for in vain, or with success (`None`).
-    fn done(&mut self, build: &str, again_after: Option<Duration>) {
-        self.known.remove(build);
-        if let Some(after) = again_after {
-            if self.known.len() >= ABSENT_MAX + WAITING_MAX {
-                let now = Instant::now();
-                self.known
-                    .retain(|_, until| until.is_none_or(|until| now < until));
-                if self.known.len() >= ABSENT_MAX + WAITING_MAX {
-                    self.known.retain(|_, until| until.is_none());
-                }
-            }
-            self.known
-                .insert(build.to_owned(), Some(Instant::now() + after));
+    /// Says that a build was fetched, or asked for in vain.
+    fn done(&mut self, build: &str, fetched: bool) {
+        let tries = match self.known.remove(build) {
+            Some(State::Wanted(tries) | State::Absent(tries, _)) => tries,
+            None => 0,
+        };
+        if fetched {
+            return;
         }
+        if self.known.len() >= ABSENT_MAX + WAITING_MAX {
+            self.known
+                .retain(|_, state| matches!(state, State::Wanted(_)));
+        }
+        let again = (AGAIN * 2u32.saturating_pow(tries.min(16))).min(AGAIN_MAX);
+        let state = State::Absent(tries + 1, Instant::now() + again);
+        self.known.insert(build.to_owned(), state);
     }
 
     /// How many wait, and how many no server has.
     pub fn counts(&self) -> (u64, u64) {
-        let absent = self.known.values().filter(|until| until.is_some()).count();
+        let is_absent = |state: &&State| matches!(state, State::Absent(..));
+        let absent = self.known.values().filter(is_absent).count();
         ((self.known.len() - absent) as u64, absent as u64)
     }
 }
@@ -106,24 +116,24 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
     let Some(strong) = inner.upgrade() else {
         return false;
     };
-    let again_after = strong.fetched(&build, &fetched, &path);
+    let is_there = strong.fetched(&build, &fetched, &path);
     // What was not made need not be removed.
     let _ = std::fs::remove_file(&path);
     if let Some(mut wanted) = strong.wanted() {
-        wanted.done(&build, again_after);
+        wanted.done(&build, is_there);
     }
     true
 }
 
 impl Inner {
-    /// Takes what was fetched; how long not to ask again where that gave nothing.
-    fn fetched(&self, build: &str, fetched: &Fetched, path: &Path) -> Option<Duration> {
+    /// Takes what was fetched; true when that gave symbols.
+    fn fetched(&self, build: &str, fetched: &Fetched, path: &Path) -> bool {
         let metrics = &self.metrics;
         match fetched {
             Fetched::Found { .. } => {}
             Fetched::Absent => {
                 metrics.debuginfod_absent.inc();
-                return Some(ABSENT_FOR);
+                return false;
             }
             Fetched::TooLarge => {
                 metrics.debuginfod_refused.inc();
@@ -131,23 +141,23 @@ impl Inner {
                     build,
                     "debug file of a debuginfod server refused: it is too large"
                 );
-                return Some(ABSENT_FOR);
+                return false;
             }
             Fetched::Unavailable => {
                 metrics.debuginfod_failed.inc();
-                return Some(UNAVAILABLE_FOR);
+                return false;
             }
         }
         match self.take_fetched(build, path) {
             Ok(functions) => {
                 metrics.debuginfod_fetched.inc();
                 tracing::info!(build, functions, "symbols fetched from a debuginfod server");
-                None
+                true
             }
             Err(error) => {
                 metrics.debuginfod_refused.inc();
                 tracing::warn!(build, "debug file of a debuginfod server refused: {error}");
-                Some(ABSENT_FOR)
+                false
             }
         }
     }
@@ -178,9 +188,10 @@ mod tests {
         wanted.add(vec!["a".to_owned()]);
         assert_eq!(wanted.next().as_deref(), Some("b"));
         assert_eq!(wanted.next(), None);
-        wanted.done("a", Some(Duration::from_secs(60)));
-        wanted.done("b", Some(Duration::ZERO));
-        assert_eq!(wanted.counts(), (0, 2));
+        wanted.done("a", false);
+        wanted.done("b", true);
+        assert_eq!(wanted.counts(), (0, 1));
+        // One that was fetched and is gone again is as good as new.
         wanted.add(vec!["a".to_owned(), "b".to_owned()]);
         assert_eq!(wanted.next().as_deref(), Some("b"));
         assert_eq!(wanted.next(), None);
@@ -193,7 +204,7 @@ mod tests {
         wanted.add(many.collect());
         assert_eq!(wanted.counts(), (WAITING_MAX as u64, 0));
         while let Some(build) = wanted.next() {
-            wanted.done(&build, Some(Duration::from_secs(60)));
+            wanted.done(&build, false);
         }
         assert!(wanted.counts().1 <= (ABSENT_MAX + WAITING_MAX) as u64);
     }

@@ -1,0 +1,210 @@
+//! Names that no host has: a stripped program has them in answers about windows that the collector has
+//! stored already, once its symbols were uploaded or a debuginfod server was found to have them.
+
+use fixtures::ctl::ctl;
+use fixtures::fleet::{Collector, Options};
+use fixtures::process::{Output, Proc, run, wait_for};
+use fixtures::workload::{Workload, bare_c};
+use fixtures::{Daemon, Need, beside};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Longest wait for windows to arrive, or for a server to have looked at its files.
+const ARRIVE: Duration = Duration::from_secs(90);
+
+/// Longest that a tool takes.
+const TOOL: Duration = Duration::from_secs(60);
+
+/// Functions of `split.c` that are on all of its stacks.
+const FUNCTIONS: [&str; 3] = [";main;", ";run_part;", ";spend_seventy"];
+
+/// In the first moments of a program its unwind information is not read yet.
+const CUT: &str = "[truncated]";
+
+/// What a stack that is not cut has before its functions have names.
+const WHOLE: &str = "__libc_start_call_main;[stripped];";
+
+/// What stands for a function without a name.
+const NO_NAME: &str = "[stripped]";
+
+/// `split.c` as a distribution has it: the program stripped, its symbols in a file of their own.
+fn stripped(dir: &Path) -> (PathBuf, PathBuf) {
+    let whole = bare_c("split.c", &["-Wl,--build-id", "-DTWIST=7"]).build();
+    let (program, debug) = (dir.join("stripped"), dir.join("program.debug"));
+    let objcopy = |option: &str, to: &Path| {
+        let mut command = Command::new("objcopy");
+        run(command.arg(option).arg(&whole).arg(to), TOOL).ok();
+    };
+    objcopy("--only-keep-debug", &debug);
+    objcopy("--strip-all", &program);
+    (program, debug)
+}
+
+/// A collector that has samples of a stripped program which runs no more.
+struct Stored {
+    options: Options,
+    collector: Collector,
+}
+
+impl Stored {
+    fn of(program: &Path, options: Options, dir: &Path) -> Stored {
+        let collector = options.start(dir);
+        let program = Workload::spawn(&mut Command::new(program));
+        let daemon = Daemon::with()
+            .set("windows.length_s=2")
+            .set("collector.host_id=under-test")
+            .set(&format!("collector.address={}", options.grpc()))
+            .set(&format!(
+                "collector.spool.dir={}",
+                dir.join("spool").display()
+            ))
+            .start()
+            .sampling();
+        let stored = Stored { options, collector };
+        let arrived = wait_for(ARRIVE, || {
+            let text = stored.stacks().text();
+            text.contains(WHOLE).then_some(())
+        });
+        let said = stored.stacks();
+        assert!(
+            arrived.is_some(),
+            "{}{}\n{}",
+            said.text(),
+            said.stderr,
+            daemon.log()
+        );
+        drop((program, daemon));
+        stored
+    }
+
+    fn ask(&self, words: &[&str]) -> Output {
+        let address = self.options.grpc();
+        ctl(["--collector", &address].iter().chain(words))
+    }
+
+    /// Folded stacks of the program, of all time.
+    fn stacks(&self) -> Output {
+        self.ask(&[
+            "profile",
+            "--since",
+            "1h",
+            "--format",
+            "folded",
+            "--selector",
+            "comm=stripped",
+        ])
+    }
+}
+
+fn build_id(program: &Path) -> String {
+    let notes = run(Command::new("readelf").arg("-n").arg(program), TOOL).ok();
+    let text = notes.text();
+    let id = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Build ID: "));
+    id.expect("it has one").to_owned()
+}
+
+/// True when a server on this port has what is asked for.
+fn has(port: u16, path: &str) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        let mut status = String::new();
+        BufReader::new(stream).read_line(&mut status)?;
+        Ok::<_, std::io::Error>(status)
+    };
+    ask().is_ok_and(|status| status.contains(" 200 "))
+}
+
+/// True when all functions have names, those on the way too.
+fn is_named(said: &Output) -> bool {
+    let text = said.text();
+    let is_ours = |line: &&str| line.contains("spend_seventy") && !line.contains(CUT);
+    let ours: Vec<&str> = text.lines().filter(is_ours).collect();
+    let named = |line: &&str| FUNCTIONS.iter().all(|function| line.contains(function));
+    !ours.is_empty() && ours.iter().all(named) && !text.contains(NO_NAME)
+}
+
+#[test]
+fn uploaded_symbols_name_what_was_stored_before_needs_root() {
+    let needs = [Need::Root, Need::Program("cc"), Need::Program("objcopy")];
+    let Some(_live) = beside(&needs) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (program, debug) = stripped(dir.path());
+    let stored = Stored::of(&program, Options::new(), dir.path());
+    let (program, debug) = (program.to_str().unwrap(), debug.to_str().unwrap());
+    // Of several files those that have symbols are taken.
+    let said = stored.ask(&["symbols", "upload", program, debug]);
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    assert!(said.stderr.contains("it was stripped"), "{}", said.stderr);
+    assert!(
+        said.text().contains("functions of build"),
+        "{}",
+        said.text()
+    );
+    let said = stored.stacks();
+    assert!(is_named(&said), "{}{}", said.text(), said.stderr);
+    assert!(said.stderr.contains("named by upload"), "{}", said.stderr);
+    // Symbols outlive the collector.
+    let Stored { options, collector } = stored;
+    assert!(collector.stop().success());
+    let collector = options.start(dir.path());
+    let again = Stored { options, collector }.stacks();
+    assert_eq!(again.text(), said.text());
+}
+
+#[test]
+fn a_debuginfod_server_names_what_was_stored_before_needs_root() {
+    let needs = [
+        Need::Root,
+        Need::Program("cc"),
+        Need::Program("objcopy"),
+        Need::Program("debuginfod"),
+    ];
+    let Some(_live) = beside(&needs) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let files = dir.path().join("files");
+    std::fs::create_dir(&files).unwrap();
+    let (program, debug) = stripped(dir.path());
+    std::fs::rename(debug, files.join("program.debug")).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut command = Command::new("debuginfod");
+    command.args(["-p", &port.to_string(), "-d", ":memory:", "-F"]);
+    let _server = Proc::spawn(command.arg(&files), dir.path(), "debuginfod");
+    let asked = format!("/buildid/{}/debuginfo", build_id(&program));
+    let scanned = wait_for(ARRIVE, || has(port, &asked).then_some(()));
+    assert!(scanned.is_some(), "the server has not found the file");
+    let server = format!("symbols.debuginfod=http://127.0.0.1:{port}");
+    let stored = Stored::of(&program, Options::new().set(&server), dir.path());
+    let named = wait_for(ARRIVE, || is_named(&stored.stacks()).then_some(()));
+    let said = stored.stacks();
+    assert!(
+        named.is_some(),
+        "{}{}\n{}",
+        said.text(),
+        said.stderr,
+        stored.collector.log()
+    );
+    assert!(
+        said.stderr.contains("named by debuginfod"),
+        "{}",
+        said.stderr
+    );
+    let list = stored.ask(&["symbols", "list", "--json"]).ok();
+    let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    assert!(
+        list["files"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|file| file["source"] == "debuginfod")
+    );
+}
