@@ -5,6 +5,10 @@
 //! file of the caller and is a stranger's: whoever reads it checks that it is of the build asked for.
 #![forbid(unsafe_code)]
 
+mod wanted;
+
+pub use wanted::Wanted;
+
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;

@@ -210,6 +210,43 @@ pub const KEYS: &[Key<Config>] = &[
         },
     },
     Key {
+        path: "symbols.debuginfod",
+        kind: Kind::Urls(8),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Servers that are asked, in this order, for the debug files of programs without symbols: they \
+              learn which builds run here. Nothing waits for them; what they have names the samples that \
+              come afterwards. A collector can ask instead, for the whole fleet, and names what is stored.",
+        get: |c| Value::List(c.symbols.debuginfod.clone()),
+        put: |c, v| {
+            if let Value::List(list) = v {
+                c.symbols.debuginfod = list;
+            }
+        },
+    },
+    Key {
+        path: "symbols.debuginfod_dir",
+        kind: Kind::Path,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Where files from these servers are kept; nothing else may be in it.",
+        get: |c| Value::Text(text(&c.symbols.debuginfod_dir)),
+        put: |c, v| {
+            if let Some(text) = as_text(&v) {
+                c.symbols.debuginfod_dir = PathBuf::from(text);
+            }
+        },
+    },
+    Key {
+        path: "symbols.debuginfod_mib",
+        kind: Kind::Int(1, 1 << 20),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Most that these files may take; those not used for longest go first.",
+        get: |c| Value::Int(c.symbols.debuginfod_mib.into()),
+        put: |c, v| put_int(&mut c.symbols.debuginfod_mib, &v),
+    },
+    Key {
         path: "symbols.cache_mib",
         kind: Kind::Int(1, 4096),
         unit: "MiB",

@@ -72,6 +72,12 @@ pub struct Symbols {
     pub inlined_frames: bool,
     /// Where separate debug files are looked for.
     pub debug_dirs: Vec<PathBuf>,
+    /// Servers that are asked for debug files.
+    pub debuginfod: Vec<String>,
+    /// Where what they have is kept.
+    pub debuginfod_dir: PathBuf,
+    /// All of that, MiB.
+    pub debuginfod_mib: u32,
     /// Names kept, MiB.
     pub cache_mib: u32,
 }
@@ -250,6 +256,9 @@ impl Default for Symbols {
             lines: false,
             inlined_frames: false,
             debug_dirs: vec![PathBuf::from("/usr/lib/debug")],
+            debuginfod: Vec::new(),
+            debuginfod_dir: PathBuf::from("/var/lib/fleetprof/debuginfod"),
+            debuginfod_mib: 1024,
             cache_mib: 24,
         }
     }

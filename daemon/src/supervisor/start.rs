@@ -32,6 +32,7 @@ use crate::process::scan::Scan;
 use crate::process::scout::{Handover, Modules, Request, Scanned, Scout};
 use crate::sampler::{self, Queues, Sampler, Start};
 use crate::symbolize::debug_files;
+use crate::symbolize::fetched::FetchedFiles;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer};
 use crate::sys::{Priority, WakeFd};
@@ -314,11 +315,19 @@ fn start_pipeline(
     let copies = facts.plan.stack_bytes > 0;
     let files = start_files(threads, agent, config, scout, &store, copies)?;
     let (code, generated) = start_jit(threads, agent, config)?;
+    let fetched = start_debuginfod(threads, agent, config)?;
+    let mut debug_dirs = config.symbols.debug_dirs.clone();
+    debug_dirs.extend(
+        fetched
+            .is_some()
+            .then(|| config.symbols.debuginfod_dir.clone()),
+    );
     let naming = Naming {
+        fetched,
         symbols: SymbolOptions {
             lines: config.symbols.lines,
             inlined_frames: config.symbols.inlined_frames,
-            debug_dirs: config.symbols.debug_dirs.clone(),
+            debug_dirs,
             cache_bytes: config.symbols.cache_bytes(),
         },
         kernel,
@@ -412,6 +421,33 @@ fn start_files(
     })
 }
 
+/// Starts what asks debuginfod servers, where there are any. Without a place to keep files nobody is asked.
+fn start_debuginfod(
+    threads: &Threads,
+    agent: &Agent,
+    config: &Config,
+) -> Result<Option<Arc<FetchedFiles>>, RunError> {
+    let symbols = &config.symbols;
+    if symbols.debuginfod.is_empty() {
+        return Ok(None);
+    }
+    let bytes_max = u64::from(symbols.debuginfod_mib) << 20;
+    let counters = Arc::clone(&agent.symbols);
+    let opened = FetchedFiles::open(&symbols.debuginfod_dir, bytes_max, counters);
+    let files = match opened {
+        Ok(files) => Arc::new(files),
+        Err(error) => {
+            let dir = symbols.debuginfod_dir.display();
+            tracing::error!("no debuginfod server is asked: failed to use `{dir}`: {error}");
+            return Ok(None);
+        }
+    };
+    let (fetching, urls) = (Arc::clone(&files), symbols.debuginfod.clone());
+    // It goes on until the process ends: what it has fetched is on disk by then.
+    threads.start("fp-debuginfod", move || fetching.run(&urls))?;
+    Ok(Some(files))
+}
+
 /// Starts what follows generated code. Returns where its processes are told of, and where rules for
 /// it come from.
 fn start_jit(
@@ -447,6 +483,7 @@ fn start_jit(
 
 /// What the namer works with.
 struct Naming {
+    fetched: Option<Arc<FetchedFiles>>,
     symbols: SymbolOptions,
     kernel: KernelSymbols,
     store: Arc<FileStore>,
@@ -480,7 +517,8 @@ impl Naming {
     fn run(self, agent: &Agent, batches: &Receiver<RawBatch>, recycle: &SyncSender<RawBatch>) {
         let _lowered = agent.namer_pace.take_thread();
         let counters = Arc::clone(&agent.symbols);
-        let mut symbolizer = Symbolizer::new(self.symbols, Arc::clone(&self.store), counters);
+        let symbolizer = Symbolizer::new(self.symbols, Arc::clone(&self.store), counters);
+        let mut symbolizer = symbolizer.fetching(self.fetched);
         symbolizer.set_kernel_symbols(self.kernel);
         symbolizer.follow(Arc::clone(&agent.bounds));
         let namer = Namer::new(symbolizer, self.store, self.book, self.cgroups)

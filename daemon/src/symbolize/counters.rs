@@ -48,6 +48,16 @@ counters! {
     debug_files_held,
     /// Separate debug files found and used.
     debug_files_used,
+    /// Debug files fetched from debuginfod servers.
+    debuginfod_fetched,
+    /// Times that no debuginfod server had a build.
+    debuginfod_absent,
+    /// Files of debuginfod servers that were of no use: of another build, without symbols, too large.
+    debuginfod_refused,
+    /// Times that a build could not be asked for at all servers.
+    debuginfod_failed,
+    /// Fetched debug files removed to make room for others.
+    debuginfod_removed,
     /// Addresses that got a name.
     addresses_named,
     /// Symbol names read and demangled, because no frame of the dictionary had them yet.

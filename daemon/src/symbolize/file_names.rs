@@ -49,6 +49,8 @@ pub struct FileNames {
     missing: Unnamed,
     /// Where such addresses lie; none when nothing tells this file from others.
     places: Option<Places>,
+    /// It has no symbols but those it exports.
+    lacks_symbols: bool,
     no_name: HashMap<Unnamed, FrameId>,
     /// When it was last used, on the symbolizer's clock.
     pub used: u64,
@@ -93,6 +95,7 @@ impl FileNames {
             exact_frames: Vec::new(),
             missing: Unnamed::NoSymbols,
             places: None,
+            lacks_symbols: false,
             no_name: HashMap::new(),
             used: 0,
             counted: 0,
@@ -152,6 +155,7 @@ impl FileNames {
         if self.missing == Unnamed::OverBudget {
             return;
         }
+        self.lacks_symbols = self.tables.is_empty();
         if !self.tables.is_empty() {
             self.missing = Unnamed::NotInSymbols;
         }
@@ -230,6 +234,21 @@ impl FileNames {
             return 0;
         }
         bytes
+    }
+
+    /// Its build id in hexadecimal, if it has one.
+    pub fn build_id(&self) -> Option<&str> {
+        self.places.as_ref().map(Places::build_id)
+    }
+
+    /// Its build id when it has no symbols but those it exports, and its debug file may have them.
+    pub fn lacks_symbols(&self) -> Option<&str> {
+        self.build_id().filter(|_| self.lacks_symbols)
+    }
+
+    /// Its debug file was there when it was read.
+    pub fn ask_no_more(&mut self) {
+        self.lacks_symbols = false;
     }
 
     /// True while the debug information is in memory.

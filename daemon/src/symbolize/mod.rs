@@ -20,6 +20,7 @@ pub mod budget;
 pub mod counters;
 pub mod debug_files;
 pub mod elf;
+pub mod fetched;
 mod file_names;
 pub mod files;
 pub mod functions;
@@ -41,6 +42,7 @@ use crate::time::Mono;
 use budget::Over;
 pub use counters::SymbolCounters;
 use counters::{add, bump};
+use fetched::FetchedFiles;
 use file_names::FileNames;
 use files::{FileIdentity, FileStore, Found};
 use hashbrown::HashMap;
@@ -134,6 +136,8 @@ pub struct Symbolizer {
     clock: u64,
     kernel: Kernel,
     bounds: Option<Arc<CacheBounds>>,
+    /// Debug files of servers; none: no server is asked.
+    fetched: Option<Arc<FetchedFiles>>,
 }
 
 impl Symbolizer {
@@ -158,7 +162,15 @@ impl Symbolizer {
             clock: 0,
             kernel,
             bounds: None,
+            fetched: None,
         }
+    }
+
+    /// Has servers asked for the debug files of what has no symbols here. Where they are kept is one of
+    /// [`SymbolOptions::debug_dirs`].
+    pub fn fetching(mut self, fetched: Option<Arc<FetchedFiles>>) -> Symbolizer {
+        self.fetched = fetched;
+        self
     }
 
     /// Names places of one file: appends one span for each of `offsets`.
@@ -178,6 +190,7 @@ impl Symbolizer {
             None => self.options.cache_bytes,
         };
         let found = self.store.get(id);
+        self.ask_for_symbols(id);
         if !self.files.contains_key(&id) {
             match self.read(&found) {
                 Ok(names) => self.files.insert(id, names),
@@ -207,6 +220,20 @@ impl Symbolizer {
         self.evict(limit, None);
     }
 
+    /// Has the debug file of a file without symbols fetched, and the file read again once that is here.
+    fn ask_for_symbols(&mut self, id: FileId) {
+        let (Some(fetched), Some(names)) = (&self.fetched, self.files.get(&id)) else {
+            return;
+        };
+        let Some(build_id) = names.lacks_symbols() else {
+            return;
+        };
+        if fetched.want(build_id) {
+            let gone = self.files.remove(&id).map_or(0, |names| names.counted);
+            self.bytes = self.bytes.saturating_sub(gone);
+        }
+    }
+
     /// Reads the names of a file.
     ///
     /// # Errors
@@ -214,7 +241,13 @@ impl Symbolizer {
     fn read(&self, found: &Found) -> Result<FileNames, Unnamed> {
         let image = found.image.as_ref().map_err(|reason| *reason)?;
         let budget = self.store.budget(image).ok_or(Unnamed::OverBudget)?;
-        let names = FileNames::read(image, found, &self.options, &budget, &self.counters);
+        let mut names = FileNames::read(image, found, &self.options, &budget, &self.counters);
+        if let (Some(fetched), Some(build_id)) = (&self.fetched, names.build_id())
+            && fetched.has(build_id)
+        {
+            fetched.used(build_id);
+            names.ask_no_more();
+        }
         if budget.over() == Some(Over::Later) {
             self.store.count_put_off();
             return Err(Unnamed::OverBudget);

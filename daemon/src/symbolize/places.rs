@@ -116,6 +116,11 @@ impl Places {
         })
     }
 
+    /// The build id of the file.
+    pub fn build_id(&self) -> &str {
+        &self.build_id
+    }
+
     /// The frame of a place without a name; none when there is no room for it. `image` is the executable,
     /// when it is there as it was mapped: without it the place is the address.
     pub fn frame<R: ReadAt + ?Sized>(

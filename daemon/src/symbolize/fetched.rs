@@ -1,0 +1,330 @@
+//! Debug files that debuginfod servers have: fetched by a thread of its own, kept in a directory of the daemon.
+//!
+//! The namer says which builds have no symbols and goes on; what comes is found by build id as in any other
+//! debug directory, from the next batch on. The directory is bounded: what was not used for longest goes.
+//! A file is taken only when it is of the build asked for and has symbols.
+
+use super::counters::{SymbolCounters, bump};
+use super::elf::read_headers;
+use crate::private_dir::{PrivateDir, Trouble};
+use debuginfod::{Fetched as Answer, Servers, Wanted};
+use hashbrown::HashSet;
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Largest file. Unit: bytes. Larger ones are not read by the symbolizer either.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// Where fetched files have their names while they come.
+const INCOMING: &str = "incoming";
+
+/// How often the thread looks for something to do.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Builds that are there.
+#[derive(Default)]
+struct State {
+    wanted: Wanted,
+    /// Build ids in hexadecimal.
+    there: HashSet<String>,
+}
+
+/// See the module. Shared by the namer, which asks, and the thread that fetches.
+pub struct FetchedFiles {
+    dir: PrivateDir,
+    bytes_max: u64,
+    state: Mutex<State>,
+    counters: Arc<SymbolCounters>,
+}
+
+/// Where a directory has the file of a build.
+fn place(base: &Path, build_id: &str) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_at_checked(2)?;
+    Some(
+        base.join(".build-id")
+            .join(first)
+            .join(format!("{rest}.debug")),
+    )
+}
+
+impl FetchedFiles {
+    /// What is in a directory already; it is made when it is missing.
+    ///
+    /// # Errors
+    /// When it cannot be made, others may write to it, or another daemon has it.
+    pub fn open(
+        path: &Path,
+        bytes_max: u64,
+        counters: Arc<SymbolCounters>,
+    ) -> io::Result<FetchedFiles> {
+        let dir = PrivateDir::open(path).map_err(|trouble| match trouble {
+            Trouble::Open(source) => source,
+            Trouble::Refused(why) => io::Error::other(why),
+            Trouble::Locked => io::Error::other("another daemon has it"),
+        })?;
+        let files = FetchedFiles {
+            dir,
+            bytes_max,
+            state: Mutex::default(),
+            counters,
+        };
+        let there = files.list().into_iter().map(|kept| kept.build_id);
+        files.state().there = there.collect();
+        Ok(files)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a build asked for, unless that was done lately; true when it is there.
+    pub fn want(&self, build_id: &str) -> bool {
+        let mut state = self.state();
+        if state.there.contains(build_id) {
+            return true;
+        }
+        state.wanted.add(vec![build_id.to_owned()]);
+        false
+    }
+
+    /// True when the file of a build is there.
+    pub fn has(&self, build_id: &str) -> bool {
+        self.state().there.contains(build_id)
+    }
+
+    /// Notes that a file is used, which keeps it.
+    pub fn used(&self, build_id: &str) {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_NOW,
+        };
+        let times = Timestamps {
+            last_access: now,
+            last_modification: now,
+        };
+        let file = place(self.dir.base(), build_id).and_then(|path| File::open(path).ok());
+        // One that cannot be touched goes a little earlier.
+        let _ = file.map(|file| futimens(file, &times));
+    }
+
+    /// Fetches what is wanted, for ever. The body of `fp-debuginfod`.
+    pub fn run(&self, urls: &[String]) -> ! {
+        let mut servers = Servers::new(urls, FILE_BYTES_MAX);
+        loop {
+            let next = self.state().wanted.take();
+            match next {
+                Some(build_id) => self.fetch(&mut servers, &build_id),
+                None => std::thread::sleep(LOOK),
+            }
+        }
+    }
+
+    fn fetch(&self, servers: &mut Servers, build_id: &str) {
+        let incoming = self.dir.base().join(INCOMING);
+        let answer = servers.fetch(build_id, &incoming, &|| false);
+        let counters = &self.counters;
+        let is_there = match answer {
+            Answer::Found { bytes } => match self.keep(&incoming, build_id, bytes) {
+                Ok(()) => {
+                    bump(&counters.debuginfod_fetched);
+                    true
+                }
+                Err(why) => {
+                    bump(&counters.debuginfod_refused);
+                    tracing::warn!(build_id, "debug file of a debuginfod server refused: {why}");
+                    false
+                }
+            },
+            Answer::TooLarge => {
+                bump(&counters.debuginfod_refused);
+                tracing::warn!(
+                    build_id,
+                    "debug file of a debuginfod server refused: it is too large"
+                );
+                false
+            }
+            Answer::Absent => {
+                bump(&counters.debuginfod_absent);
+                false
+            }
+            Answer::Unavailable => {
+                bump(&counters.debuginfod_failed);
+                false
+            }
+        };
+        // What is not there need not be removed.
+        let _ = fs::remove_file(&incoming);
+        let mut state = self.state();
+        state.wanted.done(build_id, is_there);
+        if is_there {
+            state.there.insert(build_id.to_owned());
+        }
+    }
+
+    /// Takes a file that came, if it is what was asked for.
+    fn keep(&self, incoming: &Path, build_id: &str, bytes: u64) -> io::Result<()> {
+        let headers = read_headers(&File::open(incoming)?).map_err(io::Error::other)?;
+        let own: String = headers
+            .build_id
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        if own != build_id {
+            return Err(io::Error::other(format!("it is of build `{own}`")));
+        }
+        if headers.section(b".symtab").is_none() {
+            return Err(io::Error::other("it has no symbol table"));
+        }
+        self.make_room(bytes)?;
+        let path = place(self.dir.base(), build_id).ok_or(io::ErrorKind::InvalidInput)?;
+        fs::create_dir_all(path.parent().unwrap_or(self.dir.base()))?;
+        fs::rename(incoming, path)
+    }
+
+    /// Removes what was not used for longest until so much more fits.
+    fn make_room(&self, bytes: u64) -> io::Result<()> {
+        let mut kept = self.list();
+        kept.sort_by_key(|kept| std::cmp::Reverse(kept.used));
+        let mut held: u64 = kept.iter().map(|kept| kept.bytes).sum();
+        while held + bytes > self.bytes_max {
+            let Some(oldest) = kept.pop() else {
+                let text = "it is larger than all may be (`symbols.debuginfod_mib`)";
+                return Err(io::Error::other(text));
+            };
+            fs::remove_file(&oldest.path)?;
+            self.state().there.remove(&oldest.build_id);
+            bump(&self.counters.debuginfod_removed);
+            held -= oldest.bytes;
+        }
+        Ok(())
+    }
+
+    fn list(&self) -> Vec<Kept> {
+        let folders = fs::read_dir(self.dir.base().join(".build-id"));
+        let folders = folders.into_iter().flatten().flatten();
+        let files = folders.flat_map(|folder| {
+            let first = folder.file_name().to_string_lossy().into_owned();
+            let files = fs::read_dir(folder.path()).into_iter().flatten().flatten();
+            files.filter_map(move |file| {
+                let name = file.file_name().to_string_lossy().into_owned();
+                let build_id = format!("{first}{}", name.strip_suffix(".debug")?);
+                let about = file.metadata().ok()?;
+                profile::is_build_id(&build_id).then_some(Kept {
+                    build_id,
+                    path: file.path(),
+                    bytes: about.len(),
+                    used: about.modified().ok()?,
+                })
+            })
+        });
+        files.collect()
+    }
+}
+
+/// A file of the directory.
+struct Kept {
+    build_id: String,
+    path: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    fn open(dir: &Path, bytes_max: u64) -> (FetchedFiles, Arc<SymbolCounters>) {
+        let counters = Arc::new(SymbolCounters::default());
+        let files = FetchedFiles::open(&dir.join("kept"), bytes_max, counters.clone());
+        (files.unwrap(), counters)
+    }
+
+    /// This test's program, with its build id and its length.
+    fn own() -> (PathBuf, String, u64) {
+        let path = std::env::current_exe().unwrap();
+        let file = File::open(&path).unwrap();
+        let id = read_headers(&file).unwrap().build_id;
+        let id = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        (path, id, file.metadata().unwrap().len())
+    }
+
+    /// Brings a file as the thread does.
+    fn bring(files: &FetchedFiles, from: &Path, build_id: &str) -> io::Result<()> {
+        let incoming = files.dir.base().join(INCOMING);
+        let bytes = fs::copy(from, &incoming)?;
+        files.keep(&incoming, build_id, bytes)?;
+        files.state().there.insert(build_id.to_owned());
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_is_kept_where_debug_files_are_looked_for_and_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, id, _) = own();
+        {
+            let (files, _) = open(dir.path(), 1 << 30);
+            assert!(!files.want(&id));
+            bring(&files, &path, &id).unwrap();
+            assert!(files.want(&id));
+        }
+        let (files, _) = open(dir.path(), 1 << 30);
+        assert!(files.want(&id));
+        let (first, rest) = id.split_at(2);
+        let kept = dir
+            .path()
+            .join(format!("kept/.build-id/{first}/{rest}.debug"));
+        assert!(kept.is_file());
+    }
+
+    #[test]
+    fn what_was_not_asked_for_or_has_no_symbols_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (files, _) = open(dir.path(), 1 << 30);
+        let (path, id, _) = own();
+        let other = "ab".repeat(20);
+        assert!(bring(&files, &path, &other).is_err());
+        let shell = Path::new("/bin/sh");
+        let shells = read_headers(&File::open(shell).unwrap()).unwrap().build_id;
+        let shells: String = shells.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(bring(&files, shell, &shells).is_err());
+        assert!(bring(&files, Path::new("/etc/passwd"), &id).is_err());
+        assert!(files.list().is_empty());
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, id, bytes) = own();
+        let (files, counters) = open(dir.path(), bytes * 2 + 100);
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+        for (name, age) in [("aa".repeat(20), 0), ("bb".repeat(20), 500)] {
+            let path_of = place(files.dir.base(), &name).unwrap();
+            fs::create_dir_all(path_of.parent().unwrap()).unwrap();
+            fs::copy(&path, &path_of).unwrap();
+            let file = File::open(&path_of).unwrap();
+            file.set_modified(old + Duration::from_secs(age)).unwrap();
+        }
+        files.used(&"aa".repeat(20));
+        bring(&files, &path, &id).unwrap();
+        let mut left: Vec<String> = files.list().into_iter().map(|kept| kept.build_id).collect();
+        left.sort();
+        let mut expected = vec!["aa".repeat(20), id];
+        expected.sort();
+        assert_eq!(left, expected);
+        assert_eq!(counters.debuginfod_removed.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_file_larger_than_all_may_be_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, id, bytes) = own();
+        let (files, _) = open(dir.path(), bytes - 1);
+        assert!(bring(&files, &path, &id).is_err());
+        assert!(files.list().is_empty());
+    }
+}
