@@ -1,5 +1,6 @@
 //! Names that no host has: a stripped program has them in answers about windows that the collector has
 //! stored already, once its symbols were uploaded or a debuginfod server was found to have them.
+#![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::ctl::ctl;
 use fixtures::fleet::{Collector, Options};
@@ -157,54 +158,93 @@ fn uploaded_symbols_name_what_was_stored_before_needs_root() {
     assert_eq!(again.text(), said.text());
 }
 
+/// The distribution's debuginfod, once it has found the debug file of the program.
+struct Server {
+    url: String,
+    _process: Proc,
+}
+
+impl Server {
+    fn start(program: &Path, debug: &Path, dir: &Path) -> Server {
+        let files = dir.join("files");
+        std::fs::create_dir(&files).unwrap();
+        std::fs::rename(debug, files.join("program.debug")).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let mut command = Command::new("debuginfod");
+        command.args(["-p", &port.to_string(), "-d", ":memory:", "-F"]);
+        let process = Proc::spawn(command.arg(&files), dir, "debuginfod");
+        let asked = format!("/buildid/{}/debuginfo", build_id(program));
+        let scanned = wait_for(ARRIVE, || has(port, &asked).then_some(()));
+        assert!(scanned.is_some(), "the server has not found the file");
+        Server {
+            url: format!("http://127.0.0.1:{port}"),
+            _process: process,
+        }
+    }
+}
+
+const WITH_SERVER: &[Need] = &[
+    Need::Root,
+    Need::Program("cc"),
+    Need::Program("objcopy"),
+    Need::Program("debuginfod"),
+];
+
 #[test]
 fn a_debuginfod_server_names_what_was_stored_before_needs_root() {
-    let needs = [
-        Need::Root,
-        Need::Program("cc"),
-        Need::Program("objcopy"),
-        Need::Program("debuginfod"),
-    ];
-    let Some(_live) = beside(&needs) else { return };
+    let Some(_live) = beside(WITH_SERVER) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
-    let files = dir.path().join("files");
-    std::fs::create_dir(&files).unwrap();
     let (program, debug) = stripped(dir.path());
-    std::fs::rename(debug, files.join("program.debug")).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let mut command = Command::new("debuginfod");
-    command.args(["-p", &port.to_string(), "-d", ":memory:", "-F"]);
-    let _server = Proc::spawn(command.arg(&files), dir.path(), "debuginfod");
-    let asked = format!("/buildid/{}/debuginfo", build_id(&program));
-    let scanned = wait_for(ARRIVE, || has(port, &asked).then_some(()));
-    assert!(scanned.is_some(), "the server has not found the file");
-    let server = format!("symbols.debuginfod=http://127.0.0.1:{port}");
-    let stored = Stored::of(&program, Options::new().set(&server), dir.path());
+    let server = Server::start(&program, &debug, dir.path());
+    let set = format!("symbols.debuginfod={}", server.url);
+    let stored = Stored::of(&program, Options::new().set(&set), dir.path());
     let named = wait_for(ARRIVE, || is_named(&stored.stacks()).then_some(()));
     let said = stored.stacks();
-    assert!(
-        named.is_some(),
-        "{}{}\n{}",
-        said.text(),
-        said.stderr,
-        stored.collector.log()
-    );
-    assert!(
-        said.stderr.contains("named by debuginfod"),
-        "{}",
-        said.stderr
-    );
+    let log = stored.collector.log();
+    assert!(named.is_some(), "{}{}\n{log}", said.text(), said.stderr);
+    let by = "named by debuginfod";
+    assert!(said.stderr.contains(by), "{}", said.stderr);
     let list = stored.ask(&["symbols", "list", "--json"]).ok();
     let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
-    assert!(
-        list["files"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|file| file["source"] == "debuginfod")
-    );
+    let mut files = list["files"].as_array().unwrap().iter();
+    assert!(files.any(|file| file["source"] == "debuginfod"), "{list}");
+}
+
+#[test]
+fn an_agent_names_what_comes_after_a_server_had_its_symbols_needs_root() {
+    let Some(_live) = beside(WITH_SERVER) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (program, debug) = stripped(dir.path());
+    let server = Server::start(&program, &debug, dir.path());
+    let kept = dir.path().join("kept");
+    let _program = Workload::spawn(&mut Command::new(&program));
+    let daemon = Daemon::with()
+        .set("windows.length_s=1")
+        .set(&format!("symbols.debuginfod={}", server.url))
+        .set(&format!("symbols.debuginfod_dir={}", kept.display()))
+        .start()
+        .sampling();
+    let of = [
+        "profile",
+        "--since",
+        "2s",
+        "--format",
+        "folded",
+        "--selector",
+    ];
+    let stacks = || daemon.ctl(&[&of[..], &["comm=stripped"]].concat());
+    let named = wait_for(ARRIVE, || is_named(&stacks()).then_some(()));
+    let said = stacks();
+    let log = daemon.log();
+    assert!(named.is_some(), "{}{}\n{log}", said.text(), said.stderr);
+    let id = build_id(&program);
+    let (first, rest) = id.split_at(2);
+    let kept = kept.join(format!(".build-id/{first}/{rest}.debug"));
+    assert!(kept.is_file());
 }
