@@ -72,6 +72,10 @@ export function notesOf(quality: DataQuality): Note[] {
     const part = pruned / Number(quality.totalWeight || 1n);
     notes.push({ text: `${format.percent(part)} pruned`, title: 'Weight of stacks that were cut to a parent, or folded, to keep the answer within its limits: narrow the selection to see them', warn: part > WARN_FROM.pruned });
   }
+  const total = Number(quality.totalCount);
+  for (const { source, count } of total > 0 ? quality.namedLater : []) {
+    notes.push({ text: `${format.percent(Number(count) / total)} named by ${source.slice(0, 20)}`, title: 'Samples whose leaf had no name on its host: the collector has its symbols, perhaps since later', warn: false });
+  }
   if (quality.weightsCapped) {
     notes.unshift({ text: 'weights too large', title: 'Weights of this answer pass 2⁶⁴ − 1 and were cut to it: totals are too small and shares too large. Ask for a shorter range or fewer hosts', warn: true, bad: true });
   }
