@@ -25,8 +25,8 @@ const FUNCTIONS: [&str; 3] = [";main;", ";run_part;", ";spend_seventy"];
 /// In the first moments of a program its unwind information is not read yet.
 const CUT: &str = "[truncated]";
 
-/// What a stack that is not cut has before its functions have names.
-const WHOLE: &str = "__libc_start_call_main;[stripped];";
+/// What a stack that is not cut has, whatever of the program has names.
+const WHOLE: &str = "__libc_start_call_main;";
 
 /// What stands for a function without a name.
 const NO_NAME: &str = "[stripped]";
