@@ -4,7 +4,7 @@ use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
 use crate::form::Form;
 use crate::peer::Connection;
-use crate::terminal::{Out, Table, clean, fit};
+use crate::terminal::{Out, Table, clean, clean_lines, fit};
 use crate::when::{Clock, rfc3339};
 use crate::{exit, units};
 use anyhow::{Context, Result};
@@ -18,9 +18,15 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tonic::{Code, Status};
 
 /// Bytes of a file in one message.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// How often a file is sent again while the collector is busy with others, and how long after.
+const TRIES: u32 = 10;
+const AGAIN: Duration = Duration::from_secs(3);
 
 /// Columns of a name in the list.
 const NAME_CELLS: usize = 40;
@@ -47,8 +53,7 @@ pub struct Args {
 enum Action {
     /// Send files with symbols; what is known of their builds is replaced
     #[command(after_help = "\
-A file is a program, a library or a kernel module with its symbol table, or the separate debug file of one. \
-Its symbol table is kept by GNU build id, the file is not. Exit code 1: a file was refused; the others were \
+A file is a program or library of 64 bits with its symbol table, or the separate debug file of one. Its symbol table is kept by GNU build id, the file is not. Exit code 1: a file was refused; the others were \
 taken.
 
 In CI, before stripping:
@@ -116,15 +121,15 @@ async fn upload_all(
                     replaced: answer.replaced,
                 });
             }
-            // Of many files one may be a script.
-            Err(error) if exit::code_of(&error) != exit::UNREACHABLE => {
-                note!(
-                    "agent-ctl: {}",
-                    crate::terminal::clean_lines(&format!("{error:#}"))
-                );
+            // Of many files one may be a script. Where nobody answers, nobody does for the next.
+            Err(error) => {
+                note!("agent-ctl: {}", clean_lines(&format!("{error:#}")));
+                code = exit::code_of(&error).max(exit::FAILURE);
+                if code == exit::UNREACHABLE {
+                    break;
+                }
                 code = exit::FAILURE;
             }
-            Err(error) => return Err(error),
         }
     }
     if form.is_json() {
@@ -150,6 +155,33 @@ async fn upload(
     path: &Path,
 ) -> Result<UploadSymbolsResponse> {
     let what = format!("upload `{}`", path.display());
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match send(service, &what, path).await? {
+            Ok(answer) => return Ok(answer),
+            // It is busy with other files; or away, which shows in the end.
+            Err(status) if status.code() == Code::Unavailable && tries < TRIES => {
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(status) => match status.code() {
+                Code::InvalidArgument | Code::ResourceExhausted | Code::DeadlineExceeded => {
+                    let (peer, why) = (&route.peer.target, clean(status.message()));
+                    let text = format!("failed to {what} at `{peer}`: {why}");
+                    return Err(exit::fail(exit::FAILURE, text));
+                }
+                _ => return Err(route.refused(&what, &status)),
+            },
+        }
+    }
+}
+
+/// Sends a file once.
+async fn send(
+    service: &mut SymbolServiceClient<Transport>,
+    what: &str,
+    path: &Path,
+) -> Result<Result<UploadSymbolsResponse, Status>> {
     let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
     let (about, file) = opened.with_context(|| format!("failed to {what}"))?;
     anyhow::ensure!(about.is_file(), "failed to {what}: it is no regular file");
@@ -169,10 +201,7 @@ async fn upload(
     if let Some(error) = trouble {
         return Err(error).with_context(|| format!("failed to {what}"));
     }
-    match answer {
-        Ok(answer) => Ok(answer.into_inner()),
-        Err(status) => Err(route.refused(&what, &status)),
-    }
+    Ok(answer.map(|answer| answer.into_inner()))
 }
 
 /// A file as messages.
@@ -243,7 +272,7 @@ fn summary(answer: &ListSymbolsResponse) -> String {
     );
     if answer.builds_wanted + answer.builds_absent > 0 {
         text.push_str(&format!(
-            "; {} are being asked for, {} are on no server",
+            "; {} more to be asked for, {} on no server",
             units::count(answer.builds_wanted),
             units::count(answer.builds_absent)
         ));

@@ -6,7 +6,7 @@
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
-    Cancel, HostKey, LabelSet, Limits, Names, NewWindow, Origin, Row, Store, TimeRange,
+    Cancel, Found, HostKey, LabelSet, Limits, Names, NewWindow, Origin, Row, Store, TimeRange,
 };
 use collector::symbols::{Functions, Table};
 use profile::{
@@ -30,13 +30,15 @@ type Failed = Box<dyn std::error::Error>;
 struct ByTable(Table);
 
 impl Names for ByTable {
-    fn generation(&self) -> u64 {
-        self.0.generation()
+    fn version(&self, build_id: &str) -> Option<u64> {
+        self.0.version(build_id)
     }
 
-    fn names(&self, places: &[Place<'_>]) -> Vec<Option<(String, NameSource)>> {
-        self.0.find(places, BEGIN).0
+    fn names(&self, build_id: &str, addresses: &[u64]) -> Option<Found> {
+        self.0.names(build_id, addresses, BEGIN)
     }
+
+    fn want(&self, _: Vec<String>) {}
 }
 
 /// A window with a stack for each of `functions`: the function, called by the one before it.
@@ -153,12 +155,25 @@ fn main() -> Result<(), Failed> {
 
     let ratio = |time: Duration| time.as_secs_f64() / without.as_secs_f64();
     let all = functions.list.len();
-    println!("{}: {all} functions read in {read:.1?}, kept in {kept:.1?}", path.display());
-    println!("{} KiB by our count, {} KiB of file", put.bytes >> 10, disk >> 10);
+    println!(
+        "{}: {all} functions read in {read:.1?}, kept in {kept:.1?}",
+        path.display()
+    );
+    println!(
+        "{} KiB by our count, {} KiB of file",
+        put.bytes >> 10,
+        disk >> 10
+    );
     println!("{rows} functions in a profile, {named} of them named later");
     println!("without names       {without:>9.2?}");
-    println!("the first with      {first:>9.2?}   {:.2} of it", ratio(first));
-    println!("the next            {next:>9.2?}   {:.2} of it", ratio(next));
+    println!(
+        "the first with      {first:>9.2?}   {:.2} of it",
+        ratio(first)
+    );
+    println!(
+        "the next            {next:>9.2?}   {:.2} of it",
+        ratio(next)
+    );
     let each = first.saturating_sub(next) / u32::try_from(rows.max(1))?;
     println!("looking one up      {each:>9.2?}");
     Ok(())

@@ -131,7 +131,7 @@ pub async fn serve(
         metrics.clone(),
         ending.clone(),
     );
-    let symbols = symbols(config, clock.clone(), &metrics)?;
+    let symbols = symbols(config, clock.clone(), &metrics, &ending)?;
     store.name_by(Arc::new(symbols.clone()));
     let pins = pins(config, &queries, clock, &metrics, &ending);
     let bounding = tokio::spawn(pins.clone().keep_bounds());
@@ -174,8 +174,9 @@ pub async fn serve(
     http.abort();
     upkeep.stop();
     let closing = move || {
+        let closed = close(&*store, &hosts);
         symbols.close();
-        close(&*store, &hosts)
+        closed
     };
     let closed = tokio::task::spawn_blocking(closing).await;
     match (failure, closed) {
@@ -237,13 +238,18 @@ fn pins(
 }
 
 /// Symbols of what agents cannot name: files of the collector, whatever the store is.
-fn symbols(config: &Config, clock: Clock, metrics: &Arc<Metrics>) -> Result<Symbols, ServeError> {
+fn symbols(
+    config: &Config,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Result<Symbols, ServeError> {
     let options = SymbolOptions {
         dir: config.data_dir.join("symbols"),
         disk_bytes: config.symbols.disk_bytes(),
         debuginfod: config.symbols.debuginfod.clone(),
     };
-    let opened = Symbols::open(&options, clock, metrics.clone());
+    let opened = Symbols::open(&options, clock, metrics.clone(), ending.clone());
     opened.map_err(|source| ServeError::Thread {
         thread: "fp-debuginfod",
         source,

@@ -177,6 +177,8 @@ impl Remap {
 
     /// The stack in `target`.
     pub fn stack(&mut self, source: &Dictionary, target: &mut Dictionary, id: StackId) -> StackId {
+        // Two frames may have got one name, and so two stacks may be one.
+        self.is_first &= !self.shown || source.later.is_empty();
         let mut path = std::mem::take(&mut self.path);
         path.clear();
         let mut at = id;
@@ -197,8 +199,7 @@ impl Remap {
         for &node in path.iter().rev() {
             if let Some((_, frame)) = source.stacks.node(node) {
                 let frame = self.frame(source, target, frame);
-                // Two frames may have got one name, and so two stacks may be one.
-                moved = match self.is_first && source.later.is_empty() {
+                moved = match self.is_first {
                     true => target.stacks.new_child(moved, frame),
                     false => target.stacks.child(moved, frame),
                 };

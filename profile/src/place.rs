@@ -53,6 +53,10 @@ fn is_hex(text: &str) -> bool {
     bytes.all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
+/// Most text of names that one dictionary gets later. Unit: bytes. Half a million functions; a name that was
+/// replaced stays in it.
+const LATER_BYTES_MAX: usize = 64 << 20;
+
 /// Where a name came from that the agent did not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -92,15 +96,13 @@ pub struct LaterNames {
 }
 
 impl LaterNames {
-    /// Calls a frame like this from now on.
-    pub fn set(&mut self, frame: FrameId, function: &str, source: NameSource) {
-        let name = self.names.intern(function);
-        self.frames.insert(frame, (name, source));
-    }
-
-    /// Forgets all of them.
-    pub fn clear(&mut self) {
-        self.frames.clear();
+    /// Calls a frame like this from now on, or no longer. Names beyond the bound are left out.
+    pub fn set(&mut self, frame: FrameId, function: Option<&str>, source: NameSource) {
+        let function = function.filter(|_| self.names.heap_bytes() < LATER_BYTES_MAX);
+        match function.map(|function| self.names.intern(function)) {
+            Some(name) => drop(self.frames.insert(frame, (name, source))),
+            None => drop(self.frames.remove(&frame)),
+        }
     }
 
     /// True when there is none.

@@ -332,7 +332,10 @@ impl<'q> QueryRunner<'q> {
                 }
                 let frame = source.frames.get(frame);
                 text_matches(frame.function)
-                    || frame.system_name != StrId::EMPTY && text_matches(frame.system_name)
+                    // Of a frame without a name it is a place, whose digits spell words.
+                    || frame.system_name != StrId::EMPTY
+                        && frame.unnamed == Unnamed::No
+                        && text_matches(frame.system_name)
             };
             match filter.op() {
                 FrameFilterOp::Keep => {

@@ -22,7 +22,7 @@ pub use answer::{
 pub use attending::Attending;
 pub use batching::BatchPolicy;
 pub use exact::Exact;
-pub use names::Names;
+pub use names::{Found, Names};
 pub(crate) use window::reserve;
 pub use window::{
     Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, Row, StackMemo,

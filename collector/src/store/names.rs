@@ -2,54 +2,68 @@
 
 use super::Limits;
 use profile::{Dictionary, FrameId, NameSource, Place};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Places looked up between looks at the clock.
+/// Frames looked at, or looked up, while a dictionary is locked and between looks at the clock.
 const SLICE: usize = 1024;
 
-/// How long frames that nobody had a name for are not looked up again, unless something new is known: who
-/// has the names asks others for them, and again when somebody asks here.
-const AGAIN: Duration = Duration::from_secs(30);
+/// How often those that know names are told which builds lack them.
+const WANT: Duration = Duration::from_secs(30);
+
+/// Names of functions of one build, and where they came from.
+pub type Found = (NameSource, Vec<Option<String>>);
 
 /// Knows names of functions by build and address.
 pub trait Names: Send + Sync {
-    /// Changes whenever more, or something else, is known.
-    fn generation(&self) -> u64;
+    /// Another number for each symbol table that a build ever had; none where it has none.
+    fn version(&self, build_id: &str) -> Option<u64>;
 
-    /// What is called by these names, in the order of the places, and where each came from. What is not
-    /// known is looked for elsewhere, for later. May read files.
-    fn names(&self, places: &[Place<'_>]) -> Vec<Option<(String, NameSource)>>;
+    /// Names of places in one build, in their order; none where it has no symbols any more. Reads files.
+    fn names(&self, build_id: &str, addresses: &[u64]) -> Option<Found>;
+
+    /// Says that these builds have no symbols here: they may be looked for elsewhere, for later.
+    fn want(&self, builds: Vec<String>);
 }
 
 /// The names of an engine; none until it is told of them.
 #[derive(Default)]
 pub(super) struct NamedBy(OnceLock<Arc<dyn Names>>);
 
-/// Up to where the frames of a dictionary were looked up, and with what.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LookedUp {
-    generation: u64,
+/// The frames of one dictionary that have no name of their own, by build.
+#[derive(Default)]
+pub(super) struct Nameless {
+    /// How many frames of the dictionary were looked at.
     frames: usize,
-    /// When, if some have no name.
-    in_vain: Option<Instant>,
+    builds: HashMap<Box<str>, Build>,
+    told: Option<Instant>,
 }
 
-/// What was found for a dictionary that may have grown since.
-pub(super) struct Found {
-    upto: LookedUp,
-    /// What was found before is not true any more.
-    again: bool,
-    names: Vec<(FrameId, String, NameSource)>,
-    /// The query was over before all were looked up.
-    pub cut: bool,
+#[derive(Default)]
+struct Build {
+    frames: Vec<(FrameId, u64)>,
+    /// How many of them were looked up in the table of this version.
+    looked_up: usize,
+    version: Option<u64>,
+    /// Some of them may have names.
+    named: bool,
 }
 
-/// Frames of a dictionary that have to be looked up.
-pub(super) struct Unnamed {
-    upto: LookedUp,
-    again: bool,
-    places: Vec<(FrameId, String)>,
+/// The dictionary of an engine, however it is locked.
+pub(super) trait Named {
+    fn read<T>(&mut self, look: impl FnOnce(&Dictionary) -> T) -> T;
+    fn change(&mut self, change: impl FnOnce(&mut Dictionary));
+}
+
+impl Named for &mut Dictionary {
+    fn read<T>(&mut self, look: impl FnOnce(&Dictionary) -> T) -> T {
+        look(self)
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Dictionary)) {
+        change(self);
+    }
 }
 
 impl NamedBy {
@@ -58,76 +72,79 @@ impl NamedBy {
         let _ = self.0.set(names);
     }
 
-    /// Frames without a name that were not looked up yet; none where nothing changed. Reads the
-    /// dictionary only, which may be locked for it.
-    pub fn unnamed(&self, dict: &Dictionary, before: LookedUp) -> Option<Unnamed> {
-        let upto = LookedUp {
-            generation: self.0.get()?.generation(),
-            frames: dict.frames.len(),
-            in_vain: before.in_vain,
-        };
-        let in_vain = before.in_vain.is_some_and(|at| at.elapsed() >= AGAIN);
-        let again = upto.generation != before.generation || in_vain;
-        if !again && upto.frames == before.frames {
-            return None;
-        }
-        let from = if again { 0 } else { before.frames };
-        let new = (from..upto.frames).map(|id| FrameId(id as u32));
-        let places = new.filter_map(|id| {
-            let frame = dict.frame(id);
-            frame.place().map(|_| (id, frame.system_name.to_owned()))
-        });
-        Some(Unnamed {
-            upto,
-            again,
-            places: places.collect(),
-        })
-    }
-
-    /// Looks frames up; with no dictionary locked, for it may take a while.
-    pub fn find(&self, unnamed: Unnamed, limits: &Limits) -> Found {
-        let in_vain = unnamed.upto.in_vain.filter(|_| !unnamed.again);
-        let mut found = Found {
-            upto: LookedUp {
-                in_vain,
-                ..unnamed.upto
-            },
-            again: unnamed.again,
-            names: Vec::new(),
-            cut: false,
-        };
-        for slice in unnamed.places.chunks(SLICE) {
-            if limits.cancel.is_cancelled() || Instant::now() >= limits.deadline {
-                // The next look goes on from here.
-                (found.upto.frames, found.cut) = (slice[0].0.0 as usize, true);
-                break;
+    /// Names what of a dictionary has no name and was not looked up yet, as far as the time goes: what is
+    /// left is for the next call. The dictionary is locked for slices only, never while names are read.
+    pub fn name(&self, mut dict: impl Named, unnamed: &mut Nameless, limits: &Limits) {
+        let Some(known) = self.0.get() else { return };
+        let over = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
+        while dict.read(|dict| unnamed.take_in(dict)) {
+            if over() {
+                return;
             }
-            let places = slice.iter().map(|(_, text)| Place::parse(text));
-            let places: Vec<Place<'_>> = places.map(Option::unwrap_or_default).collect();
-            let names = self.0.get().map(|known| known.names(&places));
-            let names = names.unwrap_or_default();
-            if names.iter().any(Option::is_none) {
-                found.upto.in_vain = Some(Instant::now());
-            }
-            let names = names.into_iter().zip(slice);
-            found.names.extend(names.filter_map(|(name, (id, _))| {
-                let (name, source) = name?;
-                Some((*id, name, source))
-            }));
         }
-        found
+        let Nameless { builds, told, .. } = unnamed;
+        for (build_id, build) in builds.iter_mut() {
+            let version = known.version(build_id);
+            if version != build.version {
+                // Of another table, or of none any more: each name is replaced as it is met.
+                (build.version, build.looked_up) = (version, 0);
+            }
+            if version.is_none() && !build.named {
+                build.looked_up = build.frames.len();
+                continue;
+            }
+            build.named = true;
+            while let Some(slice) = build.next() {
+                if over() {
+                    return;
+                }
+                let addresses: Vec<u64> = slice.iter().map(|(_, address)| *address).collect();
+                let found = version.and_then(|_| known.names(build_id, &addresses));
+                let looked_up = slice.len();
+                dict.change(|dict| {
+                    let (source, names) = found.unwrap_or((NameSource::Upload, Vec::new()));
+                    let mut names = names.into_iter();
+                    for (frame, _) in slice {
+                        dict.later
+                            .set(*frame, names.next().flatten().as_deref(), source);
+                    }
+                });
+                build.looked_up += looked_up;
+            }
+            build.named = version.is_some();
+        }
+        if told.is_none_or(|at| at.elapsed() >= WANT) {
+            *told = Some(Instant::now());
+            let lacking = builds.iter().filter(|(_, build)| build.version.is_none());
+            known.want(lacking.map(|(build_id, _)| build_id.to_string()).collect());
+        }
     }
 }
 
-impl Found {
-    /// Calls the frames by what was found.
-    pub fn apply(self, dict: &mut Dictionary) -> LookedUp {
-        if self.again {
-            dict.later.clear();
+impl Nameless {
+    /// Takes in frames that are new; false when those were all.
+    fn take_in(&mut self, dict: &Dictionary) -> bool {
+        let end = dict.frames.len().min(self.frames + SLICE);
+        for id in self.frames..end {
+            let id = FrameId(id as u32);
+            if let Some(Place { build_id, address }) = dict.frame(id).place() {
+                if !self.builds.contains_key(build_id) {
+                    self.builds.insert(build_id.into(), Build::default());
+                }
+                if let Some(build) = self.builds.get_mut(build_id) {
+                    build.frames.push((id, address));
+                }
+            }
         }
-        for (frame, name, source) in self.names {
-            dict.later.set(frame, &name, source);
-        }
-        self.upto
+        self.frames = end;
+        end < dict.frames.len()
+    }
+}
+
+impl Build {
+    /// The next frames to look up.
+    fn next(&self) -> Option<&[(FrameId, u64)]> {
+        let rest = &self.frames[self.looked_up..];
+        (!rest.is_empty()).then(|| &rest[..rest.len().min(SLICE)])
     }
 }

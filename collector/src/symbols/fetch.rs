@@ -2,9 +2,11 @@
 //!
 //! No answer waits for it: what it brings is in the next one.
 
-use super::{INCOMING, Inner, TakeError};
-use debuginfod::{Fetched, Servers};
+use super::{INCOMING, Inner};
+use debuginfod::{Fetched, Outcome, Servers};
 use profile::NameSource;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,7 +27,11 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
     let Some(strong) = inner.upgrade() else {
         return false;
     };
-    let next = strong.wanted().and_then(|mut wanted| wanted.take());
+    let next = match servers.rest() {
+        Duration::ZERO => strong.wanted().and_then(|mut wanted| wanted.take()),
+        // Who is away says nothing of what it has.
+        _ => None,
+    };
     let Some(build) = next else {
         drop(strong);
         std::thread::sleep(LOOK);
@@ -34,65 +40,59 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
     let path = strong.dir.join(format!("{INCOMING}debuginfod"));
     // A download does not keep the symbols from being closed.
     drop(strong);
-    let fetched = servers.fetch(&build, &path, &|| inner.strong_count() == 0);
+    // Whatever a server makes the library do costs one build.
+    let fetched = catch_unwind(AssertUnwindSafe(|| {
+        servers.fetch(&build, &path, &|| inner.strong_count() == 0)
+    }));
     let Some(strong) = inner.upgrade() else {
         return false;
     };
-    let is_there = strong.fetched(&build, &fetched, &path);
+    let outcome = strong.fetched(&build, fetched.ok(), &path);
     // What was not made need not be removed.
     let _ = std::fs::remove_file(&path);
     if let Some(mut wanted) = strong.wanted() {
-        wanted.done(&build, is_there);
+        wanted.done(&build, outcome);
     }
     true
 }
 
 impl Inner {
-    /// Takes what was fetched; true when that gave symbols.
-    fn fetched(&self, build: &str, fetched: &Fetched, path: &Path) -> bool {
+    /// Takes what was fetched; `None`: the library failed.
+    fn fetched(&self, build: &str, fetched: Option<Fetched>, path: &Path) -> Outcome {
         let metrics = &self.metrics;
+        let refused = |why: &dyn Display| {
+            metrics.debuginfod_refused.inc();
+            tracing::warn!(build, "debug file of a debuginfod server refused: {why}");
+            Outcome::Refused
+        };
         match fetched {
-            Fetched::Found { .. } => {}
-            Fetched::Absent => {
+            Some(Fetched::Found { .. }) => {}
+            Some(Fetched::Absent) => {
                 metrics.debuginfod_absent.inc();
-                return false;
+                return Outcome::Absent;
             }
-            Fetched::TooLarge => {
-                metrics.debuginfod_refused.inc();
-                tracing::warn!(
-                    build,
-                    "debug file of a debuginfod server refused: it is too large"
-                );
-                return false;
-            }
-            Fetched::Unavailable => {
+            Some(Fetched::Unavailable) => {
                 metrics.debuginfod_failed.inc();
-                return false;
+                return Outcome::Unavailable;
             }
+            Some(Fetched::TooLarge) => return refused(&"it is too large"),
+            None => return refused(&"the answer cannot be read"),
         }
-        match self.take_fetched(build, path) {
-            Ok(functions) => {
-                metrics.debuginfod_fetched.inc();
-                tracing::info!(build, functions, "symbols fetched from a debuginfod server");
-                true
-            }
-            Err(error) => {
-                metrics.debuginfod_refused.inc();
-                tracing::warn!(build, "debug file of a debuginfod server refused: {error}");
-                false
-            }
-        }
-    }
-
-    fn take_fetched(&self, build: &str, path: &Path) -> Result<usize, TakeError> {
         let _reading = loop {
-            // Uploads are read one at a time as well, and take minutes at most.
+            // Uploads are read one at a time as well, and take seconds.
             match self.reading.clone().try_acquire_owned() {
                 Ok(place) => break place,
                 Err(_) => std::thread::sleep(LOOK),
             }
         };
-        let (functions, _) = self.take(path, ("", NameSource::Debuginfod), Some(build))?;
-        Ok(functions.list.len())
+        match self.take(path, ("", NameSource::Debuginfod), Some(build)) {
+            Ok((functions, _)) => {
+                metrics.debuginfod_fetched.inc();
+                let functions = functions.list.len();
+                tracing::info!(build, functions, "symbols fetched from a debuginfod server");
+                Outcome::Kept
+            }
+            Err(error) => refused(&error),
+        }
     }
 }

@@ -17,20 +17,23 @@ pub use service::MESSAGE_BYTES_MAX as UPLOAD_BYTES_MAX;
 pub use table::{Put, Table, TableError};
 
 use crate::metrics::Metrics;
-use crate::store::Names;
+use crate::store::{Found, Names};
 use crate::time::Clock;
 use debuginfod::{Servers, Wanted};
-use profile::{NameSource, Place};
+use profile::NameSource;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 /// Files that are read at a time: reading the largest takes some 500 MB.
 const READ_AT_ONCE: usize = 1;
 
+/// Files that are received at a time.
+const RECEIVE_AT_ONCE: usize = 4;
+
 /// Most of one uploaded or fetched file. Unit: bytes. Debug files of the largest programs have 2 GB.
-pub const FILE_BYTES_MAX: u64 = 4 << 30;
+const FILE_BYTES_MAX: u64 = 4 << 30;
 
 /// What is to be known of symbols.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +57,8 @@ struct Inner {
     /// Builds to ask servers for; none: nobody asks.
     wanted: Option<Mutex<Wanted>>,
     reading: Arc<Semaphore>,
+    receiving: Semaphore,
+    shutdown: watch::Receiver<bool>,
     clock: Clock,
     metrics: Arc<Metrics>,
 }
@@ -68,6 +73,7 @@ impl Symbols {
         options: &SymbolOptions,
         clock: Clock,
         metrics: Arc<Metrics>,
+        shutdown: watch::Receiver<bool>,
     ) -> io::Result<Symbols> {
         let table = Table::open(&options.dir, options.disk_bytes);
         let table = table.inspect_err(|error| {
@@ -81,6 +87,8 @@ impl Symbols {
             table: table.ok(),
             wanted: asks.then(Mutex::default),
             reading: Arc::new(Semaphore::new(READ_AT_ONCE)),
+            receiving: Semaphore::new(RECEIVE_AT_ONCE),
+            shutdown,
             clock,
             metrics,
         }));
@@ -101,20 +109,19 @@ impl Symbols {
 }
 
 impl Names for Symbols {
-    fn generation(&self) -> u64 {
-        self.0.table.as_ref().map_or(0, Table::generation)
+    fn version(&self, build_id: &str) -> Option<u64> {
+        self.0.table.as_ref()?.version(build_id)
     }
 
-    fn names(&self, places: &[Place<'_>]) -> Vec<Option<(String, NameSource)>> {
-        let inner = &self.0;
-        let Some(table) = &inner.table else {
-            return vec![None; places.len()];
-        };
-        let (names, unknown) = table.find(places, inner.clock.now_unix_ns());
-        if let Some(mut wanted) = inner.wanted() {
-            wanted.add(unknown);
+    fn names(&self, build_id: &str, addresses: &[u64]) -> Option<Found> {
+        let now = self.0.clock.now_unix_ns();
+        self.0.table.as_ref()?.names(build_id, addresses, now)
+    }
+
+    fn want(&self, builds: Vec<String>) {
+        if let Some(mut wanted) = self.0.wanted() {
+            wanted.add(builds);
         }
-        names
     }
 }
 

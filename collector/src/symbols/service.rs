@@ -1,6 +1,7 @@
 //! The calls: Upload and List.
 
 use super::{FILE_BYTES_MAX, INCOMING, Symbols, TableError, TakeError};
+use crate::ingest::stopped;
 use profile::NameSource;
 use proto::collector::symbol_service_server::SymbolService;
 use proto::collector::{
@@ -11,7 +12,7 @@ use std::cmp::Reverse;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
@@ -25,8 +26,18 @@ const MESSAGE_MAX: Duration = Duration::from_secs(30);
 /// Time for one upload. 4 GiB in this time are 3.5 MiB/s.
 const UPLOAD_MAX: Duration = Duration::from_secs(1200);
 
-/// Time an upload waits for others that are read.
+/// Bytes that come in a second, at least, once an upload has gone on for [`MESSAGE_MAX`]: whoever is slower keeps
+/// others waiting.
+const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+
+/// Time an upload waits for others that come, or are read.
 const PLACE_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes between looks at how much room is left.
+const LOOK_BYTES: u64 = 16 << 20;
+
+/// Longest name of a file in the log. Unit: bytes.
+const NAME_BYTES_MAX: usize = 256;
 
 const LIST_DEFAULT: usize = 1000;
 const LIST_MAX: usize = 10_000;
@@ -48,7 +59,13 @@ impl SymbolService for Symbols {
         request: Request<Streaming<UploadSymbolsRequest>>,
     ) -> Result<Response<UploadSymbolsResponse>, Status> {
         let peer = request.remote_addr();
-        let uploaded = timeout(UPLOAD_MAX, self.upload_one(request.into_inner())).await;
+        let mut shutdown = self.0.shutdown.clone();
+        let uploaded = tokio::select! {
+            uploaded = timeout(UPLOAD_MAX, self.upload_one(request.into_inner())) => uploaded,
+            () = stopped(&mut shutdown) => {
+                Ok(Err(Status::unavailable("the collector is shutting down")))
+            }
+        };
         let uploaded = uploaded.unwrap_or_else(|_| {
             let seconds = UPLOAD_MAX.as_secs();
             let text = format!("the file did not come within {seconds} s");
@@ -115,10 +132,11 @@ impl Symbols {
     ) -> Result<(String, UploadSymbolsResponse), Status> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         self.0.table().map_err(refused)?;
-        let place = timeout(PLACE_MAX, self.0.reading.clone().acquire_owned()).await;
-        let Ok(Ok(place)) = place else {
-            let text = "other files are read; come again in a moment";
-            return Err(Status::unavailable(text));
+        let receiving = timeout(PLACE_MAX, self.0.receiving.acquire()).await;
+        let Ok(Ok(_receiving)) = receiving else {
+            return Err(Status::unavailable(
+                "other files come; come again in a moment",
+            ));
         };
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let incoming = Incoming(self.0.dir.join(format!("{INCOMING}{number}")));
@@ -126,6 +144,8 @@ impl Symbols {
             .await
             .map_err(no_disk)?;
         let (mut name, mut bytes, mut first) = (String::new(), 0u64, true);
+        let mut looked_at = 0;
+        let began = Instant::now();
         loop {
             let message = timeout(MESSAGE_MAX, messages.message()).await;
             let message = message.map_err(|_| {
@@ -134,7 +154,7 @@ impl Symbols {
             })?;
             let Some(message) = message? else { break };
             if std::mem::take(&mut first) {
-                name = base_name(&message.name).to_owned();
+                base_name(&message.name).clone_into(&mut name);
             }
             bytes += message.data.len() as u64;
             if bytes > FILE_BYTES_MAX {
@@ -142,10 +162,25 @@ impl Symbols {
                 let text = format!("the file has more than {gib} GiB");
                 return Err(Status::resource_exhausted(text));
             }
+            let seconds = began.elapsed().as_secs();
+            if seconds >= MESSAGE_MAX.as_secs() && bytes < seconds * BYTES_PER_SECOND_MIN {
+                return Err(Status::deadline_exceeded("the file comes too slowly"));
+            }
+            if looked_at == 0 || bytes - looked_at >= LOOK_BYTES {
+                looked_at = bytes.max(1);
+                if !debuginfod::has_room(&self.0.dir) {
+                    return Err(no_disk(io::ErrorKind::StorageFull.into()));
+                }
+            }
             file.write_all(&message.data).await.map_err(no_disk)?;
         }
         file.flush().await.map_err(no_disk)?;
         drop(file);
+        let place = timeout(PLACE_MAX, self.0.reading.clone().acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            let text = "other files are read; come again in a moment";
+            return Err(Status::unavailable(text));
+        };
         let (inner, called) = (self.0.clone(), name.clone());
         let reading = tokio::task::spawn_blocking(move || {
             // Given back when it has ended, whoever waits for it.
@@ -166,7 +201,8 @@ impl Symbols {
 }
 
 fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or_default()
+    let name = path.rsplit('/').next().unwrap_or_default();
+    &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
 }
 
 fn no_disk(error: io::Error) -> Status {

@@ -4,11 +4,12 @@
 //! longest ago before the rest; what people uploaded goes only for other uploads.
 
 use super::extract::Functions;
+use crate::store::Found;
 use hashbrown::HashMap;
-use profile::{NameSource, Place};
+use profile::NameSource;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -19,7 +20,16 @@ const APPLICATION_ID: i32 = 0x4650_5359;
 const VERSION: i32 = 1;
 
 /// What a row takes beside the name. Unit: bytes; about.
-const ROW_BYTES: u64 = 20;
+const ROW_BYTES: u64 = 24;
+
+/// Names from so long on take pages of their own. Unit: bytes.
+const LONG_NAME: u64 = 900;
+
+/// A page of the file. Unit: bytes.
+const PAGE: u64 = 4096;
+
+/// Most that the log beside the file keeps once it was copied back. Unit: bytes.
+const LOG_BYTES_MAX: i64 = 16 << 20;
 
 /// Most builds known. An entry takes 200 bytes of memory.
 const BUILDS_MAX: usize = 100_000;
@@ -32,7 +42,7 @@ const BUSY_MAX: Duration = Duration::from_secs(30);
 
 const SCHEMA: &str = "
     CREATE TABLE builds (
-        id INTEGER PRIMARY KEY, build_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, source INTEGER NOT NULL,
+        id INTEGER PRIMARY KEY AUTOINCREMENT, build_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, source INTEGER NOT NULL,
         functions INTEGER NOT NULL, bytes INTEGER NOT NULL, added INTEGER NOT NULL, used INTEGER NOT NULL
     );
     CREATE TABLE functions (
@@ -40,6 +50,15 @@ const SCHEMA: &str = "
         PRIMARY KEY (build, start)
     ) WITHOUT ROWID;
 ";
+
+/// What a function takes in the file. Unit: bytes. A third of a page is free on average.
+fn row_bytes(name: usize) -> u64 {
+    let row = name as u64 + ROW_BYTES;
+    match row > LONG_NAME {
+        true => row.next_multiple_of(PAGE) + PAGE / 4,
+        false => row * 4 / 3,
+    }
+}
 
 /// Why symbols were not taken.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +82,20 @@ pub enum TableError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+impl TableError {
+    /// True when the file holds what no database does: anything else may go well the next time.
+    fn is_damage(&self) -> bool {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        let TableError::Database(error) = self else {
+            return false;
+        };
+        matches!(
+            error.sqlite_error_code(),
+            Some(DatabaseCorrupt | NotADatabase)
+        )
+    }
 }
 
 /// A build whose symbols are there.
@@ -106,7 +139,6 @@ pub struct Table {
     reader: Mutex<Connection>,
     /// By build id.
     builds: RwLock<HashMap<String, Build>>,
-    generation: AtomicU64,
     bytes_max: u64,
 }
 
@@ -115,8 +147,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Table {
-    /// Opens or makes the database in a folder. One that is damaged, or of another version, is set aside:
-    /// everything in it can be fetched or uploaded again.
+    /// Opens or makes the database in a folder. One that is damaged is set aside.
     ///
     /// # Errors
     /// When there can be none in that folder.
@@ -132,7 +163,10 @@ impl Table {
         })?;
         let path = dir.join("symbols.sqlite");
         Table::open_file(&path, bytes_max).or_else(|error| {
-            tracing::warn!("symbols are set aside as `*.damaged`: {error}");
+            if !error.is_damage() {
+                return Err(error);
+            }
+            tracing::error!("symbols are set aside as `*.damaged`, upload them again: {error}");
             for end in ["", "-wal", "-shm"] {
                 let from = dir.join(format!("symbols.sqlite{end}"));
                 // What is not there need not go.
@@ -147,6 +181,7 @@ impl Table {
         writer.busy_timeout(BUSY_MAX)?;
         writer.pragma_update(None, "journal_mode", "wal")?;
         writer.pragma_update(None, "synchronous", "normal")?;
+        writer.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
         let version: i32 = writer.pragma_query_value(None, "user_version", |row| row.get(0))?;
         if version == 0 {
             writer.execute_batch(SCHEMA)?;
@@ -163,7 +198,6 @@ impl Table {
             writer: Mutex::new(writer),
             reader: Mutex::new(reader),
             builds: RwLock::new(builds),
-            generation: AtomicU64::new(1),
             bytes_max,
         })
     }
@@ -199,7 +233,7 @@ impl Table {
         now: i64,
     ) -> Result<Put, TableError> {
         let names = functions.list.iter().map(|one| functions.name(one).len());
-        let bytes = names.map(|len| len as u64 + ROW_BYTES).sum();
+        let bytes = names.map(row_bytes).sum();
         let bytes_max = self.bytes_max;
         if bytes > bytes_max {
             return Err(TableError::TooLarge { bytes, bytes_max });
@@ -259,8 +293,6 @@ impl Table {
             used: AtomicI64::new(now),
         };
         builds.insert(build_id.to_owned(), build);
-        drop(builds);
-        self.generation.fetch_add(1, Ordering::Release);
         Ok(Put {
             bytes,
             replaced: known.is_some(),
@@ -310,49 +342,48 @@ impl Table {
         Ok(())
     }
 
-    /// Writes what is only in memory: when each was used.
+    /// Writes what is only in memory: when each was used. Not while something else is written, which does
+    /// that too.
     ///
     /// # Errors
     /// When the database fails.
     pub fn flush(&self) -> Result<(), TableError> {
-        let mut writer = lock(&self.writer);
+        let Ok(mut writer) = self.writer.try_lock() else {
+            return Ok(());
+        };
         let change = writer.transaction()?;
         self.write_uses(&change)?;
         Ok(change.commit()?)
     }
 
-    /// Names of places, in their order; and the builds of those that are not known.
-    pub fn find(
-        &self,
-        places: &[Place<'_>],
-        now: i64,
-    ) -> (Vec<Option<(String, NameSource)>>, Vec<String>) {
-        let mut unknown: Vec<String> = Vec::new();
-        let builds = self.builds();
-        let reader = lock(&self.reader);
-        let names = places.iter().map(|place| {
-            let Some(build) = builds.get(place.build_id) else {
-                if unknown.last().is_none_or(|last| last != place.build_id) {
-                    unknown.push(place.build_id.to_owned());
-                }
-                return None;
-            };
-            build.used.fetch_max(now, Ordering::Relaxed);
-            let found = look_up(&reader, build.id, place.address).unwrap_or_else(|error| {
-                tracing::warn!("failed to look a symbol up: {error}");
-                None
-            });
-            Some((profile::names::readable(&found?), build.source))
-        });
-        let names = names.collect();
-        unknown.sort_unstable();
-        unknown.dedup();
-        (names, unknown)
+    /// The number of a build's symbol table, which no other ever has.
+    pub fn version(&self, build_id: &str) -> Option<u64> {
+        self.builds().get(build_id).map(|build| build.id as u64)
     }
 
-    /// Changes whenever more, or something else, is known.
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+    /// Names of places in one build, in their order; none where it has no symbols.
+    pub fn names(&self, build_id: &str, addresses: &[u64], now: i64) -> Option<Found> {
+        let (id, source) = {
+            let builds = self.builds();
+            let build = builds.get(build_id)?;
+            build.used.fetch_max(now, Ordering::Relaxed);
+            (build.id, build.source)
+        };
+        let reader = lock(&self.reader);
+        let mut trouble = None;
+        let names = addresses.iter().map(|&address| {
+            let found = look_up(&reader, id, address);
+            let found = found.unwrap_or_else(|error| {
+                trouble = Some(error);
+                None
+            });
+            Some(profile::names::readable(&found?))
+        });
+        let names = names.collect();
+        if let Some(error) = trouble {
+            tracing::warn!(build_id, "failed to look symbols up: {error}");
+        }
+        Some((source, names))
     }
 }
 
@@ -417,8 +448,7 @@ mod tests {
     }
 
     fn name(table: &Table, build_id: &str, address: u64) -> Option<String> {
-        let place = Place { build_id, address };
-        table.find(&[place], 9).0.remove(0).map(|(name, _)| name)
+        table.names(build_id, &[address], 9)?.1.remove(0)
     }
 
     #[test]
@@ -441,18 +471,23 @@ mod tests {
     }
 
     #[test]
-    fn builds_that_are_not_known_are_told_once() {
+    fn no_table_has_the_number_of_one_before() {
         let dir = tempfile::tempdir().unwrap();
-        let table = Table::open(dir.path(), 1 << 30).unwrap();
-        let place = |build_id, address| Place { build_id, address };
-        let places = [
-            place("aaaaaaaa", 1),
-            place("bbbbbbbb", 1),
-            place("aaaaaaaa", 2),
-        ];
-        let (names, unknown) = table.find(&places, 1);
-        assert_eq!(names, [None, None, None]);
-        assert_eq!(unknown, ["aaaaaaaa", "bbbbbbbb"]);
+        let bytes = {
+            let table = Table::open(&dir.path().join("probe"), 1 << 30).unwrap();
+            let put = table.put(&build("aaaaaaaa"), "", NameSource::Upload, 1);
+            put.unwrap().bytes
+        };
+        let table = Table::open(dir.path(), bytes).unwrap();
+        let mut seen = Vec::new();
+        for build_id in ["aaaaaaaa", "bbbbbbbb", "aaaaaaaa", "aaaaaaaa"] {
+            let put = table.put(&build(build_id), "", NameSource::Upload, 1);
+            put.unwrap();
+            let version = table.version(build_id).unwrap();
+            assert!(!seen.contains(&version));
+            seen.push(version);
+        }
+        assert_eq!(table.version("bbbbbbbb"), None);
     }
 
     #[test]
@@ -488,13 +523,7 @@ mod tests {
         put("cccccccc", NameSource::Debuginfod, 3).unwrap();
         // So `cccccccc` was used longest ago.
         let address = build("bbbbbbbb").list[0].start;
-        table.find(
-            &[Place {
-                build_id: "bbbbbbbb",
-                address,
-            }],
-            10,
-        );
+        table.names("bbbbbbbb", &[address], 10);
         assert_eq!(
             put("dddddddd", NameSource::Debuginfod, 11).unwrap().removed,
             1

@@ -177,7 +177,8 @@ impl Rig {
             disk_bytes: 1 << 30,
             debuginfod: Vec::new(),
         };
-        let symbols = Symbols::open(&symbols, clock, metrics.clone()).expect("symbols");
+        let symbols = Symbols::open(&symbols, clock, metrics.clone(), ending.clone());
+        let symbols = symbols.expect("a thread");
         let any: SocketAddr = ([127, 0, 0, 1], 0).into();
         let on_grpc = listen::bind(any).await.expect("a port");
         let on_http = listen::bind(any).await.expect("a port");
@@ -220,6 +221,12 @@ impl Rig {
             pushing,
             _own: own,
         }
+    }
+
+    /// A connection.
+    /// Where symbols are kept.
+    pub fn symbols_dir(&self) -> std::path::PathBuf {
+        self._own.path().join("symbols")
     }
 
     /// A connection.

@@ -3,10 +3,10 @@
 use crate::rig::{LIMIT, NOW, Rig};
 use collector::metrics::Metrics;
 use collector::store::Names;
-use collector::symbols::{FILE_BYTES_MAX, SymbolOptions, Symbols};
+use collector::symbols::{SymbolOptions, Symbols};
 use collector::time::Clock;
 use object::read::{Object, ObjectSymbol};
-use profile::{NameSource, Place};
+use profile::NameSource;
 use proto::collector::symbol_service_client::SymbolServiceClient;
 use proto::collector::{ListSymbolsRequest, UploadSymbolsRequest, UploadSymbolsResponse};
 use std::io::{BufRead, BufReader, Write};
@@ -14,6 +14,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -106,6 +107,7 @@ async fn what_is_of_no_use_is_refused_and_leaves_nothing() {
         .into_inner();
     assert!(list.files.is_empty() && list.stored_bytes == 0);
     assert_eq!(rig.metrics.symbol_uploads_refused.get(), 4);
+    assert_eq!(incoming(&rig.symbols_dir()), Vec::<String>::new());
 }
 
 /// A debuginfod server that has one build.
@@ -141,8 +143,17 @@ fn open(dir: &Path, url: String) -> (Symbols, Arc<Metrics>) {
         debuginfod: vec![url],
     };
     let metrics = Arc::new(Metrics::default());
-    let symbols = Symbols::open(&options, Clock::new(|| NOW), metrics.clone()).expect("a thread");
+    let (_, ending) = watch::channel(false);
+    let symbols = Symbols::open(&options, Clock::new(|| NOW), metrics.clone(), ending);
+    let symbols = symbols.expect("a thread");
     (symbols, metrics)
+}
+
+/// Files of a directory that are still to be taken.
+fn incoming(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("incoming")).collect()
 }
 
 /// Waits until something is true.
@@ -154,70 +165,79 @@ fn until(what: &str, is: impl Fn() -> bool) {
     }
 }
 
+/// The name at an address.
+fn name(symbols: &Symbols, build_id: &str, address: u64) -> Option<(NameSource, String)> {
+    let (source, mut names) = symbols.names(build_id, &[address])?;
+    names.remove(0).map(|name| (source, name))
+}
+
+const OTHER: &str = "ffffffffffffffffffff";
+
 #[test]
-fn a_build_that_was_asked_about_is_fetched_and_named_afterwards() {
+fn a_build_that_was_wanted_is_fetched_and_named_afterwards() {
     let dir = tempfile::tempdir().expect("a directory");
     let (content, id, main) = own();
     let (symbols, metrics) = open(dir.path(), server(id.clone(), content));
-    let other = "ffffffffffffffffffff";
-    let place = |build_id, address| Place { build_id, address };
-    let names = || symbols.names(&[place(&id, main), place(other, 1)]);
-    let before = symbols.generation();
-    assert_eq!(names(), [None, None]);
-    until("it is fetched", || symbols.generation() != before);
-    assert_eq!(
-        names(),
-        [Some(("main".to_owned(), NameSource::Debuginfod)), None]
-    );
+    assert_eq!(name(&symbols, &id, main), None);
+    symbols.want(vec![id.clone(), OTHER.to_owned()]);
+    until("it is fetched", || symbols.version(&id).is_some());
+    let expected = (NameSource::Debuginfod, "main".to_owned());
+    assert_eq!(name(&symbols, &id, main), Some(expected));
     until("the other is asked for", || {
         metrics.debuginfod_absent.get() == 1
     });
-    // Asked about again, it is not asked for again.
-    for _ in 0..3 {
-        let _ = names();
-    }
+    // Wanted again, it is not asked for again.
+    symbols.want(vec![OTHER.to_owned()]);
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(
-        (
-            metrics.debuginfod_fetched.get(),
-            metrics.debuginfod_absent.get()
-        ),
-        (1, 1)
+    let counts = (
+        metrics.debuginfod_fetched.get(),
+        metrics.debuginfod_absent.get(),
     );
-    let left = std::fs::read_dir(dir.path())
-        .expect("a directory")
-        .flatten();
-    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
-    assert!(
-        left.iter()
-            .all(|name| name.to_string_lossy().starts_with("symbols.sqlite")),
-        "{left:?}"
-    );
+    assert_eq!(counts, (1, 1));
+    assert_eq!(incoming(dir.path()), Vec::<String>::new());
 }
 
 #[test]
 fn a_file_of_another_build_than_was_asked_for_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let (content, _, _) = own();
-    let asked = "ffffffffffffffffffff";
-    let (symbols, metrics) = open(dir.path(), server(asked.to_owned(), content));
-    let place = Place {
-        build_id: asked,
-        address: 1,
-    };
-    assert_eq!(symbols.names(&[place]), [None]);
+    let (symbols, metrics) = open(dir.path(), server(OTHER.to_owned(), content));
+    symbols.want(vec![OTHER.to_owned()]);
     until("it is refused", || metrics.debuginfod_refused.get() == 1);
-    assert_eq!(symbols.names(&[place]), [None]);
+    assert_eq!(symbols.version(OTHER), None);
 }
 
 #[test]
 fn where_no_database_can_be_nothing_has_names_and_that_is_told() {
     let (symbols, metrics) = open(Path::new("/proc/nowhere"), "http://127.0.0.1:1".to_owned());
-    let place = Place {
-        build_id: "ffffffffffffffffffff",
-        address: 1,
-    };
-    assert_eq!(symbols.names(&[place]), [None]);
+    symbols.want(vec![OTHER.to_owned()]);
+    assert_eq!(name(&symbols, OTHER, 1), None);
     assert_eq!(metrics.symbols_unavailable.get(), 1);
-    const { assert!(FILE_BYTES_MAX >= 1 << 30) };
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_stands_still_keeps_no_other_waiting() {
+    let rig = Rig::start().await;
+    let (messages, waiting) = tokio::sync::mpsc::channel(1);
+    let mut slow = SymbolServiceClient::new(rig.channel().await);
+    let stalled = tokio::spawn(async move {
+        let messages = tokio_stream::wrappers::ReceiverStream::new(waiting);
+        slow.upload(messages).await
+    });
+    let piece = UploadSymbolsRequest {
+        name: "slow".to_owned(),
+        data: vec![0; 100],
+    };
+    messages.send(piece).await.expect("it is read");
+    let mut service = SymbolServiceClient::new(rig.channel().await);
+    let (content, _, _) = own();
+    upload(&mut service, "api", &content)
+        .await
+        .expect("it is taken");
+    drop(messages);
+    let ended = stalled.await.expect("it ends");
+    assert_eq!(
+        ended.expect_err("it is no file").code(),
+        Code::InvalidArgument
+    );
 }

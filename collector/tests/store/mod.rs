@@ -179,6 +179,8 @@ macro_rules! suite {
                     costs_are_of_the_names_that_were_told,
                     frame_filters_know_the_names_that_were_told,
                     names_that_are_forgotten_are_shown_no_more,
+                    another_table_for_a_build_replaces_its_names,
+                    builds_without_symbols_are_wanted,
                     windows_that_come_later_are_named_too;
                 exact: sums_beyond_64_bits_are_told_in_microseconds,
                     cycles_beyond_64_bits_are_told_in_thousands;

@@ -7,7 +7,7 @@
 
 mod wanted;
 
-pub use wanted::Wanted;
+pub use wanted::{Outcome, Wanted};
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -36,8 +36,17 @@ const REST: Duration = Duration::from_secs(30);
 /// See [`REST`].
 const REST_MAX: Duration = Duration::from_secs(3600);
 
+/// Shortest time between two requests: strangers may run as many programs as they like.
+const PACE: Duration = Duration::from_millis(200);
+
+/// Free space that a file leaves on its file system: whatever else is on it goes on. Unit: bytes.
+pub const FREE_BYTES_MIN: u64 = 1 << 30;
+
 /// Bytes moved at a time.
 const PIECE_BYTES: usize = 128 << 10;
+
+/// Bytes between looks at how much room is left.
+const LOOK_BYTES: u64 = 64 << 20;
 
 /// What came of asking for one build id.
 #[derive(Debug)]
@@ -75,6 +84,12 @@ struct Server {
     failures: u32,
     /// Asked again after this.
     rests_until: Option<Instant>,
+}
+
+/// True when the file system of a path has room for more. One that cannot be asked says so when it is written to.
+pub fn has_room(path: &Path) -> bool {
+    rustix::fs::statvfs(path)
+        .is_ok_and(|about| about.f_bavail.saturating_mul(about.f_frsize) >= FREE_BYTES_MIN)
 }
 
 /// The servers, in the order in which they are asked.
@@ -124,12 +139,23 @@ impl Servers {
         self.all.is_empty()
     }
 
+    /// How long until one of them may be asked: all that failed are left alone for a while.
+    pub fn rest(&self) -> Duration {
+        let now = Instant::now();
+        let rests = self.all.iter().map(|server| {
+            let until = server.rests_until;
+            until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+        });
+        rests.min().unwrap_or_default()
+    }
+
     /// Writes the debug file of a build to `to`, which is made or emptied, from the first server that has
     /// it. `stopped` is asked now and then; blocks meanwhile.
     pub fn fetch(&mut self, build_id: &str, to: &Path, stopped: &dyn Fn() -> bool) -> Fetched {
         if !profile::is_build_id(build_id) {
             return Fetched::Absent;
         }
+        std::thread::sleep(PACE);
         let mut outcome = Fetched::Absent;
         for server in &mut self.all {
             if server
@@ -193,7 +219,11 @@ impl Server {
             if stopped() {
                 return Err(Trouble::Stopped);
             }
-            let len = body.read(&mut piece).map_err(Trouble::Read)?;
+            if bytes.is_multiple_of(LOOK_BYTES) && !has_room(to.parent().unwrap_or(to)) {
+                return Err(Trouble::Write(io::ErrorKind::StorageFull.into()));
+            }
+            let most = (LOOK_BYTES - bytes % LOOK_BYTES).min(PIECE_BYTES as u64) as usize;
+            let len = body.read(&mut piece[..most]).map_err(Trouble::Read)?;
             if len == 0 {
                 break;
             }

@@ -6,22 +6,44 @@ use std::time::{Duration, Instant};
 /// Most builds that wait. More are asked for when somebody looks at them again.
 const WAITING_MAX: usize = 10_000;
 
-/// Most builds remembered as those that no server has. An entry takes 100 bytes.
-const ABSENT_MAX: usize = 50_000;
+/// Most builds remembered, those that wait included. An entry takes 100 bytes. While there are as many, new ones
+/// are not asked for.
+const KNOWN_MAX: usize = 60_000;
 
-/// How long a build that was asked for in vain is not asked for again: servers learn of new ones, and come
-/// back. Doubles each time, up to [`AGAIN_MAX`].
-const AGAIN: Duration = Duration::from_secs(30);
+/// How long a build that no server has is not asked for again: servers learn of new ones. Doubles each time, up
+/// to [`ABSENT_MAX`].
+const ABSENT: Duration = Duration::from_secs(30);
 
-/// See [`AGAIN`].
-const AGAIN_MAX: Duration = Duration::from_secs(3600);
+/// See [`ABSENT`].
+const ABSENT_MAX: Duration = Duration::from_secs(3600);
+
+/// The same where not all servers could be asked.
+const UNAVAILABLE: Duration = Duration::from_secs(60);
+
+/// The same where a server had something that is of no use: it would be downloaded again.
+const REFUSED: Duration = Duration::from_secs(86_400);
+
+/// What came of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is here.
+    Kept,
+    /// No server has it.
+    Absent,
+    /// Not all servers could be asked.
+    Unavailable,
+    /// What a server has is of no use, or has no room.
+    Refused,
+}
 
 /// What is known of a build without symbols.
 enum State {
-    /// It waits, or is being fetched, and was asked for in vain so often.
+    /// It waits, or is being fetched, and no server had it so often.
     Wanted(u32),
     /// No server had it so often; it is not asked for before.
     Absent(u32, Instant),
+    /// The same of one that servers could not be asked for, or had nothing of use of.
+    Later(u32, Instant),
 }
 
 /// Builds to ask for.
@@ -34,15 +56,27 @@ pub struct Wanted {
 impl Wanted {
     /// Wants builds, unless they wait already or were asked for lately.
     pub fn add(&mut self, builds: Vec<String>) {
+        let now = Instant::now();
         for build in builds {
+            let tries = match self.known.get(&build) {
+                None => 0,
+                Some(State::Absent(tries, until) | State::Later(tries, until)) if now >= *until => {
+                    *tries
+                }
+                Some(_) => continue,
+            };
             if self.waiting.len() >= WAITING_MAX {
                 return;
             }
-            let tries = match self.known.get(&build) {
-                None => 0,
-                Some(State::Absent(tries, until)) if Instant::now() >= *until => *tries,
-                Some(_) => continue,
-            };
+            if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&build) {
+                self.known.retain(|_, state| match state {
+                    State::Wanted(_) => true,
+                    State::Absent(_, until) | State::Later(_, until) => now < *until,
+                });
+                if self.known.len() >= KNOWN_MAX {
+                    return;
+                }
+            }
             self.known.insert(build.clone(), State::Wanted(tries));
             self.waiting.push_back(build);
         }
@@ -53,25 +87,26 @@ impl Wanted {
         self.waiting.pop_front()
     }
 
-    /// Says that a build was fetched, or asked for in vain.
-    pub fn done(&mut self, build: &str, fetched: bool) {
+    /// Says what came of asking for a build.
+    pub fn done(&mut self, build: &str, outcome: Outcome) {
         let tries = match self.known.remove(build) {
-            Some(State::Wanted(tries) | State::Absent(tries, _)) => tries,
+            Some(State::Wanted(tries) | State::Absent(tries, _) | State::Later(tries, _)) => tries,
             None => 0,
         };
-        if fetched {
-            return;
-        }
-        if self.known.len() >= ABSENT_MAX + WAITING_MAX {
-            self.known
-                .retain(|_, state| matches!(state, State::Wanted(_)));
-        }
-        let again = (AGAIN * 2u32.saturating_pow(tries.min(16))).min(AGAIN_MAX);
-        let state = State::Absent(tries + 1, Instant::now() + again);
+        let now = Instant::now();
+        let state = match outcome {
+            Outcome::Kept => return,
+            Outcome::Absent => {
+                let again = ABSENT * 2u32.saturating_pow(tries.min(16));
+                State::Absent(tries + 1, now + again.min(ABSENT_MAX))
+            }
+            Outcome::Unavailable => State::Later(tries, now + UNAVAILABLE),
+            Outcome::Refused => State::Later(tries, now + REFUSED),
+        };
         self.known.insert(build.to_owned(), state);
     }
 
-    /// How many wait, and how many no server has.
+    /// How many wait, are to be asked for again, or were of no use; and how many no server has.
     pub fn counts(&self) -> (u64, u64) {
         let is_absent = |state: &&State| matches!(state, State::Absent(..));
         let absent = self.known.values().filter(is_absent).count();
@@ -83,22 +118,36 @@ impl Wanted {
 mod tests {
     use super::*;
 
+    fn builds(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
     #[test]
     fn a_build_is_asked_for_once_and_again_after_a_while() {
         let mut wanted = Wanted::default();
-        wanted.add(vec!["a".to_owned(), "b".to_owned()]);
-        wanted.add(vec!["a".to_owned()]);
+        wanted.add(builds(&["a", "b"]));
+        wanted.add(builds(&["a"]));
         assert_eq!(wanted.take().as_deref(), Some("a"));
-        wanted.add(vec!["a".to_owned()]);
+        wanted.add(builds(&["a"]));
         assert_eq!(wanted.take().as_deref(), Some("b"));
         assert_eq!(wanted.take(), None);
-        wanted.done("a", false);
-        wanted.done("b", true);
+        wanted.done("a", Outcome::Absent);
+        wanted.done("b", Outcome::Kept);
         assert_eq!(wanted.counts(), (0, 1));
         // One that was fetched and is gone again is as good as new.
-        wanted.add(vec!["a".to_owned(), "b".to_owned()]);
+        wanted.add(builds(&["a", "b"]));
         assert_eq!(wanted.take().as_deref(), Some("b"));
         assert_eq!(wanted.take(), None);
+    }
+
+    #[test]
+    fn a_server_that_was_away_says_nothing_of_what_it_has() {
+        let mut wanted = Wanted::default();
+        for outcome in [Outcome::Unavailable, Outcome::Refused] {
+            wanted.add(builds(&["a"]));
+            wanted.done("a", outcome);
+        }
+        assert_eq!(wanted.counts(), (1, 0));
     }
 
     #[test]
@@ -107,9 +156,20 @@ mod tests {
         let many = (0..WAITING_MAX + 100).map(|at| at.to_string());
         wanted.add(many.collect());
         assert_eq!(wanted.counts(), (WAITING_MAX as u64, 0));
-        while let Some(build) = wanted.take() {
-            wanted.done(&build, false);
+    }
+
+    #[test]
+    fn those_that_are_known_are_bounded_and_not_forgotten() {
+        let mut wanted = Wanted::default();
+        for round in 0..KNOWN_MAX / WAITING_MAX + 2 {
+            let many = (0..WAITING_MAX).map(|at| format!("{round}-{at}"));
+            wanted.add(many.collect());
+            while let Some(build) = wanted.take() {
+                wanted.done(&build, Outcome::Absent);
+            }
         }
-        assert!(wanted.counts().1 <= (ABSENT_MAX + WAITING_MAX) as u64);
+        assert_eq!(wanted.counts(), (0, KNOWN_MAX as u64));
+        wanted.add(builds(&["0-0"]));
+        assert_eq!(wanted.take(), None);
     }
 }

@@ -7,11 +7,13 @@
 use super::counters::{SymbolCounters, bump};
 use super::elf::read_headers;
 use crate::private_dir::{PrivateDir, Trouble};
-use debuginfod::{Fetched as Answer, Servers, Wanted};
+use debuginfod::{Fetched as Answer, Outcome, Servers, Wanted};
 use hashbrown::HashSet;
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, futimens};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -96,7 +98,8 @@ impl FetchedFiles {
         self.state().there.contains(build_id)
     }
 
-    /// Notes that a file is used, which keeps it.
+    /// Notes that a file is used, which keeps it. By the time of access alone: whoever has it open knows by the
+    /// other that nobody wrote to it.
     pub fn used(&self, build_id: &str) {
         let now = Timespec {
             tv_sec: 0,
@@ -104,7 +107,10 @@ impl FetchedFiles {
         };
         let times = Timestamps {
             last_access: now,
-            last_modification: now,
+            last_modification: Timespec {
+                tv_sec: 0,
+                tv_nsec: UTIME_OMIT,
+            },
         };
         let file = place(self.dir.base(), build_id).and_then(|path| File::open(path).ok());
         // One that cannot be touched goes a little earlier.
@@ -113,9 +119,13 @@ impl FetchedFiles {
 
     /// Fetches what is wanted, for ever. The body of `fp-debuginfod`.
     pub fn run(&self, urls: &[String]) -> ! {
-        let mut servers = Servers::new(urls, FILE_BYTES_MAX);
+        let mut servers = Servers::new(urls, FILE_BYTES_MAX.min(self.bytes_max));
         loop {
-            let next = self.state().wanted.take();
+            let next = match servers.rest() {
+                Duration::ZERO => self.state().wanted.take(),
+                // Who is away says nothing of what it has.
+                _ => None,
+            };
             match next {
                 Some(build_id) => self.fetch(&mut servers, &build_id),
                 None => std::thread::sleep(LOOK),
@@ -125,42 +135,40 @@ impl FetchedFiles {
 
     fn fetch(&self, servers: &mut Servers, build_id: &str) {
         let incoming = self.dir.base().join(INCOMING);
-        let answer = servers.fetch(build_id, &incoming, &|| false);
+        // Whatever a server makes the library do costs one build.
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            servers.fetch(build_id, &incoming, &|| false)
+        }));
         let counters = &self.counters;
-        let is_there = match answer {
-            Answer::Found { bytes } => match self.keep(&incoming, build_id, bytes) {
+        let refused = |why: &dyn Display| {
+            bump(&counters.debuginfod_refused);
+            tracing::warn!(build_id, "debug file of a debuginfod server refused: {why}");
+            Outcome::Refused
+        };
+        let outcome = match answer {
+            Ok(Answer::Found { bytes }) => match self.keep(&incoming, build_id, bytes) {
                 Ok(()) => {
                     bump(&counters.debuginfod_fetched);
-                    true
+                    Outcome::Kept
                 }
-                Err(why) => {
-                    bump(&counters.debuginfod_refused);
-                    tracing::warn!(build_id, "debug file of a debuginfod server refused: {why}");
-                    false
-                }
+                Err(why) => refused(&why),
             },
-            Answer::TooLarge => {
-                bump(&counters.debuginfod_refused);
-                tracing::warn!(
-                    build_id,
-                    "debug file of a debuginfod server refused: it is too large"
-                );
-                false
-            }
-            Answer::Absent => {
+            Ok(Answer::TooLarge) => refused(&"it is too large"),
+            Ok(Answer::Absent) => {
                 bump(&counters.debuginfod_absent);
-                false
+                Outcome::Absent
             }
-            Answer::Unavailable => {
+            Ok(Answer::Unavailable) => {
                 bump(&counters.debuginfod_failed);
-                false
+                Outcome::Unavailable
             }
+            Err(_) => refused(&"the answer cannot be read"),
         };
         // What is not there need not be removed.
         let _ = fs::remove_file(&incoming);
         let mut state = self.state();
-        state.wanted.done(build_id, is_there);
-        if is_there {
+        state.wanted.done(build_id, outcome);
+        if outcome == Outcome::Kept {
             state.there.insert(build_id.to_owned());
         }
     }
@@ -187,14 +195,15 @@ impl FetchedFiles {
 
     /// Removes what was not used for longest until so much more fits.
     fn make_room(&self, bytes: u64) -> io::Result<()> {
+        if bytes > self.bytes_max {
+            let text = "it is larger than all may be (`symbols.debuginfod_mib`)";
+            return Err(io::Error::other(text));
+        }
         let mut kept = self.list();
         kept.sort_by_key(|kept| std::cmp::Reverse(kept.used));
         let mut held: u64 = kept.iter().map(|kept| kept.bytes).sum();
         while held + bytes > self.bytes_max {
-            let Some(oldest) = kept.pop() else {
-                let text = "it is larger than all may be (`symbols.debuginfod_mib`)";
-                return Err(io::Error::other(text));
-            };
+            let Some(oldest) = kept.pop() else { break };
             fs::remove_file(&oldest.path)?;
             self.state().there.remove(&oldest.build_id);
             bump(&self.counters.debuginfod_removed);
@@ -217,7 +226,7 @@ impl FetchedFiles {
                     build_id,
                     path: file.path(),
                     bytes: about.len(),
-                    used: about.modified().ok()?,
+                    used: about.accessed().ok()?,
                 })
             })
         });
@@ -236,6 +245,7 @@ struct Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::FileTimes;
     use std::sync::atomic::Ordering;
 
     fn open(dir: &Path, bytes_max: u64) -> (FetchedFiles, Arc<SymbolCounters>) {
@@ -306,8 +316,10 @@ mod tests {
             let path_of = place(files.dir.base(), &name).unwrap();
             fs::create_dir_all(path_of.parent().unwrap()).unwrap();
             fs::copy(&path, &path_of).unwrap();
+            let used = old + Duration::from_secs(age);
+            let times = FileTimes::new().set_accessed(used);
             let file = File::open(&path_of).unwrap();
-            file.set_modified(old + Duration::from_secs(age)).unwrap();
+            file.set_times(times).unwrap();
         }
         files.used(&"aa".repeat(20));
         bring(&files, &path, &id).unwrap();
@@ -320,11 +332,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_larger_than_all_may_be_is_refused() {
+    fn a_file_larger_than_all_may_be_is_refused_and_takes_nothing_with_it() {
         let dir = tempfile::tempdir().unwrap();
         let (path, id, bytes) = own();
         let (files, _) = open(dir.path(), bytes - 1);
+        let other = place(files.dir.base(), &"aa".repeat(20)).unwrap();
+        fs::create_dir_all(other.parent().unwrap()).unwrap();
+        fs::write(&other, "small").unwrap();
         assert!(bring(&files, &path, &id).is_err());
-        assert!(files.list().is_empty());
+        assert!(other.is_file());
+        assert_eq!(files.list().len(), 1);
     }
 }

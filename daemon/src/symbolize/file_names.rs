@@ -49,8 +49,10 @@ pub struct FileNames {
     missing: Unnamed,
     /// Where such addresses lie; none when nothing tells this file from others.
     places: Option<Places>,
-    /// It has no symbols but those it exports.
-    lacks_symbols: bool,
+    /// It has no symbols but those it exports, and its debug file may have them.
+    pub lacks_symbols: bool,
+    /// A file that was fetched was there when it was read.
+    pub has_fetched: bool,
     no_name: HashMap<Unnamed, FrameId>,
     /// When it was last used, on the symbolizer's clock.
     pub used: u64,
@@ -96,6 +98,7 @@ impl FileNames {
             missing: Unnamed::NoSymbols,
             places: None,
             lacks_symbols: false,
+            has_fetched: false,
             no_name: HashMap::new(),
             used: 0,
             counted: 0,
@@ -239,16 +242,6 @@ impl FileNames {
     /// Its build id in hexadecimal, if it has one.
     pub fn build_id(&self) -> Option<&str> {
         self.places.as_ref().map(Places::build_id)
-    }
-
-    /// Its build id when it has no symbols but those it exports, and its debug file may have them.
-    pub fn lacks_symbols(&self) -> Option<&str> {
-        self.build_id().filter(|_| self.lacks_symbols)
-    }
-
-    /// Its debug file was there when it was read.
-    pub fn ask_no_more(&mut self) {
-        self.lacks_symbols = false;
     }
 
     /// True while the debug information is in memory.

@@ -220,15 +220,18 @@ impl Symbolizer {
         self.evict(limit, None);
     }
 
-    /// Has the debug file of a file without symbols fetched, and the file read again once that is here.
+    /// Has the debug file of a file without symbols fetched, and the file read again once that is here, or is
+    /// gone: what is removed takes room for as long as it is open.
     fn ask_for_symbols(&mut self, id: FileId) {
         let (Some(fetched), Some(names)) = (&self.fetched, self.files.get(&id)) else {
             return;
         };
-        let Some(build_id) = names.lacks_symbols() else {
-            return;
+        let read_again = match (names.build_id(), names.lacks_symbols) {
+            (Some(build_id), true) => fetched.want(build_id),
+            (Some(build_id), false) => names.has_fetched && !fetched.has(build_id),
+            (None, _) => false,
         };
-        if fetched.want(build_id) {
+        if read_again {
             let gone = self.files.remove(&id).map_or(0, |names| names.counted);
             self.bytes = self.bytes.saturating_sub(gone);
         }
@@ -246,7 +249,7 @@ impl Symbolizer {
             && fetched.has(build_id)
         {
             fetched.used(build_id);
-            names.ask_no_more();
+            (names.lacks_symbols, names.has_fetched) = (false, true);
         }
         if budget.over() == Some(Over::Later) {
             self.store.count_put_off();

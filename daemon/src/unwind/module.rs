@@ -130,7 +130,8 @@ impl Module {
         if pieces.is_empty() {
             return Ok(());
         }
-        match derive::table(image, &pieces, base, self.entry, budget) {
+        let begin = derive::Begin::of(image, headers);
+        match derive::table(image, &pieces, base, begin, budget) {
             Ok(table) => self.derived = table,
             Err(Over::Later) => return Err(Over::Later),
             Err(Over::Memory | Over::Time) => {}

@@ -6,7 +6,7 @@ use super::keys::{STEP_NS, Span};
 use super::quality;
 use super::rollup::Source;
 use super::select::{Condition, Grouping, Labels, Unit, sum, within};
-use crate::store::names::{LookedUp, NamedBy};
+use crate::store::names::{NamedBy, Nameless};
 use crate::store::prune::prune;
 use crate::store::{Answer, LabelSet, Limits, StoreQuality, TimeRange};
 use clickhouse::Row;
@@ -61,13 +61,8 @@ pub(super) async fn profile(
         }
     }
     let stacks = read_stacks(client, &mut read, limits).await?;
-    if let Some(unnamed) = names.unnamed(&read.dict, LookedUp::default()) {
-        let found = names.find(unnamed, limits);
-        if found.cut {
-            return Err(Fault::GivenUp);
-        }
-        found.apply(&mut read.dict);
-    }
+    names.name(&mut read.dict, &mut Nameless::default(), limits);
+    within(read.dict.later.heap_bytes(), limits)?;
     let unit = std::mem::take(&mut read.unit).name();
     let range = windows.range.unwrap_or(span.covered);
     let info = Info {

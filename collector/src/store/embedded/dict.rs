@@ -9,7 +9,7 @@
 
 use super::codec::{Damage, Reader, put, put_bytes};
 use super::marks::Marks;
-use crate::store::names::LookedUp;
+use crate::store::names::Nameless;
 use crate::store::{Defined, HostKey, LabelSet};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use profile::{
@@ -18,6 +18,7 @@ use profile::{
 };
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Labels that tell processes of one cgroup apart. Samples that differ in them alone are stored in one
 /// block, because each of them has few.
@@ -128,8 +129,8 @@ pub struct Dict {
     hidden: Vec<bool>,
     other: Option<StackId>,
     identity: u64,
-    /// Which of its frames without a name were looked up.
-    pub looked_up: LookedUp,
+    /// Its frames without a name, to be looked up. Taken after the dictionary's lock is given back.
+    pub unnamed: Arc<Mutex<Nameless>>,
 }
 
 /// What became of frames and stacks of another dictionary: each is looked up once.
@@ -185,7 +186,7 @@ impl Dict {
             hidden: vec![false; service_labels.len()],
             other: None,
             identity: IDENTITIES.fetch_add(1, Ordering::Relaxed),
-            looked_up: LookedUp::default(),
+            unnamed: Arc::default(),
         }
     }
 
@@ -212,6 +213,11 @@ impl Dict {
             + self.contents.capacity() * 16
             + self.depths.capacity() * 2
             + self.contents_index.allocation_size()
+    }
+
+    /// What of it is stored, in bytes: names that came later are not.
+    pub fn stored_bytes(&self) -> usize {
+        self.heap_bytes() - self.tables.later.heap_bytes()
     }
 
     /// True when the service rollup tells `label` as the series themselves do: wherever a series has

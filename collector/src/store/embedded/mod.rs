@@ -71,7 +71,7 @@ use super::{
     Answer, Cancel, Defined, HostRange, HostRecord, Labelled, Limits, Lines, NewWindow, Scope,
     Store, StoreError, Taken, TimeRange,
 };
-use crate::store::names::{NamedBy, Names};
+use crate::store::names::{Named, NamedBy, Nameless, Names};
 use counters::Counters;
 use dict::Dict;
 use file::FileError;
@@ -83,9 +83,25 @@ use push::Writer;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, RwLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 use wal::Wal;
+
+/// How long a query waits for another that looks the same names up, before it looks again.
+const NAMES_WAIT: Duration = Duration::from_millis(5);
+
+/// A dictionary that pushes go on with while it gets names.
+struct Locked<'a>(&'a RwLock<Dict>);
+
+impl Named for Locked<'_> {
+    fn read<T>(&mut self, look: impl FnOnce(&Dictionary) -> T) -> T {
+        look(&read(self.0).tables)
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Dictionary)) {
+        change(&mut write(self.0).tables);
+    }
+}
 
 /// Most time that upkeep takes to look names up.
 const NAME_AHEAD: Duration = Duration::from_millis(500);
@@ -133,28 +149,30 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Names what of a dictionary agents could not name and was not looked up yet. Nothing is locked
-    /// meanwhile.
-    fn name_frames(&self, dict: &RwLock<Dict>, limits: &Limits) -> Result<(), StoreError> {
-        let unnamed = {
-            let dict = read(dict);
-            self.names.unnamed(&dict.tables, dict.looked_up)
-        };
-        let Some(unnamed) = unnamed else {
-            return Ok(());
-        };
-        let found = self.names.find(unnamed, limits);
-        let cut = found.cut;
-        let mut dict = write(dict);
-        dict.looked_up = found.apply(&mut dict.tables);
-        match cut {
-            true => Err(StoreError::Cancelled),
-            false => Ok(()),
+    /// Names what of a dictionary agents could not name, as far as the time goes. What another query looks up
+    /// is waited for.
+    fn name_frames(&self, dict: &RwLock<Dict>, limits: &Limits) {
+        let unnamed = Arc::clone(&read(dict).unnamed);
+        loop {
+            match unnamed.try_lock() {
+                Ok(mut unnamed) => return self.names.name(Locked(dict), &mut unnamed, limits),
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    // Frames that were being looked up are looked up again.
+                    *poisoned.into_inner() = Nameless::default();
+                    unnamed.clear_poison();
+                }
+                Err(TryLockError::WouldBlock) => {
+                    if limits.cancel.is_cancelled() || Instant::now() >= limits.deadline {
+                        return;
+                    }
+                    std::thread::sleep(NAMES_WAIT);
+                }
+            }
         }
     }
 
     /// Looks up what came since the last time, before somebody asks: what nobody knows yet can be fetched
-    /// meanwhile.
+    /// meanwhile. What is left goes on the next time.
     fn name_ahead(&self) {
         let limits = Limits {
             cancel: Cancel::default(),
@@ -165,8 +183,7 @@ impl EmbeddedStore {
         };
         let newest = read(&self.partitions).values().next_back().cloned();
         if let Some(dict) = newest.and_then(|newest| newest.dict_in_memory()) {
-            // What is left goes on the next time.
-            let _ = self.name_frames(&dict, &limits);
+            self.name_frames(&dict, &limits);
         }
     }
 

@@ -393,7 +393,7 @@ fn neighbours(store: &EmbeddedStore, partition: &Partition) -> Vec<Arc<RwLock<Di
 }
 
 fn is_full(store: &EmbeddedStore, dict: &Dict) -> bool {
-    dict.heap_bytes() > store.options.partition_dictionary_bytes
+    dict.stored_bytes() > store.options.partition_dictionary_bytes
 }
 
 fn adopt_defined(

@@ -44,17 +44,20 @@ impl State {
     /// The dictionary with all names that are known now.
     fn named(&self) -> Dictionary {
         let mut dict = self.dict.clone();
-        let frames = (0..dict.frames.len() as u32).map(FrameId);
-        let found: Vec<_> = frames
-            .filter_map(|id| {
-                let place = [self.dict.frame(id).place()?];
-                let (name, source) = self.names.as_ref()?.names(&place).remove(0)?;
-                Some((id, name, source))
-            })
-            .collect();
-        for (id, name, source) in found {
-            dict.later.set(id, &name, source);
+        let Some(known) = &self.names else {
+            return dict;
+        };
+        let mut wanted = BTreeSet::new();
+        for id in (0..dict.frames.len() as u32).map(FrameId) {
+            let Some(place) = self.dict.frame(id).place() else {
+                continue;
+            };
+            match known.names(place.build_id, &[place.address]) {
+                Some((source, names)) => dict.later.set(id, names[0].as_deref(), source),
+                None => drop(wanted.insert(place.build_id.to_owned())),
+            }
         }
+        known.want(wanted.into_iter().collect());
         dict
     }
 }

@@ -209,12 +209,15 @@ fn is_call(instruction: &Instruction) -> bool {
 }
 
 /// The address that an instruction puts into a register.
-fn address_taken(instruction: &Instruction) -> Option<u64> {
+pub fn address_taken(instruction: &Instruction) -> Option<u64> {
     match (instruction.mnemonic(), instruction.op1_kind()) {
         (Mnemonic::Lea, _) if instruction.is_ip_rel_memory_operand() => {
             Some(instruction.memory_displacement64())
         }
         (Mnemonic::Mov, OpKind::Immediate32) => Some(instruction.immediate32().into()),
+        (Mnemonic::Mov, OpKind::Immediate32to64) => {
+            u64::try_from(instruction.immediate32to64()).ok()
+        }
         _ => None,
     }
 }

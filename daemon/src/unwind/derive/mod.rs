@@ -28,9 +28,9 @@ use super::table::{ROWS_MAX, Table};
 use crate::symbolize::budget::{FileBudget, Over};
 use crate::symbolize::elf::{Headers, ReadAt};
 use code::Code;
-use explore::{Derived, Run, derive};
+use explore::{Derived, Run, address_taken, derive};
 use frame::{Frame, Value};
-use iced_x86::Register;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind, Register};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -71,8 +71,62 @@ const CPU_MAX: Duration = Duration::from_millis(400);
 /// Most places that signal handlers return to. A C library has one or two.
 const SIGNAL_RETURNS_MAX: usize = 16;
 
-/// The table of the code in `pieces` of a file, whose addresses are counted from `base`. `entry`:
-/// where the kernel enters it; 0 when it does not. `None` when nothing could be derived.
+/// Code at the kernel's entry that is looked through for the function that it has called. Unit: bytes.
+/// C libraries have some forty.
+const BEGIN_BYTES: usize = 96;
+
+/// Where a program is entered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Begin {
+    /// Where the kernel does; 0 when it does not.
+    entry: u64,
+    /// `main`, which the code there has the C library call, and which calls whatever is ours. Where it
+    /// never returns nothing else tells that a function begins there.
+    main: Option<u64>,
+}
+
+impl Begin {
+    /// Looks at the code that the kernel enters.
+    pub fn of<R: ReadAt + ?Sized>(image: &R, headers: &Headers) -> Begin {
+        let mut begin = Begin {
+            entry: headers.entry,
+            main: None,
+        };
+        let Some(offset) = headers
+            .offset_of(headers.entry)
+            .filter(|_| headers.entry != 0)
+        else {
+            return begin;
+        };
+        let mut code = [0; BEGIN_BYTES];
+        let len = image.read_some_at(&mut code, offset).unwrap_or(0);
+        begin.main = first_argument(&code[..len], headers.entry);
+        begin
+    }
+}
+
+/// The address that code has in the register of the first argument when it first calls something.
+fn first_argument(code: &[u8], address: u64) -> Option<u64> {
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let mut argument = None;
+    for instruction in &mut decoder {
+        match instruction.flow_control() {
+            FlowControl::Next => {}
+            FlowControl::Call | FlowControl::IndirectCall => return argument,
+            _ => return None,
+        }
+        if instruction.op0_kind() != OpKind::Register || instruction.op_count() != 2 {
+            continue;
+        }
+        if instruction.op0_register().full_register() == Register::RDI {
+            argument = address_taken(&instruction);
+        }
+    }
+    None
+}
+
+/// The table of the code in `pieces` of a file, whose addresses are counted from `base`. `None` when
+/// nothing could be derived.
 ///
 /// # Errors
 /// When that takes more than `budget` has left.
@@ -80,7 +134,7 @@ pub fn table<R: ReadAt + ?Sized>(
     image: &R,
     pieces: &[Piece],
     base: u64,
-    entry: u64,
+    begin: Begin,
     budget: &FileBudget<'_>,
 ) -> Result<Option<Table>, Over> {
     let mut builder = Builder::new();
@@ -107,7 +161,7 @@ pub fn table<R: ReadAt + ?Sized>(
             }
             let mut check = || in_time() && budget.check().is_ok();
             let code = Code::new(&bytes, piece.address, &mut check);
-            add(&mut builder, code, piece.begins, base, entry)?;
+            add(&mut builder, code, piece.begins, base, begin)?;
             budget.check()?;
             left -= len;
             piece = Piece {
@@ -217,15 +271,17 @@ fn add(
     mut code: Code<'_, '_>,
     begins: bool,
     base: u64,
-    entry: u64,
+    program: Begin,
 ) -> Result<(), Over> {
     let bytes = code.bytes();
     let Some(Ok(start)) = code.base().checked_sub(base).map(u32::try_from) else {
         return Ok(());
     };
     let first = begins.then(|| code.padding_end(0)).flatten();
-    let entry = code.place(entry).filter(|_| entry != 0);
-    let Some(Derived { runs, frames }) = derive(code, entry, first.as_slice()) else {
+    let entry = code.place(program.entry).filter(|_| program.entry != 0);
+    let main = program.main.and_then(|main| code.place(main));
+    let entries: Vec<u32> = first.into_iter().chain(main).collect();
+    let Some(Derived { runs, frames }) = derive(code, entry, &entries) else {
         return Ok(());
     };
     let mut kinds = Vec::with_capacity(frames.len());

@@ -38,7 +38,7 @@ pub fn costs(
                 read: of,
             } = found;
             used |= of;
-            store.name_frames(&dict, limits)?;
+            store.name_frames(&dict, limits);
             counted.next_dictionary();
             // A dictionary that is locked keeps pushes waiting: it is copied from and looked at in slices.
             let shape = {

@@ -165,7 +165,7 @@ pub fn profile(
         &mut guard,
         |partition, guard| read_partition(partition, range, query, guard),
         |found, guard| {
-            store.name_frames(&found.dict, limits)?;
+            store.name_frames(&found.dict, limits);
             merge.partition(found, guard)
         },
     )?;
