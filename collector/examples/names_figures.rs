@@ -151,7 +151,10 @@ fn main() -> Result<(), Failed> {
     let kept = begin.elapsed();
     let (first, named) = ask(&store)?;
     let next = least(&store)?;
-    let disk = std::fs::metadata(dir.path().join("symbols/symbols.sqlite"))?.len();
+    let mut disk = 0;
+    for file in std::fs::read_dir(dir.path().join("symbols"))? {
+        disk += file?.metadata()?.len();
+    }
 
     let ratio = |time: Duration| time.as_secs_f64() / without.as_secs_f64();
     let all = functions.list.len();
@@ -160,7 +163,7 @@ fn main() -> Result<(), Failed> {
         path.display()
     );
     println!(
-        "{} KiB by our count, {} KiB of file",
+        "{} KiB by our count, {} KiB of files",
         put.bytes >> 10,
         disk >> 10
     );

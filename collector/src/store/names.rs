@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Frames looked at, or looked up, while a dictionary is locked and between looks at the clock.
 const SLICE: usize = 1024;
 
-/// How often those that know names are told which builds lack them.
+/// How often those that know names are told again which builds lack them.
 const WANT: Duration = Duration::from_secs(30);
 
 /// Names of functions of one build, and where they came from.
@@ -37,7 +37,8 @@ pub(super) struct Nameless {
     /// How many frames of the dictionary were looked at.
     frames: usize,
     builds: HashMap<Box<str>, Build>,
-    told: Option<Instant>,
+    /// When it was told of last which builds have no symbols, and how many they were.
+    told: Option<(Instant, usize)>,
 }
 
 #[derive(Default)]
@@ -113,9 +114,10 @@ impl NamedBy {
             }
             build.named = version.is_some();
         }
-        if told.is_none_or(|at| at.elapsed() >= WANT) {
-            *told = Some(Instant::now());
-            let lacking = builds.iter().filter(|(_, build)| build.version.is_none());
+        let lacking = builds.iter().filter(|(_, build)| build.version.is_none());
+        let count = lacking.clone().count();
+        if told.is_none_or(|(at, told)| told != count || at.elapsed() >= WANT) {
+            *told = Some((Instant::now(), count));
             known.want(lacking.map(|(build_id, _)| build_id.to_string()).collect());
         }
     }

@@ -257,3 +257,40 @@ fn it_stops_where_it_is_told_to() {
     let mut check = || false;
     assert!(derive(Code::new(&code, 0x1000, &mut check), None, &[0]).is_none());
 }
+
+#[test]
+fn main_is_what_the_code_at_the_kernels_entry_has_called() {
+    // xor ebp, ebp; mov r9, rdx; pop rsi; mov rdx, rsp; and rsp, -16; push rax; push rsp
+    let before = [
+        0x31, 0xed, 0x49, 0x89, 0xd1, 0x5e, 0x48, 0x89, 0xe2, 0x48, 0x83, 0xe4, 0xf0, 0x50, 0x54,
+    ];
+    let with = |rest: &[u8]| first_argument(&[&before, rest].concat(), 0x40_1000);
+    // mov rdi, 0x4ec478; call [rip + …]: what is linked to one place, as glibc has it.
+    let fixed = [
+        0x48, 0xc7, 0xc7, 0x78, 0xc4, 0x4e, 0x00, 0xff, 0x15, 0, 0, 0, 0, 0xf4,
+    ];
+    assert_eq!(with(&fixed), Some(0x4e_c478));
+    // mov edi, 0x4ec478; call …
+    assert_eq!(
+        with(&[0xbf, 0x78, 0xc4, 0x4e, 0x00, 0xe8, 0, 0, 0, 0]),
+        Some(0x4e_c478)
+    );
+    // lea rdi, [rip + 0x100]; call [rip + …]
+    let moved = [0x48, 0x8d, 0x3d, 0x00, 0x01, 0, 0, 0xff, 0x15, 0, 0, 0, 0];
+    assert_eq!(with(&moved), Some(0x40_1000 + 15 + 7 + 0x100));
+}
+
+#[test]
+fn code_that_calls_nothing_or_hands_over_something_else_has_no_main() {
+    // mov edi, 1; hlt
+    assert_eq!(first_argument(&[0xbf, 1, 0, 0, 0, 0xf4], 0x1000), None);
+    // mov edi, 1; mov rdi, rsp; call …, as the dynamic linker's own
+    let own = [0xbf, 1, 0, 0, 0, 0x48, 0x89, 0xe7, 0xe8, 0, 0, 0, 0];
+    assert_eq!(first_argument(&own, 0x1000), None);
+    // jmp …
+    assert_eq!(
+        first_argument(&[0xbf, 1, 0, 0, 0, 0xeb, 0xfe], 0x1000),
+        None
+    );
+    assert_eq!(first_argument(&[], 0x1000), None);
+}
