@@ -29,6 +29,7 @@ use profile::{FrameFilter, FrameFilterOp, Profile, Selector};
 use prost::Message;
 use proto::ProfileAssembler;
 use std::path::{Component, Path};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 mod fleet;
 mod generated;
@@ -54,6 +55,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("proc_text", proc_text),
     ("container_metadata", container_metadata),
     ("symbol_names", symbol_names),
+    ("symbol_files", symbol_files),
     ("config", config),
     ("pprof", pprof),
     ("perf_script", perf_script),
@@ -301,6 +303,31 @@ pub fn container_metadata(data: &[u8]) {
         let labels = found.metadata.labels.iter();
         let bytes: usize = labels.map(|(name, value)| name.len() + value.len()).sum();
         assert!(bytes <= LABEL_BYTES_MAX);
+    }
+}
+
+/// Files that people upload for their symbols: what is taken is in order, has names, and ends.
+pub fn symbol_files(data: &[u8]) {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(format!("symbol-file-{process}-{number}"));
+    std::fs::write(&path, data).expect("a writable directory");
+    let file = std::fs::File::open(&path).expect("the file");
+    // It is open, and needs no name.
+    std::fs::remove_file(&path).expect("the file");
+    let Ok(found) = collector::symbols::Functions::read(&file) else {
+        return;
+    };
+    assert!(profile::is_build_id(&found.build_id));
+    assert!(
+        found
+            .list
+            .is_sorted_by(|left, right| left.start < right.start)
+    );
+    for function in &found.list {
+        assert!(function.start < function.end);
+        let name = found.name(function);
+        assert!(!name.is_empty() && name.len() <= names::MANGLED_BYTES_MAX);
     }
 }
 
