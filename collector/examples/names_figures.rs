@@ -1,8 +1,9 @@
-//! What names cost that agents could not give: a profile whose functions have none, the first after their
-//! symbols came, and the next.
+//! What names cost that agents could not give: a profile whose functions have none, the first after
+//! their symbols came, and the next.
 //!
-//! `cargo run --release -p fleetprof-collector --example names_figures [FILE [FUNCTIONS]]` takes the symbols of
-//! a file with a build id and a symbol table, this program's own by default, and 20,000 of its functions.
+//! `cargo run --release -p fleetprof-collector --example names_figures [FILE [FUNCTIONS]]` takes
+//! the symbols of a file with a build id and a symbol table, this program's own by default, and
+//! 20,000 of its functions.
 
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{

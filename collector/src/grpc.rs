@@ -1,5 +1,6 @@
 //! The gRPC listener: for agents IngestService and ControlService, for people QueryService,
-//! CaptureService, PinService and SymbolService; EvidenceService takes pins of agents; with health and reflection.
+//! CaptureService, PinService and SymbolService; EvidenceService takes pins of agents; with health
+//! and reflection.
 
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;

@@ -1,8 +1,9 @@
 //! The collector as a whole: what is started, in which order it ends, and what ends it.
 //!
 //! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for
-//! queries; `fp-store`, which stores windows; `fp-upkeep`, which calls [`Store::maintain`]; `fp-survey`, which looks for hosts in trouble; and `fp-debuginfod`, which fetches symbols where servers
-//! are configured.
+//! queries; `fp-store`, which stores windows; `fp-upkeep`, which calls [`Store::maintain`];
+//! `fp-survey`, which looks for hosts in trouble; and `fp-debuginfod`, which fetches symbols where
+//! servers are configured.
 
 use crate::config::Config;
 use crate::control::{self, Control, ControlOptions};

@@ -67,7 +67,8 @@ pub enum Kind {
     /// `auto`, and `KIND:/PATH` with one of these kinds, at most this many in all; `,` between them
     /// outside of files.
     Sources(usize, &'static [&'static str]),
-    /// URLs of servers, `http://` or `https://`, at most this many; `,` between them outside of files.
+    /// URLs of servers, `http://` or `https://`, at most this many; `,` between them outside of
+    /// files.
     Urls(usize),
     /// Absolute paths, at most this many; `:` between them outside of files.
     Paths(usize),

@@ -18,7 +18,8 @@ pub struct Dictionary {
     pub stacks: StackTrie,
     /// Label sets, with text in `strings`.
     pub label_sets: LabelSetTable,
-    /// Names that frames got later. Not part of what the dictionary is: they are neither stored nor sent.
+    /// Names that frames got later. Not part of what the dictionary is: they are neither stored nor
+    /// sent.
     pub later: LaterNames,
 }
 
@@ -131,8 +132,8 @@ impl Remap {
         }
     }
 
-    /// Carries frames as they are shown: with the names that they got later, for answers. Copies of what
-    /// is stored keep frames as they are.
+    /// Carries frames as they are shown: with the names that they got later, for answers. Copies of
+    /// what is stored keep frames as they are.
     pub(crate) fn shown(self) -> Remap {
         Remap {
             shown: true,

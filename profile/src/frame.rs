@@ -73,8 +73,8 @@ pub struct Frame {
     /// The function as the runtime or linker spells it; empty where that is `function`, or not kept.
     ///
     /// Part of what a frame is: overloads of one Java method, and one JavaScript function as each
-    /// tier of the compiler left it, are frames of their own that share a function. Of a frame without
-    /// a symbol it is the [`Place`](crate::Place) of its function, where that is known.
+    /// tier of the compiler left it, are frames of their own that share a function. Of a frame
+    /// without a symbol it is the [`Place`](crate::Place) of its function, where that is known.
     pub system_name: StrId,
     /// Base name or path of the file the code came from; empty when there is none.
     pub module: StrId,

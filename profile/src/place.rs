@@ -13,8 +13,9 @@ const BUILD_ID_DIGITS_MIN: usize = 8;
 
 /// A function of a file, wherever that file is.
 ///
-/// Stands in [`Frame::system_name`](crate::Frame::system_name) of frames without a symbol, as `BUILD_ID+0xADDRESS`: so it is part
-/// of what the frame is, and functions without names are told apart.
+/// Stands in [`Frame::system_name`](crate::Frame::system_name) of frames without a symbol, as
+/// `BUILD_ID+0xADDRESS`: so it is part of what the frame is, and functions without names are told
+/// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Place<'a> {
     /// The GNU build id in lower-case hexadecimal.
@@ -53,8 +54,8 @@ fn is_hex(text: &str) -> bool {
     bytes.all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// Most text of names that one dictionary gets later. Unit: bytes. Half a million functions; a name that was
-/// replaced stays in it.
+/// Most text of names that one dictionary gets later. Unit: bytes. Half a million functions; a name
+/// that was replaced stays in it.
 const LATER_BYTES_MAX: usize = 64 << 20;
 
 /// Where a name came from that the agent did not have.
@@ -86,8 +87,8 @@ pub type NamedLater = [u64; NameSource::ALL.len()];
 /// Names of frames of one dictionary that were found after the frames had been made.
 ///
 /// They change what is shown and filtered, never what a frame is: its id, its content and its place
-/// stay, so what is stored stays true when a name is found to be wrong, or is forgotten. Their text is
-/// not in the dictionary's strings, which are stored.
+/// stay, so what is stored stays true when a name is found to be wrong, or is forgotten. Their text
+/// is not in the dictionary's strings, which are stored.
 #[derive(Clone, Default)]
 pub struct LaterNames {
     frames: HashMap<FrameId, (StrId, NameSource)>,

@@ -1,5 +1,6 @@
-//! Names that no host has: a stripped program has them in answers about windows that the collector has
-//! stored already, once its symbols were uploaded or a debuginfod server was found to have them.
+//! Names that no host has: a stripped program has them in answers about windows that the collector
+//! has stored already, once its symbols were uploaded or a debuginfod server was found to have
+//! them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::ctl::ctl;

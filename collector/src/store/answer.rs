@@ -104,8 +104,8 @@ pub struct StoreQuality {
     pub unit: String,
     /// Weight of what limits folded into parents.
     pub pruned_weight: u64,
-    /// Of the answer's samples, those whose leaf the agent could not name and the collector did, by where
-    /// the name came from. Answers with functions only.
+    /// Of the answer's samples, those whose leaf the agent could not name and the collector did, by
+    /// where the name came from. Answers with functions only.
     pub named_later: NamedLater,
     /// Partitions set aside that would have answered.
     pub damaged: Vec<String>,

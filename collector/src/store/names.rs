@@ -20,7 +20,8 @@ pub trait Names: Send + Sync {
     /// Another number for each symbol table that a build ever had; none where it has none.
     fn version(&self, build_id: &str) -> Option<u64>;
 
-    /// Names of places in one build, in their order; none where it has no symbols any more. Reads files.
+    /// Names of places in one build, in their order; none where it has no symbols any more. Reads
+    /// files.
     fn names(&self, build_id: &str, addresses: &[u64]) -> Option<Found>;
 
     /// Says that these builds have no symbols here: they may be looked for elsewhere, for later.
@@ -73,8 +74,9 @@ impl NamedBy {
         let _ = self.0.set(names);
     }
 
-    /// Names what of a dictionary has no name and was not looked up yet, as far as the time goes: what is
-    /// left is for the next call. The dictionary is locked for slices only, never while names are read.
+    /// Names what of a dictionary has no name and was not looked up yet, as far as the time goes:
+    /// what is left is for the next call. The dictionary is locked for slices only, never while
+    /// names are read.
     pub fn name(&self, mut dict: impl Named, unnamed: &mut Nameless, limits: &Limits) {
         let Some(known) = self.0.get() else { return };
         let over = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;

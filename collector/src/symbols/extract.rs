@@ -1,8 +1,9 @@
 //! Reads the functions of an ELF file: the symbol table and the build id, nothing else.
 //!
-//! Files come from whoever may upload, and from servers. They lie in a file of our own by then, so nobody
-//! changes them meanwhile. Each table is bounded before it is read, and read once, whole: what a file may
-//! say of sizes, names that share their text, and sections without end cost no more than the bounds.
+//! Files come from whoever may upload, and from servers. They lie in a file of our own by then, so
+//! nobody changes them meanwhile. Each table is bounded before it is read, and read once, whole:
+//! what a file may say of sizes, names that share their text, and sections without end cost no more
+//! than the bounds.
 
 use object::LittleEndian as LE;
 use object::elf::{
@@ -330,7 +331,8 @@ mod tests {
         );
     }
 
-    /// A file of nothing but headers: sections of these types and contents, the last one text for all.
+    /// A file of nothing but headers: sections of these types and contents, the last one text for
+    /// all.
     fn made(symbols: &[u8], names: &[u8]) -> Vec<u8> {
         let note = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0aaaabbbbccccddddeeee";
         let contents: [(u32, u32, &[u8]); 4] =

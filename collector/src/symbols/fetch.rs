@@ -1,4 +1,5 @@
-//! Asks debuginfod servers for builds that answers had no names for, one at a time, on a thread of its own.
+//! Asks debuginfod servers for builds that answers had no names for, one at a time, on a thread of
+//! its own.
 //!
 //! No answer waits for it: what it brings is in the next one.
 

@@ -1,11 +1,12 @@
 //! Names of functions that agents could not give: symbol tables by build id, uploaded or fetched.
 //!
-//! An agent names what its host has names for. Of the rest a frame says which function of which build it
-//! is ([`profile::Place`]), and that is stored. The names are looked up when an answer is made, so windows
-//! that were stored before a symbol table came have them too, and nothing stored is changed.
+//! An agent names what its host has names for. Of the rest a frame says which function of which
+//! build it is ([`profile::Place`]), and that is stored. The names are looked up when an answer is
+//! made, so windows that were stored before a symbol table came have them too, and nothing stored
+//! is changed.
 //!
-//! `extract` reads files, `table` keeps what is in them, `fetch` asks debuginfod servers for builds that
-//! answers had no names for, and `service` takes uploads.
+//! `extract` reads files, `table` keeps what is in them, `fetch` asks debuginfod servers for builds
+//! that answers had no names for, and `service` takes uploads.
 
 mod extract;
 mod fetch;
@@ -64,8 +65,8 @@ struct Inner {
 }
 
 impl Symbols {
-    /// Opens what is known, and begins to ask servers where there are any. Where there can be no database
-    /// that is said, and nothing has names.
+    /// Opens what is known, and begins to ask servers where there are any. Where there can be no
+    /// database that is said, and nothing has names.
     ///
     /// # Errors
     /// When the thread that asks servers cannot be started.

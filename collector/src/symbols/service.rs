@@ -26,8 +26,8 @@ const MESSAGE_MAX: Duration = Duration::from_secs(30);
 /// Time for one upload. 4 GiB in this time are 3.5 MiB/s.
 const UPLOAD_MAX: Duration = Duration::from_secs(1200);
 
-/// Bytes that come in a second, at least, once an upload has gone on for [`MESSAGE_MAX`]: whoever is slower keeps
-/// others waiting.
+/// Bytes that come in a second, at least, once an upload has gone on for [`MESSAGE_MAX`]: whoever
+/// is slower keeps others waiting.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// Time an upload waits for others that come, or are read.

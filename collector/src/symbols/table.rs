@@ -342,8 +342,8 @@ impl Table {
         Ok(())
     }
 
-    /// Writes what is only in memory: when each was used. Not while something else is written, which does
-    /// that too.
+    /// Writes what is only in memory: when each was used. Not while something else is written,
+    /// which does that too.
     ///
     /// # Errors
     /// When the database fails.

@@ -168,8 +168,8 @@ impl Draft {
     }
 }
 
-/// A frame from its name: `[…]` is synthetic, `?…` has no symbol, `?BUILD+0xADDRESS` says where its function
-/// lies, `query` is one of a runtime that writes a name of its own.
+/// A frame from its name: `[…]` is synthetic, `?…` has no symbol, `?BUILD+0xADDRESS` says where its
+/// function lies, `query` is one of a runtime that writes a name of its own.
 pub fn frame(name: &str) -> FrameRef<'_> {
     let place = name
         .strip_prefix('?')

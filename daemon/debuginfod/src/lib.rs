@@ -1,8 +1,10 @@
-//! Fetches separate debug files from debuginfod servers: by build id, one file at a time, within bounds.
+//! Fetches separate debug files from debuginfod servers: by build id, one file at a time, within
+//! bounds.
 //!
-//! Nobody waits for it: a thread asks, and what it brings is there for the next look. A server that is
-//! away, slow or wrong is left alone for a while, longer each time. What a server sends is written to a
-//! file of the caller and is a stranger's: whoever reads it checks that it is of the build asked for.
+//! Nobody waits for it: a thread asks, and what it brings is there for the next look. A server that
+//! is away, slow or wrong is left alone for a while, longer each time. What a server sends is
+//! written to a file of the caller and is a stranger's: whoever reads it checks that it is of the
+//! build asked for.
 #![forbid(unsafe_code)]
 
 mod wanted;
@@ -19,8 +21,8 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 /// Time for a connection. When it is too small, far servers seem to be away.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Time until an answer begins. Servers unpack the package that has the file first, which takes them up
-/// to a minute.
+/// Time until an answer begins. Servers unpack the package that has the file first, which takes
+/// them up to a minute.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
 /// Time for a whole file. 1 GiB in this time are 1.7 MiB/s.
@@ -86,7 +88,8 @@ struct Server {
     rests_until: Option<Instant>,
 }
 
-/// True when the file system of a path has room for more. One that cannot be asked says so when it is written to.
+/// True when the file system of a path has room for more. One that cannot be asked says so when it
+/// is written to.
 pub fn has_room(path: &Path) -> bool {
     rustix::fs::statvfs(path)
         .is_ok_and(|about| about.f_bavail.saturating_mul(about.f_frsize) >= FREE_BYTES_MIN)
@@ -100,7 +103,8 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Servers by their URLs; files of more than `bytes_max` are not taken. TLS trusts what the host trusts.
+    /// Servers by their URLs; files of more than `bytes_max` are not taken. TLS trusts what the
+    /// host trusts.
     pub fn new(urls: &[String], bytes_max: u64) -> Servers {
         let server = |url: &String| Server {
             url: url.trim_end_matches('/').to_owned(),
@@ -110,7 +114,8 @@ impl Servers {
         let all = urls.iter().map(server).collect();
         let mut tls = TlsConfig::builder();
         if urls.iter().any(|url| url.starts_with("https://")) {
-            // Certificates that cannot be read are as good as not there: the server is not trusted then.
+            // Certificates that cannot be read are as good as not there: the server is not trusted
+            // then.
             let trusted = rustls_native_certs::load_native_certs().certs;
             let trusted = trusted
                 .iter()
@@ -149,8 +154,8 @@ impl Servers {
         rests.min().unwrap_or_default()
     }
 
-    /// Writes the debug file of a build to `to`, which is made or emptied, from the first server that has
-    /// it. `stopped` is asked now and then; blocks meanwhile.
+    /// Writes the debug file of a build to `to`, which is made or emptied, from the first server
+    /// that has it. `stopped` is asked now and then; blocks meanwhile.
     pub fn fetch(&mut self, build_id: &str, to: &Path, stopped: &dyn Fn() -> bool) -> Fetched {
         if !profile::is_build_id(build_id) {
             return Fetched::Absent;

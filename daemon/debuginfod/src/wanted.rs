@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 /// Most builds that wait. More are asked for when somebody looks at them again.
 const WAITING_MAX: usize = 10_000;
 
-/// Most builds remembered, those that wait included. An entry takes 100 bytes. While there are as many, new ones
-/// are not asked for.
+/// Most builds remembered, those that wait included. An entry takes 100 bytes. While there are as
+/// many, new ones are not asked for.
 const KNOWN_MAX: usize = 60_000;
 
-/// How long a build that no server has is not asked for again: servers learn of new ones. Doubles each time, up
-/// to [`ABSENT_MAX`].
+/// How long a build that no server has is not asked for again: servers learn of new ones. Doubles
+/// each time, up to [`ABSENT_MAX`].
 const ABSENT: Duration = Duration::from_secs(30);
 
 /// See [`ABSENT`].

@@ -421,7 +421,8 @@ fn start_files(
     })
 }
 
-/// Starts what asks debuginfod servers, where there are any. Without a place to keep files nobody is asked.
+/// Starts what asks debuginfod servers, where there are any. Without a place to keep files nobody
+/// is asked.
 fn start_debuginfod(
     threads: &Threads,
     agent: &Agent,

@@ -1,8 +1,9 @@
-//! Debug files that debuginfod servers have: fetched by a thread of its own, kept in a directory of the daemon.
+//! Debug files that debuginfod servers have: fetched by a thread of its own, kept in a directory of
+//! the daemon.
 //!
-//! The namer says which builds have no symbols and goes on; what comes is found by build id as in any other
-//! debug directory, from the next batch on. The directory is bounded: what was not used for longest goes.
-//! A file is taken only when it is of the build asked for and has symbols.
+//! The namer says which builds have no symbols and goes on; what comes is found by build id as in
+//! any other debug directory, from the next batch on. The directory is bounded: what was not used
+//! for longest goes. A file is taken only when it is of the build asked for and has symbols.
 
 use super::counters::{SymbolCounters, bump};
 use super::elf::read_headers;
@@ -98,8 +99,8 @@ impl FetchedFiles {
         self.state().there.contains(build_id)
     }
 
-    /// Notes that a file is used, which keeps it. By the time of access alone: whoever has it open knows by the
-    /// other that nobody wrote to it.
+    /// Notes that a file is used, which keeps it. By the time of access alone: whoever has it open
+    /// knows by the other that nobody wrote to it.
     pub fn used(&self, build_id: &str) {
         let now = Timespec {
             tv_sec: 0,

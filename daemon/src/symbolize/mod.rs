@@ -166,8 +166,8 @@ impl Symbolizer {
         }
     }
 
-    /// Has servers asked for the debug files of what has no symbols here. Where they are kept is one of
-    /// [`SymbolOptions::debug_dirs`].
+    /// Has servers asked for the debug files of what has no symbols here. Where they are kept is
+    /// one of [`SymbolOptions::debug_dirs`].
     pub fn fetching(mut self, fetched: Option<Arc<FetchedFiles>>) -> Symbolizer {
         self.fetched = fetched;
         self
@@ -220,8 +220,8 @@ impl Symbolizer {
         self.evict(limit, None);
     }
 
-    /// Has the debug file of a file without symbols fetched, and the file read again once that is here, or is
-    /// gone: what is removed takes room for as long as it is open.
+    /// Has the debug file of a file without symbols fetched, and the file read again once that is
+    /// here, or is gone: what is removed takes room for as long as it is open.
     fn ask_for_symbols(&mut self, id: FileId) {
         let (Some(fetched), Some(names)) = (&self.fetched, self.files.get(&id)) else {
             return;

@@ -1,8 +1,9 @@
 //! Where code without a symbol lies: the function of an address, as the unwind information tells it.
 //!
-//! A stripped file has no names, but mostly a table of where its functions begin, for exceptions. A frame
-//! of each function costs no more than with a name, and the name can be looked up elsewhere later. The
-//! table is searched where it lies, 8 bytes at a time: 20 reads an address, once for each, and no memory.
+//! A stripped file has no names, but mostly a table of where its functions begin, for exceptions. A
+//! frame of each function costs no more than with a name, and the name can be looked up elsewhere
+//! later. The table is searched where it lies, 8 bytes at a time: 20 reads an address, once for
+//! each, and no memory.
 //!
 //! Its order is a stranger's word, and so is what it leads to. Only a description that says of itself
 //! that it covers the address is believed; without one the place is the address itself.
@@ -13,15 +14,16 @@ use hashbrown::HashMap;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Place, Unnamed};
 use std::fmt::Write;
 
-/// Most places of one file kept as frames of one dictionary. Further ones share a frame that says only the
-/// file. Programs of a million functions have some thousands with samples in an hour.
+/// Most places of one file kept as frames of one dictionary. Further ones share a frame that says
+/// only the file. Programs of a million functions have some thousands with samples in an hour.
 const PLACES_MAX: usize = 16_384;
 
-/// Bytes before the entries of the table: version, encodings, where `.eh_frame` is, the number of entries.
+/// Bytes before the entries of the table: version, encodings, where `.eh_frame` is, the number of
+/// entries.
 const TABLE_HEADER: usize = 12;
 
-/// The header that all linkers write: version 1, a pointer of 4 bytes relative to its own place, a number
-/// of 4 bytes, entries of two of 4 bytes relative to the table.
+/// The header that all linkers write: version 1, a pointer of 4 bytes relative to its own place, a
+/// number of 4 bytes, entries of two of 4 bytes relative to the table.
 const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
 /// The table of a file.
@@ -121,8 +123,8 @@ impl Places {
         &self.build_id
     }
 
-    /// The frame of a place without a name; none when there is no room for it. `image` is the executable,
-    /// when it is there as it was mapped: without it the place is the address.
+    /// The frame of a place without a name; none when there is no room for it. `image` is the
+    /// executable, when it is there as it was mapped: without it the place is the address.
     pub fn frame<R: ReadAt + ?Sized>(
         &mut self,
         image: Option<&R>,

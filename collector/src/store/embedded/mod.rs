@@ -149,8 +149,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Names what of a dictionary agents could not name, as far as the time goes. What another query looks up
-    /// is waited for.
+    /// Names what of a dictionary agents could not name, as far as the time goes. What another
+    /// query looks up is waited for.
     fn name_frames(&self, dict: &RwLock<Dict>, limits: &Limits) {
         let unnamed = Arc::clone(&read(dict).unnamed);
         loop {
@@ -171,8 +171,8 @@ impl EmbeddedStore {
         }
     }
 
-    /// Looks up what came since the last time, before somebody asks: what nobody knows yet can be fetched
-    /// meanwhile. What is left goes on the next time.
+    /// Looks up what came since the last time, before somebody asks: what nobody knows yet can be
+    /// fetched meanwhile. What is left goes on the next time.
     fn name_ahead(&self) {
         let limits = Limits {
             cancel: Cancel::default(),

@@ -71,8 +71,8 @@ const CPU_MAX: Duration = Duration::from_millis(400);
 /// Most places that signal handlers return to. A C library has one or two.
 const SIGNAL_RETURNS_MAX: usize = 16;
 
-/// Code at the kernel's entry that is looked through for the function that it has called. Unit: bytes.
-/// C libraries have some forty.
+/// Code at the kernel's entry that is looked through for the function that it has called. Unit:
+/// bytes. C libraries have some forty.
 const BEGIN_BYTES: usize = 96;
 
 /// Where a program is entered.
@@ -80,8 +80,8 @@ const BEGIN_BYTES: usize = 96;
 pub struct Begin {
     /// Where the kernel does; 0 when it does not.
     entry: u64,
-    /// `main`, which the code there has the C library call, and which calls whatever is ours. Where it
-    /// never returns nothing else tells that a function begins there.
+    /// `main`, which the code there has the C library call, and which calls whatever is ours. Where
+    /// it never returns nothing else tells that a function begins there.
     main: Option<u64>,
 }
 
