@@ -16,6 +16,7 @@ use proto::collector::{
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,6 +24,9 @@ use tonic::{Code, Status};
 
 /// Bytes of a file in one message.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// Largest file that a collector takes. Unit: bytes.
+const FILE_BYTES_MAX: u64 = 4 << 30;
 
 /// How often a file is sent again while the collector is busy with others, and how long after.
 const TRIES: u32 = 10;
@@ -53,7 +57,7 @@ pub struct Args {
 enum Action {
     /// Send files with symbols; what is known of their builds is replaced
     #[command(after_help = "\
-A file is a program or library of 64 bits with its symbol table, or the separate debug file of one. Its symbol table is kept by GNU build id, the file is not. Exit code 1: a file was refused; the others were \
+A file is a program or library of 64 bits with its symbol table, or the separate debug file of one, of at most 4 GiB. Its symbol table is kept by GNU build id, the file is not. Exit code 1: a file was refused; the others were \
 taken.
 
 In CI, before stripping:
@@ -182,9 +186,7 @@ async fn send(
     what: &str,
     path: &Path,
 ) -> Result<Result<UploadSymbolsResponse, Status>> {
-    let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
-    let (about, file) = opened.with_context(|| format!("failed to {what}"))?;
-    anyhow::ensure!(about.is_file(), "failed to {what}: it is no regular file");
+    let file = open(path).with_context(|| format!("failed to {what}"))?;
     let name = path.file_name().unwrap_or_default();
     let trouble = Arc::new(Mutex::new(None));
     let pieces = Pieces {
@@ -202,6 +204,20 @@ async fn send(
         return Err(error).with_context(|| format!("failed to {what}"));
     }
     Ok(answer.map(|answer| answer.into_inner()))
+}
+
+/// Opens a file that may have symbols. What a collector would refuse for sure is not sent.
+fn open(path: &Path) -> Result<File> {
+    // Before it is opened: a FIFO would wait for somebody to write.
+    let about = std::fs::metadata(path)?;
+    anyhow::ensure!(about.is_file(), "it is no regular file");
+    let gib = FILE_BYTES_MAX >> 30;
+    anyhow::ensure!(about.len() <= FILE_BYTES_MAX, "it has more than {gib} GiB");
+    let file = File::open(path)?;
+    let mut magic = [0; 4];
+    let len = file.read_at(&mut magic, 0)?;
+    anyhow::ensure!(magic[..len] == *b"\x7fELF", "it is no ELF file");
+    Ok(file)
 }
 
 /// A file as messages.

@@ -37,9 +37,15 @@ const ALL_NAMES_BYTES_MAX: u64 = 1 << 30;
 /// Why a file is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum ExtractError {
-    /// It is no such file, or a damaged one.
-    #[error("it is no linked ELF file of 64 bits, or is damaged")]
+    /// It is none, or a damaged one.
+    #[error("it is no ELF file, or is cut short or damaged")]
     NotElf,
+    /// It is of another machine.
+    #[error("it is no ELF file of 64 bits, little-endian")]
+    Foreign,
+    /// Its functions have no addresses yet.
+    #[error("it is an object file: upload the program or library that is linked of it")]
+    Relocatable,
     /// It cannot be read.
     #[error("failed to read it: {0}")]
     Read(io::Error),
@@ -142,10 +148,14 @@ impl Functions {
         let (header, _) =
             from_bytes::<FileHeader64<LE>>(&head).map_err(|()| ExtractError::NotElf)?;
         let ident = &header.e_ident;
-        // 64 bits, little-endian.
-        let usual = ident.magic == ELFMAG && ident.class.0 == 2 && ident.data.0 == 1;
-        if !usual || header.e_type.get(LE) == ET_REL {
+        if ident.magic != ELFMAG {
             return Err(ExtractError::NotElf);
+        }
+        if (ident.class.0, ident.data.0) != (2, 1) {
+            return Err(ExtractError::Foreign);
+        }
+        if header.e_type.get(LE) == ET_REL {
+            return Err(ExtractError::Relocatable);
         }
         let count = usize::from(header.e_shnum.get(LE));
         if count > SECTIONS_MAX {
@@ -373,6 +383,15 @@ mod tests {
         let names: Vec<_> = found.list.iter().map(|one| found.name(one)).collect();
         assert_eq!(names, [b"f", b"g"]);
         assert_eq!(found.build_id.len(), 40);
+    }
+
+    #[test]
+    fn object_files_and_files_of_other_machines_are_told_apart() {
+        let mut file = made(&symbol(1, 0x10, 4), b"\0f\0");
+        file[16] = 1;
+        assert!(matches!(read(&file), Err(ExtractError::Relocatable)));
+        file[4] = 1;
+        assert!(matches!(read(&file), Err(ExtractError::Foreign)));
     }
 
     #[test]
