@@ -57,7 +57,8 @@ pub struct Args {
 enum Action {
     /// Send files with symbols; what is known of their builds is replaced
     #[command(after_help = "\
-A file is a program or library of 64 bits with its symbol table, or the separate debug file of one, of at most 4 GiB. Its symbol table is kept by GNU build id, the file is not. Exit code 1: a file was refused; the others were \
+A file is a program or library of 64 bits with its symbol table, or the separate debug file of \
+one, of at most 4 GiB. Its symbol table is kept by GNU build id, the file is not. Exit code 1: a file was refused; the others were \
 taken.
 
 In CI, before stripping:
@@ -128,11 +129,11 @@ async fn upload_all(
             // Of many files one may be a script. Where nobody answers, nobody does for the next.
             Err(error) => {
                 note!("agent-ctl: {}", clean_lines(&format!("{error:#}")));
-                code = exit::code_of(&error).max(exit::FAILURE);
-                if code == exit::UNREACHABLE {
+                code = exit::FAILURE;
+                if exit::code_of(&error) == exit::UNREACHABLE {
+                    code = exit::UNREACHABLE;
                     break;
                 }
-                code = exit::FAILURE;
             }
         }
     }

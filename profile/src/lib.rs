@@ -52,7 +52,7 @@ pub use ledger::{
 pub use merge::{GroupBy, MIXED_EVENTS, MergeError};
 pub use moments::{Moment, Moments};
 pub use outcome::{StackEnd, Unnamed};
-pub use place::{LaterNames, NameSource, NamedLater, Place, is_build_id};
+pub use place::{LaterNames, NameSource, NamedLater, Place, build_id_text, is_build_id};
 pub use query::{Counted, LOST_FRAME, OTHER_FRAME, Query, QueryRunner};
 pub use sample::{Info, OFF_CPU, Profile, Quality, SampleKey, Value, Waits};
 pub use selector::{SELECTOR_LEN_MAX, SelectorError};

@@ -42,6 +42,11 @@ impl fmt::Display for Place<'_> {
     }
 }
 
+/// A build id as [`Place`] has it.
+pub fn build_id_text(build_id: &[u8]) -> String {
+    build_id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// True for a text that is a build id as [`Place`] has it.
 pub fn is_build_id(text: &str) -> bool {
     (BUILD_ID_DIGITS_MIN..=BUILD_ID_DIGITS_MAX).contains(&text.len())

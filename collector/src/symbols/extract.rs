@@ -76,7 +76,7 @@ pub struct Function {
     pub start: u64,
     /// The first byte behind it.
     pub end: u64,
-    /// Begin of its name in the table of names.
+    /// Where its name starts in the table of names.
     name: u32,
     /// Its length.
     name_len: u16,
@@ -126,7 +126,7 @@ fn build_id(notes: &[u8]) -> Option<String> {
         let content = at + 12 + padded(name_len);
         if kind == GNU_BUILD_ID && name == b"GNU\0" {
             let id = notes.get(content..)?.get(..len as usize)?;
-            return Some(id.iter().map(|byte| format!("{byte:02x}")).collect());
+            return Some(profile::build_id_text(id));
         }
         at = content + padded(len);
     }

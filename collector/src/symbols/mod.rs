@@ -126,7 +126,7 @@ impl Names for Symbols {
     }
 }
 
-/// Begin of the names of files that are being brought.
+/// What the names of files start with that are still arriving.
 const INCOMING: &str = "incoming-";
 
 impl Inner {

@@ -14,7 +14,6 @@ use super::elf::{Headers, ReadAt, read_headers};
 use super::files::Image;
 use super::open::{Links, Root};
 use crate::ids::Pid;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// Largest file whose checksum is computed. Unit: bytes. Reading takes about a second a GiB.
@@ -90,17 +89,13 @@ fn by_build_id(dirs: &[PathBuf], headers: &Headers) -> Option<(Image, Headers)> 
 
 /// Where a debug directory has the file of a build id.
 fn build_id_place(headers: &Headers) -> Option<String> {
-    let (first, rest) = headers.build_id.split_first()?;
-    if rest.is_empty() {
-        return None;
-    }
-    let mut name = format!(".build-id/{first:02x}/");
-    for byte in rest {
-        // Writing to a string does not fail.
-        let _ = write!(name, "{byte:02x}");
-    }
-    name.push_str(".debug");
-    Some(name)
+    place(&profile::build_id_text(&headers.build_id))
+}
+
+/// The same, of a build id in hexadecimal.
+pub(super) fn place(build_id: &str) -> Option<String> {
+    let (first, rest) = build_id.split_at_checked(2)?;
+    (!rest.is_empty()).then(|| format!(".build-id/{first}/{rest}.debug"))
 }
 
 /// The folder of a path, without a slash at its end.

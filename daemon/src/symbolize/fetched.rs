@@ -6,6 +6,7 @@
 //! for longest goes. A file is taken only when it is of the build asked for and has symbols.
 
 use super::counters::{SymbolCounters, bump};
+use super::debug_files;
 use super::elf::read_headers;
 use crate::private_dir::{PrivateDir, Trouble};
 use debuginfod::{Fetched as Answer, Outcome, Servers, Wanted};
@@ -46,12 +47,7 @@ pub struct FetchedFiles {
 
 /// Where a directory has the file of a build.
 fn place(base: &Path, build_id: &str) -> Option<PathBuf> {
-    let (first, rest) = build_id.split_at_checked(2)?;
-    Some(
-        base.join(".build-id")
-            .join(first)
-            .join(format!("{rest}.debug")),
-    )
+    Some(base.join(debug_files::place(build_id)?))
 }
 
 impl FetchedFiles {
@@ -177,11 +173,7 @@ impl FetchedFiles {
     /// Takes a file that came, if it is what was asked for.
     fn keep(&self, incoming: &Path, build_id: &str, bytes: u64) -> io::Result<()> {
         let headers = read_headers(&File::open(incoming)?).map_err(io::Error::other)?;
-        let own: String = headers
-            .build_id
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let own = profile::build_id_text(&headers.build_id);
         if own != build_id {
             return Err(io::Error::other(format!("it is of build `{own}`")));
         }
@@ -260,7 +252,7 @@ mod tests {
         let path = std::env::current_exe().unwrap();
         let file = File::open(&path).unwrap();
         let id = read_headers(&file).unwrap().build_id;
-        let id = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = profile::build_id_text(&id);
         (path, id, file.metadata().unwrap().len())
     }
 
@@ -301,7 +293,7 @@ mod tests {
         assert!(bring(&files, &path, &other).is_err());
         let shell = Path::new("/bin/sh");
         let shells = read_headers(&File::open(shell).unwrap()).unwrap().build_id;
-        let shells: String = shells.iter().map(|byte| format!("{byte:02x}")).collect();
+        let shells = profile::build_id_text(&shells);
         assert!(bring(&files, shell, &shells).is_err());
         assert!(bring(&files, Path::new("/etc/passwd"), &id).is_err());
         assert!(files.list().is_empty());

@@ -526,7 +526,7 @@ impl FileNames {
     ) -> FrameId {
         let module = &self.module;
         if let Some(places) = &mut self.places {
-            let (image, why) = (reader.get().ok(), (&**module, reason));
+            let (image, why) = (|| reader.get().ok(), (&**module, reason));
             let frame = places.frame(image, &self.headers, offset, why, dict);
             if let Some(frame) = frame {
                 return frame;

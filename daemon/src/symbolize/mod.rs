@@ -440,6 +440,16 @@ pub(crate) fn unnamed(
     module: &str,
     reason: Unnamed,
 ) -> FrameId {
+    unnamed_at(dict, kind, (module, reason), "")
+}
+
+/// The same, of the function at a place.
+fn unnamed_at(
+    dict: &mut Dictionary,
+    kind: FrameKind,
+    (module, reason): (&str, Unnamed),
+    place: &str,
+) -> FrameId {
     let bracketed;
     let function = match module {
         "" => "[unknown]",
@@ -453,6 +463,7 @@ pub(crate) fn unnamed(
         kind,
         unnamed: reason,
         function,
+        system_name: place,
         module,
         ..FrameRef::default()
     })

@@ -9,10 +9,10 @@
 //! that it covers the address is believed; without one the place is the address itself.
 
 use super::elf::{Headers, ReadAt};
+use super::unnamed_at;
 use crate::ids::FileOffset;
 use hashbrown::HashMap;
-use profile::{Dictionary, FrameId, FrameKind, FrameRef, Place, Unnamed};
-use std::fmt::Write;
+use profile::{Dictionary, FrameId, FrameKind, Place, Unnamed};
 
 /// Most places of one file kept as frames of one dictionary. Further ones share a frame that says
 /// only the file. Programs of a million functions have some thousands with samples in an hour.
@@ -106,11 +106,7 @@ pub struct Places {
 impl Places {
     /// Places of a file, unless nothing tells it from others.
     pub fn of(headers: &Headers) -> Option<Places> {
-        let digits = headers.build_id.iter().fold(String::new(), |mut to, byte| {
-            // Writing to a string does not fail.
-            let _ = write!(to, "{byte:02x}");
-            to
-        });
+        let digits = profile::build_id_text(&headers.build_id);
         profile::is_build_id(&digits).then(|| Places {
             build_id: digits.into(),
             table: None,
@@ -125,12 +121,12 @@ impl Places {
 
     /// The frame of a place without a name; none when there is no room for it. `image` is the
     /// executable, when it is there as it was mapped: without it the place is the address.
-    pub fn frame<R: ReadAt + ?Sized>(
+    pub fn frame<'i, R: ReadAt + ?Sized + 'i>(
         &mut self,
-        image: Option<&R>,
+        image: impl FnOnce() -> Option<&'i R>,
         headers: &Headers,
         offset: FileOffset,
-        (module, reason): (&str, Unnamed),
+        why: (&str, Unnamed),
         dict: &mut Dictionary,
     ) -> Option<FrameId> {
         if let Some(&frame) = self.frames.get(&offset.0) {
@@ -140,7 +136,7 @@ impl Places {
             return None;
         }
         let address = headers.address_of(offset.0)?;
-        let start = image.and_then(|image| {
+        let start = image().and_then(|image| {
             let table = self
                 .table
                 .get_or_insert_with(|| Table::find(image, headers));
@@ -150,14 +146,7 @@ impl Places {
             build_id: &self.build_id,
             address: start.unwrap_or(address),
         };
-        let frame = dict.intern_frame(FrameRef {
-            kind: FrameKind::Native,
-            unnamed: reason,
-            function: &format!("[{module}]"),
-            system_name: &place.to_string(),
-            module,
-            ..FrameRef::default()
-        });
+        let frame = unnamed_at(dict, FrameKind::Native, why, &place.to_string());
         self.frames.insert(offset.0, frame);
         Some(frame)
     }
@@ -245,7 +234,7 @@ mod tests {
             let offset = FileOffset(headers.offset_of(address).unwrap());
             let why = ("sh", Unnamed::NoSymbols);
             places
-                .frame(Some(&image[..]), &headers, offset, why, &mut dict)
+                .frame(|| Some(&image[..]), &headers, offset, why, &mut dict)
                 .unwrap()
         };
         let (first, second) = (frame(start + 1), frame(start + 7));
@@ -257,6 +246,17 @@ mod tests {
             found.place().unwrap().build_id.len(),
             headers.build_id.len() * 2
         );
+    }
+
+    #[test]
+    fn what_has_brackets_of_its_own_gets_no_others() {
+        let (_, headers, functions) = shell();
+        let mut places = Places::of(&headers).unwrap();
+        let mut dict = Dictionary::default();
+        let offset = FileOffset(headers.offset_of(functions[0].0).unwrap());
+        let why = ("[vdso]", Unnamed::NotInSymbols);
+        let frame = places.frame(|| None::<&[u8]>, &headers, offset, why, &mut dict);
+        assert_eq!(dict.frame(frame.unwrap()).function, "[vdso]");
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
             let why = ("sh", Unnamed::NoSymbols);
             made += usize::from(
                 places
-                    .frame(None::<&[u8]>, &headers, offset, why, &mut dict)
+                    .frame(|| None::<&[u8]>, &headers, offset, why, &mut dict)
                     .is_some(),
             );
         }
