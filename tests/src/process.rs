@@ -18,6 +18,9 @@ const PAUSE_FACTOR: u32 = 2;
 /// Longest time for a child to say that it is ready. Only a failing test waits for it.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
+/// Longest that the end of a killed child is waited for.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
 /// Asks `ready` again until it gives something or `limit` is over. A question that takes long is
 /// asked less often: who waits leaves the CPUs to what it waits for.
 pub fn wait_for<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
@@ -160,7 +163,10 @@ impl Proc {
 impl Drop for Proc {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        // A file system that never answers can keep it from its end for ever.
+        if self.wait(END_LIMIT).is_none() {
+            eprintln!("`{}` does not end although it was killed", self.name);
+        }
     }
 }
 

@@ -40,8 +40,10 @@ fn a_file_system_that_never_answers_holds_up_nothing_needs_root() {
     if !Path::new("/dev/fuse").exists() {
         return skip("needs /dev/fuse");
     }
+    // Dropped after the servers that it waits for.
+    let mut daemon;
     let before = hanging("");
-    let mut daemon = Daemon::with()
+    daemon = Daemon::with()
         .set("windows.length_s=1")
         .set("shutdown.grace_s=20")
         .start()
@@ -80,6 +82,8 @@ fn a_question_taken_and_not_answered_does_not_keep_the_successor_out_needs_root(
     if !Path::new("/dev/fuse").exists() {
         return skip("needs /dev/fuse");
     }
+    // Dropped after the server that it waits for.
+    let mut first;
     let server = hanging("takes");
     let dir = tempfile::tempdir().unwrap();
     let with = || {
@@ -88,7 +92,7 @@ fn a_question_taken_and_not_answered_does_not_keep_the_successor_out_needs_root(
             .set("windows.length_s=1")
             .set("shutdown.grace_s=20")
     };
-    let mut first = with().start().sampling();
+    first = with().start().sampling();
     let found = wait_for(NAMED_LIMIT, || waited_in_vain(&first));
     assert!(found.is_some(), "log:\n{}", first.log());
     first.signal(Signal::TERM);
