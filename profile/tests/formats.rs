@@ -8,7 +8,10 @@ mod support;
 
 use profile::formats::{self, Annotations, Format, Measure, Options, folded, svg};
 use profile::text::is_hostile;
-use profile::{Diff, FrameKind, FrameRef, GroupBy, Profile, Query, SampleKey, StackEnd, Value};
+use profile::{
+    Diff, FrameKind, FrameRef, GroupBy, LabelSetId, Profile, Query, SampleKey, StackEnd, StackId,
+    Value,
+};
 use support::{from_lines, hostile};
 
 fn bytes(profile: &Profile, format: Format, options: &Options) -> Vec<u8> {
@@ -143,6 +146,40 @@ fn folded_is_plain_when_nothing_is_asked() {
         text(&profile, Format::Folded, &weight),
         "main;f 70000000\nmain;sys_read 20000000\n"
     );
+}
+
+#[test]
+fn functions_are_told_apart_by_line_where_that_is_wanted() {
+    let mut profile = Profile::default();
+    for (file, line) in [("/src/a.c", 7), ("/src/a.c", 9), ("", 0)] {
+        let frame = profile.dict.intern_frame(FrameRef {
+            function: "hot",
+            file,
+            line,
+            ..FrameRef::default()
+        });
+        let key = SampleKey {
+            labels: LabelSetId::default(),
+            stack: profile.dict.stacks.child(StackId::EMPTY, frame),
+            end: StackEnd::Complete,
+        };
+        let value = Value {
+            count: 1,
+            weight: 1,
+        };
+        profile.add(key, value);
+    }
+    let options = |lines| Options {
+        lines,
+        ..Options::default()
+    };
+    let folded = |lines| text(&profile, Format::Folded, &options(lines));
+    assert_eq!(folded(false), "hot 3\n");
+    assert_eq!(folded(true), "hot 1\nhot a.c:7 1\nhot a.c:9 1\n");
+    for format in [Format::Svg, Format::Html] {
+        assert!(text(&profile, format, &options(true)).contains("hot a.c:7"));
+        assert!(!text(&profile, format, &options(false)).contains("a.c:7"));
+    }
 }
 
 #[test]

@@ -17,8 +17,8 @@ use std::io::Write;
 /// Most frames read of one stack. Real stacks end at 127 or 1,024; more is not a profile.
 pub const STACK_FRAMES_MAX: usize = 8192;
 
-/// Writes the profile's stacks. Takes [`Options::measure`], `annotations`, `root_labels`,
-/// `mark_cut`.
+/// Writes the profile's stacks. Takes [`Options::measure`], `annotations`, `lines`,
+/// `root_labels`, `mark_cut`.
 ///
 /// # Errors
 /// When `out` fails.
@@ -90,7 +90,7 @@ pub(super) fn text_tree<const N: usize>(
         let roots = root_frames(dict, options, key.labels, key.end)
             .map(|root| escape_folded(&root.text()).into_owned());
         builder.add(key, values, roots, |frame| {
-            let mut text = escape_folded(frame.function).into_owned();
+            let mut text = escape_folded(&super::called(frame, options)).into_owned();
             text.push_str(options.annotations.suffix(frame.kind));
             text
         });

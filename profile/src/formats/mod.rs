@@ -27,6 +27,7 @@ use crate::heatmap::Grid;
 use crate::labels::LabelSetId;
 use crate::outcome::StackEnd;
 use crate::sample::{Profile, Value};
+use std::borrow::Cow;
 use std::io::Write;
 
 /// A format that a profile can be written in.
@@ -225,6 +226,9 @@ pub struct Options {
     pub measure: Measure,
     /// Marks of frame kinds (folded). The others say the kind in their own way.
     pub annotations: Annotations,
+    /// Functions are told apart by source line, `hot work.c:12` (folded, svg, html, bundle). Where
+    /// lines are known pprof, json, speedscope and firefox always say them.
+    pub lines: bool,
     /// Labels whose values stand as frames below the root, outermost first (folded, svg, html).
     /// Samples without one stand under `[no LABEL]`, but those that were lost: their process is not
     /// known, so they have no such frame and `[lost]` comes at once.
@@ -268,6 +272,7 @@ impl Default for Options {
             title: "CPU profile".to_owned(),
             measure: Measure::default(),
             annotations: Annotations::default(),
+            lines: false,
             root_labels: Vec::new(),
             split_by: None,
             mark_cut: true,
@@ -338,6 +343,15 @@ fn root_frames<'a>(
     });
     let cut = (options.mark_cut && end.is_truncated()).then_some(RootFrame::Truncated);
     labels.chain(cut)
+}
+
+/// What a frame is called: its function, with the source line where that is known and wanted.
+fn called<'a>(frame: FrameRef<'a>, options: &Options) -> Cow<'a, str> {
+    if !options.lines || frame.line == 0 {
+        return frame.function.into();
+    }
+    let file = frame.file.rsplit('/').next().unwrap_or_default();
+    format!("{} {file}:{}", frame.function, frame.line).into()
 }
 
 /// A frame that stands for a stack without frames.

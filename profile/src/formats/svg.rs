@@ -21,7 +21,8 @@ use std::io::Write;
 /// ones only make the file large and stay visible as their callers' width.
 const MIN_WIDTH_PERCENT: f64 = 0.02;
 
-/// Writes a flame graph. Takes [`Options::title`], `measure`, `root_labels`, `mark_cut`, `icicle`.
+/// Writes a flame graph. Takes [`Options::title`], `measure`, `lines`, `root_labels`, `mark_cut`,
+/// `icicle`.
 ///
 /// # Errors
 /// When `out` fails or the total is beyond 2⁶³.

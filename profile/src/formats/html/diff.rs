@@ -53,7 +53,7 @@ pub fn write_diff(
         let size = options.measure.of(before);
         let size = size.saturating_add(options.measure.of(after));
         let values = [size, after.count, after.weight, before.count, before.weight];
-        builder.add(key, values, roots, name_of);
+        builder.add(key, values, roots, |frame| name_of(frame, options));
     }
     let mut tree = builder.finish();
     let gone = tree.prune(options.max_bars, synthetic(crate::OTHER_FRAME));

@@ -277,9 +277,9 @@ fn serialized(data: &Data<'_>) -> Result<Vec<u8>, FormatError> {
 }
 
 /// What a frame is called.
-fn name_of(frame: FrameRef<'_>) -> Name {
+fn name_of(frame: FrameRef<'_>, options: &Options) -> Name {
     Name {
-        function: printable(frame.function).into_owned(),
+        function: printable(&super::called(frame, options)).into_owned(),
         module: printable(frame.module).into_owned(),
         kind: frame.kind as u8,
     }
@@ -322,7 +322,8 @@ fn build(profile: &Profile, options: &Options) -> Built {
     let mut known: HashMap<SampleKey, Added> = HashMap::new();
     let mut add = |key: SampleKey, value: Value| {
         let roots = root_frames(&profile.dict, options, key.labels, key.end).map(RootFrame::name);
-        builder.add(key, order(value.count, value.weight), roots, name_of)
+        let values = order(value.count, value.weight);
+        builder.add(key, values, roots, |frame| name_of(frame, options))
     };
     for (key, value) in profile.sorted() {
         known.insert(key, add(key, value));
