@@ -100,6 +100,10 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub before: Option<Duration>,
+    /// Tell source lines, and inlined functions as frames, of native code with debug information; text
+    /// and flame graphs then tell functions apart by line
+    #[arg(long, help_heading = "Capture")]
+    pub lines: bool,
     /// Do not keep when each sample was taken
     #[arg(long, help_heading = "Capture")]
     pub no_times: bool,
@@ -114,6 +118,24 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// The CPU's time with source lines, for so long.
+    pub fn of_lines(duration: Duration) -> Sampling {
+        Sampling {
+            duration,
+            event: "cpu-clock".to_owned(),
+            rate: None,
+            period: None,
+            filter: None,
+            unwind: None,
+            stack_bytes: None,
+            min_wait: None,
+            before: None,
+            lines: true,
+            no_times: true,
+            reason: String::new(),
+        }
+    }
+
     /// The request for these samples.
     ///
     /// # Errors
@@ -141,6 +163,8 @@ impl Sampling {
             min_wait_ns: self.min_wait.map_or(0, ns),
             who: who(),
             reason: self.reason.clone(),
+            lines: self.lines,
+            instructions: false,
         })
     }
 }
@@ -168,6 +192,7 @@ Examples:
   agent-ctl capture --pid 4711 --event page-faults --period 1 -o faults.svg
   agent-ctl capture --cgroup /system.slice/db.service --before 5m --reason INC-12 -o db.pb.gz
   agent-ctl capture --event tracepoint:syscalls:sys_enter_openat --duration 5s
+  agent-ctl capture --unit api --lines --duration 10s -o api.svg
   agent-ctl --collector c1 capture --select 'unit=\"api.service\",zone=\"a\"' --max-hosts 20 -o api.html")]
 pub struct Args {
     #[command(flatten)]
@@ -213,9 +238,32 @@ pub struct Taken {
     pub result: CaptureInfo,
 }
 
-/// Runs the command. Hears signals itself: one of them ends the capture and not the command.
+/// What is recorded from now on, and what becomes of it.
+pub struct Order {
+    /// How it is sampled.
+    pub sampling: Sampling,
+    /// Which hosts.
+    pub fleet: Fleet,
+    /// Which samples.
+    pub labels: Labels,
+    /// What becomes of their frames.
+    pub frames: Frames,
+    /// Labels to tell samples apart by, as they were given.
+    pub group_by: Vec<String>,
+    /// How it is written.
+    pub format: Format,
+    /// Metadata goes to standard output as JSON.
+    pub json: bool,
+    /// File, `-` for standard output.
+    pub output: PathBuf,
+    /// How it looks.
+    pub look: Look,
+    /// Nothing is said but what its reader must know.
+    pub quiet: bool,
+}
+
+/// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let peer = connection.peer()?;
     let output = args.output.unwrap_or_else(|| PathBuf::from("-"));
     if args.json && is_stdout(&output) {
         return Err(fail(
@@ -223,57 +271,81 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             "failed to use --json: standard output cannot take the profile too\ngive a file with -o",
         ));
     }
-    let format = choose(out, args.format, &output)?;
+    let order = Order {
+        format: choose(out, args.format, &output)?,
+        sampling: args.sampling,
+        fleet: args.fleet,
+        labels: args.labels,
+        frames: args.frames,
+        group_by: args.group_by,
+        json: args.json,
+        output,
+        look: args.look,
+        quiet: args.quiet,
+    };
+    record(out, connection, order).await
+}
+
+/// Records, and writes what came of it. Hears signals itself: one of them ends the capture and not the
+/// command.
+///
+/// # Errors
+/// When the order is malformed, or whoever is asked refuses it.
+pub async fn record(out: &Out, connection: &Connection, order: Order) -> Result<u8> {
+    let peer = connection.peer()?;
+    let format = order.format;
     if !peer.is_collector() {
-        args.fleet.refuse_for_agent()?;
-        known_to_agent(&args.group_by)?;
+        order.fleet.refuse_for_agent()?;
+        known_to_agent(&order.group_by)?;
     }
-    let group_by = group_by(&args.group_by, format, &peer);
-    let mut request = args
-        .sampling
-        .request(&args.labels, &args.frames, group_by.clone())?;
+    let group_by = group_by(&order.group_by, format, &peer);
+    let sampling = &order.sampling;
+    let mut request = sampling.request(&order.labels, &order.frames, group_by.clone())?;
     select::check(&request.matchers, &peer)?;
     if peer.is_collector() {
-        args.fleet.select(&mut request)?;
+        order.fleet.select(&mut request)?;
     }
     let mut signals = Signals::new()?;
     let mut facts = Vec::new();
     if format == Format::Bundle {
         let asked = format!("{} at {}", peer.kind, peer.target);
-        facts.extend(facts::of_title(&args.look));
+        facts.extend(facts::of_title(&order.look));
         facts.push(facts::fact("Query", "asked", asked));
         facts.extend(facts::of_selection(
-            &args.labels,
-            &args.frames,
+            &order.labels,
+            &order.frames,
             &request.matchers,
         ));
         facts.extend(Source::connect(connection, &peer).await?.facts().await?);
     }
     let written = Written {
         format,
-        output: &output,
-        look: args.look,
+        output: &order.output,
+        look: Look {
+            lines: sampling.lines,
+            ..order.look
+        },
         labels: group_by,
         facts,
-        quiet: args.quiet,
+        quiet: order.quiet,
     };
     if peer.is_collector() {
-        let asked = args.fleet.asked(request);
+        let asked = order.fleet.asked(request);
         let call = fleet_capture::Call {
             connection,
             peer: &peer,
-            json: args.json,
+            json: order.json,
         };
         return fleet_capture::capture(out, call, asked, &mut signals, &written).await;
     }
     let mut client = Client::connect(connection, &peer).await?;
     let clock = client.clock().await?;
     let stream = client.capture(request).await?;
-    let Some(taken) = follow(&mut client, stream, &mut signals, args.quiet).await? else {
+    let Some(taken) = follow(&mut client, stream, &mut signals, order.quiet).await? else {
         return Ok(exit::INTERRUPTED);
     };
     let code = written.deliver(&taken, &clock)?;
-    if args.json {
+    if order.json {
         let info = captures::Json::of(&taken.result);
         write_stdout((json(&info, true)? + "\n").as_bytes())?;
     }
@@ -506,6 +578,11 @@ impl Written<'_> {
                 code = exit::PARTIAL;
             }
             false => self.write(&whole, self.output, &look, (clock, &taken.result))?,
+        }
+        // An agent says how far lines are known, in a notice; an older one does not know of them.
+        if look.lines && !whole.samples.is_empty() && whole.dict.frames.iter().all(|f| f.line == 0)
+        {
+            note!("agent-ctl: no frame has a source line: no debug information, or an older agent");
         }
         if let Some(past) = apart {
             code = self.write_apart(past, (clock, &taken.result))?.max(code);

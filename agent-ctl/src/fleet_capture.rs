@@ -45,7 +45,7 @@ const FAILURES_MAX: usize = 20;
 const NOTICES_MAX: usize = 20;
 
 /// Which hosts, and how long they are waited for.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Fleet {
     /// Hosts with samples of this in the last ten minutes, and what is captured there:
     /// `unit="api.service",zone="a"`; labels of hosts and of samples (with --collector)

@@ -83,7 +83,11 @@ fn main() -> ExitCode {
         }
     };
     // A capture is ended by a signal with what there is; the others are just ended.
-    let hears_signals = matches!(cli.command, Command::Capture(_));
+    let hears_signals = match &cli.command {
+        Command::Capture(_) => true,
+        Command::Profile(args) => args.records(),
+        _ => false,
+    };
     let code = runtime.block_on(async {
         tokio::select! {
             result = run(cli) => finish(result),

@@ -1,9 +1,12 @@
-//! `agent-ctl profile`: a profile of a time in the recorder, in a file or on standard output.
+//! `agent-ctl profile`: a profile of a time in the recorder, in a file or on standard output. With
+//! `--lines` it is recorded from now on: windows of the past hold no instruction addresses.
 
+use crate::capture::{self, Order, Sampling};
 use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::facts;
 use crate::fleet::{self, Fleet};
+use crate::fleet_capture;
 use crate::loss;
 use crate::nothing;
 use crate::output::{OutputFile, choose, deliver, is_stdout};
@@ -16,6 +19,7 @@ use crate::terminal::{Out, clean};
 use anyhow::Result;
 use profile::key;
 use std::path::Path;
+use std::time::Duration;
 
 /// Saves or prints a profile of a time in the past.
 #[derive(Debug, clap::Args)]
@@ -30,11 +34,25 @@ Examples:
   agent-ctl profile --container 3f2a --focus '^handle_' --format folded
   agent-ctl profile --since 2m --cgroup /system.slice -o incident.bundle.html
   agent-ctl profile --selector 'comm=~\"java|node\"' --group-by comm,thread -o jit.html
+  agent-ctl profile --lines --for 10s --unit api -o api.svg
   agent-ctl --collector c1 profile --since 1h --service checkout -o checkout.svg
   agent-ctl --collector c1 profile --host web-1 --host web-2 --group-by host -o web.html")]
 pub struct Args {
     #[command(flatten)]
     when: When,
+    /// Record from now on, with source lines, and inlined functions as frames, of native code with debug
+    /// information; the past is known by function alone
+    #[arg(long, help_heading = "Time")]
+    lines: bool,
+    /// With --lines: how long [default: 10s]
+    #[arg(
+        long = "for",
+        value_name = "DURATION",
+        requires = "lines",
+        value_parser = crate::when::duration,
+        help_heading = "Time"
+    )]
+    length: Option<Duration>,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
@@ -80,12 +98,60 @@ pub struct Args {
     quiet: bool,
 }
 
+/// How long lines are recorded when nothing is said: a thousand samples of a busy CPU.
+pub const LINES_FOR: Duration = Duration::from_secs(10);
+
+impl Args {
+    /// True when it is recorded from now on.
+    pub fn records(&self) -> bool {
+        self.lines
+    }
+
+    /// What is recorded.
+    fn order(self, format: Format) -> Result<Order> {
+        let of_the_past = [
+            ("--since", self.when.since.is_some()),
+            ("--from", self.when.from.is_some()),
+            ("--to", self.when.to.is_some()),
+            ("--closed", self.closed),
+            ("--max-nodes", self.max_nodes.is_some()),
+        ];
+        if let Some((option, _)) = of_the_past.iter().find(|(_, given)| *given) {
+            return Err(fail(
+                exit::USAGE,
+                format!(
+                    "failed to use {option} with --lines: windows of the past know functions, not the \
+                     instructions that lines are told by\nrecord from now on with --for, or leave --lines out"
+                ),
+            ));
+        }
+        Ok(Order {
+            sampling: Sampling {
+                no_times: !(self.times || format.needs_times()),
+                ..Sampling::of_lines(self.length.unwrap_or(LINES_FOR))
+            },
+            fleet: fleet_capture::Fleet::default(),
+            labels: self.labels,
+            frames: self.frames,
+            group_by: self.group_by,
+            format,
+            json: false,
+            output: self.to.path,
+            look: self.look,
+            quiet: self.quiet,
+        })
+    }
+}
+
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let format = args.json.then_some(Format::Json).or(args.format);
     let format = choose(out, format, &args.to.path)?;
     let peer = connection.peer()?;
     check(&args, &peer)?;
+    if args.lines {
+        return capture::record(out, connection, args.order(format)?).await;
+    }
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: args.frames.filters()?,

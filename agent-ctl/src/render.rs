@@ -137,6 +137,9 @@ pub struct Look {
     /// Heading of a flame graph [default: by the event]
     #[arg(long, value_name = "TEXT", help_heading = "Output")]
     pub title: Option<String>,
+    /// Functions are told apart by source line.
+    #[arg(skip)]
+    pub lines: bool,
 }
 
 impl Look {
@@ -221,6 +224,7 @@ pub fn options(look: &Look, info: &Info, root_labels: Vec<String>, facts: Vec<Fa
             Annotations::default()
         },
         root_labels,
+        lines: look.lines,
         icicle: look.icicle,
         facts,
         ..Options::default()

@@ -74,7 +74,8 @@ pub struct Frame {
     ///
     /// Part of what a frame is: overloads of one Java method, and one JavaScript function as each
     /// tier of the compiler left it, are frames of their own that share a function. Of a frame
-    /// without a symbol it is the [`Place`](crate::Place) of its function, where that is known.
+    /// without a symbol it is the [`Place`](crate::Place) of its function, where that is known, and
+    /// of native code in a capture of instructions that of the instruction.
     pub system_name: StrId,
     /// Base name or path of the file the code came from; empty when there is none.
     pub module: StrId,
@@ -109,6 +110,15 @@ impl<'a> FrameRef<'a> {
         match self.unnamed {
             Unnamed::No => None,
             _ => Place::parse(self.system_name),
+        }
+    }
+
+    /// Where the instruction lies, of a frame of a capture of instructions. Frames that were inlined
+    /// there have the same.
+    pub fn instruction(&self) -> Option<Place<'a>> {
+        match self.kind {
+            FrameKind::Native | FrameKind::Inlined => Place::parse(self.system_name),
+            _ => None,
         }
     }
 }

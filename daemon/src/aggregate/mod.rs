@@ -10,6 +10,7 @@ pub mod fold;
 mod ledger;
 pub mod losses;
 pub mod namer;
+mod names;
 mod owners;
 pub mod recorder;
 pub mod runtimes;

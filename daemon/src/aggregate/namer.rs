@@ -7,30 +7,29 @@
 use super::batch::{Mark, RawBatch, RawFrame, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
+use super::names::{Names, Start};
 use super::recorder::{Recorder, Row, WindowPart};
 use super::runtimes::{RuntimeWatch, Runtimes};
 use super::target::{Target, Targets};
 use super::timed::{self, Frames, Timed};
 use crate::capture::recorders::Recorders;
+use crate::capture::request::Detail;
 use crate::cgroup::CgroupTable;
 use crate::cgroup::usage::UsageStats;
-use crate::ids::{CgroupId, Comm, FileId, Pid, ProcessId};
+use crate::ids::{CaptureId, CgroupId, Comm, FileId, Pid, ProcessId};
 use crate::jit::CodeBook;
 use crate::symbolize::files::FileStore;
 use crate::symbolize::{Named, SymbolCounters, Symbolizer};
+use crate::time::thread_cpu;
 use hashbrown::HashMap;
 use profile::{
-    Account, Dictionary, FrameId, FrameKind, FrameRef, LabelSetId, SampleKey, StackEnd, StackId,
-    StrId, Unnamed, Value, key,
+    Account, Dictionary, FrameKind, FrameRef, LabelSetId, SampleKey, StackEnd, StackId, StrId,
+    Unnamed, Value, key,
 };
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-
-/// Memory of the namer's own dictionary of frames. When it is used up everything named so far is
-/// forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
-const NAMES_BYTES_MAX: usize = 12 << 20;
 
 /// Memory of the namer's own label sets; forgotten likewise. 2 MiB hold about 15,000.
 const LABELS_BYTES_MAX: usize = 2 << 20;
@@ -39,99 +38,24 @@ const LABELS_BYTES_MAX: usize = 2 << 20;
 /// system keeps waiting has a name in the next window.
 const FILES_WAIT: Duration = Duration::from_millis(500);
 
-/// Functions at which a stack begins: a frame-pointer chain whose root is one of them is whole.
-const START_FUNCTIONS: &[&str] = &[
-    "_start",
-    "__libc_start_main",
-    "__libc_start_call_main",
-    "__libc_start_main_impl",
-    "__libc_start_main@@GLIBC_2.34",
-    "start_thread",
-    "clone",
-    "clone3",
-    "__clone",
-    "__clone3",
-    "_dl_start_user",
-    "_dl_start",
-    "runtime.goexit",
-    "runtime.goexit.abi0",
-    // It leaves the goroutine for the scheduler, and what it calls never returns.
-    "runtime.mcall",
-    "runtime.mcall.abi0",
-    "runtime.mstart",
-    "runtime.mstart.abi0",
-    "runtime.rt0_go",
-    "runtime.rt0_go.abi0",
-    "_rt0_amd64_linux",
-];
-
-/// Those of them that nothing but another start function ever calls. glibc's are built without frame
-/// pointers, so the chain beyond them is whatever the register held: it is cut there.
-const OUTERMOST_FUNCTIONS: &[&str] = &[
-    "_start",
-    "__libc_start_main",
-    "__libc_start_call_main",
-    "__libc_start_main_impl",
-    "__libc_start_main@@GLIBC_2.34",
-    "start_thread",
-];
-
-/// Generated code at which a stack begins. An Erlang process has a stack of its own, whose outermost return
-/// address is that of the code that ends the process; the other runs the schedulers' threads.
-const GENERATED_STARTS: &[&str] = &["erts_beamasm:normal_exit/0", "global::process_main"];
-
-/// What a frame's name says about where its stack begins.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
-    No,
-    /// A start function that others may call too.
-    Maybe,
-    Outermost,
-}
-
-impl Start {
-    /// A program may call a function of its own `start_thread` or `_start`, so these are outermost
-    /// only where the C library is the one that has them. The others are reserved names.
-    fn of(frame: FrameRef<'_>) -> Start {
-        let function = frame.function;
-        if frame.kind == FrameKind::Jit {
-            let name = function.strip_prefix('$').unwrap_or(function);
-            let begins = GENERATED_STARTS.iter().any(|start| name.starts_with(start));
-            return if begins { Start::Outermost } else { Start::No };
-        }
-        if frame.kind != FrameKind::Native || !START_FUNCTIONS.contains(&function) {
-            return Start::No;
-        }
-        let in_libc = ["libc.", "libc-", "libpthread", "ld-"]
-            .iter()
-            .any(|library| frame.module.starts_with(library));
-        if OUTERMOST_FUNCTIONS.contains(&function) && (in_libc || function.starts_with("__libc_")) {
-            Start::Outermost
-        } else {
-            Start::Maybe
-        }
-    }
-}
-
 /// Names batches and records them.
 pub struct Namer {
-    symbolizer: Symbolizer,
+    /// Those of the batch at hand.
+    names: Names,
+    /// The others, while a capture with lines runs.
+    others: Option<Names>,
+    /// Memory for debug information. Unit: bytes.
+    lines_bytes: usize,
     store: Arc<FileStore>,
     code: CodeBook,
     timed: Timed,
     counters: Arc<SymbolCounters>,
     cgroups: CgroupTable,
-    /// Frames named so far, outside the recorder.
-    names: Dictionary,
     /// Label sets made outside the recorder, for naming a cgroup may read the file system.
     label_sets: Dictionary,
     /// From both to the dictionaries of the recorders.
     targets: Targets,
     captures: Arc<Recorders>,
-    /// Whether a frame of `names` is a start function.
-    starts: HashMap<FrameId, Start>,
-    /// What a frame of `names` says of the kernel's context.
-    contexts: HashMap<FrameId, Option<Context>>,
     ledger: LedgerKeeper,
     runtimes: RuntimeWatch,
     work: Work,
@@ -184,16 +108,15 @@ impl Namer {
         Namer {
             store,
             counters: Arc::clone(symbolizer.counters()),
-            symbolizer,
+            names: Names::new(symbolizer),
+            others: None,
+            lines_bytes: crate::config::Captures::default().lines_bytes(),
             code,
             timed: Timed::default(),
             cgroups,
-            names: Dictionary::default(),
             label_sets: Dictionary::default(),
             targets: Targets::default(),
             captures: Arc::default(),
-            starts: HashMap::new(),
-            contexts: HashMap::new(),
             ledger,
             runtimes: RuntimeWatch::new(Arc::default()),
             work: Work::default(),
@@ -209,6 +132,12 @@ impl Namer {
     /// Names the batches of captures into these.
     pub fn capturing(mut self, captures: Arc<Recorders>) -> Namer {
         self.captures = captures;
+        self
+    }
+
+    /// Has debug information for captures with lines take so much memory. Unit: bytes.
+    pub fn with_lines_in(mut self, bytes: usize) -> Namer {
+        self.lines_bytes = bytes;
         self
     }
 
@@ -233,27 +162,52 @@ impl Namer {
 
     /// Names one batch into the recorder it is for: that of its capture, or `recorder`.
     pub fn take(&mut self, batch: &mut RawBatch, recorder: &RwLock<Recorder>) {
-        let Some(id) = batch.capture else {
-            return self.record(batch, recorder);
-        };
-        self.captures.note_samples(batch.quality.taken);
-        match self.captures.get(id) {
-            Some(taken) => {
-                taken.note(batch);
-                self.record(batch, &taken.recorder);
-                if batch.closes {
-                    taken.end();
-                }
-            }
-            None => self.note_changes(batch),
+        match batch.capture {
+            Some(id) => self.take_of_capture(id, batch),
+            None => self.record(batch, recorder),
         }
         self.targets.keep(&self.captures.ids());
+        if self.others.is_some() {
+            self.others.take_if(|_| !self.captures.have_lines());
+            let bytes = self.others.as_ref().map_or(0, Names::heap_bytes);
+            self.captures.note_lines_bytes(bytes);
+        }
+    }
+
+    fn take_of_capture(&mut self, id: CaptureId, batch: &mut RawBatch) {
+        self.captures.note_samples(batch.quality.taken);
+        let Some(taken) = self.captures.get(id) else {
+            return self.note_changes(batch);
+        };
+        taken.note(batch);
+        match taken.detail {
+            Detail::Functions => self.record(batch, &taken.recorder),
+            detail => {
+                let names = &self.names;
+                let with_lines = || Names::new(names.symbolizer.with_lines(self.lines_bytes));
+                let mut others = self.others.take().unwrap_or_else(with_lines);
+                let (begin, instructions) = (thread_cpu(), detail == Detail::Instructions);
+                others.symbolizer.tell_instructions(instructions);
+                let usual = std::mem::replace(&mut self.names, others);
+                self.others = Some(usual);
+                self.record(batch, &taken.recorder);
+                if let Some(usual) = self.others.take() {
+                    self.others = Some(std::mem::replace(&mut self.names, usual));
+                }
+                let spent = thread_cpu().saturating_sub(begin);
+                self.captures.note_naming(&taken, spent);
+            }
+        }
+        if batch.closes {
+            taken.end();
+        }
     }
 
     /// Takes what a batch says beside its samples.
     fn note_changes(&mut self, batch: &mut RawBatch) {
         if batch.kernel_changed {
-            self.symbolizer.kernel_changed();
+            let all = self.others.iter_mut().chain([&mut self.names]);
+            all.for_each(|names| names.symbolizer.kernel_changed());
         }
         for (id, path) in batch.cgroups.drain(..) {
             self.cgroups.note_created(id, &path);
@@ -265,8 +219,9 @@ impl Namer {
     pub fn record(&mut self, batch: &mut RawBatch, recorder: &RwLock<Recorder>) {
         self.store.wait_for(batch.files_announced, FILES_WAIT);
         self.note_changes(batch);
-        if self.names.heap_bytes() > NAMES_BYTES_MAX {
-            self.forget_names();
+        if self.names.is_full() {
+            self.names.forget();
+            self.targets.forget_names();
         }
         if self.label_sets.heap_bytes() > LABELS_BYTES_MAX {
             self.label_sets = Dictionary::default();
@@ -285,7 +240,7 @@ impl Namer {
             frames,
             spans,
             named,
-            names: &mut self.names,
+            names: &mut self.names.dict,
         };
         self.timed.divide(batch, &mut frames, &self.counters);
         self.find_contexts(batch);
@@ -334,7 +289,7 @@ impl Namer {
     }
 
     fn count_runtimes(&mut self, batch: &RawBatch) {
-        let (work, names) = (&self.work, &self.names);
+        let (work, names) = (&self.work, &self.names.dict);
         let unnamed = |place: usize| {
             let (first, _) = work.spans[work.frames[place] as usize];
             let frame = work.named.frames[first as usize];
@@ -344,17 +299,9 @@ impl Namer {
             .note(batch, |stack| work.stacks[stack].end, unnamed);
     }
 
-    fn forget_names(&mut self) {
-        self.names = Dictionary::default();
-        self.targets.forget_names();
-        self.starts.clear();
-        self.contexts.clear();
-        self.symbolizer.forget_frames();
-    }
-
     /// Gives every distinct frame of the batch its names, file after file.
     fn name_frames(&mut self, batch: &RawBatch) {
-        let work = &mut self.work;
+        let (work, names) = (&mut self.work, &mut self.names);
         work.seen.clear();
         work.distinct.clear();
         work.frames.clear();
@@ -393,8 +340,9 @@ impl Namer {
                             _ => None,
                         })
                         .collect();
-                    self.symbolizer
-                        .kernel(&addresses, &mut self.names, &mut work.named);
+                    names
+                        .symbolizer
+                        .kernel(&addresses, &mut names.dict, &mut work.named);
                 }
                 Group::File(file) => {
                     work.files.push(file);
@@ -404,8 +352,9 @@ impl Namer {
                             _ => None,
                         })
                         .collect();
-                    self.symbolizer
-                        .file(file, &offsets, &mut self.names, &mut work.named);
+                    names
+                        .symbolizer
+                        .file(file, &offsets, &mut names.dict, &mut work.named);
                 }
                 Group::Jit(id) => {
                     let addresses: Vec<_> = frames
@@ -414,7 +363,7 @@ impl Namer {
                             _ => None,
                         })
                         .collect();
-                    let into = (&mut self.names, &mut work.named);
+                    let into = (&mut names.dict, &mut work.named);
                     self.timed
                         .name(id, &addresses, members, &self.counters, into);
                 }
@@ -423,7 +372,7 @@ impl Namer {
                         let RawFrame::Unknown(reason) = frame else {
                             continue;
                         };
-                        push_unknown(&mut work.named, &mut self.names, reason);
+                        push_unknown(&mut work.named, &mut names.dict, reason);
                     }
                 }
                 Group::Mark => {
@@ -431,7 +380,7 @@ impl Namer {
                         let Some(text) = frame.mark_text() else {
                             continue;
                         };
-                        let frame = self.names.intern_frame(FrameRef {
+                        let frame = names.dict.intern_frame(FrameRef {
                             kind: FrameKind::Synthetic,
                             function: &text,
                             ..FrameRef::default()
@@ -467,10 +416,11 @@ impl Namer {
             let (first, len) = self.work.spans[*at as usize];
             &self.work.named.frames[first as usize..(first + len) as usize]
         };
-        let unnamed = |frame: FrameId| self.names.frames.get(frame).unnamed;
+        let names = &mut self.names;
+        let unnamed = |names: &Names, frame| names.dict.frames.get(frame).unnamed;
         let own = batch.own_frames_at(stack);
         let leaf = frames.get(own).and_then(|at| named(at).first().copied());
-        let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(leaf) != Unnamed::No);
+        let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(names, leaf) != Unnamed::No);
         let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(Unnamed::Limit);
         if refused || !recorder.has_room() {
             let (id, end) = (recorder.other(), StackEnd::Unresolved);
@@ -482,14 +432,8 @@ impl Namer {
             };
         }
         let mut start = |at: &u32| {
-            let Some(&outer) = named(at).last() else {
-                return Start::No;
-            };
-            let names = &self.names;
-            *self
-                .starts
-                .entry(outer)
-                .or_insert_with(|| Start::of(names.frame(outer)))
+            let outer = named(at).last();
+            outer.map_or(Start::No, |&outer| names.start(outer))
         };
         // Of a waker, which stands before the thread's own frames root first, alike: what lies behind its start
         // function is no frame, and with one it is not cut.
@@ -525,7 +469,7 @@ impl Namer {
             } else if end == StackEnd::BrokenChain
                 && named(root)
                     .last()
-                    .is_some_and(|&root| unnamed(root) != Unnamed::No)
+                    .is_some_and(|&root| unnamed(names, root) != Unnamed::No)
             {
                 end = StackEnd::Unresolved;
             }
@@ -534,7 +478,7 @@ impl Namer {
         let mut id = StackId::EMPTY;
         for at in frames.iter().rev() {
             for &frame in named(at).iter().rev() {
-                let frame = target.names.frame(&self.names, dict, frame);
+                let frame = target.names.frame(&names.dict, dict, frame);
                 id = dict.stacks.child(id, frame);
             }
         }
@@ -548,7 +492,7 @@ impl Namer {
 
     /// Tells what the kernel was doing in each stack of the batch, where its frames say so.
     fn find_contexts(&mut self, batch: &RawBatch) {
-        let work = &mut self.work;
+        let (work, names) = (&mut self.work, &mut self.names);
         work.contexts.clear();
         for stack in &batch.stacks {
             let frames = &work.frames[stack.first as usize..(stack.first + stack.len) as usize];
@@ -559,11 +503,7 @@ impl Namer {
                 }
                 let (first, len) = work.spans[at as usize];
                 let named = &work.named.frames[first as usize..(first + len) as usize];
-                found = named.iter().find_map(|&frame| {
-                    let names = &self.names;
-                    let context = self.contexts.entry(frame);
-                    *context.or_insert_with(|| Context::of(names.frame(frame)))
-                });
+                found = named.iter().find_map(|&frame| names.context(frame));
                 if found.is_some() {
                     break;
                 }

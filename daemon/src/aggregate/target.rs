@@ -100,6 +100,7 @@ mod tests {
     use crate::aggregate::namer::Namer;
     use crate::aggregate::recorder::{Asked, Recorder, RecorderOptions, Span, query};
     use crate::capture::recorders::{Recorders, Taken};
+    use crate::capture::request::Detail;
     use crate::cgroup::CgroupTable;
     use crate::ids::{CaptureId, CgroupId, Comm, Pid, Tid};
     use crate::jit::CodeBook;
@@ -190,7 +191,10 @@ mod tests {
     #[test]
     fn a_capture_goes_into_its_recorder_and_the_profile_into_its_own() {
         let mut rig = rig();
-        let taken = Arc::new(Taken::new(Recorder::new(RecorderOptions::default())));
+        let taken = Arc::new(Taken::new(
+            Recorder::new(RecorderOptions::default()),
+            Detail::Functions,
+        ));
         rig.captures.insert(CAPTURE, Arc::clone(&taken));
         for (capture, closes, samples) in [
             (None, false, &[(5_000_000, "own")][..]),
@@ -211,6 +215,32 @@ mod tests {
     }
 
     #[test]
+    fn what_lines_are_read_from_is_held_while_captures_with_lines_run() {
+        let mut rig = rig();
+        let detail = [(CAPTURE, Detail::Lines), (CaptureId(8), Detail::Functions)];
+        for (id, detail) in detail {
+            let taken = Taken::new(Recorder::new(RecorderOptions::default()), detail);
+            rig.captures.insert(id, Arc::new(taken));
+        }
+        for (capture, has_lines) in [
+            (None, false),
+            (Some(CaptureId(8)), false),
+            (Some(CAPTURE), true),
+            (None, true),
+        ] {
+            let mut batch = rig.batch(capture, false, &[(5, "a")]);
+            rig.namer.take(&mut batch, &rig.own);
+            assert_eq!(rig.captures.lines_bytes() > 0, has_lines, "{capture:?}");
+        }
+        assert!(rig.captures.naming_ns() > 0);
+        rig.captures.remove(CAPTURE);
+        let mut batch = rig.batch(None, false, &[(6, "a")]);
+        rig.namer.take(&mut batch, &rig.own);
+        assert_eq!(rig.captures.lines_bytes(), 0);
+        assert_eq!(threads(&rig.own), ["a", "a", "a"]);
+    }
+
+    #[test]
     fn samples_of_a_capture_that_is_gone_are_let_go() {
         let mut rig = rig();
         let mut batch = rig.batch(Some(CAPTURE), true, &[(5, "a")]);
@@ -221,7 +251,10 @@ mod tests {
     #[test]
     fn what_a_capture_lost_goes_where_its_samples_are() {
         let mut rig = rig();
-        let taken = Arc::new(Taken::new(Recorder::new(RecorderOptions::default())));
+        let taken = Arc::new(Taken::new(
+            Recorder::new(RecorderOptions::default()),
+            Detail::Functions,
+        ));
         rig.captures.insert(CAPTURE, Arc::clone(&taken));
         let mut batch = rig.batch(Some(CAPTURE), true, &[(5, "a")]);
         batch.losses.push(RawLoss {

@@ -176,11 +176,12 @@ impl Captures {
         lock(&self.state).running.len() as u64
     }
 
-    /// Memory of the samples of those that run. Unit: bytes.
+    /// Memory of the samples of those that run, and of what their lines are read from. Unit: bytes.
     pub fn bytes(&self) -> u64 {
         let running: Vec<Arc<Running>> = lock(&self.state).running.values().cloned().collect();
         let progress = running.iter().filter_map(|one| lock(&one.info).progress);
-        progress.map(|progress| progress.bytes).sum()
+        let samples: u64 = progress.map(|progress| progress.bytes).sum();
+        samples.saturating_add(self.recorders.lines_bytes())
     }
 
     /// CPU time of sampler and namer for captures, those that run included. Unit: nanoseconds.
@@ -257,14 +258,15 @@ impl Captures {
             true => 0,
             false => slot.past_bytes(),
         };
-        let taken = Arc::new(Taken::new(Recorder::new(RecorderOptions {
+        let recorder = Recorder::new(RecorderOptions {
             // Whatever is taken is asked for at the end.
             retention: Duration::MAX,
             budget_bytes: slot.bytes - times_bytes - past_bytes,
             window: WINDOW,
             times_bytes,
             window_share: WINDOW_PART,
-        })));
+        });
+        let taken = Arc::new(Taken::new(recorder, wanted.detail));
         self.recorders.insert(id, Arc::clone(&taken));
         let started = match self.world.begin(id, &wanted, &scope) {
             Ok(started) => started,

@@ -9,6 +9,7 @@ mod course;
 pub mod engine;
 pub mod event;
 pub mod filter;
+mod lines;
 pub mod manager;
 pub mod offcpu;
 mod past;

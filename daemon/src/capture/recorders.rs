@@ -5,9 +5,10 @@
 use crate::aggregate::batch::RawBatch;
 use crate::aggregate::recorder::Recorder;
 use crate::capture::offcpu::WaitCounts;
+use crate::capture::request::Detail;
 use crate::ids::CaptureId;
 use hashbrown::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -15,6 +16,10 @@ use std::time::Duration;
 pub struct Taken {
     /// Its named samples.
     pub recorder: RwLock<Recorder>,
+    /// How closely they are named.
+    pub detail: Detail,
+    /// CPU time that naming them with lines took. Unit: nanoseconds.
+    naming_ns: AtomicU64,
     ended: Mutex<bool>,
     told: Condvar,
     beside: Mutex<Beside>,
@@ -39,9 +44,11 @@ pub struct Beside {
 
 impl Taken {
     /// Nothing yet, into this recorder.
-    pub fn new(recorder: Recorder) -> Taken {
+    pub fn new(recorder: Recorder, detail: Detail) -> Taken {
         Taken {
             recorder: RwLock::new(recorder),
+            detail,
+            naming_ns: AtomicU64::new(0),
             ended: Mutex::new(false),
             told: Condvar::new(),
             beside: Mutex::default(),
@@ -63,6 +70,11 @@ impl Taken {
     /// What its batches said beside their samples.
     pub fn beside(&self) -> Beside {
         *unpoisoned(&self.beside)
+    }
+
+    /// CPU time that naming its samples with lines took. Unit: nanoseconds.
+    pub fn naming_ns(&self) -> u64 {
+        self.naming_ns.load(Ordering::Relaxed)
     }
 
     /// The last batch of the capture is named: nothing comes any more.
@@ -88,6 +100,10 @@ pub struct Recorders {
     by_id: Mutex<HashMap<CaptureId, Arc<Taken>>>,
     /// Samples of all captures since the start.
     samples: AtomicU64,
+    /// See [`Taken::naming_ns`]; of all captures since the start.
+    naming_ns: AtomicU64,
+    /// See [`Recorders::lines_bytes`].
+    lines_bytes: AtomicUsize,
 }
 
 impl Recorders {
@@ -114,6 +130,35 @@ impl Recorders {
     /// Samples of all captures since the start.
     pub fn samples(&self) -> u64 {
         self.samples.load(Ordering::Relaxed)
+    }
+
+    /// Naming samples of one with lines took so long.
+    pub fn note_naming(&self, of: &Taken, spent: Duration) {
+        let ns = spent.as_nanos() as u64;
+        of.naming_ns.fetch_add(ns, Ordering::Relaxed);
+        self.naming_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// CPU time that naming with lines took, of all captures since the start. Unit: nanoseconds.
+    pub fn naming_ns(&self) -> u64 {
+        self.naming_ns.load(Ordering::Relaxed)
+    }
+
+    /// True while one runs whose frames are told by line.
+    pub fn have_lines(&self) -> bool {
+        let by_id = unpoisoned(&self.by_id);
+        let mut all = by_id.values();
+        all.any(|taken| taken.detail != Detail::Functions)
+    }
+
+    /// So much memory is held for lines of captures. Unit: bytes.
+    pub fn note_lines_bytes(&self, bytes: usize) {
+        self.lines_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory of what captures with lines are named with: of all together. Unit: bytes.
+    pub fn lines_bytes(&self) -> u64 {
+        self.lines_bytes.load(Ordering::Relaxed) as u64
     }
 
     /// Their ids, in no order.

@@ -36,6 +36,28 @@ pub enum Unwind {
     FramePointer,
 }
 
+/// How closely frames of native code are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Detail {
+    /// By function, as the configuration says.
+    #[default]
+    Functions,
+    /// By source line, with inlined functions.
+    Lines,
+    /// And by instruction.
+    Instructions,
+}
+
+impl Detail {
+    fn of(request: &agent::CaptureRequest) -> Detail {
+        match (request.instructions, request.lines) {
+            (true, _) => Detail::Instructions,
+            (false, true) => Detail::Lines,
+            (false, false) => Detail::Functions,
+        }
+    }
+}
+
 /// A request within the limits.
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -61,6 +83,8 @@ pub struct Wanted {
     pub times: bool,
     /// Waits shorter than this are left out.
     pub min_wait: Duration,
+    /// How closely frames are told.
+    pub detail: Detail,
 }
 
 impl Wanted {
@@ -116,6 +140,7 @@ impl Wanted {
             before: Duration::from_nanos(request.before_ns),
             times: !request.no_times,
             min_wait: Duration::from_nanos(request.min_wait_ns),
+            detail: Detail::of(request),
         })
     }
 }

@@ -7,12 +7,13 @@
 //! holds the receiver bounds that.
 
 use super::course::Course;
+use super::lines;
 use super::manager::{Captures, Running, Slot, lock, message};
 use super::offcpu::many;
 use super::offcpu::setup::{COPIES_HZ, NEAR_BYTES};
 use super::past::{self, Found, Past};
 use super::recorders::Beside;
-use super::request::{Unwind, Wanted};
+use super::request::{Detail, Unwind, Wanted};
 use crate::aggregate::recorder::{self, Asked, RecorderStats, Span, read};
 use crate::metrics::thread_cpu_ns;
 use crate::time::Mono;
@@ -215,7 +216,9 @@ impl Run {
         self.selected.count(&recorder, &self.wanted);
         let (quality, stats) = (recorder.totals_of_quality(), recorder.stats());
         drop(recorder);
+        let naming_ns = self.running.taken.naming_ns();
         let share = self.cost.share(&self.captures, quality.taken);
+        let share = share.saturating_add(naming_ns);
         self.running.cpu_ns.store(share, Ordering::Relaxed);
         let thread = thread_cpu_ns(Path::new("/proc/thread-self")).unwrap_or(0);
         let past = self.past.as_ref().map_or(0, Past::bytes);
@@ -348,6 +351,9 @@ impl Run {
         if waits {
             let copy_all = self.wanted.unwind == Unwind::StackCopy;
             notices.extend(stack_notices(&profile.info.waits, copy_all));
+        }
+        if self.wanted.detail != Detail::Functions {
+            notices.extend(lines::notice(profile));
         }
         if totals.dropped_by_budget > 0 {
             notices.push(format!(
@@ -569,7 +575,8 @@ impl Selected {
 }
 
 /// What a capture costs: its share, by samples, of what the threads took that sample and name, and
-/// its own thread. A sample of a capture costs what one of the continuous profile does.
+/// its own thread. A sample of a capture costs what one of the continuous profile does, but for lines,
+/// which are accounted for by themselves.
 struct Cost {
     cpu_ns: u64,
     samples: u64,
@@ -578,14 +585,20 @@ struct Cost {
 impl Cost {
     fn new(captures: &Captures) -> Cost {
         Cost {
-            cpu_ns: captures.world.cpu_ns(),
+            cpu_ns: Cost::shared_ns(captures),
             samples: captures.world.samples() + captures.recorders.samples(),
         }
     }
 
+    /// What those threads took without naming by line.
+    fn shared_ns(captures: &Captures) -> u64 {
+        let naming_ns = captures.recorders.naming_ns();
+        captures.world.cpu_ns().saturating_sub(naming_ns)
+    }
+
     /// Of the threads that sample and name, since the start, with so many samples of its own.
     fn share(&self, captures: &Captures, own: u64) -> u64 {
-        let cpu_ns = captures.world.cpu_ns().saturating_sub(self.cpu_ns);
+        let cpu_ns = Cost::shared_ns(captures).saturating_sub(self.cpu_ns);
         let all = captures.world.samples() + captures.recorders.samples();
         let all = all.saturating_sub(self.samples).max(own).max(1);
         (u128::from(cpu_ns) * u128::from(own) / u128::from(all)) as u64

@@ -477,6 +477,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_int(&mut c.captures.memory_mib, &v),
     },
     Key {
+        path: "captures.lines_mib",
+        kind: Kind::Int(1, 4096),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Memory of what source lines of captures are read from, beside budget.memory_mib, while a capture \
+              with lines runs. Debug information takes twice its size without types; a file that takes more \
+              has no lines, which the result says.",
+        get: |c| Value::Int(c.captures.lines_mib.into()),
+        put: |c, v| put_int(&mut c.captures.lines_mib, &v),
+    },
+    Key {
         path: "captures.history",
         kind: Kind::Int(0, 10_000),
         unit: "captures",

@@ -145,6 +145,8 @@ pub struct Captures {
     pub switches_max: u32,
     /// Memory of all captures together, MiB.
     pub memory_mib: u32,
+    /// Memory of what source lines are read from, MiB.
+    pub lines_mib: u32,
     /// Captures remembered after their end.
     pub history: u32,
     /// Whether the collector may ask for captures.
@@ -313,6 +315,7 @@ impl Default for Captures {
             rate_max_hz: 9999,
             switches_max: 75_000,
             memory_mib: 64,
+            lines_mib: 96,
             history: 100,
             remote: true,
         }
@@ -417,6 +420,11 @@ impl Captures {
     /// Memory of all captures together. Unit: bytes.
     pub fn memory_bytes(&self) -> usize {
         self.memory_mib as usize * MIB
+    }
+
+    /// Memory of what source lines are read from. Unit: bytes.
+    pub fn lines_bytes(&self) -> usize {
+        self.lines_mib as usize * MIB
     }
 }
 

@@ -335,6 +335,7 @@ fn start_pipeline(
         cgroups,
         book: CodeBook::new(code.clone()),
         recorders,
+        lines_bytes: config.captures.lines_bytes(),
     };
     let (batches, recycled) = start_namer(threads, agent, naming)?;
     if let Some(asker) = asker {
@@ -491,6 +492,8 @@ struct Naming {
     cgroups: CgroupTable,
     book: CodeBook,
     recorders: Arc<Recorders>,
+    /// Memory of what lines of captures are read from.
+    lines_bytes: usize,
 }
 
 /// Starts the namer. Returns where batches go, and where they come back.
@@ -524,7 +527,8 @@ impl Naming {
         symbolizer.follow(Arc::clone(&agent.bounds));
         let namer = Namer::new(symbolizer, self.store, self.book, self.cgroups)
             .counting_runtimes(Arc::clone(&agent.runtimes))
-            .capturing(self.recorders);
+            .capturing(self.recorders)
+            .with_lines_in(self.lines_bytes);
         namer.run(batches, recycle, &agent.recorder, |busy| {
             if busy {
                 return agent.namer.begin();

@@ -88,7 +88,7 @@ pub struct FileBudget<'a> {
     /// CPU time that the owner was charged with.
     charged: Cell<Duration>,
     shares: Option<Arc<Shares>>,
-    owner: Owner,
+    payer: Payer,
     /// It is the one reading that may take much memory.
     alone: Cell<bool>,
 }
@@ -114,7 +114,7 @@ impl<'a> FileBudget<'a> {
             paused: Cell::new(Duration::ZERO),
             charged: Cell::new(Duration::ZERO),
             shares: None,
-            owner: Owner::Host,
+            payer: (Owner::Host, Purpose::Profile),
             alone: Cell::new(false),
         }
     }
@@ -220,11 +220,11 @@ impl<'a> FileBudget<'a> {
     /// Charges the owner with what was spent since the last time.
     fn charge_time(&self) {
         if let Some(shares) = &self.shares
-            && self.owner != Owner::Host
+            && self.payer.0 != Owner::Host
         {
             let spent = self.spent();
             let more = spent.saturating_sub(self.charged.replace(spent));
-            shares.spend(self.owner, more, Mono::now());
+            shares.spend(self.payer, more, Mono::now());
         }
     }
 
@@ -352,6 +352,20 @@ impl Owner {
     }
 }
 
+/// What a file is read for. Each has shares of its own: what somebody captures takes no names from
+/// the continuous profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Purpose {
+    /// The continuous profile.
+    #[default]
+    Profile,
+    /// Source lines of captures.
+    Captures,
+}
+
+/// Whose share is charged.
+pub type Payer = (Owner, Purpose);
+
 /// CPU time left of one owner's share.
 #[derive(Clone, Copy, Debug)]
 struct Share {
@@ -379,7 +393,7 @@ impl Share {
 /// threads that read files.
 #[derive(Debug, Default)]
 pub struct Shares {
-    of: Mutex<HashMap<Owner, Share>>,
+    of: Mutex<HashMap<Payer, Share>>,
     counters: Arc<SymbolCounters>,
     /// A reading takes much memory now. Acquired by the one who finds it false, released by the
     /// same.
@@ -396,18 +410,18 @@ impl Shares {
     }
 
     /// The budget of one reading; `None` while the owner's files have taken more than their share.
-    pub fn budget<'a>(self: &Arc<Self>, owner: Owner, now: Mono) -> Option<FileBudget<'a>> {
-        if owner != Owner::Host && !self.has_time(owner, now) {
+    pub fn budget<'a>(self: &Arc<Self>, payer: Payer, now: Mono) -> Option<FileBudget<'a>> {
+        if payer.0 != Owner::Host && !self.has_time(payer, now) {
             return None;
         }
         let mut budget = FileBudget::default();
-        (budget.shares, budget.owner) = (Some(Arc::clone(self)), owner);
+        (budget.shares, budget.payer) = (Some(Arc::clone(self)), payer);
         Some(budget)
     }
 
-    fn has_time(&self, owner: Owner, now: Mono) -> bool {
+    fn has_time(&self, payer: Payer, now: Mono) -> bool {
         let mut shares = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(share) = shares.get(&owner) {
+        if let Some(share) = shares.get(&payer) {
             return share.now(now).left_ns > 0;
         }
         if shares.len() >= OWNERS_MAX {
@@ -418,21 +432,24 @@ impl Shares {
 
     /// Leaves an owner no time for twenty seconds.
     #[cfg(test)]
-    pub fn take_all(&self, owner: Owner) {
-        self.spend(owner, SHARE_MAX + Duration::from_secs(1), Mono::now());
+    pub fn take_all(&self, payer: Payer) {
+        self.spend(payer, SHARE_MAX + Duration::from_secs(1), Mono::now());
     }
 
-    fn spend(&self, owner: Owner, spent: Duration, now: Mono) {
-        let sum = &self.counters.owners_files_cpu_ns;
-        sum.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
+    fn spend(&self, payer: Payer, spent: Duration, now: Mono) {
+        // What captures take is told as theirs.
+        if payer.1 == Purpose::Profile {
+            let sum = &self.counters.owners_files_cpu_ns;
+            sum.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
+        }
         let mut shares = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         let full = Share {
             left_ns: SHARE_MAX.as_nanos() as i64,
             at: now,
         };
-        let mut share = shares.get(&owner).copied().unwrap_or(full).now(now);
+        let mut share = shares.get(&payer).copied().unwrap_or(full).now(now);
         share.left_ns = share.left_ns.saturating_sub(spent.as_nanos() as i64);
-        shares.insert(owner, share);
+        shares.insert(payer, share);
     }
 }
 
@@ -460,7 +477,7 @@ mod tests {
     fn one_reading_at_a_time_takes_much_memory() {
         let shares = Arc::new(Shares::default());
         fn budget<'a>(shares: &Arc<Shares>) -> FileBudget<'a> {
-            let budget = shares.budget(Owner::Host, Mono::now());
+            let budget = shares.budget((Owner::Host, Purpose::Profile), Mono::now());
             budget.expect("a budget")
         }
         let (done, waits) = std::sync::mpsc::sync_channel(1);
@@ -487,14 +504,20 @@ mod tests {
     #[test]
     fn a_reading_that_waits_too_long_for_its_turn_is_put_off() {
         let shares = Arc::new(Shares::default());
-        let first = shares.budget(Owner::Host, Mono::now()).expect("a budget");
+        let first = shares
+            .budget((Owner::Host, Purpose::Profile), Mono::now())
+            .expect("a budget");
         let _held = first.charge(ALONE_BYTES + 1).expect("within");
-        let second = shares.budget(Owner::Host, Mono::now()).expect("a budget");
+        let second = shares
+            .budget((Owner::Host, Purpose::Profile), Mono::now())
+            .expect("a budget");
         assert_eq!(second.charge(ALONE_BYTES + 1).map(drop), Err(Over::Later));
         assert_eq!(second.over(), Some(Over::Later));
         drop(_held);
         drop(first);
-        let third = shares.budget(Owner::Host, Mono::now()).expect("a budget");
+        let third = shares
+            .budget((Owner::Host, Purpose::Profile), Mono::now())
+            .expect("a budget");
         assert!(third.charge(ALONE_BYTES + 1).is_ok());
     }
 
@@ -530,22 +553,31 @@ mod tests {
         let shares = Arc::new(Shares::default());
         let (heavy, other) = (Owner::of(1000, 1, &[1]), Owner::of(1001, 1, &[1]));
         let now = Mono::now();
-        let may = |owner, at| shares.budget(owner, at).is_some();
-        shares.spend(heavy, SHARE_MAX + SECOND, now);
+        let may = |owner, at| shares.budget((owner, Purpose::Profile), at).is_some();
+        shares.spend((heavy, Purpose::Profile), SHARE_MAX + SECOND, now);
         assert_eq!([may(heavy, now), may(other, now)], [false, true]);
         assert!(!may(heavy, now.plus(19 * SECOND)));
         assert!(may(heavy, now.plus(21 * SECOND)));
     }
 
     #[test]
+    fn what_captures_read_takes_no_time_from_the_profile() {
+        let shares = Arc::new(Shares::default());
+        let (owner, now) = (Owner::of(1000, 1, &[]), Mono::now());
+        shares.spend((owner, Purpose::Captures), SHARE_MAX + SECOND, now);
+        assert!(!shares.has_time((owner, Purpose::Captures), now));
+        assert!(shares.has_time((owner, Purpose::Profile), now));
+    }
+
+    #[test]
     fn for_long_an_owner_gets_a_twentieth_of_one_cpu() {
         let shares = Arc::new(Shares::default());
-        let owner = Owner::of(1000, 1, &[]);
+        let payer = (Owner::of(1000, 1, &[]), Purpose::Profile);
         let (mut taken, begin) = (Duration::ZERO, Mono::now());
         for second in 0..600 {
             let now = begin.plus(second * SECOND);
-            if shares.has_time(owner, now) {
-                shares.spend(owner, FILE_CPU_MAX, now);
+            if shares.has_time(payer, now) {
+                shares.spend(payer, FILE_CPU_MAX, now);
                 taken += FILE_CPU_MAX;
             }
         }
@@ -567,10 +599,11 @@ mod tests {
     fn the_owners_remembered_are_bounded() {
         let shares = Arc::new(Shares::default());
         let now = Mono::now();
+        let payer = |user| (Owner::of(user, 1, &[]), Purpose::Profile);
         for user in 1..=OWNERS_MAX as u32 {
-            shares.spend(Owner::of(user, 1, &[]), SECOND, now);
+            shares.spend(payer(user), SECOND, now);
         }
-        let another = Owner::of(OWNERS_MAX as u32 + 1, 1, &[]);
+        let another = payer(OWNERS_MAX as u32 + 1);
         assert!(!shares.has_time(another, now));
         assert!(shares.has_time(another, now.plus(60 * SECOND)));
     }

@@ -516,6 +516,32 @@ impl FileNames {
         })
     }
 
+    /// Puts frames in the place of those named from span `first` on, as many as `offsets`, that also
+    /// say where their instruction lies.
+    pub fn tell_instructions(
+        &self,
+        offsets: &[FileOffset],
+        first: usize,
+        dict: &mut Dictionary,
+        out: &mut Named,
+    ) {
+        let Some(build_id) = self.build_id() else {
+            return;
+        };
+        for (offset, span) in offsets.iter().zip(&out.spans[first..]) {
+            let Some(address) = self.headers.address_of(offset.0) else {
+                continue;
+            };
+            let place = profile::Place { build_id, address }.to_string();
+            let at = dict.strings.intern(&place);
+            for frame in &mut out.frames[span.first as usize..][..span.len as usize] {
+                let mut told = dict.frames.get(*frame);
+                told.system_name = at;
+                *frame = dict.frames.intern(told);
+            }
+        }
+    }
+
     fn without_name(
         &mut self,
         reason: Unnamed,

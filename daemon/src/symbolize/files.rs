@@ -12,7 +12,7 @@
 //! compared. With nothing recorded but a path, only the mapping and the process's own root count.
 //! `map_files` is checked too: a pid used again may have another file mapped at the same addresses.
 
-use super::budget::{FileBudget, Shares};
+use super::budget::{FileBudget, Purpose, Shares};
 use super::counters::{SymbolCounters, bump};
 use super::debug_files;
 use super::elf;
@@ -161,8 +161,13 @@ impl FileStore {
     /// What reading a file may cost now; `None`, counted, while the files of its owner have taken
     /// more than their share.
     pub fn budget<'a>(&self, image: &Image) -> Option<FileBudget<'a>> {
-        let owner = image.owner(&self.host_devices);
-        let budget = self.shares.budget(owner, Mono::now());
+        self.budget_for(image, Purpose::Profile)
+    }
+
+    /// The same, charged to what the owner may take for a purpose.
+    pub fn budget_for<'a>(&self, image: &Image, purpose: Purpose) -> Option<FileBudget<'a>> {
+        let payer = (image.owner(&self.host_devices), purpose);
+        let budget = self.shares.budget(payer, Mono::now());
         if budget.is_none() {
             self.count_put_off();
         }
@@ -173,7 +178,8 @@ impl FileStore {
     #[cfg(test)]
     pub fn take_share(&self, id: FileId) {
         if let Ok(image) = &self.get(id).image {
-            self.shares.take_all(image.owner(&self.host_devices));
+            let owner = image.owner(&self.host_devices);
+            self.shares.take_all((owner, Purpose::Profile));
         }
     }
 

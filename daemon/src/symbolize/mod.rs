@@ -39,7 +39,7 @@ mod tests;
 use crate::bounds::CacheBounds;
 use crate::ids::{FileId, FileOffset};
 use crate::time::Mono;
-use budget::Over;
+use budget::{Over, Purpose};
 pub use counters::SymbolCounters;
 use counters::{add, bump};
 use fetched::FetchedFiles;
@@ -138,6 +138,9 @@ pub struct Symbolizer {
     bounds: Option<Arc<CacheBounds>>,
     /// Debug files of servers; none: no server is asked.
     fetched: Option<Arc<FetchedFiles>>,
+    purpose: Purpose,
+    /// Frames say which instruction they are at.
+    instructions: bool,
 }
 
 impl Symbolizer {
@@ -163,7 +166,33 @@ impl Symbolizer {
             kernel,
             bounds: None,
             fetched: None,
+            purpose: Purpose::Profile,
+            instructions: false,
         }
+    }
+
+    /// Another over the same files, with lines and inlined functions, for captures: what it reads is
+    /// within bounds of its own, and costs this one neither memory nor time.
+    pub fn with_lines(&self, cache_bytes: usize) -> Symbolizer {
+        let options = SymbolOptions {
+            lines: true,
+            inlined_frames: true,
+            cache_bytes,
+            ..self.options.clone()
+        };
+        let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
+        let mut other = Symbolizer::new(options, store, counters).fetching(self.fetched.clone());
+        if let Some(symbols) = &self.kernel.symbols {
+            other.kernel.take(Arc::clone(symbols));
+        }
+        other.purpose = Purpose::Captures;
+        other
+    }
+
+    /// Has the frames of files that are named from now on say which instruction they are at, or no
+    /// longer.
+    pub fn tell_instructions(&mut self, yes: bool) {
+        self.instructions = yes;
     }
 
     /// Has servers asked for the debug files of what has no symbols here. Where they are kept is
@@ -204,7 +233,7 @@ impl Symbolizer {
         let image = found.image.as_ref().ok();
         // Looking through debug information is charged to the owner of the file, as reading it is.
         let budget = names.to_look_through(image, offsets);
-        let budget = budget.and_then(|image| self.store.budget(image));
+        let budget = budget.and_then(|image| self.store.budget_for(image, self.purpose));
         let lines = budget.is_some();
         let bytes = lines.then(|| names.bytes_to_read(image, offsets, limit, &self.counters));
         if let Some(bytes @ 1..) = bytes {
@@ -213,7 +242,11 @@ impl Symbolizer {
         let Some(names) = self.files.get_mut(&id) else {
             unreachable!("it was kept");
         };
+        let first = out.spans.len();
         names.name(image, offsets, bytes, dict, out, &self.counters);
+        if self.instructions {
+            names.tell_instructions(offsets, first, dict, out);
+        }
         drop(budget);
         let now = names.heap_bytes();
         self.bytes = (self.bytes + now).saturating_sub(std::mem::replace(&mut names.counted, now));
@@ -243,7 +276,8 @@ impl Symbolizer {
     /// Why it has none now. One that is put off is asked for again with its next samples.
     fn read(&self, found: &Found) -> Result<FileNames, Unnamed> {
         let image = found.image.as_ref().map_err(|reason| *reason)?;
-        let budget = self.store.budget(image).ok_or(Unnamed::OverBudget)?;
+        let budget = self.store.budget_for(image, self.purpose);
+        let budget = budget.ok_or(Unnamed::OverBudget)?;
         let mut names = FileNames::read(image, found, &self.options, &budget, &self.counters);
         if let (Some(fetched), Some(build_id)) = (&self.fetched, names.build_id())
             && fetched.has(build_id)
@@ -317,7 +351,7 @@ impl Symbolizer {
 
     /// Takes a table that was read already, to save reading it twice at start.
     pub fn set_kernel_symbols(&mut self, symbols: KernelSymbols) {
-        self.kernel.take(symbols);
+        self.kernel.take(Arc::new(symbols));
     }
 
     /// Keeps to a limit that may change, in place of [`SymbolOptions::cache_bytes`].
@@ -332,6 +366,11 @@ impl Symbolizer {
         self.kernel.no_name = None;
     }
 
+    /// Memory held for symbols and debug information of files, in bytes.
+    pub fn files_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Memory held for symbols of files and of the kernel, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.bytes
@@ -339,7 +378,7 @@ impl Symbolizer {
                 .kernel
                 .symbols
                 .as_ref()
-                .map_or(0, KernelSymbols::heap_bytes)
+                .map_or(0, |symbols| symbols.heap_bytes())
     }
 }
 
@@ -347,7 +386,7 @@ const NO_FRAME: FrameId = FrameId(u32::MAX);
 
 /// The kernel's symbols and the frames made of them.
 struct Kernel {
-    symbols: Option<KernelSymbols>,
+    symbols: Option<Arc<KernelSymbols>>,
     /// A frame for each symbol, [`NO_FRAME`] until asked for.
     frames: Vec<FrameId>,
     no_name: Option<FrameId>,
@@ -378,17 +417,17 @@ impl Kernel {
             return;
         }
         bump(&counters.kernel_reads);
-        let before = self.symbols.as_ref().map(KernelSymbols::len);
+        let before = self.symbols.as_ref().map(|symbols| symbols.len());
         // Unreadable is the same as hidden: there are no names.
         let symbols = KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none());
         self.wait = match before == Some(symbols.len()) {
             true => (self.wait * 2).min(KERNEL_REREAD_MAX),
             false => KERNEL_REREAD_MIN,
         };
-        self.take(symbols);
+        self.take(Arc::new(symbols));
     }
 
-    fn take(&mut self, symbols: KernelSymbols) {
+    fn take(&mut self, symbols: Arc<KernelSymbols>) {
         self.symbols = Some(symbols);
         self.frames.clear();
         self.no_name = None;
@@ -402,7 +441,7 @@ impl Kernel {
             .as_ref()
             .and_then(|symbols| symbols.find(address));
         let Some(symbol) = found else {
-            let hidden = self.symbols.as_ref().is_none_or(KernelSymbols::hidden);
+            let hidden = self.symbols.as_ref().is_none_or(|symbols| symbols.hidden());
             self.stale |= !hidden;
             bump(&counters.addresses_unnamed);
             return *self.no_name.get_or_insert_with(|| {
@@ -416,7 +455,7 @@ impl Kernel {
         };
         let index = symbol.index as usize;
         if self.frames.len() <= index {
-            let len = self.symbols.as_ref().map_or(0, KernelSymbols::len);
+            let len = self.symbols.as_ref().map_or(0, |symbols| symbols.len());
             self.frames.resize(len.max(index + 1), NO_FRAME);
         }
         if self.frames[index] == NO_FRAME {

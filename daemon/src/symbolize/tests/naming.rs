@@ -290,6 +290,73 @@ fn lines_and_inlined_functions_on_request() {
 }
 
 #[test]
+fn captures_have_lines_and_instructions_and_the_profile_keeps_its_frames() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", INLINED, &["-g"]) else {
+        return;
+    };
+    let offset = FileOffset(offset_of(&path, "outer").0 - 3 + 6);
+    let mut rig = Rig::plain();
+    let usual = rig.name(&path, build_id(&path), offset);
+    assert_eq!(usual, "native outer program");
+    let (held, frames) = (rig.symbolizer.files_bytes(), rig.dict.frames.len());
+    // As the namer has it: another symbolizer, and another dictionary.
+    let mut of_captures = Rig {
+        symbolizer: rig.symbolizer.with_lines(16 << 20),
+        store: rig.store.clone(),
+        counters: rig.counters.clone(),
+        dict: Dictionary::default(),
+    };
+    let lines = "inlined innermost program program.c:3 <- inlined middle program program.c:6 <- \
+                 native outer program program.c:9";
+    assert_eq!(of_captures.frames(offset).join(" <- "), lines);
+    let without = of_captures.dict.frames.len();
+    of_captures.symbolizer.tell_instructions(true);
+    assert_eq!(of_captures.frames(offset).join(" <- "), lines);
+    let data = fs::read(&path).expect("reads the program");
+    let outer = object::File::parse(&*data)
+        .expect("is ELF")
+        .symbols()
+        .find(|symbol| symbol.name() == Ok("outer"))
+        .expect("has the function")
+        .address();
+    let told = of_captures.dict.frames.iter().skip(without);
+    let told: Vec<String> = told
+        .map(|frame| of_captures.dict.strings.get(frame.system_name).to_owned())
+        .collect();
+    let id = elf::read_build_id(&fs::File::open(&path).expect("opens")).expect("is ELF");
+    let place = format!("{}+{:#x}", profile::build_id_text(&id), outer + 6);
+    assert_eq!(
+        told,
+        vec![place; 3],
+        "each frame of the instruction says it"
+    );
+    of_captures.symbolizer.tell_instructions(false);
+    of_captures.frames(offset);
+    assert_eq!(of_captures.dict.frames.len(), without + 3, "no new frames");
+    // What captures read takes neither names nor time from the profile.
+    rig.store.take_share(FileId(1));
+    assert_eq!(of_captures.frames(offset).join(" <- "), lines);
+    assert_eq!(rig.frames(offset).join(" <- "), usual);
+    assert_eq!(rig.symbolizer.files_bytes(), held);
+    assert_eq!(rig.dict.frames.len(), frames);
+}
+
+#[test]
+fn lines_of_captures_are_within_their_memory() {
+    let dir = TempDir::new().expect("temporary directory");
+    let Some(path) = build(dir.path(), "program", INLINED, &["-g"]) else {
+        return;
+    };
+    let offset = offset_of(&path, "outer");
+    let mut rig = Rig::plain();
+    rig.name(&path, build_id(&path), offset);
+    rig.symbolizer = rig.symbolizer.with_lines(2000);
+    assert_eq!(rig.frames(offset), ["native outer program"]);
+    assert!(rig.symbolizer.files_bytes() <= 2000);
+}
+
+#[test]
 fn many_places_keep_their_order() {
     let dir = TempDir::new().expect("temporary directory");
     let Some(path) = build(dir.path(), "program", PROGRAM, &[]) else {
