@@ -4,6 +4,7 @@
 //! Progress stands on one line of a terminal and nowhere else; what it cost and what its reader must know
 //! follows on standard error. Ctrl-C ends the capture with what there is; a second one leaves it.
 
+use crate::annotate::Annotated;
 use crate::client::{CaptureStream, Client};
 use crate::exit::{self, fail};
 use crate::facts;
@@ -238,6 +239,15 @@ pub struct Taken {
     pub result: CaptureInfo,
 }
 
+/// How a profile is written.
+#[derive(Debug)]
+pub enum Rendering {
+    /// As a file.
+    Profile(Format),
+    /// One function of it.
+    Annotated(Annotated),
+}
+
 /// What is recorded from now on, and what becomes of it.
 pub struct Order {
     /// How it is sampled.
@@ -251,7 +261,7 @@ pub struct Order {
     /// Labels to tell samples apart by, as they were given.
     pub group_by: Vec<String>,
     /// How it is written.
-    pub format: Format,
+    pub rendering: Rendering,
     /// Metadata goes to standard output as JSON.
     pub json: bool,
     /// File, `-` for standard output.
@@ -272,7 +282,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         ));
     }
     let order = Order {
-        format: choose(out, args.format, &output)?,
+        rendering: Rendering::Profile(choose(out, args.format, &output)?),
         sampling: args.sampling,
         fleet: args.fleet,
         labels: args.labels,
@@ -293,21 +303,24 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 /// When the order is malformed, or whoever is asked refuses it.
 pub async fn record(out: &Out, connection: &Connection, order: Order) -> Result<u8> {
     let peer = connection.peer()?;
-    let format = order.format;
     if !peer.is_collector() {
         order.fleet.refuse_for_agent()?;
         known_to_agent(&order.group_by)?;
     }
-    let group_by = group_by(&order.group_by, format, &peer);
+    let (group_by, instructions) = match &order.rendering {
+        Rendering::Profile(format) => (group_by(&order.group_by, *format, &peer), false),
+        Rendering::Annotated(_) => (order.group_by.clone(), true),
+    };
     let sampling = &order.sampling;
     let mut request = sampling.request(&order.labels, &order.frames, group_by.clone())?;
+    request.instructions = instructions;
     select::check(&request.matchers, &peer)?;
     if peer.is_collector() {
         order.fleet.select(&mut request)?;
     }
     let mut signals = Signals::new()?;
     let mut facts = Vec::new();
-    if format == Format::Bundle {
+    if matches!(order.rendering, Rendering::Profile(Format::Bundle)) {
         let asked = format!("{} at {}", peer.kind, peer.target);
         facts.extend(facts::of_title(&order.look));
         facts.push(facts::fact("Query", "asked", asked));
@@ -319,7 +332,7 @@ pub async fn record(out: &Out, connection: &Connection, order: Order) -> Result<
         facts.extend(Source::connect(connection, &peer).await?.facts().await?);
     }
     let written = Written {
-        format,
+        rendering: &order.rendering,
         output: &order.output,
         look: Look {
             lines: sampling.lines,
@@ -505,8 +518,8 @@ fn cost_text(progress: &CaptureProgress) -> String {
 
 /// Where the profile goes, and how.
 pub struct Written<'a> {
-    /// Its format.
-    pub format: Format,
+    /// How it is written.
+    pub rendering: &'a Rendering,
     /// Its file, `-` for standard output.
     pub output: &'a Path,
     /// How it looks.
@@ -624,15 +637,20 @@ impl Written<'_> {
         look: &Look,
         (clock, result): (&Clock, &CaptureInfo),
     ) -> Result<()> {
-        let labels = render::root_labels(&self.labels, profile);
-        let mut facts = self.facts.clone();
-        facts.extend(facts::of_capture(result));
-        let extra = render::Extra {
-            root_labels: labels,
-            fleet: None,
-            facts,
+        let bytes = match self.rendering {
+            Rendering::Annotated(annotated) => annotated.write(profile)?,
+            Rendering::Profile(format) => {
+                let labels = render::root_labels(&self.labels, profile);
+                let mut facts = self.facts.clone();
+                facts.extend(facts::of_capture(result));
+                let extra = render::Extra {
+                    root_labels: labels,
+                    fleet: None,
+                    facts,
+                };
+                render::write_with(profile, *format, look, extra)?
+            }
         };
-        let bytes = render::write_with(profile, self.format, look, extra)?;
         deliver(output, &bytes)?;
         let place = match is_stdout(output) {
             true => String::new(),

@@ -2,8 +2,8 @@
 
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
-    capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts, import,
-    man, pins, profile_cmd, status, symbols, tail, top,
+    annotate, capture, captures, cgroups, completions, config, diff, doctor, exit, heatmap, hosts,
+    import, man, pins, profile_cmd, status, symbols, tail, top,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use proto::COLLECTOR_PORT;
@@ -50,6 +50,7 @@ Examples:
   agent-ctl top
   agent-ctl profile --since 5m --unit nginx -o nginx.svg
   agent-ctl capture --unit nginx --duration 10s --rate 997 --before 5m -o nginx.html
+  agent-ctl annotate handle_request --unit api
   agent-ctl diff --before -1h..-30m --after -5m..
   agent-ctl --agent db1:4317 --tls-ca ca.pem status
   agent-ctl --collector c1 hosts
@@ -64,7 +65,7 @@ Whom to ask:
 Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not; \
 NO_COLOR turns colour off.
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture, captures, pins and symbols; the \
+A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins and symbols; the \
 other commands ask an agent.
 
 {}",
@@ -89,6 +90,8 @@ pub enum Command {
     Profile(profile_cmd::Args),
     /// Record a new profile: any rate or event, optionally with the minutes before it
     Capture(Box<capture::Args>),
+    /// Record, and show which lines and instructions of a function take the time
+    Annotate(annotate::Args),
     /// List captures that run and those that ended, or end one
     Captures(captures::Args),
     /// Draw when samples were taken: seconds against parts of a second, to find what comes and goes

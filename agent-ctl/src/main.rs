@@ -14,6 +14,7 @@ macro_rules! note {
     };
 }
 
+mod annotate;
 mod capture;
 mod captures;
 mod cgroups;
@@ -84,7 +85,7 @@ fn main() -> ExitCode {
     };
     // A capture is ended by a signal with what there is; the others are just ended.
     let hears_signals = match &cli.command {
-        Command::Capture(_) => true,
+        Command::Capture(_) | Command::Annotate(_) => true,
         Command::Profile(args) => args.records(),
         _ => false,
     };
@@ -110,6 +111,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Top(args) => top::run(&out, &connection, args).await,
         Command::Profile(args) => profile_cmd::run(&out, &connection, args).await,
         Command::Capture(args) => capture::run(&out, &connection, *args).await,
+        Command::Annotate(args) => annotate::run(&out, &connection, args).await,
         Command::Captures(args) => captures::run(&out, &connection, args).await,
         Command::Heatmap(args) => heatmap::run(&out, &connection, args).await,
         Command::Import(args) => import::run(&out, args).await,

@@ -1,7 +1,7 @@
 //! `agent-ctl profile`: a profile of a time in the recorder, in a file or on standard output. With
 //! `--lines` it is recorded from now on: windows of the past hold no instruction addresses.
 
-use crate::capture::{self, Order, Sampling};
+use crate::capture::{self, Order, Rendering, Sampling};
 use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::facts;
@@ -134,7 +134,7 @@ impl Args {
             labels: self.labels,
             frames: self.frames,
             group_by: self.group_by,
-            format,
+            rendering: Rendering::Profile(format),
             json: false,
             output: self.to.path,
             look: self.look,

@@ -209,6 +209,7 @@ pub enum Tone {
 }
 
 /// Standard output and whether it takes colour.
+#[derive(Clone, Copy, Debug)]
 pub struct Out {
     colour: bool,
     terminal: bool,

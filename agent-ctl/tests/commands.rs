@@ -1,6 +1,7 @@
 //! Every command against a fake agent: what it prints, what it writes, how it ends.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod annotate;
 mod capture;
 mod completions;
 mod doctor;
@@ -128,7 +129,7 @@ fn empty() -> Running {
 fn help_of_every_command() {
     let subcommands = [
         "status", "doctor", "hosts", "cgroups", "top", "profile", "heatmap", "import", "diff",
-        "tail", "config", "capture", "captures",
+        "tail", "config", "capture", "annotate", "captures",
     ];
     insta::assert_snapshot!("help", run(command("unix:/x", &["--help"])).out);
     for name in subcommands.into_iter().chain(["completions", "man"]) {

@@ -1,0 +1,166 @@
+//! `agent-ctl annotate`: one function by source line, and by instruction.
+//!
+//! Windows of the past know functions alone, so it records for a while, with lines and instructions, as
+//! `capture` does (`capture.rs` has the way there and back). What comes is added up here (`tally.rs`);
+//! sources (`source.rs`) and code (`code.rs`) are read on this machine, by this command, never by the agent.
+
+mod code;
+mod show;
+mod source;
+mod tally;
+
+use crate::capture::{self, Order, Sampling};
+use crate::fleet_capture::Fleet;
+use crate::form::Form;
+use crate::peer::{Connection, Target};
+use crate::profile_cmd::LINES_FOR;
+use crate::render::{Look, MeasureBy};
+use crate::select::{Frames, Labels};
+use crate::terminal::{Out, clean};
+use anyhow::Result;
+use code::Place;
+use profile::{Info, Profile, Value, key};
+use show::Shown;
+use source::Sources;
+use std::path::PathBuf;
+use std::time::Duration;
+use tally::Tally;
+
+/// Opening a pipe does not wait for its writer: `O_NONBLOCK` of Linux on all machines but Alpha, MIPS,
+/// PA-RISC and SPARC.
+const NONBLOCK: i32 = 0o4000;
+
+/// Shows which lines and instructions of a function take the time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Percentages are of the samples of the function. SELF: the line or instruction itself; TOTAL: with what is \
+called from there. Lines come from debug information where the agent has it, sources from this machine; \
+instructions, of x86-64 alone, from the file of a process that still runs it, by an agent of this machine, \
+or from the one given with --binary. What the samples cover and miss goes to standard error.
+Exit code 2: no sample has the function, or several match; 6: there are no samples, it was ended before \
+its time, or most was lost.
+
+Examples:
+  agent-ctl annotate handle_request --unit api
+  agent-ctl annotate handle_request --pid 4711 --for 30s --instructions
+  agent-ctl annotate '^db::.*::decode$' --source-map /build/api=$PWD
+  agent-ctl --collector c1 annotate decode --service api --binary target/release/api --json")]
+pub struct Args {
+    /// Function: its name, or a part of it or a pattern that no other function matches
+    #[arg(value_name = "FUNCTION")]
+    function: String,
+    /// How long to record [default: 10s]
+    #[arg(
+        long = "for",
+        value_name = "DURATION",
+        value_parser = crate::when::duration,
+        help_heading = "Time"
+    )]
+    length: Option<Duration>,
+    /// Samples a second on each CPU, 1 to 9999 [default: as the event is best sampled]
+    #[arg(
+        short,
+        long,
+        value_name = "HZ",
+        value_parser = crate::number::whole::<u32>(1, 9_999),
+        help_heading = "Time"
+    )]
+    rate: Option<u32>,
+    #[command(flatten)]
+    labels: Labels,
+    #[command(flatten)]
+    sources: Sources,
+    /// By instruction too; without lines that is done unasked
+    #[arg(long, help_heading = "Source")]
+    instructions: bool,
+    /// The program or library to read instructions from, in place of what the processes run
+    #[arg(long, value_name = "FILE", help_heading = "Source")]
+    binary: Option<PathBuf>,
+    #[command(flatten)]
+    form: Form,
+    /// Do not say how it goes, and what the samples cover and miss
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+}
+
+/// What is shown of a profile.
+#[derive(Debug)]
+pub struct Annotated {
+    function: String,
+    sources: Sources,
+    instructions: bool,
+    place: Place,
+    json: bool,
+    out: Out,
+}
+
+/// Labels that are kept: the process leads to its file.
+pub const LABELS: [&str; 1] = [key::PID];
+
+/// Runs the command.
+pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+    let peer = connection.peer()?;
+    let local = !peer.is_collector() && matches!(peer.target, Target::Unix(_));
+    let annotated = Annotated {
+        function: args.function,
+        sources: args.sources,
+        instructions: args.instructions,
+        place: Place {
+            named: args.binary,
+            local,
+        },
+        json: args.form.is_json(),
+        out: *out,
+    };
+    let order = Order {
+        sampling: Sampling {
+            rate: args.rate,
+            ..Sampling::of_lines(args.length.unwrap_or(LINES_FOR))
+        },
+        fleet: Fleet::default(),
+        labels: args.labels,
+        frames: Frames::default(),
+        group_by: LABELS.map(str::to_owned).to_vec(),
+        rendering: capture::Rendering::Annotated(annotated),
+        json: false,
+        output: PathBuf::from("-"),
+        look: Look::default(),
+        quiet: args.quiet,
+    };
+    capture::record(out, connection, order).await
+}
+
+impl Annotated {
+    /// What is shown of a profile. What is missing is said.
+    ///
+    /// # Errors
+    /// When no function is meant, or it is not clear which.
+    pub fn write(&self, profile: &Profile) -> Result<Vec<u8>> {
+        let (unit, measure) = measure(&profile.info);
+        let function = tally::find(profile, &self.function, &measure)?;
+        let tally = Tally::of(profile, function, &measure);
+        let shown = Shown::of(&tally, unit, &self.sources, &self.place, self.instructions);
+        for note in shown.notes() {
+            note!("agent-ctl: {}", clean(note));
+        }
+        let text = match self.json {
+            true => shown.json()?,
+            false => shown.text(&self.out),
+        };
+        Ok(text.into_bytes())
+    }
+}
+
+/// What is counted, and how.
+fn measure(info: &Info) -> (&'static str, impl Fn(Value) -> u64 + use<>) {
+    let by = Look::default().measure(info);
+    let unit = match by {
+        MeasureBy::Count => "samples",
+        MeasureBy::Weight => "weight",
+    };
+    let value = move |value: Value| match by {
+        MeasureBy::Count => value.count,
+        MeasureBy::Weight => value.weight,
+    };
+    (unit, value)
+}
