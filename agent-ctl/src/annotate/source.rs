@@ -30,7 +30,7 @@ pub struct Sources {
     /// that is there counts
     #[arg(long, value_name = "DIR", help_heading = "Source")]
     source_dir: Vec<PathBuf>,
-    /// Read sources below TO in place of FROM: `/build/api=/home/me/api`
+    /// Read sources below TO in place of FROM: `/build/api=/src/api`
     #[arg(long, value_name = "FROM=TO", value_parser = mapping, help_heading = "Source")]
     source_map: Vec<(PathBuf, PathBuf)>,
 }
