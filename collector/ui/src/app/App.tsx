@@ -2,6 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { CaptureDialog, draftOf } from '../capture/CaptureDialog';
+import type { Draft } from '../capture/form';
 import { CapturesPage } from '../capture/CapturesPage';
 import { captures } from '../capture/client';
 import { idOf } from '../capture/store';
@@ -52,7 +53,7 @@ export function App() {
   const [theme, flipTheme] = useTheme();
   const [turn, setTurn] = useState(0);
   // Selection of the capture that is being asked for.
-  const [capturing, setCapturing] = useState<string>();
+  const [capturing, setCapturing] = useState<Draft>();
   const [tick, setTick] = useState(0);
   const about = useAsked(`status\n${tick}`, async (signal) => ({ status: await status(signal), at: Date.now() }));
   const skewed = useRef(0);
@@ -77,7 +78,8 @@ export function App() {
   const names = useAsked(range && `labels\n${Math.floor(range.from / 60_000)}`, (signal) => labelNames(range ?? { from: 0, to: 1 }, signal));
   const labels = useMemo(() => ordered(names.data ?? FIRST_LABELS.slice(0, 5)), [names.data]);
   const subject = range && { range, query: state.query, filters: state.filters };
-  const page: PageProps | undefined = range && subject && { state, setState, theme, range, subject, subjectKey: keyOf(subject, turn), labels, now, openCapture: setCapturing };
+  const openCapture = (query: string, change?: Partial<Draft>) => setCapturing({ ...draftOf(query), ...change });
+  const page: PageProps | undefined = range && subject && { state, setState, theme, range, subject, subjectKey: keyOf(subject, turn), labels, now, openCapture };
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => skip(event)}>
@@ -89,7 +91,7 @@ export function App() {
         {skew !== 0 && <p class="notice">This browser’s clock differs from the collector’s by {format.duration(Math.abs(skew) * 1e6)}; ranges follow the collector’s.</p>}
         {(state.view === 'profile' || state.view === 'cgroups') && (
           <QueryBar label="Selector" query={state.query} range={range} onChange={(query) => setState({ query })}>
-            <button type="button" class="capture-button" title="Sample what is selected anew, on its hosts, with any event and rate" onClick={() => setCapturing(state.query)}>
+            <button type="button" class="capture-button" title="Sample what is selected anew, on its hosts, with any event and rate" onClick={() => openCapture(state.query)}>
               Capture …
             </button>
           </QueryBar>
@@ -100,7 +102,7 @@ export function App() {
       {capturing !== undefined && (
         <CaptureDialog
           captures={captures}
-          draft={draftOf(capturing)}
+          draft={capturing}
           range={range}
           onClose={() => setCapturing(undefined)}
           onDone={(session) => {

@@ -1,6 +1,7 @@
 // CPU over time, and below it the profile of the same selection.
 
 import { useMemo } from 'preact/hooks';
+import { linesDraft } from '../capture/form';
 import { FlamePanel } from '../flame/FlamePanel';
 import { Names } from '../flame/names';
 import { buildTree } from '../flame/tree';
@@ -142,6 +143,8 @@ function Stacks(props: PageProps & { profile: Profile }) {
         theme={theme}
         diff={false}
         labels={labels}
+        profile={part}
+        onRecord={(text) => props.openCapture(state.query, linesDraft(text))}
         tools={<Download subject={subject} note={pick ? 'of all of the time, not of what is picked' : undefined} />}
         table={<TopTable tree={tree} unit={unit} state={state} setState={setState} source={source} labels={pick ? labelsOf(part) : labels} pruned={pick ? 0 : prunedPart(props.profile)} />}
       />

@@ -1,5 +1,6 @@
 // What every page is given.
 
+import type { Draft } from '../capture/form';
 import type { Range } from '../time/range';
 import type { Subject } from '../query/client';
 import type { State } from './state';
@@ -17,8 +18,8 @@ export interface PageProps {
   /** Names of labels that there are. */
   labels: readonly string[];
   now: () => number;
-  /** Opens the dialog that asks for a capture of a selection. */
-  openCapture: (query: string) => void;
+  /** Opens the dialog that asks for a capture of a selection, with some fields filled in. */
+  openCapture: (query: string, change?: Partial<Draft>) => void;
 }
 
 /** A text that is the same for equal subjects. */

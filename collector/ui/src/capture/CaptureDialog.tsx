@@ -173,6 +173,14 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
         </select>
         <p class="hint">how callers are found</p>
       </label>
+      <label class="field">
+        <span>Frames</span>
+        <select name="detail" value={draft.detail} onChange={(event) => onDraft({ detail: event.currentTarget.value })}>
+          <option value="">functions</option>
+          <option value="lines">source lines, inlined functions</option>
+        </select>
+        <p class="hint">lines where debug information is at hand</p>
+      </label>
       <Field {...field('before')} label="Before" hint="what flight recorders have of the time before, such as 5m" placeholder="nothing" />
       {isOffCpu(draft.event) && <Field {...field('minWait')} label="Waits from" hint="shorter ones are left out, such as 1ms" placeholder="all" />}
       {isTracepoint(draft.event) && <Field {...field('filter')} label="Filter" hint="the kernel’s: prev_state != 0" placeholder="all" wide />}
@@ -304,7 +312,8 @@ export function whatOf(request: Session['request']): string {
   const { capture } = request;
   const rate = capture?.rateHz ? ` at ${format.count(capture.rateHz)} Hz` : capture?.period ? `, one of ${format.count(Number(capture.period))}` : '';
   const before = capture?.beforeNs ? `, with ${format.duration(Number(capture.beforeNs))} before` : '';
-  return `${capture?.event || 'cpu-clock'}${rate} for ${format.duration(Number(capture?.durationNs ?? 0n))}${before}, of ${request.selector || 'everything'}`;
+  const lines = capture?.lines ? ', by source line' : '';
+  return `${capture?.event || 'cpu-clock'}${rate}${lines} for ${format.duration(Number(capture?.durationNs ?? 0n))}${before}, of ${request.selector || 'everything'}`;
 }
 
 function runningText(session: Session, { all, running, waiting, answered, failed, lost }: ReturnType<typeof tallyOf>): string {

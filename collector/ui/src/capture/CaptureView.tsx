@@ -19,6 +19,7 @@ import { toMs } from '../time/range';
 import { LeftOut, whatOf } from './CaptureDialog';
 import { HostLines, tallyText } from './HostLines';
 import { folded, json, save } from './files';
+import { linesDraft } from './form';
 import { type Session, tallyOf } from './session';
 import { idOf } from './store';
 
@@ -81,7 +82,7 @@ export function CaptureView(props: PageProps & { session: Session }) {
             <p>Nothing that was selected had the event in this time.</p>
           </Empty>
         ) : (
-          <Stacks {...props} part={part} pick={pick} whole={profile} name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`} setState={setState} />
+          <Stacks {...props} part={part} pick={pick} whole={profile} selector={session.request.selector} name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`} setState={setState} />
         )}
       </Timed>
     </section>
@@ -148,7 +149,7 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
   );
 }
 
-function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick | undefined; name: string }) {
+function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick | undefined; name: string; selector: string }) {
   const { state, setState, theme, part, whole } = props;
   const labels = useMemo(() => labelsOf(whole), [whole]);
   const tree = useMemo(
@@ -165,6 +166,8 @@ function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick |
       diff={false}
       once
       labels={labels}
+      profile={part}
+      onRecord={(text) => props.openCapture(props.selector, linesDraft(text))}
       tools={<Files {...props} />}
       table={<TopTable tree={tree} unit={part.unit} state={state} setState={setState} source={{ profile: part }} labels={labels} pruned={0} />}
     />

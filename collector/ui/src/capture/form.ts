@@ -16,6 +16,8 @@ export interface Draft {
   filter: string;
   rate: string;
   unwind: string;
+  /** How closely frames are told: by function, or by source line. */
+  detail: string;
   before: string;
   minWait: string;
   who: string;
@@ -24,7 +26,15 @@ export interface Draft {
 
 export type Problems = Partial<Record<keyof Draft, string>>;
 
-export const DRAFT: Draft = { query: '', hosts: '50', duration: '30s', event: 'cpu-clock', filter: '', rate: '', unwind: '', before: '', minWait: '', who: '', reason: '' };
+export const DRAFT: Draft = { query: '', hosts: '50', duration: '30s', event: 'cpu-clock', filter: '', rate: '', unwind: '', detail: '', before: '', minWait: '', who: '', reason: '' };
+
+/** What a capture of a function's source lines begins with. */
+export function linesDraft(text: string): Partial<Draft> {
+  return { duration: '10s', detail: 'lines', reason: `lines of ${text}`.slice(0, REASON_CHARS) };
+}
+
+/** Most characters of a reason that the page writes. */
+const REASON_CHARS = 60;
 
 /** Most hosts of a capture, as of the collector. */
 export const HOSTS_MAX = 1000;
@@ -88,6 +98,7 @@ export function problemsOf(draft: Draft): Problems {
   put('event', eventProblem(draft.event.trim()));
   if (draft.rate.trim() !== '') put('rate', numberProblem(draft.rate, RATE_MAX));
   if (!['', 'stack-copy', 'frame-pointer'].includes(draft.unwind)) put('unwind', 'choose one of the list');
+  if (!['', 'lines'].includes(draft.detail)) put('detail', 'choose one of the list');
   if (draft.before.trim() !== '') put('before', lengthProblem(draft.before, BEFORE_MAX_NS, '24 h'));
   if (isOffCpu(draft.event) && draft.minWait.trim() !== '') put('minWait', lengthProblem(draft.minWait, DURATION_MAX_NS, '1 h'));
   for (const field of ['who', 'reason'] as const) {
@@ -129,6 +140,7 @@ export function requestOf(draft: Draft): FleetCaptureRequest {
     rateHz: Number(draft.rate.trim() || 0),
     filter: isTracepoint(draft.event) ? draft.filter.trim() : '',
     unwind: draft.unwind,
+    lines: draft.detail === 'lines',
     beforeNs: ns(draft.before),
     minWaitNs: isOffCpu(draft.event) ? ns(draft.minWait) : 0n,
     who: draft.who.trim(),

@@ -9,12 +9,14 @@ import type { Theme } from '../app/theme';
 import { FilterChips } from '../app/Filters';
 import { Choice, CopyButton, Empty, Icon, Name, Popover, Toggle } from '../app/parts';
 import { KIND } from '../query/outcome';
+import type { Profile } from '../query/profile';
 import * as format from '../text/format';
 import { About, type Describing, Numbers, sentence } from './describe';
 import { KIND_LEGEND, diffColour, diffStep, kindColour, nameColours } from './colour';
 import { DIFF_STEPS } from './colour';
 import { changeOf, measure } from './diff';
 import { FlameGraph } from './FlameGraph';
+import { FrameLines } from './FrameLines';
 import type { Look } from './graph';
 import { type Layout, layOut, single } from './layout';
 import { PALETTES } from './paint';
@@ -38,6 +40,10 @@ export interface FlamePanelProps {
   table: ComponentChildren;
   /** It came once and is nowhere kept: there is no collector to leave stacks out. */
   once?: boolean;
+  /** What the tree is of, for source lines. */
+  profile?: Profile;
+  /** Opens the dialog that records with source lines. */
+  onRecord?: (text: string) => void;
 }
 
 export function FlamePanel(props: FlamePanelProps) {
@@ -148,7 +154,7 @@ function Whole(props: FlamePanelProps & { layout: Layout; found: ReturnType<type
         describe={tipOf(of)}
         onKey={onKey}
       />
-      <Detail of={of} node={selected !== undefined && selected < layout.name.length ? selected : undefined} setState={setState} diff={props.diff} once={props.once} state={state} theme={props.theme} />
+      <Detail of={of} node={selected !== undefined && selected < layout.name.length ? selected : undefined} setState={setState} diff={props.diff} once={props.once} state={state} theme={props.theme} profile={props.profile} onRecord={props.onRecord} />
     </>
   );
 }
@@ -169,7 +175,7 @@ const KEYS: readonly (readonly [string, string])[] = [
 ];
 
 /** The chosen frame and what can be done with it; without one, what colours mean. */
-function Detail(props: { of: Describing; node: number | undefined; setState: SetState; diff: boolean; once?: boolean; state: State; theme: Theme }) {
+function Detail(props: { of: Describing; node: number | undefined; setState: SetState; diff: boolean; once?: boolean; state: State; theme: Theme } & Pick<FlamePanelProps, 'profile' | 'onRecord'>) {
   const { of, node, setState } = props;
   if (node === undefined) {
     return (
@@ -216,6 +222,9 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
             Copy
           </CopyButton>
         </div>
+      )}
+      {node > 0 && props.profile && (
+        <FrameLines profile={props.profile} text={name} kind={of.layout.tree.names.kind[of.layout.name[node]]} unit={of.unit} samples={props.state.samples} onRecord={props.onRecord} />
       )}
     </div>
   );

@@ -2,7 +2,7 @@ import { create } from '@bufbuild/protobuf';
 import { Code, ConnectError } from '@connectrpc/connect';
 import { describe, expect, test } from 'vitest';
 import { escapeFolded, folded, json } from '../../src/capture/files';
-import { DRAFT, type Draft, GROUP_BY, lengthNs, problemsOf, requestOf } from '../../src/capture/form';
+import { DRAFT, type Draft, GROUP_BY, lengthNs, linesDraft, problemsOf, requestOf } from '../../src/capture/form';
 import { HOSTS_HELD_MAX, HOST_NOTICES_MAX, Session, TEXT_LEN_MAX, tallyOf } from '../../src/capture/session';
 import { Captures, HELD_MAX, idOf } from '../../src/capture/store';
 import { FleetCaptureInfoSchema, type FleetCaptureResponse, FleetCaptureResponseSchema, FleetPlanSchema, HostProgressSchema, HostState } from '../../src/gen/fleetprof/collector/v1/control_pb';
@@ -65,6 +65,8 @@ describe('the form', () => {
     const request = requestOf({ ...DRAFT, query: ' host="a" ', hosts: '7', duration: '1m30s', event: 'off-cpu', rate: '', minWait: '2ms', filter: 'x', before: '5m', who: ' me ', reason: 'why', unwind: 'stack-copy' });
     expect(request).toMatchObject({ selector: 'host="a"', maxHosts: 7, patienceNs: 0n });
     expect(request.capture).toMatchObject({ durationNs: 90_000_000_000n, event: 'off-cpu', rateHz: 0, minWaitNs: 2_000_000n, filter: '', beforeNs: 300_000_000_000n, who: 'me', reason: 'why', unwind: 'stack-copy', groupBy: [...GROUP_BY], noTimes: false });
+    expect(request.capture?.lines).toBe(false);
+    expect(requestOf({ ...DRAFT, ...linesDraft('f'.repeat(1000)) }).capture).toMatchObject({ lines: true, durationNs: 10_000_000_000n });
     const traced = requestOf({ ...DRAFT, event: 'tracepoint:a:b', filter: 'x > 1', minWait: '2ms', rate: '49' });
     expect(traced.capture).toMatchObject({ filter: 'x > 1', minWaitNs: 0n, rateHz: 49 });
   });

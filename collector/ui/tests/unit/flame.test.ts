@@ -4,6 +4,7 @@ import { changeOf, measure } from '../../src/flame/diff';
 import { neighbour, nextMatch } from '../../src/flame/graph';
 import { firstEndingAfter, layOut, levelCount, nodeAt, pathTo } from '../../src/flame/layout';
 import { Names } from '../../src/flame/names';
+import { canHaveLines, hasLines, linesOf } from '../../src/flame/lines';
 import { readPath, writePath } from '../../src/flame/path';
 import { sandwich } from '../../src/flame/sandwich';
 import { escapeRegex, findNodes, matchNames, namePattern, nameText, problemOf } from '../../src/flame/search';
@@ -53,6 +54,34 @@ function lines(tree: Tree, column: 0 | 1 = 0): string[] {
 }
 
 const treeOf = (options: Partial<Options>, ...text: string[]) => buildTree(new Names(), profileOf(...text), { ...OPTIONS, ...options });
+
+describe('source lines', () => {
+  test('stand with what they are of, once a sample', () => {
+    const strings = ['', 'main', 'hot', '/src/a.c'];
+    const frame = (fn: number, line: number, kind = 0) => ({ function: fn, file: line ? 3 : 0, line, kind });
+    const assembler = new Assembler();
+    // main;hot:7, main;hot:7;main:3 (below itself), main;hot:9;hot:7, main
+    const frames = [frame(1, 3), frame(2, 7, 4), frame(2, 9, 4)];
+    const [stackParents, stackFrames] = [[0, 1, 2, 1, 4], [0, 1, 0, 2, 1]];
+    const weights = [1n, 10n, 100n, 1000n];
+    const [counts, sets, ends] = [[1n, 1n, 1n, 1n], [0, 0, 0, 0], [0, 0, 0, 0]];
+    const chunk = { info: { unit: 'nanoseconds' }, strings, frames, stackParents, stackFrames, sampleLabelSets: sets, sampleStacks: [1, 2, 3, 5], sampleEnds: ends, sampleCounts: counts, sampleWeights: weights, last: true };
+    assembler.add(create(ProfileResponseSchema, { chunk }));
+    const profile = assembler.finish();
+    expect(hasLines(profile)).toBe(true);
+    expect(linesOf(profile, 'hot', profile.weight)).toEqual([
+      { file: '/src/a.c', line: 7, own: 1010, total: 1110 },
+      { file: '/src/a.c', line: 9, own: 0, total: 1000 },
+    ]);
+    expect(linesOf(profile, 'main', profile.count)).toEqual([{ file: '/src/a.c', line: 3, own: 2, total: 4 }]);
+    expect(linesOf(profile, 'other', profile.weight)).toEqual([]);
+  });
+
+  test('are told of native code alone, and not of what has none', () => {
+    expect([0, 1, 2, 3, 4, 5].filter(canHaveLines)).toEqual([0, 4]);
+    expect(hasLines(profileOf('a;b 1'))).toBe(false);
+  });
+});
 
 describe('assembling', () => {
   const refuse = (chunk: object) => {
