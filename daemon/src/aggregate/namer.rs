@@ -187,7 +187,7 @@ impl Namer {
                 let with_lines = || Names::new(names.symbolizer.with_lines(self.lines_bytes));
                 let mut others = self.others.take().unwrap_or_else(with_lines);
                 let (begin, instructions) = (thread_cpu(), detail == Detail::Instructions);
-                others.symbolizer.tell_instructions(instructions);
+                others.symbolizer.begin_capture(instructions);
                 let usual = std::mem::replace(&mut self.names, others);
                 self.others = Some(usual);
                 self.record(batch, &taken.recorder);

@@ -38,7 +38,7 @@ mod tests;
 
 use crate::bounds::CacheBounds;
 use crate::ids::{FileId, FileOffset};
-use crate::time::Mono;
+use crate::time::{Mono, thread_cpu};
 use budget::{Over, Purpose};
 pub use counters::SymbolCounters;
 use counters::{add, bump};
@@ -58,6 +58,11 @@ const KERNEL_REREAD_MIN: Duration = Duration::from_secs(60);
 
 /// Longest time between two readings while there are addresses without a name.
 const KERNEL_REREAD_MAX: Duration = Duration::from_secs(3600);
+
+/// Most CPU time that debug information takes while one batch of a capture is named. The continuous
+/// profile's batch waits that long; its window is late and complete. Where it is used up the rest of the
+/// batch is told by function; when it is too small, captures of hosts where much runs have fewer lines.
+const LINES_CPU_MAX: Duration = Duration::from_secs(5);
 
 /// How to name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +146,9 @@ pub struct Symbolizer {
     purpose: Purpose,
     /// Frames say which instruction they are at.
     instructions: bool,
+    /// CPU time of this thread from which on debug information is not looked through any more; none: it
+    /// always is.
+    lines_until: Option<Duration>,
 }
 
 impl Symbolizer {
@@ -168,6 +176,7 @@ impl Symbolizer {
             fetched: None,
             purpose: Purpose::Profile,
             instructions: false,
+            lines_until: None,
         }
     }
 
@@ -189,10 +198,11 @@ impl Symbolizer {
         other
     }
 
-    /// Has the frames of files that are named from now on say which instruction they are at, or no
-    /// longer.
-    pub fn tell_instructions(&mut self, yes: bool) {
-        self.instructions = yes;
+    /// Begins a batch of a capture: debug information is looked through for a while from now on, and
+    /// frames of files say which instruction they are at, or do not.
+    pub fn begin_capture(&mut self, instructions: bool) {
+        self.instructions = instructions;
+        self.lines_until = Some(thread_cpu() + LINES_CPU_MAX);
     }
 
     /// Has servers asked for the debug files of what has no symbols here. Where they are kept is
@@ -232,7 +242,9 @@ impl Symbolizer {
         names.used = self.clock;
         let image = found.image.as_ref().ok();
         // Looking through debug information is charged to the owner of the file, as reading it is.
+        let has_time = self.lines_until.is_none_or(|until| thread_cpu() < until);
         let budget = names.to_look_through(image, offsets);
+        let budget = budget.filter(|_| has_time);
         let budget = budget.and_then(|image| self.store.budget_for(image, self.purpose));
         let lines = budget.is_some();
         let bytes = lines.then(|| names.bytes_to_read(image, offsets, limit, &self.counters));
