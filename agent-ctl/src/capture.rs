@@ -101,8 +101,8 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub before: Option<Duration>,
-    /// Tell source lines, and inlined functions as frames, of native code with debug information; text
-    /// and flame graphs then tell functions apart by line
+    /// Tell source lines, and inlined functions as frames, of native code with debug information;
+    /// text and flame graphs then tell functions apart by line
     #[arg(long, help_heading = "Capture")]
     pub lines: bool,
     /// Do not keep when each sample was taken
@@ -296,8 +296,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     record(out, connection, order).await
 }
 
-/// Records, and writes what came of it. Hears signals itself: one of them ends the capture and not the
-/// command.
+/// Records, and writes what came of it. Hears signals itself: one of them ends the capture and not
+/// the command.
 ///
 /// # Errors
 /// When the order is malformed, or whoever is asked refuses it.

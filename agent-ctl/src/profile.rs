@@ -40,8 +40,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     when: When,
-    /// Record from now on, with source lines, and inlined functions as frames, of native code with debug
-    /// information; the past is known by function alone
+    /// Record from now on, with source lines, and inlined functions as frames, of native code with
+    /// debug information; the past is known by function alone
     #[arg(long, help_heading = "Time")]
     lines: bool,
     /// With --lines: how long [default: 10s]

@@ -113,8 +113,8 @@ impl<'a> FrameRef<'a> {
         }
     }
 
-    /// Where the instruction lies, of a frame of a capture of instructions. Frames that were inlined
-    /// there have the same.
+    /// Where the instruction lies, of a frame of a capture of instructions. Frames that were
+    /// inlined there have the same.
     pub fn instruction(&self) -> Option<Place<'a>> {
         match self.kind {
             FrameKind::Native | FrameKind::Inlined => Place::parse(self.system_name),

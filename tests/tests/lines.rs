@@ -1,5 +1,5 @@
-//! Source lines and instructions on the real kernel: captures have them, and the profile beside them
-//! stays what it was.
+//! Source lines and instructions on the real kernel: captures have them, and the profile beside
+//! them stays what it was.
 
 use fixtures::ctl::USAGE;
 use fixtures::process::{Output, install, run};

@@ -2,8 +2,9 @@
 //!
 //! The file is that of a running process, opened by its mapping or by its path in the root of the
 //! process, or one that was named; it counts only if it has the build id that samples say. It is a
-//! stranger's all the same: each part is bounded before it is read, and nothing is mapped into memory.
-//! Where a function begins and ends is what its unwind information says, which stripped files have too.
+//! stranger's all the same: each part is bounded before it is read, and nothing is mapped into
+//! memory. Where a function begins and ends is what its unwind information says, which stripped
+//! files have too.
 
 use crate::terminal::clean;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, Pointer, UnwindSection};
@@ -26,8 +27,8 @@ const SEGMENTS_MAX: u64 = 256;
 /// Largest note read. Unit: bytes.
 const NOTE_BYTES_MAX: u64 = 64 << 10;
 
-/// Largest table of where functions begin, and most unwind information read. Unit: bytes. The largest
-/// browsers have 30 MB.
+/// Largest table of where functions begin, and most unwind information read. Unit: bytes. The
+/// largest browsers have 30 MB.
 const UNWIND_BYTES_MAX: u64 = 96 << 20;
 
 /// Longest function that is shown by instruction. Unit: bytes. Longer ones are generated.
@@ -266,8 +267,8 @@ impl Place {
     }
 }
 
-/// The file of a build that a process has mapped, most likely under this name: copies of a file have other
-/// names and the same build.
+/// The file of a build that a process has mapped, most likely under this name: copies of a file
+/// have other names and the same build.
 fn of_process(pid: u32, module: &str, build_id: &str) -> Result<Code, String> {
     let maps = File::open(format!("/proc/{pid}/maps"));
     let maps = maps.map_err(|error| match error.kind() {

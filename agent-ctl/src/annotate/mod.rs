@@ -1,8 +1,9 @@
 //! `agent-ctl annotate`: one function by source line, and by instruction.
 //!
-//! Windows of the past know functions alone, so it records for a while, with lines and instructions, as
-//! `capture` does (`capture.rs` has the way there and back). What comes is added up here (`tally.rs`);
-//! sources (`source.rs`) and code (`code.rs`) are read on this machine, by this command, never by the agent.
+//! Windows of the past know functions alone, so it records for a while, with lines and
+//! instructions, as `capture` does (`capture.rs` has the way there and back). What comes is added
+//! up here (`tally.rs`); sources (`source.rs`) and code (`code.rs`) are read on this machine, by
+//! this command, never by the agent.
 
 mod code;
 mod show;
@@ -26,8 +27,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tally::Tally;
 
-/// Opening a pipe does not wait for its writer: `O_NONBLOCK` of Linux on all machines but Alpha, MIPS,
-/// PA-RISC and SPARC.
+/// Opening a pipe does not wait for its writer: `O_NONBLOCK` of Linux on all machines but Alpha,
+/// MIPS, PA-RISC and SPARC.
 const NONBLOCK: i32 = 0o4000;
 
 /// Shows which lines and instructions of a function take the time.

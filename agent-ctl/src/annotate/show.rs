@@ -15,8 +15,8 @@ use std::ops::Range;
 /// Lines and instructions shown on each side of one with samples.
 const AROUND: usize = 3;
 
-/// Functions of one file shown by instruction, those with most samples: one that was inlined may be in
-/// hundreds.
+/// Functions of one file shown by instruction, those with most samples: one that was inlined may be
+/// in hundreds.
 const FUNCTIONS_MAX: usize = 8;
 
 /// Kinds of frames whose instructions lie in files.
@@ -59,8 +59,8 @@ enum Row<'p> {
 }
 
 impl<'p> Shown<'p> {
-    /// Looks up what is known of a function, by instruction where that is asked for or lines are not
-    /// known.
+    /// Looks up what is known of a function, by instruction where that is asked for or lines are
+    /// not known.
     pub fn of(
         tally: &'p Tally<'p>,
         unit: &'static str,
@@ -301,7 +301,8 @@ fn of_lines(tally: &Tally<'_>, meant: impl Fn(u32) -> bool) -> u64 {
     lines.map(|(_, sums)| sums.total).sum()
 }
 
-/// Ranges of what is shown of `len` rows: those at `places`, which are in order, and those around them.
+/// Ranges of what is shown of `len` rows: those at `places`, which are in order, and those around
+/// them.
 fn around(places: &[usize], len: usize) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for &place in places {

@@ -26,8 +26,8 @@ const ENDINGS: &[&str] = &[
 /// Where sources are looked for.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Sources {
-    /// Where sources are besides at the paths that debug information has; the longest end of the path
-    /// that is there counts
+    /// Where sources are besides at the paths that debug information has; the longest end of the
+    /// path that is there counts
     #[arg(long, value_name = "DIR", help_heading = "Source")]
     source_dir: Vec<PathBuf>,
     /// Read sources below TO in place of FROM: `/build/api=/src/api`

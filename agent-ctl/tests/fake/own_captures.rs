@@ -75,8 +75,8 @@ pub fn messages(
 /// A made-up build.
 const BUILD: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Samples with source lines, hostile text among them: `decode` is inlined into `serve` and calls itself
-/// elsewhere.
+/// Samples with source lines, hostile text among them: `decode` is inlined into `serve` and calls
+/// itself elsewhere.
 fn with_lines(instructions: bool) -> Profile {
     use FrameKind::{Inlined, Kernel, Native};
     type Frame = (FrameKind, &'static str, &'static str, u32, u64);

@@ -1,8 +1,9 @@
-//! What frames are named with: a symbolizer, the frames it named so far, and what they say of stacks.
+//! What frames are named with: a symbolizer, the frames it named so far, and what they say of
+//! stacks.
 //!
-//! The continuous profile has one set of names, and captures with lines another, which is there only
-//! while one of them runs: frames that differ by line would push those of functions out. Used by the
-//! namer's thread alone.
+//! The continuous profile has one set of names, and captures with lines another, which is there
+//! only while one of them runs: frames that differ by line would push those of functions out. Used
+//! by the namer's thread alone.
 
 use super::context::Context;
 use crate::symbolize::Symbolizer;
@@ -39,8 +40,8 @@ const START_FUNCTIONS: &[&str] = &[
     "_rt0_amd64_linux",
 ];
 
-/// Those of them that nothing but another start function ever calls. glibc's are built without frame
-/// pointers, so the chain beyond them is whatever the register held: it is cut there.
+/// Those of them that nothing but another start function ever calls. glibc's are built without
+/// frame pointers, so the chain beyond them is whatever the register held: it is cut there.
 const OUTERMOST_FUNCTIONS: &[&str] = &[
     "_start",
     "__libc_start_main",
@@ -50,8 +51,9 @@ const OUTERMOST_FUNCTIONS: &[&str] = &[
     "start_thread",
 ];
 
-/// Generated code at which a stack begins. An Erlang process has a stack of its own, whose outermost return
-/// address is that of the code that ends the process; the other runs the schedulers' threads.
+/// Generated code at which a stack begins. An Erlang process has a stack of its own, whose
+/// outermost return address is that of the code that ends the process; the other runs the
+/// schedulers' threads.
 const GENERATED_STARTS: &[&str] = &["erts_beamasm:normal_exit/0", "global::process_main"];
 
 /// What a frame's name says about where its stack begins.

@@ -575,8 +575,8 @@ impl Selected {
 }
 
 /// What a capture costs: its share, by samples, of what the threads took that sample and name, and
-/// its own thread. A sample of a capture costs what one of the continuous profile does, but for lines,
-/// which are accounted for by themselves.
+/// its own thread. A sample of a capture costs what one of the continuous profile does, but for
+/// lines, which are accounted for by themselves.
 struct Cost {
     cpu_ns: u64,
     samples: u64,

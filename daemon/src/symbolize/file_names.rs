@@ -516,8 +516,8 @@ impl FileNames {
         })
     }
 
-    /// Puts frames in the place of those named from span `first` on, as many as `offsets`, that also
-    /// say where their instruction lies.
+    /// Puts frames in the place of those named from span `first` on, as many as `offsets`, that
+    /// also say where their instruction lies.
     pub fn tell_instructions(
         &self,
         offsets: &[FileOffset],

@@ -60,8 +60,9 @@ const KERNEL_REREAD_MIN: Duration = Duration::from_secs(60);
 const KERNEL_REREAD_MAX: Duration = Duration::from_secs(3600);
 
 /// Most CPU time that debug information takes while one batch of a capture is named. The continuous
-/// profile's batch waits that long; its window is late and complete. Where it is used up the rest of the
-/// batch is told by function; when it is too small, captures of hosts where much runs have fewer lines.
+/// profile's batch waits that long; its window is late and complete. Where it is used up the rest
+/// of the batch is told by function; when it is too small, captures of hosts where much runs have
+/// fewer lines.
 const LINES_CPU_MAX: Duration = Duration::from_secs(5);
 
 /// How to name.
@@ -146,8 +147,8 @@ pub struct Symbolizer {
     purpose: Purpose,
     /// Frames say which instruction they are at.
     instructions: bool,
-    /// CPU time of this thread from which on debug information is not looked through any more; none: it
-    /// always is.
+    /// CPU time of this thread from which on debug information is not looked through any more;
+    /// none: it always is.
     lines_until: Option<Duration>,
 }
 
@@ -180,8 +181,8 @@ impl Symbolizer {
         }
     }
 
-    /// Another over the same files, with lines and inlined functions, for captures: what it reads is
-    /// within bounds of its own, and costs this one neither memory nor time.
+    /// Another over the same files, with lines and inlined functions, for captures: what it reads
+    /// is within bounds of its own, and costs this one neither memory nor time.
     pub fn with_lines(&self, cache_bytes: usize) -> Symbolizer {
         let options = SymbolOptions {
             lines: true,
@@ -198,8 +199,8 @@ impl Symbolizer {
         other
     }
 
-    /// Begins a batch of a capture: debug information is looked through for a while from now on, and
-    /// frames of files say which instruction they are at, or do not.
+    /// Begins a batch of a capture: debug information is looked through for a while from now on,
+    /// and frames of files say which instruction they are at, or do not.
     pub fn begin_capture(&mut self, instructions: bool) {
         self.instructions = instructions;
         self.lines_until = Some(thread_cpu() + LINES_CPU_MAX);

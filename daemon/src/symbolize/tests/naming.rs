@@ -354,7 +354,8 @@ fn lines_of_captures_are_within_their_memory_and_time() {
     rig.symbolizer = rig.symbolizer.with_lines(2000);
     assert_eq!(rig.frames(offset), ["native outer program"]);
     assert!(rig.symbolizer.files_bytes() <= 2000);
-    // And within the time of a batch: what is known already has its lines, the rest has its function.
+    // And within the time of a batch: what is known already has its lines, the rest has its
+    // function.
     rig.symbolizer = rig.symbolizer.with_lines(16 << 20);
     rig.symbolizer.begin_capture(false);
     let known = rig.frames(offset);
