@@ -19,6 +19,7 @@ mod programs;
 mod report;
 mod rings;
 mod runtimes;
+mod scans;
 mod shares;
 mod stacks;
 mod tracing;
@@ -44,6 +45,7 @@ Examples:
   benches runtimes             what it sees of language runtimes, beside perf
   benches zoo --no-perf        what it sees of ordinary programs
   benches derive               how right derived unwind rows are
+  benches scans                how right scanned callers are; as root
   benches micro                hot paths, about a minute
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long that collector takes to answer
@@ -84,6 +86,8 @@ enum Command {
     Zoo(zoo::Args),
     /// Unwind rows derived from instructions, compared with those that compilers wrote
     Derive(derive::Args),
+    /// Callers of generated code that were scanned for, compared with known ones; needs root
+    Scans(scans::Args),
     /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
     Fleet(fleet::Args),
     /// Questions to a collector with an hour of 50 hosts, and of twice as many
@@ -110,6 +114,7 @@ fn main() -> anyhow::Result<()> {
         Command::Runtimes(args) => runtimes::run(&args),
         Command::Zoo(args) => zoo::run(&args),
         Command::Derive(args) => derive::run(&args),
+        Command::Scans(args) => scans::run(&args),
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),
         Command::Micro(args) => micro::run(&args),

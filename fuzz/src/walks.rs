@@ -10,7 +10,7 @@ use daemon::symbolize::elf;
 use daemon::time::Mono;
 use daemon::unwind::module::Module;
 use daemon::unwind::modules::Loaded;
-use daemon::unwind::{Depths, StackBuffer, Unwinder};
+use daemon::unwind::{Depths, Learnt, StackBuffer, Unwinder};
 use std::sync::Arc;
 
 /// Most unwind information kept. Unit: bytes.
@@ -61,10 +61,10 @@ pub fn unwinding(data: &[u8]) {
         recorder: 0,
     };
     let mut unwinder = Unwinder::new(depths, Arc::new(CacheBounds::new(bounds)));
-    unwinder.install(Loaded {
+    unwinder.install(Learnt::Module(Loaded {
         file,
         module: Ok(Some(Box::new(module))),
-    });
+    }));
     let stack = &data[data.len().saturating_sub(512)..];
     let mut out = StackBuffer::default();
     for offset in (0..data.len() as u64).step_by(13).take(512) {

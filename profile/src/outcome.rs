@@ -52,6 +52,7 @@ table! {
         WorkLimit = 16, "work_limit", "the unwind information on the way is written so that one stack would take more work than any may";
         Alike = 17, "alike", "complete by an estimate: the outer part is that of a larger copy of the same thread's stack, with the same registers and the same words as far as both were copied";
         OtherStack = 18, "other_stack", "the program changed to another stack on the way, as Go does for its runtime and for C, and nothing leads back to the one that it came from";
+        Scanned = 19, "scanned", "complete by evidence: generated code, of whose frame nothing is known, has the nearest caller on its stack from which unwind information leads to a start function; generated callers between them are missing";
     }
 }
 
@@ -60,7 +61,7 @@ impl StackEnd {
     pub fn is_complete(self) -> bool {
         matches!(
             self,
-            StackEnd::Complete | StackEnd::Stitched | StackEnd::Alike
+            StackEnd::Complete | StackEnd::Stitched | StackEnd::Alike | StackEnd::Scanned
         )
     }
 

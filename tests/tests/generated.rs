@@ -6,9 +6,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use fixtures::process::wait_for;
-use fixtures::workload::{Workload, c};
+use fixtures::workload::{Workload, bare_c, c};
 use fixtures::{Cgroup, Daemon, Need, View, ViewSample, live};
-use profile::{FrameKind, Unnamed, key};
+use profile::{FrameKind, StackEnd, Unnamed, key};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -98,6 +98,43 @@ fn a_process_that_is_gone_with_its_namespace_has_names_needs_root() {
         let known = [Unnamed::No, Unnamed::JitReused].contains(&reason);
         assert!(known, "{}", view.dump());
     }
+    daemon.stop();
+}
+
+#[test]
+fn the_caller_of_code_without_a_frame_is_who_entered_it_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let cgroup = Cgroup::new("frameless");
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let _process = bare_c("frameless.c", &[]).start_in(&cgroup, &[]);
+    let client = daemon.client();
+    let scanned = || {
+        let seen = client.everything().in_cgroup(cgroup.path());
+        seen.only(|sample| sample.end == StackEnd::Scanned)
+    };
+    let found = wait_for(LIMIT, || {
+        let view = scanned();
+        let ways = ["enter_by_pointer", "enter_by_jump"];
+        let both = ways.iter().all(|way| view.count_with(way) >= 50);
+        both.then_some(view)
+    });
+    let Some(view) = found else {
+        panic!("{}", client.everything().in_cgroup(cgroup.path()).dump());
+    };
+    // Nothing of `litter`, which is all over the frame.
+    for sample in &view.samples {
+        let own = sample
+            .frames
+            .iter()
+            .filter(|it| it.kind != FrameKind::Kernel);
+        let frames: Vec<&str> = own.map(|it| &*it.function).collect();
+        let [_, entered, "run", "main", ..] = frames[..] else {
+            panic!("{}", view.dump());
+        };
+        assert!(entered.starts_with("enter_by_"), "{}", view.dump());
+    }
+    let counters = client.counter("fleetprof_unwind_scans_found_total");
+    assert!(counters >= view.count(), "{counters}");
     daemon.stop();
 }
 

@@ -17,7 +17,7 @@ use daemon::symbolize::files::{FileStore, identity_of_mapping};
 use daemon::time::Mono;
 use daemon::unwind::module::Module;
 use daemon::unwind::modules::Loaded;
-use daemon::unwind::{Depths, StackBuffer, Unwinder};
+use daemon::unwind::{Depths, Learnt, StackBuffer, Unwinder};
 use profile::StackEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -176,10 +176,10 @@ fn unwinder(store: &FileStore, files: &BTreeSet<u32>) -> Unwinder {
             let budget = FileBudget::default();
             Module::read(&image, None, &found.path, (&dirs, true), &budget)
         });
-        unwinder.install(Loaded {
+        unwinder.install(Learnt::Module(Loaded {
             file,
             module: module.map(|module| module.map(Box::new)),
-        });
+        }));
     }
     unwinder
 }

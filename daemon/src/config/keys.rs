@@ -168,6 +168,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_bool(&mut c.unwind.derive, &v),
     },
     Key {
+        path: "unwind.scan",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Look for the caller of generated code of whose frame nothing is known (LuaJIT, Guile) \
+              on its stack: the nearest word from which unwind tables lead to a start function. Such \
+              stacks end with `scanned`. false: they end with `generated_code`.",
+        get: |c| Value::Bool(c.unwind.scan),
+        put: |c, v| put_bool(&mut c.unwind.scan, &v),
+    },
+    Key {
         path: "unwind.cache_mib",
         kind: Kind::Int(4, 4096),
         unit: "MiB",

@@ -59,6 +59,8 @@ pub struct Unwind {
     pub look: bool,
     /// Whether unwind rows are derived from instructions where there are none.
     pub derive: bool,
+    /// Whether callers of generated code of whose frame nothing is known are scanned for.
+    pub scan: bool,
     /// Unwind tables kept, MiB.
     pub cache_mib: u32,
 }
@@ -247,6 +249,7 @@ impl Default for Unwind {
             stack_kib_max: 56,
             look: true,
             derive: true,
+            scan: true,
             cache_mib: 32,
         }
     }

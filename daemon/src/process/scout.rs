@@ -13,10 +13,12 @@ use crate::helpers::Helpers;
 use crate::ids::FileId;
 use crate::perf::sets::RingSet;
 use crate::symbolize::budget::{Over, Pause};
+use crate::symbolize::elf;
 use crate::symbolize::files::{FileSeen, FileStore, identity_in_time};
 use crate::time::Mono;
 use crate::unwind::module::Module;
 use crate::unwind::modules::Loaded;
+use crate::unwind::{Learnt, Missed, call_sites};
 use profile::Unnamed;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,8 +44,8 @@ impl std::fmt::Debug for Retired {
 pub enum Request {
     /// Open this executable.
     File(FileSeen),
-    /// Read the unwind information of this file: a walk misses it.
-    Module(FileId),
+    /// Read this of a file: a walk misses it.
+    Missed(Missed),
     /// Read all processes again.
     Processes,
     /// Close the events of a capture that ended: the kernel may wait for all CPUs meanwhile.
@@ -56,7 +58,7 @@ pub enum Request {
 impl Request {
     /// True for what reads all of /proc or waits for every CPU.
     fn may_take_long(&self) -> bool {
-        !matches!(self, Request::File(_) | Request::Module(_))
+        !matches!(self, Request::File(_) | Request::Missed(_))
     }
 }
 
@@ -86,7 +88,7 @@ const SERVED_ALONE_MAX: Duration = Duration::from_millis(500);
 /// How unwind information gets to the sampler.
 pub struct Modules {
     /// Where it goes.
-    pub loaded: SyncSender<Loaded>,
+    pub loaded: SyncSender<Learnt>,
     /// What is known of it on both sides.
     pub handover: Arc<Handover>,
     /// Where separate debug files are looked for.
@@ -203,7 +205,8 @@ impl Scout {
                     modules.count(unread.saw(id));
                 }
             }
-            Request::Module(id) => modules.count(unread.missed(id)),
+            Request::Missed(Missed::Module(id)) => modules.count(unread.missed(id)),
+            Request::Missed(Missed::CallSite(place)) => modules.look_at(place, store),
             Request::Processes => {
                 let (asked, scan) = (Mono::now(), self.scan());
                 // There is room: the sampler asks for one at a time.
@@ -220,6 +223,21 @@ impl Modules {
     fn count(&self, waits: bool) {
         if !waits {
             self.handover.unread.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at the call before a place. Where the sampler does not keep up the answer is lost, and
+    /// it asks again.
+    fn look_at(&self, place: call_sites::Place, store: &FileStore) {
+        let (file, offset) = place;
+        let image = store.get(file).image.ok();
+        let leads = image.is_some_and(|image| {
+            let headers = elf::read_headers(&image);
+            headers.is_ok_and(|headers| call_sites::leads(&image, &headers, offset))
+        });
+        let looked = call_sites::Looked { place, leads };
+        if self.loaded.try_send(Learnt::CallSite(looked)).is_err() {
+            self.handover.untaken.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -261,7 +279,7 @@ impl Modules {
             Err(Unnamed::Limit) => return,
             Err(_) => Ok(None),
         };
-        let loaded = Loaded { file, module };
+        let loaded = Learnt::Module(Loaded { file, module });
         let bytes = loaded.heap_bytes() as u64;
         untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =

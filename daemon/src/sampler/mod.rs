@@ -31,9 +31,9 @@ use crate::process::scan::ScannedProcess;
 use crate::process::scout::{Handover, Request, Retired, Scanned};
 use crate::sys::Poller;
 use crate::time::Mono;
+use crate::unwind::Learnt;
 use crate::unwind::generated::Generated;
 use crate::unwind::look::Answer;
-use crate::unwind::modules::Loaded;
 use crate::unwind::{StackBuffer, Unwinder};
 use captures::{Captures, NamerGone};
 use commands::{Successor, listen};
@@ -99,7 +99,7 @@ pub struct Queues {
     /// Readings of /proc.
     pub scanned: Receiver<Scanned>,
     /// Unwind information of files, and what is known of it on both sides.
-    pub modules: (Receiver<Loaded>, Arc<Handover>),
+    pub modules: (Receiver<Learnt>, Arc<Handover>),
     /// How to step over generated code.
     pub generated: Receiver<Generated>,
     /// Processes with generated code.
@@ -376,14 +376,14 @@ impl Sampler {
         if self.unwinder.counts().walks > 0 {
             handover.wanted.store(true, Ordering::Relaxed);
         }
-        while let Ok(loaded) = modules.try_recv() {
+        while let Ok(learnt) = modules.try_recv() {
             let untaken_bytes = &handover.untaken_bytes;
-            untaken_bytes.fetch_sub(loaded.heap_bytes() as u64, Ordering::AcqRel);
-            self.unwinder.install(loaded);
+            untaken_bytes.fetch_sub(learnt.heap_bytes() as u64, Ordering::AcqRel);
+            self.unwinder.install(learnt);
         }
         let scout = &self.queues.scout;
         self.unwinder
-            .begin_drain(|file| scout.try_send(Request::Module(file)).is_ok());
+            .begin_drain(|missed| scout.try_send(Request::Missed(missed)).is_ok());
     }
 
     /// Tells of jitdumps mapped since the last pass. When the queue is full they wait.

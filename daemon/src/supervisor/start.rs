@@ -38,7 +38,7 @@ use crate::symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer}
 use crate::sys::{Priority, WakeFd};
 use crate::time::{Mono, WallAnchor};
 use crate::unwind::generated::Generated;
-use crate::unwind::{Unwinder, generated, look, modules};
+use crate::unwind::{Learnt, Unwinder, generated, look};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -350,6 +350,7 @@ fn start_pipeline(
     };
     let mut unwinder = Unwinder::new(facts.depths, Arc::clone(&agent.bounds));
     unwinder.looks.on = looks.is_some();
+    unwinder.scan(config.unwind.scan);
     let window = config.windows.length();
     let start = Start {
         unwinder,
@@ -387,7 +388,7 @@ fn start_pipeline(
 struct Files {
     wanted: SyncSender<Request>,
     scanned: Receiver<Scanned>,
-    modules: (Receiver<modules::Loaded>, Arc<Handover>),
+    modules: (Receiver<Learnt>, Arc<Handover>),
 }
 
 /// `copies`: stacks are copied, so unwind tables are wanted.

@@ -32,6 +32,7 @@ mod lines;
 pub mod mounts;
 pub mod open;
 mod places;
+pub use places::function_start;
 
 #[cfg(test)]
 mod tests;

@@ -88,6 +88,15 @@ impl Table {
     }
 }
 
+/// Where the function at an address begins, as the table of the file says, if one is described there.
+pub fn function_start<R: ReadAt + ?Sized>(
+    image: &R,
+    headers: &Headers,
+    address: u64,
+) -> Option<u64> {
+    Table::find(image, headers)?.start(image, headers, address)
+}
+
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_le_bytes(*bytes))

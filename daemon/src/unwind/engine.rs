@@ -7,10 +7,12 @@
 //! Allocates nothing once the buffers have grown.
 
 use super::StackBuffer;
+use super::call_sites::CallSites;
 use super::lookouts::LookCounts;
 use super::modules::{ModuleCounts, Modules, State};
 use super::recall::RecallCounts;
 use super::rule::{Behind, Rule, Step, return_slot, step_saved};
+use super::scan::{ScanCounts, Scanner};
 use super::state::{Registers, StackCopy, number};
 use crate::aggregate::batch::RawFrame;
 use crate::ids::{Avma, FileId, FileOffset};
@@ -51,6 +53,8 @@ enum Used {
 /// What the engine did, since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwindCounts {
+    /// Of scans for the caller of generated code.
+    pub scans: ScanCounts,
     /// Of modules and rules.
     pub modules: ModuleCounts,
     /// Of looks at the memory of threads.
@@ -86,6 +90,7 @@ pub struct UnwindCounts {
 impl Default for UnwindCounts {
     fn default() -> Self {
         UnwindCounts {
+            scans: ScanCounts::default(),
             modules: ModuleCounts::default(),
             looks: LookCounts::default(),
             recall: RecallCounts::default(),
@@ -115,8 +120,16 @@ pub struct Engine {
     pub cut: Option<Cut>,
     /// Where the last walk ended with [`StackEnd::OtherStack`].
     pub switch: Switch,
+    /// What is known of the calls that words on stacks return to.
+    pub call_sites: CallSites,
+    /// Whether callers of generated code are scanned for.
+    pub scans: bool,
     /// What the last walk used, until it is counted.
     used: Option<Used>,
+    /// What scans may still do for the stack under way.
+    pub(super) scanner: Scanner,
+    /// What a scan leads to that is only compared.
+    pub(super) scanned: StackBuffer,
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
     operations: Cell<u32>,
 }
@@ -158,13 +171,13 @@ impl Switch {
 }
 
 /// Where a walk is.
-struct Cursor<'a> {
-    process: &'a Process,
-    stack: StackCopy<'a>,
-    registers: Registers,
+pub(super) struct Cursor<'a> {
+    pub(super) process: &'a Process,
+    pub(super) stack: StackCopy<'a>,
+    pub(super) registers: Registers,
     /// The instruction pointer is that of an instruction, not of the one after a call.
-    exact: bool,
-    now: Mono,
+    pub(super) exact: bool,
+    pub(super) now: Mono,
 }
 
 impl Cursor<'_> {
@@ -199,7 +212,11 @@ impl Engine {
             counts: UnwindCounts::default(),
             cut: None,
             switch: Switch::default(),
+            call_sites: CallSites::default(),
+            scans: true,
             used: None,
+            scanner: Scanner::default(),
+            scanned: StackBuffer::default(),
             operations: Cell::new(0),
         }
     }
@@ -243,12 +260,13 @@ impl Engine {
             exact: true,
             now,
         };
+        self.scanner = Scanner::default();
         self.operations.set(OPERATIONS_MAX);
         let end = self.go_on(&mut cursor, depth_max, out);
         self.counts.walks += 1;
         self.counts.ends[end as usize] += 1;
         self.used = match end {
-            StackEnd::Complete => {
+            StackEnd::Complete | StackEnd::Scanned => {
                 let used = cursor.registers.sp().saturating_sub(registers.sp());
                 Some(Used::Bytes(used.min(stack.len())))
             }
@@ -280,7 +298,7 @@ impl Engine {
         self.go_on(&mut cursor, depth_max, out)
     }
 
-    fn go_on(
+    pub(super) fn go_on(
         &mut self,
         cursor: &mut Cursor<'_>,
         depth_max: usize,
@@ -289,8 +307,15 @@ impl Engine {
         self.cut = None;
         self.switch = Switch::default();
         for depth in out.frames.len()..depth_max {
-            if let Next::End(found) = self.frame(cursor, depth == 0, out) {
-                return found;
+            if !self.scanner.may_step() {
+                return StackEnd::GeneratedCode;
+            }
+            match self.frame(cursor, depth == 0, out) {
+                Next::Caller => {}
+                Next::End(StackEnd::GeneratedCode) if self.scans => {
+                    return self.scan(cursor, depth_max, out);
+                }
+                Next::End(found) => return found,
             }
         }
         StackEnd::DepthLimit
@@ -347,7 +372,7 @@ impl Engine {
     }
 
     /// The rule of a place, and why there is none.
-    fn rule(&mut self, file: FileId, offset: FileOffset, now: Mono) -> (Rule, StackEnd) {
+    pub(super) fn rule(&mut self, file: FileId, offset: FileOffset, now: Mono) -> (Rule, StackEnd) {
         if let Some(rule) = self.modules.known_rule(file, offset) {
             return (rule, StackEnd::NoUnwindInfo);
         }
@@ -374,7 +399,10 @@ impl Engine {
             registers, stack, ..
         } = &*cursor;
         let caller = match rule.step {
-            Step::Outermost => return Next::End(StackEnd::Complete),
+            Step::Outermost => {
+                self.scanner.outermost = true;
+                return Next::End(StackEnd::Complete);
+            }
             // Where the instruction pointer is in it, the stack may be either: its frame pointer
             // tells, which leads out of the copy once the stack has changed.
             Step::Switched(behind) if cursor.exact => {
@@ -487,6 +515,7 @@ impl Engine {
                 let upwards = leaf || caller.sp() > registers.sp();
                 if upwards && cursor.leads_to_code(&caller) {
                     self.counts.by_generated_rule += 1;
+                    self.check_scan(cursor, &caller);
                     cursor.registers = caller;
                     cursor.exact = false;
                     return Next::Caller;

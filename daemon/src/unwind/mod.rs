@@ -11,6 +11,7 @@
 //! Called by the sampler thread for each sample; allocates nothing once its buffers have grown, and
 //! leaves the bytes of the stack where they are, in the ring.
 
+pub mod call_sites;
 mod callchain;
 pub mod derive;
 pub mod engine;
@@ -25,6 +26,7 @@ pub mod modules;
 mod pack;
 pub mod recall;
 pub(crate) mod rule;
+mod scan;
 mod state;
 mod table;
 
@@ -92,6 +94,34 @@ pub struct Depths {
     pub walk: usize,
 }
 
+/// What walks missed of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// Its unwind information.
+    Module(FileId),
+    /// What kind of call a place of it follows.
+    CallSite(call_sites::Place),
+}
+
+/// What was found out about a file.
+#[derive(Debug)]
+pub enum Learnt {
+    /// Its unwind information.
+    Module(Loaded),
+    /// What kind of call a place of it follows.
+    CallSite(call_sites::Looked),
+}
+
+impl Learnt {
+    /// Memory of it beside itself. Unit: bytes.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Learnt::Module(loaded) => loaded.heap_bytes(),
+            Learnt::CallSite(_) => 0,
+        }
+    }
+}
+
 /// Turns samples into stacks.
 pub struct Unwinder {
     /// Most frames of a stack.
@@ -122,6 +152,11 @@ impl Unwinder {
         }
     }
 
+    /// Whether callers of generated code of whose frame nothing is known are scanned for.
+    pub fn scan(&mut self, on: bool) {
+        self.engine.scans = on;
+    }
+
     /// Forgets a thread that ended.
     pub fn forget(&mut self, thread: (ProcessId, Tid)) {
         self.looks.forget(thread);
@@ -129,16 +164,21 @@ impl Unwinder {
     }
 
     /// Takes in what was found out about a file.
-    pub fn install(&mut self, loaded: Loaded) {
-        self.engine.modules.install(loaded);
+    pub fn install(&mut self, learnt: Learnt) {
+        match learnt {
+            Learnt::Module(loaded) => self.engine.modules.install(loaded),
+            Learnt::CallSite(looked) => self.engine.call_sites.install(looked),
+        }
     }
 
-    /// Begins a drain; asks for the modules that the one before missed. `send` returns false when
-    /// nobody can be asked now.
-    pub fn begin_drain(&mut self, send: impl FnMut(FileId) -> bool) {
+    /// Begins a drain; asks for what the one before missed. `send` returns false when nobody can be
+    /// asked now.
+    pub fn begin_drain(&mut self, mut send: impl FnMut(Missed) -> bool) {
         self.engine.modules.set_bytes_max(self.bounds.unwind());
         self.engine.modules.tick();
-        self.engine.modules.ask(send);
+        self.engine.modules.ask(|file| send(Missed::Module(file)));
+        let call_sites = &mut self.engine.call_sites;
+        call_sites.ask(|place| send(Missed::CallSite(place)));
     }
 
     /// Counts how much of its copy the sample unwound last used.
@@ -276,7 +316,7 @@ impl Unwinder {
         let Unwinder { walked, engine, .. } = self;
         let chain = &out.frames[out.user_at..];
         let (replaced, end) = match end {
-            StackEnd::Complete | StackEnd::Stitched => (true, end),
+            StackEnd::Complete | StackEnd::Stitched | StackEnd::Scanned => (true, end),
             StackEnd::OtherStack => {
                 let rest = match behind {
                     Some(behind) => chain.get(behind..),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&UnwindCounts) -> u64;
-    let metrics: [(&str, &str, Kind, Pick); 27] = [
+    let metrics: [(&str, &str, Kind, Pick); 31] = [
         (
             "fleetprof_unwind_walks_total",
             "Copies of stacks unwound.",
@@ -65,6 +65,30 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             "Frames of generated code that were passed by what the runtime told of it.",
             Kind::Counter,
             |c| c.by_generated_rule,
+        ),
+        (
+            "fleetprof_unwind_scans_total",
+            "Frames of generated code, of which nothing is known, whose caller was scanned for.",
+            Kind::Counter,
+            |c| c.scans.attempts,
+        ),
+        (
+            "fleetprof_unwind_scans_found_total",
+            "Those where a caller was found from which the stack is complete.",
+            Kind::Counter,
+            |c| c.scans.found,
+        ),
+        (
+            "fleetprof_unwind_scans_checked_total",
+            "Scans of generated code whose caller is known, to compare both.",
+            Kind::Counter,
+            |c| c.scans.checked,
+        ),
+        (
+            "fleetprof_unwind_scans_wrong_total",
+            "Those that found another caller than the known one.",
+            Kind::Counter,
+            |c| c.scans.wrong,
         ),
         (
             "fleetprof_unwind_generated_misled_total",
