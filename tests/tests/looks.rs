@@ -218,3 +218,36 @@ fn where_many_stacks_are_deeper_than_the_copy_more_is_copied_needs_root() {
         busy.dump()
     );
 }
+
+#[test]
+fn a_page_that_nobody_has_touched_ends_a_stack_for_a_moment_only_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let cgroup = Cgroup::new("hole");
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let _process = bare_c("hole.c", &[]).start_in(&cgroup, &[]);
+    let client = daemon.client();
+    let seen = || {
+        let all = client.everything().in_cgroup(cgroup.path());
+        all.only(|sample| sample.has("below"))
+    };
+    let found = wait_for(Duration::from_secs(60), || {
+        let view = seen();
+        let complete = view.only(|sample| sample.end == StackEnd::Complete);
+        (complete.count() >= 200).then_some((view, complete))
+    });
+    let Some((view, complete)) = found else {
+        panic!("{}", seen().dump());
+    };
+    for sample in &complete.samples {
+        assert!(
+            sample.has("with_hole") && sample.has("in_thread"),
+            "{}",
+            complete.dump()
+        );
+    }
+    // Those of the first drains.
+    let cut = view.only(|sample| sample.end == StackEnd::UnreadableMemory);
+    assert!(cut.count() > 0, "it has no hole: {}", view.dump());
+    assert!(client.counter("fleetprof_unwind_holes_total") > 0);
+    daemon.stop();
+}

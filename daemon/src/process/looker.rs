@@ -4,14 +4,16 @@
 //! bring, locks of a process that hangs. Helpers, `fp-peek`, do it, one process at a time, and are
 //! waited for only so long; a process that let one hang is not looked at again. What is read is a
 //! stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
-//! after each piece, and only addresses leave it (`unwind/look.rs`).
+//! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of stacks are
+//! read for no more than that they are there (`unwind/holes.rs`).
 
 use super::maps;
 use crate::helpers::Helpers;
-use crate::ids::ProcessId;
+use crate::ids::{Pid, ProcessId};
 use crate::perf::watch::WordWatch;
 use crate::time::Mono;
-use crate::unwind::look::{Answer, Failure, Look, Sieve, Wanted};
+use crate::unwind::holes::{HOLE_BYTES, Hole};
+use crate::unwind::look::{Answer, Failure, Look, Sieve, Thread, Wanted};
 use crate::unwind::lookouts::LOOKS_MAX;
 use hashbrown::HashSet;
 use memmap2::{Advice, MmapMut};
@@ -41,6 +43,9 @@ const BEFORE_BYTES: u64 = 128;
 /// What is read at a time. Unit: bytes; whole pages.
 const PIECE_BYTES: usize = 32 << 10;
 
+/// A page of memory, or a part of one.
+const PAGE_BYTES: usize = 4096;
+
 /// Longest list of mappings read. Unit: bytes. Some 10,000 mappings: reading it holds a lock that the
 /// process needs to map memory.
 const MAPS_BYTES_MAX: u64 = 1 << 20;
@@ -53,6 +58,8 @@ const HUNG_MAX: usize = 1024;
 pub enum Request {
     /// Look at a stack.
     Look(Wanted),
+    /// Read the pages from where a copy ended, so that they are there.
+    Touch(Hole),
     /// Close a watch that is not needed any more, which takes locks.
     Close(WordWatch),
 }
@@ -84,20 +91,30 @@ impl Looker {
                     // There is room for all that are waited for.
                     let _ = answers.try_send(Answer { wanted, look });
                 }
+                // What comes of it is seen in the next samples.
+                Request::Touch(hole) => drop(self.in_time(hole.thread.0, move || touch(hole))),
                 Request::Close(watch) => drop(watch),
             }
         }
     }
 
     fn look(&mut self, wanted: Wanted) -> Result<Look, Failure> {
-        let process = wanted.thread.0;
+        let look = self.look;
+        self.in_time(wanted.thread.0, move || look(wanted))
+    }
+
+    /// Has a helper do something with the memory of a process, which may take for ever.
+    fn in_time<T: Send + 'static>(
+        &mut self,
+        process: ProcessId,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
         if self.hung.contains(&process) {
             return Err(Failure::Shunned);
         }
-        let look = self.look;
-        let pending = self.helpers.begin(move || look(wanted));
+        let pending = self.helpers.begin(work);
         match pending.ok_or(Failure::Shunned)?.wait(WAIT) {
-            Ok(look) => look,
+            Ok(done) => done,
             Err(None) => Err(Failure::Unreadable),
             Err(Some(_)) => {
                 if self.hung.len() == HUNG_MAX {
@@ -118,11 +135,7 @@ impl Looker {
 /// program that came too early or too late for that has no samples to be completed with it.
 fn look(wanted: Wanted) -> Result<Look, Failure> {
     let Wanted { thread, pid, slot } = wanted;
-    let dir = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECTORY)
-        .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
-        .map_err(failure)?;
+    let dir = thread_dir(thread, pid).map_err(failure)?;
     let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
     let memory = within("mem").map_err(failure)?;
     let maps = within("maps").map_err(failure)?;
@@ -149,6 +162,27 @@ fn look(wanted: Wanted) -> Result<Look, Failure> {
         watch,
         armed,
     })
+}
+
+fn thread_dir(thread: Thread, pid: Pid) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY)
+        .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
+}
+
+/// Reads a byte of each page of a hole, up to one that cannot be read. May block for ever. A thread
+/// that has another's number by now has a page of zeros more, or is read where it had one.
+fn touch(hole: Hole) -> Result<(), Failure> {
+    let dir = thread_dir(hole.thread, hole.pid).map_err(failure)?;
+    let memory = File::open(format!("/proc/self/fd/{}/mem", dir.as_raw_fd())).map_err(failure)?;
+    let mut byte = [0];
+    for into in (0..HOLE_BYTES).step_by(PAGE_BYTES) {
+        let read = memory.read_at(&mut byte, hole.start.saturating_add(into));
+        byte = std::hint::black_box([0]);
+        read.map_err(failure)?;
+    }
+    Ok(())
 }
 
 /// Reads a range of memory into `sieve`, up to where it cannot be read.
@@ -233,7 +267,7 @@ fn failure(error: io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Pid, Tid};
+    use crate::ids::Tid;
     use std::sync::mpsc::sync_channel;
 
     fn this_thread() -> (Pid, Tid) {
@@ -301,6 +335,25 @@ mod tests {
     #[test]
     fn where_nothing_is_mapped_there_is_no_look() {
         assert!(matches!(look_at(8), Err(Failure::Unreadable)));
+    }
+
+    #[test]
+    fn a_page_that_was_read_is_there_needs_root() {
+        let memory = MmapMut::map_anon(HOLE_BYTES as usize).expect("memory");
+        let start = memory.as_ptr() as u64;
+        // Bit 63 of what /proc/self/pagemap has of a page.
+        let present = || {
+            let pagemap = File::open("/proc/self/pagemap").expect("a pagemap");
+            let mut entry = [0; 8];
+            let at = start / PAGE_BYTES as u64 * 8;
+            pagemap.read_exact_at(&mut entry, at).expect("an entry");
+            u64::from_le_bytes(entry) >> 63 == 1
+        };
+        assert!(!present());
+        let (pid, tid) = this_thread();
+        let thread = (ProcessId(1), tid);
+        touch(Hole { thread, pid, start }).expect("readable");
+        assert!(present());
     }
 
     #[test]

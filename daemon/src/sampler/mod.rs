@@ -424,13 +424,14 @@ impl Sampler {
         let Some((requests, _)) = &self.queues.looks else {
             return;
         };
-        let looks = &mut self.unwinder.looks;
+        let Unwinder { looks, holes, .. } = &mut self.unwinder;
         looks.give_away(
             |watch| match requests.try_send(looker::Request::Close(watch)) {
                 Err(TrySendError::Full(looker::Request::Close(watch))) => Some(watch),
                 _ => None,
             },
         );
+        holes.ask(|hole| requests.try_send(looker::Request::Touch(hole)).is_ok());
         looks.ask(now, |wanted| {
             requests.try_send(looker::Request::Look(wanted)).is_ok()
         });

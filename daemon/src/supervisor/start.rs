@@ -350,6 +350,7 @@ fn start_pipeline(
     };
     let mut unwinder = Unwinder::new(facts.depths, Arc::clone(&agent.bounds));
     unwinder.looks.on = looks.is_some();
+    unwinder.holes.on = looks.is_some();
     unwinder.scan(config.unwind.scan);
     let window = config.windows.length();
     let start = Start {

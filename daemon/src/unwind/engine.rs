@@ -8,6 +8,7 @@
 
 use super::StackBuffer;
 use super::call_sites::CallSites;
+use super::holes::HoleCounts;
 use super::lookouts::LookCounts;
 use super::modules::{ModuleCounts, Modules, State};
 use super::recall::RecallCounts;
@@ -59,6 +60,8 @@ pub struct UnwindCounts {
     pub modules: ModuleCounts,
     /// Of looks at the memory of threads.
     pub looks: LookCounts,
+    /// Of pages that end copies of stacks.
+    pub holes: HoleCounts,
     /// Of waits that were recognized.
     pub recall: RecallCounts,
     /// Frames whose rule had to be computed from its row, each time.
@@ -93,6 +96,7 @@ impl Default for UnwindCounts {
             scans: ScanCounts::default(),
             modules: ModuleCounts::default(),
             looks: LookCounts::default(),
+            holes: HoleCounts::default(),
             recall: RecallCounts::default(),
             computed: 0,
             by_frame_pointer: 0,

@@ -18,6 +18,7 @@ pub mod engine;
 mod expression;
 pub mod generated;
 mod go;
+pub mod holes;
 pub mod lent;
 pub mod look;
 pub mod lookouts;
@@ -41,6 +42,7 @@ use crate::process::Process;
 use crate::process::space::Mapping;
 use crate::time::Mono;
 use engine::{Engine, UnwindCounts};
+use holes::{Hole, Holes};
 use lookouts::Lookouts;
 use modules::Loaded;
 use profile::{StackEnd, Unnamed};
@@ -128,6 +130,8 @@ pub struct Unwinder {
     pub depths: Depths,
     /// Completes cut stacks from looks at the thread's memory.
     pub looks: Lookouts,
+    /// Pages that end copies of stacks.
+    pub holes: Holes,
     /// Recognizes the stacks of waits.
     pub recall: Recall,
     engine: Engine,
@@ -144,6 +148,7 @@ impl Unwinder {
         Unwinder {
             depths,
             looks: Lookouts::default(),
+            holes: Holes::default(),
             recall: Recall::default(),
             engine: Engine::new(bounds.unwind()),
             missed: None,
@@ -201,6 +206,7 @@ impl Unwinder {
         UnwindCounts {
             modules: self.engine.modules.counts(),
             looks: self.looks.counts(),
+            holes: self.holes.counts(),
             recall: self.recall.counts(),
             ..self.engine.counts
         }
@@ -363,6 +369,7 @@ impl Unwinder {
             engine,
             walked,
             looks,
+            holes,
             recall,
             ..
         } = self;
@@ -385,6 +392,10 @@ impl Unwinder {
             return end;
         };
         let thread = (process.id, sample.tid);
+        if end == StackEnd::UnreadableMemory {
+            let (pid, start) = (process.pid, stack.end());
+            holes.met(Hole { thread, pid, start }, time);
+        }
         let Some(words) = looks.words(thread, cut.slot, time) else {
             if matches!(end, StackEnd::CopyTooSmall | StackEnd::UnreadableMemory) {
                 looks.cut(thread, process.pid, cut.slot, time);

@@ -174,6 +174,11 @@ impl<'a> StackCopy<'a> {
         self.bytes.len() as u64
     }
 
+    /// First address that was not copied.
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.len())
+    }
+
     /// With words that lie beyond it.
     pub fn with(self, beyond: &'a Words) -> StackCopy<'a> {
         StackCopy {
@@ -184,7 +189,7 @@ impl<'a> StackCopy<'a> {
 
     /// True for a word that lies further out than the copy, and may well be on the same stack.
     pub fn ends_before(&self, address: u64) -> bool {
-        let end = self.start.saturating_add(self.bytes.len() as u64);
+        let end = self.end();
         address.is_multiple_of(8) && end <= address && address - end < STACK_REACH
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&UnwindCounts) -> u64;
-    let metrics: [(&str, &str, Kind, Pick); 31] = [
+    let metrics: [(&str, &str, Kind, Pick); 33] = [
         (
             "fleetprof_unwind_walks_total",
             "Copies of stacks unwound.",
@@ -89,6 +89,18 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             "Those that found another caller than the known one.",
             Kind::Counter,
             |c| c.scans.wrong,
+        ),
+        (
+            "fleetprof_unwind_holes_total",
+            "Pages of stacks that ended copies, nobody having touched them, and were to be read.",
+            Kind::Counter,
+            |c| c.holes.asked,
+        ),
+        (
+            "fleetprof_unwind_holes_refused_total",
+            "Such pages that were not, because of a bound.",
+            Kind::Counter,
+            |c| c.holes.refused,
         ),
         (
             "fleetprof_unwind_generated_misled_total",
