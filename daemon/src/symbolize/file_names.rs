@@ -2,7 +2,7 @@
 
 mod go;
 
-use super::budget::{FILE_CPU_MAX, FileBudget, Over};
+use super::budget::{FileBudget, Over};
 use super::counters::{SymbolCounters, add, bump};
 use super::elf::{ElfError, Headers, Segment, SymbolTable, read_headers};
 use super::files::{Found, Image};
@@ -436,19 +436,13 @@ impl FileNames {
             image,
             checked: None,
         };
-        let begin = crate::time::thread_cpu();
         let outcome = lines.places(&addresses, |index, places| {
             let symbol = self.symbol(new[index], &mut reader, dict, counters).ok();
             self.keep_exact(new[index], places, symbol, dict);
         });
-        let spent = crate::time::thread_cpu().saturating_sub(begin);
         match outcome {
-            // The library cannot be stopped half-way; it is not asked again about such a file.
-            Ok(()) if spent > FILE_CPU_MAX => {
-                self.lines_in = None;
-                bump(&counters.lines_refused);
-            }
             Ok(()) => self.lines = Some(lines),
+            // The library is not asked again about such a file.
             Err(error) => {
                 self.lines_in = None;
                 bump(&counters.lines_refused);

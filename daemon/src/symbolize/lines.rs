@@ -3,13 +3,16 @@
 //! blazesym maps the file it reads into memory and follows debug links by path. Neither is safe with
 //! files of strangers: a mapped file that is cut short ends the process with SIGBUS, and a link read
 //! from a container's file would be followed in the daemon's mount namespace. So it gets a file in
-//! memory that holds nothing but the debug sections, copied and decompressed within a bound. One
-//! blazesym symbolizer a file: dropping it frees everything, and a panic costs one file its lines.
+//! memory that holds nothing but the debug sections, copied and decompressed within a bound, and
+//! only once their shape was looked at (`debug_shape`). One blazesym symbolizer a file: dropping it
+//! frees everything, and a panic costs one file its lines.
 
 use super::budget::{FILE_CPU_MAX, FileBudget};
+use super::debug_shape::{self, ShapeError};
 use super::elf::{ElfError, Headers, ReadAt, Section};
-use super::inflate;
+use super::inflate::{self, Content};
 use super::open::memory_file;
+use crate::time::thread_cpu;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
 use profile::names;
@@ -25,6 +28,12 @@ pub enum LinesError {
     /// The sections cannot be read or are over the limit.
     #[error("failed to read the debug sections")]
     Sections(#[from] ElfError),
+    /// The library is not given what is of this shape.
+    #[error("failed to take the debug information")]
+    Shape(#[from] ShapeError),
+    /// Looking through it takes more CPU time than one file may.
+    #[error("failed to look through the debug information: over the time of one file")]
+    Time,
     /// No file in memory could be made.
     #[error("failed to copy the debug sections to memory")]
     Copy(#[source] io::Error),
@@ -60,7 +69,8 @@ impl LineSource {
     /// Copies the debug sections of an image; `None` when it has none.
     ///
     /// # Errors
-    /// When they are damaged, or would take more than `bytes_max` of memory.
+    /// When they are damaged, of a shape that the library is not given, or would take more than
+    /// `bytes_max` of memory.
     pub fn new<R: ReadAt + ?Sized>(
         image: &R,
         headers: &Headers,
@@ -78,7 +88,14 @@ impl LineSource {
         let file = memory_file("fleetprof-debug", &[]).map_err(LinesError::Copy)?;
         // The memory is that of the cache, which made room for it.
         let budget = FileBudget::new(bytes_max, FILE_CPU_MAX);
-        copy_sections(image, headers, &sections, &budget, &file)?;
+        let parts = copy_sections(image, headers, &sections, &budget, &file)?;
+        let part = |name: &[u8]| {
+            let found = parts.iter().find(|(section, _)| *section == name);
+            found.map_or(&[][..], |(_, content)| content)
+        };
+        let [info, abbrev, line] = INSPECTED.map(part);
+        debug_shape::check(info, abbrev, line, &budget)?;
+        drop(parts);
         let symbolizer = Symbolizer::builder()
             .enable_auto_reload(false)
             .enable_code_info(true)
@@ -106,27 +123,34 @@ impl LineSource {
     /// after; nothing for addresses that the debug information does not cover.
     ///
     /// # Errors
-    /// When the library refuses the file or panics; then this source is of no more use.
+    /// When the library refuses the file, panics or takes more CPU time than one file may; then
+    /// this source is of no more use. What was told before that holds.
     pub fn places(
         &self,
         addresses: &[u64],
         mut each: impl FnMut(usize, &[Place]),
     ) -> Result<(), LinesError> {
-        let call = || {
-            self.symbolizer
-                .symbolize(&self.source, Input::VirtOffset(addresses))
-        };
-        let found = catch_unwind(AssertUnwindSafe(call)).map_err(|_| LinesError::Panicked)?;
-        let found = found.map_err(|_| LinesError::Library)?;
+        let until = thread_cpu() + FILE_CPU_MAX;
         let mut places = Vec::new();
-        for (index, symbol) in found.iter().enumerate() {
-            places.clear();
-            if let Symbolized::Sym(symbol) = symbol {
-                places.push(place(&symbol.name, symbol.code_info.as_deref()));
-                let inlined = symbol.inlined.iter();
-                places.extend(inlined.map(|one| place(&one.name, one.code_info.as_ref())));
+        for (number, part) in addresses.chunks(AT_ONCE).enumerate() {
+            let call = || {
+                self.symbolizer
+                    .symbolize(&self.source, Input::VirtOffset(part))
+            };
+            let found = catch_unwind(AssertUnwindSafe(call)).map_err(|_| LinesError::Panicked)?;
+            let found = found.map_err(|_| LinesError::Library)?;
+            for (index, symbol) in found.iter().enumerate() {
+                places.clear();
+                if let Symbolized::Sym(symbol) = symbol {
+                    places.push(place(&symbol.name, symbol.code_info.as_deref()));
+                    let inlined = symbol.inlined.iter();
+                    places.extend(inlined.map(|one| place(&one.name, one.code_info.as_ref())));
+                }
+                each(number * AT_ONCE + index, &places);
             }
-            each(index, &places);
+            if thread_cpu() > until {
+                return Err(LinesError::Time);
+            }
         }
         Ok(())
     }
@@ -138,10 +162,13 @@ impl LineSource {
 }
 
 fn bytes_for(sections: &[(&Section, u64)]) -> u64 {
-    let sizes = sections.iter().map(|&(_, size)| size);
-    sizes
-        .fold(0, u64::saturating_add)
-        .saturating_mul(BYTES_PER_BYTE)
+    let each = sections.iter().map(|&(section, size)| {
+        size.saturating_mul(match &*section.name {
+            b".debug_line" => BYTES_PER_LINE_BYTE,
+            _ => BYTES_PER_BYTE,
+        })
+    });
+    each.fold(0, u64::saturating_add)
 }
 
 fn place(name: &str, info: Option<&CodeInfo<'_>>) -> Place {
@@ -180,14 +207,25 @@ const SECTIONS: [&[u8]; 10] = [
 /// more. Too small and memory goes over the bound of the cache.
 const BYTES_PER_BYTE: u64 = 2;
 
-/// The sections to copy and how long each is in the copy.
+/// The same for each byte of line programs. A row is 24 bytes in the library and one byte of a
+/// program at least, about three in what compilers write; they are read where samples are. So this
+/// is what is likely, not a bound: programs made for it take three times as much, and that as often
+/// as units name them (`debug_shape`).
+const BYTES_PER_LINE_BYTE: u64 = 8;
+
+/// Addresses the library looks up at once: it cannot be stopped half-way.
+const AT_ONCE: usize = 16;
+
+/// The sections whose shape is looked at: entries, what they are made of, and line programs.
+const INSPECTED: [&[u8]; 3] = [b".debug_info", b".debug_abbrev", b".debug_line"];
+
+/// The sections to copy and how long each is in the copy. Of several with one name the first, so
+/// that the library reads what was looked at.
 fn wanted<'h, R: ReadAt + ?Sized>(
     image: &R,
     headers: &'h Headers,
 ) -> Result<Vec<(&'h Section, u64)>, ElfError> {
-    let wanted = headers.sections.iter().filter(|section| {
-        SECTIONS.contains(&&*section.name) && section.kind != object::elf::SHT_NOBITS.0
-    });
+    let wanted = SECTIONS.iter().filter_map(|name| headers.section(name));
     wanted
         .map(|section| {
             let size = inflate::content_size(image, section, headers.is_64)?;
@@ -197,17 +235,19 @@ fn wanted<'h, R: ReadAt + ?Sized>(
 }
 
 /// Writes an ELF file of 64 bits that has only the wanted sections, uncompressed, one after the other,
-/// so that no more than one of them is in memory twice.
-fn copy_sections<R: ReadAt + ?Sized>(
+/// so that no more than one of them is in memory twice beside the [`INSPECTED`] ones, which it gives
+/// by name.
+fn copy_sections<'s, 'b, R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
-    sections: &[(&Section, u64)],
-    budget: &FileBudget<'_>,
+    sections: &[(&'s Section, u64)],
+    budget: &'b FileBudget<'_>,
     to: &File,
-) -> Result<(), LinesError> {
+) -> Result<Vec<(&'s [u8], Content<'b>)>, LinesError> {
     const HEADER: u64 = 64;
     let mut at = HEADER;
     let mut names = vec![0];
+    let mut inspected = Vec::new();
     // (name, kind, offset, size) of each section; the first is the empty one.
     let mut table: Vec<(u32, u32, u64, u64)> = vec![(0, 0, 0, 0)];
     for &(section, size) in sections {
@@ -218,6 +258,9 @@ fn copy_sections<R: ReadAt + ?Sized>(
         names.push(0);
         to.write_all_at(&content, at).map_err(LinesError::Copy)?;
         at += content.len() as u64;
+        if INSPECTED.contains(&&*section.name) {
+            inspected.push((&*section.name, content));
+        }
     }
     let names_at = names.len() as u32;
     names.extend_from_slice(b".shstrtab\0");
@@ -244,5 +287,6 @@ fn copy_sections<R: ReadAt + ?Sized>(
     header[58..60].copy_from_slice(&64u16.to_le_bytes());
     header[60..62].copy_from_slice(&(table.len() as u16).to_le_bytes());
     header[62..64].copy_from_slice(&(table.len() as u16 - 1).to_le_bytes());
-    to.write_all_at(&header, 0).map_err(LinesError::Copy)
+    to.write_all_at(&header, 0).map_err(LinesError::Copy)?;
+    Ok(inspected)
 }

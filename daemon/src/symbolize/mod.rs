@@ -19,6 +19,7 @@
 pub mod budget;
 pub mod counters;
 pub mod debug_files;
+mod debug_shape;
 pub mod elf;
 pub mod fetched;
 mod file_names;
