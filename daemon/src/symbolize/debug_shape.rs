@@ -41,8 +41,8 @@ pub enum ShapeError {
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Refuses `.debug_info`, with its `.debug_abbrev` and `.debug_line`, that the library must not get.
-/// What is damaged is not refused for that: the library stops reading where this does.
+/// Refuses `.debug_info`, with its `.debug_abbrev` and `.debug_line`, that the library must not
+/// get. What is damaged is not refused for that: the library stops reading where this does.
 ///
 /// # Errors
 /// Why the library is not to get it.

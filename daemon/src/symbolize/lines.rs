@@ -235,8 +235,8 @@ fn wanted<'h, R: ReadAt + ?Sized>(
 }
 
 /// Writes an ELF file of 64 bits that has only the wanted sections, uncompressed, one after the other,
-/// so that no more than one of them is in memory twice beside the [`INSPECTED`] ones, which it gives
-/// by name.
+/// so that no more than one of them is in memory twice beside the [`INSPECTED`] ones, which it
+/// gives by name.
 fn copy_sections<'s, 'b, R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

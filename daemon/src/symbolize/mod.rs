@@ -61,11 +61,14 @@ const KERNEL_REREAD_MIN: Duration = Duration::from_secs(60);
 /// Longest time between two readings while there are addresses without a name.
 const KERNEL_REREAD_MAX: Duration = Duration::from_secs(3600);
 
-/// Most CPU time that debug information takes while one batch of a capture is named. The continuous
-/// profile's batch waits that long; its window is late and complete. Where it is used up the rest
-/// of the batch is told by function; when it is too small, captures of hosts where much runs have
-/// fewer lines.
-const LINES_CPU_MAX: Duration = Duration::from_secs(5);
+/// CPU time from the start of a batch of a capture on after which no more files are read for it,
+/// nor debug information looked through. The continuous profile's batch waits that long, and longer
+/// by what was begun before: reading a file, reading its debug information and looking through that
+/// may take [`budget::FILE_CPU_MAX`] each and a call into the library. Its window is late and
+/// complete. Places in files read before are then told by function; those in others have no name in
+/// that batch. When it is too small, captures of hosts where much runs have fewer lines, and fewer
+/// names at first.
+const LINES_CPU_MAX: Duration = Duration::from_secs(1);
 
 /// How to name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,8 +152,8 @@ pub struct Symbolizer {
     purpose: Purpose,
     /// Frames say which instruction they are at.
     instructions: bool,
-    /// CPU time of this thread from which on debug information is not looked through any more;
-    /// none: it always is.
+    /// CPU time of this thread from which on no files are read any more, nor debug information
+    /// looked through; none: they always are.
     lines_until: Option<Duration>,
 }
 
@@ -201,8 +204,8 @@ impl Symbolizer {
         other
     }
 
-    /// Begins a batch of a capture: debug information is looked through for a while from now on,
-    /// and frames of files say which instruction they are at, or do not.
+    /// Begins a batch of a capture: files are read and debug information is looked through for a
+    /// while from now on, and frames of files say which instruction they are at, or do not.
     pub fn begin_capture(&mut self, instructions: bool) {
         self.instructions = instructions;
         self.lines_until = Some(thread_cpu() + LINES_CPU_MAX);
@@ -234,18 +237,22 @@ impl Symbolizer {
         let found = self.store.get(id);
         self.ask_for_symbols(id);
         if !self.files.contains_key(&id) {
-            match self.read(&found) {
+            let read = match self.has_time() {
+                true => self.read(&found),
+                false => Err(Unnamed::OverBudget),
+            };
+            match read {
                 Ok(names) => self.files.insert(id, names),
                 Err(reason) => return self.no_names(&found, reason, offsets, dict, out),
             };
         }
+        let has_time = self.has_time();
         let Some(names) = self.files.get_mut(&id) else {
             unreachable!("it was kept");
         };
         names.used = self.clock;
         let image = found.image.as_ref().ok();
         // Looking through debug information is charged to the owner of the file, as reading it is.
-        let has_time = self.lines_until.is_none_or(|until| thread_cpu() < until);
         let budget = names.to_look_through(image, offsets);
         let budget = budget.filter(|_| has_time);
         let budget = budget.and_then(|image| self.store.budget_for(image, self.purpose));
@@ -266,6 +273,11 @@ impl Symbolizer {
         let now = names.heap_bytes();
         self.bytes = (self.bytes + now).saturating_sub(std::mem::replace(&mut names.counted, now));
         self.evict(limit, None);
+    }
+
+    /// The time of a batch is not used up.
+    fn has_time(&self) -> bool {
+        self.lines_until.is_none_or(|until| thread_cpu() < until)
     }
 
     /// Has the debug file of a file without symbols fetched, and the file read again once that is

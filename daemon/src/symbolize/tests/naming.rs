@@ -366,6 +366,16 @@ fn lines_of_captures_are_within_their_memory_and_time() {
     assert_eq!(rig.frames(other), ["native outer program"]);
     rig.symbolizer.begin_capture(false);
     assert_eq!(rig.frames(other).len(), 3);
+    // No file is read after it either.
+    rig.symbolizer = rig.symbolizer.with_lines(16 << 20);
+    rig.symbolizer.lines_until = Some(Duration::ZERO);
+    let unread = rig.frames(other);
+    assert!(
+        unread.len() == 1 && unread[0].contains("[program]"),
+        "{unread:?}"
+    );
+    rig.symbolizer.begin_capture(false);
+    assert_eq!(rig.frames(other).len(), 3);
 }
 
 #[test]
