@@ -52,8 +52,8 @@ const SHARE_MAX: Duration = Duration::from_secs(4);
 /// long.
 const SHARE_PER_SECOND: Duration = Duration::from_millis(50);
 
-/// Owners remembered. Beyond it those whose share is full again are forgotten, and if there is none
-/// the new owner has to wait.
+/// Owners remembered for each purpose. Beyond it those whose share is full again are forgotten, and
+/// if there is none the new owner has to wait.
 const OWNERS_MAX: usize = 1024;
 
 /// Which bound ended the reading of a file.
@@ -424,10 +424,16 @@ impl Shares {
         if let Some(share) = shares.get(&payer) {
             return share.now(now).left_ns > 0;
         }
-        if shares.len() >= OWNERS_MAX {
-            shares.retain(|_, share| !share.now(now).is_full());
+        let count = |shares: &HashMap<Payer, Share>| {
+            let same = shares.keys().filter(|(_, purpose)| *purpose == payer.1);
+            same.count()
+        };
+        // Most often there are few of both together.
+        if shares.len() < OWNERS_MAX || count(&shares) < OWNERS_MAX {
+            return true;
         }
-        shares.len() < OWNERS_MAX
+        shares.retain(|_, share| !share.now(now).is_full());
+        count(&shares) < OWNERS_MAX
     }
 
     /// Leaves an owner no time for twenty seconds.
@@ -605,6 +611,10 @@ mod tests {
         }
         let another = payer(OWNERS_MAX as u32 + 1);
         assert!(!shares.has_time(another, now));
+        // Those of one purpose leave the other its room.
+        let mut of_captures = another;
+        of_captures.1 = Purpose::Captures;
+        assert!(shares.has_time(of_captures, now));
         assert!(shares.has_time(another, now.plus(60 * SECOND)));
     }
 }
