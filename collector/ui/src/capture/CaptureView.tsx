@@ -82,7 +82,7 @@ export function CaptureView(props: PageProps & { session: Session }) {
             <p>Nothing that was selected had the event in this time.</p>
           </Empty>
         ) : (
-          <Stacks {...props} part={part} pick={pick} whole={profile} selector={session.request.selector} name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`} setState={setState} />
+          <Stacks {...props} part={part} pick={pick} whole={profile} selector={session.request.selector} withLines={side !== 'before' && session.request.capture?.lines} name={`capture-${idOf(session)}${side === 'before' ? '-before' : ''}`} setState={setState} />
         )}
       </Timed>
     </section>
@@ -149,7 +149,7 @@ function Hosts({ session, profile }: { session: Session; profile: Profile }) {
   );
 }
 
-function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick | undefined; name: string; selector: string }) {
+function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick | undefined; name: string; selector: string; withLines: boolean | undefined }) {
   const { state, setState, theme, part, whole } = props;
   const labels = useMemo(() => labelsOf(whole), [whole]);
   const tree = useMemo(
@@ -167,6 +167,7 @@ function Stacks(props: PageProps & { part: Profile; whole: Profile; pick: Pick |
       once
       labels={labels}
       profile={part}
+      withLines={props.withLines}
       onRecord={(text) => props.openCapture(props.selector, linesDraft(text))}
       tools={<Files {...props} />}
       table={<TopTable tree={tree} unit={part.unit} state={state} setState={setState} source={{ profile: part }} labels={labels} pruned={0} />}

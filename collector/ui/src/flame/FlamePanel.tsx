@@ -42,6 +42,8 @@ export interface FlamePanelProps {
   once?: boolean;
   /** What the tree is of, for source lines. */
   profile?: Profile;
+  /** It was recorded with source lines. */
+  withLines?: boolean;
   /** Opens the dialog that records with source lines. */
   onRecord?: (text: string) => void;
 }
@@ -154,7 +156,7 @@ function Whole(props: FlamePanelProps & { layout: Layout; found: ReturnType<type
         describe={tipOf(of)}
         onKey={onKey}
       />
-      <Detail of={of} node={selected !== undefined && selected < layout.name.length ? selected : undefined} setState={setState} diff={props.diff} once={props.once} state={state} theme={props.theme} profile={props.profile} onRecord={props.onRecord} />
+      <Detail of={of} node={selected !== undefined && selected < layout.name.length ? selected : undefined} setState={setState} diff={props.diff} once={props.once} state={state} theme={props.theme} profile={props.profile} withLines={props.withLines} onRecord={props.onRecord} />
     </>
   );
 }
@@ -175,7 +177,7 @@ const KEYS: readonly (readonly [string, string])[] = [
 ];
 
 /** The chosen frame and what can be done with it; without one, what colours mean. */
-function Detail(props: { of: Describing; node: number | undefined; setState: SetState; diff: boolean; once?: boolean; state: State; theme: Theme } & Pick<FlamePanelProps, 'profile' | 'onRecord'>) {
+function Detail(props: { of: Describing; node: number | undefined; setState: SetState; diff: boolean; once?: boolean; state: State; theme: Theme } & Pick<FlamePanelProps, 'profile' | 'withLines' | 'onRecord'>) {
   const { of, node, setState } = props;
   if (node === undefined) {
     return (
@@ -224,7 +226,7 @@ function Detail(props: { of: Describing; node: number | undefined; setState: Set
         </div>
       )}
       {node > 0 && props.profile && (
-        <FrameLines profile={props.profile} text={name} kind={of.layout.tree.names.kind[of.layout.name[node]]} unit={of.unit} samples={props.state.samples} onRecord={props.onRecord} />
+        <FrameLines profile={props.profile} text={name} kind={of.layout.tree.names.kind[of.layout.name[node]]} unit={of.unit} samples={props.state.samples} withLines={props.withLines} onRecord={props.onRecord} />
       )}
     </div>
   );

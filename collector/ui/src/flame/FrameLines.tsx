@@ -16,18 +16,22 @@ interface Props {
   kind: number;
   unit: string;
   samples: boolean;
+  /** It was recorded with lines, whether there are any or not. */
+  withLines: boolean | undefined;
   /** Opens the dialog that records with lines. */
   onRecord: ((text: string) => void) | undefined;
 }
 
-export function FrameLines({ profile, text, kind, unit, samples, onRecord }: Props) {
+export function FrameLines({ profile, text, kind, unit, samples, withLines, onRecord }: Props) {
   const rows = useMemo(() => (canHaveLines(kind) ? linesOf(profile, text, samples ? profile.count : profile.weight) : []), [profile, text, kind, samples]);
-  const known = useMemo(() => hasLines(profile), [profile]);
+  const known = useMemo(() => withLines || hasLines(profile), [withLines, profile]);
   if (!canHaveLines(kind)) return null;
   if (rows.length === 0) {
     return (
       <p class="detail-lines soft">
-        {known ? 'No source lines of this function: its debug information is not at hand where it runs.' : 'No source lines: they are recorded on demand.'}
+        {known
+          ? 'This was recorded with source lines, and has none of this function: no debug information where it runs, or over captures.lines_mib or the time limit.'
+          : 'No source lines: they are recorded on demand.'}
         {!known && onRecord && (
           <button type="button" title="A capture of what is selected, with source lines and inlined functions" onClick={() => onRecord(text)}>
             Record 10 s with lines
@@ -41,6 +45,7 @@ export function FrameLines({ profile, text, kind, unit, samples, onRecord }: Pro
   return (
     <div class="detail-lines">
       <table aria-label="Samples by source line">
+        <caption class="soft">Of this function in the whole profile shown, not of this frame alone</caption>
         <thead>
           <tr>
             <th scope="col">Line</th>
