@@ -1,11 +1,12 @@
 //! The instructions of a function, from the file that was sampled.
 //!
-//! The file is that of a running process, opened by its mapping or by its path in the root of the
-//! process, or one that was named; it counts only if it has the build id that samples say. It is a
-//! stranger's all the same: each part is bounded before it is read, and nothing is mapped into
-//! memory. Where a function begins and ends is what its unwind information says, which stripped
-//! files have too.
+//! The file is that of a running process, opened by its mapping or, where that is not allowed, by
+//! its path in the root of the process, or one that was named; it counts only if it has the build id
+//! that samples say. It is a stranger's all the same: each part is bounded before it is read, and
+//! nothing is mapped into memory. Where a function begins and ends is what its unwind information
+//! says, which stripped files have too.
 
+use super::regular::Held;
 use crate::terminal::clean;
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, LittleEndian, Pointer, UnwindSection};
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
@@ -16,6 +17,7 @@ use object::elf::{
 };
 use object::pod::{from_bytes, slice_from_bytes};
 use object::read::elf::NoteIterator;
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -32,7 +34,7 @@ const NOTE_BYTES_MAX: u64 = 64 << 10;
 const UNWIND_BYTES_MAX: u64 = 96 << 20;
 
 /// Longest function that is shown by instruction. Unit: bytes. Longer ones are generated.
-const FUNCTION_BYTES_MAX: u64 = 1 << 20;
+const FUNCTION_BYTES_MAX: u64 = 64 << 10;
 
 /// Longest list of mappings read of one process. Unit: bytes.
 const MAPS_BYTES_MAX: u64 = 16 << 20;
@@ -57,6 +59,17 @@ pub struct Code {
     file: File,
     len: u64,
     segments: Vec<ProgramHeader64<LE>>,
+    /// Read when first asked for; none when there is none that can be read.
+    unwind: OnceCell<Option<Unwind>>,
+}
+
+/// What tells where functions begin and end.
+#[derive(Debug)]
+struct Unwind {
+    /// `.eh_frame_hdr` and its address.
+    header: (Vec<u8>, u64),
+    /// `.eh_frame` and its address.
+    frames: (Vec<u8>, u64),
 }
 
 /// Reads a range of a file that is at most so long.
@@ -102,6 +115,7 @@ impl Code {
             segments: segments.to_vec(),
             file,
             len,
+            unwind: OnceCell::new(),
         };
         match code.build_id() {
             Some(found) if found == build_id => Ok(code),
@@ -153,26 +167,34 @@ impl Code {
         )
     }
 
+    fn unwind(&self) -> Option<Unwind> {
+        let unwind = self.of_kind(PT_GNU_EH_FRAME).next()?;
+        let (at, size) = (unwind.p_vaddr.get(LE), unwind.p_filesz.get(LE));
+        let end = Some(at.saturating_add(size));
+        let header = self.bytes(at, end, UNWIND_BYTES_MAX).ok()?;
+        let bases = BaseAddresses::default().set_eh_frame_hdr(at);
+        let parsed = EhFrameHdr::new(&header, LittleEndian).parse(&bases, 8);
+        let Pointer::Direct(frames_at) = parsed.ok()?.eh_frame_ptr() else {
+            return None;
+        };
+        let frames = self.bytes(frames_at, None, UNWIND_BYTES_MAX).ok()?;
+        Some(Unwind {
+            header: (header, at),
+            frames: (frames, frames_at),
+        })
+    }
+
     /// Where the function of an address begins and ends.
     fn extent(&self, address: u64) -> Result<(u64, u64), String> {
         let none = || format!("nothing tells where the function of {address:#x} begins and ends");
-        let unwind = self.of_kind(PT_GNU_EH_FRAME).next().ok_or_else(none)?;
-        let (header_at, size) = (unwind.p_vaddr.get(LE), unwind.p_filesz.get(LE));
-        let header = self.bytes(
-            header_at,
-            Some(header_at.saturating_add(size)),
-            UNWIND_BYTES_MAX,
-        )?;
-        let bases = BaseAddresses::default().set_eh_frame_hdr(header_at);
-        let header = EhFrameHdr::new(&header, LittleEndian);
+        let unwind = self.unwind.get_or_init(|| self.unwind());
+        let Unwind { header, frames } = unwind.as_ref().ok_or_else(none)?;
+        let bases = BaseAddresses::default().set_eh_frame_hdr(header.1);
+        let bases = bases.set_eh_frame(frames.1);
+        let header = EhFrameHdr::new(&header.0, LittleEndian);
         let header = header.parse(&bases, 8).map_err(|_| none())?;
-        let (Pointer::Direct(frames_at), Some(table)) = (header.eh_frame_ptr(), header.table())
-        else {
-            return Err(none());
-        };
-        let frames = self.bytes(frames_at, None, UNWIND_BYTES_MAX)?;
-        let bases = bases.set_eh_frame(frames_at);
-        let frames = EhFrame::new(&frames, LittleEndian);
+        let table = header.table().ok_or_else(none)?;
+        let frames = EhFrame::new(&frames.0, LittleEndian);
         let described = table
             .fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset)
             .map_err(|_| none())?;
@@ -246,8 +268,9 @@ impl Place {
         if let Some(path) = &self.named {
             let place = path.to_string_lossy();
             let failed = |why: String| format!("failed to use `{}`: {why}", clean(&place));
-            let file = File::open(path).map_err(|error| failed(error.to_string()))?;
-            return Code::of(file, build_id).map_err(failed);
+            let held = Held::at(path).map_err(|error| failed(error.to_string()))?;
+            let code = held.open().and_then(|file| Code::of(file, build_id));
+            return code.map_err(failed);
         }
         if !self.local {
             return Err(format!(
@@ -284,19 +307,17 @@ fn of_process(pid: u32, module: &str, build_id: &str) -> Result<Code, String> {
     mapped.sort_by_key(|&(_, path)| is_other(path));
     let mut why = None;
     for (range, path) in mapped.into_iter().take(FILES_MAX) {
-        // The mapping leads to the file even when that is deleted; not everybody may follow it.
+        // The mapping leads to the file even when that is deleted; not everybody may follow it. The
+        // path is what the process says: it may lead to other files of its root, and no further.
         let inside = Path::new("/proc").join(pid.to_string());
-        for place in [
-            inside.join("map_files").join(range),
-            inside.join("root").join(path.trim_start_matches('/')),
-        ] {
-            let opened = open_plain(&place).map_err(|error| error.to_string());
-            match opened.and_then(|file| Code::of(file, build_id)) {
-                Ok(code) => return Ok(code),
-                // Of another file it says nothing.
-                Err(error) if !is_other(path) => why = Some(error),
-                Err(_) => {}
-            }
+        let held = Held::at(&inside.join("map_files").join(range))
+            .or_else(|_| Held::within(&inside.join("root"), Path::new(path)));
+        let opened = held.map_err(|error| error.to_string()).and_then(Held::open);
+        match opened.and_then(|file| Code::of(file, build_id)) {
+            Ok(code) => return Ok(code),
+            // Of another file it says nothing.
+            Err(error) if !is_other(path) => why = Some(error),
+            Err(_) => {}
         }
     }
     Err(why.unwrap_or_else(|| "it has no such file mapped any more".to_owned()))
@@ -309,13 +330,6 @@ fn mapping(line: &str) -> Option<(&str, &str)> {
     let path = rest.find('/').map(|at| &rest[at..])?;
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     rights.contains('x').then_some((range, path))
-}
-
-/// Opens what may be anything without waiting for it.
-fn open_plain(path: &Path) -> std::io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).custom_flags(super::NONBLOCK).open(path)
 }
 
 #[cfg(test)]
@@ -340,6 +354,15 @@ mod tests {
             local: false,
         };
         assert!(named.open(&build_id, "x", []).is_ok());
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        super::super::regular::tests::fifo(&pipe);
+        let named_pipe = Place {
+            named: Some(pipe),
+            local: false,
+        };
+        let error = named_pipe.open(&build_id, "x", []).unwrap_err();
+        assert!(error.ends_with("it is no regular file"), "{error}");
         let other = "ab".repeat(20);
         let error = named.open(&other, "x", []).unwrap_err();
         assert!(

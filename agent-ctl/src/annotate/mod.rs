@@ -6,6 +6,7 @@
 //! this command, never by the agent.
 
 mod code;
+mod regular;
 mod show;
 mod source;
 mod tally;
@@ -26,10 +27,6 @@ use source::Sources;
 use std::path::PathBuf;
 use std::time::Duration;
 use tally::Tally;
-
-/// Opening a pipe does not wait for its writer: `O_NONBLOCK` of Linux on all machines but Alpha,
-/// MIPS, PA-RISC and SPARC.
-const NONBLOCK: i32 = 0o4000;
 
 /// Shows which lines and instructions of a function take the time.
 #[derive(Debug, clap::Args)]

@@ -2,16 +2,19 @@
 //!
 //! Paths come from the debug information of whatever was sampled, which its author chose. So only
 //! regular files whose name, links followed, is that of a source file are read, up to a bound: a
-//! program cannot have its observer print other files.
+//! program cannot have its observer print other files. The file that is read is the one that was
+//! judged (`regular.rs`).
 
+use super::regular::Held;
 use crate::terminal::clean;
-use std::fs::{File, OpenOptions, canonicalize};
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Largest source file. Unit: bytes. Generated ones of a few megabytes exist.
-const SOURCE_BYTES_MAX: u64 = 16 << 20;
+/// Largest source file. Unit: bytes. Generated ones of a megabyte or two exist.
+const SOURCE_BYTES_MAX: u64 = 4 << 20;
+
+/// Longest line shown. Unit: characters. Longer ones are generated; the rest is cut.
+const LINE_CHARS_MAX: usize = 400;
 
 /// Columns of a tab.
 const TAB: usize = 4;
@@ -93,16 +96,15 @@ fn read(path: &Path) -> Result<Vec<String>, String> {
     let shown = path.to_string_lossy();
     let shown = clean(&shown);
     let failed = |why: &dyn std::fmt::Display| format!("failed to read `{shown}`: {why}");
-    let real = canonicalize(path).map_err(|error| failed(&error))?;
+    let held = Held::at(path).map_err(|error| failed(&error))?;
+    let real = held.place().map_err(|error| failed(&error))?;
     if !is_source(path) || !is_source(&real) {
         return Err(failed(&"its name is not that of a source file"));
     }
-    let mut options = OpenOptions::new();
-    let options = options.read(true).custom_flags(super::NONBLOCK);
-    let file: File = options.open(real).map_err(|error| failed(&error))?;
+    let file = held.open().map_err(|error| failed(&error))?;
     let facts = file.metadata().map_err(|error| failed(&error))?;
-    if !facts.is_file() || facts.len() > SOURCE_BYTES_MAX {
-        return Err(failed(&"it is no regular file of at most 16 MiB"));
+    if facts.len() > SOURCE_BYTES_MAX {
+        return Err(failed(&"it is larger than 4 MiB"));
     }
     let mut bytes = Vec::new();
     let read = file.take(SOURCE_BYTES_MAX).read_to_end(&mut bytes);
@@ -110,8 +112,17 @@ fn read(path: &Path) -> Result<Vec<String>, String> {
     let text = String::from_utf8_lossy(&bytes);
     Ok(text
         .lines()
-        .map(|line| clean(&untabbed(line)).into_owned())
+        .map(|line| clean(&cut(untabbed(line))).into_owned())
         .collect())
+}
+
+/// A line without what is too much of it.
+fn cut(mut line: String) -> String {
+    if let Some((at, _)) = line.char_indices().nth(LINE_CHARS_MAX) {
+        line.truncate(at);
+        line.push('…');
+    }
+    line
 }
 
 /// A line with spaces for tabs.
@@ -181,10 +192,20 @@ mod tests {
         let large = dir.path().join("large.c");
         let sparse = fs::File::create(&large).unwrap();
         sparse.set_len(SOURCE_BYTES_MAX + 1).unwrap();
-        for path in [&secret, &link, &folder, &large] {
+        let pipe = dir.path().join("pipe.c");
+        super::super::regular::tests::fifo(&pipe);
+        for path in [&secret, &link, &folder, &large, &pipe] {
             let refused = Sources::default().read(path.to_str().unwrap());
             assert!(refused.is_err(), "{path:?}");
         }
+    }
+
+    #[test]
+    fn long_lines_are_cut() {
+        let long = cut("é".repeat(LINE_CHARS_MAX + 1));
+        assert_eq!(long, "é".repeat(LINE_CHARS_MAX) + "…");
+        let short = "é".repeat(LINE_CHARS_MAX);
+        assert_eq!(cut(short.clone()), short);
     }
 
     #[test]

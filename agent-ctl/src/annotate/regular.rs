@@ -1,0 +1,116 @@
+//! Opens files whose path a stranger chose: regular ones alone, and what was judged is what is read.
+//!
+//! A path may be that of a device or a pipe, where opening is a deed or waits, or change between two
+//! looks at it. So it is first held without being opened (`O_PATH`), and then opened by what is held.
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Something that is held and not open.
+#[derive(Debug)]
+pub struct Held(OwnedFd);
+
+impl Held {
+    /// What a path leads to, links followed.
+    ///
+    /// # Errors
+    /// When it leads nowhere.
+    pub fn at(path: &Path) -> Result<Held, Errno> {
+        let held = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Held(held))
+    }
+
+    /// What a path leads to for a process with this root: no link leads out of it.
+    ///
+    /// # Errors
+    /// When it leads nowhere.
+    pub fn within(root: &Path, path: &Path) -> Result<Held, Errno> {
+        let root = Held::at(root)?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let confined = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let held = openat2(&root.0, path, flags, Mode::empty(), confined)?;
+        Ok(Held(held))
+    }
+
+    fn link(&self) -> String {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+    }
+
+    /// Where it lies.
+    ///
+    /// # Errors
+    /// When nothing tells.
+    pub fn place(&self) -> std::io::Result<PathBuf> {
+        std::fs::read_link(self.link())
+    }
+
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// When it is no regular file, or may not be read.
+    pub fn open(self) -> Result<File, String> {
+        let facts = fstat(&self.0).map_err(|error| error.to_string())?;
+        if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {
+            return Err("it is no regular file".to_owned());
+        }
+        // A lease that somebody holds on it is not waited for.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = open(self.link(), flags, Mode::empty());
+        opened.map(File::from).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use rustix::fs::CWD;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// Makes a pipe that nobody writes to.
+    pub fn fifo(path: &Path) {
+        rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    }
+
+    #[test]
+    fn regular_files_are_opened_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, file) = (dir.path().join("pipe"), dir.path().join("file"));
+        fifo(&pipe);
+        fs::write(&file, "text").unwrap();
+        for path in [&pipe, &PathBuf::from("/dev/null"), &dir.path().to_owned()] {
+            let error = Held::at(path).unwrap().open().unwrap_err();
+            assert_eq!(error, "it is no regular file", "{path:?}");
+        }
+        let link = dir.path().join("link");
+        symlink(&file, &link).unwrap();
+        let held = Held::at(&link).unwrap();
+        assert_eq!(held.place().unwrap(), fs::canonicalize(&file).unwrap());
+        // What was judged is opened, whatever the path leads to by then.
+        fs::remove_file(&link).unwrap();
+        symlink(&pipe, &link).unwrap();
+        assert!(held.open().is_ok());
+    }
+
+    #[test]
+    fn no_link_leads_out_of_a_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir(&root).unwrap();
+        fs::write(dir.path().join("outside"), "secret").unwrap();
+        fs::write(root.join("inside"), "text").unwrap();
+        symlink("/inside", root.join("absolute")).unwrap();
+        symlink("../outside", root.join("up")).unwrap();
+        symlink(dir.path().join("outside"), root.join("out")).unwrap();
+        symlink("/proc/self/root/inside", root.join("magic")).unwrap();
+        let within = |path: &str| Held::within(&root, Path::new(path)).map(Held::open);
+        assert!(matches!(within("/inside"), Ok(Ok(_))));
+        assert!(matches!(within("/absolute"), Ok(Ok(_))));
+        for path in ["/up", "/out", "/magic", "/../outside"] {
+            assert!(within(path).is_err(), "{path}");
+        }
+    }
+}
