@@ -19,6 +19,10 @@ const AROUND: usize = 3;
 /// in hundreds.
 const FUNCTIONS_MAX: usize = 8;
 
+/// Source files read, those with most samples: a function into which much was inlined has lines in
+/// dozens.
+const SOURCES_MAX: usize = 8;
+
 /// Kinds of frames whose instructions lie in files.
 const NATIVE: [FrameKind; 2] = [FrameKind::Native, FrameKind::Inlined];
 
@@ -42,6 +46,24 @@ struct SourceFile<'p> {
     /// Its text; empty when it cannot be read.
     text: Vec<String>,
     lines: BTreeMap<u32, Sums>,
+}
+
+impl SourceFile<'_> {
+    /// Reads its text, and notes why there is none or it is not that of the samples.
+    fn read(&mut self, sources: &Sources, notes: &mut Vec<String>) {
+        match sources.read(self.path) {
+            Ok(text) => self.text = text,
+            Err(why) => return notes.push(why),
+        }
+        let last = self.lines.keys().next_back().copied().unwrap_or_default();
+        if last as usize > self.text.len() {
+            notes.push(format!(
+                "`{}` ends at line {} here and samples are at line {last}: it is not what was built",
+                clean(self.path),
+                self.text.len()
+            ));
+        }
+    }
 }
 
 /// Instructions of one file, those with samples and what is around them.
@@ -86,19 +108,31 @@ impl<'p> Shown<'p> {
         if !is_native {
             notes.push("lines and instructions are told of native code alone".to_owned());
         }
+        if tally.binaries.len() > 1 && !files.is_empty() {
+            let builds = tally.binaries.len();
+            notes.push(format!(
+                "the samples are of {builds} builds; lines are of all of them"
+            ));
+        }
         let mut files: Vec<SourceFile<'_>> = files
             .into_iter()
-            .map(|(path, lines)| {
-                let text = sources.read(path).unwrap_or_else(|why| {
-                    notes.push(why);
-                    Vec::new()
-                });
-                SourceFile { path, text, lines }
+            .map(|(path, lines)| SourceFile {
+                path,
+                text: Vec::new(),
+                lines,
             })
             .collect();
         let weight =
             |file: &SourceFile<'_>| file.lines.values().map(|sums| sums.total).sum::<u64>();
         files.sort_by_key(|file| (Reverse(weight(file)), file.path));
+        for file in files.iter_mut().take(SOURCES_MAX) {
+            file.read(sources, &mut notes);
+        }
+        if let Some(more @ 1..) = files.len().checked_sub(SOURCES_MAX) {
+            notes.push(format!(
+                "more than {SOURCES_MAX} source files: {more} not read"
+            ));
+        }
         let code = instructions.then(|| {
             if tally.binaries.is_empty() && is_native {
                 notes.push(
@@ -328,7 +362,7 @@ fn part<'p>(
     match place.open(build_id, binary.module, binary.pids.iter().copied()) {
         Err(why) => notes.push(why),
         Ok(code) => {
-            let mut functions = functions(&code, &mut left, notes);
+            let mut functions = functions(&code, binary, &mut left, notes);
             functions.sort_by_key(|function| function.first().map(|(row, _)| row.address));
             for function in functions {
                 if !rows.is_empty() {
@@ -356,6 +390,7 @@ type Counted<'p> = (Decoded, Option<At<'p>>);
 /// Takes places from `left` and gives the functions they are in, those with most samples first.
 fn functions<'p>(
     code: &Code,
+    binary: &Binary<'p>,
     left: &mut BTreeMap<u64, At<'p>>,
     notes: &mut Vec<String>,
 ) -> Vec<Vec<Counted<'p>>> {
@@ -380,25 +415,23 @@ fn functions<'p>(
             }
         };
         let counted = decoded.into_iter().map(|row| {
-            let mut sums: Option<At<'p>> = None;
             // A call is told by an address within it.
-            let within: Vec<u64> = left
-                .range(row.address..row.next)
-                .map(|(&at, _)| at)
-                .collect();
-            for at in within.iter().filter_map(|at| left.remove(at)) {
-                let sum = sums.get_or_insert_with(|| At {
-                    sums: Sums::default(),
-                    line: at.line,
-                });
-                sum.sums.own = sum.sums.own.saturating_add(at.sums.own);
-                sum.sums.total = sum.sums.total.saturating_add(at.sums.total);
+            let instruction = row.address..row.next;
+            let within = left.range(instruction.clone()).map(|(&at, _)| at);
+            let within: Vec<u64> = within.collect();
+            let sums = match within.is_empty() {
+                true => None,
+                false => binary.at(instruction),
+            };
+            for at in &within {
+                left.remove(at);
             }
             (row, sums)
         });
         let counted: Vec<Counted<'p>> = counted.collect();
-        if counted.iter().any(|(_, at)| at.is_some()) {
-            functions.push(counted);
+        match counted.iter().any(|(_, at)| at.is_some()) {
+            true => functions.push(counted),
+            false => refused += 1,
         }
     }
     functions
@@ -470,4 +503,34 @@ struct InstructionJson<'a> {
     text: Option<&'a String>,
     file: &'a str,
     line: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_of_several_builds_and_of_many_files_is_told() {
+        let paths: Vec<String> = (0..10).map(|at| format!("src/{at}.c")).collect();
+        let sums = Sums { own: 1, total: 1 };
+        let tally = Tally {
+            function: "walk",
+            kinds: [FrameKind::Inlined.word()].into(),
+            modules: ["api"].into(),
+            sums,
+            all: 1,
+            lines: paths.iter().map(|path| ((&**path, 3), sums)).collect(),
+            binaries: [("aa", Binary::default()), ("bb", Binary::default())].into(),
+        };
+        let (sources, place) = (Sources::default(), Place::default());
+        let shown = Shown::of(&tally, "samples", &sources, &place, false);
+        let notes = shown.notes();
+        assert_eq!(
+            notes[0],
+            "the samples are of 2 builds; lines are of all of them"
+        );
+        let unread = notes.iter().filter(|note| note.contains("--source-dir"));
+        assert_eq!(unread.count(), SOURCES_MAX);
+        assert_eq!(notes[9], "more than 8 source files: 2 not read");
+    }
 }

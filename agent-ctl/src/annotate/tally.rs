@@ -8,6 +8,7 @@ use profile::{FrameId, FrameKind, Profile, StackEnd, Value, key};
 use regex::RegexBuilder;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Functions named where several match, or none does.
 const NAMED: usize = 8;
@@ -60,6 +61,38 @@ pub struct Binary<'p> {
     pub pids: BTreeSet<u32>,
     /// By address, as the file counts them: of the instruction, or within that of a call.
     pub places: BTreeMap<u64, At<'p>>,
+    /// Samples that are at several of them, for the function calls itself: by those places.
+    repeated: BTreeMap<Vec<u64>, u64>,
+}
+
+impl<'p> Binary<'p> {
+    /// What is known of an instruction of these addresses. A sample counts once, also where it is
+    /// at the beginning of a call and, by an outer call of the function, within it.
+    pub fn at(&self, instruction: Range<u64>) -> Option<At<'p>> {
+        let mut places = self.places.range(instruction.clone());
+        let mut found = places.next()?.1.clone();
+        let mut is_one = true;
+        for (_, more) in places {
+            is_one = false;
+            found.sums.own = found.sums.own.saturating_add(more.sums.own);
+            found.sums.total = found.sums.total.saturating_add(more.sums.total);
+        }
+        for (places, value) in self.repeated.iter().filter(|_| !is_one) {
+            let here = places.iter().filter(|place| instruction.contains(place));
+            let again = here.count().saturating_sub(1) as u64;
+            let more = value.saturating_mul(again);
+            found.sums.total = found.sums.total.saturating_sub(more);
+        }
+        Some(found)
+    }
+
+    /// Notes a sample that is at these places.
+    fn note(&mut self, places: Vec<u64>, value: u64) {
+        if places.len() > 1 {
+            let sum = self.repeated.entry(places).or_default();
+            *sum = sum.saturating_add(value);
+        }
+    }
 }
 
 /// A function and its samples.
@@ -163,13 +196,14 @@ fn none_such(wanted: &str, sums: &BTreeMap<&str, u64>) -> anyhow::Error {
     let mut alike: Vec<(&str, u64)> = sums.iter().map(|(&name, &sum)| (name, sum)).collect();
     let likeness = |name: &str| strsim::jaro_winkler(name, wanted);
     alike.sort_by(|a, b| likeness(b.0).total_cmp(&likeness(a.0)));
+    let nearest = match alike.is_empty() {
+        true => String::new(),
+        false => format!("\nthe nearest are {}", listed(&alike)),
+    };
+    let wanted = clean(wanted);
     fail(
         exit::USAGE,
-        format!(
-            "failed to annotate `{}`: no sample has this function\nthe nearest are {}",
-            clean(wanted),
-            listed(&alike)
-        ),
+        format!("failed to annotate `{wanted}`: no sample has this function{nearest}"),
     )
 }
 
@@ -239,7 +273,84 @@ impl<'p> Tally<'p> {
                 at.sums.add(at_leaf, value);
                 at.line = line;
             });
+            // They are in order, those of one build together.
+            let mut left = places.iter().peekable();
+            while let Some(first) = left.next() {
+                let mut of_build = vec![first.address];
+                while let Some(more) = left.next_if(|place| place.build_id == first.build_id) {
+                    of_build.push(more.address);
+                }
+                if let Some(binary) = tally.binaries.get_mut(first.build_id) {
+                    binary.note(of_build, value);
+                }
+            }
         }
         tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use profile::{FrameRef, LabelSetId, SampleKey, StackId};
+
+    /// A sample of a function that is at these addresses, the leaf first, below `main`.
+    fn add(profile: &mut Profile, addresses: &[(&str, u64)], count: u64) {
+        let mut stack = StackId::EMPTY;
+        let calls = addresses.iter().rev().map(|&(build_id, address)| {
+            let place = profile::Place { build_id, address };
+            ("walk", place.to_string())
+        });
+        for (function, place) in [("main", String::new())].into_iter().chain(calls) {
+            let frame = profile.dict.intern_frame(FrameRef {
+                kind: FrameKind::Native,
+                function,
+                system_name: &place,
+                ..FrameRef::default()
+            });
+            stack = profile.dict.stacks.child(stack, frame);
+        }
+        let key = SampleKey {
+            labels: LabelSetId::default(),
+            stack,
+            end: StackEnd::Complete,
+        };
+        profile.add(key, Value { count, weight: 1 });
+    }
+
+    #[test]
+    fn a_function_that_calls_itself_counts_once_at_each_instruction() {
+        let (build, other) = ("aa".repeat(20), "bb".repeat(20));
+        let (build, other) = (&*build, &*other);
+        let mut profile = Profile::default();
+        // At the call itself, and within it by the outer calls: each of five bytes from 0x10.
+        add(
+            &mut profile,
+            &[(build, 0x10), (build, 0x14), (build, 0x14)],
+            3,
+        );
+        add(&mut profile, &[(build, 0x10)], 4);
+        add(
+            &mut profile,
+            &[(build, 0x20), (build, 0x14), (other, 0x14)],
+            5,
+        );
+        let tally = Tally::of(&profile, "walk", &|value: Value| value.count);
+        assert_eq!((tally.sums.own, tally.sums.total), (12, 12));
+        let binary = &tally.binaries[build];
+        let at = |range| binary.at(range).map(|at| (at.sums.own, at.sums.total));
+        assert_eq!(at(0x10..0x15), Some((7, 12)));
+        assert_eq!(at(0x10..0x11), Some((7, 7)));
+        assert_eq!(at(0x20..0x22), Some((5, 5)));
+        assert_eq!(at(0x22..0x25), None);
+        let of_other = tally.binaries[other].at(0x10..0x15);
+        assert_eq!(of_other.map(|at| at.sums.total), Some(5));
+    }
+
+    #[test]
+    fn where_nothing_is_near_nothing_is_named() {
+        let error = find(&Profile::default(), "walk", &|value: Value| value.count).unwrap_err();
+        let text = "failed to annotate `walk`: no sample has this function";
+        assert_eq!(error.to_string(), text);
     }
 }
