@@ -579,7 +579,7 @@ impl Written<'_> {
                 Ok(()) | Err(_) => apart = Some(past),
             }
         }
-        match whole.samples.is_empty() {
+        let written = match whole.samples.is_empty() {
             true => {
                 // An agent says it in a notice, with the reason.
                 let is_told = |notice: &String| {
@@ -589,8 +589,17 @@ impl Written<'_> {
                     note!("agent-ctl: no samples: nothing written");
                 }
                 code = exit::PARTIAL;
+                Ok(())
             }
-            false => self.write(&whole, self.output, &look, (clock, &taken.result))?,
+            false => self.write(&whole, self.output, &look, (clock, &taken.result)),
+        };
+        if let Err(error) = written {
+            // What was lost, or ended it early, may be why: of a function there may be no sample.
+            self.tell(&taken.result);
+            if let Some(why) = loss::of_profile(&whole) {
+                loss::note(&why);
+            }
+            return Err(error);
         }
         // An agent says how far lines are known, in a notice; an older one does not know of them.
         if look.lines && !whole.samples.is_empty() && whole.dict.frames.iter().all(|f| f.line == 0)
