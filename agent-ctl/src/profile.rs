@@ -40,8 +40,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     when: When,
-    /// Record from now on, with source lines, and inlined functions as frames, of native code with
-    /// debug information; the past is known by function alone
+    /// Record for a while from now on, in place of what was recorded, which is known by function
+    /// alone: native code with debug information has source lines, and inlined functions as frames
     #[arg(long, help_heading = "Time")]
     lines: bool,
     /// With --lines: how long [default: 10s]
@@ -114,7 +114,6 @@ impl Args {
             ("--from", self.when.from.is_some()),
             ("--to", self.when.to.is_some()),
             ("--closed", self.closed),
-            ("--max-nodes", self.max_nodes.is_some()),
         ];
         if let Some((option, _)) = of_the_past.iter().find(|(_, given)| *given) {
             return Err(fail(
@@ -123,6 +122,13 @@ impl Args {
                     "failed to use {option} with --lines: windows of the past know functions, not the \
                      instructions that lines are told by\nrecord from now on with --for, or leave --lines out"
                 ),
+            ));
+        }
+        if self.max_nodes.is_some() {
+            return Err(fail(
+                exit::USAGE,
+                "failed to use --max-nodes with --lines: a capture has every stack that was \
+                 sampled\nleave it out",
             ));
         }
         Ok(Order {

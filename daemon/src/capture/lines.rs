@@ -46,7 +46,8 @@ pub fn notice(profile: &Profile) -> Option<String> {
     Some(match named.is_empty() {
         true => text,
         false => format!(
-            "{text}: no debug information, or none within `captures.lines_mib` and the time for it, of {}",
+            "{text}; the rest: no debug information, or over `captures.lines_mib` or the time \
+             limit: {}",
             named.join(", ")
         ),
     })
@@ -94,9 +95,9 @@ mod tests {
             (Native, "libm.so", 0, 1),
         ];
         let partly = profile_of(&[&all[..], &rest[..]].concat());
-        let text = "80 of 101 samples in native code have a source line: no debug information, or none \
-                    within `captures.lines_mib` and the time for it, of libc.so.6 (15), ld.so (3), files that are not known (2), \
-                    another file";
+        let text = "80 of 101 samples in native code have a source line; the rest: no debug \
+                    information, or over `captures.lines_mib` or the time limit: libc.so.6 (15), \
+                    ld.so (3), files that are not known (2), another file";
         assert_eq!(notice(&partly).as_deref(), Some(text));
         assert_eq!(notice(&profile_of(&rest[..2])), None);
     }
