@@ -57,6 +57,70 @@ proptest! {
     }
 }
 
+/// A program with debug information in which so many inlined functions lie within each other.
+fn nested(depth: usize) -> String {
+    format!(
+        r#"
+int hot(void);
+int main(void) {{ return hot(); }}
+__asm__(
+    ".file 1 \"nested.c\"\n"
+    ".globl hot\n.type hot, %function\n"
+    "hot: .loc 1 3\nnop\nnop\nnop\nnop\nnop\nnop\nnop\nret\n.size hot, .-hot\n"
+    ".pushsection .debug_line,\"\",%progbits\n4: .popsection\n"
+    ".pushsection .debug_abbrev,\"\",%progbits\n"
+    "3: .byte 1,0x11,1,0x11,1,0x12,7,0x10,0x17,0,0, 2,0x2e,1,0x11,1,0x12,7,3,8,0,0\n"
+    ".byte 3,0x1d,1,0x11,1,0x12,7,3,8,0,0, 0\n"
+    ".popsection\n"
+    ".pushsection .debug_info,\"\",%progbits\n"
+    ".long 2f-1f\n"
+    "1: .short 4\n.long 3b\n.byte 8\n"
+    ".byte 1\n.quad hot\n.quad 8\n.long 4b\n"
+    ".byte 2\n.quad hot\n.quad 8\n.asciz \"hot\"\n"
+    ".rept {depth}\n.byte 3\n.quad hot\n.quad 8\n.asciz \"in\"\n.endr\n"
+    ".fill {depth}+2\n"
+    "2: .popsection\n");
+"#
+    )
+}
+
+#[test]
+fn inlined_functions_nested_without_end_do_not_reach_the_library() {
+    let dir = TempDir::new().expect("temporary directory");
+    let outcome = |depth: usize| {
+        let path = build(dir.path(), "nested", &nested(depth), &[])?;
+        let offset = offset_of(&path, "hot");
+        // Half of what the namer's thread has.
+        let thread = std::thread::Builder::new().stack_size(1 << 20);
+        let work = move || {
+            let bytes = fs::read(&path).expect("reads");
+            let headers = elf::read_headers(&*bytes).expect("is ELF");
+            let address = headers.address_of(offset.0).expect("is code");
+            let lines = lines::LineSource::new(&*bytes, &headers, true, 16 << 20)?;
+            let mut frames = 0;
+            lines
+                .expect("has debug information")
+                .places(&[address], |_, places| frames = places.len())?;
+            Ok(frames)
+        };
+        let thread = thread.spawn(work).expect("starts");
+        Some(thread.join().expect("does not panic"))
+    };
+    // The unit and the function are levels too.
+    let Some(taken) = outcome(254) else { return };
+    let taken: Result<usize, lines::LinesError> = taken;
+    assert_eq!(taken.ok(), Some(255));
+    for depth in [255, 10_000] {
+        let refused = outcome(depth)
+            .expect("builds")
+            .map_err(|error| error.to_string());
+        assert_eq!(
+            refused,
+            Err("failed to take the debug information".to_owned())
+        );
+    }
+}
+
 fn segment(offset: u64, address: u64, size: u64, executable: bool) -> Segment {
     Segment {
         offset,
