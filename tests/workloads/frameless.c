@@ -1,6 +1,7 @@
 // Spins in generated code that keeps no frame pointer and leaves its frame as it finds it, with return
 // addresses of earlier calls in it. It is entered in the two ways of compilers: through a pointer, and
-// by a jump out of assembler that has several ways in and lends its frame.
+// by a jump out of assembler that has several ways in and lends its frame. With BY_TABLE the earlier
+// calls went through the linkage table too.
 #include "common.h"
 #include <sys/mman.h>
 
@@ -39,6 +40,11 @@ __asm__(".text\n"
 // Leaves its return addresses where the generated code has its frame.
 WHOLE int litter(int deeper) {
   volatile int kept = deeper;
+#ifdef BY_TABLE
+  char text[32];
+  snprintf(text, sizeof text, "%d", deeper);
+  kept += text[0];
+#endif
   return deeper == 0 ? kept : litter(deeper - 1) + kept;
 }
 

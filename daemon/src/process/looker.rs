@@ -7,7 +7,7 @@
 //! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of stacks are
 //! read for no more than that they are there (`unwind/holes.rs`).
 
-use super::maps;
+use super::maps::{self, Map};
 use crate::helpers::Helpers;
 use crate::ids::{Pid, ProcessId};
 use crate::perf::watch::WordWatch;
@@ -171,14 +171,21 @@ fn thread_dir(thread: Thread, pid: Pid) -> io::Result<File> {
         .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
 }
 
-/// Reads a byte of each page of a hole, up to one that cannot be read. May block for ever. A thread
-/// that has another's number by now has a page of zeros more, or is read where it had one.
+/// Reads a byte of each page of a hole, up to one that cannot be read. May block for ever. Only of
+/// private memory that no file backs: elsewhere more than a page of zeros might come.
 fn touch(hole: Hole) -> Result<(), Failure> {
     let dir = thread_dir(hole.thread, hole.pid).map_err(failure)?;
-    let memory = File::open(format!("/proc/self/fd/{}/mem", dir.as_raw_fd())).map_err(failure)?;
+    let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
+    let maps = within("maps").map_err(failure)?.take(MAPS_BYTES_MAX);
+    let stack = maps::at(BufReader::with_capacity(16 << 10, maps), hole.start);
+    let stack = stack
+        .filter(Map::is_own_memory)
+        .ok_or(Failure::Unreadable)?;
+    let memory = within("mem").map_err(failure)?;
+    let end = stack.end.min(hole.start.saturating_add(HOLE_BYTES));
     let mut byte = [0];
-    for into in (0..HOLE_BYTES).step_by(PAGE_BYTES) {
-        let read = memory.read_at(&mut byte, hole.start.saturating_add(into));
+    for page in (hole.start..end).step_by(PAGE_BYTES) {
+        let read = memory.read_at(&mut byte, page);
         byte = std::hint::black_box([0]);
         read.map_err(failure)?;
     }

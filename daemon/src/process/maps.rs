@@ -36,6 +36,14 @@ impl Map {
     pub fn is_file(&self) -> bool {
         self.path.starts_with(b"/")
     }
+
+    /// True for the process's own memory, which nobody else has and nothing else is behind: its
+    /// stacks, and what it asked for.
+    pub fn is_own_memory(&self) -> bool {
+        let named = [&b"[stack]"[..], b"[anon:"];
+        let own = self.path.is_empty() || named.iter().any(|name| self.path.starts_with(name));
+        own && self.private && self.inode == 0
+    }
 }
 
 /// The executable mappings in the order of their addresses: at most [`MAPPINGS_MAX`] of files and as
@@ -66,6 +74,21 @@ pub fn files(from: impl BufRead, mut each: impl FnMut(Map, bool)) {
             each(map, is_executable(line));
         }
     });
+}
+
+/// The mapping that holds an address.
+pub fn at(from: impl BufRead, address: u64) -> Option<Map> {
+    let mut found = None;
+    each_line(from, |line| {
+        let first = line.split(|&byte| byte == b' ').next();
+        if first
+            .and_then(range)
+            .is_some_and(|(start, end)| (start..end).contains(&address))
+        {
+            found = parse(line);
+        }
+    });
+    found
 }
 
 /// Every mapping's addresses, and whether they are executable. Reading ends early where it fails.

@@ -226,18 +226,22 @@ impl Modules {
         }
     }
 
-    /// Looks at the call before a place. Where the sampler does not keep up the answer is lost, and
-    /// it asks again.
+    /// Looks at the call before a place. What cannot be looked at now has no answer, and is asked for
+    /// again.
     fn look_at(&self, place: call_sites::Place, store: &FileStore) {
         let (file, offset) = place;
-        let image = store.get(file).image.ok();
-        let leads = image.is_some_and(|image| {
-            let headers = elf::read_headers(&image);
-            headers.is_ok_and(|headers| call_sites::leads(&image, &headers, offset))
-        });
-        let looked = call_sites::Looked { place, leads };
-        if self.loaded.try_send(Learnt::CallSite(looked)).is_err() {
-            self.handover.untaken.fetch_add(1, Ordering::Relaxed);
+        let Ok(image) = store.get(file).image else {
+            return;
+        };
+        let Some(budget) = store.budget(&image) else {
+            return;
+        };
+        let headers = elf::read_headers(&image).ok();
+        let site = headers.and_then(|headers| call_sites::look(&image, &headers, offset));
+        drop(budget);
+        if let Some(site) = site {
+            let looked = call_sites::Looked { place, site };
+            let _ = self.loaded.try_send(Learnt::CallSite(looked));
         }
     }
 

@@ -431,10 +431,10 @@ impl Sampler {
                 _ => None,
             },
         );
-        holes.ask(|hole| requests.try_send(looker::Request::Touch(hole)).is_ok());
         looks.ask(now, |wanted| {
             requests.try_send(looker::Request::Look(wanted)).is_ok()
         });
+        holes.ask(|hole| requests.try_send(looker::Request::Touch(hole)).is_ok());
     }
 
     /// When the next pass is due: at the tick, when the rings that come can take over, when a

@@ -135,7 +135,7 @@ pub struct Engine {
     /// What a scan leads to that is only compared.
     pub(super) scanned: StackBuffer,
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
-    operations: Cell<u32>,
+    pub(super) operations: Cell<u32>,
 }
 
 /// A frame whose return address lies beyond the copy.

@@ -23,8 +23,8 @@ const KNOWN_MAX: usize = 4096;
 /// Shortest time between two readings at one place. Where copies still end there it is no hole.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Holes asked for at each pass of the sampler. Each costs some ten microseconds.
-const WANTED_MAX: usize = 32;
+/// Holes asked for in a second. Each costs some hundred microseconds of `fp-look` and of a helper.
+const PER_SECOND: u32 = 32;
 
 /// Where a copy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct Holes {
     pub on: bool,
     known: HashMap<(Thread, u64), Mono>,
     wanted: Vec<Hole>,
+    /// The second of the last hole, and how many it had.
+    second: (u64, u32),
     counts: HoleCounts,
 }
 
@@ -62,26 +64,34 @@ impl Holes {
         self.counts
     }
 
-    /// Notes that a walk needed what lies behind a hole.
-    pub fn met(&mut self, hole: Hole, now: Mono) {
+    /// Notes that a walk needed what lies behind a hole. True when it is going to be read.
+    pub fn met(&mut self, hole: Hole, now: Mono) -> bool {
         if !self.on {
-            return;
+            return false;
         }
         let key = (hole.thread, hole.start);
         if let Some(&last) = self.known.get(&key)
             && now.since(last) < AGAIN
         {
-            return;
+            return false;
         }
-        if self.wanted.len() >= WANTED_MAX {
+        let second = now.0 / 1_000_000_000;
+        let asked = if self.second.0 == second {
+            self.second.1
+        } else {
+            0
+        };
+        if asked >= PER_SECOND {
             self.counts.refused += 1;
-            return;
+            return false;
         }
+        self.second = (second, asked + 1);
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
         self.known.insert(key, now);
         self.wanted.push(hole);
+        true
     }
 
     /// Asks for what was met; `send` returns false when nobody can be asked now.
@@ -165,16 +175,14 @@ mod tests {
             ..Holes::default()
         };
         for start in 0..2 * KNOWN_MAX as u64 {
-            holes.met(hole(start << 12), seconds(1));
-            if start % 16 == 0 {
-                asked(&mut holes);
-            }
+            holes.met(hole(start << 12), seconds(start / 16));
+            asked(&mut holes);
         }
         assert!(holes.known.len() <= KNOWN_MAX);
         for start in 0..100 {
-            holes.met(hole(start << 20), seconds(2));
+            holes.met(hole(start << 32), seconds(1_000_000));
         }
-        assert!(asked(&mut holes) <= WANTED_MAX);
+        assert_eq!(asked(&mut holes), PER_SECOND as usize);
         assert!(holes.counts().refused > 0);
     }
 }

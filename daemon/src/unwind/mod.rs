@@ -135,6 +135,7 @@ pub struct Unwinder {
     /// Recognizes the stacks of waits.
     pub recall: Recall,
     engine: Engine,
+    scans: bool,
     /// The file whose unwind information the last walk missed.
     missed: Option<FileId>,
     bounds: Arc<CacheBounds>,
@@ -151,6 +152,7 @@ impl Unwinder {
             holes: Holes::default(),
             recall: Recall::default(),
             engine: Engine::new(bounds.unwind()),
+            scans: true,
             missed: None,
             bounds,
             walked: StackBuffer::default(),
@@ -159,7 +161,7 @@ impl Unwinder {
 
     /// Whether callers of generated code of whose frame nothing is known are scanned for.
     pub fn scan(&mut self, on: bool) {
-        self.engine.scans = on;
+        self.scans = on;
     }
 
     /// Forgets a thread that ended.
@@ -374,6 +376,8 @@ impl Unwinder {
             ..
         } = self;
         walked.clear();
+        // Waits come by the hundred thousand, and scanned stacks are not remembered.
+        engine.scans = self.scans && near_bytes.is_none();
         let (depth, time) = (self.depths.walk, sample.time);
         let end = match near_bytes {
             None => engine.walk(process, registers, stack, time, depth, walked),
@@ -392,9 +396,10 @@ impl Unwinder {
             return end;
         };
         let thread = (process.id, sample.tid);
-        if end == StackEnd::UnreadableMemory {
-            let (pid, start) = (process.pid, stack.end());
-            holes.met(Hole { thread, pid, start }, time);
+        let (pid, start) = (process.pid, stack.end());
+        if end == StackEnd::UnreadableMemory && holes.met(Hole { thread, pid, start }, time) {
+            // The next sample may be complete without a look.
+            return end;
         }
         let Some(words) = looks.words(thread, cut.slot, time) else {
             if matches!(end, StackEnd::CopyTooSmall | StackEnd::UnreadableMemory) {

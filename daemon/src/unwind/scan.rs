@@ -4,16 +4,19 @@
 //! Compilers that keep no frame pointer and tell no unwinding information (LuaJIT, Guile) run their
 //! code in one frame below the function that entered it. What lies in that frame is not known; what
 //! called it has tables. A word is taken for the return address only where tables describe a
-//! function with a frame of its own there, and their rules lead, from its place on the stack, step by
-//! step to a function that nobody called; and only where its call can have led to generated code
-//! (`call_sites.rs`), for a word that an earlier call left behind may lead to the same callers.
+//! function with a frame of its own there, and their rules lead, from its place on the stack alone,
+//! step by step to a function that nobody called; and only where its call can have led to generated
+//! code (`call_sites.rs`), for a word that an earlier call left behind may lead to the same callers.
 //!
+//! A word is passed over only where it is refuted. Where something is not known of it, or not yet, the
+//! scan ends: whatever lies further out would be a stack that looks complete with callers missing.
 //! Callers that are generated code themselves are not found: any word may be an address in it.
 //!
 //! Where the frame is known after all, by what a runtime tells, every [`CHECK_EVERY`]th is scanned
 //! as well, and the result compared: [`ScanCounts`].
 
 use super::StackBuffer;
+use super::call_sites::CallSite;
 use super::engine::{Cursor, Engine};
 use super::rule::{Rule, Step};
 use super::state::Registers;
@@ -24,15 +27,18 @@ use profile::StackEnd;
 
 /// Words looked at from the stack pointer up. Unit: words, of 8 bytes. LuaJIT keeps at most 1 KiB of
 /// values there, beside 80 bytes of saved registers.
-const WORDS_MAX: usize = 256;
+const WORDS_MAX: u64 = 256;
 
-/// Words tried for one stack, from which the walk goes on. Further ones are not.
+/// Words looked at in all scans of one stack. At 20 ns each they cost 20 µs.
+const ALL_WORDS_MAX: u32 = 1024;
+
+/// Words tried for one stack, from which the walk goes on.
 const TRIES_MAX: u32 = 32;
 
 /// Frames walked in all tries for one stack. At 40 ns each they cost 40 µs.
 const STEPS_MAX: u32 = 1024;
 
-/// Of so many frames of generated code whose caller is known and described one is scanned to compare.
+/// Of so many frames of generated code whose caller is known one is scanned to compare.
 const CHECK_EVERY: u64 = 16;
 
 /// What scans found.
@@ -42,7 +48,7 @@ pub struct ScanCounts {
     pub attempts: u64,
     /// Those where one was found.
     pub found: u64,
-    /// Frames of generated code whose caller is known, and one that a scan could find.
+    /// Frames of generated code whose caller is known and no generated code.
     pub known: u64,
     /// Results compared with a known caller.
     pub checked: u64,
@@ -50,11 +56,14 @@ pub struct ScanCounts {
     pub wrong: u64,
 }
 
-/// What scans may still do for one stack.
+/// What scans have done for one stack.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scanner {
     /// The last walk came to a function that nobody called.
     pub outermost: bool,
+    /// A known caller was compared.
+    compared: bool,
+    words: u32,
     tries: u32,
     steps: u32,
 }
@@ -67,6 +76,18 @@ impl Scanner {
     }
 }
 
+/// What a word on a stack may be.
+enum Word {
+    /// No return address of a call that led to generated code.
+    Refuted,
+    /// That of one that can have.
+    Leads,
+    /// Whether it is that is not known.
+    Unclear,
+    /// Nothing can be said, or not yet.
+    Unknown,
+}
+
 impl Engine {
     /// Goes on from generated code, whose frame is the last in `out`, by scanning.
     pub(super) fn scan(
@@ -77,19 +98,28 @@ impl Engine {
     ) -> StackEnd {
         self.counts.scans.attempts += 1;
         let from = cursor.registers;
-        let found = self.first_caller(cursor, depth_max, out);
-        if found.is_none() {
-            cursor.registers = from;
-            (self.cut, self.switch) = Default::default();
-            return StackEnd::GeneratedCode;
+        match self.first_caller(cursor, depth_max, out) {
+            Ok(_) => {
+                self.counts.scans.found += 1;
+                StackEnd::Scanned
+            }
+            Err(end) => {
+                cursor.registers = from;
+                (self.cut, self.switch) = Default::default();
+                end
+            }
         }
-        self.counts.scans.found += 1;
-        StackEnd::Scanned
     }
 
     /// Compares what a scan would find with the caller of generated code that is known to be right.
+    /// At most once for a stack, and not within tries.
     pub(super) fn check_scan(&mut self, cursor: &Cursor<'_>, known: &Registers) {
-        if !self.scans || self.may_have_called(cursor, known.ip()) != Some(true) {
+        if !self.scans || self.scanner.compared || self.scanner.tries > 0 {
+            return;
+        }
+        let space = cursor.process.space();
+        let mapping = space.find(Avma(known.ip().wrapping_sub(1)));
+        if !mapping.is_some_and(|mapping| matches!(mapping.backing, Backing::File(_))) {
             return;
         }
         self.counts.scans.known += 1;
@@ -99,16 +129,16 @@ impl Engine {
         let mut aside = Cursor { ..*cursor };
         let mut out = std::mem::take(&mut self.scanned);
         out.clear();
-        out.frames.push(RawFrame::Jit(
-            cursor.process.id,
-            Avma(cursor.registers.ip()),
-        ));
-        let before = (self.scanner, self.counts);
+        let leaf = Avma(cursor.registers.ip());
+        out.frames.push(RawFrame::Jit(cursor.process.id, leaf));
+        let before = (self.scanner, self.counts, self.operations.get());
         let found = self.first_caller(&mut aside, usize::MAX, &mut out);
-        (self.scanner, self.counts) = before;
+        self.operations.set(before.2);
+        (self.scanner, self.counts) = (before.0, before.1);
         (self.cut, self.switch) = Default::default();
+        self.scanner.compared = true;
         self.scanned = out;
-        if let Some(found) = found {
+        if let Ok(found) = found {
             self.counts.scans.checked += 1;
             let wrong = (found.ip(), found.sp()) != (known.ip(), known.sp());
             self.counts.scans.wrong += u64::from(wrong);
@@ -116,58 +146,89 @@ impl Engine {
     }
 
     /// The registers of the nearest caller from which the stack is whole, whose frames are added.
+    ///
+    /// # Errors
+    /// How the stack ends where none is found.
     fn first_caller(
         &mut self,
         cursor: &mut Cursor<'_>,
         depth_max: usize,
         out: &mut StackBuffer,
-    ) -> Option<Registers> {
+    ) -> Result<Registers, StackEnd> {
+        let none = StackEnd::GeneratedCode;
         let from = cursor.registers;
         let (frames, files) = (out.frames.len(), out.files.len());
-        for slot in (0..WORDS_MAX as u64).map(|word| from.sp().wrapping_add(word * 8)) {
-            let word = cursor.stack.read(slot).ok()?;
-            match self.may_have_called(cursor, word) {
-                Some(true) => {}
-                Some(false) => continue,
-                // Nothing further out can be told from what is behind this one.
-                None => return None,
+        for slot in (0..WORDS_MAX).map(|word| from.sp().wrapping_add(word * 8)) {
+            self.scanner.words += 1;
+            if self.scanner.words > ALL_WORDS_MAX {
+                return Err(none);
             }
+            let word = cursor.stack.read(slot).map_err(|_| none)?;
+            let leads = match self.word(cursor, word) {
+                Word::Refuted => continue,
+                Word::Unknown => return Err(none),
+                Word::Leads => true,
+                Word::Unclear => false,
+            };
             if self.scanner.tries == TRIES_MAX {
-                return None;
+                return Err(none);
             }
             self.scanner.tries += 1;
             self.scanner.outermost = false;
-            let caller = from.after_return(word, slot.wrapping_add(8));
+            // What the generated code did to the other registers is not known.
+            let caller = Registers::at_return(word, slot.wrapping_add(8));
             (cursor.registers, cursor.exact) = (caller, false);
-            match self.go_on(cursor, depth_max, out) {
-                StackEnd::Scanned => return Some(caller),
-                StackEnd::Complete if self.scanner.outermost => return Some(caller),
-                _ => {}
+            let end = self.go_on(cursor, depth_max, out);
+            let whole = match end {
+                StackEnd::Scanned => true,
+                StackEnd::Complete => self.scanner.outermost,
+                // It contradicts itself.
+                StackEnd::Unmapped | StackEnd::NoProgress => false,
+                end => {
+                    out.frames.truncate(frames);
+                    out.files.truncate(files);
+                    return Err(match end {
+                        // More of the stack, or a file's tables, may tell.
+                        StackEnd::CopyTooSmall | StackEnd::ModuleLoading if leads => end,
+                        _ => none,
+                    });
+                }
+            };
+            if whole && leads {
+                return Ok(caller);
             }
             out.frames.truncate(frames);
             out.files.truncate(files);
+            if whole {
+                return Err(none);
+            }
         }
-        None
+        Err(none)
     }
 
-    /// True when tables describe the function that a word returns to, which has a frame, and made
-    /// a call that can have led to generated code. `None` while nothing is known of the call.
-    fn may_have_called(&mut self, cursor: &Cursor<'_>, word: u64) -> Option<bool> {
+    /// What a word may be.
+    fn word(&mut self, cursor: &Cursor<'_>, word: u64) -> Word {
         let before = Avma(word.wrapping_sub(1));
         let Some(mapping) = cursor.process.space().find(before) else {
-            return Some(false);
+            return Word::Refuted;
         };
         let Backing::File(file) = mapping.backing else {
-            return Some(false);
+            return Word::Refuted;
         };
         let (rule, _) = self.rule(file, mapping.offset_of(before), cursor.now);
-        let has_frame = matches!(rule.step, Step::Saved { .. } | Step::Computed)
-            && rule.step != Rule::return_address_at(0).step;
-        let described = !(rule.derived || rule.signal || rule.entered);
-        if !has_frame || !described {
-            return Some(false);
-        }
+        let described = match rule.step {
+            // A pointer to a function: its first instruction, before which no call lies.
+            step if step == Rule::return_address_at(0).step => return Word::Refuted,
+            Step::Outermost => return Word::Refuted,
+            Step::Saved { .. } | Step::Computed => !(rule.derived || rule.signal || rule.entered),
+            Step::Unknown | Step::Switched(_) => false,
+        };
         let place = (file, mapping.offset_of(Avma(word)));
-        self.call_sites.leads(place)
+        match self.call_sites.known(place, cursor.now) {
+            Some(CallSite::Over) => Word::Refuted,
+            Some(CallSite::Leads) if described => Word::Leads,
+            Some(CallSite::Unclear) if described => Word::Unclear,
+            _ => Word::Unknown,
+        }
     }
 }

@@ -72,6 +72,18 @@ impl Registers {
         })
     }
 
+    /// Those of a caller of which nothing is known but where it goes on.
+    pub fn at_return(ip: u64, sp: u64) -> Registers {
+        let mut registers = Registers {
+            values: [0; REGISTERS],
+            known: 0,
+            original: 0,
+        };
+        registers.set(number::RA, ip);
+        registers.set(number::RSP, sp);
+        registers
+    }
+
     /// Those of some registers that are as the sample has them; the stack pointer and the
     /// instruction pointer apart.
     fn original_of(&self, mask: u32) -> u32 {

@@ -92,13 +92,13 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
         ),
         (
             "fleetprof_unwind_holes_total",
-            "Pages of stacks that ended copies, nobody having touched them, and were to be read.",
+            "Places where untouched pages ended copies of stacks, and that were asked to be read.",
             Kind::Counter,
             |c| c.holes.asked,
         ),
         (
             "fleetprof_unwind_holes_refused_total",
-            "Such pages that were not, because of a bound.",
+            "Such places that were not, because of a bound.",
             Kind::Counter,
             |c| c.holes.refused,
         ),
