@@ -494,8 +494,8 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "MiB",
         reload: Reload::Restart,
         doc: "Memory of what source lines of captures are read from, beside budget.memory_mib, while a capture \
-              with lines runs. Debug information takes twice its size without types; a file that takes more \
-              has no lines, which the result says.",
+              with lines runs. Debug information counts for twice its size without types, its line programs \
+              for eight times theirs; a file over it has no lines, which the result says.",
         get: |c| Value::Int(c.captures.lines_mib.into()),
         put: |c, v| put_int(&mut c.captures.lines_mib, &v),
     },
