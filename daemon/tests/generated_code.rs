@@ -18,6 +18,7 @@ use daemon::process::scan;
 use daemon::sampler::{Shared, Start};
 use daemon::symbolize::files::identity_of_mapping;
 use daemon::time::Mono;
+use daemon::unwind::Unwinder;
 use daemon::unwind::generated::{Generated, RulesBuilder};
 use profile::StackEnd;
 use std::path::{Path, PathBuf};
@@ -140,7 +141,7 @@ impl Rig {
         processes.retain(|process| process.pid == pid);
         let start = Start {
             rings,
-            unwinder: unwinder(64 << 20),
+            unwinder: by_rules(),
             period: 1_000_000_000 / u64::from(RATE_HZ),
             processes,
             idle: vec![(1, 2)],
@@ -267,6 +268,13 @@ fn code_of_map(path: &Path) -> CodeMap {
         }
     }
     code
+}
+
+/// An unwinder that passes generated code by rules alone: scans would find the same callers.
+fn by_rules() -> Unwinder {
+    let mut unwinder = unwinder(64 << 20);
+    unwinder.scan(false);
+    unwinder
 }
 
 /// Shares of complete stacks of a runtime, in per mille: without rules, and with those that `make` makes.

@@ -68,7 +68,8 @@ impl Stored {
         let stored = Stored { options, collector };
         let arrived = wait_for(ARRIVE, || {
             let text = stored.stacks().text();
-            text.contains(WHOLE).then_some(())
+            let whole = |line: &str| line.contains(WHOLE) && !line.contains(CUT);
+            text.lines().any(whole).then_some(())
         });
         let said = stored.stacks();
         assert!(
