@@ -74,7 +74,7 @@ pub struct Frame {
     ///
     /// Part of what a frame is: overloads of one Java method, and one JavaScript function as each
     /// tier of the compiler left it, are frames of their own that share a function. Of a frame
-    /// without a symbol it is the [`Place`](crate::Place) of its function, where that is known, and
+    /// without a symbol it is the [`Place`] of its function, where that is known, and
     /// of native code in a capture of instructions that of the instruction.
     pub system_name: StrId,
     /// Base name or path of the file the code came from; empty when there is none.
