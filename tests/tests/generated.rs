@@ -101,8 +101,8 @@ fn a_process_that_is_gone_with_its_namespace_has_names_needs_root() {
     daemon.stop();
 }
 
-/// Whoever is told to have called generated code entered it: nobody in `litter`, whose return addresses
-/// are all over its frame.
+/// Whoever is told to have called generated code entered it: nobody in `litter`, whose return
+/// addresses are all over its frame.
 fn check_callers(view: &View) {
     for sample in &view.samples {
         let own = sample
@@ -147,7 +147,8 @@ fn the_caller_of_code_without_a_frame_is_who_entered_it_needs_root() {
 fn what_is_not_known_of_a_caller_ends_the_stack_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
-    // The code changes the register that the caller is found by, or earlier calls may have led to it.
+    // The code changes the register that the caller is found by, or earlier calls may have led to
+    // it.
     for flag in ["-fno-omit-frame-pointer", "-DBY_TABLE"] {
         let cgroup = Cgroup::new("frameless-unknown");
         let program = bare_c("frameless.c", &[flag]).named(&format!("frameless{flag}"));

@@ -1,10 +1,10 @@
 //! The instructions of a function, from the file that was sampled.
 //!
 //! The file is that of a running process, opened by its mapping or, where that is not allowed, by
-//! its path in the root of the process, or one that was named; it counts only if it has the build id
-//! that samples say. It is a stranger's all the same: each part is bounded before it is read, and
-//! nothing is mapped into memory. Where a function begins and ends is what its unwind information
-//! says, which stripped files have too.
+//! its path in the root of the process, or one that was named; it counts only if it has the build
+//! id that samples say. It is a stranger's all the same: each part is bounded before it is read,
+//! and nothing is mapped into memory. Where a function begins and ends is what its unwind
+//! information says, which stripped files have too.
 
 use super::regular::Held;
 use crate::terminal::clean;

@@ -1,7 +1,9 @@
-//! Opens files whose path a stranger chose: regular ones alone, and what was judged is what is read.
+//! Opens files whose path a stranger chose: regular ones alone, and what was judged is what is
+//! read.
 //!
-//! A path may be that of a device or a pipe, where opening is a deed or waits, or change between two
-//! looks at it. So it is first held without being opened (`O_PATH`), and then opened by what is held.
+//! A path may be that of a device or a pipe, where opening is a deed or waits, or change between
+//! two looks at it. So it is first held without being opened (`O_PATH`), and then opened by what is
+//! held.
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;

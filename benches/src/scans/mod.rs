@@ -1,5 +1,5 @@
-//! `benches scans`: how right the callers are that are scanned for, of generated code of whose frame
-//! nothing is known, on code whose callers are known.
+//! `benches scans`: how right the callers are that are scanned for, of generated code of whose
+//! frame nothing is known, on code whose callers are known.
 //!
 //! PHP's compiler runs its code in the frame of a function that has tables: the daemon compares by
 //! itself, one frame in 16. A program of LuaJIT has been written so that its callers are known.
@@ -20,8 +20,8 @@ use std::time::Duration;
 const PHP: &str = include_str!("work.php");
 const LUAJIT: &str = include_str!("luajit.c");
 
-/// Name, argument, and the innermost callers of compiled code: of the second one `lua_call` and its way
-/// into the virtual machine leave no frame.
+/// Name, argument, and the innermost callers of compiled code: of the second one `lua_call` and its
+/// way into the virtual machine leave no frame.
 const LUAJIT_ROWS: [(&str, &str, &[&str]); 2] = [
     ("LuaJIT, one caller", "flat", &["lua_pcall", "run"]),
     ("LuaJIT, nested", "nested", &["inner"]),

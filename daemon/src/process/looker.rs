@@ -4,8 +4,8 @@
 //! bring, locks of a process that hangs. Helpers, `fp-peek`, do it, one process at a time, and are
 //! waited for only so long; a process that let one hang is not looked at again. What is read is a
 //! stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
-//! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of stacks are
-//! read for no more than that they are there (`unwind/holes.rs`).
+//! after each piece, and only addresses leave it (`unwind/look.rs`). Pages that end copies of
+//! stacks are read for no more than that they are there (`unwind/holes.rs`).
 
 use super::maps::{self, Map};
 use crate::helpers::Helpers;
@@ -25,7 +25,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-/// Requests that wait, and answers that wait: no more are under way at once.
+/// Requests that wait, and answers that wait. No more looks are under way at once; readings of
+/// untouched pages wait in the same queue, behind them.
 pub const QUEUED_MAX: usize = LOOKS_MAX;
 
 /// Longest wait for one look. It takes less than a millisecond; with pages that come from a disk, or on

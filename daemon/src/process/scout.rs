@@ -1,11 +1,11 @@
 //! The body of the `fp-files` thread: looks at the file system for the sampler, which never does.
 //!
 //! It has executables opened as soon as they have a sample, reads their unwind information when
-//! nothing is left to open (first of those that walks stopped at), looks at single calls in them for
-//! scans of stacks (`unwind/call_sites.rs`), and reads /proc again when records were lost: what the
-//! lost ones told (forks, execs, mappings, exits) can be learnt in no other way. Files are touched by
-//! helpers, `fp-open`, and waited for only so long: one on a file system that never answers holds up
-//! no other.
+//! nothing is left to open (first of those that walks stopped at), looks at single calls in them
+//! for scans of stacks (`unwind/call_sites.rs`), and reads /proc again when records were lost: what
+//! the lost ones told (forks, execs, mappings, exits) can be learnt in no other way. Files are
+//! touched by helpers, `fp-open`, and waited for only so long: one on a file system that never
+//! answers holds up no other.
 
 use super::scan::{self, Scan};
 use super::unread::Unread;
@@ -227,8 +227,8 @@ impl Modules {
         }
     }
 
-    /// Looks at the call before a place. What cannot be looked at now has no answer, and is asked for
-    /// again.
+    /// Looks at the call before a place. What cannot be looked at now has no answer, and is asked
+    /// for again.
     fn look_at(&self, place: call_sites::Place, store: &FileStore) {
         let (file, offset) = place;
         let Ok(image) = store.get(file).image else {

@@ -88,7 +88,8 @@ impl Table {
     }
 }
 
-/// Where the function at an address begins, as the table of the file says, if one is described there.
+/// Where the function at an address begins, as the table of the file says, if one is described
+/// there.
 pub fn function_start<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

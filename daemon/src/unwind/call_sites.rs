@@ -1,11 +1,11 @@
 //! Which words are return addresses of calls that can have led to generated code.
 //!
-//! A word that a call left behind on a stack looks like one of a call under way. What tells them apart
-//! is the call itself: generated code is nobody's fixed target. It is called through a pointer, or
-//! jumped to by a function that was called: by assembler with several ways in, which is described as
-//! one function (`lj_vm_call` of LuaJIT). A call to the begin of any other function leads to that
-//! function alone, unless that jumps on through a pointer. Calls through a linkage table may lead to
-//! a function that jumps on, or to any other: of them it is not known.
+//! A word that a call left behind on a stack looks like one of a call under way. What tells them
+//! apart is the call itself: generated code is nobody's fixed target. It is called through a
+//! pointer, or jumped to by a function that was called: by assembler with several ways in, which is
+//! described as one function (`lj_vm_call` of LuaJIT). A call to the begin of any other function
+//! leads to that function alone, unless that jumps on through a pointer. Calls through a linkage
+//! table may lead to a function that jumps on, or to any other: of them it is not known.
 //!
 //! The sampler reads no files: it asks, and scans no further until `fp-files` has looked.
 
@@ -191,8 +191,8 @@ impl Called {
     }
 }
 
-/// The call through a pointer that ends with these bytes, before `address`. What lies in the table of
-/// addresses that the loader fills in is a function of any library.
+/// The call through a pointer that ends with these bytes, before `address`. What lies in the table
+/// of addresses that the loader fills in is a function of any library.
 fn by_pointer(code: &[u8; CALL_BYTES], address: u64, headers: &Headers) -> CallSite {
     let calls = (2..=CALL_BYTES).filter_map(|len| {
         let bytes = &code[CALL_BYTES - len..];

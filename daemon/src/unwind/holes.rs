@@ -1,10 +1,10 @@
 //! Pages in the middle of stacks that nobody has touched, and who is asked to read them.
 //!
-//! The kernel copies a stack without waiting for pages: at the first that is not there the copy ends,
-//! with all that lies further out. Functions with large local arrays leave such pages for as long as
-//! their thread lives. Reading one through `/proc/PID/mem` brings it, as a page of zeros that takes no
-//! memory, and the copies of later samples go on behind it. `fp-look` does that (`process/looker.rs`).
-//! Called by the sampler thread; never blocks.
+//! The kernel copies a stack without waiting for pages: at the first that is not there the copy
+//! ends, with all that lies further out. Functions with large local arrays leave such pages for as
+//! long as their thread lives. Reading one through `/proc/PID/mem` brings it, as a page of zeros
+//! that takes no memory, and the copies of later samples go on behind it. `fp-look` does that
+//! (`process/looker.rs`). Called by the sampler thread; never blocks.
 
 use super::look::Thread;
 use crate::ids::Pid;
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// most; what is still missing then is the next hole.
 pub const HOLE_BYTES: u64 = 64 << 10;
 
-/// Holes remembered, of all threads. Unit: holes, of 24 bytes each. Beyond it all are forgotten, and may
-/// be read again.
+/// Holes remembered, of all threads. Unit: holes, of 24 bytes each. Beyond it all are forgotten,
+/// and may be read again.
 const KNOWN_MAX: usize = 4096;
 
 /// Shortest time between two readings at one place. Where copies still end there it is no hole.

@@ -6,11 +6,13 @@
 //! called it has tables. A word is taken for the return address only where tables describe a
 //! function with a frame of its own there, and their rules lead, from its place on the stack alone,
 //! step by step to a function that nobody called; and only where its call can have led to generated
-//! code (`call_sites.rs`), for a word that an earlier call left behind may lead to the same callers.
+//! code (`call_sites.rs`), for a word that an earlier call left behind may lead to the same
+//! callers.
 //!
-//! A word is passed over only where it is refuted. Where something is not known of it, or not yet, the
-//! scan ends: whatever lies further out would be a stack that looks complete with callers missing.
-//! Callers that are generated code themselves are not found: any word may be an address in it.
+//! A word is passed over only where it is refuted. Where something is not known of it, or not yet,
+//! the scan ends: whatever lies further out would be a stack that looks complete with callers
+//! missing. Callers that are generated code themselves are not found: any word may be an address in
+//! it.
 //!
 //! Where the frame is known after all, by what a runtime tells, every [`CHECK_EVERY`]th is scanned
 //! as well, and the result compared: [`ScanCounts`].
@@ -25,8 +27,8 @@ use crate::ids::Avma;
 use crate::process::space::Backing;
 use profile::StackEnd;
 
-/// Words looked at from the stack pointer up. Unit: words, of 8 bytes. LuaJIT keeps at most 1 KiB of
-/// values there, beside 80 bytes of saved registers.
+/// Words looked at from the stack pointer up. Unit: words, of 8 bytes. LuaJIT keeps at most 1 KiB
+/// of values there, beside 80 bytes of saved registers.
 const WORDS_MAX: u64 = 256;
 
 /// Words looked at in all scans of one stack. At 20 ns each they cost 20 µs.
