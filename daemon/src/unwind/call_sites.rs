@@ -3,7 +3,7 @@
 //! A word that a call left behind on a stack looks like one of a call under way. What tells them
 //! apart is the call itself: generated code is nobody's fixed target. It is called through a
 //! pointer, or jumped to by a function that was called: by assembler with several ways in, which is
-//! described as one function (`lj_vm_call` of LuaJIT). A call to the begin of any other function
+//! described as one function (`lj_vm_call` of LuaJIT). A call to the start of any other function
 //! leads to that function alone, unless that jumps on through a pointer. Calls through a linkage
 //! table may lead to a function that jumps on, or to any other: of them it is not known.
 //!

@@ -50,7 +50,7 @@ pub struct ScanCounts {
     pub attempts: u64,
     /// Those where one was found.
     pub found: u64,
-    /// Frames of generated code whose caller is known and no generated code.
+    /// Frames of generated code whose caller is known.
     pub known: u64,
     /// Results compared with a known caller.
     pub checked: u64,
@@ -119,13 +119,13 @@ impl Engine {
         if !self.scans || self.scanner.compared || self.scanner.tries > 0 {
             return;
         }
+        self.counts.scans.known += 1;
+        if !self.counts.scans.known.is_multiple_of(CHECK_EVERY) {
+            return;
+        }
         let space = cursor.process.space();
         let mapping = space.find(Avma(known.ip().wrapping_sub(1)));
         if !mapping.is_some_and(|mapping| matches!(mapping.backing, Backing::File(_))) {
-            return;
-        }
-        self.counts.scans.known += 1;
-        if !self.counts.scans.known.is_multiple_of(CHECK_EVERY) {
             return;
         }
         let mut aside = Cursor { ..*cursor };
