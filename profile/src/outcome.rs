@@ -53,6 +53,7 @@ table! {
         Alike = 17, "alike", "complete by an estimate: the outer part is that of a larger copy of the same thread's stack, with the same registers and the same words as far as both were copied";
         OtherStack = 18, "other_stack", "the program changed to another stack on the way, as Go does for its runtime and for C, and nothing leads back to the one that it came from";
         Scanned = 19, "scanned", "complete by evidence: generated code, of whose frame nothing is known, has the nearest caller on its stack from which unwind information leads to a start function; generated callers between them are missing";
+        LentFrame = 20, "lent_frame", "complete but for callers on a stack of its own: compiled Haskell runs in the frame of the runtime's function that entered it, and what continues it is kept elsewhere";
     }
 }
 
@@ -61,7 +62,11 @@ impl StackEnd {
     pub fn is_complete(self) -> bool {
         matches!(
             self,
-            StackEnd::Complete | StackEnd::Stitched | StackEnd::Alike | StackEnd::Scanned
+            StackEnd::Complete
+                | StackEnd::Stitched
+                | StackEnd::Alike
+                | StackEnd::Scanned
+                | StackEnd::LentFrame
         )
     }
 

@@ -167,6 +167,42 @@ fn what_is_not_known_of_a_caller_ends_the_stack_needs_root() {
     daemon.stop();
 }
 
+#[test]
+fn the_caller_of_code_in_a_lent_frame_is_the_lenders_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let cgroup = Cgroup::new("lent");
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let _process = bare_c("lent.c", &["-no-pie"]).start_in(&cgroup, &[]);
+    let client = daemon.client();
+    let seen = || client.everything().in_cgroup(cgroup.path());
+    let found = wait_for(LIMIT, || {
+        let view = seen().only(|sample| sample.end == StackEnd::LentFrame);
+        let both = ["continued", "called"].map(|name| view.count_with(name));
+        both.iter().all(|&count| count >= 50).then_some(view)
+    });
+    let Some(view) = found else {
+        panic!("{}", seen().dump());
+    };
+    for sample in &view.samples {
+        let own = sample
+            .frames
+            .iter()
+            .filter(|it| it.kind != FrameKind::Kernel);
+        let frames: Vec<&str> = own.map(|it| &*it.function).collect();
+        assert!(
+            matches!(
+                frames[..],
+                ["continued", "scheduled", "main", ..]
+                    | ["called", "continued", "scheduled", "main", ..]
+            ),
+            "{}",
+            view.dump()
+        );
+    }
+    assert!(client.counter("fleetprof_unwind_lent_steps_total") >= view.count());
+    daemon.stop();
+}
+
 /// Something done again and again to the map of a process, until it is dropped.
 struct Trap {
     stop: Arc<AtomicBool>,

@@ -72,6 +72,8 @@ pub struct UnwindCounts {
     pub by_derived_rule: u64,
     /// Frames whose derived row led nowhere.
     pub derived_misled: u64,
+    /// Frames of code that runs in the frame of the function that jumped to it.
+    pub by_lent_frame: u64,
     /// Frames of generated code passed by what is known of it.
     pub by_generated_rule: u64,
     /// Frames of generated code whose rule led nowhere: older or newer code than what ran.
@@ -102,6 +104,7 @@ impl Default for UnwindCounts {
             by_frame_pointer: 0,
             by_derived_rule: 0,
             derived_misled: 0,
+            by_lent_frame: 0,
             by_generated_rule: 0,
             generated_misled: 0,
             walks: 0,
@@ -136,6 +139,8 @@ pub struct Engine {
     pub(super) scanned: StackBuffer,
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
     pub(super) operations: Cell<u32>,
+    /// The stack under way came through a lent frame.
+    lent: bool,
 }
 
 /// A frame whose return address lies beyond the copy.
@@ -222,6 +227,7 @@ impl Engine {
             scanner: Scanner::default(),
             scanned: StackBuffer::default(),
             operations: Cell::new(0),
+            lent: false,
         }
     }
 
@@ -266,11 +272,13 @@ impl Engine {
         };
         self.scanner = Scanner::default();
         self.operations.set(OPERATIONS_MAX);
+        self.lent = false;
         let end = self.go_on(&mut cursor, depth_max, out);
+        let end = self.or_lent(end);
         self.counts.walks += 1;
         self.counts.ends[end as usize] += 1;
         self.used = match end {
-            StackEnd::Complete | StackEnd::Scanned => {
+            StackEnd::Complete | StackEnd::Scanned | StackEnd::LentFrame => {
                 let used = cursor.registers.sp().saturating_sub(registers.sp());
                 Some(Used::Bytes(used.min(stack.len())))
             }
@@ -299,7 +307,16 @@ impl Engine {
         };
         // The cut frame comes again.
         out.frames.pop();
-        self.go_on(&mut cursor, depth_max, out)
+        let end = self.go_on(&mut cursor, depth_max, out);
+        self.or_lent(end)
+    }
+
+    /// How a stack ends that may have come through a lent frame.
+    fn or_lent(&self, end: StackEnd) -> StackEnd {
+        match end {
+            StackEnd::Complete if self.lent => StackEnd::LentFrame,
+            end => end,
+        }
     }
 
     pub(super) fn go_on(
@@ -399,6 +416,11 @@ impl Engine {
         offset: FileOffset,
         leaf: bool,
     ) -> Next {
+        if rule.lent
+            && let Some(next) = self.by_lent_frame(cursor, file)
+        {
+            return next;
+        }
         let Cursor {
             registers, stack, ..
         } = &*cursor;
@@ -463,6 +485,35 @@ impl Engine {
                 Next::Caller
             }
             Err(end) => Next::End(end),
+        }
+    }
+
+    /// Passes code that runs in the frame of the function that jumped to it. `None` when the stack
+    /// has no such frame.
+    fn by_lent_frame(&mut self, cursor: &mut Cursor<'_>, file: FileId) -> Option<Next> {
+        let State::Here(module) = self.modules.get(file, cursor.now) else {
+            return None;
+        };
+        let lender = module.lender()?;
+        let space = cursor.process.space();
+        let place_of = |ip: u64| {
+            let mapping = space.find(Avma(ip.wrapping_sub(1)))?;
+            let same = matches!(mapping.backing, Backing::File(found) if found == file);
+            same.then(|| mapping.offset_of(Avma(ip)))
+        };
+        match lender.caller(&cursor.registers, &cursor.stack, place_of) {
+            Ok(caller) => {
+                cursor.registers = caller?;
+                cursor.exact = false;
+                self.counts.by_lent_frame += 1;
+                self.lent = true;
+                Some(Next::Caller)
+            }
+            Err(end) => {
+                let slot = lender.slot(&cursor.registers);
+                self.cut = slot.and_then(|slot| cursor.cut_at(slot));
+                Some(Next::End(end))
+            }
         }
     }
 

@@ -324,7 +324,7 @@ impl Unwinder {
         let Unwinder { walked, engine, .. } = self;
         let chain = &out.frames[out.user_at..];
         let (replaced, end) = match end {
-            StackEnd::Complete | StackEnd::Stitched | StackEnd::Scanned => (true, end),
+            end if end.is_complete() => (true, end),
             StackEnd::OtherStack => {
                 let rest = match behind {
                     Some(behind) => chain.get(behind..),

@@ -5,6 +5,7 @@
 //! all processes that map the file.
 
 use super::derive;
+use super::derive::lender::{self, Lender};
 use super::go;
 use super::pack::Place;
 use super::rule::Rule;
@@ -53,6 +54,8 @@ pub struct Module {
     tables: Box<[Table]>,
     /// What was derived from instructions of code that those do not describe.
     derived: Option<Table>,
+    /// In whose frame code runs that has none.
+    lender: Option<Lender>,
     plts: Box<[Plt]>,
     /// Where the kernel enters it; 0 when it does not.
     entry: u64,
@@ -130,6 +133,11 @@ impl Module {
         if pieces.is_empty() {
             return Ok(());
         }
+        match lender::find(image, headers, &self.tables, &pieces, budget) {
+            Ok(lender) => self.lender = lender,
+            Err(Over::Later) => return Err(Over::Later),
+            Err(Over::Memory | Over::Time) => {}
+        }
         let begin = derive::Begin::of(image, headers);
         match derive::table(image, &pieces, base, begin, budget) {
             Ok(table) => self.derived = table,
@@ -193,6 +201,7 @@ impl Module {
             tables: tables.collect(),
             plts: plts.collect(),
             derived: None,
+            lender: None,
             segments,
             entry: headers.entry,
         }))
@@ -212,6 +221,7 @@ impl Module {
     pub fn heap_bytes(&self) -> usize {
         let tables: usize = self.all_tables().map(Table::heap_bytes).sum();
         tables
+            + self.lender.as_ref().map_or(0, Lender::heap_bytes)
             + size_of_val(&*self.segments)
             + size_of_val(&*self.tables)
             + size_of_val(&*self.plts)
@@ -230,11 +240,21 @@ impl Module {
         let Some(address) = self.address_of(offset) else {
             return Rule::UNKNOWN;
         };
-        self.described(address)
+        let rule = self
+            .described(address)
             .or_else(|| self.plt_rule(address))
             .or_else(|| self.entered_rule(address))
             .or_else(|| self.entry_rule(address))
-            .unwrap_or(Rule::UNKNOWN)
+            .unwrap_or(Rule::UNKNOWN);
+        Rule {
+            lent: self.lender.is_some() && (rule.derived || rule == Rule::UNKNOWN),
+            ..rule
+        }
+    }
+
+    /// In whose frame code runs that has none.
+    pub fn lender(&self) -> Option<&Lender> {
+        self.lender.as_ref()
     }
 
     /// The rule of an address (SVMA) by the tables alone.

@@ -83,6 +83,8 @@ pub struct Rule {
     pub entered: bool,
     /// It was derived from instructions: nothing describes the address.
     pub derived: bool,
+    /// The code may run in the frame of the file's [`Lender`](super::derive::lender::Lender).
+    pub lent: bool,
 }
 
 impl Rule {
@@ -92,6 +94,7 @@ impl Rule {
         signal: false,
         entered: false,
         derived: false,
+        lent: false,
     };
 
     /// The stack begins in this function.

@@ -33,7 +33,7 @@ export function isWaitState(name: string): boolean {
   return name === '[uninterruptible]' || name === '[stopped]';
 }
 
-const COMPLETE = [0, 13, 17, 19];
+const COMPLETE = [0, 13, 17, 19, 20];
 const NOT_KNOWN = [8, END_LOST];
 
 /** True when callers are known to be missing. */
@@ -67,7 +67,7 @@ const UNNAMED: readonly string[] = [
 export const END_WORDS: readonly string[] = [
   'complete', 'depth_limit', 'broken_chain', 'unmapped', 'no_user_stack', 'copy_too_small', 'no_unwind_info', 'unreadable_memory', 'unresolved', 'lost',
   'thirty_two_bit', 'module_loading', 'no_progress', 'stitched', 'module_refused', 'generated_code', 'work_limit', 'alike',
-  'other_stack', 'scanned',
+  'other_stack', 'scanned', 'lent_frame',
 ];
 
 /** Words of the reasons for a missing name in files. */

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Registers them.
 pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
     type Pick = fn(&UnwindCounts) -> u64;
-    let metrics: [(&str, &str, Kind, Pick); 33] = [
+    let metrics: [(&str, &str, Kind, Pick); 34] = [
         (
             "fleetprof_unwind_walks_total",
             "Copies of stacks unwound.",
@@ -59,6 +59,12 @@ pub(super) fn register(registry: &Registry, agent: &Arc<Agent>) {
             "Frames whose derived row led nowhere.",
             Kind::Counter,
             |c| c.derived_misled,
+        ),
+        (
+            "fleetprof_unwind_lent_steps_total",
+            "Frames of code without a frame (compiled Haskell) passed by that of the function that entered it.",
+            Kind::Counter,
+            |c| c.by_lent_frame,
         ),
         (
             "fleetprof_unwind_generated_steps_total",

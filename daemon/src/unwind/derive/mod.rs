@@ -17,6 +17,7 @@ mod code;
 pub mod compare;
 mod explore;
 mod frame;
+pub mod lender;
 mod returns;
 #[cfg(test)]
 mod tests;
