@@ -32,6 +32,10 @@ const VOTES_MAX: u32 = 8;
 /// Places of a thread that votes are counted for.
 const PLACES_MAX: usize = 4;
 
+/// How long a thread has to have been cut before it is looked at: calls of compilers that run for less
+/// than a second return before a look is of use.
+const CUT_MIN: Duration = Duration::from_secs(1);
+
 /// Shortest time from the end of one look at a thread to the next; doubled for each that was of no use.
 const WAIT_MIN: Duration = Duration::from_secs(2);
 /// And the longest.
@@ -179,7 +183,7 @@ impl Lookouts {
             slot,
             places: Default::default(),
             used: time,
-            not_before: Mono(0),
+            not_before: time.plus(CUT_MIN),
             wait: WAIT_MIN,
             served: false,
             state: State::Idle,
@@ -422,7 +426,7 @@ mod tests {
         let slot = word.as_ptr() as u64;
         let mut lookouts = lookouts();
         for _ in 0..VOTES_MIN {
-            lookouts.cut(thread(1), PID, slot, at(1));
+            lookouts.cut(thread(1), PID, slot, at(0));
         }
         let [wanted] = asked(&mut lookouts, at(2))[..] else {
             panic!("not asked")
@@ -435,10 +439,10 @@ mod tests {
     #[test]
     fn one_cut_is_not_enough() {
         let mut lookouts = lookouts();
-        lookouts.cut(thread(1), PID, 0x1000, at(1));
+        lookouts.cut(thread(1), PID, 0x1000, at(0));
         assert!(asked(&mut lookouts, at(1)).is_empty());
         for slot in [0x2000, 0x1000, 0x3000, 0x1000, 0x1000, 0x1000] {
-            lookouts.cut(thread(1), PID, slot, at(1));
+            lookouts.cut(thread(1), PID, slot, at(0));
         }
         let wanted = Wanted {
             thread: thread(1),
@@ -450,10 +454,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_cut_for_less_than_a_second_is_not_looked_at() {
+        let mut lookouts = lookouts();
+        for _ in 0..VOTES_MIN {
+            lookouts.cut(thread(1), PID, 0x1000, at(1));
+        }
+        let short = Mono(at(1).plus(CUT_MIN).0 - 1);
+        assert!(asked(&mut lookouts, short).is_empty());
+        assert_eq!(asked(&mut lookouts, at(1).plus(CUT_MIN)).len(), 1);
+    }
+
+    #[test]
     fn of_places_that_come_again_the_outermost_is_asked_for() {
         let mut lookouts = lookouts();
         for slot in [0x1000, 0x2000, 0x1000, 0x9000, 0x1000, 0x2000, 0x1000] {
-            lookouts.cut(thread(1), PID, slot, at(1));
+            lookouts.cut(thread(1), PID, slot, at(0));
         }
         let slots = asked(&mut lookouts, at(1)).into_iter().map(|w| w.slot);
         assert_eq!(slots.collect::<Vec<_>>(), [0x2000]);
@@ -463,7 +478,7 @@ mod tests {
     fn places_that_come_once_are_never_asked_for() {
         let mut lookouts = lookouts();
         for slot in 0..1000 {
-            lookouts.cut(thread(1), PID, 0x1000 + 8 * slot, at(1));
+            lookouts.cut(thread(1), PID, 0x1000 + 8 * slot, at(0));
         }
         assert!(asked(&mut lookouts, at(1)).is_empty());
     }
@@ -472,7 +487,7 @@ mod tests {
     fn nothing_is_asked_for_when_it_is_off() {
         let mut lookouts = Lookouts::default();
         for _ in 0..10 {
-            lookouts.cut(thread(1), PID, 0x1000, at(1));
+            lookouts.cut(thread(1), PID, 0x1000, at(0));
         }
         assert!(asked(&mut lookouts, at(1)).is_empty());
     }
@@ -482,7 +497,7 @@ mod tests {
         let mut lookouts = lookouts();
         for number in 0..2 * THREADS_MAX as u32 {
             for _ in 0..VOTES_MIN {
-                lookouts.cut(thread(number), PID, 0x1000, at(1));
+                lookouts.cut(thread(number), PID, 0x1000, at(0));
             }
         }
         assert_eq!(lookouts.threads.len(), THREADS_MAX);
@@ -514,15 +529,15 @@ mod tests {
                 assert!(!lookouts.take(Answer { wanted, look }, at(second)));
             }
         }
-        assert_eq!(times, [1, 3, 7, 15, 31]);
+        assert_eq!(times, [2, 4, 8, 16, 32]);
         assert_eq!(lookouts.counts().failed[Failure::Busy as usize], 5);
     }
 
     #[test]
     fn a_machine_without_watches_is_asked_once() {
         let mut lookouts = lookouts();
-        lookouts.cut(thread(1), PID, 0x1000, at(1));
-        lookouts.cut(thread(1), PID, 0x1000, at(1));
+        lookouts.cut(thread(1), PID, 0x1000, at(0));
+        lookouts.cut(thread(1), PID, 0x1000, at(0));
         let wanted = asked(&mut lookouts, at(1))[0];
         let look = Err(Failure::Unsupported);
         lookouts.take(Answer { wanted, look }, at(1));
